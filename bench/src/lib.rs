@@ -1,0 +1,1 @@
+//! Workloads, the checker of the data promise, event counts and the demo.

@@ -1,0 +1,224 @@
+//! What stands behind a disk: the `Volume` contract.
+//!
+//! A [`Volume`] is shared between threads and only describes. It opens one [`Channel`] per user
+//! and sidecore, and the channel does the work. A channel never blocks and gives exactly one
+//! completion per submission. Whatever wraps a volume (a stage, a limit, a remote end) implements
+//! the same two traits, so a disk cannot tell where its blocks live.
+//!
+//! Requests are slots of an [`IoTable`] that is made with the channel's user: nothing is allocated
+//! per request, and the slot has fixed room for each stage of the longest allowed chain.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sidecore::{Progress, Services, SlotId, Slots, Wake};
+use virtio::Segment;
+
+use crate::attachment::Attachment;
+
+/// A virtio-blk sector: the unit of addresses on the ring, whatever the block size is.
+pub const SECTOR_BYTES: u64 = 512;
+
+/// The largest request that a channel is handed; the transport's largest message.
+pub const IO_BYTES_MAX: u32 = 1 << 20;
+
+/// The most pieces of guest memory in one request: virtio-blk's `seg_max` that we offer, with one
+/// page of slack at either end because a guest may cut its buffers anywhere.
+pub const SEGMENTS_MAX: usize = 256;
+
+/// The longest chain of stages. Each stage of a chain has one word in every slot.
+pub const STAGES_MAX: usize = 8;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Op {
+    /// Fill the segments from the volume.
+    #[default]
+    Read,
+    /// Put the segments onto the volume.
+    Write,
+    /// Make every write that completed before this was submitted durable, whichever channel
+    /// carried it.
+    Flush,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Status {
+    /// Not ended yet.
+    #[default]
+    Pending,
+    /// Done in full.
+    Done,
+    /// The storage failed; the guest sees VIRTIO_BLK_S_IOERR.
+    Error,
+    /// The request makes no sense for this volume (beyond the end, a write to a read-only one);
+    /// the guest sees VIRTIO_BLK_S_IOERR, and the volume is unharmed.
+    Invalid,
+    /// The attachment's epoch was lost to a successor: the request must not be completed to the
+    /// guest at all, and its rings must not be touched again.
+    Fenced,
+}
+
+/// One request. Fields are set by the channel's user before `submit`, and `status` by the channel.
+#[derive(Debug, Default)]
+pub struct Io {
+    /// What to do.
+    pub op: Op,
+    /// First byte on the volume.
+    pub offset_bytes: u64,
+    /// Length; the segments' total. Zero for a flush.
+    pub len_bytes: u32,
+    /// A write that must be durable when it completes.
+    pub durable: bool,
+    /// Guest (or staging) memory. Kept valid by the user until the completion.
+    pub segments: Vec<Segment>,
+    /// How it ended.
+    pub status: Status,
+    /// The user's own mark, for instance the queue and the descriptor head.
+    pub owner: u64,
+    /// When it was submitted, for latency.
+    pub submitted_ns: u64,
+    /// One word per stage of the chain, by the stage's depth.
+    pub scratch: [u64; STAGES_MAX],
+}
+
+impl Io {
+    /// Makes the slot ready for a new request; keeps the room for segments.
+    pub fn reset(&mut self) {
+        self.segments.clear();
+        self.op = Op::Read;
+        self.offset_bytes = 0;
+        self.len_bytes = 0;
+        self.durable = false;
+        self.status = Status::Pending;
+        self.owner = 0;
+        self.submitted_ns = 0;
+        self.scratch = [0; STAGES_MAX];
+    }
+}
+
+/// A slot of an [`IoTable`].
+pub type IoId = SlotId;
+
+/// The requests of one channel's user. Room for segments grows with use and is kept, so a warm
+/// table allocates nothing.
+pub type IoTable = Slots<Io>;
+
+/// Makes a table for `capacity` requests at once.
+pub fn io_table(capacity: u16) -> IoTable {
+    Slots::new(capacity)
+}
+
+/// What completed writes survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// virtio's default: a completed flush makes all earlier completed writes durable.
+    #[default]
+    Flush,
+    /// Each write is durable when it completes.
+    WriteThrough,
+}
+
+/// Names the stretch of time in which acknowledged but unflushed writes cannot be lost: the host's
+/// boot for files, the process for memory. Whenever it changes, they may be.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Incarnation(pub [u8; 16]);
+
+impl fmt::Debug for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..6].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What a volume is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Size; a multiple of `block_bytes`.
+    pub size_bytes: u64,
+    /// The smallest unit that is written without reading: 512 or 4096. Offsets and lengths of
+    /// requests are multiples of it.
+    pub block_bytes: u32,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// What a completed write survives.
+    pub durability: Durability,
+    /// Nothing at all survives a new incarnation (memory): a client that ever wrote fails.
+    pub volatile: bool,
+    /// The present incarnation.
+    pub incarnation: Incarnation,
+}
+
+/// Why a channel could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The sidecore lacks a service that the volume needs (an io_uring, an endpoint).
+    #[error("this sidecore has no {0}; it was started without one")]
+    NoService(&'static str),
+    /// The system refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried, with the file's name.
+        what: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+/// What a channel is opened for.
+#[derive(Debug)]
+pub struct Open<'a> {
+    /// What this sidecore shares: its io_uring, its endpoint.
+    pub services: &'a Services,
+    /// The attachment that the channel belongs to.
+    pub attachment: &'a Arc<Attachment>,
+    /// Which channel of the attachment this is: the sidecore's index.
+    pub index: u16,
+    /// How many requests may be outstanding: the capacity of the user's table.
+    pub depth: u16,
+}
+
+/// Block storage, local or remote, plain or wrapped.
+pub trait Volume: Send + Sync + fmt::Debug {
+    /// What it is now. Cheap; may be called on a sidecore.
+    fn info(&self) -> VolumeInfo;
+
+    /// Opens a channel for one user on the calling sidecore.
+    ///
+    /// # Errors
+    /// When the sidecore lacks what the volume needs, or the system refuses.
+    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError>;
+}
+
+/// One user's way to a volume from one sidecore. Not `Send`: it lives where it was opened.
+pub trait Channel: fmt::Debug {
+    /// Takes a request whose fields are set. Never blocks, never fails: an error is a completion.
+    /// The slot belongs to the channel until `poll` hands the id back.
+    fn submit(&mut self, ios: &mut IoTable, id: IoId);
+
+    /// Moves things on and appends the ids of finished requests, whose `status` is set, to `done`.
+    /// `done` has room for the whole table.
+    fn poll(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress;
+
+    /// Before the sidecore sleeps: say what to wake for. `Busy` means do not sleep.
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        let _ = wake;
+        Progress::Idle
+    }
+
+    /// After the sidecore slept.
+    fn disarm(&mut self) {}
+
+    /// Lets go: afterwards the channel touches neither the volume nor any segment on behalf of
+    /// requests that are still outstanding. `true` when that could be promised at once (nothing
+    /// outstanding, or all of it elsewhere); `false` when the caller must go on polling (a local
+    /// kernel still owns the buffers). Called again until it is `true`.
+    fn abandon(&mut self, ios: &mut IoTable) -> bool;
+}

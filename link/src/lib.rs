@@ -1,0 +1,1 @@
+//! How a session's datagrams leave and arrive.

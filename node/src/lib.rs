@@ -1,0 +1,1 @@
+//! The vrio daemon: configuration, wiring, control API.

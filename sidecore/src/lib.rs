@@ -1,0 +1,1 @@
+//! The polling runtime: pinned cores, request slots, idling, timers, mailboxes, counters.

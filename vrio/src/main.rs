@@ -1,0 +1,2 @@
+//! The vrio command line.
+fn main() {}
