@@ -1,1 +1,39 @@
-//! The polling runtime: pinned cores, request slots, idling, timers, mailboxes, counters.
+//! The polling runtime: sidecores, and the few containers that everything on them is built of.
+//!
+//! A *sidecore* is a thread, usually pinned to a core, that runs rounds for ever. In a round every
+//! [`Poll`]er does one bounded batch of work; when nobody has any, the sidecore backs off and
+//! finally sleeps until a descriptor, a deadline or a [`Waker`] wants it. What lives on a sidecore
+//! is built there, by a closure that is posted to it, and never leaves: no locks, no `Send`.
+//!
+//! Read `core.rs` first: it is the whole loop.
+
+mod core;
+mod counter;
+mod handshake;
+mod idle;
+pub mod mailbox;
+mod poll;
+mod services;
+mod sidecore;
+mod slots;
+mod timers;
+mod waker;
+
+pub use crate::core::{Later, Local, PollerId};
+pub use counter::{CoreCounters, Counter, Padded};
+pub use idle::{Idle, ParseIdleError};
+pub use poll::{Poll, Progress, Stage, Wake};
+pub use services::Services;
+pub use sidecore::{CallError, Config, MAIL_MAX, MailboxFull, Sidecore, spawn};
+pub use slots::{SlotId, Slots};
+pub use timers::{Timers, TimersFull};
+pub use waker::Waker;
+
+/// The monotonic clock, in nanoseconds.
+///
+/// A sidecore reads it once per round and passes the value on; logic takes time as an argument.
+pub fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // The monotonic clock counts from boot: neither part is negative, and 2^64 ns are 584 years.
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

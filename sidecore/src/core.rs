@@ -1,0 +1,260 @@
+//! The loop of a sidecore.
+//!
+//! ```text
+//!   round:  clock ─ mail ─ Receive ─ Serve ─ Submit ─ Transmit ─ later
+//!   idle:   spin ─ yield ─ nap ─ arm all ─ still nothing? ─ ppoll ─ disarm all
+//! ```
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFlags, Timespec};
+use rustix::io::Errno;
+
+use crate::idle::{Backoff, Step};
+use crate::sidecore::{Inbox, Shared};
+use crate::{Idle, Poll, Progress, Services, Stage, Wake};
+
+/// The most closures that may wait for the end of a round: far more than a control action makes.
+const LATER_MAX: usize = 1024;
+
+/// Names a poller on its sidecore. Never used twice there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PollerId {
+    stage: Stage,
+    number: u64,
+}
+
+/// The inside of a sidecore: what a posted closure gets.
+pub struct Local {
+    index: usize,
+    now_ns: u64,
+    poller_next: u64,
+    /// By stage. Dropped before the services.
+    pollers: [Vec<(u64, Box<dyn Poll>)>; Stage::ALL.len()],
+    later: Later,
+    services: Services,
+}
+
+impl Local {
+    /// An inside without a thread, for simulations and tests: whoever has it calls
+    /// [`Local::round`].
+    pub fn detached(index: usize, services: Services) -> Self {
+        let pollers = [const { Vec::new() }; Stage::ALL.len()];
+        Self { index, now_ns: 0, poller_next: 0, pollers, later: Later::default(), services }
+    }
+
+    /// Polls `poller` from the next stage or round on, after those already in its stage.
+    pub fn add(&mut self, stage: Stage, poller: Box<dyn Poll>) -> PollerId {
+        let number = self.poller_next;
+        self.poller_next += 1;
+        self.pollers[stage as usize].push((number, poller));
+        PollerId { stage, number }
+    }
+
+    /// Takes a poller out; `None` when it is gone already.
+    pub fn remove(&mut self, id: PollerId) -> Option<Box<dyn Poll>> {
+        let pollers = &mut self.pollers[id.stage as usize];
+        let place = pollers.iter().position(|(number, _)| *number == id.number)?;
+        Some(pollers.remove(place).1)
+    }
+
+    /// What the pollers of this sidecore share.
+    pub fn services(&self) -> &Services {
+        &self.services
+    }
+
+    /// A way for pollers to change this sidecore: see [`Later`].
+    pub fn later(&self) -> Later {
+        self.later.clone()
+    }
+
+    /// The sidecore's index in its node.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The clock of this round.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Polls everyone once, in order.
+    pub fn round(&mut self, now_ns: u64) -> Progress {
+        self.now_ns = now_ns;
+        let mut progress = Progress::Idle;
+        for (_, poller) in self.pollers.iter_mut().flatten() {
+            progress |= poller.poll(now_ns);
+        }
+        if !self.later.queue.borrow().is_empty() {
+            for action in self.later.queue.take() {
+                action(self);
+            }
+            progress = Progress::Busy;
+        }
+        progress
+    }
+
+    /// Arms pollers until one finds work; says how many were armed.
+    fn arm(&mut self, wake: &mut Wake) -> (Progress, usize) {
+        let mut armed = 0;
+        for (_, poller) in self.pollers.iter_mut().flatten() {
+            armed += 1;
+            if poller.arm(wake).is_busy() {
+                return (Progress::Busy, armed);
+            }
+        }
+        (Progress::Idle, armed)
+    }
+
+    fn disarm(&mut self, armed: usize) {
+        self.pollers.iter_mut().flatten().take(armed).for_each(|(_, poller)| poller.disarm());
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts: Vec<_> = self.pollers.iter().map(Vec::len).collect();
+        f.debug_struct("Local").field("index", &self.index).field("pollers", &counts).finish()
+    }
+}
+
+type Action = Box<dyn FnOnce(&mut Local)>;
+
+/// Lets a poller, which is itself inside the round, change its sidecore at the round's end: add
+/// pollers or remove some, itself included. For control, not for the hot path.
+#[derive(Clone, Default)]
+pub struct Later {
+    queue: Rc<RefCell<Vec<Action>>>,
+}
+
+impl Later {
+    /// Runs `action` at the end of this round.
+    ///
+    /// # Panics
+    /// When a thousand wait already: someone asks in a loop.
+    pub fn run(&self, action: impl FnOnce(&mut Local) + 'static) {
+        let mut queue = self.queue.borrow_mut();
+        assert!(queue.len() < LATER_MAX, "more than {LATER_MAX} actions in one round");
+        queue.push(Box::new(action));
+    }
+}
+
+impl fmt::Debug for Later {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Later({})", self.queue.borrow().len())
+    }
+}
+
+/// A sidecore's thread.
+pub(crate) struct Core {
+    local: Local,
+    inbox: Inbox,
+    shared: Arc<Shared>,
+    backoff: Backoff,
+    wake: Wake,
+}
+
+impl Core {
+    pub(crate) fn new(index: usize, idle: Idle, inbox: Inbox, shared: Arc<Shared>) -> Self {
+        Self {
+            local: Local::detached(index, Services::new()),
+            inbox,
+            shared,
+            backoff: Backoff::new(idle, crate::now_ns()),
+            wake: Wake::new(),
+        }
+    }
+
+    pub(crate) fn run(mut self) {
+        let mut last_ns = crate::now_ns();
+        while !self.shared.is_stopping() {
+            let now_ns = crate::now_ns();
+            self.count_time(now_ns - last_ns);
+            last_ns = now_ns;
+            if self.backoff.begin(now_ns) {
+                self.shared.counters.contended.add(1);
+            }
+            let progress = self.round(now_ns);
+            match self.backoff.end(progress, now_ns) {
+                Step::Go => self.shared.counters.rounds_busy.add(1),
+                Step::Spin => std::hint::spin_loop(),
+                Step::Yield => self.give_way(),
+                Step::Nap(length_ns) => self.nap(length_ns),
+                Step::Sleep => self.sleep(),
+            }
+        }
+    }
+
+    fn round(&mut self, now_ns: u64) -> Progress {
+        self.local.now_ns = now_ns;
+        let mails = self.inbox.run(&mut self.local);
+        let progress = self.local.round(now_ns) | Progress::busy_if(mails > 0);
+        self.shared.counters.rounds.add(1);
+        self.shared.counters.mails.add(mails);
+        progress
+    }
+
+    fn give_way(&self) {
+        self.shared.counters.yields.add(1);
+        rustix::thread::sched_yield();
+    }
+
+    fn nap(&self, length_ns: u64) {
+        self.shared.counters.naps.add(1);
+        std::thread::sleep(Duration::from_nanos(length_ns));
+    }
+
+    /// Announces the sleep, looks everywhere once more with notifications on, then sleeps.
+    fn sleep(&mut self) {
+        let bell = Arc::clone(&self.shared.bell);
+        bell.announce_sleep();
+        self.wake.clear();
+        self.wake.on_readable(bell.fd());
+        let mailed = self.inbox.has_mail() || self.shared.is_stopping();
+        let (found, armed) =
+            if mailed { (Progress::Busy, 0) } else { self.local.arm(&mut self.wake) };
+        if found.is_busy() {
+            self.shared.counters.sleeps_refused.add(1);
+        } else {
+            self.wait();
+        }
+        bell.awake();
+        self.local.disarm(armed);
+    }
+
+    /// One ppoll over everything that was armed.
+    fn wait(&mut self) {
+        let timeout = self.wake.deadline_ns().map(|at_ns| {
+            let left_ns = at_ns.saturating_sub(crate::now_ns());
+            Timespec {
+                tv_sec: (left_ns / 1_000_000_000) as i64,
+                tv_nsec: (left_ns % 1_000_000_000) as i64,
+            }
+        });
+        self.shared.counters.sleeps.add(1);
+        let fds = self.wake.poll_fds();
+        match rustix::event::poll(fds, timeout.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => return,
+            Ok(_) => self.shared.counters.wakeups.add(1),
+            Err(error) => panic!("ppoll on {} descriptors: {error}", fds.len()),
+        }
+        let closed = fds.iter().any(|fd| fd.revents().contains(PollFlags::NVAL));
+        assert!(!closed, "a poller armed a descriptor and closed it before it was disarmed");
+        if !fds[0].revents().is_empty() {
+            self.shared.bell.silence();
+        }
+    }
+
+    fn count_time(&self, round_ns: u64) {
+        let counters = &self.shared.counters;
+        match self.backoff.last_step() {
+            Step::Go => counters.busy_ns.add(round_ns),
+            Step::Spin | Step::Yield => counters.idle_ns.add(round_ns),
+            Step::Nap(_) | Step::Sleep => counters.asleep_ns.add(round_ns),
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What a poller is, and what it may say before its sidecore sleeps.
+
+use std::fmt;
+use std::ops::{BitOr, BitOrAssign};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::event::{PollFd, PollFlags};
+
+/// Whether a batch of work found any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[must_use]
+pub enum Progress {
+    /// There was nothing to do.
+    #[default]
+    Idle,
+    /// Something was done, or is known to be waiting.
+    Busy,
+}
+
+impl Progress {
+    /// `Busy` when `busy`.
+    pub fn busy_if(busy: bool) -> Self {
+        if busy { Self::Busy } else { Self::Idle }
+    }
+
+    /// Something was done.
+    pub fn is_busy(self) -> bool {
+        self == Self::Busy
+    }
+}
+
+impl BitOr for Progress {
+    type Output = Self;
+
+    /// Busy when either is.
+    fn bitor(self, other: Self) -> Self {
+        Self::busy_if(self.is_busy() || other.is_busy())
+    }
+}
+
+impl BitOrAssign for Progress {
+    fn bitor_assign(&mut self, other: Self) {
+        *self = *self | other;
+    }
+}
+
+/// Something that a sidecore polls. Built on its sidecore, so it need not be `Send`.
+pub trait Poll {
+    /// Does one bounded batch of work. `now_ns` is the round's clock.
+    ///
+    /// Never blocks, and stays `Busy` only while it finds work: a poller that always says `Busy`
+    /// keeps its sidecore from ever sleeping.
+    fn poll(&mut self, now_ns: u64) -> Progress;
+
+    /// Before the sidecore sleeps: enable notifications, say to `wake` what to wake for, and then
+    /// look for work again. `Busy` means that there is some and the sidecore must not sleep.
+    ///
+    /// The order matters: what arrives before notifications are on is seen by the second look, and
+    /// what arrives after is notified. Each call is followed by one of [`Poll::disarm`].
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        let _ = wake;
+        Progress::Idle
+    }
+
+    /// After the sidecore slept, or decided not to: turn notifications off again.
+    fn disarm(&mut self) {}
+}
+
+/// Where in a round a poller runs. What is registered in an earlier stage is polled first, so that
+/// a request that arrives goes through the whole sidecore within one round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    /// Take in what has arrived from other hosts.
+    Receive,
+    /// Serve queues: the work proper.
+    Serve,
+    /// Hand what was gathered to the kernel, and reap what it finished.
+    Submit,
+    /// Send what was gathered to other hosts.
+    Transmit,
+}
+
+impl Stage {
+    /// All stages in the order of a round.
+    pub const ALL: [Self; 4] = [Self::Receive, Self::Serve, Self::Submit, Self::Transmit];
+}
+
+/// What ends a sidecore's sleep: gathered from all pollers by [`Poll::arm`].
+#[derive(Default)]
+pub struct Wake {
+    fds: Vec<PollFd<'static>>,
+    deadline_ns: Option<u64>,
+}
+
+impl Wake {
+    /// Nothing to wake for yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Wake when `fd` can be read (or has failed). The caller keeps it open until
+    /// [`Poll::disarm`].
+    pub fn on_readable(&mut self, fd: BorrowedFd<'_>) {
+        // SAFETY: the descriptor is only ever handed to ppoll while its poller is armed, and the
+        // poller keeps it open until it is disarmed (the doc comment above; the sidecore runs
+        // nothing else in between). `clear` forgets it before the next arming.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) };
+        self.fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    }
+
+    /// Wake at `deadline_ns` of the monotonic clock at the latest.
+    pub fn at(&mut self, deadline_ns: u64) {
+        self.deadline_ns = Some(self.deadline_ns.map_or(deadline_ns, |at| at.min(deadline_ns)));
+    }
+
+    /// The earliest deadline that was asked for.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.deadline_ns
+    }
+
+    /// How many descriptors were asked for.
+    pub fn fd_count(&self) -> usize {
+        self.fds.len()
+    }
+
+    /// The descriptors in the order they were asked for, for one ppoll.
+    pub(crate) fn poll_fds(&mut self) -> &mut [PollFd<'static>] {
+        &mut self.fds
+    }
+
+    /// Forgets everything and keeps the room.
+    pub fn clear(&mut self) {
+        self.fds.clear();
+        self.deadline_ns = None;
+    }
+}
+
+impl fmt::Debug for Wake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wake")
+            .field("fd_count", &self.fds.len())
+            .field("deadline_ns", &self.deadline_ns)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn progress_combines_to_busy_when_either_is() {
+        for (a, b) in [(false, false), (false, true), (true, false), (true, true)] {
+            let both = Progress::busy_if(a) | Progress::busy_if(b);
+            assert_eq!(both.is_busy(), a || b);
+            let mut sum = Progress::busy_if(a);
+            sum |= Progress::busy_if(b);
+            assert_eq!(sum, both);
+        }
+    }
+
+    #[test]
+    fn wake_keeps_the_earliest_deadline_until_cleared() {
+        let mut wake = Wake::new();
+        assert_eq!(wake.deadline_ns(), None);
+        for deadline_ns in [30, 10, 20] {
+            wake.at(deadline_ns);
+        }
+        wake.on_readable(std::io::stdin().as_fd());
+        assert_eq!((wake.deadline_ns(), wake.fd_count()), (Some(10), 1));
+        wake.clear();
+        assert_eq!((wake.deadline_ns(), wake.fd_count()), (None, 0));
+    }
+}
