@@ -1,0 +1,312 @@
+//! A node's configuration: one TOML file, `docs/operating.md` is its reference.
+//!
+//! Every key is known here or refused; every problem of a file is reported at once, with line,
+//! object and what to do. What only the running system can tell (a file that is locked, a peer
+//! that does not answer) is found when the node starts, and says the same line.
+
+mod check;
+mod quantity;
+mod read;
+mod reader;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+pub use quantity::{show_duration, show_size};
+use reader::Reader;
+pub use reader::{ConfigError, Lines, Problem};
+
+/// The longest name of a node, volume, disk or attachment: what a handshake and an attachment's
+/// record have room for.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// The longest path of a Unix socket: `sockaddr_un` has 108 bytes, one of which ends the path.
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// The most sidecores of a node: a session's index must name one in a byte on every host known.
+pub const SIDECORES_MAX: usize = 64;
+
+/// The most queues of a disk; more than a guest has use for.
+pub const QUEUES_MAX: u16 = 64;
+
+/// How many queues a disk offers that does not say: QEMU asks for one per virtual processor and
+/// refuses a device that has fewer, so small guests work without saying anything.
+pub const QUEUES_DEFAULT: u16 = 4;
+
+/// The most volumes, disks or peers in one file: each is a few kilobytes of state, and a mistake
+/// in a generator should not become a machine without memory.
+pub const OBJECTS_MAX: usize = 1024;
+
+/// A configuration that has been read and found consistent.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file, for messages.
+    pub path: PathBuf,
+    /// The node's name, as peers write it into `allow` and `[[peer]]`.
+    pub name: String,
+    /// Where peers reach this node; `None` for a node with local disks only.
+    pub listen: Option<SocketAddr>,
+    /// Whether the network between the nodes is trusted.
+    pub trust: Trust,
+    /// The control socket's path.
+    pub control: PathBuf,
+    /// The polling threads.
+    pub sidecores: Sidecores,
+    /// Where files and sockets may be.
+    pub directories: Directories,
+    /// The volumes that this node has.
+    pub volumes: Vec<VolumeConfig>,
+    /// The nodes that this node's disks need.
+    pub peers: Vec<PeerConfig>,
+    /// The disks that this node offers to guests.
+    pub disks: Vec<DiskConfig>,
+    /// How datagrams are treated on their way; for tests.
+    pub link: LinkConfig,
+    /// Where the keys of the file as a whole are.
+    pub lines: Lines,
+}
+
+/// Which networks a node may listen on as long as sessions are not encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// Only this host's loopback.
+    #[default]
+    Loopback,
+    /// The operator declares that everything which reaches the address may be believed.
+    Network,
+}
+
+/// The polling threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sidecores {
+    /// One entry per sidecore: the core that it is pinned to, if any.
+    pub cores: Vec<Option<usize>>,
+    /// What a sidecore does when there is nothing to do.
+    pub idle: Idle,
+}
+
+/// What a sidecore does when there is nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Idle {
+    /// Polls for ever.
+    Spin,
+    /// Polls for a while, then sleeps until it is woken.
+    #[default]
+    Adaptive,
+    /// Sleeps whenever nothing is to be done: the notification-driven baseline.
+    Sleep,
+}
+
+/// Where files and sockets may be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Directories {
+    /// Where volumes' files are; relative names are looked up in the first.
+    pub volumes: Vec<PathBuf>,
+    /// Where disks' sockets are made.
+    pub sockets: Option<PathBuf>,
+    /// Where the durable records of attachments are.
+    pub state: Option<PathBuf>,
+}
+
+/// A volume of this node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VolumeConfig {
+    /// Its name, unique on the node.
+    pub name: String,
+    /// Where its blocks are.
+    pub backend: Backend,
+    /// Each write durable by itself, instead of by the guest's flushes.
+    pub write_through: bool,
+    /// What every request passes on its way, first stage first.
+    pub chain: Vec<StageConfig>,
+    /// The nodes whose disks may use it; this node's own always may.
+    pub allow: Vec<String>,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// The smallest unit of a request, if not the backing's own.
+    pub block_bytes: Option<u32>,
+    /// Several attachments at once may use it; the guests have to agree among themselves.
+    pub shared: bool,
+    /// Where its keys are.
+    pub lines: Lines,
+}
+
+/// Where a volume's blocks are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// A raw file or a block device.
+    File {
+        /// Its absolute path, inside one of the volumes' directories.
+        path: PathBuf,
+        /// How much of it is used; all of it if not said.
+        size_bytes: Option<u64>,
+        /// Past the page cache.
+        direct: bool,
+        /// Make a sparse file of that size where there is none.
+        create: bool,
+    },
+    /// This process's memory; gone with it.
+    Memory {
+        /// Its size.
+        size_bytes: u64,
+    },
+    /// Writes go nowhere and reads give zeroes: for measuring.
+    Null {
+        /// Its size.
+        size_bytes: u64,
+    },
+}
+
+/// One stage of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StageConfig {
+    /// Counts what passes.
+    Meter,
+    /// Holds back what exceeds a rate.
+    Limit {
+        /// Requests a second.
+        iops: Option<u64>,
+        /// Bytes a second.
+        bytes_per_second: Option<u64>,
+        /// For how long an idle volume saves up its rate.
+        burst_ns: u64,
+    },
+}
+
+/// For how long a limit saves up unless the file says otherwise.
+pub const BURST_NS_DEFAULT: u64 = 1_000_000_000;
+
+/// Another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerConfig {
+    /// Its name; a node that answers with another name is refused.
+    pub name: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Where its keys are.
+    pub lines: Lines,
+}
+
+/// A disk for a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// Its name; unless the file says otherwise, the socket's without its ending.
+    pub name: String,
+    /// The absolute path of its vhost-user socket.
+    pub socket: PathBuf,
+    /// Whether this node makes the socket or finds it.
+    pub role: Role,
+    /// What stands behind it.
+    pub volume: VolumeRef,
+    /// How many virtqueues it offers.
+    pub queues: u16,
+    /// What to do when the volume's node is out of reach.
+    pub when_lost: WhenLost,
+    /// The name of its attachment in the volume's records.
+    pub attachment: String,
+    /// What the guest reads as its serial number, at most 20 bytes.
+    pub serial: String,
+    /// Serve a resumed guest although acknowledged writes may be lost.
+    pub accept_loss: bool,
+    /// Where its keys are.
+    pub lines: Lines,
+}
+
+/// Who makes a vhost-user socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// This node listens and the VMM connects.
+    #[default]
+    Listen,
+    /// The VMM listens (`server=on`) and this node connects.
+    Connect,
+}
+
+/// Names a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeRef {
+    /// The peer that has it; `None` for this node.
+    pub peer: Option<String>,
+    /// Its name there.
+    pub volume: String,
+}
+
+impl std::fmt::Display for VolumeRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.peer {
+            Some(peer) => write!(f, "{peer}/{}", self.volume),
+            None => f.write_str(&self.volume),
+        }
+    }
+}
+
+/// What a disk does while its volume is out of reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenLost {
+    /// The guest's requests wait.
+    #[default]
+    Wait,
+    /// They fail after that long.
+    ErrorAfterNs(u64),
+}
+
+/// How datagrams are treated on their way.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LinkConfig {
+    /// Faults to put in, for tests.
+    pub fault: Option<FaultConfig>,
+}
+
+/// Shares of the datagrams that something happens to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FaultConfig {
+    /// Share that never arrives.
+    pub loss: f64,
+    /// Share that arrives twice.
+    pub duplicate: f64,
+    /// Share that arrives late, after younger ones.
+    pub reorder: f64,
+    /// Share that arrives with a bit turned.
+    pub corrupt: f64,
+    /// What the dice start from.
+    pub seed: u64,
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Every problem of the file, or the one that kept it from being read.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let text = format!("cannot be read: {error}");
+            let problem = Problem { line: 0, object: String::new(), text };
+            ConfigError { path: path.to_owned(), problems: vec![problem] }
+        })?;
+        Self::parse(path, &text)
+    }
+
+    /// Reads and checks a file's text; `path` is for messages.
+    ///
+    /// # Errors
+    /// Every problem of the text.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let reader = Reader::new(text);
+        let config = reader.parse().and_then(|document| read::document(&reader, path, &document));
+        if let Some(config) = &config {
+            check::consistent(&reader, config);
+        }
+        reader.finish(path)?;
+        Ok(config.expect("a file without problems was read"))
+    }
+
+    /// `file:line` of a key, for messages.
+    pub fn place(&self, lines: &Lines, key: &str) -> String {
+        format!("{}:{}", self.path.display(), lines.of(key))
+    }
+
+    /// The peer of that name.
+    pub fn peer(&self, name: &str) -> Option<&PeerConfig> {
+        self.peers.iter().find(|peer| peer.name == name)
+    }
+}

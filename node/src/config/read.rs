@@ -1,0 +1,496 @@
+//! From TOML tables to the configuration's types, section by section.
+
+use std::net::SocketAddr;
+use std::path::{Component, Path, PathBuf};
+
+use block::STAGES_MAX;
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::reader::{Reader, Table, Value, unknown};
+use super::{
+    BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, Idle, LinkConfig,
+    NAME_BYTES_MAX, OBJECTS_MAX, PeerConfig, QUEUES_DEFAULT, QUEUES_MAX, Role, SIDECORES_MAX,
+    Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost,
+};
+
+const FILE_KEYS: [&str; 10] = [
+    "name",
+    "listen",
+    "trust",
+    "control",
+    "sidecores",
+    "directories",
+    "volume",
+    "peer",
+    "disk",
+    "link",
+];
+
+/// virtio-blk's serial number has room for that many bytes.
+const SERIAL_BYTES_MAX: usize = 20;
+
+/// Reads the whole file. `None` when something that everything else needs is missing; whatever is
+/// wrong has been noted by then.
+pub(super) fn document(
+    reader: &Reader<'_>,
+    path: &Path,
+    document: &Spanned<DeTable<'_>>,
+) -> Option<Config> {
+    let file = Table::new(reader, document.get_ref(), &(0..0), "", &FILE_KEYS);
+    let name = file.require("name", "name = \"io1\"").and_then(|value| name(&value));
+    let listen = file.get("listen").and_then(|value| address(&value));
+    let directories = directories(&file);
+    let volumes = objects(&file, "volume", |value| volume(&value, &directories));
+    let peers = objects(&file, "peer", |value| peer(&value));
+    let disks = objects(&file, "disk", |value| disk(&value, &directories));
+    let trust = file.get("trust").and_then(|value| value.word(&[("network", Trust::Network)]));
+    let name = name?;
+    let control = file.get("control").and_then(|value| absolute(&value));
+    Some(Config {
+        path: path.to_owned(),
+        listen,
+        trust: trust.unwrap_or_default(),
+        control: control.unwrap_or_else(|| control_default(&name, &directories)),
+        sidecores: sidecores(&file),
+        link: link(&file),
+        directories,
+        volumes,
+        peers,
+        disks,
+        lines: file.lines.clone(),
+        name,
+    })
+}
+
+/// Beside the disks' sockets, or where daemons of the system have theirs.
+fn control_default(name: &str, directories: &Directories) -> PathBuf {
+    let directory = directories.sockets.as_deref().unwrap_or(Path::new("/run/vrio"));
+    directory.join(format!("{name}.control"))
+}
+
+fn sidecores(file: &Table<'_, '_>) -> Sidecores {
+    let mut sidecores = Sidecores { cores: vec![None], idle: Idle::default() };
+    let Some(table) = section(file, "sidecores", &["cores", "count", "idle"]) else {
+        return sidecores;
+    };
+    let idle = [("spin", Idle::Spin), ("adaptive", Idle::Adaptive), ("sleep", Idle::Sleep)];
+    if let Some(idle) = table.get("idle").and_then(|value| value.word(&idle)) {
+        sidecores.idle = idle;
+    }
+    let count = table.get("count").and_then(|value| value.integer(1..=SIDECORES_MAX as u64));
+    match (table.get("cores"), count) {
+        (Some(_), Some(_)) => {
+            let text = "\"count\" is for sidecores that are not pinned, and \"cores\" pins them; \
+                        keep one of the two";
+            table.fail("count", text.to_owned());
+        }
+        (Some(value), None) => {
+            if let Some(cores) = cores(&value) {
+                sidecores.cores = cores.into_iter().map(Some).collect();
+            }
+        }
+        (None, Some(count)) => sidecores.cores = vec![None; count as usize],
+        (None, None) => {}
+    }
+    sidecores
+}
+
+fn cores(value: &Value<'_, '_>) -> Option<Vec<usize>> {
+    let values = value.array()?;
+    if values.is_empty() || values.len() > SIDECORES_MAX {
+        value.fail(format!("name from 1 to {SIDECORES_MAX} cores, for instance [0]"));
+        return None;
+    }
+    let mut cores: Vec<usize> = Vec::new();
+    for entry in values {
+        let core = entry.integer(0..=4095)? as usize;
+        if cores.contains(&core) {
+            entry.fail(format!("core {core} is named twice; a core carries one sidecore"));
+        }
+        cores.push(core);
+    }
+    Some(cores)
+}
+
+fn directories(file: &Table<'_, '_>) -> Directories {
+    let mut directories = Directories::default();
+    let Some(table) = section(file, "directories", &["volumes", "sockets", "state"]) else {
+        return directories;
+    };
+    if let Some(value) = table.get("volumes") {
+        let values = if value.is_array() { value.array().unwrap_or_default() } else { vec![value] };
+        directories.volumes = values.iter().filter_map(absolute).collect();
+    }
+    directories.sockets = table.get("sockets").and_then(|value| absolute(&value));
+    directories.state = table.get("state").and_then(|value| absolute(&value));
+    if directories.state.is_none() {
+        directories.state = directories.volumes.first().map(|first| first.join(".vrio"));
+    }
+    directories
+}
+
+fn link(file: &Table<'_, '_>) -> LinkConfig {
+    let table = section(file, "link", &["fault"]);
+    let fault = table.and_then(|table| table.get("fault"));
+    let keys = ["loss", "duplicate", "reorder", "corrupt", "seed"];
+    let fault = fault.and_then(|value| value.table(&keys)).map(|table| {
+        let share = |key| table.get(key).and_then(|value| value.share()).unwrap_or(0.0);
+        let seed = table.get("seed").and_then(|value| value.integer(0..=i64::MAX as u64));
+        FaultConfig {
+            loss: share("loss"),
+            duplicate: share("duplicate"),
+            reorder: share("reorder"),
+            corrupt: share("corrupt"),
+            seed: seed.unwrap_or(0),
+        }
+    });
+    LinkConfig { fault }
+}
+
+fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConfig> {
+    let keys =
+        ["name", "backend", "durability", "chain", "allow", "read-only", "block-size", "shared"];
+    let table = value.table(&keys)?;
+    let name = table.require("name", "name = \"alice-root\"").and_then(|value| name(&value));
+    let example = "backend = { file = \"alice.img\" }";
+    let backend = table.require("backend", example).and_then(|value| backend(&value, directories));
+    let words = [("flush", false), ("write-through", true)];
+    let through = table.get("durability").and_then(|value| value.word(&words));
+    let chain = table.get("chain").and_then(|value| chain(&value)).unwrap_or_default();
+    let allow = table.get("allow").and_then(|value| value.array()).unwrap_or_default();
+    let allow = allow.iter().filter_map(self::name).collect();
+    let flag = |key| table.get(key).and_then(|value| value.bool()).unwrap_or(false);
+    Some(VolumeConfig {
+        backend: backend?,
+        write_through: through.unwrap_or(false),
+        chain,
+        allow,
+        read_only: flag("read-only"),
+        block_bytes: table.get("block-size").and_then(|value| block_bytes(&value)),
+        shared: flag("shared"),
+        lines: table.lines.clone(),
+        name: name?,
+    })
+}
+
+fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<Backend> {
+    let kinds = ["file", "memory", "null"];
+    let table = value.table(&["file", "memory", "null", "size", "direct", "create"])?;
+    let given: Vec<_> = kinds.into_iter().filter(|kind| table.get(kind).is_some()).collect();
+    let [kind] = given[..] else {
+        value.fail("name exactly one of file = \"..\", memory = \"1GiB\", null = \"1GiB\"".into());
+        return None;
+    };
+    if kind != "file" {
+        for key in ["size", "direct", "create"] {
+            if let Some(value) = table.get(key) {
+                value.fail(format!("this belongs to a file; {kind:?} itself gives the size"));
+            }
+        }
+        let size_bytes = table.get(kind)?.size_bytes()?;
+        return Some(match kind {
+            "memory" => Backend::Memory { size_bytes },
+            _ => Backend::Null { size_bytes },
+        });
+    }
+    let flag = |key| table.get(key).and_then(|value| value.bool()).unwrap_or(false);
+    let create = flag("create");
+    let size_bytes = table.get("size").and_then(|value| value.size_bytes());
+    if create && table.get("size").is_none() {
+        let text = "a file that is to be made needs a \"size\" as well, for instance \"20GiB\"";
+        table.fail("create", text.to_owned());
+    }
+    let direct = flag("direct");
+    let path = file_path(&table.get("file")?, directories)?;
+    Some(Backend::File { path, size_bytes, direct, create })
+}
+
+/// The absolute path of a volume's file, inside one of the volumes' directories.
+fn file_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
+    let path = Path::new(value.str()?);
+    let inside = |path: &Path| directories.volumes.iter().any(|home| path.starts_with(home));
+    let Some(first) = directories.volumes.first() else {
+        let text = "no directory for volumes is named; write [directories] volumes = \"..\"";
+        value.fail(text.to_owned());
+        return None;
+    };
+    let full = first.join(path);
+    if path.as_os_str().is_empty() || has_parent(path) {
+        value.fail(format!("{path:?} is no name of a file inside {first:?}"));
+        return None;
+    }
+    if !inside(&full) {
+        value.fail(format!(
+            "{path:?} is outside the directories that \"volumes\" names ({}); put it there, or \
+             add its directory: volumes = [\"..\", {:?}]",
+            directories
+                .volumes
+                .iter()
+                .map(|d| d.display().to_string())
+                .collect::<Vec<_>>()
+                .join(", "),
+            full.parent().unwrap_or(&full),
+        ));
+        return None;
+    }
+    Some(full)
+}
+
+fn has_parent(path: &Path) -> bool {
+    path.components().any(|part| matches!(part, Component::ParentDir))
+}
+
+fn block_bytes(value: &Value<'_, '_>) -> Option<u32> {
+    let bytes = if value.is_str() { value.size_bytes()? } else { value.integer(512..=4096)? };
+    if !matches!(bytes, 512 | 4096) {
+        value.fail(format!("a block is 512 or 4096 bytes, not {bytes}"));
+        return None;
+    }
+    Some(bytes as u32)
+}
+
+fn chain(value: &Value<'_, '_>) -> Option<Vec<StageConfig>> {
+    let values = value.array()?;
+    if values.len() > STAGES_MAX {
+        value.fail(format!("{} stages are too many; at most {STAGES_MAX}", values.len()));
+    }
+    Some(values.iter().filter_map(stage).collect())
+}
+
+fn stage(value: &Value<'_, '_>) -> Option<StageConfig> {
+    if value.is_str() {
+        let text = value.str()?;
+        if text == "meter" {
+            return Some(StageConfig::Meter);
+        }
+        value.fail(match text {
+            "limit" => "a limit says how much: { limit = { iops = 50000 } }".to_owned(),
+            _ => unknown("stage", text, &["meter", "limit"]),
+        });
+        return None;
+    }
+    if !value.is_table() {
+        value.fail("a stage is \"meter\" or { limit = { .. } }".to_owned());
+        return None;
+    }
+    let limit = value.table(&["limit"])?.get("limit")?;
+    let table = limit.table(&["iops", "bytes-per-second", "burst"])?;
+    let iops = table.get("iops").and_then(|value| value.integer(1..=1_000_000_000));
+    let bytes_per_second = table.get("bytes-per-second").and_then(|value| {
+        if value.is_str() { value.size_bytes() } else { value.integer(4096..=1 << 50) }
+    });
+    if table.get("iops").is_none() && table.get("bytes-per-second").is_none() {
+        let text = "a limit needs \"iops\", \"bytes-per-second\" or both";
+        limit.fail(text.to_owned());
+    }
+    if bytes_per_second.is_some_and(|bytes| bytes < 4096) {
+        limit.fail("fewer than 4096 bytes a second would stand still".to_owned());
+    }
+    let burst = table.get("burst").and_then(|value| value.duration_ns());
+    Some(StageConfig::Limit { iops, bytes_per_second, burst_ns: burst.unwrap_or(BURST_NS_DEFAULT) })
+}
+
+fn peer(value: &Value<'_, '_>) -> Option<PeerConfig> {
+    let table = value.table(&["name", "address"])?;
+    let name = table.require("name", "name = \"io1\"").and_then(|value| name(&value));
+    let example = "address = \"10.0.0.9:4870\"";
+    let address = table.require("address", example).and_then(|value| address(&value));
+    Some(PeerConfig { name: name?, address: address?, lines: table.lines.clone() })
+}
+
+fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> {
+    let keys = [
+        "name",
+        "socket",
+        "role",
+        "volume",
+        "queues",
+        "when-lost",
+        "attachment",
+        "serial",
+        "accept-loss",
+    ];
+    let table = value.table(&keys)?;
+    let socket = table.require("socket", "socket = \"alice.sock\"");
+    let socket = socket.and_then(|value| socket_path(&value, directories));
+    let volume = table.require("volume", "volume = \"io1/alice-root\"");
+    let volume = volume.and_then(|value| volume_ref(&value));
+    let given = table.get("name");
+    let name = match (&given, &socket) {
+        (Some(value), _) => name(value),
+        (None, Some(socket)) => stem(&table, socket),
+        (None, None) => None,
+    };
+    let attachment = table.get("attachment").and_then(|value| self::name(&value));
+    let serial = table.get("serial").and_then(|value| serial(&value));
+    let roles = [("listen", Role::Listen), ("connect", Role::Connect)];
+    let role = table.get("role").and_then(|value| value.word(&roles));
+    let queues = table.get("queues").and_then(|value| value.integer(1..=u64::from(QUEUES_MAX)));
+    let when_lost = table.get("when-lost").and_then(|value| when_lost(&value));
+    let accept_loss = table.get("accept-loss").and_then(|value| value.bool());
+    let name = name?;
+    Some(DiskConfig {
+        socket: socket?,
+        role: role.unwrap_or_default(),
+        volume: volume?,
+        queues: queues.map_or(QUEUES_DEFAULT, |queues| queues as u16),
+        when_lost: when_lost.unwrap_or_default(),
+        attachment: attachment.unwrap_or_else(|| name.clone()),
+        serial: serial.unwrap_or_else(|| name.chars().take(SERIAL_BYTES_MAX).collect()),
+        accept_loss: accept_loss.unwrap_or(false),
+        lines: table.lines.clone(),
+        name,
+    })
+}
+
+/// A disk is called like its socket unless it says otherwise.
+fn stem(table: &Table<'_, '_>, socket: &Path) -> Option<String> {
+    let stem = socket.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    if let Some(problem) = name_problem(stem) {
+        let text = format!("{stem:?} {problem}; give the disk a name = \"..\" of its own");
+        table.fail("socket", text);
+        return None;
+    }
+    Some(stem.to_owned())
+}
+
+fn socket_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
+    let path = Path::new(value.str()?);
+    let Some(home) = &directories.sockets else {
+        let text = "no directory for sockets is named; write [directories] sockets = \"/run/vrio\"";
+        value.fail(text.to_owned());
+        return None;
+    };
+    let full = home.join(path);
+    if path.as_os_str().is_empty() || has_parent(path) || !full.starts_with(home) {
+        value.fail(format!("{path:?} is not inside the sockets' directory {home:?}"));
+        return None;
+    }
+    Some(full)
+}
+
+fn volume_ref(value: &Value<'_, '_>) -> Option<VolumeRef> {
+    let text = value.str()?;
+    let (peer, volume) = match text.split_once('/') {
+        Some((peer, volume)) => (Some(peer), volume),
+        None => (None, text),
+    };
+    for part in peer.into_iter().chain([volume]) {
+        if let Some(problem) = name_problem(part) {
+            value.fail(format!(
+                "{text:?} names no volume ({part:?} {problem}); write \"volume\" for one of this \
+                 node, \"peer/volume\" for another's"
+            ));
+            return None;
+        }
+    }
+    Some(VolumeRef { peer: peer.map(str::to_owned), volume: volume.to_owned() })
+}
+
+fn when_lost(value: &Value<'_, '_>) -> Option<WhenLost> {
+    let table = value.table(&["wait", "error-after"])?;
+    match (table.get("wait"), table.get("error-after")) {
+        (Some(wait), None) => {
+            let text = wait.str()?;
+            if text != "forever" {
+                wait.fail(format!(
+                    "a disk waits \"forever\"; to give up after a while write \
+                     {{ error-after = {text:?} }}"
+                ));
+                return None;
+            }
+            Some(WhenLost::Wait)
+        }
+        (None, Some(after)) => after.duration_ns().map(WhenLost::ErrorAfterNs),
+        _ => {
+            let text = "write { wait = \"forever\" } or { error-after = \"30s\" }";
+            value.fail(text.to_owned());
+            None
+        }
+    }
+}
+
+fn serial(value: &Value<'_, '_>) -> Option<String> {
+    let text = value.str()?;
+    if text.len() > SERIAL_BYTES_MAX || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        value.fail(format!(
+            "{text:?} is no serial number: at most {SERIAL_BYTES_MAX} printable ASCII characters, \
+             no blanks"
+        ));
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// A table that may be left out.
+fn section<'r, 'i>(file: &Table<'r, 'i>, key: &str, known: &[&str]) -> Option<Table<'r, 'i>> {
+    file.get(key)?.named(format!("[{key}]")).table(known)
+}
+
+/// Reads `[[key]]` objects. They are called by their name or, failing that, by their number.
+fn objects<T>(
+    file: &Table<'_, '_>,
+    key: &str,
+    read: impl Fn(Value<'_, '_>) -> Option<T>,
+) -> Vec<T> {
+    let Some(list) = file.get(key) else { return Vec::new() };
+    if list.is_table() {
+        list.fail(format!("write [[{key}]] in double brackets; there may be several"));
+        return Vec::new();
+    }
+    let values = list.array().unwrap_or_default();
+    if values.len() > OBJECTS_MAX {
+        list.fail(format!("{} are too many; at most {OBJECTS_MAX}", values.len()));
+        return Vec::new();
+    }
+    let named = values.into_iter().enumerate().map(|(index, value)| {
+        let label = value.label_key(&["name", "socket"]);
+        let label = label.map_or_else(|| format!("{}", index + 1), |name| format!("{name:?}"));
+        value.named(format!("{key} {label}"))
+    });
+    named.filter_map(read).collect()
+}
+
+fn absolute(value: &Value<'_, '_>) -> Option<PathBuf> {
+    let path = Path::new(value.str()?);
+    if !path.is_absolute() || has_parent(path) {
+        value.fail(format!("{path:?} is not an absolute path, such as \"/var/lib/vrio\""));
+        return None;
+    }
+    Some(path.to_owned())
+}
+
+fn address(value: &Value<'_, '_>) -> Option<SocketAddr> {
+    let text = value.str()?;
+    let address = text.parse().ok();
+    if address.is_none() {
+        value.fail(format!(
+            "{text:?} is not an address with a port; write for instance \"10.0.0.9:4870\" or \
+             \"[fd00::9]:4870\" (names are not looked up)"
+        ));
+    }
+    address
+}
+
+fn name(value: &Value<'_, '_>) -> Option<String> {
+    let text = value.str()?;
+    if let Some(problem) = name_problem(text) {
+        value.fail(format!("{text:?} {problem}"));
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// Why a text is no name. Names appear in paths, records and addresses of the form peer/volume.
+fn name_problem(text: &str) -> Option<String> {
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if text.is_empty() || text.len() > NAME_BYTES_MAX {
+        return Some(format!("is no name: it has to have from 1 to {NAME_BYTES_MAX} characters"));
+    }
+    if !text.bytes().all(letter) || !text.as_bytes()[0].is_ascii_alphanumeric() {
+        let text = "is no name: only letters, digits, '-', '_' and '.', a letter or digit first";
+        return Some(text.to_owned());
+    }
+    None
+}

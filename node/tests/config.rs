@@ -1,0 +1,389 @@
+//! Configuration files, good and bad: the examples load, and every mistake has a clear answer.
+
+use std::path::Path;
+
+use expect_test::{Expect, expect};
+use node::Config;
+use node::config::{Backend, Idle, Role, StageConfig, Trust, WhenLost};
+
+fn example(name: &str) -> Config {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name);
+    Config::load(&path).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn the_iohost_example_loads() {
+    let config = example("io1.toml");
+    assert_eq!(config.name, "io1");
+    assert_eq!(config.listen, Some("10.0.0.9:4870".parse().unwrap()));
+    assert_eq!(config.trust, Trust::Network);
+    assert_eq!(config.sidecores.cores, [Some(0)]);
+    assert_eq!(config.sidecores.idle, Idle::Adaptive);
+    assert_eq!(config.control, Path::new("/run/vrio/io1.control"));
+    assert_eq!(config.directories.state.as_deref(), Some(Path::new("/var/lib/vrio/.vrio")));
+    let [volume] = &config.volumes[..] else { panic!("one volume") };
+    assert_eq!(volume.name, "alice-root");
+    let path = "/var/lib/vrio/alice.img".into();
+    let size_bytes = Some(20 << 30);
+    assert_eq!(volume.backend, Backend::File { path, size_bytes, direct: true, create: false });
+    assert!(!volume.write_through);
+    let limit =
+        StageConfig::Limit { iops: Some(50000), bytes_per_second: None, burst_ns: 1_000_000_000 };
+    assert_eq!(volume.chain, [StageConfig::Meter, limit]);
+    assert_eq!(volume.allow, ["vm1"]);
+    assert!(config.disks.is_empty());
+}
+
+#[test]
+fn the_vmhost_example_loads() {
+    let config = example("vm1.toml");
+    assert_eq!(config.sidecores.cores, [Some(1)]);
+    assert_eq!(config.control, Path::new("/run/vrio/vm1.control"));
+    let [disk] = &config.disks[..] else { panic!("one disk") };
+    assert_eq!(disk.name, "alice");
+    assert_eq!(disk.attachment, "alice");
+    assert_eq!(disk.serial, "alice");
+    assert_eq!(disk.socket, Path::new("/run/vrio/alice.sock"));
+    assert_eq!(disk.role, Role::Listen);
+    assert_eq!(disk.volume.to_string(), "io1/alice-root");
+    assert_eq!(disk.queues, 4);
+    assert_eq!(disk.when_lost, WhenLost::Wait);
+    assert_eq!(config.peer("io1").unwrap().address, "10.0.0.9:4870".parse().unwrap());
+}
+
+/// The errors of a text, as the operator sees them.
+fn check(text: &str, expect: &Expect) {
+    let error = Config::parse(Path::new("a.toml"), text).expect_err("this has to be refused");
+    expect.assert_eq(&error.to_string());
+}
+
+#[test]
+fn every_problem_is_told_at_once_in_order() {
+    check(
+        r#"
+name = "io 1"
+lisen = "127.0.0.1:4870"
+[sidecores]
+cores = [0, 0]
+idle = "adaptve"
+[[volume]]
+name = "a"
+backend = { file = "a.img", sise = "1GiB" }
+durability = "flsh"
+"#,
+        &expect![[r#"
+            a.toml:2: "name": "io 1" is no name: only letters, digits, '-', '_' and '.', a letter or digit first
+            a.toml:3: unknown key "lisen"; did you mean "listen"? (known: name, listen, trust, control, sidecores, directories, volume, peer, disk, link)
+            a.toml:9: volume "a": unknown key "sise"; did you mean "size"? (known: file, memory, null, size, direct, create)
+            a.toml:9: volume "a": "file": no directory for volumes is named; write [directories] volumes = ".."
+            a.toml:10: volume "a": "durability": unknown word "flsh"; did you mean "flush"? (known: flush, write-through)"#]],
+    );
+}
+
+#[test]
+fn a_duplicate_key_is_refused() {
+    check(
+        "name = \"io1\"\nname = \"io2\"\n[sidecores]\nidle = \"spin\"\nidle = \"sleep\"\n",
+        &expect![[r#"
+            a.toml:2: the key "name" is given twice; keep one of the two
+            a.toml:5: the key "idle" is given twice; keep one of the two"#]],
+    );
+}
+
+#[test]
+fn a_duplicate_section_is_refused() {
+    check(
+        "name = \"io1\"\n[sidecores]\n[sidecores]\n",
+        &expect![[r#"a.toml:3: the key "sidecores" is given twice; keep one of the two"#]],
+    );
+}
+
+#[test]
+fn what_is_not_toml_is_refused() {
+    check(
+        "name = io1\n",
+        &expect![[
+            r#"a.toml:1: this is not TOML: invalid float, expected `inf` (a text stands in "quotes")"#
+        ]],
+    );
+    check(
+        "name = \"io1\n",
+        &expect![[r#"a.toml:1: this is not TOML: invalid basic string, expected `"`"#]],
+    );
+}
+
+#[test]
+fn an_empty_file_lacks_a_name() {
+    check(
+        "",
+        &expect![[r#"a.toml:1: the key "name" is missing; write for instance name = "io1""#]],
+    );
+}
+
+#[test]
+fn values_of_the_wrong_kind_are_refused() {
+    check(
+        r#"
+name = "io1"
+listen = 4870
+sidecores = 2
+[directories]
+volumes = 1
+[[volume]]
+name = true
+backend = "a.img"
+chain = "meter"
+[volume.allow]
+"#,
+        &expect![[r#"
+            a.toml:3: "listen": this is a whole number, but a text in quotes is wanted
+            a.toml:4: [sidecores]: "sidecores": this is a whole number, but a table, { .. }, is wanted
+            a.toml:6: [directories]: "volumes": this is a whole number, but a text in quotes is wanted
+            a.toml:8: volume 1: "name": this is true or false, but a text in quotes is wanted
+            a.toml:9: volume 1: "backend": this is a text, but a table, { .. }, is wanted
+            a.toml:10: volume 1: "chain": this is a text, but a list, [ .. ], is wanted
+            a.toml:11: volume 1: "allow": this is a table, but a list, [ .. ], is wanted"#]],
+    );
+}
+
+#[test]
+fn listening_to_the_world_needs_trust() {
+    check(
+        "name = \"io1\"\nlisten = \"10.0.0.9:4870\"\n",
+        &expect![[
+            r#"a.toml:2: "listen": 10.0.0.9:4870 is not a loopback address, and sessions are neither encrypted nor authenticated yet: whoever reaches it can read and write the volumes. If you trust everything that reaches it, write trust = "network"; else listen on 127.0.0.1:4870"#
+        ]],
+    );
+    check(
+        "name = \"io1\"\nlisten = \"[::]:4870\"\ntrust = \"network\"\n",
+        &expect![[
+            r#"a.toml:2: "listen": [::]:4870 is every address at once, and peers answer to one; name the address that they reach"#
+        ]],
+    );
+    check(
+        "name = \"io1\"\nlisten = \"10.0.0.9\"\ntrust = \"netwrok\"\n",
+        &expect![[r#"
+        a.toml:2: "listen": "10.0.0.9" is not an address with a port; write for instance "10.0.0.9:4870" or "[fd00::9]:4870" (names are not looked up)
+        a.toml:3: "trust": unknown word "netwrok"; did you mean "network"? (known: network)"#]],
+    );
+    for listen in ["127.0.0.1:4870", "127.3.0.1:1", "[::1]:4870"] {
+        let text = format!("name = \"io1\"\nlisten = \"{listen}\"\n");
+        Config::parse(Path::new("a.toml"), &text).unwrap();
+    }
+}
+
+#[test]
+fn volumes_are_checked() {
+    check(
+        r#"
+name = "io1"
+listen = "127.0.0.1:0"
+[directories]
+volumes = ["/var/lib/vrio", "/dev"]
+[[volume]]
+name = "up"
+backend = { file = "../etc/shadow" }
+[[volume]]
+name = "out"
+backend = { file = "/etc/shadow" }
+[[volume]]
+name = "both"
+backend = { file = "a", memory = "1GiB" }
+[[volume]]
+name = "unit"
+backend = { memory = "1G" }
+[[volume]]
+name = "direct"
+backend = { memory = "1GiB", direct = true }
+[[volume]]
+name = "new"
+backend = { file = "new.img", create = true }
+[[volume]]
+name = "device"
+backend = { file = "/dev/nvme0n1", direct = true }
+block-size = 1024
+chain = ["metre", "limit", { limit = {} }, { limit = { iops = 0 } }]
+allow = ["io1", "v m"]
+[[volume]]
+name = "device"
+backend = { null = "1TiB" }
+shared = "yes"
+"#,
+        &expect![[r#"
+            a.toml:3: "listen": port 0 is another port at each start, and the nodes that use the volumes could not find it again; write a port, such as 4870
+            a.toml:8: volume "up": "file": "../etc/shadow" is no name of a file inside "/var/lib/vrio"
+            a.toml:11: volume "out": "file": "/etc/shadow" is outside the directories that "volumes" names (/var/lib/vrio, /dev); put it there, or add its directory: volumes = ["..", "/etc"]
+            a.toml:14: volume "both": "backend": name exactly one of file = "..", memory = "1GiB", null = "1GiB"
+            a.toml:17: volume "unit": "memory": "1G" is not a size ("G" is no unit; the units are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB); write for instance "20GiB", "512MiB" or "10GB"
+            a.toml:20: volume "direct": "direct": this belongs to a file; "memory" itself gives the size
+            a.toml:23: volume "new": a file that is to be made needs a "size" as well, for instance "20GiB"
+            a.toml:27: volume "device": "block-size": a block is 512 or 4096 bytes, not 1024
+            a.toml:28: volume "device": "chain", entry 1: unknown stage "metre"; did you mean "meter"? (known: meter, limit)
+            a.toml:28: volume "device": "chain", entry 2: a limit says how much: { limit = { iops = 50000 } }
+            a.toml:28: volume "device": "limit": a limit needs "iops", "bytes-per-second" or both
+            a.toml:28: volume "device": "iops": 0 is out of range; from 1 to 1000000000 is allowed
+            a.toml:29: volume "device": "allow", entry 2: "v m" is no name: only letters, digits, '-', '_' and '.', a letter or digit first
+            a.toml:29: volume "device": "allow": this node's own disks always may; name other nodes here
+            a.toml:31: volume "device": "name": the volume of line 25 has the same name
+            a.toml:33: volume "device": "shared": this is a text, but true or false is wanted"#]],
+    );
+}
+
+#[test]
+fn volumes_need_a_directory() {
+    check(
+        "name = \"a\"\n[[volume]]\nname = \"v\"\nbackend = { file = \"v.img\" }\n",
+        &expect![[
+            r#"a.toml:4: volume "v": "file": no directory for volumes is named; write [directories] volumes = "..""#
+        ]],
+    );
+}
+
+#[test]
+fn disks_are_checked() {
+    check(
+        r#"
+name = "vm1"
+[directories]
+sockets = "/run/vrio"
+[[peer]]
+name = "io1"
+address = "io1:4870"
+[[peer]]
+name = "vm1"
+address = "127.0.0.1:1"
+[[disk]]
+socket = "a.sock"
+volume = "io9/a"
+queues = 0
+[[disk]]
+socket = "a.sock"
+volume = "b"
+when-lost = { wait = "30s" }
+[[disk]]
+socket = "../c.sock"
+volume = "vm1/c/d"
+[[disk]]
+socket = "d d.sock"
+volume = "vm1/d"
+when-lost = { error-after = "soon" }
+serial = "123456789012345678901"
+[[disk]]
+name = "e"
+socket = "e1.sock"
+volume = "vm1/e"
+[[disk]]
+name = "f"
+attachment = "e"
+socket = "e2.sock"
+volume = "vm1/e"
+role = "server"
+[[disk]]
+volume = "vm1/g"
+"#,
+        &expect![[r#"
+            a.toml: the key "listen" is missing (peers answer to an address); write for instance listen = "10.0.0.9:4870"
+            a.toml:7: peer "io1": "address": "io1:4870" is not an address with a port; write for instance "10.0.0.9:4870" or "[fd00::9]:4870" (names are not looked up)
+            a.toml:9: peer "vm1": "name": this is the node's own name; a volume of this node is written without a peer
+            a.toml:14: disk "a.sock": "queues": 0 is out of range; from 1 to 64 is allowed
+            a.toml:15: disk "a": "name": the disk of line 11 has the same name
+            a.toml:16: disk "/run/vrio/a.sock": "socket": the disk of line 12 has the same socket
+            a.toml:18: disk "a.sock": "wait": a disk waits "forever"; to give up after a while write { error-after = "30s" }
+            a.toml:20: disk "../c.sock": "socket": "../c.sock" is not inside the sockets' directory "/run/vrio"
+            a.toml:21: disk "../c.sock": "volume": "vm1/c/d" names no volume ("c/d" is no name: only letters, digits, '-', '_' and '.', a letter or digit first); write "volume" for one of this node, "peer/volume" for another's
+            a.toml:23: disk "d d.sock": "d d" is no name: only letters, digits, '-', '_' and '.', a letter or digit first; give the disk a name = ".." of its own
+            a.toml:25: disk "d d.sock": "error-after": "soon" is not a duration (it does not start with a number); write for instance "500ms", "30s" or "5min"
+            a.toml:26: disk "d d.sock": "serial": "123456789012345678901" is no serial number: at most 20 printable ASCII characters, no blanks
+            a.toml:33: disk "f": "attachment": disk "e" is the same attachment "e" of volume vm1/e, and each would take it from the other; give them different names
+            a.toml:36: disk "f": "role": unknown word "server"; known are listen, connect
+            a.toml:37: disk 7: the key "socket" is missing; write for instance socket = "alice.sock""#]],
+    );
+}
+
+#[test]
+fn what_a_disk_names_has_to_exist() {
+    check(
+        r#"
+name = "vm1"
+listen = "127.0.0.1:4870"
+[directories]
+sockets = "/run/vrio"
+[[volume]]
+name = "a"
+backend = { memory = "1MiB" }
+[[disk]]
+socket = "a.sock"
+volume = "io9/a"
+[[disk]]
+socket = "b.sock"
+volume = "b"
+"#,
+        &expect![[r#"
+            a.toml:11: disk "a": "volume": no [[peer]] is called "io9" (there is none); add [[peer]] name = "io9", address = ".."
+            a.toml:14: disk "b": "volume": this node has no volume "b" (there are a); add a [[volume]] of that name, or write "peer/b" for another node's"#]],
+    );
+}
+
+#[test]
+fn a_socket_path_has_a_length() {
+    let long = "x".repeat(120);
+    let text = format!("name = \"a\"\n[directories]\nsockets = \"/{long}\"\n");
+    let error = Config::parse(Path::new("a.toml"), &text).unwrap_err().to_string();
+    assert!(error.contains("at most 107"), "{error}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Config::load(Path::new("/nonexistent/a.toml")).unwrap_err();
+    expect!["/nonexistent/a.toml: cannot be read: No such file or directory (os error 2)"]
+        .assert_eq(&error.to_string());
+}
+
+#[test]
+fn link_faults_are_shares() {
+    check(
+        "name = \"a\"\n[link]\nfault = { loss = 2, reordr = 0.1 }\n",
+        &expect![[r#"
+        a.toml:3: [link]: unknown key "reordr"; did you mean "reorder"? (known: loss, duplicate, reorder, corrupt, seed)
+        a.toml:3: [link]: "loss": a share is a number from 0 to 1, for instance 0.01"#]],
+    );
+    let text = "name = \"a\"\n[link]\nfault = { loss = 0.25, seed = 7 }\n";
+    let fault = Config::parse(Path::new("a.toml"), text).unwrap().link.fault.unwrap();
+    assert_eq!((fault.loss, fault.corrupt, fault.seed), (0.25, 0.0, 7));
+}
+
+#[test]
+fn local_disks_need_no_address() {
+    let text = r#"
+name = "vm1"
+[directories]
+sockets = "/run/vrio"
+[[volume]]
+name = "scratch"
+backend = { memory = "1GiB" }
+[[disk]]
+socket = "scratch.sock"
+volume = "scratch"
+"#;
+    let config = Config::parse(Path::new("a.toml"), text).unwrap();
+    assert_eq!(config.listen, None);
+    assert_eq!(config.disks[0].volume.peer, None);
+}
+
+#[test]
+fn no_torn_file_makes_it_panic() {
+    for example in ["io1.toml", "vm1.toml"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(example);
+        let text = std::fs::read_to_string(path).unwrap();
+        for at in (0..text.len()).filter(|at| text.is_char_boundary(*at)) {
+            let _ = Config::parse(Path::new("a.toml"), &text[..at]);
+            let _ = Config::parse(Path::new("a.toml"), &text[at..]);
+        }
+        let lines: Vec<_> = text.lines().collect();
+        for left_out in 0..lines.len() {
+            let mut lines = lines.clone();
+            lines.remove(left_out);
+            let _ = Config::parse(Path::new("a.toml"), &lines.join("\n"));
+        }
+    }
+}
