@@ -1,0 +1,24 @@
+//! The driver side: a stand-in for a guest, for tests and measurements.
+//!
+//! A [`Guest`] is memory with virtqueues in it, and a [`RingDriver`] is the driver's end of one
+//! queue: virtio-blk requests over a split ring. They need no socket, so a simulation can put a
+//! device directly onto the same memory.
+//!
+//! The ring driver trusts nothing that a device stores: whatever a device must not do is a
+//! [`Breach`] with a name. [`GuestMemory::digest`] shows that nothing at all was stored.
+
+mod guest;
+mod hostile;
+mod layout;
+mod memory;
+mod request;
+mod ring;
+
+pub use guest::{Guest, GuestPlan};
+pub use hostile::RawDescriptor;
+pub use layout::{QueueLayout, RING_SIZE_MAX, RingAddresses, RingShape};
+pub use memory::{Backing, GUEST_BASE, GuestMemory, HOLE_BYTES, Region, Regions};
+pub use request::{
+    Breach, Completion, Data, ID_BYTES, Op, Piece, Request, SECTOR_BYTES, Slot, Status, SubmitError,
+};
+pub use ring::{RingCounters, RingDriver, RingOptions};
