@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 pub use quantity::{show_duration, show_size};
 use reader::Reader;
 pub use reader::{ConfigError, Lines, Problem};
+use sidecore::Idle;
 
 /// The longest name of a node, volume, disk or attachment: what a handshake and an attachment's
 /// record have room for.
@@ -83,18 +84,6 @@ pub struct Sidecores {
     pub cores: Vec<Option<usize>>,
     /// What a sidecore does when there is nothing to do.
     pub idle: Idle,
-}
-
-/// What a sidecore does when there is nothing to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Idle {
-    /// Polls for ever.
-    Spin,
-    /// Polls for a while, then sleeps until it is woken.
-    #[default]
-    Adaptive,
-    /// Sleeps whenever nothing is to be done: the notification-driven baseline.
-    Sleep,
 }
 
 /// Where files and sockets may be.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use expect_test::{Expect, expect};
 use node::Config;
-use node::config::{Backend, Idle, Role, StageConfig, Trust, WhenLost};
+use node::config::{Backend, Role, StageConfig, Trust, WhenLost};
 
 fn example(name: &str) -> Config {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name);
@@ -18,7 +18,7 @@ fn the_iohost_example_loads() {
     assert_eq!(config.listen, Some("10.0.0.9:4870".parse().unwrap()));
     assert_eq!(config.trust, Trust::Network);
     assert_eq!(config.sidecores.cores, [Some(0)]);
-    assert_eq!(config.sidecores.idle, Idle::Adaptive);
+    assert_eq!(config.sidecores.idle, sidecore::Idle::Adaptive);
     assert_eq!(config.control, Path::new("/run/vrio/io1.control"));
     assert_eq!(config.directories.state.as_deref(), Some(Path::new("/var/lib/vrio/.vrio")));
     let [volume] = &config.volumes[..] else { panic!("one volume") };

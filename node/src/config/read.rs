@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 
 use block::STAGES_MAX;
+use sidecore::Idle;
 use toml::Spanned;
 use toml::de::DeTable;
 
 use super::reader::{Reader, Table, Value, unknown};
 use super::{
-    BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, Idle, LinkConfig,
+    BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, LinkConfig,
     NAME_BYTES_MAX, OBJECTS_MAX, PeerConfig, QUEUES_DEFAULT, QUEUES_MAX, Role, SIDECORES_MAX,
     Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost,
 };

@@ -1,0 +1,279 @@
+//! The control socket: versioned JSON over HTTP on a Unix socket, on a thread of its own.
+//!
+//! Whoever may open the socket may see everything, so it is the owner's alone (mode 0600). A lock
+//! beside it, which ends with its holder, tells a socket that is in use from one that a dead
+//! process left behind.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::sync::oneshot;
+
+use crate::status::Status;
+
+/// How long a status may take to gather. Sidecores answer between two rounds, so a second is long;
+/// one that is stopped by a debugger must not make `vrio status` hang.
+const GATHER_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// How many callers may wait to be accepted: people and scripts, not a load.
+const BACKLOG: i32 = 16;
+
+/// Gathers a status; called on a thread that may wait.
+pub type Gather = Arc<dyn Fn() -> Status + Send + Sync>;
+
+/// Why there is no control socket.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// Another process has it.
+    #[error(
+        "the control socket {path:?} is in use: another node runs with it. Stop that one, or give \
+         this one another control = \"..\""
+    )]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something else is where the socket should be.
+    #[error("{path:?} is there and is no socket; move it away, or choose another control = \"..\"")]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("the control socket {path:?}: cannot {what}: {source}")]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// The running control API. Dropped, it takes its socket away.
+#[derive(Debug)]
+pub struct Control {
+    path: PathBuf,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    /// Held as long as the socket is ours.
+    _lock: File,
+}
+
+impl Control {
+    /// Makes the socket and answers on it.
+    ///
+    /// # Errors
+    /// When the socket is in use or cannot be made.
+    pub fn start(path: &Path, gather: Gather) -> Result<Self, ControlError> {
+        let lock = lock(path)?;
+        let listener = listen(path)?;
+        let (stop, stopped) = oneshot::channel();
+        let refuse = |what| move |source| ControlError::Io { path: path.to_owned(), what, source };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(refuse("start its runtime"))?;
+        let listener = {
+            let _inside = runtime.enter();
+            tokio::net::UnixListener::from_std(listener).map_err(refuse("listen"))?
+        };
+        let app = Router::new().route("/v1/status", get(status)).with_state(gather);
+        let serve = async move {
+            let served = axum::serve(listener, app);
+            tokio::select! {
+                result = served.into_future() => {
+                    tracing::error!(?result, "the control API ended");
+                }
+                _ = stopped => {}
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || {
+                runtime.block_on(serve);
+                runtime.shutdown_timeout(GATHER_TIME_MAX);
+            })
+            .map_err(refuse("start its thread"))?;
+        Ok(Self { path: path.to_owned(), stop: Some(stop), thread: Some(thread), _lock: lock })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            // It has ended by itself when nobody listens.
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(path = ?self.path, %error, "the control socket stays behind");
+        }
+    }
+}
+
+async fn status(State(gather): State<Gather>) -> Response {
+    let gathered = tokio::task::spawn_blocking(move || gather());
+    match tokio::time::timeout(GATHER_TIME_MAX, gathered).await {
+        Ok(Ok(status)) => Json(status).into_response(),
+        Ok(Err(error)) => {
+            let text = format!("the status could not be gathered: {error}\n");
+            (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+        }
+        Err(_) => {
+            let text = "a sidecore does not answer; is the process stopped or overloaded?\n";
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        }
+    }
+}
+
+/// Takes the lock beside the socket; it goes when the process does, however it ends.
+fn lock(path: &Path) -> Result<File, ControlError> {
+    let refuse = |what| move |source| ControlError::Io { path: path.to_owned(), what, source };
+    if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
+        std::fs::create_dir_all(directory).map_err(refuse("make its directory"))?;
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::open(&name, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(|error| refuse("open its lock file")(error.into()))?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
+        if error == rustix::io::Errno::WOULDBLOCK {
+            return ControlError::InUse { path: path.to_owned() };
+        }
+        refuse("lock its lock file")(error.into())
+    })?;
+    Ok(File::from(file))
+}
+
+/// Makes the socket, in place of one that a dead process left. The lock is held.
+fn listen(path: &Path) -> Result<UnixListener, ControlError> {
+    let refuse = |what| move |source| ControlError::Io { path: path.to_owned(), what, source };
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(ControlError::NotASocket { path: path.to_owned() });
+        }
+        Ok(_) if UnixStream::connect(path).is_ok() => {
+            // Someone who does not know our lock.
+            return Err(ControlError::InUse { path: path.to_owned() });
+        }
+        Ok(_) => std::fs::remove_file(path).map_err(refuse("remove what a dead process left"))?,
+        Err(_) => {}
+    }
+    let bind = || -> rustix::io::Result<UnixListener> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // Before it has a name, so that there is no moment in which others may open it.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        Ok(socket.into())
+    };
+    bind().map_err(|error| refuse("listen")(error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::status::{NodeStatus, STATUS_VERSION};
+
+    fn gather() -> Gather {
+        let node = NodeStatus { name: "io1".to_owned(), ..NodeStatus::default() };
+        Arc::new(move || Status {
+            version: STATUS_VERSION,
+            node: node.clone(),
+            ..Status::default()
+        })
+    }
+
+    fn ask(path: &Path, request: &str) -> String {
+        let mut stream = UnixStream::connect(path).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn status_is_answered_and_the_socket_goes_at_the_end() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("made/node.control");
+        let control = Control::start(&path, gather()).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let request = "GET /v1/status HTTP/1.1\r\nHost: vrio\r\nConnection: close\r\n\r\n";
+        let answer = ask(&path, request);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+        let status: Status = serde_json::from_str(body).unwrap();
+        assert_eq!(status, gather()());
+        assert_eq!(control.path(), path);
+        drop(control);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn other_paths_are_not_found() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("node.control");
+        let _control = Control::start(&path, gather()).unwrap();
+        let answer = ask(&path, "GET /v2/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    }
+
+    #[test]
+    fn a_second_node_is_refused_and_a_dead_one_is_replaced() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("node.control");
+        let first = Control::start(&path, gather()).unwrap();
+        let error = Control::start(&path, gather()).unwrap_err();
+        assert!(matches!(error, ControlError::InUse { .. }), "{error}");
+        drop(first);
+        // What a killed process leaves: the name of a socket that nobody has.
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        drop(Control::start(&path, gather()).unwrap());
+    }
+
+    #[test]
+    fn what_is_not_ours_is_left_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("node.control");
+        let foreign = UnixListener::bind(&path).unwrap();
+        let error = Control::start(&path, gather()).unwrap_err();
+        assert!(matches!(error, ControlError::InUse { .. }), "{error}");
+        drop(foreign);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "precious").unwrap();
+        let error = Control::start(&path, gather()).unwrap_err();
+        assert!(matches!(error, ControlError::NotASocket { .. }), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    }
+}
