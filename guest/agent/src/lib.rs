@@ -1,0 +1,27 @@
+//! What a test guest does to its disk, and what the host needs in order to check the result.
+//!
+//! Every block of the disk holds a pattern that names its seed, its place and its generation, so
+//! that a lost, torn or misplaced write is told apart from one that never happened. At the end the
+//! guest tells the digest of what it believes to be on the disk, and the host compares the whole
+//! image with that.
+#![forbid(unsafe_code)]
+
+pub mod buffer;
+pub mod churn;
+pub mod measure;
+pub mod options;
+pub mod pattern;
+pub mod random;
+
+use std::fmt::Display;
+
+/// Starts every line that is meant for the host: the serial console carries other things as well.
+pub const MARKER: &str = "@vrio: ";
+
+/// Prints one line for the host, in one write, so that two programs' lines do not mix.
+pub fn say(line: impl Display) {
+    use std::io::Write;
+    let line = format!("{MARKER}{line}\n");
+    // A console that is gone is nothing the agent could report anywhere else.
+    let _ = std::io::stdout().write_all(line.as_bytes());
+}
