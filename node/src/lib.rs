@@ -1,8 +1,15 @@
 //! The vrio daemon: configuration, wiring, control API.
+//!
+//! [`Config::load`] reads a file, [`run`] does what it says. What is wired to what is in
+//! [`wiring`], one file per kind of thing.
 
 pub mod config;
 pub mod control;
 pub mod logging;
+mod run;
 pub mod status;
+pub mod wiring;
 
 pub use config::{Config, ConfigError};
+pub use run::run;
+pub use wiring::{Node, StartError};

@@ -1,2 +1,146 @@
 //! The vrio command line.
-fn main() {}
+//!
+//! Exit codes: 0 it is done; 1 it went wrong while running; 2 the command line or the
+//! configuration is wrong; 3 no node answers.
+
+mod client;
+mod commands;
+mod tables;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// Fast, programmable disks for virtual machines.
+///
+/// A node runs polling cores that serve virtual machines' disks (vhost-user), from volumes of its
+/// own host or of another one over the network.
+#[derive(Debug, Parser)]
+#[command(name = "vrio", version, max_term_width = 100, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 it is done, 1 it went wrong while running, \
+    2 the command line or the configuration is wrong, 3 no node answers.";
+
+const NODE_EXAMPLES: &str = "Examples:
+  vrio node --config /etc/vrio/io1.toml            run a node until SIGTERM or SIGINT
+  vrio node --config /etc/vrio/io1.toml --check    say what is wrong with a configuration
+  VRIO_LOG=debug vrio node --config io1.toml --log json 2>io1.log";
+
+const STATUS_EXAMPLES: &str = "Examples:
+  vrio status                            the node of this host, if there is only one
+  vrio status --config /etc/vrio/io1.toml
+  vrio status --socket /run/vrio/io1.control --json | jq .disks";
+
+const COMPLETION_EXAMPLES: &str = "Examples:
+  vrio completion bash > /usr/share/bash-completion/completions/vrio
+  vrio completion zsh > ~/.zfunc/_vrio";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a node, as its configuration says, until SIGTERM or SIGINT.
+    #[command(after_help = NODE_EXAMPLES)]
+    Node(NodeArgs),
+    /// Show a running node's disks, volumes, sessions and sidecores.
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(StatusArgs),
+    /// Print a completion script for a shell.
+    #[command(after_help = COMPLETION_EXAMPLES)]
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct NodeArgs {
+    /// The node's configuration.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Only check the configuration: print every problem, or nothing.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// How log lines look, on standard error. VRIO_LOG says which (default: info).
+    #[arg(long, value_enum, default_value_t = Log::Human)]
+    pub(crate) log: Log,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Log {
+    /// For people.
+    Human,
+    /// One JSON object a line.
+    Json,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct StatusArgs {
+    /// The node's control socket.
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    pub(crate) socket: Option<PathBuf>,
+    /// The node's configuration, which names the socket.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print the node's answer as it is.
+    #[arg(long, conflicts_with = "all")]
+    pub(crate) json: bool,
+    /// Print every counter as well.
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+/// An error and the exit code that it means.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: u8,
+    error: anyhow::Error,
+}
+
+impl Failure {
+    pub(crate) fn running(error: impl Into<anyhow::Error>) -> Self {
+        Self { code: 1, error: error.into() }
+    }
+
+    pub(crate) fn configuration(error: impl Into<anyhow::Error>) -> Self {
+        Self { code: 2, error: error.into() }
+    }
+
+    pub(crate) fn no_answer(error: impl Into<anyhow::Error>) -> Self {
+        Self { code: 3, error: error.into() }
+    }
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Node(args) => commands::node(&args),
+        Command::Status(args) => commands::status(&args),
+        Command::Completion { shell } => {
+            let out = &mut std::io::stdout();
+            clap_complete::generate(shell, &mut Cli::command(), "vrio", out);
+            Ok(())
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // With the causes in one paragraph, outermost first.
+            eprintln!("vrio: {:#}", failure.error);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

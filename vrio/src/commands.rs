@@ -1,0 +1,89 @@
+//! What the subcommands do.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use node::Config;
+use node::logging::{self, LogFormat};
+use node::status::{STATUS_VERSION, Status};
+
+use crate::{Failure, Log, NodeArgs, StatusArgs, client, tables};
+
+/// Where nodes of the system have their control sockets.
+const RUN_DIRECTORY: &str = "/run/vrio";
+
+/// `vrio node`.
+pub(crate) fn node(args: &NodeArgs) -> Result<(), Failure> {
+    let config = Config::load(&args.config).map_err(Failure::configuration)?;
+    if args.check {
+        println!("{}: node {:?} is fine", args.config.display(), config.name);
+        return Ok(());
+    }
+    logging::start(match args.log {
+        Log::Human => LogFormat::Human,
+        Log::Json => LogFormat::Json,
+    });
+    node::run(&config).map_err(Failure::running)
+}
+
+/// `vrio status`.
+pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
+    let socket = match (&args.socket, &args.config) {
+        (Some(socket), _) => socket.clone(),
+        (None, Some(config)) => Config::load(config).map_err(Failure::configuration)?.control,
+        (None, None) => only_socket(Path::new(RUN_DIRECTORY)).map_err(Failure::no_answer)?,
+    };
+    let answer = client::get(&socket, "/v1/status").map_err(Failure::no_answer)?;
+    if args.json {
+        println!("{}", answer.trim_end());
+        return Ok(());
+    }
+    let status: Status = serde_json::from_str(&answer)
+        .context("the node's answer is not understood; it may be another release")
+        .map_err(Failure::running)?;
+    if status.version != STATUS_VERSION {
+        let theirs = status.version;
+        let text =
+            format!("the node answers in version {theirs}; this vrio reads {STATUS_VERSION}");
+        return Err(Failure::running(anyhow!(text)));
+    }
+    print!("{}", tables::show(&status, args.all));
+    Ok(())
+}
+
+/// The one control socket of a directory.
+fn only_socket(directory: &Path) -> anyhow::Result<PathBuf> {
+    let say = "say which node with --socket or --config";
+    let entries = std::fs::read_dir(directory)
+        .with_context(|| format!("no node is found in {directory:?}; {say}"))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_control = |path: &PathBuf| path.extension().is_some_and(|end| end == "control");
+    let mut sockets: Vec<_> = paths.filter(is_control).collect();
+    sockets.sort();
+    match &sockets[..] {
+        [one] => Ok(one.clone()),
+        [] => Err(anyhow!("no node is found in {directory:?}; {say}")),
+        several => Err(anyhow!("there are {} nodes here; {say}: {several:?}", several.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_control_socket_is_found() {
+        let home = tempfile::tempdir().unwrap();
+        let missing = only_socket(&home.path().join("none")).unwrap_err();
+        assert!(format!("{missing:#}").contains("no node is found"), "{missing:#}");
+        assert!(only_socket(home.path()).is_err());
+        let one = home.path().join("io1.control");
+        std::fs::write(&one, "").unwrap();
+        std::fs::write(home.path().join("io1.control.lock"), "").unwrap();
+        std::fs::write(home.path().join("alice.sock"), "").unwrap();
+        assert_eq!(only_socket(home.path()).unwrap(), one);
+        std::fs::write(home.path().join("vm1.control"), "").unwrap();
+        let error = only_socket(home.path()).unwrap_err().to_string();
+        assert!(error.contains("2 nodes") && error.contains("vm1.control"), "{error}");
+    }
+}

@@ -1,0 +1,342 @@
+//! A status as tables for people.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, presets};
+use node::config::show_size;
+use node::status::{
+    Counters, DiskState, DiskStatus, SessionStatus, SidecoreStatus, Status, VolumeStatus,
+};
+
+/// The whole status; with every counter, if `all`.
+pub(crate) fn show(status: &Status, all: bool) -> String {
+    let node = &status.node;
+    let listen = node.listen.as_deref().unwrap_or("nowhere");
+    let mut text = format!(
+        "node {}, vrio {}, pid {}, up {}, listens on {listen} (trust: {})\n",
+        node.name,
+        node.release,
+        node.pid,
+        uptime(node.uptime_s),
+        node.trust
+    );
+    section(&mut text, "disks", disks(&status.disks));
+    for disk in status.disks.iter().filter(|disk| !disk.detail.is_empty()) {
+        let mark = if disk.state == DiskState::Failed { "!" } else { " " };
+        writeln!(text, " {mark} disk {}: {}", disk.name, disk.detail).expect("to a string");
+    }
+    section(&mut text, "volumes", volumes(&status.volumes));
+    section(&mut text, "sessions", sessions(&status.sessions));
+    section(&mut text, "sidecores", sidecores(&status.sidecores));
+    if all {
+        counters(&mut text, status);
+    }
+    text
+}
+
+fn section(text: &mut String, name: &str, table: Table) {
+    if table.row_count() > 0 {
+        write!(text, "\n{}\n{}\n", name.to_uppercase(), table.trim_fmt()).expect("to a string");
+    }
+}
+
+/// A table without lines; the columns from `numbers` on are aligned to the right.
+fn table(header: &[&str], numbers: usize) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header.to_vec());
+    for column in numbers..header.len() {
+        let column = table.column_mut(column).expect("the header has it");
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn disks(disks: &[DiskStatus]) -> Table {
+    let header = [
+        "name", "state", "volume", "socket", "size", "queues", "epoch", "reads", "read", "writes",
+        "written", "flushes", "errors", "now",
+    ];
+    let mut table = table(&header, 4);
+    for disk in disks {
+        let mut row = vec![
+            disk.name.clone(),
+            disk.state.to_string(),
+            disk.volume.clone(),
+            disk.socket.clone(),
+            disk.size_bytes.map_or_else(|| "?".to_owned(), show_size),
+            disk.queues.to_string(),
+            disk.epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string()),
+        ];
+        row.extend(traffic(&disk.counters));
+        table.add_row(row);
+    }
+    table
+}
+
+fn volumes(volumes: &[VolumeStatus]) -> Table {
+    let header = [
+        "name",
+        "backend",
+        "durability",
+        "chain",
+        "allow",
+        "in use by",
+        "size",
+        "block",
+        "reads",
+        "read",
+        "writes",
+        "written",
+        "flushes",
+        "errors",
+        "now",
+    ];
+    let mut table = table(&header, 6);
+    for volume in volumes {
+        let flags = [("read-only", volume.read_only), ("shared", volume.shared)];
+        let flags = flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| name);
+        let durability = std::iter::once(volume.durability.as_str()).chain(flags);
+        let users: Vec<_> = volume
+            .attachments
+            .iter()
+            .map(|user| format!("{} ({})", user.name, user.epoch))
+            .collect();
+        let mut row = vec![
+            volume.name.clone(),
+            volume.backend.clone(),
+            durability.collect::<Vec<_>>().join(", "),
+            words(&volume.chain),
+            words(&volume.allow),
+            words(&users),
+            show_size(volume.size_bytes),
+            volume.block_bytes.to_string(),
+        ];
+        row.extend(traffic(&volume.counters));
+        table.add_row(row);
+    }
+    table
+}
+
+/// The columns that disks and volumes share.
+fn traffic(counters: &Counters) -> [String; 7] {
+    let size = |name| counters.get(name).map_or_else(String::new, |bytes| show_size(*bytes));
+    [
+        number(counters, "reads"),
+        size("read_bytes"),
+        number(counters, "writes"),
+        size("written_bytes"),
+        number(counters, "flushes"),
+        number(counters, "errors"),
+        number(counters, "requests_now"),
+    ]
+}
+
+fn sessions(sessions: &[SessionStatus]) -> Table {
+    let header = [
+        "peer", "address", "state", "core", "index", "rtt", "now", "sent", "received", "resent",
+        "dropped",
+    ];
+    let mut table = table(&header, 3);
+    for session in sessions {
+        let rtt = session.counters.get("rtt_ns_now");
+        table.add_row(vec![
+            session.peer.clone(),
+            session.address.clone(),
+            session.state.clone(),
+            session.sidecore.to_string(),
+            session.index.to_string(),
+            rtt.map_or_else(String::new, |ns| format!("{}us", ns / 1_000)),
+            number(&session.counters, "calls_now"),
+            number(&session.counters, "packets_sent"),
+            number(&session.counters, "packets_received"),
+            number(&session.counters, "packets_lost"),
+            number(&session.counters, "packets_dropped"),
+        ]);
+    }
+    table
+}
+
+fn sidecores(sidecores: &[SidecoreStatus]) -> Table {
+    let header =
+        ["index", "core", "idle", "address", "busy", "awake", "asleep", "rounds", "sleeps"];
+    let mut table = table(&header, 4);
+    for core in sidecores {
+        let ns = |name| core.counters.get(name).copied().unwrap_or(0);
+        let parts = [ns("busy_ns"), ns("idle_ns"), ns("asleep_ns")];
+        let whole = parts.iter().sum::<u64>().max(1);
+        let mut row = vec![
+            core.index.to_string(),
+            core.core.map_or_else(|| "any".to_owned(), |core| core.to_string()),
+            core.idle.clone(),
+            core.address.clone().unwrap_or_else(|| "-".to_owned()),
+        ];
+        row.extend(parts.map(|ns| format!("{:.1}%", ns as f64 * 100.0 / whole as f64)));
+        row.push(number(&core.counters, "rounds"));
+        row.push(number(&core.counters, "sleeps"));
+        table.add_row(row);
+    }
+    table
+}
+
+fn counters(text: &mut String, status: &Status) {
+    let disks = status.disks.iter().map(|disk| (format!("disk {}", disk.name), &disk.counters));
+    let volumes = status.volumes.iter().map(|v| (format!("volume {}", v.name), &v.counters));
+    let sessions = status
+        .sessions
+        .iter()
+        .map(|session| (format!("session {} {}", session.peer, session.index), &session.counters));
+    let cores =
+        status.sidecores.iter().map(|core| (format!("sidecore {}", core.index), &core.counters));
+    let mut table = table(&["object", "counter", "value"], 2);
+    for (object, counters) in disks.chain(volumes).chain(sessions).chain(cores) {
+        for (name, value) in counters {
+            table.add_row(vec![object.clone(), name.clone(), value.to_string()]);
+        }
+    }
+    section(text, "counters", table);
+}
+
+fn number(counters: &Counters, name: &str) -> String {
+    counters.get(name).map_or_else(String::new, u64::to_string)
+}
+
+fn words(words: &[String]) -> String {
+    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
+}
+
+fn uptime(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    match seconds {
+        ..60 => format!("{seconds}s"),
+        60..3600 => format!("{minutes}min {}s", seconds % 60),
+        3600..86400 => format!("{hours}h {}min", minutes % 60),
+        _ => format!("{days}d {}h", hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use node::status::{AttachmentStatus, NodeStatus};
+
+    use super::*;
+
+    fn counted(pairs: &[(&str, u64)]) -> Counters {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+    }
+
+    fn status() -> Status {
+        let text = |text: &str| text.to_owned();
+        let traffic = [("reads", 12), ("read_bytes", 49152), ("writes", 7), ("errors", 0)];
+        Status {
+            version: 1,
+            node: NodeStatus {
+                name: text("vm1"),
+                release: text("0.1.0"),
+                pid: 42,
+                uptime_s: 3 * 3600 + 125,
+                listen: Some(text("10.0.0.1:4870")),
+                trust: text("network"),
+            },
+            sidecores: vec![SidecoreStatus {
+                index: 0,
+                core: Some(1),
+                idle: text("adaptive"),
+                address: Some(text("10.0.0.1:4870")),
+                counters: counted(&[("busy_ns", 250), ("idle_ns", 250), ("asleep_ns", 500)]),
+            }],
+            volumes: vec![VolumeStatus {
+                name: text("scratch"),
+                backend: text("memory"),
+                size_bytes: 1 << 30,
+                block_bytes: 512,
+                durability: text("flush"),
+                read_only: true,
+                chain: vec![text("meter")],
+                attachments: vec![AttachmentStatus {
+                    name: text("bob"),
+                    epoch: 3,
+                    state: text("held"),
+                }],
+                counters: counted(&traffic),
+                ..VolumeStatus::default()
+            }],
+            disks: vec![
+                DiskStatus {
+                    name: text("alice"),
+                    socket: text("/run/vrio/alice.sock"),
+                    volume: text("io1/alice-root"),
+                    queues: 4,
+                    state: DiskState::Waiting,
+                    detail: text("waits for io1 at 10.0.0.9:4870 to answer"),
+                    ..DiskStatus::default()
+                },
+                DiskStatus {
+                    name: text("bob"),
+                    socket: text("/run/vrio/bob.sock"),
+                    volume: text("scratch"),
+                    queues: 1,
+                    state: DiskState::Running,
+                    size_bytes: Some(1 << 30),
+                    epoch: Some(3),
+                    counters: counted(&traffic),
+                    ..DiskStatus::default()
+                },
+            ],
+            sessions: vec![SessionStatus {
+                peer: text("io1"),
+                address: text("10.0.0.9:4870"),
+                state: text("connecting"),
+                outgoing: true,
+                counters: counted(&[("rtt_ns_now", 45_000)]),
+                ..SessionStatus::default()
+            }],
+        }
+    }
+
+    #[test]
+    fn a_status_is_readable() {
+        expect![[r#"
+            node vm1, vrio 0.1.0, pid 42, up 3h 2min, listens on 10.0.0.1:4870 (trust: network)
+
+            DISKS
+             name   state    volume          socket                size  queues  epoch  reads   read  writes  written  flushes  errors  now
+             alice  waiting  io1/alice-root  /run/vrio/alice.sock     ?       4      -
+             bob    running  scratch         /run/vrio/bob.sock    1GiB       1      3     12  48KiB       7                         0
+               disk alice: waits for io1 at 10.0.0.9:4870 to answer
+
+            VOLUMES
+             name     backend  durability        chain  allow  in use by  size  block  reads   read  writes  written  flushes  errors  now
+             scratch  memory   flush, read-only  meter  -      bob (3)    1GiB    512     12  48KiB       7                         0
+
+            SESSIONS
+             peer  address        state       core  index   rtt  now  sent  received  resent  dropped
+             io1   10.0.0.9:4870  connecting     0      0  45us
+
+            SIDECORES
+             index  core  idle      address         busy  awake  asleep  rounds  sleeps
+             0      1     adaptive  10.0.0.1:4870  25.0%  25.0%   50.0%
+        "#]].assert_eq(&show(&status(), false));
+    }
+
+    #[test]
+    fn all_counters_are_listed_when_asked() {
+        let text = show(&status(), true);
+        assert!(text.contains("COUNTERS"), "{text}");
+        assert!(text.contains("sidecore 0"), "{text}");
+    }
+
+    #[test]
+    fn an_empty_node_has_no_tables() {
+        let text = show(&Status { version: 1, ..Status::default() }, true);
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+
+    #[test]
+    fn times_are_short() {
+        let cases = [(59, "59s"), (61, "1min 1s"), (7300, "2h 1min"), (90000, "1d 1h")];
+        for (seconds, text) in cases {
+            assert_eq!(uptime(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The command line as its users meet it: the built binary, its words and its exit codes.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use expect_test::expect;
+
+fn vrio(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vrio")).args(args).output().expect("the binary was built")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A node of its own directory. Killed when dropped.
+struct Running {
+    child: Child,
+    home: tempfile::TempDir,
+    log: std::sync::mpsc::Receiver<String>,
+}
+
+impl Running {
+    fn start(config: &str) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let config = config.replace("HOME", home.path().to_str().unwrap());
+        std::fs::write(home.path().join("node.toml"), config).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_vrio"))
+            .args(["node", "--log", "json", "--config"])
+            .arg(home.path().join("node.toml"))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (line_in, log) = std::sync::mpsc::channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|l| line_in.send(l)));
+        Self { child, home, log }
+    }
+
+    /// Waits for a log line; the node's end fails the test with what it said.
+    fn wait_for(&self, what: &str) -> String {
+        let mut seen = Vec::new();
+        while let Ok(line) = self.log.recv() {
+            if line.contains(what) {
+                return line;
+            }
+            seen.push(line);
+        }
+        panic!("the node ended without {what:?}:\n{}", seen.join("\n"));
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// Runs `kill -TERM` and gives the exit code.
+    fn terminate(&mut self) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn example(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name);
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_examples_pass_the_check() {
+    for name in ["io1.toml", "vm1.toml"] {
+        let output = vrio(&["node", "--config", &example(name), "--check"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).ends_with(" is fine\n"));
+    }
+}
+
+#[test]
+fn a_wrong_configuration_is_exit_code_2() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("a.toml");
+    std::fs::write(&path, "name = \"a\"\nlisen = \"127.0.0.1:1\"\n").unwrap();
+    let output = vrio(&["node", "--config", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr).replace(home.path().to_str().unwrap(), "HOME");
+    expect![[r#"
+        vrio: HOME/a.toml:2: unknown key "lisen"; did you mean "listen"? (known: name, listen, trust, control, sidecores, directories, volume, peer, disk, link)
+    "#]].assert_eq(&error);
+}
+
+#[test]
+fn no_node_is_exit_code_3() {
+    let output = vrio(&["status", "--socket", "/nonexistent/control"]);
+    assert_eq!(output.status.code(), Some(3));
+    expect![[r#"
+        vrio: no node answers at "/nonexistent/control"; is it running, and may you open its socket?: No such file or directory (os error 2)
+    "#]].assert_eq(&text(&output.stderr));
+}
+
+#[test]
+fn help_has_examples_and_completion_completes() {
+    for command in ["node", "status", "completion"] {
+        let help = text(&vrio(&[command, "--help"]).stdout);
+        assert!(help.contains("Examples:"), "{command}: {help}");
+    }
+    let script = text(&vrio(&["completion", "bash"]).stdout);
+    assert!(script.contains("--config"));
+    assert_eq!(vrio(&["nod"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_node_starts_tells_its_status_and_stops() {
+    let mut node = Running::start(
+        r#"
+name = "n1"
+control = "HOME/n1.control"
+[sidecores]
+count = 2
+idle = "sleep"
+"#,
+    );
+    node.wait_for("ready");
+    let socket = node.path("n1.control");
+    let socket = socket.to_str().unwrap();
+    let json = vrio(&["status", "--json", "--socket", socket]);
+    assert!(json.status.success(), "{}", text(&json.stderr));
+    let status: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(status["version"], 1);
+    assert_eq!(status["node"]["name"], "n1");
+    assert_eq!(status["sidecores"].as_array().unwrap().len(), 2);
+    let config = node.path("node.toml");
+    let tables = vrio(&["status", "--config", config.to_str().unwrap()]);
+    assert!(text(&tables.stdout).contains("SIDECORES"), "{}", text(&tables.stdout));
+    assert_eq!(node.terminate(), Some(0));
+    node.wait_for("stopped");
+    assert!(!Path::new(socket).exists());
+}
+
+#[test]
+fn a_second_node_on_one_control_socket_is_refused() {
+    let node = Running::start("name = \"n1\"\ncontrol = \"HOME/n1.control\"\n");
+    node.wait_for("ready");
+    let config = node.path("node.toml");
+    let output = vrio(&["node", "--config", config.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("is in use"), "{}", text(&output.stderr));
+}
