@@ -1,2 +1,36 @@
 //! Sessions between nodes: the protocol, without sockets, threads, clock or unsafe code.
+//!
+//! An [`Endpoint`] holds all sessions of one sidecore. Datagrams and time go in
+//! ([`Endpoint::receive`], [`Endpoint::advance`]), datagrams and events come out
+//! ([`Endpoint::transmit`], [`Sink`]). A call is delivered at most once, and answered at most once,
+//! in the life of a session; when a session is lost, the outcome of what was outstanding is
+//! unknown, and the plane above decides.
+//!
+//! The files, in the order of a call's way: `endpoint` finds the session, `sendq` queues and cuts
+//! the message, `session/outgoing` makes packets of it, `sent` remembers them until `ack` says that
+//! they arrived, `session/incoming` takes them apart at the other side, `recv` puts the message
+//! together in a buffer of the `pool`.
 #![forbid(unsafe_code)]
+
+mod config;
+mod counters;
+mod crc;
+mod endpoint;
+mod events;
+mod pool;
+mod random;
+mod transmit;
+mod wire;
+
+pub use config::{CALLS_MAX, EndpointConfig, SESSIONS_MAX};
+pub use counters::EndpointCounters;
+pub use endpoint::Endpoint;
+pub use events::{
+    CallError, CallId, LostReason, PeerInfo, SessionId, SessionState, SessionStatus, Sink,
+};
+pub use pool::{BufId, CHUNK_BYTES, CLASS_BYTES, PAGE_BYTES, Pool};
+pub use transmit::{DATAGRAM_HEAD_MAX, Datagram, TransmitBatch};
+pub use wire::{
+    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, FLOWS_MAX, HEAD_MAX, MESSAGE_MAX, NAME_BYTES_MAX,
+    PROTOCOL_VERSION, ProtocolVersion, VERSIONS,
+};

@@ -1,0 +1,89 @@
+//! What an endpoint is told when it is made.
+
+use std::ops::RangeInclusive;
+
+use crate::wire::{DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_MAX, VERSIONS};
+
+/// The most sessions of one endpoint: 1024 nodes with as many sidecores, or direct clients. Bounds
+/// the work that a Hello or a Reset can cause.
+pub const SESSIONS_MAX: u16 = 1024;
+
+/// The most calls of one direction of a session: more than all queues of a busy VMhost's sidecore
+/// hold, and it bounds a session's tables to a few MiB.
+pub const CALLS_MAX: u16 = 4096;
+
+/// An endpoint's configuration.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// The node's name, 1 to 64 bytes.
+    pub name: String,
+    /// Random, drawn when the process starts; the same on all its sidecores.
+    pub process_nonce: u64,
+    /// Which of the node's sidecores this is.
+    pub index: u16,
+    /// The UDP ports of the node's sidecores, this one's included; empty stands for a single one.
+    pub ports: Vec<u16>,
+    /// Random, and different on each sidecore: session ids are drawn from it.
+    pub seed: u64,
+    /// The largest datagram payload of the link (1472 for Ethernet, 8972 with jumbo frames, 65507
+    /// on loopback). Clamped to 1200 and 65507. A session uses the smaller one of its two ends.
+    pub datagram_bytes_max: usize,
+    /// Whether peers may open sessions.
+    pub accept: bool,
+    /// The limit of the buffer pool.
+    pub pool_bytes_max: usize,
+    /// Calls in each direction of a session; a session uses the smaller one of its two ends.
+    /// Clamped to 1 and [`CALLS_MAX`].
+    pub calls_max: u16,
+    /// Sessions at once, half-open ones included. Clamped to 1 and [`SESSIONS_MAX`].
+    pub sessions_max: u16,
+    /// How many bytes of call bodies a flow of a peer may have here, not yet answered. At least
+    /// one message.
+    pub flow_window_bytes: u32,
+    /// What fits into the socket's receive buffer: a peer has no more in flight.
+    pub receive_window_bytes: u32,
+    /// The protocol versions to offer; all that this program speaks, unless an upgrade is held
+    /// back.
+    pub versions: RangeInclusive<u8>,
+}
+
+impl EndpointConfig {
+    /// The defaults around a node's name, its process nonce and a seed.
+    pub fn new(name: &str, process_nonce: u64, seed: u64) -> Self {
+        Self {
+            name: name.to_owned(),
+            process_nonce,
+            index: 0,
+            ports: Vec::new(),
+            seed,
+            datagram_bytes_max: 1472,
+            accept: true,
+            pool_bytes_max: 256 << 20,
+            calls_max: 1024,
+            sessions_max: SESSIONS_MAX,
+            flow_window_bytes: 8 << 20,
+            receive_window_bytes: 4 << 20,
+            versions: VERSIONS,
+        }
+    }
+
+    /// Brings every limit into its range. A bad name is our own mistake: configuration was checked
+    /// before.
+    pub(crate) fn checked(mut self) -> Self {
+        assert!(
+            (1..=NAME_BYTES_MAX).contains(&self.name.len()),
+            "a node's name has 1 to {NAME_BYTES_MAX} bytes"
+        );
+        if self.ports.is_empty() {
+            self.ports.push(0);
+        }
+        assert!(usize::from(self.index) < self.ports.len(), "a sidecore without a port");
+        assert!(!self.versions.is_empty(), "no protocol version to offer");
+        self.datagram_bytes_max =
+            self.datagram_bytes_max.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX);
+        self.calls_max = self.calls_max.clamp(1, CALLS_MAX);
+        self.sessions_max = self.sessions_max.clamp(1, SESSIONS_MAX);
+        self.flow_window_bytes = self.flow_window_bytes.max(crate::MESSAGE_MAX as u32);
+        self
+    }
+}

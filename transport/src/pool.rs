@@ -1,0 +1,420 @@
+//! Message bodies: one pool of buffers per endpoint, counted references, no copies between owners.
+//!
+//! Memory comes in chunks of 1 MiB, aligned to a page and never moved, so that a kernel may hold
+//! addresses into it. A chunk is cut into buffers of one size class; a chunk without any buffer in
+//! use can be cut anew for another class. The pool grows as it is used, up to a limit.
+//!
+//! ```text
+//! chunk 0 (class 4K)   [b][b][b][b] ... 256 of them
+//! chunk 1 (class 64K)  [ b ][ b ] ... 16 of them
+//! chunk 2 (class 1M)   [          b          ]
+//! ```
+//!
+//! Chunks are also of one of two shares: what the owner of the endpoint allocates, and what arriving
+//! calls are put together in. Neither share may take more than three quarters, so that two nodes
+//! whose pools are full of calls to each other still take each other's calls in.
+
+use std::fmt;
+
+/// The alignment of every buffer: what direct I/O and page-wise copying want.
+pub const PAGE_BYTES: usize = 4096;
+
+/// One chunk, and so the largest buffer: the largest message body.
+pub const CHUNK_BYTES: usize = 1 << 20;
+
+/// Buffer sizes. Powers of four keep the number of classes small and waste at most three quarters
+/// of address space, of which untouched pages cost nothing.
+pub const CLASS_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+
+/// The smallest pool: less than four chunks could not be shared with a quarter for either side.
+pub const CHUNKS_MIN: usize = 4;
+
+/// The most chunks: 16 GiB in one endpoint. Bounds the tables.
+pub const CHUNKS_MAX: usize = 1 << 14;
+
+/// Buffers in a chunk of the smallest class.
+const SLOTS_MAX: usize = CHUNK_BYTES / CLASS_BYTES[0];
+
+/// A buffer. Using one that was given back is our own mistake and panics.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BufId {
+    /// Chunk times `SLOTS_MAX` plus the slot in it.
+    index: u32,
+    /// Counts the uses of that slot, to recognise a stale handle.
+    generation: u32,
+}
+
+impl fmt::Debug for BufId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BufId({}.{})", self.index, self.generation)
+    }
+}
+
+/// Who allocates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// The owner of the endpoint: bodies of its calls and replies.
+    Own,
+    /// The endpoint itself: bodies of arriving calls.
+    Incoming,
+}
+
+/// The state of one buffer.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    generation: u32,
+    references: u32,
+    len_bytes: u32,
+}
+
+/// Where a chunk is listed.
+const UNLISTED: usize = usize::MAX;
+
+struct Chunk {
+    /// One page more than is used, to align the start.
+    memory: Box<[u8]>,
+    start: usize,
+    class: usize,
+    share: Share,
+    /// Free slots, a stack.
+    free: Vec<u8>,
+    slots: Box<[Slot; SLOTS_MAX]>,
+    /// Position in the list of chunks with free slots of this class and share, or `UNLISTED`.
+    listed_at: usize,
+}
+
+impl Chunk {
+    fn new(class: usize, share: Share) -> Self {
+        let memory = vec![0u8; CHUNK_BYTES + PAGE_BYTES].into_boxed_slice();
+        let start = memory.as_ptr().align_offset(PAGE_BYTES);
+        let mut chunk = Self {
+            memory,
+            start,
+            class,
+            share,
+            free: Vec::with_capacity(SLOTS_MAX),
+            slots: Box::new([Slot::default(); SLOTS_MAX]),
+            listed_at: UNLISTED,
+        };
+        chunk.cut(class, share);
+        chunk
+    }
+
+    fn cut(&mut self, class: usize, share: Share) {
+        self.class = class;
+        self.share = share;
+        self.free.clear();
+        let count = CHUNK_BYTES / CLASS_BYTES[class];
+        self.free.extend((0..count).rev().map(|slot| slot as u8));
+    }
+
+    fn is_idle(&self) -> bool {
+        self.free.len() == CHUNK_BYTES / CLASS_BYTES[self.class]
+    }
+
+    fn range(&self, slot: usize) -> std::ops::Range<usize> {
+        let first = self.start + slot * CLASS_BYTES[self.class];
+        first..first + self.slots[slot].len_bytes as usize
+    }
+}
+
+/// All buffers of an endpoint.
+pub struct Pool {
+    chunks: Vec<Chunk>,
+    chunks_max: usize,
+    /// Chunks with free slots, by share and class; stacks of chunk indices.
+    with_free: [[Vec<u32>; CLASS_BYTES.len()]; 2],
+    /// Chunks of each share.
+    share_chunks: [usize; 2],
+    in_use: usize,
+    in_use_bytes: usize,
+    refused: u64,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("chunks", &self.chunks.len())
+            .field("chunks_max", &self.chunks_max)
+            .field("in_use", &self.in_use)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The class that holds `len_bytes`, or `None` when no buffer is that large.
+fn class_of(len_bytes: usize) -> Option<usize> {
+    CLASS_BYTES.iter().position(|&class| len_bytes <= class)
+}
+
+/// What a body of `len_bytes` costs of a pool, and so of flow credit: its class, nothing for an
+/// empty one. Saturates at the largest class.
+pub(crate) fn charge_bytes(len_bytes: usize) -> u64 {
+    if len_bytes == 0 {
+        return 0;
+    }
+    CLASS_BYTES[class_of(len_bytes).unwrap_or(CLASS_BYTES.len() - 1)] as u64
+}
+
+impl Pool {
+    /// A pool that grows to at most `bytes_max`, rounded down to whole chunks of 1 MiB and clamped
+    /// to [`CHUNKS_MIN`] and [`CHUNKS_MAX`] of them. Nothing is allocated yet.
+    pub fn new(bytes_max: usize) -> Self {
+        let chunks_max = (bytes_max / CHUNK_BYTES).clamp(CHUNKS_MIN, CHUNKS_MAX);
+        let list = || Vec::with_capacity(chunks_max);
+        let lists = || [list(), list(), list(), list(), list()];
+        Self {
+            chunks: Vec::with_capacity(chunks_max),
+            chunks_max,
+            with_free: [lists(), lists()],
+            share_chunks: [0; 2],
+            in_use: 0,
+            in_use_bytes: 0,
+            refused: 0,
+        }
+    }
+
+    /// Takes a buffer of `len_bytes` (1 to [`CHUNK_BYTES`]) with one reference. What is in it is
+    /// left from an earlier use. `None`, counted, when the pool is at its limit.
+    pub fn alloc(&mut self, len_bytes: usize) -> Option<BufId> {
+        self.alloc_from(Share::Own, len_bytes)
+    }
+
+    pub(crate) fn alloc_from(&mut self, share: Share, len_bytes: usize) -> Option<BufId> {
+        assert!((1..=CHUNK_BYTES).contains(&len_bytes), "a buffer of {len_bytes} bytes");
+        let class = class_of(len_bytes).expect("the largest class is a chunk");
+        let chunk_index = match self.with_free[share as usize][class].last() {
+            Some(&index) => index as usize,
+            None => match self.add_chunk(class, share) {
+                Some(index) => index,
+                None => {
+                    self.refused += 1;
+                    return None;
+                }
+            },
+        };
+        let chunk = &mut self.chunks[chunk_index];
+        let slot_index = chunk.free.pop().expect("a listed chunk has a free slot") as usize;
+        if chunk.free.is_empty() {
+            chunk.listed_at = UNLISTED;
+            self.with_free[share as usize][class].pop();
+        }
+        let slot = &mut chunk.slots[slot_index];
+        assert_eq!(slot.references, 0, "a free buffer has no references");
+        slot.references = 1;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.len_bytes = len_bytes as u32;
+        self.in_use += 1;
+        self.in_use_bytes += CLASS_BYTES[class];
+        let index = (chunk_index * SLOTS_MAX + slot_index) as u32;
+        Some(BufId { index, generation: slot.generation })
+    }
+
+    /// One more owner.
+    pub fn retain(&mut self, id: BufId) {
+        self.slot_mut(id).references += 1;
+    }
+
+    /// One owner less; the last one gives the buffer back.
+    pub fn release(&mut self, id: BufId) {
+        let slot = self.slot_mut(id);
+        slot.references -= 1;
+        if slot.references > 0 {
+            return;
+        }
+        let (chunk_index, slot_index) = split(id);
+        let chunk = &mut self.chunks[chunk_index];
+        chunk.free.push(slot_index as u8);
+        self.in_use -= 1;
+        self.in_use_bytes -= CLASS_BYTES[chunk.class];
+        if chunk.listed_at == UNLISTED {
+            self.list(chunk_index);
+        }
+    }
+
+    /// The bytes of a buffer, as many as were asked for.
+    pub fn bytes(&self, id: BufId) -> &[u8] {
+        let (chunk_index, slot_index) = split(id);
+        let chunk = &self.chunks[chunk_index];
+        check(&chunk.slots[slot_index], id);
+        &chunk.memory[chunk.range(slot_index)]
+    }
+
+    /// The bytes of a buffer, to be written. They are aligned to [`PAGE_BYTES`] and stay where they
+    /// are until the last reference is released.
+    pub fn bytes_mut(&mut self, id: BufId) -> &mut [u8] {
+        let (chunk_index, slot_index) = split(id);
+        let chunk = &mut self.chunks[chunk_index];
+        check(&chunk.slots[slot_index], id);
+        let range = chunk.range(slot_index);
+        &mut chunk.memory[range]
+    }
+
+    /// Buffers that somebody holds.
+    pub fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    /// What the buffers in use cost, by their classes.
+    pub fn in_use_bytes(&self) -> usize {
+        self.in_use_bytes
+    }
+
+    /// Memory that was ever taken from the system; it is kept.
+    pub fn resident_bytes(&self) -> usize {
+        self.chunks.len() * (CHUNK_BYTES + PAGE_BYTES)
+    }
+
+    /// The limit to which it grows.
+    pub fn bytes_max(&self) -> usize {
+        self.chunks_max * CHUNK_BYTES
+    }
+
+    /// How often a buffer was asked for in vain.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    fn slot_mut(&mut self, id: BufId) -> &mut Slot {
+        let (chunk_index, slot_index) = split(id);
+        let slot = &mut self.chunks[chunk_index].slots[slot_index];
+        check(slot, id);
+        slot
+    }
+
+    fn share_max(&self) -> usize {
+        self.chunks_max * 3 / 4
+    }
+
+    fn list(&mut self, chunk_index: usize) {
+        let chunk = &mut self.chunks[chunk_index];
+        let list = &mut self.with_free[chunk.share as usize][chunk.class];
+        chunk.listed_at = list.len();
+        list.push(chunk_index as u32);
+    }
+
+    fn unlist(&mut self, chunk_index: usize) {
+        let chunk = &self.chunks[chunk_index];
+        let position = chunk.listed_at;
+        let list = &mut self.with_free[chunk.share as usize][chunk.class];
+        list.swap_remove(position);
+        if let Some(&moved) = list.get(position) {
+            self.chunks[moved as usize].listed_at = position;
+        }
+        self.chunks[chunk_index].listed_at = UNLISTED;
+    }
+
+    /// Finds a chunk for a class that has no free buffer: a new one, else an idle one of another
+    /// class or share.
+    fn add_chunk(&mut self, class: usize, share: Share) -> Option<usize> {
+        let share_is_full = self.share_chunks[share as usize] >= self.share_max();
+        let chunk_index = if self.chunks.len() < self.chunks_max && !share_is_full {
+            self.chunks.push(Chunk::new(class, share));
+            self.chunks.len() - 1
+        } else {
+            let usable =
+                |chunk: &Chunk| chunk.is_idle() && (!share_is_full || chunk.share == share);
+            let index = self.chunks.iter().position(usable)?;
+            self.unlist(index);
+            let chunk = &mut self.chunks[index];
+            self.share_chunks[chunk.share as usize] -= 1;
+            chunk.cut(class, share);
+            index
+        };
+        self.share_chunks[share as usize] += 1;
+        self.list(chunk_index);
+        Some(chunk_index)
+    }
+}
+
+fn split(id: BufId) -> (usize, usize) {
+    (id.index as usize / SLOTS_MAX, id.index as usize % SLOTS_MAX)
+}
+
+fn check(slot: &Slot, id: BufId) {
+    assert!(slot.references > 0 && slot.generation == id.generation, "{id:?} was given back");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_served_by_class_and_aligned() {
+        let mut pool = Pool::new(16 << 20);
+        for len_bytes in [1, 4096, 4097, 65_536, 65_537, CHUNK_BYTES] {
+            let id = pool.alloc(len_bytes).expect("room");
+            assert_eq!(pool.bytes(id).len(), len_bytes);
+            assert_eq!(pool.bytes(id).as_ptr().align_offset(PAGE_BYTES), 0);
+            pool.bytes_mut(id).fill(7);
+        }
+        assert_eq!(pool.in_use(), 6);
+        assert_eq!(pool.in_use_bytes(), 4096 * 2 + 16384 + 65536 + 262_144 + CHUNK_BYTES);
+    }
+
+    #[test]
+    fn buffers_do_not_overlap() {
+        let mut pool = Pool::new(4 << 20);
+        let ids: Vec<BufId> = (0..512).map(|_| pool.alloc(4096).expect("room")).collect();
+        for (value, &id) in ids.iter().enumerate() {
+            pool.bytes_mut(id).fill(value as u8);
+        }
+        for (value, &id) in ids.iter().enumerate() {
+            assert!(pool.bytes(id).iter().all(|&byte| byte == value as u8));
+        }
+    }
+
+    #[test]
+    fn the_last_reference_frees_and_memory_is_reused() {
+        let mut pool = Pool::new(4 << 20);
+        let id = pool.alloc(CHUNK_BYTES).expect("room");
+        pool.retain(id);
+        pool.release(id);
+        assert_eq!(pool.in_use(), 1);
+        pool.release(id);
+        assert_eq!((pool.in_use(), pool.in_use_bytes()), (0, 0));
+        let before = pool.resident_bytes();
+        for _ in 0..100 {
+            let id = pool.alloc(CHUNK_BYTES).expect("room");
+            pool.release(id);
+        }
+        assert_eq!(pool.resident_bytes(), before);
+    }
+
+    #[test]
+    #[should_panic(expected = "was given back")]
+    fn a_stale_handle_is_our_own_mistake() {
+        let mut pool = Pool::new(4 << 20);
+        let id = pool.alloc(1).expect("room");
+        pool.release(id);
+        let _ = pool.alloc(1);
+        pool.retain(id);
+    }
+
+    #[test]
+    fn full_is_refused_and_counted_and_each_share_keeps_a_quarter() {
+        let mut pool = Pool::new(8 << 20);
+        let own: Vec<BufId> = std::iter::from_fn(|| pool.alloc(CHUNK_BYTES)).collect();
+        assert_eq!((own.len(), pool.refused()), (6, 1));
+        let incoming: Vec<BufId> =
+            std::iter::from_fn(|| pool.alloc_from(Share::Incoming, CHUNK_BYTES)).collect();
+        assert_eq!((incoming.len(), pool.refused()), (2, 2));
+        assert_eq!(pool.resident_bytes(), 8 * (CHUNK_BYTES + PAGE_BYTES));
+    }
+
+    #[test]
+    fn idle_chunks_change_class_when_the_limit_is_reached() {
+        let mut pool = Pool::new(4 << 20);
+        let small: Vec<BufId> = std::iter::from_fn(|| pool.alloc(4096)).collect();
+        assert_eq!(small.len(), 3 * SLOTS_MAX);
+        assert!(pool.alloc(CHUNK_BYTES).is_none());
+        for &id in &small[..SLOTS_MAX * 2] {
+            pool.release(id);
+        }
+        let large: Vec<BufId> = std::iter::from_fn(|| pool.alloc(CHUNK_BYTES)).collect();
+        assert_eq!(large.len(), 2);
+        for &id in small[SLOTS_MAX * 2..].iter().chain(&large) {
+            pool.release(id);
+        }
+        assert_eq!(pool.in_use(), 0);
+    }
+}

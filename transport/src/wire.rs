@@ -1,0 +1,460 @@
+//! The wire format: little-endian, unaligned structures, checked before anything in them is used.
+//! `docs/protocol.md` describes it byte by byte; the tests here hold the two together.
+//!
+//! ```text
+//! datagram = packet header (32) | frames ...       | payload ...
+//!            `----- head: head_crc guards it -----'  `- payload_crc guards it
+//! ```
+
+use std::ops::RangeInclusive;
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::crc::crc32c;
+
+/// The protocol's versions, one line for what each changed. Add a line, and raise
+/// [`VERSIONS`], whenever a packet changes; keep speaking the version before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ProtocolVersion {
+    /// The first: calls with replies, selective acknowledgement, credit per flow, CRC32C.
+    First = 1,
+}
+
+/// The version that this program prefers.
+pub const PROTOCOL_VERSION: u8 = ProtocolVersion::First as u8;
+
+/// All versions that this program speaks.
+pub const VERSIONS: RangeInclusive<u8> = 1..=PROTOCOL_VERSION;
+
+/// The version byte of handshake packets, whose layout never changes: they are understood before
+/// a version is agreed on.
+pub(crate) const VERSION_ANY: u8 = 0;
+
+/// The longest node name.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// The longest head of a message: room for the addressing of any plane, small enough to be copied
+/// without a thought.
+pub const HEAD_MAX: usize = 192;
+
+/// The longest body of a message.
+pub const MESSAGE_MAX: usize = 1 << 20;
+
+/// Flows in each direction of a session.
+pub const FLOWS_MAX: usize = 256;
+
+/// The smallest `datagram_bytes_max`: what IPv6 carries everywhere, without its and UDP's headers,
+/// rounded down. It bounds the fragments of a message.
+pub const DATAGRAM_BYTES_MIN: usize = 1200;
+
+/// The largest UDP payload over IPv4.
+pub const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+/// The most fragments of a message: a full one in the smallest datagrams.
+pub(crate) const FRAGMENTS_MAX: usize = 1024;
+
+/// The packet header.
+pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
+
+/// The frame in front of a fragment.
+pub(crate) const FRAGMENT_BYTES: usize = size_of::<FragmentFrame>();
+
+/// The part of each datagram that is not fragment.
+pub(crate) const OVERHEAD_BYTES: usize = HEADER_BYTES + FRAGMENT_BYTES;
+
+const _: () = assert!(HEADER_BYTES == 32 && FRAGMENT_BYTES == 20);
+const _: () = assert!(
+    (MESSAGE_MAX + HEAD_MAX).div_ceil(DATAGRAM_BYTES_MIN - OVERHEAD_BYTES) <= FRAGMENTS_MAX,
+    "a full message must fit into the fragment bitmap"
+);
+const _: () =
+    assert!(DATAGRAM_BYTES_MIN - OVERHEAD_BYTES >= HEAD_MAX, "the head fits one fragment");
+
+/// What a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Frames of a session.
+    Data = 0,
+    /// Asks for a session: a greeting.
+    Hello = 1,
+    /// Grants it: a greeting.
+    Welcome = 2,
+    /// Denies it: a [`Refusal`].
+    Refused = 3,
+    /// Ask at another port: a [`Redirection`].
+    Moved = 4,
+    /// There is no such session: echoes session and number of the packet that it answers.
+    Reset = 5,
+}
+
+impl Kind {
+    fn from_wire(value: u8) -> Option<Self> {
+        const ALL: [Kind; 6] =
+            [Kind::Data, Kind::Hello, Kind::Welcome, Kind::Refused, Kind::Moved, Kind::Reset];
+        ALL.get(usize::from(value)).copied()
+    }
+}
+
+/// In front of every datagram.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Header {
+    /// CRC32C over the rest of the header and the frames.
+    pub(crate) head_crc: U32,
+    /// The session's version, or [`VERSION_ANY`].
+    pub(crate) version: u8,
+    /// A [`Kind`].
+    pub(crate) kind: u8,
+    /// Bytes of header and frames.
+    pub(crate) head_bytes: U16,
+    /// The id that the receiver chose for the session; 0 in a Hello.
+    pub(crate) session: U64,
+    /// Packet number in the session, from 0, never used twice; in handshake packets the number of
+    /// the attempt.
+    pub(crate) number: U64,
+    /// CRC32C over the payload; 0 when there is none.
+    pub(crate) payload_crc: U32,
+    /// Bytes of payload: the rest of the datagram.
+    pub(crate) payload_bytes: U16,
+    /// 0; not looked at.
+    pub(crate) reserved: U16,
+}
+
+/// Hello and Welcome. Later versions may append, never change.
+#[derive(
+    Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub(crate) struct Greeting {
+    /// The oldest version that the sender speaks.
+    pub(crate) version_min: u8,
+    /// The newest.
+    pub(crate) version_max: u8,
+    /// Welcome: the version of the session. Hello: 0.
+    pub(crate) version: u8,
+    /// Length of the name.
+    pub(crate) name_bytes: u8,
+    /// The session's index between the two nodes.
+    pub(crate) index: U16,
+    /// How many sidecores the sender's node has.
+    pub(crate) sidecores: U16,
+    /// The id by which the sender wants the session's packets addressed.
+    pub(crate) session: U64,
+    /// The sender's process.
+    pub(crate) process_nonce: U64,
+    /// The sender's largest datagram.
+    pub(crate) datagram_bytes_max: U32,
+    /// How many bytes the sender can have in flight towards it.
+    pub(crate) receive_window_bytes: U32,
+    /// The credit of each flow at the start.
+    pub(crate) flow_credit_bytes: U32,
+    /// Calls in each direction that the sender has room for.
+    pub(crate) calls_max: U16,
+    /// 0.
+    pub(crate) reserved: U16,
+    /// The sender's name, the rest 0.
+    pub(crate) name: [u8; NAME_BYTES_MAX],
+}
+
+/// Why a Hello was refused.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Refusal {
+    /// A `REFUSED_*`.
+    pub(crate) reason: u8,
+    /// The oldest version that is spoken here.
+    pub(crate) version_min: u8,
+    /// The newest.
+    pub(crate) version_max: u8,
+    /// 0.
+    pub(crate) reserved: u8,
+}
+
+/// No common version.
+pub(crate) const REFUSED_VERSION: u8 = 1;
+/// This node takes no sessions.
+pub(crate) const REFUSED_NOT_ACCEPTING: u8 = 2;
+
+/// Where to send the Hello instead: the same address, this port.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Redirection {
+    pub(crate) port: U16,
+}
+
+/// Nothing; wants to be acknowledged.
+pub(crate) const FRAME_PING: u8 = 1;
+/// An [`AckFrame`] and its ranges.
+pub(crate) const FRAME_ACK: u8 = 2;
+/// A [`CreditFrame`].
+pub(crate) const FRAME_CREDIT: u8 = 3;
+/// The sender has forgotten the session.
+pub(crate) const FRAME_CLOSE: u8 = 4;
+/// A fragment of a call.
+pub(crate) const FRAME_CALL: u8 = 5;
+/// A fragment of a reply.
+pub(crate) const FRAME_REPLY: u8 = 6;
+
+/// Which packets arrived: `length` of them up to `largest`, then for each further range a gap of
+/// missing ones and the next `length` below.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct AckFrame {
+    pub(crate) kind: u8,
+    /// How many [`AckRange`]s follow, at least one.
+    pub(crate) ranges: u8,
+    pub(crate) reserved: U16,
+    /// How long the packet `largest` waited for this, in microseconds.
+    pub(crate) delay_us: U32,
+    pub(crate) largest: U64,
+}
+
+/// One range of an [`AckFrame`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct AckRange {
+    /// Missing packets above this range; 0 in the first.
+    pub(crate) gap: U32,
+    /// Packets in it, at least 1.
+    pub(crate) length: U32,
+}
+
+/// The peer may have sent calls whose bodies are charged `limit_bytes` in all on this flow.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct CreditFrame {
+    pub(crate) kind: u8,
+    pub(crate) reserved: u8,
+    pub(crate) flow: U16,
+    pub(crate) limit_bytes: U64,
+}
+
+/// In front of each fragment. A message is its head and then its body, cut into pieces of the
+/// session's fragment size. Fragment 0's part of the head follows at once; bytes of the body are in
+/// the payload.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub(crate) struct FragmentFrame {
+    pub(crate) kind: u8,
+    pub(crate) head_bytes: u8,
+    /// Of the call, and so of its reply.
+    pub(crate) flow: U16,
+    pub(crate) body_bytes: U32,
+    /// The call, for a reply too; `id % calls_max` is its place in the tables.
+    pub(crate) id: U64,
+    /// Which piece.
+    pub(crate) fragment: U16,
+    pub(crate) reserved: U16,
+}
+
+impl FragmentFrame {
+    /// Whether the lengths are allowed and the fragment exists, with pieces of `chunk_bytes`.
+    pub(crate) fn is_valid(&self, chunk_bytes: usize) -> bool {
+        let (head, body) = (usize::from(self.head_bytes), self.body_bytes.get() as usize);
+        head <= HEAD_MAX
+            && body <= MESSAGE_MAX
+            && usize::from(self.fragment.get()) < fragment_count(head, body, chunk_bytes)
+            && usize::from(self.flow.get()) < FLOWS_MAX
+            && self.reserved.get() == 0
+    }
+
+    /// Where the fragment's part of the body lies. The frame must be valid.
+    pub(crate) fn body_range(&self, chunk_bytes: usize) -> std::ops::Range<usize> {
+        let (head, body) = (usize::from(self.head_bytes), self.body_bytes.get() as usize);
+        body_range(head, body, chunk_bytes, usize::from(self.fragment.get()))
+    }
+}
+
+/// How many pieces a message makes; an empty one is one piece.
+pub(crate) fn fragment_count(head_bytes: usize, body_bytes: usize, chunk_bytes: usize) -> usize {
+    (head_bytes + body_bytes).div_ceil(chunk_bytes).max(1)
+}
+
+/// Which bytes of the body piece number `fragment` has. The head, which is shorter than a piece, is
+/// in piece 0.
+pub(crate) fn body_range(
+    head_bytes: usize,
+    body_bytes: usize,
+    chunk_bytes: usize,
+    fragment: usize,
+) -> std::ops::Range<usize> {
+    let first = (fragment * chunk_bytes).saturating_sub(head_bytes);
+    let end = ((fragment + 1) * chunk_bytes - head_bytes).min(body_bytes);
+    first..end
+}
+
+/// Why a datagram was not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Malformed {
+    Short,
+    Version,
+    Kind,
+    HeadChecksum,
+    PayloadChecksum,
+}
+
+/// A datagram whose header and both checksums are right.
+#[derive(Debug)]
+pub(crate) struct Packet<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) version: u8,
+    pub(crate) session: u64,
+    pub(crate) number: u64,
+    pub(crate) frames: &'a [u8],
+    pub(crate) payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Checks a datagram. Lengths come before checksums, and the checksums before all meaning: a
+    /// damaged packet is called damaged, not of an unknown version.
+    pub(crate) fn parse(datagram: &'a [u8]) -> Result<Self, Malformed> {
+        let (header, _) = Header::ref_from_prefix(datagram).map_err(|_| Malformed::Short)?;
+        let head_bytes = usize::from(header.head_bytes.get());
+        let payload_bytes = usize::from(header.payload_bytes.get());
+        if head_bytes < HEADER_BYTES || head_bytes + payload_bytes != datagram.len() {
+            return Err(Malformed::Short);
+        }
+        let (head, payload) = datagram.split_at(head_bytes);
+        if crc32c(&head[size_of::<U32>()..]) != header.head_crc.get() {
+            return Err(Malformed::HeadChecksum);
+        }
+        let kind = Kind::from_wire(header.kind).ok_or(Malformed::Kind)?;
+        if (header.version == VERSION_ANY) != (kind != Kind::Data) {
+            return Err(Malformed::Version);
+        }
+        let payload_crc = if payload.is_empty() { 0 } else { crc32c(payload) };
+        if payload_crc != header.payload_crc.get() {
+            return Err(Malformed::PayloadChecksum);
+        }
+        Ok(Self {
+            kind,
+            version: header.version,
+            session: header.session.get(),
+            number: header.number.get(),
+            frames: &head[HEADER_BYTES..],
+            payload,
+        })
+    }
+}
+
+/// What identifies a packet to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Label {
+    pub(crate) kind: Kind,
+    pub(crate) version: u8,
+    pub(crate) session: u64,
+    pub(crate) number: u64,
+}
+
+/// Writes the header in front of frames that are already in `head[HEADER_BYTES..head_bytes]`.
+pub(crate) fn seal(head: &mut [u8], head_bytes: usize, label: Label, payload: &[u8]) {
+    let mut header = Header {
+        head_crc: U32::ZERO,
+        version: label.version,
+        kind: label.kind as u8,
+        head_bytes: U16::new(head_bytes as u16),
+        session: U64::new(label.session),
+        number: U64::new(label.number),
+        payload_crc: U32::new(if payload.is_empty() { 0 } else { crc32c(payload) }),
+        payload_bytes: U16::new(payload.len() as u16),
+        reserved: U16::ZERO,
+    };
+    head[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+    header.head_crc = U32::new(crc32c(&head[size_of::<U32>()..head_bytes]));
+    head[..size_of::<U32>()].copy_from_slice(header.head_crc.as_bytes());
+}
+
+/// Appends `frame` at `*at`.
+pub(crate) fn put<T: IntoBytes + Immutable + ?Sized>(head: &mut [u8], at: &mut usize, frame: &T) {
+    let bytes = frame.as_bytes();
+    head[*at..*at + bytes.len()].copy_from_slice(bytes);
+    *at += bytes.len();
+}
+
+/// Takes a structure off the front of `*bytes`.
+pub(crate) fn take<'a, T>(bytes: &mut &'a [u8]) -> Option<&'a T>
+where
+    T: FromBytes + KnownLayout + Immutable + Unaligned,
+{
+    let (value, rest) = T::ref_from_prefix(bytes).ok()?;
+    *bytes = rest;
+    Some(value)
+}
+
+/// Takes `count` bytes off the front of `*bytes`.
+pub(crate) fn take_bytes<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (front, rest) = bytes.split_at_checked(count)?;
+    *bytes = rest;
+    Some(front)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_BYTES];
+        bytes.push(FRAME_PING);
+        let head_bytes = bytes.len();
+        let label = Label { kind: Kind::Data, version: 1, session: 0x0102, number: 7 };
+        seal(&mut bytes, head_bytes, label, payload);
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    #[test]
+    fn layout_is_what_the_document_says() {
+        assert_eq!(size_of::<Greeting>(), 104);
+        assert_eq!(size_of::<AckFrame>(), 16);
+        assert_eq!(size_of::<AckRange>(), 8);
+        assert_eq!(size_of::<CreditFrame>(), 12);
+        assert_eq!(size_of::<Refusal>(), 4);
+        assert_eq!(size_of::<Redirection>(), 2);
+        let bytes = packet(b"abc");
+        assert_eq!(bytes[4..8], [1, 0, 33, 0]);
+        assert_eq!(bytes[8..16], [2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[16..24], [7, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[28..33], [3, 0, 0, 0, FRAME_PING]);
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_truncation_is_noticed() {
+        let good = packet(b"payload");
+        assert!(Packet::parse(&good).is_ok());
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Packet::parse(&bad).is_err(), "bit {bit}");
+        }
+        for len in 0..good.len() {
+            assert!(Packet::parse(&good[..len]).is_err(), "{len} bytes");
+        }
+        let mut long = good;
+        long.push(0);
+        assert_eq!(Packet::parse(&long).err(), Some(Malformed::Short));
+    }
+
+    #[test]
+    fn fragments_tile_the_message() {
+        for (head, body) in
+            [(0, 0), (192, 0), (0, 1), (60, 1147), (60, 1148 * 3 - 60), (7, 1 << 20)]
+        {
+            let chunk = DATAGRAM_BYTES_MIN - OVERHEAD_BYTES;
+            let count = fragment_count(head, body, chunk);
+            let mut next = 0;
+            for fragment in 0..count {
+                let range = body_range(head, body, chunk, fragment);
+                assert_eq!(range.start, next);
+                let carried = range.len() + if fragment == 0 { head } else { 0 };
+                assert!(carried == chunk || fragment == count - 1);
+                next = range.end;
+            }
+            assert_eq!(next, body);
+        }
+    }
+}
