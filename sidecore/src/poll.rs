@@ -85,8 +85,11 @@ impl Stage {
     pub const ALL: [Self; 4] = [Self::Receive, Self::Serve, Self::Submit, Self::Transmit];
 }
 
+/// Room made at once: the queues and links of most sidecores. With more descriptors the list grows
+/// the first time they are armed.
+const FDS_COMMON: usize = 64;
+
 /// What ends a sidecore's sleep: gathered from all pollers by [`Poll::arm`].
-#[derive(Default)]
 pub struct Wake {
     fds: Vec<PollFd<'static>>,
     deadline_ns: Option<u64>,
@@ -95,7 +98,7 @@ pub struct Wake {
 impl Wake {
     /// Nothing to wake for yet.
     pub fn new() -> Self {
-        Self::default()
+        Self { fds: Vec::with_capacity(FDS_COMMON), deadline_ns: None }
     }
 
     /// Wake when `fd` can be read (or has failed). The caller keeps it open until
@@ -132,6 +135,12 @@ impl Wake {
     pub fn clear(&mut self) {
         self.fds.clear();
         self.deadline_ns = None;
+    }
+}
+
+impl Default for Wake {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::thread::CpuSet;
 
 use crate::core::{Core, Local};
 use crate::waker::{Bell, Waker};
-use crate::{CoreCounters, Idle, Padded};
+use crate::{CoreCounters, Idle, Padded, Progress};
 
 /// The most posted closures that may wait. They are control (attach, detach, status), a few per
 /// device; data goes through [`crate::mailbox`].
@@ -89,16 +89,18 @@ impl Inbox {
         self.shared.posted.load(Ordering::Acquire) != self.taken
     }
 
-    /// Runs a bounded number of closures; says how many.
-    pub(crate) fn run(&mut self, local: &mut Local) -> u64 {
+    /// Runs a bounded number of closures.
+    pub(crate) fn run(&mut self, local: &mut Local) -> Progress {
         let mut count = 0;
         while count < MAILS_PER_ROUND && self.has_mail() {
             let Ok(mail) = self.mails.try_recv() else { break };
             self.taken += 1;
             count += 1;
+            // Counted first, so that who waits for its answer finds it counted.
+            self.shared.counters.mails.add(1);
             mail(local);
         }
-        count
+        Progress::busy_if(count > 0)
     }
 }
 
