@@ -1,1 +1,72 @@
 //! Virtqueues and vhost-user: the device side, and the driver side that stands in for a guest.
+//!
+//! The way of a request: a front end (a VMM, or [`driver`]) hands over the guest's memory and its
+//! rings in messages that `session` answers and [`socket`] carries. A [`Device`] gets each ring as
+//! a [`QueueConfig`], makes a [`Queue`] of it where the ring is to be polled, takes [`Chain`]s of
+//! checked guest memory out of it, and puts the results back.
+//!
+//! A guest and its front end are hostile: what they can cause is a named error ([`RingError`],
+//! [`MemoryError`], [`InflightError`], [`SessionError`]) that stops their own device, never a
+//! panic. Everything shared with them is read once into a local and checked there. Everything that
+//! is stored into rings and the inflight region goes through the module `shared`.
+
+mod chain;
+mod descriptor;
+pub mod device;
+pub mod driver;
+mod error;
+pub mod inflight;
+mod lock;
+mod mapping;
+pub mod memory;
+mod notify;
+mod session;
+mod shared;
+pub mod socket;
+pub mod split;
+
+pub use chain::{Chain, Head, Segment, gather, scatter};
+pub use device::{Device, DeviceError};
+pub use error::RingError;
+pub use inflight::{InflightError, InflightQueue, InflightRegion};
+pub use mapping::{MapError, Mapping};
+pub use memory::{Memory, MemoryError, Region};
+pub use session::SessionError;
+pub use socket::{Server, ServerState, Socket, SocketError, serve};
+pub use split::{Queue, QueueConfig, QueueCounters, Retained};
+
+/// The largest ring: what QEMU gives a device at most. Bounds every table that is made per queue.
+pub const QUEUE_SIZE_MAX: u16 = 1024;
+
+/// The most queues of one device; vhost-user numbers them with a byte, and QEMU's virtio devices
+/// stop at 1024 vectors. 256 is what a byte can name.
+pub const QUEUES_MAX: usize = 256;
+
+/// The most descriptors in one chain, direct and indirect together. The specification forbids a
+/// chain that is longer than its ring; a ring of a real guest may be small and its indirect tables
+/// larger all the same, so it is the largest ring that counts.
+pub const DESCRIPTORS_MAX: usize = QUEUE_SIZE_MAX as usize;
+
+/// The most pieces of guest memory in one chain. A piece more than descriptors is only needed
+/// where a buffer spans two regions of guest memory.
+pub const SEGMENTS_MAX: usize = DESCRIPTORS_MAX + 64;
+
+/// The most regions of guest memory that a front end may add: QEMU's most memory slots on x86.
+pub const REGIONS_MAX: usize = 256;
+
+/// The most guest memory of one device. It bounds what a front end can take from the address
+/// space (128 TiB) that all devices of a process share; larger machines than this are rare enough
+/// to be refused by name.
+pub const MEMORY_BYTES_MAX: u64 = 16 << 40;
+
+/// Feature bits of the ring and of vhost-user, as the specifications number them.
+pub mod feature {
+    /// Chains may continue in a table of their own.
+    pub const RING_INDIRECT_DESC: u64 = 1 << 28;
+    /// Notifications are asked for by index.
+    pub const RING_EVENT_IDX: u64 = 1 << 29;
+    /// vhost-user's own negotiation.
+    pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+    /// A device after virtio 1.0.
+    pub const VERSION_1: u64 = 1 << 32;
+}

@@ -1,0 +1,62 @@
+//! What a vhost-user session drives.
+
+use std::error::Error;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::memory::Memory;
+use crate::split::QueueConfig;
+
+/// Why a device refused to start a queue; the text is for the operator.
+pub type DeviceError = Box<dyn Error + Send + Sync>;
+
+/// A device behind a vhost-user socket. All of it is called on the session's own control thread,
+/// while the front end (in QEMU: with its main lock held) waits, so nothing waits on storage or
+/// a network for longer than is said here.
+pub trait Device: Send + fmt::Debug {
+    /// The features of the device's own kind; those of rings and of vhost-user are added.
+    fn features(&self) -> u64;
+
+    /// The device's configuration space as it is now.
+    fn config(&self) -> Vec<u8>;
+
+    /// The driver wrote `bytes` at `offset` of the configuration space. Whatever it makes of it,
+    /// the device goes on.
+    fn write_config(&mut self, offset: u32, bytes: &[u8]) {
+        let _ = (offset, bytes);
+    }
+
+    /// How many queues the device has, at most [`crate::QUEUES_MAX`].
+    fn queues_max(&self) -> usize;
+
+    /// What the driver accepted, ring features included. Told before the first queue starts, and
+    /// only while none runs.
+    fn set_features(&mut self, acked: u64);
+
+    /// A queue starts: everything about it is known and checked as far as a session can. It runs
+    /// until `stop` or `disconnected`.
+    ///
+    /// # Errors
+    /// When the ring is unusable or the device cannot serve it. The front end is then dropped.
+    fn start(&mut self, queue: QueueConfig) -> Result<(), DeviceError>;
+
+    /// A queue that runs stops: drains for at most 2 s (all queues of the device that are being
+    /// stopped together share them) and gives [`crate::Queue::base`]. What is not done by then
+    /// stays in the inflight region, and the ring is not touched again.
+    fn stop(&mut self, index: usize) -> u16;
+
+    /// The guest's memory changed. When this returns, chains that are taken from now on are
+    /// looked up in the new table, by all running queues.
+    fn set_memory(&mut self, memory: Arc<Memory>);
+
+    /// A running queue signals somewhere else from now on.
+    fn set_call(&mut self, index: usize, call: Option<OwnedFd>);
+
+    /// A running queue is kicked somewhere else from now on.
+    fn set_kick(&mut self, index: usize, kick: Option<OwnedFd>);
+
+    /// The front end went away: all queues stop as they do in `stop`, without a base to give.
+    /// Called once per connection, also when no queue was ever started.
+    fn disconnected(&mut self);
+}

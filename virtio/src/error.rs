@@ -1,0 +1,106 @@
+//! What a driver can do wrong with a ring.
+
+use crate::inflight::InflightError;
+use crate::memory::MemoryError;
+
+/// Why a queue stopped. All of these are caused from outside, by a guest or its front end; the
+/// device they belong to stops, and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RingError {
+    /// The size is no power of two, zero or beyond the limit.
+    #[error("a ring of {0} descriptors: not a power of two between 1 and {max}", max = crate::QUEUE_SIZE_MAX)]
+    Size(u32),
+    /// A part of the ring lies outside the guest's memory, or across two regions of it.
+    #[error("the {part} at {addr:#x} is not in one region of the guest's memory")]
+    Unmapped {
+        /// Which part: descriptor table, available ring, used ring.
+        part: &'static str,
+        /// The guest address that was given.
+        addr: u64,
+    },
+    /// A part of the ring is not aligned as the specification demands.
+    #[error("the {part} at {addr:#x} is misaligned")]
+    Misaligned {
+        /// Which part: descriptor table, available ring, used ring.
+        part: &'static str,
+        /// The guest address that was given.
+        addr: u64,
+    },
+    /// The available index is further ahead than the ring is long.
+    #[error("the available index jumped from {seen} to {found} on a ring of {size}")]
+    IndexJump {
+        /// Up to where chains were taken.
+        seen: u16,
+        /// What the driver wrote.
+        found: u16,
+        /// The ring's size.
+        size: u16,
+    },
+    /// The available ring or a descriptor names a descriptor that does not exist.
+    #[error("descriptor {index} of a table of {size}")]
+    OutOfRange {
+        /// The index that was found.
+        index: u16,
+        /// The table's size.
+        size: u16,
+    },
+    /// The driver made a chain available again before it was used.
+    #[error("chain {head} was made available while it was outstanding")]
+    HeadInUse {
+        /// The chain's first descriptor.
+        head: u16,
+    },
+    /// The chain comes back to itself, or is longer than the limit.
+    #[error("chain {head} does not end within {limit} descriptors")]
+    Loop {
+        /// The chain's first descriptor.
+        head: u16,
+        /// How many descriptors were allowed.
+        limit: u16,
+    },
+    /// A buffer of no bytes, which the specification forbids.
+    #[error("chain {head} has a buffer of zero bytes")]
+    ZeroLength {
+        /// The chain's first descriptor.
+        head: u16,
+    },
+    /// The chain describes 4 GiB or more.
+    #[error("chain {head} describes 4 GiB or more")]
+    TooLong {
+        /// The chain's first descriptor.
+        head: u16,
+    },
+    /// The chain is in too many pieces.
+    #[error("chain {head} is in more than {max} pieces", max = crate::SEGMENTS_MAX)]
+    TooManySegments {
+        /// The chain's first descriptor.
+        head: u16,
+    },
+    /// A buffer to read after a buffer to write.
+    #[error("chain {head} has a readable buffer after a writable one")]
+    Order {
+        /// The chain's first descriptor.
+        head: u16,
+    },
+    /// An indirect table where none is allowed: not negotiated, inside another, or chained on.
+    #[error("chain {head} has an indirect table where none is allowed")]
+    IndirectMisplaced {
+        /// The chain's first descriptor.
+        head: u16,
+    },
+    /// An indirect table whose length is no multiple of a descriptor, zero, or beyond the limit.
+    #[error("chain {head} has an indirect table of {len} bytes")]
+    IndirectLength {
+        /// The chain's first descriptor.
+        head: u16,
+        /// The table's length in bytes.
+        len: u32,
+    },
+    /// A buffer outside the guest's memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The inflight region contradicts the ring.
+    #[error(transparent)]
+    Inflight(#[from] InflightError),
+}

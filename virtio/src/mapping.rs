@@ -1,0 +1,186 @@
+//! Shared mappings of files: a guest's memory, the inflight region.
+
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// How many mappings of this process are alive; for tests that nothing leaks.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// The smallest page; mappings begin at multiples of it.
+const PAGE_BYTES: u64 = 4096;
+
+/// The largest huge page that Linux has on x86. A file system may claim any "block size"; beyond
+/// this it is not one that a mapping has to be aligned to.
+const HUGE_PAGE_BYTES_MAX: u64 = 1 << 30;
+
+/// Why a file could not be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// Nothing to map.
+    #[error("the range is empty")]
+    Empty,
+    /// Offset and length do not fit 64 bits, or not the address space.
+    #[error("offset {offset:#x} plus length {len:#x} overflows")]
+    Overflow {
+        /// Where the range begins in the file.
+        offset: u64,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// A device, a pipe or a socket: an access could block or fail at any time.
+    #[error("the descriptor is not a regular or memory file")]
+    NotAFile,
+    /// An access beyond the end of the file would kill the process.
+    #[error("the file has {have} bytes, the range ends at byte {need}")]
+    FileTooSmall {
+        /// The file's size in bytes.
+        have: u64,
+        /// Where the range ends.
+        need: u64,
+    },
+    /// The system refused.
+    #[error("{what} failed: {errno}")]
+    System {
+        /// The system call.
+        what: &'static str,
+        /// Its answer.
+        errno: Errno,
+    },
+}
+
+/// A range of a file, mapped shared and writable, unmapped when the last owner lets go. It is
+/// never locked or pinned: the guest's memory stays swappable.
+///
+/// A file that is not sealed against shrinking can be truncated later by whoever else has it; an
+/// access beyond its new end raises SIGBUS. [`Mapping::can_shrink`] tells.
+#[derive(Debug)]
+pub struct Mapping {
+    map: NonNull<u8>,
+    map_len: NonZeroUsize,
+    /// Where the asked range begins in the mapping, which starts at a page.
+    skip: usize,
+    len: usize,
+    can_shrink: bool,
+}
+
+// SAFETY: a mapping is an address range that is valid from any thread until it is dropped; what is
+// done with the bytes is the business of whoever reads or writes them.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` gives out addresses only.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of the file from `offset` on, both in bytes, shared, for reading and
+    /// writing.
+    ///
+    /// # Errors
+    /// When the range makes no sense, the descriptor is no file, the file ends earlier, or the
+    /// system refuses.
+    pub fn of_file(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Self, MapError> {
+        if len == 0 {
+            return Err(MapError::Empty);
+        }
+        let overflow = MapError::Overflow { offset, len };
+        let end = offset.checked_add(len).ok_or(overflow)?;
+        let stat = fstat(fd).map_err(|errno| MapError::System { what: "fstat", errno })?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(MapError::NotAFile);
+        }
+        let have = u64::try_from(stat.st_size).unwrap_or(0);
+        if end > have {
+            return Err(MapError::FileTooSmall { have, need: end });
+        }
+        let page = page_bytes(u64::try_from(stat.st_blksize).unwrap_or(0));
+        let start = offset & !(page - 1);
+        let map_end = end.checked_add(page - 1).ok_or(overflow)? & !(page - 1);
+        let map_len = usize::try_from(map_end - start).map_err(|_| overflow)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
+        let map = unsafe { mmap(ptr::null_mut(), map_len, protection, flags, fd, start) }
+            .map_err(|errno| MapError::System { what: "mmap", errno })?;
+        let seals = fcntl_get_seals(fd.as_fd()).unwrap_or(SealFlags::empty());
+        let skip = usize::try_from(offset - start).map_err(|_| overflow)?;
+        let len = usize::try_from(len).map_err(|_| overflow)?;
+        let mapping = Self::adopt(map.cast(), map_len, skip, len)?;
+        Ok(Self { can_shrink: !seals.contains(SealFlags::SHRINK), ..mapping })
+    }
+
+    /// Maps `len` bytes of fresh private memory; for tests that need no file.
+    ///
+    /// # Errors
+    /// When the length is zero or the system refuses.
+    pub fn anonymous(len: usize) -> Result<Self, MapError> {
+        if len == 0 {
+            return Err(MapError::Empty);
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
+        let map = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE) }
+            .map_err(|errno| MapError::System { what: "mmap", errno })?;
+        Self::adopt(map.cast(), len, 0, len)
+    }
+
+    fn adopt(map: *mut u8, map_len: usize, skip: usize, len: usize) -> Result<Self, MapError> {
+        let (Some(map), Some(map_len)) = (NonNull::new(map), NonZeroUsize::new(map_len)) else {
+            return Err(MapError::Empty);
+        };
+        assert!(skip <= map_len.get() && len <= map_len.get() - skip);
+        // A core dump of ours is no place for a guest's memory. Advice only: a kernel that does
+        // not take it serves the guest all the same.
+        // SAFETY: the range is the mapping that was just made.
+        let _ = unsafe { madvise(map.as_ptr().cast(), map_len.get(), Advice::LinuxDontDump) };
+        LIVE.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { map, map_len, skip, len, can_shrink: false })
+    }
+
+    /// The first byte of the range.
+    pub fn start(&self) -> NonNull<u8> {
+        // SAFETY: `skip` lies inside the mapping (asserted when it was made).
+        unsafe { self.map.add(self.skip) }
+    }
+
+    /// The length of the range in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: an empty range is not mapped.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the file can still be made smaller than this range.
+    pub fn can_shrink(&self) -> bool {
+        self.can_shrink
+    }
+
+    /// How many mappings of this process are alive; for tests.
+    pub fn live() -> usize {
+        LIVE.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by this value, and all that points into it holds an `Arc`
+        // of it (areas, regions) or is bound by contract to (segments).
+        let result = unsafe { munmap(self.map.as_ptr().cast(), self.map_len.get()) };
+        debug_assert!(result.is_ok(), "munmap of our own mapping: {result:?}");
+        LIVE.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a mapping of this file has to be aligned to: the file system's block size is the huge
+/// page's size on hugetlbfs, and no worse than a page elsewhere.
+fn page_bytes(block_bytes: u64) -> u64 {
+    let usable = block_bytes.is_power_of_two() && block_bytes <= HUGE_PAGE_BYTES_MAX;
+    if usable { block_bytes.max(PAGE_BYTES) } else { PAGE_BYTES }
+}

@@ -1,0 +1,275 @@
+//! The guest's memory as a front end hands it over: a table of mapped regions.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::chain::Segment;
+use crate::mapping::{MapError, Mapping};
+use crate::shared::Area;
+use crate::{MEMORY_BYTES_MAX, REGIONS_MAX, SEGMENTS_MAX};
+
+/// What is wrong with a memory table, or with an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// The file behind a region cannot be mapped.
+    #[error("guest memory at {guest_addr:#x}: {source}")]
+    Map {
+        /// Where the region is in the guest.
+        guest_addr: u64,
+        /// What is wrong.
+        source: MapError,
+    },
+    /// A region's addresses do not fit 64 bits.
+    #[error("guest memory at {guest_addr:#x}: {len:#x} bytes from there overflow")]
+    Overflow {
+        /// Where the region is in the guest.
+        guest_addr: u64,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// Two regions share guest addresses.
+    #[error("guest memory at {guest_addr:#x} overlaps the region at {other:#x}")]
+    Overlap {
+        /// Where the region is in the guest.
+        guest_addr: u64,
+        /// Where the other one begins.
+        other: u64,
+    },
+    /// More regions than allowed.
+    #[error("more than {max} regions of guest memory", max = REGIONS_MAX)]
+    TooManyRegions,
+    /// More memory than allowed.
+    #[error("{len:#x} bytes of guest memory, more than {max:#x}", max = MEMORY_BYTES_MAX)]
+    TooLarge {
+        /// How much there would be.
+        len: u64,
+    },
+    /// A region is to be removed that is not there.
+    #[error("no region of guest memory at {guest_addr:#x} with {len:#x} bytes")]
+    NoRegion {
+        /// Where it was said to be.
+        guest_addr: u64,
+        /// How long it was said to be, in bytes.
+        len: u64,
+    },
+    /// An address range that is not, or not wholly, in the guest's memory.
+    #[error("{len:#x} bytes at {addr:#x} are outside the guest's memory")]
+    Unmapped {
+        /// The guest address.
+        addr: u64,
+        /// The length in bytes.
+        len: u64,
+    },
+    /// A range is in more pieces than there is room for.
+    #[error("more than {max} pieces of guest memory", max = SEGMENTS_MAX)]
+    TooManySegments,
+}
+
+/// One mapped region of guest memory.
+#[derive(Debug)]
+pub struct Region {
+    guest_addr: u64,
+    user_addr: u64,
+    mapping: Arc<Mapping>,
+}
+
+impl Region {
+    /// Maps a region: `len` bytes of the file from `offset` on are the guest's memory at
+    /// `guest_addr`, and the front end has them at its own `user_addr`.
+    ///
+    /// # Errors
+    /// When the addresses overflow, the region is too large or the file cannot be mapped.
+    pub fn map(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        guest_addr: u64,
+        len: u64,
+        user_addr: u64,
+    ) -> Result<Self, MemoryError> {
+        if guest_addr.checked_add(len).is_none() || user_addr.checked_add(len).is_none() {
+            return Err(MemoryError::Overflow { guest_addr, len });
+        }
+        if len > MEMORY_BYTES_MAX {
+            return Err(MemoryError::TooLarge { len });
+        }
+        let mapping = Mapping::of_file(fd, offset, len)
+            .map_err(|source| MemoryError::Map { guest_addr, source })?;
+        Ok(Self { guest_addr, user_addr, mapping: Arc::new(mapping) })
+    }
+
+    /// A region of memory that is already mapped, at the same address in guest and front end.
+    ///
+    /// # Errors
+    /// When the addresses overflow.
+    pub fn from_mapping(guest_addr: u64, mapping: Arc<Mapping>) -> Result<Self, MemoryError> {
+        let len = mapping.len() as u64;
+        if guest_addr.checked_add(len).is_none() {
+            return Err(MemoryError::Overflow { guest_addr, len });
+        }
+        Ok(Self { guest_addr, user_addr: guest_addr, mapping })
+    }
+
+    /// Where it begins in the guest.
+    pub fn guest_addr(&self) -> u64 {
+        self.guest_addr
+    }
+
+    /// Where it begins in the front end.
+    pub fn user_addr(&self) -> u64 {
+        self.user_addr
+    }
+
+    /// Its length in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.mapping.len() as u64
+    }
+
+    /// The mapping behind it.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// How far `addr` is into the region, if it is in it.
+    fn offset_of(&self, addr: u64) -> Option<usize> {
+        let offset = addr.checked_sub(self.guest_addr)?;
+        let offset = usize::try_from(offset).ok()?;
+        (offset < self.mapping.len()).then_some(offset)
+    }
+}
+
+/// A table of regions. It never changes: a front end that adds or removes a region gets a new
+/// table, which shares the regions that stay. Shared by `Arc`; a region is unmapped when the last
+/// table that has it goes, so whoever has segments of a table keeps the table.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// Sorted by guest address, without overlaps.
+    regions: Vec<Arc<Region>>,
+}
+
+impl Memory {
+    /// A table of these regions.
+    ///
+    /// # Errors
+    /// When there are too many, too much memory, or two of them overlap.
+    pub fn new(mut regions: Vec<Arc<Region>>) -> Result<Self, MemoryError> {
+        if regions.len() > REGIONS_MAX {
+            return Err(MemoryError::TooManyRegions);
+        }
+        regions.sort_by_key(|region| region.guest_addr);
+        for pair in regions.windows(2) {
+            // The end cannot overflow: that was checked when the region was mapped.
+            if pair[0].guest_addr + pair[0].len_bytes() > pair[1].guest_addr {
+                let (guest_addr, other) = (pair[1].guest_addr, pair[0].guest_addr);
+                return Err(MemoryError::Overlap { guest_addr, other });
+            }
+        }
+        let len = regions.iter().fold(0u64, |sum, region| sum.saturating_add(region.len_bytes()));
+        if len > MEMORY_BYTES_MAX {
+            return Err(MemoryError::TooLarge { len });
+        }
+        Ok(Self { regions })
+    }
+
+    /// This table and one region more.
+    ///
+    /// # Errors
+    /// As for [`Memory::new`].
+    pub fn with(&self, region: Arc<Region>) -> Result<Self, MemoryError> {
+        let mut regions = self.regions.clone();
+        regions.push(region);
+        Self::new(regions)
+    }
+
+    /// This table without the region that has exactly these addresses.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn without(&self, guest_addr: u64, len: u64, user_addr: u64) -> Result<Self, MemoryError> {
+        let same = |region: &Arc<Region>| {
+            region.guest_addr == guest_addr
+                && region.len_bytes() == len
+                && region.user_addr == user_addr
+        };
+        let at = self.regions.iter().position(same);
+        let at = at.ok_or(MemoryError::NoRegion { guest_addr, len })?;
+        let mut regions = self.regions.clone();
+        regions.remove(at);
+        Ok(Self { regions })
+    }
+
+    /// The regions, sorted by guest address.
+    pub fn regions(&self) -> &[Arc<Region>] {
+        &self.regions
+    }
+
+    /// Appends the pieces of this process's memory that are the guest's `len` bytes at `addr`. A
+    /// range may span regions that adjoin.
+    ///
+    /// # Errors
+    /// When a byte of it is not mapped or `segments` has [`SEGMENTS_MAX`] pieces; some pieces may
+    /// have been appended.
+    pub fn translate(
+        &self,
+        addr: u64,
+        len: u32,
+        segments: &mut Vec<Segment>,
+    ) -> Result<(), MemoryError> {
+        self.translate_from(&mut 0, addr, len, segments)
+    }
+
+    /// [`Memory::translate`] that begins its search where the last one ended: `hint` is the index
+    /// of a region, any number will do.
+    pub(crate) fn translate_from(
+        &self,
+        hint: &mut usize,
+        addr: u64,
+        len: u32,
+        segments: &mut Vec<Segment>,
+    ) -> Result<(), MemoryError> {
+        let unmapped = MemoryError::Unmapped { addr, len: u64::from(len) };
+        let (mut addr, mut left) = (addr, len as usize);
+        // Each turn uses up a region, of which there are at most REGIONS_MAX.
+        while left > 0 {
+            let (region, offset) = self.find(hint, addr).ok_or(unmapped)?;
+            if segments.len() >= SEGMENTS_MAX {
+                return Err(MemoryError::TooManySegments);
+            }
+            let part = left.min(region.mapping.len() - offset);
+            let start = region.mapping.start().as_ptr().wrapping_add(offset);
+            // `part` is at most `left`, which came from 32 bits.
+            segments.push(Segment { addr: start, len: part as u32 });
+            left -= part;
+            addr = addr.checked_add(part as u64).ok_or(unmapped)?;
+        }
+        Ok(())
+    }
+
+    fn find(&self, hint: &mut usize, addr: u64) -> Option<(&Region, usize)> {
+        if let Some(region) = self.regions.get(*hint)
+            && let Some(offset) = region.offset_of(addr)
+        {
+            return Some((region, offset));
+        }
+        let after = self.regions.partition_point(|region| region.guest_addr <= addr);
+        let at = after.checked_sub(1)?;
+        let region = &self.regions[at];
+        let offset = region.offset_of(addr)?;
+        *hint = at;
+        Some((region, offset))
+    }
+
+    /// The guest address of what the front end has at `user_addr`, if it is guest memory.
+    pub fn guest_addr_of(&self, user_addr: u64) -> Option<u64> {
+        self.regions.iter().find_map(|region| {
+            let offset = user_addr.checked_sub(region.user_addr)?;
+            (offset < region.len_bytes()).then(|| region.guest_addr + offset)
+        })
+    }
+
+    /// A view of the guest's `len` bytes at `addr`, which must lie in one region.
+    pub(crate) fn area(&self, addr: u64, len: usize) -> Option<Area> {
+        let (region, offset) = self.find(&mut 0, addr)?;
+        Area::new(&region.mapping, offset, len)
+    }
+}

@@ -1,0 +1,547 @@
+//! The vhost-user session: what the front end says, turned into calls of a [`Device`].
+//!
+//! Messages about one ring come in any order. A ring starts when all of its size, base,
+//! addresses, kick and (where vhost-user's features were negotiated) its enabling have come and
+//! its addresses lie in the guest's memory; GET_VRING_BASE or disabling it stops it. A message
+//! that cannot be honoured ends the connection: the front end is told by that, connects again and
+//! says everything anew.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use tracing::{debug, info, warn};
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures,
+    VhostUserShMemConfig, VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags,
+    VhostUserVringState,
+};
+use vhost::VhostUserMemoryRegionBase;
+use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+
+use crate::device::{Device, DeviceError};
+use crate::inflight::{InflightError, InflightRegion};
+use crate::memory::{Memory, MemoryError, Region};
+use crate::notify;
+use crate::split::QueueConfig;
+use crate::{QUEUE_SIZE_MAX, QUEUES_MAX, REGIONS_MAX, feature};
+
+/// The most regions of one device that are mapped at once, those included that only outstanding
+/// requests of older tables keep. It bounds what a front end that changes its memory while the
+/// storage does not answer can take; the kernel's default is 65530 mappings for a process.
+const REGIONS_LIVE_MAX: usize = 4 * REGIONS_MAX;
+
+/// What the session itself offers.
+const FEATURES: u64 = feature::RING_INDIRECT_DESC
+    | feature::RING_EVENT_IDX
+    | feature::PROTOCOL_FEATURES
+    | feature::VERSION_1;
+
+/// Why a message was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// A bad memory table.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A bad inflight region.
+    #[error(transparent)]
+    Inflight(#[from] InflightError),
+    /// A queue that the device does not have.
+    #[error("queue {index} of a device with {queues}")]
+    QueueIndex {
+        /// The queue that was named.
+        index: u32,
+        /// How many there are.
+        queues: usize,
+    },
+    /// A ring size that is not a power of two within the limit.
+    #[error("queue {index}: a ring of {size} descriptors; at most {max}, a power of two", max = QUEUE_SIZE_MAX)]
+    QueueSize {
+        /// The queue.
+        index: u32,
+        /// The size that was asked for.
+        size: u32,
+    },
+    /// A base beyond 16 bits.
+    #[error("queue {index}: base {base} does not fit a ring index")]
+    Base {
+        /// The queue.
+        index: u32,
+        /// The base that was given.
+        base: u32,
+    },
+    /// Something that cannot change while the queue runs.
+    #[error("queue {index} runs: {what} cannot change now")]
+    Running {
+        /// A queue that runs.
+        index: usize,
+        /// What was to be changed.
+        what: &'static str,
+    },
+    /// A descriptor that is no eventfd.
+    #[error("queue {index}: the {what} descriptor is no eventfd")]
+    NotAnEventfd {
+        /// The queue.
+        index: u8,
+        /// Kick, call or error.
+        what: &'static str,
+    },
+    /// Features that were not offered.
+    #[error("features {0:#x} were accepted but never offered")]
+    Features(u64),
+    /// The device refused.
+    #[error("queue {index}: {source}")]
+    Device {
+        /// The queue that was to start.
+        index: usize,
+        /// Why not.
+        source: DeviceError,
+    },
+    /// Too much memory is still kept by requests of earlier tables.
+    #[error("{0} regions are still mapped for outstanding requests of earlier memory tables")]
+    RegionsLive(usize),
+    /// The process is out of descriptors.
+    #[error("duplicating a descriptor: {0}")]
+    Duplicate(io::Error),
+    /// A message of a feature that was not offered.
+    #[error("{0} was not offered")]
+    NotOffered(&'static str),
+}
+
+impl From<SessionError> for Error {
+    fn from(error: SessionError) -> Self {
+        Self::ReqHandlerError(io::Error::other(error))
+    }
+}
+
+/// Where the front end has the parts of a ring, in its own addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct UserAddrs {
+    desc: u64,
+    avail: u64,
+    used: u64,
+}
+
+/// What is known about one ring.
+#[derive(Debug, Default)]
+struct Vring {
+    size: Option<u16>,
+    base: Option<u16>,
+    addrs: Option<UserAddrs>,
+    /// The outer one: whether the message came. The inner one: whether it had a descriptor.
+    kick: Option<Option<OwnedFd>>,
+    call: Option<OwnedFd>,
+    err: Option<OwnedFd>,
+    enabled: bool,
+    running: bool,
+}
+
+/// One device's side of the conversation, across connections.
+#[derive(Debug)]
+pub(crate) struct Session {
+    device: Box<dyn Device>,
+    /// The socket's path, for the log.
+    socket: String,
+    acked: u64,
+    memory: Arc<Memory>,
+    regions: Vec<Weak<Region>>,
+    vrings: Vec<Vring>,
+    inflight: Option<InflightRegion>,
+}
+
+impl Session {
+    pub(crate) fn new(device: Box<dyn Device>, socket: String) -> Self {
+        let queues = device.queues_max();
+        assert!((1..=QUEUES_MAX).contains(&queues), "a device with {queues} queues");
+        Self {
+            device,
+            socket,
+            acked: 0,
+            memory: Arc::default(),
+            regions: Vec::new(),
+            vrings: (0..queues).map(|_| Vring::default()).collect(),
+            inflight: None,
+        }
+    }
+
+    /// The front end went away: back to the beginning.
+    pub(crate) fn disconnected(&mut self) {
+        self.device.disconnected();
+        self.acked = 0;
+        self.memory = Arc::default();
+        self.inflight = None;
+        self.vrings.fill_with(Vring::default);
+    }
+
+    fn offered(&self) -> u64 {
+        self.device.features() | FEATURES
+    }
+
+    fn vring(&mut self, index: u32) -> std::result::Result<&mut Vring, SessionError> {
+        let queues = self.vrings.len();
+        let wrong = SessionError::QueueIndex { index, queues };
+        usize::try_from(index).ok().and_then(|at| self.vrings.get_mut(at)).ok_or(wrong)
+    }
+
+    fn refuse_running(&self, what: &'static str) -> std::result::Result<(), SessionError> {
+        match self.vrings.iter().position(|vring| vring.running) {
+            Some(index) => Err(SessionError::Running { index, what }),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts the ring if all is there that it needs.
+    fn start(&mut self, index: usize) -> std::result::Result<(), SessionError> {
+        let vring = &self.vrings[index];
+        let enabled = vring.enabled || self.acked & feature::PROTOCOL_FEATURES == 0;
+        let (Some(size), Some(base), Some(addrs), Some(kick)) =
+            (vring.size, vring.base, vring.addrs, &vring.kick)
+        else {
+            return Ok(());
+        };
+        if vring.running || !enabled {
+            return Ok(());
+        }
+        let guest = |addr| self.memory.guest_addr_of(addr);
+        let parts = (guest(addrs.desc), guest(addrs.avail), guest(addrs.used));
+        let (Some(desc), Some(avail), Some(used)) = parts else {
+            info!(socket = self.socket, queue = index, "the ring's memory has not come yet");
+            return Ok(());
+        };
+        let config = QueueConfig {
+            index,
+            size,
+            memory: Arc::clone(&self.memory),
+            desc,
+            avail,
+            used,
+            base,
+            event_idx: self.acked & feature::RING_EVENT_IDX != 0,
+            indirect: self.acked & feature::RING_INDIRECT_DESC != 0,
+            kick: duplicate(kick.as_ref())?,
+            call: duplicate(vring.call.as_ref())?,
+            err: duplicate(vring.err.as_ref())?,
+            inflight: self.inflight.as_ref().and_then(|region| region.queue(index)),
+        };
+        debug!(socket = self.socket, queue = index, size, base, "queue starts");
+        self.device.start(config).map_err(|source| SessionError::Device { index, source })?;
+        self.vrings[index].running = true;
+        Ok(())
+    }
+
+    fn stop(&mut self, index: usize) {
+        let vring = &mut self.vrings[index];
+        if vring.running {
+            vring.running = false;
+            let base = self.device.stop(index);
+            vring.base = Some(base);
+            debug!(socket = self.socket, queue = index, base, "queue stopped");
+        }
+    }
+
+    /// Notes a new region, and refuses it if requests of the past keep too many.
+    fn keep(&mut self, region: Region) -> std::result::Result<Arc<Region>, SessionError> {
+        self.regions.retain(|region| region.strong_count() > 0);
+        if self.regions.len() >= REGIONS_LIVE_MAX {
+            return Err(SessionError::RegionsLive(self.regions.len()));
+        }
+        let region = Arc::new(region);
+        self.regions.push(Arc::downgrade(&region));
+        Ok(region)
+    }
+
+    fn map(
+        &mut self,
+        region: &VhostUserMemoryRegion,
+        file: &File,
+    ) -> std::result::Result<Arc<Region>, SessionError> {
+        // The fields are packed: copied before they are used.
+        let (guest_addr, len) = (region.guest_phys_addr, region.memory_size);
+        let (user_addr, offset) = (region.user_addr, region.mmap_offset);
+        let mapped = Region::map(file.as_fd(), offset, guest_addr, len, user_addr)?;
+        if mapped.mapping().can_shrink() {
+            debug!(socket = self.socket, guest_addr, "guest memory in a file that can shrink");
+        }
+        self.keep(mapped)
+    }
+
+    fn set_memory(&mut self, memory: Memory) -> std::result::Result<(), SessionError> {
+        self.memory = Arc::new(memory);
+        if self.vrings.iter().any(|vring| vring.running) {
+            self.device.set_memory(Arc::clone(&self.memory));
+        }
+        (0..self.vrings.len()).try_for_each(|index| self.start(index))
+    }
+}
+
+fn duplicate(fd: Option<&OwnedFd>) -> std::result::Result<Option<OwnedFd>, SessionError> {
+    fd.map(OwnedFd::try_clone).transpose().map_err(SessionError::Duplicate)
+}
+
+/// A kick, call or error descriptor, checked.
+fn eventfd(
+    index: u8,
+    what: &'static str,
+    file: Option<File>,
+) -> std::result::Result<Option<OwnedFd>, SessionError> {
+    let fd = file.map(OwnedFd::from);
+    if fd.as_ref().is_some_and(|fd| !notify::is_anonymous(fd.as_fd())) {
+        return Err(SessionError::NotAnEventfd { index, what });
+    }
+    Ok(fd)
+}
+
+fn not_offered<T>(what: &'static str) -> Result<T> {
+    Err(SessionError::NotOffered(what).into())
+}
+
+impl VhostUserBackendReqHandlerMut for Session {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Deprecated and never well defined; the specification says to ignore it.
+    fn reset_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        not_offered("RESET_DEVICE")
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(self.offered())
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        let unknown = features & !self.offered();
+        if unknown != 0 {
+            return Err(SessionError::Features(unknown).into());
+        }
+        if features != self.acked {
+            self.refuse_running("features")?;
+            self.acked = features;
+        }
+        self.device.set_features(features);
+        (0..self.vrings.len()).try_for_each(|index| self.start(index))?;
+        Ok(())
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
+        let mapped: std::result::Result<Vec<_>, SessionError> =
+            regions.iter().zip(&files).map(|(region, file)| self.map(region, file)).collect();
+        let memory = Memory::new(mapped?).map_err(SessionError::from)?;
+        self.set_memory(memory)?;
+        Ok(None)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let vring = self.vring(index)?;
+        let size = u16::try_from(num).ok();
+        let size = size.filter(|size| size.is_power_of_two() && *size <= QUEUE_SIZE_MAX);
+        let size = size.ok_or(SessionError::QueueSize { index, size: num })?;
+        if vring.running && vring.size != Some(size) {
+            return Err(SessionError::Running { index: index as usize, what: "the size" }.into());
+        }
+        vring.size = Some(size);
+        Ok(self.start(index as usize)?)
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        descriptor: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        let vring = self.vring(index)?;
+        let addrs = UserAddrs { desc: descriptor, avail: available, used };
+        if vring.running && vring.addrs != Some(addrs) {
+            let what = "the addresses";
+            return Err(SessionError::Running { index: index as usize, what }.into());
+        }
+        vring.addrs = Some(addrs);
+        Ok(self.start(index as usize)?)
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        let vring = self.vring(index)?;
+        let base = u16::try_from(base).map_err(|_| SessionError::Base { index, base })?;
+        if vring.running {
+            return Err(SessionError::Running { index: index as usize, what: "the base" }.into());
+        }
+        vring.base = Some(base);
+        Ok(self.start(index as usize)?)
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        self.vring(index)?;
+        self.stop(index as usize);
+        let vring = self.vring(index)?;
+        vring.kick = None;
+        Ok(VhostUserVringState::new(index, u32::from(vring.base.unwrap_or(0))))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let kick = eventfd(index, "kick", file)?;
+        let at = usize::from(index);
+        let vring = self.vring(u32::from(index))?;
+        vring.kick = Some(kick);
+        if vring.running {
+            let kick = duplicate(vring.kick.as_ref().and_then(Option::as_ref))?;
+            self.device.set_kick(at, kick);
+            return Ok(());
+        }
+        Ok(self.start(at)?)
+    }
+
+    fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let call = eventfd(index, "call", file)?;
+        let vring = self.vring(u32::from(index))?;
+        vring.call = call;
+        if vring.running {
+            let call = duplicate(vring.call.as_ref())?;
+            self.device.set_call(usize::from(index), call);
+        }
+        Ok(())
+    }
+
+    /// Takes effect when the queue starts the next time.
+    fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let err = eventfd(index, "error", file)?;
+        self.vring(u32::from(index))?.err = err;
+        Ok(())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::INFLIGHT_SHMFD
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        let unknown = features & !self.get_protocol_features()?.bits();
+        if unknown != 0 {
+            return Err(SessionError::Features(unknown).into());
+        }
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.vrings.len() as u64)
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        self.vring(index)?.enabled = enable;
+        if enable {
+            return Ok(self.start(index as usize)?);
+        }
+        self.stop(index as usize);
+        Ok(())
+    }
+
+    /// What lies beyond the device's own space reads as zero: a newer front end knows more fields
+    /// than the device has.
+    fn get_config(
+        &mut self,
+        offset: u32,
+        size: u32,
+        _flags: VhostUserConfigFlags,
+    ) -> Result<Vec<u8>> {
+        let config = self.device.config();
+        // The codec has checked that the range ends within a page.
+        let (offset, size) = (offset as usize, size as usize);
+        let have = config.get(offset..).unwrap_or_default();
+        let mut bytes = have[..have.len().min(size)].to_vec();
+        bytes.resize(size, 0);
+        Ok(bytes)
+    }
+
+    fn set_config(&mut self, offset: u32, bytes: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
+        self.device.write_config(offset, bytes);
+        Ok(())
+    }
+
+    fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {
+        not_offered("GPU_SET_SOCKET")
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        not_offered("SHARED_OBJECT")
+    }
+
+    fn get_inflight_fd(
+        &mut self,
+        inflight: &VhostUserInflight,
+    ) -> Result<(VhostUserInflight, File)> {
+        let (queues, size) = (inflight.num_queues, inflight.queue_size);
+        let (fd, len) = InflightRegion::create(queues, size).map_err(SessionError::from)?;
+        Ok((VhostUserInflight::new(len, 0, queues, size), File::from(fd)))
+    }
+
+    fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
+        self.refuse_running("the inflight region")?;
+        let (offset, len) = (inflight.mmap_offset, inflight.mmap_size);
+        let (queues, size) = (inflight.num_queues, inflight.queue_size);
+        let region = InflightRegion::map(file.as_fd(), offset, len, queues, size);
+        self.inflight = Some(region.map_err(SessionError::from)?);
+        Ok(())
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(REGIONS_MAX as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        let mapped = self.map(region, &file)?;
+        let memory = self.memory.with(mapped).map_err(SessionError::from)?;
+        self.set_memory(memory)?;
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let (guest_addr, len) = (region.guest_phys_addr, region.memory_size);
+        let memory = self.memory.without(guest_addr, len, region.user_addr);
+        let memory = memory.map_err(SessionError::from)?;
+        Ok(self.set_memory(memory)?)
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _file: File,
+    ) -> Result<Option<File>> {
+        not_offered("DEVICE_STATE")
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        not_offered("DEVICE_STATE")
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        not_offered("SHMEM")
+    }
+
+    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
+        warn!(socket = self.socket, "a dirty log was set that was never offered");
+        not_offered("LOG_SHMFD")
+    }
+}

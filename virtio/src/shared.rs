@@ -1,0 +1,165 @@
+//! The only door to memory that is shared with the driver's rings and with the inflight region:
+//! all loads, and all stores, each of which is counted.
+//!
+//! The other side may write at any moment, so a load happens once, into a local, and the local is
+//! what is checked. Stores are in program order, as the recovery of the inflight region demands:
+//! a process that is killed has made all of its stores up to some point and none after it.
+//!
+//! A test can name that point: [`Stores::stop_after`] lets the first n stores happen and none
+//! after, which is what the memory looks like when a process is killed there.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use crate::mapping::Mapping;
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("rings are little-endian and are read as they are");
+
+/// A range of a mapping that is shared with the other side.
+#[derive(Clone, Debug)]
+pub(crate) struct Area {
+    start: NonNull<u8>,
+    len: usize,
+    /// Keeps the range mapped.
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: the range stays mapped as long as the area lives, and is only accessed by atomics.
+unsafe impl Send for Area {}
+
+/// One accessor: checks the place, then makes a reference to an atomic there.
+macro_rules! atomic {
+    ($name:ident, $atomic:ty, $word:ty) => {
+        fn $name(&self, at: usize) -> &$atomic {
+            const BYTES: usize = size_of::<$word>();
+            // Our own mistake if it fails: areas are made as long as their ring is.
+            assert!(at <= self.len && self.len - at >= BYTES, "{at} of {}", self.len);
+            let word = self.start.as_ptr().wrapping_add(at).cast::<$word>();
+            assert!(word.is_aligned(), "an unaligned {} at {at}", stringify!($word));
+            // SAFETY: the word lies in the area, which stays mapped while `self` lives, and is
+            // aligned (both checked above). This process accesses it by atomics only; what the
+            // other side does is outside of this program and can only change the value.
+            unsafe { <$atomic>::from_ptr(word) }
+        }
+    };
+}
+
+impl Area {
+    /// `len` bytes of the mapping from `offset` on, or nothing where it is shorter.
+    pub(crate) fn new(mapping: &Arc<Mapping>, offset: usize, len: usize) -> Option<Self> {
+        let end = offset.checked_add(len)?;
+        if end > mapping.len() {
+            return None;
+        }
+        // SAFETY: `offset` lies in the mapping's range, checked above.
+        let start = unsafe { mapping.start().add(offset) };
+        Some(Self { start, len, _mapping: Arc::clone(mapping) })
+    }
+
+    /// Whether it begins at a multiple of `align`.
+    pub(crate) fn is_aligned_to(&self, align: usize) -> bool {
+        self.start.addr().get().is_multiple_of(align)
+    }
+
+    atomic!(u8_at, AtomicU8, u8);
+    atomic!(u16_at, AtomicU16, u16);
+    atomic!(u32_at, AtomicU32, u32);
+    atomic!(u64_at, AtomicU64, u64);
+
+    pub(crate) fn load_u8(&self, at: usize) -> u8 {
+        self.u8_at(at).load(Relaxed)
+    }
+
+    pub(crate) fn load_u16(&self, at: usize) -> u16 {
+        self.u16_at(at).load(Relaxed)
+    }
+
+    /// What the other side stored before this value is seen by later loads.
+    pub(crate) fn load_u16_acquire(&self, at: usize) -> u16 {
+        self.u16_at(at).load(Acquire)
+    }
+
+    pub(crate) fn load_u64(&self, at: usize) -> u64 {
+        self.u64_at(at).load(Relaxed)
+    }
+
+    /// Sixteen bytes from anywhere, as two words; an indirect table need not be aligned.
+    pub(crate) fn load_pair(&self, at: usize) -> [u64; 2] {
+        let aligned = (self.start.addr().get().wrapping_add(at)).is_multiple_of(8);
+        if aligned {
+            return [self.load_u64(at), self.load_u64(at + 8)];
+        }
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.load_u8(at + i)));
+        [word(at), word(at + 8)]
+    }
+}
+
+/// Stores into areas, counted. One per queue.
+#[derive(Debug)]
+pub(crate) struct Stores {
+    made: u64,
+    #[cfg(any(test, feature = "stopping-points"))]
+    limit: u64,
+}
+
+/// One kind of store. Release, so that no store is moved before an earlier one; that costs nothing
+/// where the processor keeps stores in order.
+macro_rules! store {
+    ($name:ident, $accessor:ident, $word:ty) => {
+        pub(crate) fn $name(&mut self, area: &Area, at: usize, value: $word) {
+            if self.goes_ahead() {
+                area.$accessor(at).store(value, Release);
+            }
+        }
+    };
+}
+
+impl Stores {
+    pub(crate) fn new() -> Self {
+        Self {
+            made: 0,
+            #[cfg(any(test, feature = "stopping-points"))]
+            limit: u64::MAX,
+        }
+    }
+
+    store!(u8, u8_at, u8);
+    store!(u16, u16_at, u16);
+    store!(u32, u32_at, u32);
+    store!(u64, u64_at, u64);
+
+    /// How many stores there were; with a stopping point, how many there would have been.
+    pub(crate) fn made(&self) -> u64 {
+        self.made
+    }
+
+    /// From now on only the first `limit` stores since the queue was made happen.
+    #[cfg(any(test, feature = "stopping-points"))]
+    pub(crate) fn stop_after(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+
+    /// Whether the stopping point is behind us; then nothing at all may leave the device.
+    pub(crate) fn stopped(&self) -> bool {
+        #[cfg(any(test, feature = "stopping-points"))]
+        return self.made > self.limit;
+        #[cfg(not(any(test, feature = "stopping-points")))]
+        false
+    }
+
+    /// Counts something that leaves the device without being a store (a signal): a stopping point
+    /// like any other. Whether it may happen.
+    pub(crate) fn effect(&mut self) -> bool {
+        self.goes_ahead()
+    }
+
+    fn goes_ahead(&mut self) -> bool {
+        self.made += 1;
+        !self.stopped()
+    }
+}

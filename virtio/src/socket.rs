@@ -1,0 +1,311 @@
+//! A device's socket: who may serve it, how front ends come and go, and the thread that talks to
+//! them.
+//!
+//! A front end either connects to us ([`Socket::Listen`]) or listens itself
+//! ([`Socket::Connect`]). There is one front end at a time; when it leaves, the next is awaited.
+//!
+//! Beside a socket that we listen on is a lock file, held until the process dies. A server that
+//! was stopped (SIGSTOP) in the middle of a store to a guest's ring would finish that store when
+//! it goes on, so nobody else serves the guest before it is dead.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use tracing::{error, info, warn};
+use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
+
+use crate::device::Device;
+use crate::lock::{self, Claim};
+use crate::session::Session;
+
+pub use crate::lock::SocketError;
+
+/// How often a predecessor's lock is tried: a successor is to be there at once when it dies, and
+/// waiting for a lock can not be called off.
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+
+/// How often a front end that listens is tried.
+const CONNECT_RETRY: Duration = Duration::from_millis(100);
+
+/// The pause after a conversation that ended with an error, so that a front end that repeats its
+/// mistake for ever costs nothing.
+const ERROR_PAUSE: Duration = Duration::from_millis(100);
+
+/// Which side of the socket is ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Socket {
+    /// We make the socket; front ends connect.
+    Listen(PathBuf),
+    /// The front end makes the socket (QEMU: `server=on`); we connect, for as long as it takes.
+    Connect(PathBuf),
+}
+
+/// What a server is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerState {
+    /// Another process holds the socket's lock; with its process id where it is known.
+    Predecessor(Option<u32>),
+    /// No front end is there.
+    Waiting,
+    /// A front end is there.
+    Connected,
+    /// It gave up, for this reason. Only while waiting for a predecessor's socket.
+    Failed(String),
+    /// It was stopped.
+    Stopped,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<ServerState>,
+    /// Readable for ever once the server is to stop.
+    stop: OwnedFd,
+    /// The present connection, to be torn down by `stop` when the front end is silent in the
+    /// middle of a message.
+    connection: Mutex<Option<UnixStream>>,
+}
+
+impl Shared {
+    fn set(&self, state: ServerState) {
+        *guard(&self.state) = state;
+    }
+
+    /// Waits until `fd` can be read or the server is to stop, at most for `limit`. True to stop.
+    fn wait(&self, fd: Option<BorrowedFd<'_>>, limit: Option<Duration>) -> bool {
+        let stop = PollFd::new(&self.stop, PollFlags::IN);
+        let mut fds = vec![stop];
+        if let Some(fd) = &fd {
+            fds.push(PollFd::new(fd, PollFlags::IN));
+        }
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: limit.as_secs() as i64,
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        });
+        loop {
+            match poll(&mut fds, limit.as_ref()) {
+                Err(Errno::INTR) => {}
+                Err(errno) => panic!("poll of our own descriptors: {errno}"),
+                Ok(_) => return !fds[0].revents().is_empty(),
+            }
+        }
+    }
+}
+
+fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A device being served. Dropping it stops serving.
+pub struct Server {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("state", &self.state()).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// What it is doing now.
+    pub fn state(&self) -> ServerState {
+        guard(&self.shared.state).clone()
+    }
+
+    /// Stops: the device is told that its front end went away and is dropped, the connection is
+    /// closed, a socket of ours is removed. Waits for all of that.
+    pub fn stop(mut self) {
+        self.shut_down();
+    }
+
+    fn shut_down(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes())
+            .expect("one write fits an eventfd's counter");
+        if let Some(connection) = &*guard(&self.shared.connection) {
+            // Only the reading side: an answer on its way may still go out. An error means that
+            // the front end was faster.
+            let _ = connection.shutdown(std::net::Shutdown::Read);
+        }
+        if thread.join().is_err() {
+            error!("the thread of a vhost-user socket panicked");
+        }
+        self.shared.set(ServerState::Stopped);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+/// Serves the device on the socket, on a thread of its own, until the server is stopped. Comes
+/// back at once, also where a predecessor has to die first or a front end is not there yet.
+///
+/// # Errors
+/// When the path cannot be served: its directory is missing, something else is there, another
+/// program answers on it, or this process serves it already.
+pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketError> {
+    let (way, state) = match socket {
+        Socket::Connect(path) => {
+            lock::check_length(&path)?;
+            (Way::Connect(path), ServerState::Waiting)
+        }
+        Socket::Listen(path) => {
+            let claim = Claim::new(path)?;
+            if claim.try_lock()? {
+                (Way::Listen(claim.listen()?, claim), ServerState::Waiting)
+            } else {
+                let holder = claim.holder();
+                warn!(
+                    socket = %claim.path().display(), holder,
+                    "waiting for another server of this socket to end; stop it, or give this \
+                     disk another socket"
+                );
+                (Way::Wait(claim), ServerState::Predecessor(holder))
+            }
+        }
+    };
+    let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let stop = stop.map_err(|errno| SocketError::Thread(errno.into()))?;
+    let shared = Shared { state: Mutex::new(state), stop, connection: Mutex::new(None) };
+    let shared = Arc::new(shared);
+    let path = way.path().display().to_string();
+    let session = Arc::new(Mutex::new(Session::new(device, path.clone())));
+    let thread = Builder::new().name("vhost-user".into()).spawn({
+        let shared = Arc::clone(&shared);
+        move || run(&shared, way, &session, &path)
+    });
+    let thread = Some(thread.map_err(SocketError::Thread)?);
+    Ok(Server { shared, thread })
+}
+
+/// How front ends are come by.
+enum Way {
+    /// A predecessor has to die first.
+    Wait(Claim),
+    Listen(UnixListener, Claim),
+    Connect(PathBuf),
+}
+
+impl Way {
+    fn path(&self) -> &std::path::Path {
+        match self {
+            Self::Wait(claim) | Self::Listen(_, claim) => claim.path(),
+            Self::Connect(path) => path,
+        }
+    }
+}
+
+fn run(shared: &Shared, way: Way, session: &Arc<Mutex<Session>>, path: &str) {
+    let way = match way {
+        Way::Wait(claim) => match wait_for_predecessor(shared, claim) {
+            Ok(Some(way)) => way,
+            Ok(None) => return,
+            Err(error) => {
+                error!(socket = path, %error, "not served");
+                shared.set(ServerState::Failed(error.to_string()));
+                return;
+            }
+        },
+        other => other,
+    };
+    while let Some(stream) = next_front_end(shared, &way, path) {
+        info!(socket = path, "front end connected");
+        shared.set(ServerState::Connected);
+        let result = converse(shared, stream, session);
+        shared.set(ServerState::Waiting);
+        match result {
+            Ok(()) => info!(socket = path, "front end left"),
+            Err(error) => {
+                warn!(socket = path, %error, "front end dropped");
+                if shared.wait(None, Some(ERROR_PAUSE)) {
+                    break;
+                }
+            }
+        }
+    }
+    if let Way::Listen(_, claim) = &way {
+        claim.remove_socket();
+    }
+}
+
+/// None: the server is to stop.
+fn wait_for_predecessor(shared: &Shared, claim: Claim) -> Result<Option<Way>, SocketError> {
+    while !claim.try_lock()? {
+        shared.set(ServerState::Predecessor(claim.holder()));
+        if shared.wait(None, Some(LOCK_RETRY)) {
+            return Ok(None);
+        }
+    }
+    let listener = claim.listen()?;
+    info!(socket = %claim.path().display(), "the other server has ended");
+    shared.set(ServerState::Waiting);
+    Ok(Some(Way::Listen(listener, claim)))
+}
+
+/// None: the server is to stop.
+fn next_front_end(shared: &Shared, way: &Way, path: &str) -> Option<UnixStream> {
+    let mut told = None;
+    loop {
+        let (result, fd, pause) = match way {
+            Way::Wait(_) => unreachable!("the predecessor was waited for"),
+            Way::Listen(listener, _) => {
+                (listener.accept().map(|(stream, _)| stream), Some(listener.as_fd()), None)
+            }
+            Way::Connect(path) => (lock::connect(path), None, Some(CONNECT_RETRY)),
+        };
+        let error = match result.and_then(|stream| stream.set_nonblocking(false).map(|()| stream)) {
+            Ok(stream) => return (!shared.wait(None, Some(Duration::ZERO))).then_some(stream),
+            Err(error) => error,
+        };
+        // A listener with nobody there is the usual case; anything else is told once, and costs
+        // a pause, for it may be there again at once.
+        let nobody = pause.is_none() && error.kind() == io::ErrorKind::WouldBlock;
+        if !nobody && told != Some(error.kind()) {
+            told = Some(error.kind());
+            info!(socket = path, %error, "no front end yet, trying on");
+        }
+        let (fd, pause) = if nobody { (fd, None) } else { (None, Some(CONNECT_RETRY)) };
+        if shared.wait(fd, pause) {
+            return None;
+        }
+    }
+}
+
+/// Talks to one front end until it leaves, errs, or the server is to stop.
+fn converse(
+    shared: &Shared,
+    stream: UnixStream,
+    session: &Arc<Mutex<Session>>,
+) -> Result<(), VhostError> {
+    *guard(&shared.connection) = stream.try_clone().ok();
+    let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(session));
+    let fd = handler.as_raw_fd();
+    // SAFETY: `handler` owns the descriptor and lives to the end of this function.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let result = loop {
+        if shared.wait(Some(fd), None) {
+            break Ok(());
+        }
+        match handler.handle_request() {
+            Ok(()) => {}
+            Err(VhostError::Disconnected) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    // The queues stop before the front end sees us go: it may look at its rings then.
+    guard(session).disconnected();
+    *guard(&shared.connection) = None;
+    result
+}
