@@ -1,11 +1,29 @@
 //! The virtio-blk disk, volumes, stages, backends, and the remote volume with its server.
 //!
-//! The files in the order in which a request passes them: [`disk`] takes it from the guest's
-//! ring, [`export`] admits it (epoch, incarnation), the `stage`s see it, a `backend` does it; or
+//! The files in the order in which a request passes them: `disk` takes it from the guest's ring,
+//! [`export`] admits it (epoch, incarnation), the [`stage`]s see it, a [`backend`] does it; or
 //! [`remote`] carries it to another node's [`server`], which hands it to an export there.
 
 pub mod attachment;
+pub mod backend;
+pub mod chain;
+mod copy;
+pub mod export;
+pub mod plane;
+pub mod record;
+pub mod remote;
+pub mod server;
+pub mod stage;
+pub mod uring;
 pub mod volume;
+pub mod wire;
 
-pub use attachment::Attachment;
+#[cfg(test)]
+mod contract;
+
+pub use attachment::{AttachOptions, Attachment};
+pub use export::local::LocalVolume;
+pub use export::{Export, ExportOptions, Exports};
+pub use plane::Plane;
+pub use remote::RemoteVolume;
 pub use volume::*;

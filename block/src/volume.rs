@@ -155,6 +155,29 @@ pub struct VolumeInfo {
     pub incarnation: Incarnation,
 }
 
+impl VolumeInfo {
+    /// Whether a request makes sense for this volume: whole blocks, inside it, not longer than
+    /// [`IO_BYTES_MAX`], and no write to a read-only one. If not, it ends as [`Status::Invalid`].
+    pub fn admits(&self, io: &Io) -> bool {
+        debug_assert_eq!(
+            io.segments.iter().map(|segment| u64::from(segment.len)).sum::<u64>(),
+            u64::from(io.len_bytes),
+            "the segments are the request's buffer"
+        );
+        if io.op == Op::Flush {
+            return true;
+        }
+        let block = u64::from(self.block_bytes);
+        let len = u64::from(io.len_bytes);
+        let end = io.offset_bytes.checked_add(len);
+        io.offset_bytes.is_multiple_of(block)
+            && len.is_multiple_of(block)
+            && len <= u64::from(IO_BYTES_MAX)
+            && end.is_some_and(|end| end <= self.size_bytes)
+            && !(io.op == Op::Write && self.read_only)
+    }
+}
+
 /// Why a channel could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -219,6 +242,7 @@ pub trait Channel: fmt::Debug {
     /// Lets go: afterwards the channel touches neither the volume nor any segment on behalf of
     /// requests that are still outstanding. `true` when that could be promised at once (nothing
     /// outstanding, or all of it elsewhere); `false` when the caller must go on polling (a local
-    /// kernel still owns the buffers). Called again until it is `true`.
-    fn abandon(&mut self, ios: &mut IoTable) -> bool;
+    /// kernel still owns the buffers). Called again, once a round, until it is `true`; where the
+    /// attachment was closed, its clean end is part of it.
+    fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool;
 }

@@ -1,0 +1,407 @@
+//! The server's side of an attachment: who may touch a volume now.
+//!
+//! An [`Export`] stands before a volume's chain, for disks of this node ([`local`]) and of others
+//! ([`crate::server`]) alike. It issues epochs, keeps their durable record, and admits requests:
+//!
+//! - a claim is answered only when every admitted request of an older epoch has completed at the
+//!   backend and the record is durable;
+//! - a channel that is opened anew (its session was lost) is answered only when every request that
+//!   came by the old way has completed, so that what is sent again cannot be overtaken by itself;
+//! - a request of an epoch that is over is refused.
+//!
+//! Claims, opens and closes take a lock; requests do not ([`admit::Admitted`]).
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::record::{Record, RecordError, RecordStore, Ticket};
+use crate::volume::{Durability, Incarnation, OpenError, Volume, VolumeInfo};
+use crate::wire::{Claim, Outcome, Title, attachment_id};
+
+mod admit;
+mod close;
+pub mod local;
+
+pub use admit::Admitted;
+use admit::{Gate, Held};
+pub use close::Closing;
+
+/// The most attachments that a volume remembers: names come from peers, memory must not.
+pub const ATTACHMENTS_MAX: usize = 1024;
+
+/// Why a claim, an opening or a close was not granted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Refusal {
+    /// For the protocol.
+    pub outcome: Outcome,
+    /// For people.
+    pub text: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(outcome: Outcome, text: impl Into<String>) -> Self {
+        Self { outcome, text: text.into() }
+    }
+}
+
+/// A claim that has been admitted but not answered: see [`Export::poll_claim`].
+#[derive(Debug)]
+pub struct PendingClaim {
+    attachment: String,
+    epoch: u64,
+    incarnation: Incarnation,
+    ticket: Ticket,
+}
+
+/// A channel that waits for the end of what came by an older way: see [`Export::poll_open`].
+#[derive(Debug)]
+pub struct PendingOpen {
+    attachment: String,
+    gate: Arc<Gate>,
+    held: Arc<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    record: Option<Record>,
+    held: Arc<Held>,
+    gates: Vec<Arc<Gate>>,
+}
+
+impl Entry {
+    fn is_live(&self) -> bool {
+        self.gates.iter().any(|gate| !gate.is_closed())
+    }
+
+    /// Whether nothing that `of` picks is still on its way; forgets what has ended.
+    fn drained(&mut self, of: impl Fn(&Gate) -> bool) -> bool {
+        self.gates.retain(|gate| !(gate.is_closed() && gate.is_empty()));
+        self.gates.iter().all(|gate| gate.is_empty() || !of(gate))
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    epoch_last: u64,
+    entries: HashMap<String, Entry>,
+}
+
+/// What an export may be used for.
+#[derive(Clone, Debug, Default)]
+pub struct ExportOptions {
+    /// Peers that may attach; disks of this node always may.
+    pub allow: Vec<String>,
+    /// Several attachments at once, for guests with a cluster file system.
+    pub shared: bool,
+}
+
+/// A volume with its guard.
+#[derive(Debug)]
+pub struct Export {
+    name: String,
+    volume: Arc<dyn Volume>,
+    options: ExportOptions,
+    records: Arc<dyn RecordStore>,
+    state: Mutex<State>,
+}
+
+impl Export {
+    /// Puts a guard before `volume` and reads its attachments' records.
+    ///
+    /// # Errors
+    /// When the records cannot be read.
+    pub fn new(
+        name: &str,
+        volume: Arc<dyn Volume>,
+        options: ExportOptions,
+        records: Arc<dyn RecordStore>,
+    ) -> Result<Arc<Self>, RecordError> {
+        let mut state = State::default();
+        for (attachment, record) in records.load()? {
+            state.epoch_last = state.epoch_last.max(record.epoch);
+            let entry = Entry { record: Some(record), ..Entry::default() };
+            state.entries.insert(attachment, entry);
+        }
+        let state = Mutex::new(state);
+        Ok(Arc::new(Self { name: name.to_owned(), volume, options, records, state }))
+    }
+
+    /// The volume's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it guards.
+    pub fn volume(&self) -> &Arc<dyn Volume> {
+        &self.volume
+    }
+
+    /// Whether the peer may attach.
+    pub fn allows(&self, peer: &str) -> bool {
+        self.options.allow.iter().any(|allowed| allowed == peer)
+    }
+
+    /// Names of the attachments that have an open channel, for people.
+    pub fn attached(&self) -> Vec<String> {
+        let state = self.state();
+        let live = state.entries.iter().filter(|(_, entry)| entry.is_live());
+        let mut names: Vec<_> = live.map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    /// Begins a claim. From the return on, requests of older epochs are refused.
+    ///
+    /// # Errors
+    /// [`Outcome::Superseded`] for a client that a successor has replaced, [`Outcome::Lost`] when
+    /// acknowledged writes may be missing, [`Outcome::Refused`] otherwise.
+    pub fn claim(
+        &self,
+        attachment: &str,
+        title: &Title,
+        claim: &Claim,
+    ) -> Result<PendingClaim, Refusal> {
+        let info = self.volume.info();
+        let mut state = self.state();
+        self.check_in_use(&state, attachment)?;
+        self.check_superseded(&state, attachment, title, claim)?;
+        let record = state.entries.get(attachment).and_then(|entry| entry.record);
+        self.check_loss(attachment, &info, record, title, claim)?;
+        if state.entries.len() >= ATTACHMENTS_MAX && !state.entries.contains_key(attachment) {
+            let text = format!("volume {}: {ATTACHMENTS_MAX} attachments are known", self.name);
+            return Err(Refusal::new(Outcome::Refused, text));
+        }
+        // A client may know a later epoch than we do when our records were lost.
+        let epoch = state.epoch_last.max(title.epoch) + 1;
+        if epoch >= Self::EPOCH_END {
+            return Err(Refusal::new(Outcome::Refused, "the claim's epoch is impossible"));
+        }
+        state.epoch_last = epoch;
+        let entry = state.entries.entry(attachment.to_owned()).or_default();
+        let incarnation = info.incarnation;
+        let record = Record { epoch, claimant: claim.claimant, incarnation, clean: false };
+        entry.record = Some(record);
+        entry.held.epoch.store(epoch, SeqCst);
+        for gate in &entry.gates {
+            gate.close();
+        }
+        let ticket = self.records.write(attachment, record);
+        Ok(PendingClaim { attachment: attachment.to_owned(), epoch, incarnation, ticket })
+    }
+
+    /// Epochs stay below this, so that a hostile claim cannot use them up; they share a word with
+    /// a phase in [`crate::Attachment`].
+    const EPOCH_END: u64 = 1 << 60;
+
+    fn check_in_use(&self, state: &State, attachment: &str) -> Result<(), Refusal> {
+        let other = state
+            .entries
+            .iter()
+            .find(|(name, entry)| !self.options.shared && *name != attachment && entry.is_live());
+        match other {
+            None => Ok(()),
+            Some((name, _)) => Err(Refusal::new(
+                Outcome::Refused,
+                format!("volume {} is in use by attachment {name}; detach it first", self.name),
+            )),
+        }
+    }
+
+    /// A live client goes on only while nobody has claimed after it.
+    fn check_superseded(
+        &self,
+        state: &State,
+        attachment: &str,
+        title: &Title,
+        claim: &Claim,
+    ) -> Result<(), Refusal> {
+        let record = state.entries.get(attachment).and_then(|entry| entry.record);
+        let live = title.epoch != 0;
+        let replaced = live && record.is_some_and(|record| record.claimant != claim.claimant);
+        let remembers = live || claim.resume;
+        let mine = record.map_or(0, |record| record.epoch);
+        let overtaken = remembers && !self.options.shared && state.epoch_last > mine;
+        // Lost records (`mine` is 0) are judged by `check_loss`.
+        if replaced || (overtaken && mine != 0 && !claim.accept_loss) {
+            let text = format!(
+                "attachment {attachment} of volume {} was taken over by a successor",
+                self.name
+            );
+            return Err(Refusal::new(Outcome::Superseded, text));
+        }
+        Ok(())
+    }
+
+    fn check_loss(
+        &self,
+        attachment: &str,
+        info: &VolumeInfo,
+        record: Option<Record>,
+        title: &Title,
+        claim: &Claim,
+    ) -> Result<(), Refusal> {
+        let write_through = info.durability == Durability::WriteThrough;
+        let lost = if title.epoch != 0 {
+            let changed = title.incarnation != info.incarnation;
+            changed && (info.volatile || (claim.unflushed && !write_through))
+        } else if claim.resume {
+            record.is_none_or(|record| {
+                let changed = record.incarnation != info.incarnation;
+                changed && (info.volatile || !(record.clean || write_through))
+            })
+        } else {
+            false
+        };
+        if !lost || claim.accept_loss {
+            return Ok(());
+        }
+        let name = &self.name;
+        let text = match record {
+            None => format!("volume {name} has no record of {attachment}, whose guest resumes"),
+            Some(_) => format!(
+                "volume {name}: writes acknowledged to {attachment} but not flushed may be lost \
+                 (incarnation is now {})",
+                info.incarnation
+            ),
+        };
+        Err(Refusal::new(Outcome::Lost, text))
+    }
+
+    /// Whether a claim can be answered: its epoch and incarnation, or why not. `None`: ask again.
+    pub fn poll_claim(&self, claim: &PendingClaim) -> Option<Result<(u64, Incarnation), Refusal>> {
+        let mut state = self.state();
+        let entry = state.entries.get_mut(&claim.attachment)?;
+        if entry.held.epoch.load(SeqCst) != claim.epoch {
+            let text = format!("attachment {} was claimed again meanwhile", claim.attachment);
+            return Some(Err(Refusal::new(Outcome::Superseded, text)));
+        }
+        let written = claim.ticket.result()?;
+        if !entry.drained(|gate| gate.epoch() < claim.epoch) {
+            return None;
+        }
+        Some(match written {
+            Ok(()) => Ok((claim.epoch, claim.incarnation)),
+            Err(error) => Err(Refusal::new(Outcome::Refused, error.to_string())),
+        })
+    }
+
+    /// Begins to open the channel `channel` of a claimed attachment. An older way of the same
+    /// channel is closed.
+    ///
+    /// # Errors
+    /// [`Outcome::EpochOver`] or [`Outcome::IncarnationOver`]: claim first.
+    pub fn open(
+        &self,
+        attachment: &str,
+        title: &Title,
+        channel: u16,
+    ) -> Result<PendingOpen, Refusal> {
+        let mut state = self.state();
+        let over = || Refusal::new(Outcome::EpochOver, "the epoch is over");
+        let entry = state.entries.get_mut(attachment).ok_or_else(over)?;
+        if title.attachment != attachment_id(&self.name, attachment)
+            || entry.held.epoch.load(SeqCst) != title.epoch
+            || title.epoch == 0
+        {
+            return Err(over());
+        }
+        if title.incarnation != self.volume.info().incarnation {
+            return Err(Refusal::new(Outcome::IncarnationOver, "the incarnation is over"));
+        }
+        for gate in entry.gates.iter().filter(|gate| gate.channel() == channel) {
+            gate.close();
+        }
+        entry.drained(|_| true);
+        let gate = Arc::new(Gate::new(title.epoch, channel));
+        entry.gates.push(gate.clone());
+        let held = entry.held.clone();
+        Ok(PendingOpen { attachment: attachment.to_owned(), gate, held })
+    }
+
+    /// Whether everything that came by an older way of this channel has completed.
+    pub fn poll_open(&self, open: &PendingOpen) -> bool {
+        let mut state = self.state();
+        let Some(entry) = state.entries.get_mut(&open.attachment) else { return true };
+        entry.drained(|gate| {
+            gate.channel() == open.gate.channel() && !std::ptr::eq(gate, &raw const *open.gate)
+        })
+    }
+
+    /// The way to the volume for an opened channel.
+    ///
+    /// # Errors
+    /// When the volume's own channel cannot be opened.
+    pub fn admitted(
+        &self,
+        pending: PendingOpen,
+        open: &crate::volume::Open<'_>,
+    ) -> Result<Admitted, OpenError> {
+        let inner = self.volume.open(open).inspect_err(|_| pending.gate.close())?;
+        Ok(Admitted::new(inner, self.volume.info(), pending.gate, pending.held))
+    }
+
+    /// Ends the epoch of an attachment, as the first step of closing it. `false` when a successor
+    /// has it already.
+    fn end_epoch(&self, attachment: &str, epoch: u64) -> bool {
+        let mut state = self.state();
+        let Some(entry) = state.entries.get_mut(attachment) else { return false };
+        if epoch == 0 || entry.held.epoch.load(SeqCst) != epoch {
+            return false;
+        }
+        entry.held.epoch.store(0, SeqCst);
+        for gate in &entry.gates {
+            gate.close();
+        }
+        true
+    }
+
+    /// Whether nothing of the attachment up to `epoch` is on its way.
+    fn is_drained(&self, attachment: &str, epoch: u64) -> bool {
+        let mut state = self.state();
+        let Some(entry) = state.entries.get_mut(attachment) else { return true };
+        entry.drained(|gate| gate.epoch() <= epoch)
+    }
+
+    /// Remembers that the attachment ended clean, unless a successor has claimed it meanwhile.
+    fn write_clean(&self, attachment: &str, epoch: u64) -> Option<Ticket> {
+        let mut state = self.state();
+        let entry = state.entries.get_mut(attachment)?;
+        let record = entry.record.as_mut().filter(|record| record.epoch == epoch)?;
+        record.clean = true;
+        Some(self.records.write(attachment, *record))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is consistent between any two statements that can panic (none is known to).
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The volumes that a node exports, by name. Shared by its sidecores; control path only.
+#[derive(Debug, Default)]
+pub struct Exports(Mutex<HashMap<String, Arc<Export>>>);
+
+impl Exports {
+    /// Adds one; gives back what had the name before.
+    pub fn insert(&self, export: Arc<Export>) -> Option<Arc<Export>> {
+        self.map().insert(export.name().to_owned(), export)
+    }
+
+    /// The export called `name`.
+    pub fn get(&self, name: &str) -> Option<Arc<Export>> {
+        self.map().get(name).cloned()
+    }
+
+    /// All, by name.
+    pub fn all(&self) -> Vec<Arc<Export>> {
+        let mut all: Vec<_> = self.map().values().cloned().collect();
+        all.sort_by(|a, b| a.name().cmp(b.name()));
+        all
+    }
+
+    fn map(&self) -> MutexGuard<'_, HashMap<String, Arc<Export>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,253 @@
+//! A disk of this node on a volume of this node: the Elvis model.
+//!
+//! The same guard as for peers, without a wire: the channel claims and opens by calling the
+//! export, then hands requests straight through.
+
+use std::sync::Arc;
+
+use sidecore::{Progress, Services, Wake};
+
+use super::{Admitted, Closing, Export, PendingClaim, PendingOpen, Refusal};
+use crate::attachment::{Attachment, Phase};
+use crate::volume::{Channel, IoId, IoTable, Open, OpenError, Status, Volume, VolumeInfo};
+use crate::wire::{Claim, Outcome, Title, attachment_id};
+
+/// How often a claim that waits for a record or a drain looks again.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
+
+/// How long a refused claim waits before it asks again.
+const ASK_AGAIN_NS: u64 = 1_000_000_000;
+
+/// An export as a volume for this node's disks.
+#[derive(Debug)]
+pub struct LocalVolume(Arc<Export>);
+
+impl LocalVolume {
+    /// A way to `export` from this node.
+    pub fn new(export: Arc<Export>) -> Arc<Self> {
+        Arc::new(Self(export))
+    }
+}
+
+impl Volume for LocalVolume {
+    fn info(&self) -> VolumeInfo {
+        self.0.volume().info()
+    }
+
+    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+        Ok(Box::new(LocalChannel {
+            export: self.0.clone(),
+            services: open.services.clone(),
+            attachment: open.attachment.clone(),
+            index: open.index,
+            depth: open.depth,
+            way: Way::None,
+            ask_at_ns: 0,
+            now_ns: 0,
+            waiting: Vec::with_capacity(usize::from(open.depth)),
+            closing: None,
+        }))
+    }
+}
+
+#[derive(Debug)]
+enum Way {
+    None,
+    Claiming(PendingClaim),
+    Opening(PendingOpen),
+    Open(Box<Admitted>),
+}
+
+#[derive(Debug)]
+struct LocalChannel {
+    export: Arc<Export>,
+    services: Services,
+    attachment: Arc<Attachment>,
+    index: u16,
+    depth: u16,
+    way: Way,
+    ask_at_ns: u64,
+    now_ns: u64,
+    waiting: Vec<IoId>,
+    closing: Option<Closing>,
+}
+
+impl LocalChannel {
+    fn title(&self) -> Title {
+        Title {
+            attachment: attachment_id(self.export.name(), self.attachment.name()),
+            epoch: self.attachment.view().epoch,
+            incarnation: self.attachment.incarnation(),
+        }
+    }
+
+    /// Gets one step nearer to an open way; `true` when it did.
+    fn approach(&mut self, now_ns: u64) -> bool {
+        match (&self.way, self.attachment.view().phase) {
+            (Way::None, Phase::Unclaimed) => self.ask(now_ns),
+            (Way::Claiming(pending), _) => {
+                let Some(answer) = self.export.poll_claim(pending) else { return false };
+                self.way = Way::None;
+                self.attachment.release_lead(self.index);
+                match answer {
+                    Ok((epoch, incarnation)) => {
+                        self.attachment.hold(epoch, incarnation);
+                    }
+                    Err(refusal) => self.refused(refusal, now_ns),
+                }
+                true
+            }
+            (Way::None, Phase::Held) => {
+                match self.export.open(self.attachment.name(), &self.title(), self.index) {
+                    Ok(pending) => self.way = Way::Opening(pending),
+                    Err(refusal) => self.attachment.fence(refusal.text),
+                }
+                true
+            }
+            (Way::Opening(pending), _) if self.export.poll_open(pending) => self.enter(),
+            _ => false,
+        }
+    }
+
+    fn ask(&mut self, now_ns: u64) -> bool {
+        if now_ns < self.ask_at_ns || !self.attachment.try_lead(self.index) {
+            return false;
+        }
+        let options = self.attachment.options();
+        let claim = Claim {
+            claimant: options.claimant,
+            resume: options.resume,
+            unflushed: self.attachment.unflushed(),
+            accept_loss: options.accept_loss,
+        };
+        match self.export.claim(self.attachment.name(), &self.title(), &claim) {
+            Ok(pending) => self.way = Way::Claiming(pending),
+            Err(refusal) => {
+                self.attachment.release_lead(self.index);
+                self.refused(refusal, now_ns);
+            }
+        }
+        true
+    }
+
+    fn refused(&mut self, refusal: Refusal, now_ns: u64) {
+        match refusal.outcome {
+            Outcome::Superseded => self.attachment.fence(refusal.text),
+            Outcome::Lost => self.attachment.fail(refusal.text),
+            _ => {
+                self.attachment.waits(refusal.text);
+                self.ask_at_ns = now_ns + ASK_AGAIN_NS;
+            }
+        }
+    }
+
+    fn enter(&mut self) -> bool {
+        let Way::Opening(pending) = std::mem::replace(&mut self.way, Way::None) else {
+            unreachable!("called in this state only");
+        };
+        let open = Open {
+            services: &self.services,
+            attachment: &self.attachment,
+            index: self.index,
+            depth: self.depth,
+        };
+        match self.export.admitted(pending, &open) {
+            Ok(admitted) => self.way = Way::Open(Box::new(admitted)),
+            Err(error) => self.attachment.fail(error.to_string()),
+        }
+        true
+    }
+
+    /// Ends what waits when the attachment has ended.
+    fn end_waiting(&mut self, ios: &mut IoTable, done: &mut Vec<IoId>) -> Progress {
+        let status = match self.attachment.view().phase {
+            Phase::Unclaimed | Phase::Held | Phase::Closed => return Progress::Idle,
+            Phase::Fenced => Status::Fenced,
+            Phase::Failed => Status::Error,
+        };
+        let progress = Progress::busy_if(!self.waiting.is_empty());
+        for id in self.waiting.drain(..) {
+            ios[id].status = status;
+            done.push(id);
+        }
+        progress
+    }
+}
+
+impl Channel for LocalChannel {
+    fn submit(&mut self, ios: &mut IoTable, id: IoId) {
+        match &mut self.way {
+            Way::Open(admitted) => admitted.submit(ios, id),
+            _ => self.waiting.push(id),
+        }
+    }
+
+    fn poll(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress {
+        self.now_ns = now_ns;
+        if let Way::Open(admitted) = &mut self.way {
+            let before = done.len();
+            let mut progress = admitted.poll(ios, now_ns, done);
+            let fenced = done[before..].iter().any(|&id| ios[id].status == Status::Fenced);
+            if fenced {
+                self.attachment.fence("another disk has claimed the attachment");
+            }
+            for id in self.waiting.drain(..) {
+                admitted.submit(ios, id);
+                progress = Progress::Busy;
+            }
+            return progress;
+        }
+        if self.approach(now_ns) {
+            return Progress::Busy;
+        }
+        self.end_waiting(ios, done)
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        if let Some(closing) = &mut self.closing {
+            return closing.arm(wake, self.now_ns);
+        }
+        match &mut self.way {
+            Way::Open(admitted) => admitted.arm(wake),
+            _ => {
+                wake.at(self.now_ns + LOOK_AGAIN_NS);
+                Progress::Idle
+            }
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let Way::Open(admitted) = &mut self.way {
+            admitted.disarm();
+        }
+    }
+
+    fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
+        self.now_ns = now_ns;
+        self.waiting.clear();
+        if let Way::Open(admitted) = &mut self.way
+            && !admitted.abandon(ios, now_ns)
+        {
+            return false;
+        }
+        self.way = Way::None;
+        let view = self.attachment.view();
+        if view.phase != Phase::Closed || !self.attachment.try_lead(self.index) {
+            return true;
+        }
+        let closing = self.closing.get_or_insert_with(|| {
+            Closing::new(self.export.clone(), self.attachment.clone(), view.epoch, self.index)
+        });
+        let Some(result) = closing.poll(&self.services, now_ns) else { return false };
+        if let Err(refusal) = result {
+            tracing::error!(attachment = self.attachment.name(), %refusal, "not closed clean");
+        }
+        true
+    }
+}
+
+impl Drop for LocalChannel {
+    fn drop(&mut self) {
+        self.attachment.release_lead(self.index);
+    }
+}

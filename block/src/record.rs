@@ -1,0 +1,76 @@
+//! The server's durable memory of an attachment: one small record, written at each claim and close.
+//!
+//! It is what keeps the promise when the *client* is lost: a guest that resumes under another
+//! incarnation, after an end that was not clean, may miss writes that it was told of.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::volume::Incarnation;
+
+mod file;
+
+pub use file::{FileRecords, RecordWriter};
+
+/// What is remembered of one attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Record {
+    /// The last epoch that was issued. Epochs grow over all attachments of a volume.
+    pub epoch: u64,
+    /// Who claimed it.
+    pub claimant: u64,
+    /// The volume's incarnation at that claim.
+    pub incarnation: Incarnation,
+    /// Closed, with everything acknowledged made durable first.
+    pub clean: bool,
+}
+
+/// Why a record could not be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("attachment record {path}: {reason}")]
+pub struct RecordError {
+    /// The file.
+    pub path: String,
+    /// The system's answer.
+    pub reason: String,
+}
+
+/// The end of a write that was begun with [`RecordStore::write`].
+#[derive(Clone, Default)]
+pub struct Ticket(Arc<Mutex<Option<Result<(), RecordError>>>>);
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Ticket").field(&self.result()).finish()
+    }
+}
+
+impl Ticket {
+    /// A write that has not ended.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How it ended; `None` while it goes on.
+    pub fn result(&self) -> Option<Result<(), RecordError>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends it; for implementations of [`RecordStore`].
+    pub fn end(&self, result: Result<(), RecordError>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    }
+}
+
+/// Keeps the records of one volume. Writes are durable in the order in which they were begun.
+pub trait RecordStore: Send + Sync + fmt::Debug {
+    /// All records of the volume, by attachment name. Called once, before the volume is served.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or a record is damaged.
+    fn load(&self) -> Result<HashMap<String, Record>, RecordError>;
+
+    /// Begins a durable write; never blocks.
+    fn write(&self, attachment: &str, record: Record) -> Ticket;
+}

@@ -1,0 +1,271 @@
+//! What one sidecore's remote channels share: the peers, their sessions, and who waits for what.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sidecore::Progress;
+use transport::{Endpoint, SessionId};
+
+use super::RemoteVolume;
+use super::core::Core;
+use crate::volume::OpenError;
+use crate::wire::{Kind, Names, Outcome, Reply, Request, Title};
+
+/// The most remote channels on one sidecore: one per disk and sidecore; the flow's number and the
+/// token's key both have room for it.
+pub const CHANNELS_PER_CORE_MAX: usize = 4096;
+
+/// The flow that descriptions use; channels have those from 1.
+const DESCRIBE_FLOW: u16 = 0;
+
+/// How long a refused description waits before it asks again.
+const ASK_AGAIN_NS: u64 = 1_000_000_000;
+
+/// A token's upper half names the channel, see [`token_flow`].
+const DESCRIBE_KEY: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Peer {
+    name: String,
+    addr: SocketAddr,
+    session: Option<SessionId>,
+    up: bool,
+    why: Option<String>,
+}
+
+#[derive(Debug)]
+struct Description {
+    volume: Arc<RemoteVolume>,
+    peer: usize,
+    asked: bool,
+    ask_at_ns: u64,
+}
+
+/// The client half of a sidecore's block plane.
+#[derive(Debug, Default)]
+pub struct Clients {
+    /// This sidecore's index: its sessions carry it.
+    index: u16,
+    peers: Vec<Peer>,
+    cores: Vec<Option<(usize, Rc<RefCell<Core>>)>>,
+    descriptions: Vec<Description>,
+    /// Something happened after which a peer may need a session or be asked.
+    stirred: bool,
+    /// Answers for nobody: the channel is gone.
+    pub strays: u64,
+}
+
+/// The key of a channel in the upper half of its tokens.
+pub(super) fn key_of_flow(flow: u16) -> u32 {
+    u32::from(flow)
+}
+
+fn key_of_token(token: u64) -> u32 {
+    u32::try_from(token >> 32).expect("the upper half")
+}
+
+impl Clients {
+    pub(crate) fn new(index: u16) -> Self {
+        // Flow 0 is for descriptions.
+        Self { index, cores: vec![None], ..Self::default() }
+    }
+
+    /// Makes a peer known. A peer that is known keeps its sessions; its address is replaced for
+    /// the next one.
+    pub fn add_peer(&mut self, name: &str, addr: SocketAddr) {
+        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.name == name) {
+            peer.addr = addr;
+            return;
+        }
+        let name = name.to_owned();
+        self.stirred = true;
+        self.peers.push(Peer { name, addr, session: None, up: false, why: None });
+    }
+
+    /// Asks the volume's peer what it is, until it answers; see [`RemoteVolume::described`].
+    /// `false` when the peer is not known.
+    pub fn describe(&mut self, volume: Arc<RemoteVolume>) -> bool {
+        let Some(peer) = self.peer(volume.peer()) else { return false };
+        self.stirred = true;
+        self.descriptions.push(Description { volume, peer, asked: false, ask_at_ns: 0 });
+        true
+    }
+
+    pub(crate) fn peer(&self, name: &str) -> Option<usize> {
+        self.peers.iter().position(|peer| peer.name == name)
+    }
+
+    /// The peer's session, when it is up.
+    pub(crate) fn session(&self, peer: usize) -> Option<SessionId> {
+        let peer = &self.peers[peer];
+        peer.session.filter(|_| peer.up)
+    }
+
+    pub(crate) fn enlist(
+        &mut self,
+        peer: usize,
+        core: &Rc<RefCell<Core>>,
+    ) -> Result<u16, OpenError> {
+        let entry = Some((peer, core.clone()));
+        self.stirred = true;
+        let free = self.cores.iter().skip(1).position(Option::is_none).map(|at| at + 1);
+        let flow = match free {
+            Some(flow) => {
+                self.cores[flow] = entry;
+                flow
+            }
+            None if self.cores.len() < CHANNELS_PER_CORE_MAX => {
+                self.cores.push(entry);
+                self.cores.len() - 1
+            }
+            None => return Err(OpenError::NoService("room for another remote disk")),
+        };
+        Ok(u16::try_from(flow).expect("below the limit"))
+    }
+
+    pub(crate) fn dismiss(&mut self, flow: u16) {
+        self.cores[usize::from(flow)] = None;
+    }
+
+    /// Keeps a session to every peer that somebody needs, and asks for descriptions.
+    pub(crate) fn poll(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
+        // Almost every round ends here.
+        if !self.stirred && self.next_ns().is_none_or(|at| now_ns < at) {
+            return Progress::Idle;
+        }
+        self.stirred = false;
+        let mut progress = Progress::Idle;
+        for at in 0..self.peers.len() {
+            let needed = self.cores.iter().flatten().any(|(peer, _)| *peer == at)
+                || self.descriptions.iter().any(|description| description.peer == at);
+            let peer = &mut self.peers[at];
+            if needed && peer.session.is_none() {
+                peer.session =
+                    Some(endpoint.connect(now_ns, peer.addr, &peer.name, self.index));
+                progress = Progress::Busy;
+            }
+        }
+        progress | self.ask_for_descriptions(now_ns, endpoint)
+    }
+
+    fn ask_for_descriptions(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
+        let mut progress = Progress::Idle;
+        for (at, description) in self.descriptions.iter_mut().enumerate() {
+            let peer = &self.peers[description.peer];
+            let Some(session) = peer.session.filter(|_| peer.up) else {
+                let reason = peer.why.as_deref().unwrap_or("it does not answer");
+                description.volume.waits(&format!("peer {} at {}: {reason}", peer.name, peer.addr));
+                continue;
+            };
+            if description.asked || now_ns < description.ask_at_ns {
+                continue;
+            }
+            let mut request = Request::new(Kind::Describe, Title::default(), 0);
+            let volume = description.volume.name().to_owned();
+            request.names = Some(Names { volume, attachment: String::new() });
+            let token = u64::from(DESCRIBE_KEY) << 32 | at as u64;
+            let head = request.encode();
+            let sent =
+                endpoint.call(now_ns, session, DESCRIBE_FLOW, token, head.as_bytes(), None);
+            description.asked = sent.is_ok();
+            progress = Progress::Busy;
+        }
+        progress
+    }
+
+    /// When to look again, while a description was refused.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        let waiting = self.descriptions.iter().filter(|description| !description.asked);
+        waiting.map(|description| description.ask_at_ns).filter(|&at| at > 0).min()
+    }
+
+    pub(crate) fn connected(&mut self, session: SessionId) {
+        self.stirred = true;
+        for peer in self.peers.iter_mut().filter(|peer| peer.session == Some(session)) {
+            peer.up = true;
+            peer.why = None;
+        }
+    }
+
+    pub(crate) fn lost(&mut self, session: SessionId, why: &str) {
+        let Some(at) = self.peers.iter().position(|peer| peer.session == Some(session)) else {
+            return;
+        };
+        self.stirred = true;
+        let peer = &mut self.peers[at];
+        peer.session = None;
+        peer.up = false;
+        peer.why = Some(why.to_owned());
+        for description in self.descriptions.iter_mut().filter(|it| it.peer == at) {
+            description.asked = false;
+        }
+        for (_, core) in self.cores.iter().flatten().filter(|(peer, _)| *peer == at) {
+            core.borrow_mut().session_lost(session, why);
+        }
+    }
+
+    pub(crate) fn reply_body(
+        &mut self,
+        session: SessionId,
+        token: u64,
+        offset: usize,
+        bytes: &[u8],
+    ) {
+        if let Some(core) = self.core(token) {
+            core.borrow_mut().place(session, token, offset, bytes);
+        } else {
+            self.strays += 1;
+        }
+    }
+
+    pub(crate) fn reply(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        token: u64,
+        head: &[u8],
+        body_len: usize,
+    ) {
+        if key_of_token(token) == DESCRIBE_KEY {
+            self.described(now_ns, token, head);
+        } else if let Some(core) = self.core(token) {
+            core.borrow_mut().answered(now_ns, session, token, head, body_len);
+        } else {
+            self.strays += 1;
+        }
+    }
+
+    /// This process stood still for a while: nothing that arrives now is believed before the
+    /// servers have confirmed the epochs.
+    pub(crate) fn paused(&self) {
+        for (_, core) in self.cores.iter().flatten() {
+            core.borrow_mut().paused();
+        }
+    }
+
+    fn core(&self, token: u64) -> Option<&Rc<RefCell<Core>>> {
+        let at = usize::try_from(key_of_token(token)).ok()?;
+        self.cores.get(at)?.as_ref().map(|(_, core)| core)
+    }
+
+    fn described(&mut self, now_ns: u64, token: u64, head: &[u8]) {
+        let at = usize::try_from(token & u64::from(u32::MAX)).expect("the lower half");
+        let Some(description) = self.descriptions.get_mut(at) else { return };
+        match Reply::decode(head) {
+            Some(Reply { outcome: Outcome::Done, volume: Some(info), .. }) => {
+                description.volume.describe(info);
+                // Stays as asked for the session's life; a later one confirms it.
+                description.ask_at_ns = 0;
+            }
+            reply => {
+                let text = reply.map(|reply| reply.text).unwrap_or_default();
+                let peer = &self.peers[description.peer].name;
+                description.volume.waits(&format!("peer {peer}: {text}"));
+                description.asked = false;
+                description.ask_at_ns = now_ns + ASK_AGAIN_NS;
+            }
+        }
+    }
+}

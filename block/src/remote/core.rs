@@ -1,0 +1,629 @@
+//! The state of one remote channel.
+//!
+//! ```text
+//!            session up            claimed            opened
+//!   Down ─────────────▶ Idle ─┬─▶ Claiming ─▶ Idle ─▶ Opening ─▶ Open ──┐
+//!    ▲                    ▲   └─(only the lead)                         │
+//!    │ session lost       └──── epoch over, not open, paused, expired ──┘
+//! ```
+//! Requests are sent in `Open` only. Whatever leaves `Open` turns what was sent into waiting
+//! requests, which are sent again, from their stable copies, when the way is open again. The
+//! server has by then completed or refused everything that came by the old way.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use sidecore::{Progress, Wake};
+use transport::{Endpoint, SessionId};
+
+use super::RemoteCounters;
+use super::clients::key_of_flow;
+use super::request::{Request, Stand, scatter_at};
+use crate::attachment::{Attachment, Phase};
+use crate::copy::gather;
+use crate::volume::{Durability, IoId, IoTable, Op, Open, Status, VolumeInfo};
+use crate::wire::{self, Kind, Names, Outcome, Reply, Title, attachment_id};
+use crate::{RemoteVolume, wire::Claim};
+
+/// How long a refused claim waits before it asks again.
+const ASK_AGAIN_NS: u64 = 1_000_000_000;
+
+/// How often a channel looks whether another one has claimed.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
+
+/// How long a close waits for its answer. The server does the same whether or not we hear of it;
+/// QEMU's main lock is held meanwhile.
+const CLOSE_WAIT_NS: u64 = 1_000_000_000;
+
+/// The slot number of claims, opens and closes in a token.
+const CONTROL: u16 = u16::MAX;
+
+/// The way to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Down,
+    Idle(SessionId),
+    /// A claim or an opening is under way: its token.
+    Claiming(SessionId, u64),
+    Opening(SessionId, u64),
+    Open(SessionId),
+    Closing(SessionId, u64),
+}
+
+impl Way {
+    fn session(self) -> Option<SessionId> {
+        match self {
+            Self::Down => None,
+            Self::Idle(session)
+            | Self::Claiming(session, _)
+            | Self::Opening(session, _)
+            | Self::Open(session)
+            | Self::Closing(session, _) => Some(session),
+        }
+    }
+}
+
+/// One remote channel; see the module.
+#[derive(Debug)]
+pub(crate) struct Core {
+    names: Names,
+    attachment: Arc<Attachment>,
+    counters: Arc<RemoteCounters>,
+    index: u16,
+    flow: u16,
+    write_through: bool,
+    way: Way,
+    title: Title,
+    attempt: u16,
+    ask_at_ns: u64,
+    requests: Box<[Request]>,
+    waiting: VecDeque<u16>,
+    ended: VecDeque<u16>,
+    outstanding: usize,
+    now_ns: u64,
+    /// No request expires before this.
+    expire_at_ns: u64,
+    close_by_ns: Option<u64>,
+    closed: bool,
+}
+
+impl Core {
+    pub(super) fn new(
+        volume: &RemoteVolume,
+        open: &Open<'_>,
+        info: &VolumeInfo,
+        counters: Arc<RemoteCounters>,
+    ) -> Self {
+        assert!(open.depth < CONTROL, "slot numbers and the control token differ");
+        let depth = usize::from(open.depth);
+        let names = Names {
+            volume: volume.name().to_owned(),
+            attachment: open.attachment.name().to_owned(),
+        };
+        let attachment = attachment_id(&names.volume, &names.attachment);
+        Self {
+            names,
+            attachment: open.attachment.clone(),
+            counters,
+            index: open.index,
+            flow: 0,
+            write_through: info.durability == Durability::WriteThrough,
+            way: Way::Down,
+            title: Title { attachment, ..Title::default() },
+            attempt: 0,
+            ask_at_ns: 0,
+            requests: (0..depth).map(|_| Request::default()).collect(),
+            waiting: VecDeque::with_capacity(depth),
+            ended: VecDeque::with_capacity(depth),
+            outstanding: 0,
+            now_ns: 0,
+            expire_at_ns: u64::MAX,
+            close_by_ns: None,
+            closed: false,
+        }
+    }
+
+    pub(super) fn enlisted(&mut self, flow: u16) {
+        self.flow = flow;
+    }
+
+    /// Takes a request from the disk; it is sent by the next `drive`.
+    pub(super) fn take(&mut self, ios: &mut IoTable, id: IoId) {
+        let io = &mut ios[id];
+        io.status = Status::Pending;
+        let at = id.index();
+        let request = &mut self.requests[at];
+        assert_eq!(request.stand, Stand::Free, "a slot has one request at a time");
+        request.id = Some(id);
+        request.op = io.op;
+        request.offset_bytes = io.offset_bytes;
+        request.len_bytes = io.len_bytes;
+        request.durable = io.durable;
+        request.since_ns = self.now_ns;
+        std::mem::swap(&mut request.segments, &mut io.segments);
+        request.stand = Stand::Waiting;
+        let limit_ns = self.attachment.options().error_after_ns.unwrap_or(u64::MAX);
+        self.expire_at_ns = self.expire_at_ns.min(self.now_ns.saturating_add(limit_ns));
+        self.outstanding += 1;
+        self.waiting.push_back(u16::try_from(at).expect("below the table's capacity"));
+    }
+
+    /// Moves on as far as the session and the attachment allow.
+    pub(super) fn drive(
+        &mut self,
+        now_ns: u64,
+        session: Option<SessionId>,
+        endpoint: &mut Endpoint,
+    ) -> Progress {
+        self.now_ns = now_ns;
+        if let (Way::Down, Some(session)) = (self.way, session) {
+            self.way = Way::Idle(session);
+        }
+        self.expire(now_ns);
+        let view = self.attachment.view();
+        match view.phase {
+            Phase::Unclaimed => {
+                self.retreat(endpoint);
+                self.claim(now_ns, endpoint)
+            }
+            Phase::Held => {
+                if self.title.epoch != view.epoch {
+                    self.retreat(endpoint);
+                    self.title.epoch = view.epoch;
+                    self.title.incarnation = self.attachment.incarnation();
+                }
+                match self.way {
+                    Way::Idle(session) => self.open(now_ns, session, endpoint),
+                    Way::Open(session) => self.send(now_ns, session, endpoint),
+                    _ => Progress::Idle,
+                }
+            }
+            Phase::Fenced => self.end_all(Status::Fenced, endpoint),
+            Phase::Failed => self.end_all(Status::Error, endpoint),
+            Phase::Closed => Progress::Idle,
+        }
+    }
+
+    /// Gives finished requests back to the disk.
+    pub(super) fn hand_back(
+        &mut self,
+        ios: &mut IoTable,
+        endpoint: &mut Endpoint,
+        done: &mut Vec<IoId>,
+    ) -> Progress {
+        let progress = Progress::busy_if(!self.ended.is_empty());
+        while let Some(at) = self.ended.pop_front() {
+            let request = &mut self.requests[usize::from(at)];
+            let Stand::Ended(status) = request.stand else {
+                unreachable!("only ended requests are listed");
+            };
+            let id = request.id.take().expect("set when it was taken");
+            if let Some(stable) = request.stable.take() {
+                endpoint.pool_mut().release(stable);
+            }
+            request.stand = Stand::Free;
+            std::mem::swap(&mut request.segments, &mut ios[id].segments);
+            ios[id].status = status;
+            self.outstanding -= 1;
+            done.push(id);
+        }
+        progress
+    }
+
+    pub(super) fn arm(&mut self, wake: &mut Wake) -> Progress {
+        if !self.ended.is_empty() {
+            return Progress::Busy;
+        }
+        if self.outstanding > 0 && self.expire_at_ns != u64::MAX {
+            wake.at(self.expire_at_ns);
+        }
+        // Another sidecore's channel may be claiming: look again. Without a session there is
+        // nothing to look for; its arrival wakes the sidecore.
+        if self.attachment.view().phase == Phase::Unclaimed && self.way != Way::Down {
+            wake.at(self.ask_at_ns.max(self.now_ns + LOOK_AGAIN_NS));
+        }
+        if let Some(by) = self.close_by_ns {
+            wake.at(by);
+        }
+        Progress::Idle
+    }
+
+    /// Bytes of an answer to a read. They are placed only while the answer would be accepted.
+    pub(super) fn place(&mut self, session: SessionId, token: u64, offset: usize, bytes: &[u8]) {
+        let Some(at) = self.sent_slot(session, token) else { return };
+        let request = &self.requests[at];
+        let Stand::Sent { epoch, .. } = request.stand else { return };
+        if request.op != Op::Read || !self.attachment.accepts(epoch) {
+            return;
+        }
+        // SAFETY: the segments belong to this request until it is handed back, and the disk keeps
+        // them mapped until then; `bytes` lie in a datagram of our own.
+        if !unsafe { scatter_at(&request.segments, offset, bytes) } {
+            self.counters.malformed.add(1);
+        }
+    }
+
+    /// A complete answer.
+    pub(super) fn answered(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        token: u64,
+        head: &[u8],
+        body_len: usize,
+    ) {
+        let Some(reply) = Reply::decode(head) else {
+            self.counters.malformed.add(1);
+            // The request can't be believed done; ask again by a new way.
+            if self.way.session() == Some(session) {
+                self.fall_back(Way::Idle(session));
+            }
+            return;
+        };
+        match self.way {
+            Way::Claiming(at, mine) if at == session && mine == token => {
+                self.way = Way::Idle(session);
+                self.claimed(now_ns, reply);
+                self.attachment.release_lead(self.index);
+            }
+            Way::Opening(at, mine) if at == session && mine == token => {
+                self.opened(session, &reply);
+            }
+            Way::Closing(at, mine) if at == session && mine == token => {
+                self.way = Way::Idle(session);
+                self.closed = true;
+                if reply.outcome != Outcome::Done {
+                    self.attachment.waits(format!("not closed clean: {}", reply.text));
+                }
+            }
+            Way::Open(_) => self.data_answered(session, token, &reply, body_len),
+            _ => self.counters.rejected.add(1),
+        }
+    }
+
+    fn claimed(&mut self, now_ns: u64, reply: Reply) {
+        match (reply.outcome, reply.volume) {
+            (Outcome::Done, Some(info)) if reply.epoch > self.attachment.view().epoch => {
+                self.attachment.hold(reply.epoch, info.incarnation);
+            }
+            (Outcome::Superseded, _) => self.attachment.fence(reply.text),
+            (Outcome::Lost, _) => self.attachment.fail(reply.text),
+            _ => {
+                self.attachment.waits(reply.text);
+                self.ask_at_ns = now_ns + ASK_AGAIN_NS;
+            }
+        }
+    }
+
+    fn opened(&mut self, session: SessionId, reply: &Reply) {
+        self.way = Way::Idle(session);
+        match reply.outcome {
+            Outcome::Done => self.way = Way::Open(session),
+            Outcome::EpochOver | Outcome::IncarnationOver => {
+                self.attachment.reclaim(self.title.epoch);
+            }
+            // The volume is gone or forbidden: a claim says why and asks again in its own time.
+            _ => {
+                self.attachment.reclaim(self.title.epoch);
+                self.attachment.waits(reply.text.clone());
+            }
+        }
+    }
+
+    fn data_answered(&mut self, session: SessionId, token: u64, reply: &Reply, body_len: usize) {
+        let Some(at) = self.sent_slot(session, token) else {
+            self.counters.rejected.add(1);
+            return;
+        };
+        match reply.outcome {
+            Outcome::Done => self.done(at, body_len),
+            Outcome::Error => self.accept(at, Status::Error),
+            Outcome::Invalid => self.accept(at, Status::Invalid),
+            Outcome::NotOpen => self.fall_back(Way::Idle(session)),
+            Outcome::EpochOver
+            | Outcome::IncarnationOver
+            | Outcome::Superseded
+            | Outcome::Lost
+            | Outcome::Refused => {
+                self.attachment.reclaim(self.title.epoch);
+                self.wait_again(at);
+            }
+        }
+    }
+
+    fn done(&mut self, at: usize, body_len: usize) {
+        let request = &self.requests[at];
+        let expected = if request.op == Op::Read { request.len_bytes as usize } else { 0 };
+        if body_len != expected {
+            self.counters.malformed.add(1);
+            self.accept(at, Status::Error);
+            return;
+        }
+        match request.op {
+            // Before it is accepted: see `Attachment::accepts`.
+            Op::Write if !(self.write_through || request.durable) => {
+                let Stand::Sent { epoch, .. } = request.stand else { return };
+                if self.attachment.accepts(epoch) {
+                    self.attachment.note_acked(self.index);
+                }
+            }
+            Op::Flush => self.attachment.note_flushed(request.covers),
+            Op::Read | Op::Write => {}
+        }
+        self.accept(at, Status::Done);
+    }
+
+    /// Ends a request with its answer, unless its epoch has been given up meanwhile.
+    fn accept(&mut self, at: usize, status: Status) {
+        let Stand::Sent { epoch, .. } = self.requests[at].stand else { return };
+        if self.attachment.accepts(epoch) {
+            self.end(at, status);
+        } else {
+            self.counters.rejected.add(1);
+            self.wait_again(at);
+        }
+    }
+
+    fn end(&mut self, at: usize, status: Status) {
+        self.requests[at].stand = Stand::Ended(status);
+        self.ended.push_back(u16::try_from(at).expect("below the table's capacity"));
+    }
+
+    fn wait_again(&mut self, at: usize) {
+        self.requests[at].stand = Stand::Waiting;
+        self.counters.resent.add(1);
+        self.waiting.push_back(u16::try_from(at).expect("below the table's capacity"));
+    }
+
+    pub(super) fn session_lost(&mut self, session: SessionId, why: &str) {
+        if self.way.session() == Some(session) {
+            self.attachment.waits(format!("session lost: {why}"));
+            self.fall_back(Way::Down);
+        }
+    }
+
+    /// This process stood still: what it knows of its epoch may be old.
+    pub(super) fn paused(&mut self) {
+        if let Way::Open(session) = self.way
+            && self.outstanding > 0
+        {
+            self.counters.pauses.add(1);
+            self.fall_back(Way::Idle(session));
+        }
+    }
+
+    /// Leaves the open way; answers to what was sent are not believed any more, since tokens of
+    /// requests that wait match nothing.
+    fn fall_back(&mut self, to: Way) {
+        if matches!(self.way, Way::Claiming(..)) {
+            self.attachment.release_lead(self.index);
+        }
+        self.way = to;
+        for at in 0..self.requests.len() {
+            if matches!(self.requests[at].stand, Stand::Sent { .. }) {
+                self.wait_again(at);
+            }
+        }
+    }
+
+    /// Leaves the open way because the epoch is over or not yet there.
+    fn retreat(&mut self, endpoint: &mut Endpoint) {
+        let (Way::Open(session) | Way::Opening(session, _)) = self.way else { return };
+        self.forget_sent(session, endpoint);
+        self.fall_back(Way::Idle(session));
+    }
+
+    fn forget_sent(&mut self, session: SessionId, endpoint: &mut Endpoint) {
+        if let Way::Opening(_, token) | Way::Claiming(_, token) = self.way {
+            endpoint.forget(session, token);
+        }
+        for request in &self.requests {
+            if let Stand::Sent { token, .. } = request.stand {
+                endpoint.forget(session, token);
+            }
+        }
+    }
+
+    fn claim(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
+        let Way::Idle(session) = self.way else { return Progress::Idle };
+        if now_ns < self.ask_at_ns || !self.attachment.try_lead(self.index) {
+            return Progress::Idle;
+        }
+        let options = self.attachment.options();
+        self.title.epoch = self.attachment.view().epoch;
+        self.title.incarnation = self.attachment.incarnation();
+        let mut request = wire::Request::new(Kind::Claim, self.title, self.index);
+        request.claim = Claim {
+            claimant: options.claimant,
+            resume: options.resume,
+            // After the phase became `Unclaimed`: nothing is accepted between this and the answer.
+            unflushed: self.attachment.unflushed(),
+            accept_loss: options.accept_loss,
+        };
+        // The title of a claim is the last one held; 0 says that there was none.
+        self.control(now_ns, session, request, endpoint, Way::Claiming)
+    }
+
+    fn open(&mut self, now_ns: u64, session: SessionId, endpoint: &mut Endpoint) -> Progress {
+        let request = wire::Request::new(Kind::Open, self.title, self.index);
+        self.control(now_ns, session, request, endpoint, Way::Opening)
+    }
+
+    fn control(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        mut request: wire::Request,
+        endpoint: &mut Endpoint,
+        way: impl Fn(SessionId, u64) -> Way,
+    ) -> Progress {
+        request.names = Some(self.names.clone());
+        let token = self.next_token(CONTROL);
+        let head = request.encode();
+        let sent = endpoint.call(now_ns, session, self.flow, token, head.as_bytes(), None);
+        if sent.is_err() {
+            // Somebody else may have better luck.
+            self.attachment.release_lead(self.index);
+            return Progress::Idle;
+        }
+        self.way = way(session, token);
+        Progress::Busy
+    }
+
+    fn send(&mut self, now_ns: u64, session: SessionId, endpoint: &mut Endpoint) -> Progress {
+        let mut progress = Progress::Idle;
+        // Bounded by the table.
+        while let Some(&at) = self.waiting.front() {
+            if !self.send_one(now_ns, session, usize::from(at), endpoint) {
+                self.counters.stalls.add(1);
+                break;
+            }
+            self.waiting.pop_front();
+            self.counters.calls.add(1);
+            progress = Progress::Busy;
+        }
+        progress
+    }
+
+    /// `false` when there is no room now: neither buffer nor window.
+    fn send_one(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        at: usize,
+        endpoint: &mut Endpoint,
+    ) -> bool {
+        let token = self.next_token(u16::try_from(at).expect("below the table's capacity"));
+        let request = &mut self.requests[at];
+        if request.op == Op::Write && request.stable.is_none() {
+            let len = request.len_bytes as usize;
+            let Some(stable) = endpoint.pool_mut().alloc(len) else { return false };
+            let to = endpoint.pool_mut().bytes_mut(stable);
+            assert!(to.len() >= len, "a pool gives at least what was asked for");
+            // SAFETY: the disk keeps the segments mapped until the request is handed back; their
+            // total is `len_bytes` (the disk set both), for which `to` has room, and the pool is
+            // not guest memory.
+            unsafe { gather(&request.segments, to.as_mut_ptr()) };
+            request.stable = Some(stable);
+        }
+        let (kind, body) = match request.op {
+            Op::Read => (Kind::Read, None),
+            Op::Write => {
+                (Kind::Write, request.stable.map(|stable| (stable, request.len_bytes as usize)))
+            }
+            Op::Flush => (Kind::Flush, None),
+        };
+        let mut head = wire::Request::new(kind, self.title, self.index);
+        head.offset_bytes = request.offset_bytes;
+        head.len_bytes = request.len_bytes;
+        head.durable = request.durable;
+        if request.op == Op::Flush {
+            request.covers = self.attachment.flush_covers();
+        }
+        let head = head.encode();
+        let sent = endpoint.call(now_ns, session, self.flow, token, head.as_bytes(), body);
+        if sent.is_ok() {
+            request.stand = Stand::Sent { token, epoch: self.title.epoch };
+        }
+        sent.is_ok()
+    }
+
+    /// Ends requests that have waited longer than the operator allows. Their outcome is unknown,
+    /// so the epoch is given up first: nothing that comes after them can be overtaken by them.
+    fn expire(&mut self, now_ns: u64) {
+        let Some(limit_ns) = self.attachment.options().error_after_ns else { return };
+        if now_ns < self.expire_at_ns {
+            return;
+        }
+        self.expire_at_ns = u64::MAX;
+        for at in 0..self.requests.len() {
+            let request = &self.requests[at];
+            if !matches!(request.stand, Stand::Waiting | Stand::Sent { .. }) {
+                continue;
+            }
+            let by_ns = request.since_ns.saturating_add(limit_ns);
+            if now_ns < by_ns {
+                self.expire_at_ns = self.expire_at_ns.min(by_ns);
+                continue;
+            }
+            self.attachment.reclaim(self.attachment.view().epoch);
+            self.waiting.retain(|&waiting| usize::from(waiting) != at);
+            self.end(at, Status::Error);
+        }
+    }
+
+    fn end_all(&mut self, status: Status, endpoint: &mut Endpoint) -> Progress {
+        self.retreat(endpoint);
+        let progress = Progress::busy_if(!self.waiting.is_empty());
+        while let Some(at) = self.waiting.pop_front() {
+            self.end(usize::from(at), status);
+        }
+        progress
+    }
+
+    /// Lets go of all requests, then closes the attachment where it was closed by the disk and
+    /// this channel leads. `true` when there is nothing more to do.
+    pub(super) fn abandon(
+        &mut self,
+        ios: &mut IoTable,
+        now_ns: u64,
+        session: Option<SessionId>,
+        endpoint: &mut Endpoint,
+    ) -> bool {
+        self.now_ns = now_ns;
+        self.discard(endpoint);
+        for request in &mut self.requests {
+            if let Some(id) = request.id.take() {
+                request.stand = Stand::Free;
+                std::mem::swap(&mut request.segments, &mut ios[id].segments);
+            }
+        }
+        let view = self.attachment.view();
+        let leads = view.phase == Phase::Closed && self.attachment.try_lead(self.index);
+        if !leads || view.epoch == 0 || self.closed {
+            return true;
+        }
+        let by_ns = *self.close_by_ns.get_or_insert(now_ns + CLOSE_WAIT_NS);
+        if now_ns >= by_ns {
+            return true;
+        }
+        if let Some(session) = session
+            && !matches!(self.way, Way::Closing(..))
+        {
+            self.title.epoch = view.epoch;
+            self.title.incarnation = self.attachment.incarnation();
+            let request = wire::Request::new(Kind::Close, self.title, self.index);
+            self.control(now_ns, session, request, endpoint, Way::Closing);
+        }
+        false
+    }
+
+    /// Forgets every request: from here on no segment is touched and no buffer is held.
+    pub(super) fn discard(&mut self, endpoint: &mut Endpoint) {
+        if let Some(session) = self.way.session() {
+            self.forget_sent(session, endpoint);
+        }
+        for request in &mut self.requests {
+            if let Some(stable) = request.stable.take() {
+                endpoint.pool_mut().release(stable);
+            }
+            request.stand = Stand::Free;
+        }
+        self.waiting.clear();
+        self.ended.clear();
+        self.outstanding = 0;
+    }
+
+    fn next_token(&mut self, slot: u16) -> u64 {
+        self.attempt = self.attempt.wrapping_add(1);
+        u64::from(key_of_flow(self.flow)) << 32 | u64::from(self.attempt) << 16 | u64::from(slot)
+    }
+
+    /// The slot that waits for this very answer.
+    fn sent_slot(&self, session: SessionId, token: u64) -> Option<usize> {
+        let at = usize::try_from(token & u64::from(u16::MAX)).ok()?;
+        let request = self.requests.get(at)?;
+        let mine = matches!(request.stand, Stand::Sent { token: sent, .. } if sent == token);
+        (mine && self.way == Way::Open(session)).then_some(at)
+    }
+}

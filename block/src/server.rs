@@ -1,0 +1,376 @@
+//! The server of remote volumes: one sidecore's calls of peers, answered by this node's exports.
+//!
+//! A flow of a session is one channel of one attachment. Its [`lane::Lane`] holds the requests
+//! that are on their way; a flow that is opened anew leaves its old lane to drain by itself.
+//! Events are noted when a datagram arrives and handled here, a bounded batch a round.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use sidecore::{Counter, Progress, Services, Wake};
+use transport::{BufId, CallId, Endpoint, HEAD_MAX, SessionId};
+
+use crate::attachment::{AttachOptions, Attachment};
+use crate::export::{Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
+use crate::volume::Open;
+use crate::wire::{Kind, Outcome, Reply, Request};
+
+mod lane;
+
+use lane::{LANE_DEPTH, Lane};
+
+/// Calls handled in one round, so that one sidecore's disks and links get their turn.
+const CALLS_PER_ROUND_MAX: usize = 256;
+
+/// Flows of one session: what a hostile peer may make us remember.
+const FLOWS_PER_SESSION_MAX: usize = 1024;
+
+/// How often a claim or an opening that waits looks again.
+const LOOK_AGAIN_NS: u64 = 500_000;
+
+/// What a server counts; one writer, its sidecore.
+#[derive(Debug, Default)]
+pub struct ServerCounters {
+    /// Reads, writes and flushes answered.
+    pub requests: Counter,
+    /// Bytes read and written.
+    pub bytes: Counter,
+    /// Answers other than done.
+    pub errors: Counter,
+    /// Requests whose epoch or incarnation was over.
+    pub fenced: Counter,
+    /// Requests that waited for a buffer or a slot.
+    pub parked: Counter,
+    /// Heads that were not in the protocol's form.
+    pub malformed: Counter,
+    /// Claims answered with an epoch.
+    pub claims: Counter,
+}
+
+#[derive(Debug)]
+struct Called {
+    session: SessionId,
+    flow: u16,
+    call: CallId,
+    head: [u8; HEAD_MAX],
+    head_bytes: usize,
+    body: Option<(BufId, usize)>,
+}
+
+/// A step of a flow that waits for others.
+#[derive(Debug)]
+enum Step {
+    Claim(PendingClaim),
+    Open(PendingOpen, Request),
+    Close(Closing),
+}
+
+#[derive(Debug)]
+struct Flow {
+    export: Arc<Export>,
+    step: Option<(Step, CallId)>,
+    lane: Option<Lane>,
+}
+
+/// One sidecore's server.
+#[derive(Debug)]
+pub struct Server {
+    exports: Arc<Exports>,
+    services: Services,
+    peers: HashMap<SessionId, String>,
+    calls: VecDeque<Called>,
+    flows: HashMap<(SessionId, u16), Flow>,
+    /// Lanes without a flow: their sessions were lost or they were opened anew.
+    draining: Vec<Lane>,
+    /// Closes whose session was lost: they go on.
+    closing: Vec<Closing>,
+    counters: Arc<ServerCounters>,
+}
+
+impl Server {
+    pub(crate) fn new(exports: Arc<Exports>, services: Services) -> Self {
+        Self {
+            exports,
+            services,
+            peers: HashMap::new(),
+            calls: VecDeque::with_capacity(CALLS_PER_ROUND_MAX),
+            flows: HashMap::new(),
+            draining: Vec::new(),
+            closing: Vec::new(),
+            counters: Arc::default(),
+        }
+    }
+
+    /// Its counters, for `vrio status`.
+    pub fn counters(&self) -> Arc<ServerCounters> {
+        self.counters.clone()
+    }
+
+    pub(crate) fn connected(&mut self, session: SessionId, peer: &str) {
+        self.peers.insert(session, peer.to_owned());
+    }
+
+    pub(crate) fn lost(&mut self, session: SessionId) {
+        if self.peers.remove(&session).is_none() {
+            return;
+        }
+        let gone: Vec<_> =
+            self.flows.keys().filter(|(of, _)| *of == session).copied().collect();
+        for key in gone {
+            let flow = self.flows.remove(&key).expect("listed above");
+            self.draining.extend(flow.lane.map(Lane::closed));
+            if let Some((Step::Close(closing), _)) = flow.step {
+                self.closing.push(closing);
+            }
+        }
+    }
+
+    pub(crate) fn called(
+        &mut self,
+        session: SessionId,
+        flow: u16,
+        call: CallId,
+        head: &[u8],
+        body: Option<(BufId, usize)>,
+    ) {
+        let mut called =
+            Called { session, flow, call, head: [0; HEAD_MAX], head_bytes: head.len(), body };
+        called.head[..head.len()].copy_from_slice(head);
+        // Bounded by what the transport accepts before it is answered.
+        self.calls.push_back(called);
+    }
+
+    /// One bounded batch of calls, then whatever has completed.
+    pub(crate) fn poll(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
+        let mut progress = Progress::Idle;
+        for _ in 0..CALLS_PER_ROUND_MAX {
+            let Some(called) = self.calls.pop_front() else { break };
+            self.handle(now_ns, &called, endpoint);
+            progress = Progress::Busy;
+        }
+        for flow in self.flows.values_mut() {
+            if let Some(lane) = &mut flow.lane {
+                progress = progress | lane.poll(now_ns, endpoint);
+            }
+        }
+        self.draining.retain_mut(|lane| {
+            progress = progress | lane.poll(now_ns, endpoint);
+            !lane.is_empty()
+        });
+        progress | self.steps(now_ns, endpoint)
+    }
+
+    pub(crate) fn arm(&mut self, wake: &mut Wake, now_ns: u64) -> Progress {
+        if !self.calls.is_empty() {
+            return Progress::Busy;
+        }
+        let mut progress = Progress::Idle;
+        let lanes = self.flows.values_mut().filter_map(|flow| flow.lane.as_mut());
+        for lane in lanes.chain(&mut self.draining) {
+            progress = progress | lane.arm(wake);
+        }
+        for closing in &mut self.closing {
+            progress = progress | closing.arm(wake, now_ns);
+        }
+        if self.flows.values().any(|flow| flow.step.is_some()) {
+            wake.at(now_ns + LOOK_AGAIN_NS);
+        }
+        progress
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        let lanes = self.flows.values_mut().filter_map(|flow| flow.lane.as_mut());
+        for lane in lanes.chain(&mut self.draining) {
+            lane.disarm();
+        }
+    }
+
+    fn handle(&mut self, now_ns: u64, called: &Called, endpoint: &mut Endpoint) {
+        let Some(request) = Request::decode(&called.head[..called.head_bytes]) else {
+            self.counters.malformed.add(1);
+            let reply = Reply::refused(Outcome::Invalid, "not a block request");
+            return answer(now_ns, called, &reply, endpoint);
+        };
+        match request.kind {
+            Kind::Read | Kind::Write | Kind::Flush => self.data(now_ns, called, &request, endpoint),
+            Kind::Describe | Kind::Claim | Kind::Open | Kind::Close => {
+                match self.control(called, request) {
+                    Ok(None) => release(called, endpoint),
+                    Ok(Some(reply)) => answer(now_ns, called, &reply, endpoint),
+                    Err(refusal) => {
+                        let reply = Reply::refused(refusal.outcome, refusal.text);
+                        answer(now_ns, called, &reply, endpoint);
+                    }
+                }
+            }
+        }
+    }
+
+    fn data(&mut self, now_ns: u64, called: &Called, request: &Request, endpoint: &mut Endpoint) {
+        let flow = self.flows.get_mut(&(called.session, called.flow));
+        match flow.and_then(|flow| flow.lane.as_mut()) {
+            Some(lane) => lane.take(now_ns, called.call, request, called.body, endpoint),
+            None => answer(now_ns, called, &Reply::plain(Outcome::NotOpen), endpoint),
+        }
+    }
+
+    /// `Ok(None)`: the answer comes later.
+    fn control(&mut self, called: &Called, request: Request) -> Result<Option<Reply>, Refusal> {
+        let key = (called.session, called.flow);
+        let names = request.names.as_ref().expect("decoded with its kind");
+        let export = self.export(called.session, &names.volume)?;
+        if request.kind == Kind::Describe {
+            let volume = Some(export.volume().info());
+            return Ok(Some(Reply { volume, ..Reply::plain(Outcome::Done) }));
+        }
+        if names.attachment.is_empty() {
+            return Err(Refusal::new(Outcome::Refused, "an attachment needs a name"));
+        }
+        self.flow(key, &export)?;
+        let step = match request.kind {
+            Kind::Claim => {
+                Step::Claim(export.claim(&names.attachment, &request.title, &request.claim)?)
+            }
+            Kind::Close => {
+                self.drain_lane(key);
+                let attachment = Arc::new(stand_in(&names.attachment));
+                let epoch = request.title.epoch;
+                Step::Close(Closing::new(export, attachment, epoch, request.channel))
+            }
+            _ => {
+                let pending = export.open(&names.attachment, &request.title, request.channel)?;
+                self.drain_lane(key);
+                Step::Open(pending, request)
+            }
+        };
+        self.set_step(key, step, called.call);
+        Ok(None)
+    }
+
+    /// The export that a peer asks for. What it may not have does not exist for it in detail.
+    fn export(&self, session: SessionId, volume: &str) -> Result<Arc<Export>, Refusal> {
+        let peer = self.peers.get(&session).map_or("", String::as_str);
+        let refused = |text: String| Refusal::new(Outcome::Refused, text);
+        let export = self.exports.get(volume).ok_or_else(|| {
+            refused(format!("volume {volume} does not exist; see `vrio status` on its node"))
+        })?;
+        if !export.allows(peer) {
+            return Err(refused(format!("volume {volume} does not allow {peer}; add it to `allow`")));
+        }
+        Ok(export)
+    }
+
+    fn flow(&mut self, key: (SessionId, u16), export: &Arc<Export>) -> Result<(), Refusal> {
+        if let Some(flow) = self.flows.get_mut(&key) {
+            if !Arc::ptr_eq(&flow.export, export) {
+                self.draining.extend(flow.lane.take().map(Lane::closed));
+                flow.export = export.clone();
+            }
+            return Ok(());
+        }
+        let count = self.flows.keys().filter(|(session, _)| *session == key.0).count();
+        if count >= FLOWS_PER_SESSION_MAX {
+            let text = format!("a session has at most {FLOWS_PER_SESSION_MAX} channels");
+            return Err(Refusal::new(Outcome::Refused, text));
+        }
+        self.flows.insert(key, Flow { export: export.clone(), step: None, lane: None });
+        Ok(())
+    }
+
+    /// A newer step replaces an older one, whose call stays unanswered: its sender has given it up.
+    fn set_step(&mut self, key: (SessionId, u16), step: Step, call: CallId) {
+        if let Some(flow) = self.flows.get_mut(&key)
+            && let Some((Step::Close(closing), _)) = flow.step.replace((step, call))
+        {
+            self.closing.push(closing);
+        }
+    }
+
+    /// What came by this flow until now completes by itself.
+    fn drain_lane(&mut self, key: (SessionId, u16)) {
+        if let Some(flow) = self.flows.get_mut(&key) {
+            self.draining.extend(flow.lane.take().map(Lane::closed));
+        }
+    }
+
+    fn steps(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
+        let mut progress = Progress::Idle;
+        for flow in self.flows.values_mut() {
+            let Some((step, call)) = &mut flow.step else { continue };
+            let call = *call;
+            let reply = match step {
+                Step::Claim(claim) => poll_claim(&flow.export, claim, &self.counters),
+                Step::Close(closing) => {
+                    closing.poll(&self.services, now_ns).map(|result| match result {
+                        Ok(()) => Reply::plain(Outcome::Done),
+                        Err(refusal) => Reply::refused(refusal.outcome, refusal.text),
+                    })
+                }
+                Step::Open(pending, _) if !flow.export.poll_open(pending) => None,
+                Step::Open(..) => Some(open_lane(flow, &self.services, &self.counters)),
+            };
+            if let Some(reply) = reply {
+                flow.step = None;
+                send(now_ns, call, &reply, endpoint);
+                progress = Progress::Busy;
+            }
+        }
+        self.closing.retain_mut(|closing| closing.poll(&self.services, now_ns).is_none());
+        progress
+    }
+}
+
+fn poll_claim(export: &Export, claim: &PendingClaim, counters: &ServerCounters) -> Option<Reply> {
+    let answer = export.poll_claim(claim)?;
+    Some(match answer {
+        Ok((epoch, incarnation)) => {
+            counters.claims.add(1);
+            let mut info = export.volume().info();
+            info.incarnation = incarnation;
+            Reply { epoch, volume: Some(info), ..Reply::plain(Outcome::Done) }
+        }
+        Err(refusal) => Reply::refused(refusal.outcome, refusal.text),
+    })
+}
+
+/// Ends the opening step of `flow` with a lane.
+fn open_lane(flow: &mut Flow, services: &Services, counters: &Arc<ServerCounters>) -> Reply {
+    let Some((Step::Open(pending, request), _)) = flow.step.take() else {
+        unreachable!("called for this step only");
+    };
+    let name = request.names.as_ref().map_or("", |names| names.attachment.as_str());
+    let attachment = Arc::new(stand_in(name));
+    let open =
+        Open { services, attachment: &attachment, index: request.channel, depth: LANE_DEPTH };
+    match flow.export.admitted(pending, &open) {
+        Ok(admitted) => {
+            flow.lane = Some(Lane::new(admitted, request.title, counters.clone()));
+            Reply::plain(Outcome::Done)
+        }
+        Err(error) => Reply::refused(Outcome::Refused, error.to_string()),
+    }
+}
+
+/// What volumes below see of a client of another node; they only tell attachments apart by it.
+fn stand_in(name: &str) -> Attachment {
+    let options =
+        AttachOptions { resume: false, accept_loss: false, error_after_ns: None, claimant: 0 };
+    Attachment::new(name, options)
+}
+
+fn release(called: &Called, endpoint: &mut Endpoint) {
+    if let Some((buffer, _)) = called.body {
+        endpoint.pool_mut().release(buffer);
+    }
+}
+
+fn answer(now_ns: u64, called: &Called, reply: &Reply, endpoint: &mut Endpoint) {
+    release(called, endpoint);
+    send(now_ns, called.call, reply, endpoint);
+}
+
+fn send(now_ns: u64, call: CallId, reply: &Reply, endpoint: &mut Endpoint) {
+    let head = reply.encode();
+    // A session that is gone has nobody to tell.
+    let _ = endpoint.reply(now_ns, call, head.as_bytes(), None);
+}

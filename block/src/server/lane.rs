@@ -1,0 +1,214 @@
+//! The requests of one opened channel, between the session and the export.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use sidecore::{Progress, Wake};
+use transport::{BufId, CallId, Endpoint};
+use virtio::Segment;
+
+use super::ServerCounters;
+use crate::export::Admitted;
+use crate::volume::{Channel, IoId, IoTable, Op, Status, io_table};
+use crate::wire::{Kind, Outcome, Reply, Request, Title};
+
+/// Requests of one channel at the backend at once: two full virtqueues of 128; more wait here.
+pub(super) const LANE_DEPTH: u16 = 256;
+
+#[derive(Debug)]
+struct Parked {
+    call: CallId,
+    request: Request,
+    body: Option<(BufId, usize)>,
+}
+
+/// A request at the backend.
+#[derive(Debug, Default)]
+struct Pending {
+    call: Option<CallId>,
+    buffer: Option<BufId>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Lane {
+    admitted: Admitted,
+    title: Title,
+    ios: IoTable,
+    pending: Box<[Pending]>,
+    parked: VecDeque<Parked>,
+    done: Vec<IoId>,
+    counters: Arc<ServerCounters>,
+}
+
+impl Lane {
+    pub(super) fn new(
+        admitted: Admitted,
+        title: Title,
+        counters: Arc<ServerCounters>,
+    ) -> Self {
+        let depth = usize::from(LANE_DEPTH);
+        Self {
+            admitted,
+            title,
+            ios: io_table(LANE_DEPTH),
+            pending: (0..depth).map(|_| Pending::default()).collect(),
+            parked: VecDeque::with_capacity(depth),
+            done: Vec::with_capacity(depth),
+            counters,
+        }
+    }
+
+    /// Refuses what comes from now on; what is on its way completes.
+    pub(super) fn closed(self) -> Self {
+        self.admitted.close();
+        self
+    }
+
+    /// Whether nothing is on its way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ios.is_empty() && self.parked.is_empty()
+    }
+
+    /// Takes a read, write or flush, with its body's reference.
+    pub(super) fn take(
+        &mut self,
+        now_ns: u64,
+        call: CallId,
+        request: &Request,
+        body: Option<(BufId, usize)>,
+        endpoint: &mut Endpoint,
+    ) {
+        if let Some(outcome) = self.refusal(request, body) {
+            let fenced = matches!(outcome, Outcome::EpochOver | Outcome::IncarnationOver);
+            if fenced { &self.counters.fenced } else { &self.counters.errors }.add(1);
+            if let Some((buffer, _)) = body {
+                endpoint.pool_mut().release(buffer);
+            }
+            return reply(now_ns, call, outcome, None, endpoint);
+        }
+        let parked = Parked { call, request: request.clone(), body };
+        if !self.parked.is_empty() || !self.start(&parked, endpoint) {
+            self.counters.parked.add(1);
+            self.parked.push_back(parked);
+        }
+    }
+
+    fn refusal(&self, request: &Request, body: Option<(BufId, usize)>) -> Option<Outcome> {
+        let body_bytes = body.map_or(0, |(_, len)| len);
+        let fits = match request.kind {
+            Kind::Write => body_bytes > 0 && body_bytes == request.len_bytes as usize,
+            Kind::Read => body_bytes == 0 && request.len_bytes > 0,
+            _ => body_bytes == 0,
+        };
+        let title = &request.title;
+        if title.attachment != self.title.attachment || title.epoch != self.title.epoch {
+            Some(Outcome::EpochOver)
+        } else if title.incarnation != self.title.incarnation {
+            Some(Outcome::IncarnationOver)
+        } else {
+            (!fits).then_some(Outcome::Invalid)
+        }
+    }
+
+    /// Hands a request to the export; `false` when a slot or a buffer is missing.
+    fn start(&mut self, parked: &Parked, endpoint: &mut Endpoint) -> bool {
+        if self.ios.is_full() {
+            return false;
+        }
+        let request = &parked.request;
+        let buffer = match (request.kind, parked.body) {
+            (Kind::Read, _) => {
+                let Some(buffer) = endpoint.pool_mut().alloc(request.len_bytes as usize) else {
+                    return false;
+                };
+                Some(buffer)
+            }
+            (_, body) => body.map(|(buffer, _)| buffer),
+        };
+        let id = self.ios.take().expect("not full");
+        let io = &mut self.ios[id];
+        io.reset();
+        io.op = match request.kind {
+            Kind::Read => Op::Read,
+            Kind::Write => Op::Write,
+            _ => Op::Flush,
+        };
+        io.offset_bytes = request.offset_bytes;
+        io.len_bytes = if buffer.is_some() { request.len_bytes } else { 0 };
+        io.durable = request.durable;
+        if let Some(buffer) = buffer {
+            // The pool's memory does not move, and this reference keeps the buffer ours until the
+            // request has completed: nobody else looks at it meanwhile.
+            let addr = endpoint.pool_mut().bytes_mut(buffer).as_mut_ptr();
+            io.segments.push(Segment { addr, len: request.len_bytes });
+        }
+        self.pending[id.index()] = Pending { call: Some(parked.call), buffer };
+        self.admitted.submit(&mut self.ios, id);
+        true
+    }
+
+    /// Starts what waited and answers what has completed.
+    pub(super) fn poll(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
+        let mut progress = Progress::Idle;
+        while let Some(parked) = self.parked.pop_front() {
+            if !self.start(&parked, endpoint) {
+                self.parked.push_front(parked);
+                break;
+            }
+            progress = Progress::Busy;
+        }
+        let mut done = std::mem::take(&mut self.done);
+        progress = progress | self.admitted.poll(&mut self.ios, now_ns, &mut done);
+        for id in done.drain(..) {
+            self.finish(now_ns, id, endpoint);
+        }
+        self.done = done;
+        progress
+    }
+
+    fn finish(&mut self, now_ns: u64, id: IoId, endpoint: &mut Endpoint) {
+        let io = &self.ios[id];
+        let outcome = match io.status {
+            Status::Done => Outcome::Done,
+            Status::Invalid => Outcome::Invalid,
+            Status::Fenced => Outcome::EpochOver,
+            Status::Error | Status::Pending => Outcome::Error,
+        };
+        self.counters.requests.add(1);
+        match outcome {
+            Outcome::Done => self.counters.bytes.add(u64::from(io.len_bytes)),
+            Outcome::EpochOver => self.counters.fenced.add(1),
+            _ => self.counters.errors.add(1),
+        }
+        let answers = io.op == Op::Read && outcome == Outcome::Done;
+        let len = io.len_bytes as usize;
+        self.ios.free(id);
+        let pending = std::mem::take(&mut self.pending[id.index()]);
+        let body = pending.buffer.filter(|_| answers).map(|buffer| (buffer, len));
+        reply(now_ns, pending.call.expect("set when it started"), outcome, body, endpoint);
+        if let Some(buffer) = pending.buffer {
+            endpoint.pool_mut().release(buffer);
+        }
+    }
+
+    pub(super) fn arm(&mut self, wake: &mut Wake) -> Progress {
+        self.admitted.arm(wake)
+    }
+
+    pub(super) fn disarm(&mut self) {
+        self.admitted.disarm();
+    }
+}
+
+fn reply(
+    now_ns: u64,
+    call: CallId,
+    outcome: Outcome,
+    body: Option<(BufId, usize)>,
+    endpoint: &mut Endpoint,
+) {
+    let head = Reply::plain(outcome).encode();
+    // A session that is gone has nobody to tell.
+    let _ = endpoint.reply(now_ns, call, head.as_bytes(), body);
+}

@@ -1,0 +1,485 @@
+//! Block messages: the heads of calls and replies between a remote volume and its server.
+//!
+//! A head is a fixed little-endian structure; data travels as the message's body. Every message
+//! that touches a volume carries attachment, epoch and incarnation. `docs/protocol.md` shows the
+//! bytes. What a peer sends is checked once, here: [`Request::decode`] and [`Reply::decode`] give
+//! plain values or nothing.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::attachment::NAME_BYTES_MAX;
+use crate::volume::{Durability, Incarnation, IO_BYTES_MAX, VolumeInfo};
+
+/// What a call asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// What is the volume `names.volume`? Needs no attachment.
+    Describe = 1,
+    /// An epoch for the attachment `names.attachment` of `names.volume`.
+    Claim = 2,
+    /// A channel of a claimed attachment on this flow.
+    Open = 3,
+    /// The attachment ends: drain, flush, remember that it was clean.
+    Close = 4,
+    /// `len_bytes` from `offset_bytes`.
+    Read = 16,
+    /// The body to `offset_bytes`.
+    Write = 17,
+    /// Make completed writes durable.
+    Flush = 18,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            1 => Self::Describe,
+            2 => Self::Claim,
+            3 => Self::Open,
+            4 => Self::Close,
+            16 => Self::Read,
+            17 => Self::Write,
+            18 => Self::Flush,
+            _ => return None,
+        })
+    }
+}
+
+/// The attachment and epoch on whose behalf a message is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Title {
+    /// Identifies volume and attachment; see [`attachment_id`].
+    pub attachment: u128,
+    /// The epoch that the server issued; 0 before the first.
+    pub epoch: u64,
+    /// The incarnation that it was issued under.
+    pub incarnation: Incarnation,
+}
+
+/// What a claim says besides its title.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Claim {
+    /// See [`crate::attachment::AttachOptions`].
+    pub claimant: u64,
+    /// The guest remembers answers of an earlier client.
+    pub resume: bool,
+    /// Acknowledged writes of this client are not flushed.
+    pub unflushed: bool,
+    /// The operator accepts a loss.
+    pub accept_loss: bool,
+}
+
+/// The volume and the attachment that a message names.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Names {
+    /// The volume, as exported.
+    pub volume: String,
+    /// The attachment; empty where none is meant.
+    pub attachment: String,
+}
+
+/// A call's head, decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What it asks for.
+    pub kind: Kind,
+    /// On whose behalf.
+    pub title: Title,
+    /// The channel's index within its attachment.
+    pub channel: u16,
+    /// A write that must be durable when answered.
+    pub durable: bool,
+    /// First byte of a read or write.
+    pub offset_bytes: u64,
+    /// Length of a read or write.
+    pub len_bytes: u32,
+    /// For [`Kind::Claim`].
+    pub claim: Claim,
+    /// For [`Kind::Describe`], [`Kind::Claim`], [`Kind::Open`] and [`Kind::Close`].
+    pub names: Option<Names>,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Outcome {
+    /// Done in full.
+    Done = 0,
+    /// The storage failed.
+    Error = 1,
+    /// The request makes no sense for the volume.
+    Invalid = 2,
+    /// The title's epoch is over: ask again with a claim.
+    EpochOver = 3,
+    /// The volume has another incarnation than the title: claim.
+    IncarnationOver = 4,
+    /// This flow has no open channel (the server forgot, or never knew): open it.
+    NotOpen = 5,
+    /// A claim by a client that a successor has replaced.
+    Superseded = 6,
+    /// A claim after which acknowledged writes would be missing.
+    Lost = 7,
+    /// Refused for the reason in the text (unknown volume, not allowed, in use).
+    Refused = 8,
+}
+
+impl Outcome {
+    fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Self::Done,
+            1 => Self::Error,
+            2 => Self::Invalid,
+            3 => Self::EpochOver,
+            4 => Self::IncarnationOver,
+            5 => Self::NotOpen,
+            6 => Self::Superseded,
+            7 => Self::Lost,
+            8 => Self::Refused,
+            _ => return None,
+        })
+    }
+}
+
+/// A reply's head, decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// How the call ended.
+    pub outcome: Outcome,
+    /// The present epoch, where one was claimed.
+    pub epoch: u64,
+    /// The volume, for descriptions, claims and opened channels.
+    pub volume: Option<VolumeInfo>,
+    /// For people; empty unless refused.
+    pub text: String,
+}
+
+impl Reply {
+    /// A reply that says nothing but its outcome.
+    pub fn plain(outcome: Outcome) -> Self {
+        Self { outcome, epoch: 0, volume: None, text: String::new() }
+    }
+
+    /// A refusal with its reason.
+    pub fn refused(outcome: Outcome, text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::plain(outcome) }
+    }
+}
+
+const DURABLE: u8 = 1;
+const RESUME: u8 = 2;
+const UNFLUSHED: u8 = 4;
+const ACCEPT_LOSS: u8 = 8;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
+#[repr(C)]
+struct RequestHead {
+    kind: u8,
+    flags: u8,
+    channel: U16,
+    len_bytes: U32,
+    offset_bytes: U64,
+    attachment: [u8; 16],
+    epoch: U64,
+    incarnation: [u8; 16],
+    claimant: U64,
+}
+
+/// Bytes of a request's head without names.
+pub const REQUEST_BYTES: usize = size_of::<RequestHead>();
+
+const NAME_FIELD_BYTES: usize = NAME_BYTES_MAX + 1;
+
+/// Bytes of a request's head with names.
+pub const NAMED_BYTES: usize = REQUEST_BYTES + 2 * NAME_FIELD_BYTES;
+
+const READ_ONLY: u8 = 1;
+const VOLATILE: u8 = 2;
+const WRITE_THROUGH: u8 = 4;
+const HAS_VOLUME: u8 = 8;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
+#[repr(C)]
+struct ReplyHead {
+    outcome: u8,
+    flags: u8,
+    text_bytes: U16,
+    block_bytes: U32,
+    epoch: U64,
+    size_bytes: U64,
+    incarnation: [u8; 16],
+}
+
+/// Bytes of a reply's head without text.
+pub const REPLY_BYTES: usize = size_of::<ReplyHead>();
+
+/// The longest text of a reply: what is left of the transport's head.
+pub const TEXT_BYTES_MAX: usize = 128;
+
+/// Room for any head of either direction.
+pub const HEAD_BYTES_MAX: usize = 192;
+
+const _: () = assert!(NAMED_BYTES <= HEAD_BYTES_MAX && REPLY_BYTES + TEXT_BYTES_MAX <= HEAD_BYTES_MAX);
+const _: () = assert!(HEAD_BYTES_MAX <= transport::HEAD_MAX);
+
+/// An encoded head; lives on the stack.
+#[derive(Debug, Clone, Copy)]
+pub struct Head {
+    bytes: [u8; HEAD_BYTES_MAX],
+    len: usize,
+}
+
+impl Head {
+    fn new() -> Self {
+        Self { bytes: [0; HEAD_BYTES_MAX], len: 0 }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// What goes on the wire.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Tells attachments apart in messages: FNV-1a over the two names. Not a secret; the server
+/// compares it with the attachment that the flow was opened for.
+pub fn attachment_id(volume: &str, attachment: &str) -> u128 {
+    let bytes = volume.bytes().chain([0]).chain(attachment.bytes());
+    bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    })
+}
+
+fn name_field(name: &str) -> [u8; NAME_FIELD_BYTES] {
+    let mut field = [0; NAME_FIELD_BYTES];
+    let bytes = name.as_bytes();
+    assert!(bytes.len() <= NAME_BYTES_MAX, "names are checked by the configuration");
+    field[..bytes.len()].copy_from_slice(bytes);
+    field
+}
+
+fn name_from(field: &[u8]) -> Option<String> {
+    let len = field.iter().position(|&byte| byte == 0)?;
+    if field[len..].iter().any(|&byte| byte != 0) {
+        return None;
+    }
+    let name = std::str::from_utf8(&field[..len]).ok()?;
+    (!name.chars().any(char::is_control)).then(|| name.to_owned())
+}
+
+impl Request {
+    /// A request of `kind` with everything else empty.
+    pub fn new(kind: Kind, title: Title, channel: u16) -> Self {
+        Self {
+            kind,
+            title,
+            channel,
+            durable: false,
+            offset_bytes: 0,
+            len_bytes: 0,
+            claim: Claim::default(),
+            names: None,
+        }
+    }
+
+    /// Writes the head.
+    pub fn encode(&self) -> Head {
+        let flag = |on: bool, flag: u8| if on { flag } else { 0 };
+        let head = RequestHead {
+            kind: self.kind as u8,
+            flags: flag(self.durable, DURABLE)
+                | flag(self.claim.resume, RESUME)
+                | flag(self.claim.unflushed, UNFLUSHED)
+                | flag(self.claim.accept_loss, ACCEPT_LOSS),
+            channel: self.channel.into(),
+            len_bytes: self.len_bytes.into(),
+            offset_bytes: self.offset_bytes.into(),
+            attachment: self.title.attachment.to_le_bytes(),
+            epoch: self.title.epoch.into(),
+            incarnation: self.title.incarnation.0,
+            claimant: self.claim.claimant.into(),
+        };
+        let mut out = Head::new();
+        out.push(head.as_bytes());
+        if let Some(names) = &self.names {
+            out.push(&name_field(&names.volume));
+            out.push(&name_field(&names.attachment));
+        }
+        out
+    }
+
+    /// Reads a head that came from a peer; `None` when it is not one.
+    pub fn decode(head: &[u8]) -> Option<Self> {
+        let (fixed, rest) = RequestHead::ref_from_prefix(head).ok()?;
+        let kind = Kind::from_byte(fixed.kind)?;
+        let named = matches!(kind, Kind::Describe | Kind::Claim | Kind::Open | Kind::Close);
+        let names = match rest.len() {
+            0 if !named => None,
+            len if named && len == 2 * NAME_FIELD_BYTES => {
+                let (volume, attachment) = rest.split_at(NAME_FIELD_BYTES);
+                Some(Names { volume: name_from(volume)?, attachment: name_from(attachment)? })
+            }
+            _ => return None,
+        };
+        let known = DURABLE | RESUME | UNFLUSHED | ACCEPT_LOSS;
+        if fixed.flags & !known != 0 || fixed.len_bytes.get() > IO_BYTES_MAX {
+            return None;
+        }
+        Some(Self {
+            kind,
+            title: Title {
+                attachment: u128::from_le_bytes(fixed.attachment),
+                epoch: fixed.epoch.get(),
+                incarnation: Incarnation(fixed.incarnation),
+            },
+            channel: fixed.channel.get(),
+            durable: fixed.flags & DURABLE != 0,
+            offset_bytes: fixed.offset_bytes.get(),
+            len_bytes: fixed.len_bytes.get(),
+            claim: Claim {
+                claimant: fixed.claimant.get(),
+                resume: fixed.flags & RESUME != 0,
+                unflushed: fixed.flags & UNFLUSHED != 0,
+                accept_loss: fixed.flags & ACCEPT_LOSS != 0,
+            },
+            names,
+        })
+    }
+}
+
+impl Reply {
+    /// Writes the head. A text that is too long is cut at a character.
+    pub fn encode(&self) -> Head {
+        let cut = self.text.floor_char_boundary(TEXT_BYTES_MAX);
+        let text = &self.text.as_bytes()[..cut];
+        let mut head = ReplyHead {
+            outcome: self.outcome as u8,
+            flags: 0,
+            text_bytes: u16::try_from(text.len()).expect("cut above").into(),
+            block_bytes: 0.into(),
+            epoch: self.epoch.into(),
+            size_bytes: 0.into(),
+            incarnation: [0; 16],
+        };
+        if let Some(volume) = &self.volume {
+            let write_through = volume.durability == Durability::WriteThrough;
+            head.flags = HAS_VOLUME
+                | if volume.read_only { READ_ONLY } else { 0 }
+                | if volume.volatile { VOLATILE } else { 0 }
+                | if write_through { WRITE_THROUGH } else { 0 };
+            head.block_bytes = volume.block_bytes.into();
+            head.size_bytes = volume.size_bytes.into();
+            head.incarnation = volume.incarnation.0;
+        }
+        let mut out = Head::new();
+        out.push(head.as_bytes());
+        out.push(text);
+        out
+    }
+
+    /// Reads a head that came from a peer; `None` when it is not one.
+    pub fn decode(head: &[u8]) -> Option<Self> {
+        let (fixed, text) = ReplyHead::ref_from_prefix(head).ok()?;
+        let known = HAS_VOLUME | READ_ONLY | VOLATILE | WRITE_THROUGH;
+        if usize::from(fixed.text_bytes.get()) != text.len() || fixed.flags & !known != 0 {
+            return None;
+        }
+        let volume = if fixed.flags & HAS_VOLUME == 0 { None } else { Some(volume_of(fixed)?) };
+        Some(Self {
+            outcome: Outcome::from_byte(fixed.outcome)?,
+            epoch: fixed.epoch.get(),
+            volume,
+            text: std::str::from_utf8(text).ok()?.to_owned(),
+        })
+    }
+}
+
+fn volume_of(head: &ReplyHead) -> Option<VolumeInfo> {
+    let size_bytes = head.size_bytes.get();
+    let block_bytes = head.block_bytes.get();
+    let sound = matches!(block_bytes, 512 | 4096) && size_bytes % u64::from(block_bytes) == 0;
+    sound.then(|| VolumeInfo {
+        size_bytes,
+        block_bytes,
+        read_only: head.flags & READ_ONLY != 0,
+        durability: if head.flags & WRITE_THROUGH != 0 {
+            Durability::WriteThrough
+        } else {
+            Durability::Flush
+        },
+        volatile: head.flags & VOLATILE != 0,
+        incarnation: Incarnation(head.incarnation),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn title() -> Title {
+        Title { attachment: attachment_id("v", "a"), epoch: 3, incarnation: Incarnation([5; 16]) }
+    }
+
+    fn volume() -> VolumeInfo {
+        VolumeInfo {
+            size_bytes: 1 << 30,
+            block_bytes: 4096,
+            read_only: true,
+            durability: Durability::WriteThrough,
+            volatile: false,
+            incarnation: Incarnation([9; 16]),
+        }
+    }
+
+    #[test]
+    fn requests_come_back() {
+        let names = Names { volume: "v".repeat(63), attachment: "ä".repeat(31) };
+        let claim = Claim { claimant: 77, resume: true, unflushed: true, accept_loss: false };
+        let named = Request { claim, names: Some(names), ..Request::new(Kind::Claim, title(), 2) };
+        let write = Request {
+            durable: true,
+            offset_bytes: 1 << 40,
+            len_bytes: IO_BYTES_MAX,
+            ..Request::new(Kind::Write, title(), 1)
+        };
+        for request in [named, write] {
+            assert_eq!(Request::decode(request.encode().as_bytes()), Some(request));
+        }
+    }
+
+    #[test]
+    fn replies_come_back() {
+        let full = Reply { epoch: 8, volume: Some(volume()), ..Reply::plain(Outcome::Done) };
+        let refusal = Reply::refused(Outcome::Refused, "volume \"x\" does not exist");
+        for reply in [full, refusal] {
+            assert_eq!(Reply::decode(reply.encode().as_bytes()), Some(reply));
+        }
+        let long = Reply::refused(Outcome::Lost, "ß".repeat(200));
+        let cut = Reply::decode(long.encode().as_bytes()).expect("still a reply");
+        assert_eq!(cut.text, "ß".repeat(64));
+    }
+
+    #[test]
+    fn what_is_not_a_head_is_none() {
+        let head = Request::new(Kind::Read, title(), 0).encode();
+        let sound = head.as_bytes();
+        assert!(Request::decode(&sound[..sound.len() - 1]).is_none(), "short");
+        assert!(Request::decode(&[sound, &[0]].concat()).is_none(), "long");
+        assert!(Request::decode(&[&[99], &sound[1..]].concat()).is_none(), "unknown kind");
+        assert!(Request::decode(&[&sound[..1], &[255], &sound[2..]].concat()).is_none(), "flags");
+        let huge = Request { len_bytes: IO_BYTES_MAX + 1, ..Request::new(Kind::Read, title(), 0) };
+        assert!(Request::decode(huge.encode().as_bytes()).is_none(), "huge");
+        let odd = VolumeInfo { block_bytes: 4096, size_bytes: 4097, ..volume() };
+        let odd = Reply { volume: Some(odd), ..Reply::plain(Outcome::Done) };
+        assert!(Reply::decode(odd.encode().as_bytes()).is_none(), "odd size");
+    }
+
+    #[test]
+    fn ids_tell_names_apart() {
+        assert_ne!(attachment_id("ab", "c"), attachment_id("a", "bc"));
+    }
+}
