@@ -17,15 +17,15 @@ use reader::Reader;
 pub use reader::{ConfigError, Lines, Problem};
 use sidecore::Idle;
 
-/// The longest name of a node, volume, disk or attachment: what a handshake and an attachment's
-/// record have room for.
-pub const NAME_BYTES_MAX: usize = 64;
+/// The longest name of a node, volume, disk or attachment: what the head of a block message has
+/// room for.
+pub const NAME_BYTES_MAX: usize = block::attachment::NAME_BYTES_MAX;
 
 /// The longest path of a Unix socket: `sockaddr_un` has 108 bytes, one of which ends the path.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// The most sidecores of a node: a session's index must name one in a byte on every host known.
-pub const SIDECORES_MAX: usize = 64;
+/// The most sidecores of a node: an attachment has one channel on each.
+pub const SIDECORES_MAX: usize = block::attachment::CHANNELS_MAX;
 
 /// The most queues of a disk; more than a guest has use for.
 pub const QUEUES_MAX: u16 = 64;
@@ -112,8 +112,6 @@ pub struct VolumeConfig {
     pub allow: Vec<String>,
     /// Refuse writes.
     pub read_only: bool,
-    /// The smallest unit of a request, if not the backing's own.
-    pub block_bytes: Option<u32>,
     /// Several attachments at once may use it; the guests have to agree among themselves.
     pub shared: bool,
     /// Where its keys are.
@@ -127,12 +125,11 @@ pub enum Backend {
     File {
         /// Its absolute path, inside one of the volumes' directories.
         path: PathBuf,
-        /// How much of it is used; all of it if not said.
+        /// How much of it is used, and the size of a sparse file that is made where there is none.
+        /// All of a file that is there, if not said.
         size_bytes: Option<u64>,
         /// Past the page cache.
         direct: bool,
-        /// Make a sparse file of that size where there is none.
-        create: bool,
     },
     /// This process's memory; gone with it.
     Memory {

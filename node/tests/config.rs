@@ -25,7 +25,7 @@ fn the_iohost_example_loads() {
     assert_eq!(volume.name, "alice-root");
     let path = "/var/lib/vrio/alice.img".into();
     let size_bytes = Some(20 << 30);
-    assert_eq!(volume.backend, Backend::File { path, size_bytes, direct: true, create: false });
+    assert_eq!(volume.backend, Backend::File { path, size_bytes, direct: true });
     assert!(!volume.write_through);
     let limit =
         StageConfig::Limit { iops: Some(50000), bytes_per_second: None, burst_ns: 1_000_000_000 };
@@ -54,7 +54,27 @@ fn the_vmhost_example_loads() {
 /// The errors of a text, as the operator sees them.
 fn check(text: &str, expect: &Expect) {
     let error = Config::parse(Path::new("a.toml"), text).expect_err("this has to be refused");
-    expect.assert_eq(&error.to_string());
+    expect.assert_eq(&wrapped(&error.to_string()));
+}
+
+/// Long lines continue below, indented, so that they can be read here.
+fn wrapped(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let mut column = 0;
+        for word in line.split(' ') {
+            if column + word.len() > 76 {
+                out.push_str("\n   ");
+                column = 3;
+            }
+            let space = if column == 0 { "" } else { " " };
+            out.push_str(space);
+            out.push_str(word);
+            column += space.len() + word.len();
+        }
+        out.push('\n');
+    }
+    out
 }
 
 #[test]
@@ -72,11 +92,17 @@ backend = { file = "a.img", sise = "1GiB" }
 durability = "flsh"
 "#,
         &expect![[r#"
-            a.toml:2: "name": "io 1" is no name: only letters, digits, '-', '_' and '.', a letter or digit first
-            a.toml:3: unknown key "lisen"; did you mean "listen"? (known: name, listen, trust, control, sidecores, directories, volume, peer, disk, link)
-            a.toml:9: volume "a": unknown key "sise"; did you mean "size"? (known: file, memory, null, size, direct, create)
-            a.toml:9: volume "a": "file": no directory for volumes is named; write [directories] volumes = ".."
-            a.toml:10: volume "a": "durability": unknown word "flsh"; did you mean "flush"? (known: flush, write-through)"#]],
+            a.toml:2: "name": "io 1" is no name: only letters, digits, '-', '_' and '.',
+                a letter or digit first
+            a.toml:3: unknown key "lisen"; did you mean "listen"? (known: name, listen,
+                trust, control, sidecores, directories, volume, peer, disk, link)
+            a.toml:9: volume "a": unknown key "sise"; did you mean "size"? (known: file,
+                memory, null, size, direct)
+            a.toml:9: volume "a": "file": no directory for volumes is named; write
+                [directories] volumes = ".."
+            a.toml:10: volume "a": "durability": unknown word "flsh"; did you mean
+                "flush"? (known: flush, write-through)
+        "#]],
     );
 }
 
@@ -86,7 +112,8 @@ fn a_duplicate_key_is_refused() {
         "name = \"io1\"\nname = \"io2\"\n[sidecores]\nidle = \"spin\"\nidle = \"sleep\"\n",
         &expect![[r#"
             a.toml:2: the key "name" is given twice; keep one of the two
-            a.toml:5: the key "idle" is given twice; keep one of the two"#]],
+            a.toml:5: the key "idle" is given twice; keep one of the two
+        "#]],
     );
 }
 
@@ -94,7 +121,9 @@ fn a_duplicate_key_is_refused() {
 fn a_duplicate_section_is_refused() {
     check(
         "name = \"io1\"\n[sidecores]\n[sidecores]\n",
-        &expect![[r#"a.toml:3: the key "sidecores" is given twice; keep one of the two"#]],
+        &expect![[r#"
+            a.toml:3: the key "sidecores" is given twice; keep one of the two
+        "#]],
     );
 }
 
@@ -102,13 +131,16 @@ fn a_duplicate_section_is_refused() {
 fn what_is_not_toml_is_refused() {
     check(
         "name = io1\n",
-        &expect![[
-            r#"a.toml:1: this is not TOML: invalid float, expected `inf` (a text stands in "quotes")"#
-        ]],
+        &expect![[r#"
+            a.toml:1: this is not TOML: invalid float, expected `inf` (a text stands in
+                "quotes")
+        "#]],
     );
     check(
         "name = \"io1\n",
-        &expect![[r#"a.toml:1: this is not TOML: invalid basic string, expected `"`"#]],
+        &expect![[r#"
+            a.toml:1: this is not TOML: invalid basic string, expected `"`
+        "#]],
     );
 }
 
@@ -116,7 +148,9 @@ fn what_is_not_toml_is_refused() {
 fn an_empty_file_lacks_a_name() {
     check(
         "",
-        &expect![[r#"a.toml:1: the key "name" is missing; write for instance name = "io1""#]],
+        &expect![[r#"
+            a.toml:1: the key "name" is missing; write for instance name = "io1"
+        "#]],
     );
 }
 
@@ -137,12 +171,16 @@ chain = "meter"
 "#,
         &expect![[r#"
             a.toml:3: "listen": this is a whole number, but a text in quotes is wanted
-            a.toml:4: [sidecores]: "sidecores": this is a whole number, but a table, { .. }, is wanted
-            a.toml:6: [directories]: "volumes": this is a whole number, but a text in quotes is wanted
-            a.toml:8: volume 1: "name": this is true or false, but a text in quotes is wanted
+            a.toml:4: [sidecores]: "sidecores": this is a whole number, but a table, { ..
+                }, is wanted
+            a.toml:6: [directories]: "volumes": this is a whole number, but a text in
+                quotes is wanted
+            a.toml:8: volume 1: "name": this is true or false, but a text in quotes is
+                wanted
             a.toml:9: volume 1: "backend": this is a text, but a table, { .. }, is wanted
             a.toml:10: volume 1: "chain": this is a text, but a list, [ .. ], is wanted
-            a.toml:11: volume 1: "allow": this is a table, but a list, [ .. ], is wanted"#]],
+            a.toml:11: volume 1: "allow": this is a table, but a list, [ .. ], is wanted
+        "#]],
     );
 }
 
@@ -150,21 +188,28 @@ chain = "meter"
 fn listening_to_the_world_needs_trust() {
     check(
         "name = \"io1\"\nlisten = \"10.0.0.9:4870\"\n",
-        &expect![[
-            r#"a.toml:2: "listen": 10.0.0.9:4870 is not a loopback address, and sessions are neither encrypted nor authenticated yet: whoever reaches it can read and write the volumes. If you trust everything that reaches it, write trust = "network"; else listen on 127.0.0.1:4870"#
-        ]],
+        &expect![[r#"
+            a.toml:2: "listen": 10.0.0.9:4870 is not a loopback address, and sessions are
+                neither encrypted nor authenticated yet: whoever reaches it can read and
+                write the volumes. If you trust everything that reaches it, write trust =
+                "network"; else listen on 127.0.0.1:4870
+        "#]],
     );
     check(
         "name = \"io1\"\nlisten = \"[::]:4870\"\ntrust = \"network\"\n",
-        &expect![[
-            r#"a.toml:2: "listen": [::]:4870 is every address at once, and peers answer to one; name the address that they reach"#
-        ]],
+        &expect![[r#"
+            a.toml:2: "listen": [::]:4870 is every address at once, and peers answer to
+                one; name the address that they reach
+        "#]],
     );
     check(
         "name = \"io1\"\nlisten = \"10.0.0.9\"\ntrust = \"netwrok\"\n",
         &expect![[r#"
-        a.toml:2: "listen": "10.0.0.9" is not an address with a port; write for instance "10.0.0.9:4870" or "[fd00::9]:4870" (names are not looked up)
-        a.toml:3: "trust": unknown word "netwrok"; did you mean "network"? (known: network)"#]],
+            a.toml:2: "listen": "10.0.0.9" is not an address with a port; write for
+                instance "10.0.0.9:4870" or "[fd00::9]:4870" (names are not looked up)
+            a.toml:3: "trust": unknown word "netwrok"; did you mean "network"? (known:
+                network)
+        "#]],
     );
     for listen in ["127.0.0.1:4870", "127.3.0.1:1", "[::1]:4870"] {
         let text = format!("name = \"io1\"\nlisten = \"{listen}\"\n");
@@ -197,35 +242,56 @@ name = "direct"
 backend = { memory = "1GiB", direct = true }
 [[volume]]
 name = "new"
-backend = { file = "new.img", create = true }
+backend = { file = "new.img", size = "1000B" }
 [[volume]]
 name = "device"
 backend = { file = "/dev/nvme0n1", direct = true }
-block-size = 1024
+read-only = 1
 chain = ["metre", "limit", { limit = {} }, { limit = { iops = 0 } }]
 allow = ["io1", "v m"]
 [[volume]]
 name = "device"
 backend = { null = "1TiB" }
+read-only = true
 shared = "yes"
 "#,
         &expect![[r#"
-            a.toml:3: "listen": port 0 is another port at each start, and the nodes that use the volumes could not find it again; write a port, such as 4870
-            a.toml:8: volume "up": "file": "../etc/shadow" is no name of a file inside "/var/lib/vrio"
-            a.toml:11: volume "out": "file": "/etc/shadow" is outside the directories that "volumes" names (/var/lib/vrio, /dev); put it there, or add its directory: volumes = ["..", "/etc"]
-            a.toml:14: volume "both": "backend": name exactly one of file = "..", memory = "1GiB", null = "1GiB"
-            a.toml:17: volume "unit": "memory": "1G" is not a size ("G" is no unit; the units are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB); write for instance "20GiB", "512MiB" or "10GB"
-            a.toml:20: volume "direct": "direct": this belongs to a file; "memory" itself gives the size
-            a.toml:23: volume "new": a file that is to be made needs a "size" as well, for instance "20GiB"
-            a.toml:27: volume "device": "block-size": a block is 512 or 4096 bytes, not 1024
-            a.toml:28: volume "device": "chain", entry 1: unknown stage "metre"; did you mean "meter"? (known: meter, limit)
-            a.toml:28: volume "device": "chain", entry 2: a limit says how much: { limit = { iops = 50000 } }
-            a.toml:28: volume "device": "limit": a limit needs "iops", "bytes-per-second" or both
-            a.toml:28: volume "device": "iops": 0 is out of range; from 1 to 1000000000 is allowed
-            a.toml:29: volume "device": "allow", entry 2: "v m" is no name: only letters, digits, '-', '_' and '.', a letter or digit first
-            a.toml:29: volume "device": "allow": this node's own disks always may; name other nodes here
+            a.toml:3: "listen": port 0 is another port at each start, and the nodes that
+                use the volumes could not find it again; write a port, such as 4870
+            a.toml:8: volume "up": "file": "../etc/shadow" is no name of a file inside
+                "/var/lib/vrio"
+            a.toml:11: volume "out": "file": "/etc/shadow" is outside the directories
+                that "volumes" names (/var/lib/vrio, /dev); put it there, or add its
+                directory: volumes = ["..", "/etc"]
+            a.toml:14: volume "both": "backend": name exactly one of file = "..", memory
+                = "1GiB", null = "1GiB"
+            a.toml:17: volume "unit": "memory": "1G" is not a size ("G" is no unit; the
+                units are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB); write for instance
+                "20GiB", "512MiB" or "10GB"
+            a.toml:20: volume "direct": "direct": this belongs to a file; "memory" itself
+                gives the size
+            a.toml:23: volume "new": "size": 1000 bytes are no whole number of sectors
+                (512 bytes)
+            a.toml:27: volume "device": "read-only": this is a whole number, but true or
+                false is wanted
+            a.toml:28: volume "device": "chain", entry 1: unknown stage "metre"; did you
+                mean "meter"? (known: meter, limit)
+            a.toml:28: volume "device": "chain", entry 2: a limit says how much: { limit
+                = { iops = 50000 } }
+            a.toml:28: volume "device": "limit": a limit needs "iops", "bytes-per-second"
+                or both
+            a.toml:28: volume "device": "iops": 0 is out of range; from 1 to 1000000000
+                is allowed
+            a.toml:29: volume "device": "allow", entry 2: "v m" is no name: only letters,
+                digits, '-', '_' and '.', a letter or digit first
+            a.toml:29: volume "device": "allow": this node's own disks always may; name
+                other nodes here
             a.toml:31: volume "device": "name": the volume of line 25 has the same name
-            a.toml:33: volume "device": "shared": this is a text, but true or false is wanted"#]],
+            a.toml:33: volume "device": "read-only": a null volume is for measuring, and
+                takes writes
+            a.toml:34: volume "device": "shared": this is a text, but true or false is
+                wanted
+        "#]],
     );
 }
 
@@ -233,9 +299,10 @@ shared = "yes"
 fn volumes_need_a_directory() {
     check(
         "name = \"a\"\n[[volume]]\nname = \"v\"\nbackend = { file = \"v.img\" }\n",
-        &expect![[
-            r#"a.toml:4: volume "v": "file": no directory for volumes is named; write [directories] volumes = "..""#
-        ]],
+        &expect![[r#"
+            a.toml:4: volume "v": "file": no directory for volumes is named; write
+                [directories] volumes = ".."
+        "#]],
     );
 }
 
@@ -282,21 +349,38 @@ role = "server"
 volume = "vm1/g"
 "#,
         &expect![[r#"
-            a.toml: the key "listen" is missing (peers answer to an address); write for instance listen = "10.0.0.9:4870"
-            a.toml:7: peer "io1": "address": "io1:4870" is not an address with a port; write for instance "10.0.0.9:4870" or "[fd00::9]:4870" (names are not looked up)
-            a.toml:9: peer "vm1": "name": this is the node's own name; a volume of this node is written without a peer
-            a.toml:14: disk "a.sock": "queues": 0 is out of range; from 1 to 64 is allowed
+            a.toml: the key "listen" is missing (peers answer to an address); write for
+                instance listen = "10.0.0.9:4870"
+            a.toml:7: peer "io1": "address": "io1:4870" is not an address with a port;
+                write for instance "10.0.0.9:4870" or "[fd00::9]:4870" (names are not
+                looked up)
+            a.toml:9: peer "vm1": "name": this is the node's own name; a volume of this
+                node is written without a peer
+            a.toml:14: disk "a.sock": "queues": 0 is out of range; from 1 to 64 is
+                allowed
             a.toml:15: disk "a": "name": the disk of line 11 has the same name
-            a.toml:16: disk "/run/vrio/a.sock": "socket": the disk of line 12 has the same socket
-            a.toml:18: disk "a.sock": "wait": a disk waits "forever"; to give up after a while write { error-after = "30s" }
-            a.toml:20: disk "../c.sock": "socket": "../c.sock" is not inside the sockets' directory "/run/vrio"
-            a.toml:21: disk "../c.sock": "volume": "vm1/c/d" names no volume ("c/d" is no name: only letters, digits, '-', '_' and '.', a letter or digit first); write "volume" for one of this node, "peer/volume" for another's
-            a.toml:23: disk "d d.sock": "d d" is no name: only letters, digits, '-', '_' and '.', a letter or digit first; give the disk a name = ".." of its own
-            a.toml:25: disk "d d.sock": "error-after": "soon" is not a duration (it does not start with a number); write for instance "500ms", "30s" or "5min"
-            a.toml:26: disk "d d.sock": "serial": "123456789012345678901" is no serial number: at most 20 printable ASCII characters, no blanks
-            a.toml:33: disk "f": "attachment": disk "e" is the same attachment "e" of volume vm1/e, and each would take it from the other; give them different names
+            a.toml:16: disk "/run/vrio/a.sock": "socket": the disk of line 12 has the
+                same socket
+            a.toml:18: disk "a.sock": "wait": a disk waits "forever"; to give up after a
+                while write { error-after = "30s" }
+            a.toml:20: disk "../c.sock": "socket": "../c.sock" is not inside the sockets'
+                directory "/run/vrio"
+            a.toml:21: disk "../c.sock": "volume": "vm1/c/d" names no volume ("c/d" is no
+                name: only letters, digits, '-', '_' and '.', a letter or digit first);
+                write "volume" for one of this node, "peer/volume" for another's
+            a.toml:23: disk "d d.sock": "d d" is no name: only letters, digits, '-', '_'
+                and '.', a letter or digit first; give the disk a name = ".." of its own
+            a.toml:25: disk "d d.sock": "error-after": "soon" is not a duration (it does
+                not start with a number); write for instance "500ms", "30s" or "5min"
+            a.toml:26: disk "d d.sock": "serial": "123456789012345678901" is no serial
+                number: at most 20 printable ASCII characters, no blanks
+            a.toml:33: disk "f": "attachment": disk "e" is the same attachment "e" of
+                volume vm1/e, and each would take it from the other; give them different
+                names
             a.toml:36: disk "f": "role": unknown word "server"; known are listen, connect
-            a.toml:37: disk 7: the key "socket" is missing; write for instance socket = "alice.sock""#]],
+            a.toml:37: disk 7: the key "socket" is missing; write for instance socket =
+                "alice.sock"
+        "#]],
     );
 }
 
@@ -319,8 +403,11 @@ socket = "b.sock"
 volume = "b"
 "#,
         &expect![[r#"
-            a.toml:11: disk "a": "volume": no [[peer]] is called "io9" (there is none); add [[peer]] name = "io9", address = ".."
-            a.toml:14: disk "b": "volume": this node has no volume "b" (there are a); add a [[volume]] of that name, or write "peer/b" for another node's"#]],
+            a.toml:11: disk "a": "volume": no [[peer]] is called "io9" (there is none);
+                add [[peer]] name = "io9", address = ".."
+            a.toml:14: disk "b": "volume": this node has no volume "b" (there are a); add
+                a [[volume]] of that name, or write "peer/b" for another node's
+        "#]],
     );
 }
 
@@ -344,8 +431,10 @@ fn link_faults_are_shares() {
     check(
         "name = \"a\"\n[link]\nfault = { loss = 2, reordr = 0.1 }\n",
         &expect![[r#"
-        a.toml:3: [link]: unknown key "reordr"; did you mean "reorder"? (known: loss, duplicate, reorder, corrupt, seed)
-        a.toml:3: [link]: "loss": a share is a number from 0 to 1, for instance 0.01"#]],
+            a.toml:3: [link]: unknown key "reordr"; did you mean "reorder"? (known: loss,
+                duplicate, reorder, corrupt, seed)
+            a.toml:3: [link]: "loss": a share is a number from 0 to 1, for instance 0.01
+        "#]],
     );
     let text = "name = \"a\"\n[link]\nfault = { loss = 0.25, seed = 7 }\n";
     let fault = Config::parse(Path::new("a.toml"), text).unwrap().link.fault.unwrap();

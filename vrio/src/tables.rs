@@ -23,9 +23,12 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
     section(&mut text, "disks", disks(&status.disks));
     for disk in status.disks.iter().filter(|disk| !disk.detail.is_empty()) {
         let mark = if disk.state == DiskState::Failed { "!" } else { " " };
-        writeln!(text, " {mark} disk {}: {}", disk.name, disk.detail).expect("to a string");
+        writeln!(text, " {mark} {}: {}", disk.name, disk.detail).expect("to a string");
     }
     section(&mut text, "volumes", volumes(&status.volumes));
+    for volume in &status.volumes {
+        writeln!(text, "   {}: {}", volume.name, volume_detail(volume)).expect("to a string");
+    }
     section(&mut text, "sessions", sessions(&status.sessions));
     section(&mut text, "sidecores", sidecores(&status.sidecores));
     if all {
@@ -53,16 +56,15 @@ fn table(header: &[&str], numbers: usize) -> Table {
 
 fn disks(disks: &[DiskStatus]) -> Table {
     let header = [
-        "name", "state", "volume", "socket", "size", "queues", "epoch", "reads", "read", "writes",
-        "written", "flushes", "errors", "now",
+        "name", "state", "volume", "size", "queues", "epoch", "reads", "writes", "flushes",
+        "errors", "open",
     ];
-    let mut table = table(&header, 4);
+    let mut table = table(&header, 3);
     for disk in disks {
         let mut row = vec![
             disk.name.clone(),
             disk.state.to_string(),
             disk.volume.clone(),
-            disk.socket.clone(),
             disk.size_bytes.map_or_else(|| "?".to_owned(), show_size),
             disk.queues.to_string(),
             disk.epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string()),
@@ -76,36 +78,23 @@ fn disks(disks: &[DiskStatus]) -> Table {
 fn volumes(volumes: &[VolumeStatus]) -> Table {
     let header = [
         "name",
-        "backend",
         "durability",
-        "chain",
         "allow",
         "in use by",
         "size",
         "block",
         "reads",
-        "read",
         "writes",
-        "written",
         "flushes",
         "errors",
         "now",
     ];
-    let mut table = table(&header, 6);
+    let mut table = table(&header, 4);
     for volume in volumes {
-        let flags = [("read-only", volume.read_only), ("shared", volume.shared)];
-        let flags = flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| name);
-        let durability = std::iter::once(volume.durability.as_str()).chain(flags);
-        let users: Vec<_> = volume
-            .attachments
-            .iter()
-            .map(|user| format!("{} ({})", user.name, user.epoch))
-            .collect();
+        let users = volume.attachments.iter().map(|user| user.name.clone()).collect::<Vec<_>>();
         let mut row = vec![
             volume.name.clone(),
-            volume.backend.clone(),
-            durability.collect::<Vec<_>>().join(", "),
-            words(&volume.chain),
+            volume.durability.clone(),
             words(&volume.allow),
             words(&users),
             show_size(volume.size_bytes),
@@ -117,14 +106,27 @@ fn volumes(volumes: &[VolumeStatus]) -> Table {
     table
 }
 
+/// What is said of a volume below the table.
+fn volume_detail(volume: &VolumeStatus) -> String {
+    let flags = [("read-only", volume.read_only), ("shared", volume.shared)];
+    let flags = flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| name.to_owned());
+    let parts: Vec<_> = [volume.backend.clone()]
+        .into_iter()
+        .chain(flags)
+        .chain((!volume.chain.is_empty()).then(|| format!("chain {}", volume.chain.join(" > "))))
+        .collect();
+    parts.join(", ")
+}
+
 /// The columns that disks and volumes share.
-fn traffic(counters: &Counters) -> [String; 7] {
-    let size = |name| counters.get(name).map_or_else(String::new, |bytes| show_size(*bytes));
+fn traffic(counters: &Counters) -> [String; 5] {
+    let both = |count, bytes| match counters.get(bytes) {
+        Some(bytes) if *bytes > 0 => format!("{} / {}", number(counters, count), show_size(*bytes)),
+        _ => number(counters, count),
+    };
     [
-        number(counters, "reads"),
-        size("read_bytes"),
-        number(counters, "writes"),
-        size("written_bytes"),
+        both("reads", "read_bytes"),
+        both("writes", "written_bytes"),
         number(counters, "flushes"),
         number(counters, "errors"),
         number(counters, "requests_now"),
@@ -296,27 +298,30 @@ mod tests {
 
     #[test]
     fn a_status_is_readable() {
+        // Columns are two blanks apart; here one is enough to compare them.
+        let text = show(&status(), false).replace("  ", " ");
         expect![[r#"
             node vm1, vrio 0.1.0, pid 42, up 3h 2min, listens on 10.0.0.1:4870 (trust: network)
 
             DISKS
-             name   state    volume          socket                size  queues  epoch  reads   read  writes  written  flushes  errors  now
-             alice  waiting  io1/alice-root  /run/vrio/alice.sock     ?       4      -
-             bob    running  scratch         /run/vrio/bob.sock    1GiB       1      3     12  48KiB       7                         0
-               disk alice: waits for io1 at 10.0.0.9:4870 to answer
+             name  state  volume     size queues epoch    reads writes flushes errors open
+             alice waiting io1/alice-root   ?    4   -
+             bob  running scratch     1GiB    1   3 12 / 48KiB    7        0
+              alice: waits for io1 at 10.0.0.9:4870 to answer
 
             VOLUMES
-             name     backend  durability        chain  allow  in use by  size  block  reads   read  writes  written  flushes  errors  now
-             scratch  memory   flush, read-only  meter  -      bob (3)    1GiB    512     12  48KiB       7                         0
+             name   durability allow in use by size block    reads writes flushes errors now
+             scratch flush    -   bob    1GiB  512 12 / 48KiB    7        0
+              scratch: memory, read-only, chain meter
 
             SESSIONS
-             peer  address        state       core  index   rtt  now  sent  received  resent  dropped
-             io1   10.0.0.9:4870  connecting     0      0  45us
+             peer address    state    core index  rtt now sent received resent dropped
+             io1  10.0.0.9:4870 connecting   0   0 45us
 
             SIDECORES
-             index  core  idle      address         busy  awake  asleep  rounds  sleeps
-             0      1     adaptive  10.0.0.1:4870  25.0%  25.0%   50.0%
-        "#]].assert_eq(&show(&status(), false));
+             index core idle   address     busy awake asleep rounds sleeps
+             0   1   adaptive 10.0.0.1:4870 25.0% 25.0%  50.0%
+        "#]].assert_eq(&text);
     }
 
     #[test]

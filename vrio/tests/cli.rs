@@ -4,8 +4,6 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use expect_test::expect;
-
 fn vrio(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_vrio")).args(args).output().expect("the binary was built")
 }
@@ -91,18 +89,16 @@ fn a_wrong_configuration_is_exit_code_2() {
     let output = vrio(&["node", "--config", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
     let error = text(&output.stderr).replace(home.path().to_str().unwrap(), "HOME");
-    expect![[r#"
-        vrio: HOME/a.toml:2: unknown key "lisen"; did you mean "listen"? (known: name, listen, trust, control, sidecores, directories, volume, peer, disk, link)
-    "#]].assert_eq(&error);
+    let start = "vrio: HOME/a.toml:2: unknown key \"lisen\"; did you mean \"listen\"?";
+    assert!(error.starts_with(start), "{error}");
 }
 
 #[test]
 fn no_node_is_exit_code_3() {
     let output = vrio(&["status", "--socket", "/nonexistent/control"]);
     assert_eq!(output.status.code(), Some(3));
-    expect![[r#"
-        vrio: no node answers at "/nonexistent/control"; is it running, and may you open its socket?: No such file or directory (os error 2)
-    "#]].assert_eq(&text(&output.stderr));
+    let start = "vrio: no node answers at \"/nonexistent/control\"; is it running";
+    assert!(text(&output.stderr).starts_with(start), "{}", text(&output.stderr));
 }
 
 #[test]

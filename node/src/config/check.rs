@@ -128,8 +128,8 @@ fn disk_volume(reader: &Reader<'_>, config: &Config, disk: &DiskConfig) {
         None if config.volumes.iter().all(|volume| volume.name != disk.volume.volume) => {
             let volumes = known(config.volumes.iter().map(|v| v.name.as_str()).collect());
             let text = format!(
-                "\"volume\": this node has no volume {name:?} ({volumes}); add a [[volume]] of that \
-                 name, or write \"peer/{name}\" for another node's",
+                "\"volume\": this node has no volume {name:?} ({volumes}); add a [[volume]] of \
+                 that name, or write \"peer/{name}\" for another node's",
                 name = disk.volume.volume
             );
             reader.note(line, &object, text);

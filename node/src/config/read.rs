@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 
-use block::STAGES_MAX;
+use block::{SECTOR_BYTES, STAGES_MAX};
 use sidecore::Idle;
 use toml::Spanned;
 use toml::de::DeTable;
@@ -162,13 +162,17 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
     let allow = table.get("allow").and_then(|value| value.array()).unwrap_or_default();
     let allow = allow.iter().filter_map(self::name).collect();
     let flag = |key| table.get(key).and_then(|value| value.bool()).unwrap_or(false);
+    let read_only = flag("read-only");
+    if read_only && matches!(backend, Some(Backend::Null { .. })) {
+        let text = "\"read-only\": a null volume is for measuring, and takes writes";
+        table.fail("read-only", text.to_owned());
+    }
     Some(VolumeConfig {
         backend: backend?,
         write_through: through.unwrap_or(false),
         chain,
         allow,
-        read_only: flag("read-only"),
-        block_bytes: table.get("block-size").and_then(|value| block_bytes(&value)),
+        read_only,
         shared: flag("shared"),
         lines: table.lines.clone(),
         name: name?,
@@ -177,34 +181,42 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
 
 fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<Backend> {
     let kinds = ["file", "memory", "null"];
-    let table = value.table(&["file", "memory", "null", "size", "direct", "create"])?;
+    let table = value.table(&["file", "memory", "null", "size", "direct"])?;
     let given: Vec<_> = kinds.into_iter().filter(|kind| table.get(kind).is_some()).collect();
     let [kind] = given[..] else {
         value.fail("name exactly one of file = \"..\", memory = \"1GiB\", null = \"1GiB\"".into());
         return None;
     };
     if kind != "file" {
-        for key in ["size", "direct", "create"] {
+        for key in ["size", "direct"] {
             if let Some(value) = table.get(key) {
                 value.fail(format!("this belongs to a file; {kind:?} itself gives the size"));
             }
         }
-        let size_bytes = table.get(kind)?.size_bytes()?;
+        let size_bytes = size_of_volume(&table.get(kind)?)?;
         return Some(match kind {
             "memory" => Backend::Memory { size_bytes },
             _ => Backend::Null { size_bytes },
         });
     }
     let flag = |key| table.get(key).and_then(|value| value.bool()).unwrap_or(false);
-    let create = flag("create");
-    let size_bytes = table.get("size").and_then(|value| value.size_bytes());
-    if create && table.get("size").is_none() {
-        let text = "a file that is to be made needs a \"size\" as well, for instance \"20GiB\"";
-        table.fail("create", text.to_owned());
-    }
+    let size_bytes = match table.get("size") {
+        Some(size) => Some(size_of_volume(&size)?),
+        None => None,
+    };
     let direct = flag("direct");
     let path = file_path(&table.get("file")?, directories)?;
-    Some(Backend::File { path, size_bytes, direct, create })
+    Some(Backend::File { path, size_bytes, direct })
+}
+
+/// A size in whole sectors, and not none.
+fn size_of_volume(value: &Value<'_, '_>) -> Option<u64> {
+    let bytes = value.size_bytes()?;
+    if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
+        value.fail(format!("{bytes} bytes are no whole number of sectors ({SECTOR_BYTES} bytes)"));
+        return None;
+    }
+    Some(bytes)
 }
 
 /// The absolute path of a volume's file, inside one of the volumes' directories.
@@ -240,15 +252,6 @@ fn file_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf
 
 fn has_parent(path: &Path) -> bool {
     path.components().any(|part| matches!(part, Component::ParentDir))
-}
-
-fn block_bytes(value: &Value<'_, '_>) -> Option<u32> {
-    let bytes = if value.is_str() { value.size_bytes()? } else { value.integer(512..=4096)? };
-    if !matches!(bytes, 512 | 4096) {
-        value.fail(format!("a block is 512 or 4096 bytes, not {bytes}"));
-        return None;
-    }
-    Some(bytes as u32)
 }
 
 fn chain(value: &Value<'_, '_>) -> Option<Vec<StageConfig>> {
