@@ -1,1 +1,3 @@
 //! Workloads, the checker of the data promise, event counts and the demo.
+
+pub mod guest;

@@ -1,0 +1,263 @@
+//! Real guests: a Debian kernel and our small image under QEMU, with vhost-user disks, run by a
+//! test or by the demo.
+//!
+//! A guest runs one script and speaks to the host through lines on its serial console that begin
+//! with `@vrio: `. Everything else there is kept for the error text. Waiting is always bounded, and
+//! generously: an emulated guest on a busy machine takes ten times as long as usual.
+
+pub mod accelerator;
+pub mod archive;
+pub mod builder;
+pub mod console;
+pub mod image;
+
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, ChildStdin};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub use accelerator::Accelerator;
+pub use builder::{Builder, VhostDisk};
+pub use image::Image;
+
+use console::Console;
+
+/// How long a boot may take: 2 s on an idle machine, 30 s were seen on a busy one.
+pub const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
+/// How often the console is looked at while waiting.
+const POLL_PERIOD: Duration = Duration::from_millis(20);
+/// How long QEMU may take to end after its guest has powered off.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Scripts that come with the guest, for [`Builder::script`].
+pub mod scripts {
+    /// Makes ext4, writes, syncs, reads back and verifies: `FILES`, `FILE_KIB`.
+    pub const FILESYSTEM: &str = include_str!("../../guest/scripts/filesystem.sh");
+    /// Verifies what [`FILESYSTEM`] left on the disk.
+    pub const VERIFY: &str = include_str!("../../guest/scripts/verify.sh");
+    /// Writes and verifies until told to stop: `THREADS`, `SECONDS_MAX`, `SEED`.
+    pub const CHURN: &str = include_str!("../../guest/scripts/churn.sh");
+    /// Tells throughput and latency: `SECONDS_EACH`, `DEPTH`, `WRITE`.
+    pub const MEASURE: &str = include_str!("../../guest/scripts/measure.sh");
+}
+
+/// Why a guest could not be run, or did not do what was expected of it.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// The image is not there.
+    #[error("no guest image: {0} is missing; build it with guest/build")]
+    NoImage(String),
+    /// Something about files or processes on the host.
+    #[error("{doing}: {source}")]
+    Host {
+        /// What was tried.
+        doing: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The line did not come in time.
+    #[error("guest {name}: no line '{marker}' within {waited:?}; {tail}")]
+    Timeout {
+        /// The guest's name.
+        name: String,
+        /// What was waited for.
+        marker: String,
+        /// How long.
+        waited: Duration,
+        /// The end of the console.
+        tail: Tail,
+    },
+    /// QEMU ended before.
+    #[error("guest {name}: QEMU ended ({status}) while '{marker}' was waited for; {tail}")]
+    Ended {
+        /// The guest's name.
+        name: String,
+        /// QEMU's exit status.
+        status: String,
+        /// What was waited for.
+        marker: String,
+        /// The end of the console and of QEMU's errors.
+        tail: Tail,
+    },
+    /// The guest says that something failed, or its script did, or its kernel panicked.
+    #[error("guest {name}: {line}; {tail}")]
+    Failed {
+        /// The guest's name.
+        name: String,
+        /// The line that says so.
+        line: String,
+        /// The end of the console.
+        tail: Tail,
+    },
+}
+
+impl GuestError {
+    fn host(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let doing = doing.into();
+        move |source| Self::Host { doing, source }
+    }
+}
+
+/// The end of what a guest printed, for an error text.
+#[derive(Debug)]
+pub struct Tail(String);
+
+impl fmt::Display for Tail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.trim() {
+            "" => write!(f, "its console is empty"),
+            tail => write!(f, "its console ends with:\n{tail}"),
+        }
+    }
+}
+
+/// A running guest. Dropping it ends it at once, as a power cut would.
+#[derive(Debug)]
+pub struct Guest {
+    name: String,
+    child: Child,
+    input: ChildStdin,
+    console: Console,
+    /// Removed with the guest: its appended archive and its console, unless kept elsewhere.
+    _folder: builder::Folder,
+}
+
+impl Guest {
+    /// Starts to describe a guest of this image.
+    pub fn builder(image: &Image) -> Builder {
+        Builder::new(image.clone())
+    }
+
+    /// The process id of QEMU.
+    pub fn process_id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The file that holds everything on the console so far.
+    pub fn console_path(&self) -> &Path {
+        self.console.path()
+    }
+
+    /// Waits for the next line of the guest that begins with `marker` (behind `@vrio: `) and gives
+    /// what follows it. Lines before it are passed over, but `fail ...` is an error.
+    ///
+    /// # Errors
+    /// The guest failed, ended, or did not say it within `timeout`.
+    pub fn wait_for(&mut self, marker: &str, timeout: Duration) -> Result<String, GuestError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let line = self.next_line(marker, timeout, deadline)?;
+            if let Some(rest) = line.strip_prefix(marker) {
+                return Ok(rest.trim_start().to_owned());
+            }
+            if let Some(status) = line.strip_prefix("exit ") {
+                let line = format!("its script ended with {status} before it said '{marker}'");
+                return Err(self.failed(line));
+            }
+        }
+    }
+
+    /// Waits for the next line for the host, whatever it says.
+    ///
+    /// # Errors
+    /// As for [`Guest::wait_for`].
+    pub fn next(&mut self, timeout: Duration) -> Result<String, GuestError> {
+        self.next_line("", timeout, Instant::now() + timeout)
+    }
+
+    /// Waits until the script has ended with status 0 and the guest has powered off.
+    ///
+    /// # Errors
+    /// Another status, or as for [`Guest::wait_for`].
+    pub fn wait_success(mut self, timeout: Duration) -> Result<(), GuestError> {
+        let status = self.wait_for("exit", timeout)?;
+        if status != "0" {
+            return Err(self.failed(format!("its script ended with {status}")));
+        }
+        let deadline = Instant::now() + EXIT_TIMEOUT;
+        while Instant::now() < deadline {
+            let ended = self.child.try_wait().map_err(GuestError::host("wait for QEMU"))?;
+            if ended.is_some() {
+                return Ok(());
+            }
+            thread::sleep(POLL_PERIOD);
+        }
+        Err(self.timeout("power off", EXIT_TIMEOUT))
+    }
+
+    /// Types a line on the guest's console. Scripts that run until told otherwise read it.
+    ///
+    /// # Errors
+    /// QEMU is gone.
+    pub fn type_line(&mut self, line: &str) -> Result<(), GuestError> {
+        let typed = writeln!(self.input, "{line}").and_then(|()| self.input.flush());
+        typed.map_err(GuestError::host(format!("type on the console of guest {}", self.name)))
+    }
+
+    /// Ends the guest at once, as a power cut would. Nothing happens if it has ended already.
+    pub fn kill(&mut self) {
+        // An error means that it is gone already, which is what was wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn next_line(
+        &mut self,
+        marker: &str,
+        timeout: Duration,
+        deadline: Instant,
+    ) -> Result<String, GuestError> {
+        loop {
+            // Asked before reading: what QEMU wrote before it ended is read first.
+            let ended = self.child.try_wait().map_err(GuestError::host("wait for QEMU"))?;
+            self.console.read().map_err(GuestError::host("read the console"))?;
+            while let Some(line) = self.console.pop() {
+                if let Some(line) = line.strip_prefix(agent::MARKER) {
+                    if line.starts_with("fail ") && !marker.starts_with("fail") {
+                        return Err(self.failed(line.to_owned()));
+                    }
+                    return Ok(line.to_owned());
+                }
+                if line.contains("Kernel panic - not syncing") {
+                    return Err(self.failed(line));
+                }
+            }
+            if let Some(status) = ended {
+                return Err(GuestError::Ended {
+                    name: self.name.clone(),
+                    status: status.to_string(),
+                    marker: marker.to_owned(),
+                    tail: self.tail(),
+                });
+            }
+            if Instant::now() >= deadline {
+                return Err(self.timeout(marker, timeout));
+            }
+            thread::sleep(POLL_PERIOD);
+        }
+    }
+
+    fn tail(&mut self) -> Tail {
+        // The rest of a panic or of QEMU's last words may still be on its way.
+        thread::sleep(POLL_PERIOD);
+        let _ = self.console.read();
+        Tail(self.console.tail())
+    }
+
+    fn failed(&mut self, line: String) -> GuestError {
+        GuestError::Failed { name: self.name.clone(), line, tail: self.tail() }
+    }
+
+    fn timeout(&mut self, marker: &str, waited: Duration) -> GuestError {
+        let (name, marker) = (self.name.clone(), marker.to_owned());
+        GuestError::Timeout { name, marker, waited, tail: self.tail() }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

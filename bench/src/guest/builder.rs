@@ -1,0 +1,341 @@
+//! What a guest is made of, and the QEMU command that follows from it.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::archive::Archive;
+use super::console::Console;
+use super::{Accelerator, Guest, GuestError, Image};
+
+const QEMU: &str = "qemu-system-x86_64";
+/// How long QEMU waits before it connects again to a daemon that went away.
+const RECONNECT_MS: u32 = 500;
+const PRELUDE: &str = include_str!("../../../guest/scripts/prelude.sh");
+/// Where Debian's loader finds libraries; the image has it.
+const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
+
+/// A disk behind a vhost-user socket.
+#[derive(Debug, Clone)]
+pub struct VhostDisk {
+    /// Where the daemon listens.
+    pub socket: PathBuf,
+    /// Virtqueues. More than the guest's processors make no sense.
+    pub queues: u16,
+}
+
+/// A guest to be.
+#[derive(Debug)]
+pub struct Builder {
+    image: Image,
+    name: String,
+    memory_mib: u32,
+    processors: u16,
+    accelerator: Option<Accelerator>,
+    disks: Vec<VhostDisk>,
+    arguments: Vec<String>,
+    prefix: Vec<String>,
+    environment: Vec<(String, String)>,
+    script: Option<String>,
+    files: Vec<(String, PathBuf)>,
+    console: Option<PathBuf>,
+}
+
+impl Builder {
+    pub(super) fn new(image: Image) -> Self {
+        Self {
+            image,
+            name: "guest".to_owned(),
+            memory_mib: 256,
+            processors: 1,
+            accelerator: None,
+            disks: Vec::new(),
+            arguments: Vec::new(),
+            prefix: Vec::new(),
+            environment: Vec::new(),
+            script: None,
+            files: Vec::new(),
+            console: None,
+        }
+    }
+
+    /// What error texts call it.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// Memory in MiB. It is shared with the daemons that serve the disks.
+    #[must_use]
+    pub fn memory_mib(mut self, memory_mib: u32) -> Self {
+        self.memory_mib = memory_mib;
+        self
+    }
+
+    /// Virtual processors.
+    #[must_use]
+    pub fn processors(mut self, processors: u16) -> Self {
+        self.processors = processors;
+        self
+    }
+
+    /// Instead of what [`Accelerator::choose`] finds.
+    #[must_use]
+    pub fn accelerator(mut self, accelerator: Accelerator) -> Self {
+        self.accelerator = Some(accelerator);
+        self
+    }
+
+    /// Adds a disk: `/dev/vda`, then `/dev/vdb` and so on.
+    #[must_use]
+    pub fn disk(mut self, disk: VhostDisk) -> Self {
+        self.disks.push(disk);
+        self
+    }
+
+    /// Adds words to QEMU's command line: other disks, a network card, a monitor.
+    #[must_use]
+    pub fn arguments(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|&word| word.to_owned()));
+        self
+    }
+
+    /// Puts words before QEMU's name, for instance `ip netns exec vm1`.
+    #[must_use]
+    pub fn prefix(mut self, prefix: &[&str]) -> Self {
+        self.prefix = prefix.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
+    /// Sets a variable for the script.
+    #[must_use]
+    pub fn set(mut self, name: &str, value: impl ToString) -> Self {
+        self.environment.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// What the guest runs; see [`super::scripts`].
+    #[must_use]
+    pub fn script(mut self, script: &str) -> Self {
+        self.script = Some(script.to_owned());
+        self
+    }
+
+    /// Puts a copy of a file of the host into the guest. The folder must exist in the image: `bin`,
+    /// `etc`, `mnt`, or the root.
+    #[must_use]
+    pub fn file(mut self, path_in_guest: &str, path: &Path) -> Self {
+        self.files.push((path_in_guest.to_owned(), path.to_owned()));
+        self
+    }
+
+    /// Keeps the console in this file instead of one that goes with the guest.
+    #[must_use]
+    pub fn console(mut self, path: &Path) -> Self {
+        self.console = Some(path.to_owned());
+        self
+    }
+
+    /// Starts QEMU. The guest is booting when this returns.
+    ///
+    /// # Errors
+    /// What cannot be read, written or run.
+    pub fn start(mut self) -> Result<Guest, GuestError> {
+        let accelerator = self.accelerator.unwrap_or_else(|| Accelerator::choose(&self.image));
+        let folder = Folder::new().map_err(GuestError::host("make a temporary folder"))?;
+        let initramfs = folder.0.join("initramfs.cpio");
+        self.write_initramfs(&initramfs)?;
+        let console = self.console.take().unwrap_or_else(|| folder.0.join("console"));
+        let output = File::create(&console)
+            .map_err(GuestError::host(format!("create {}", console.display())))?;
+        // One description for both, so that QEMU's own errors stand where they happened.
+        let errors = output.try_clone().map_err(GuestError::host("share the console"))?;
+        let mut words = self.prefix.clone();
+        words.push(QEMU.to_owned());
+        words.extend(self.command_line(accelerator, &initramfs));
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
+            .stdin(Stdio::piped())
+            .stdout(output)
+            .stderr(errors)
+            .spawn()
+            .map_err(GuestError::host(format!("run {} (scripts/install has it)", words[0])))?;
+        let input = child.stdin.take().expect("it was asked for");
+        let console = Console::open(&console).map_err(GuestError::host("open the console"))?;
+        Ok(Guest { name: self.name, child, input, console, _folder: folder })
+    }
+
+    fn command_line(&self, accelerator: Accelerator, initramfs: &Path) -> Vec<String> {
+        let (accelerated, processor) = match accelerator {
+            Accelerator::Kvm => ("kvm", "host"),
+            Accelerator::Tcg => ("tcg,thread=multi", "max"),
+        };
+        // A panic ends QEMU instead of rebooting; the rest saves time under emulation.
+        let append = "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on \
+                      no_timer_check tsc=reliable";
+        let mut words: Vec<String> = [
+            "-accel",
+            accelerated,
+            "-machine",
+            "q35,memory-backend=memory",
+            "-cpu",
+            processor,
+            "-display",
+            "none",
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-chardev",
+            "stdio,id=console,signal=off",
+            "-serial",
+            "chardev:console",
+            "-append",
+            append,
+        ]
+        .map(str::to_owned)
+        .into();
+        let mib = self.memory_mib;
+        words.extend([
+            "-object".to_owned(),
+            format!("memory-backend-memfd,id=memory,size={mib}M,share=on"),
+            "-m".to_owned(),
+            format!("{mib}M"),
+            "-smp".to_owned(),
+            self.processors.to_string(),
+            "-kernel".to_owned(),
+            self.image.kernel().display().to_string(),
+            "-initrd".to_owned(),
+            initramfs.display().to_string(),
+        ]);
+        for (index, VhostDisk { socket, queues }) in self.disks.iter().enumerate() {
+            let socket = escaped(socket);
+            words.extend([
+                "-chardev".to_owned(),
+                format!("socket,id=disk{index},path={socket},reconnect-ms={RECONNECT_MS}"),
+                "-device".to_owned(),
+                format!("vhost-user-blk-pci,chardev=disk{index},num-queues={queues}"),
+            ]);
+        }
+        words.extend(self.arguments.iter().cloned());
+        words
+    }
+
+    /// The image with this guest's own files behind it. Linux unpacks both.
+    fn write_initramfs(&self, path: &Path) -> Result<(), GuestError> {
+        let mut archive = Archive::default();
+        if let Some(script) = &self.script {
+            archive.add("script", 0o755, self.whole_script(script).as_bytes());
+        }
+        for (path_in_guest, path) in &self.files {
+            let doing = GuestError::host(format!("read {}", path.display()));
+            let content = fs::read(path).map_err(doing)?;
+            archive.add(path_in_guest, 0o755, &content);
+        }
+        let image = self.image.initramfs();
+        let doing = || GuestError::host(format!("write {}", path.display()));
+        fs::copy(&image, path).map_err(doing())?;
+        let mut file = File::options().append(true).open(path).map_err(doing())?;
+        io::Write::write_all(&mut file, &archive.finish()).map_err(doing())
+    }
+
+    fn whole_script(&self, script: &str) -> String {
+        let variables: String = self
+            .environment
+            .iter()
+            .map(|(name, value)| format!("export {name}='{}'\n", value.replace('\'', "'\\''")))
+            .collect();
+        format!("{variables}{PRELUDE}{script}")
+    }
+
+    /// Puts a program of the host into the guest's `bin` folder, with the libraries it needs.
+    ///
+    /// # Errors
+    /// `ldd` cannot say which these are.
+    pub fn program(mut self, program: &Path) -> Result<Self, GuestError> {
+        let doing = || GuestError::host(format!("find the libraries of {}", program.display()));
+        let output = Command::new("ldd").arg(program).output().map_err(doing())?;
+        let listed = String::from_utf8_lossy(&output.stdout);
+        for library in listed.split_whitespace().filter(|word| word.starts_with('/')) {
+            let library = Path::new(library);
+            let name = library.file_name().unwrap_or_default().to_string_lossy();
+            // The loader itself is in the image, at the one place where programs expect it.
+            if !name.starts_with("ld-linux") {
+                self.files.push((format!("{LIBRARY_FOLDER}/{name}"), library.to_owned()));
+            }
+        }
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(self.file(&format!("bin/{name}"), program))
+    }
+}
+
+/// QEMU's options are separated by commas, so a comma in a path is doubled.
+fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// A temporary folder that goes with its owner.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> io::Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("vrio-guest-{}-{next}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Left behind in the temporary folder at worst.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn builder() -> Builder {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["vmlinux", "initramfs.cpio"] {
+            fs::write(folder.path().join(file), b"").unwrap();
+        }
+        Builder::new(Image::open(folder.path()).unwrap())
+    }
+
+    #[test]
+    fn the_command_line_says_what_was_asked_for() {
+        let socket = PathBuf::from("/run/a,b.sock");
+        let builder = builder().processors(4).memory_mib(512).arguments(&["-qmp", "none"]);
+        let builder = builder.disk(VhostDisk { socket, queues: 4 });
+        let words = builder.command_line(Accelerator::Tcg, Path::new("initrd")).join(" ");
+        for wanted in [
+            "-accel tcg,thread=multi",
+            "-cpu max",
+            "size=512M,share=on",
+            "-smp 4",
+            "path=/run/a,,b.sock,reconnect-ms=500",
+            "vhost-user-blk-pci,chardev=disk0,num-queues=4",
+            "-qmp none",
+        ] {
+            assert!(words.contains(wanted), "'{wanted}' is missing in: {words}");
+        }
+        let words = builder.command_line(Accelerator::Kvm, Path::new("initrd")).join(" ");
+        assert!(words.contains("-accel kvm") && words.contains("-cpu host"), "{words}");
+    }
+
+    #[test]
+    fn variables_are_quoted_and_come_first() {
+        let script = builder().set("SEED", 5).set("ODD", "it's").whole_script("echo $SEED\n");
+        assert!(script.starts_with("export SEED='5'\nexport ODD='it'\\''s'\n"), "{script}");
+        assert!(script.ends_with("echo $SEED\n"), "{script}");
+        assert!(script.contains("say()"), "{script}");
+    }
+}

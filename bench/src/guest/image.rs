@@ -1,0 +1,69 @@
+//! The files a guest boots from, which `guest/build` makes.
+
+use std::path::{Path, PathBuf};
+
+use super::GuestError;
+
+/// A kernel as an uncompressed ELF file and the initramfs that goes with it.
+#[derive(Debug, Clone)]
+pub struct Image {
+    folder: PathBuf,
+}
+
+impl Image {
+    /// The image in `folder`.
+    ///
+    /// # Errors
+    /// The file that is missing.
+    pub fn open(folder: &Path) -> Result<Self, GuestError> {
+        let image = Self { folder: folder.to_owned() };
+        for file in [image.kernel(), image.initramfs()] {
+            if !file.is_file() {
+                return Err(GuestError::NoImage(file.display().to_string()));
+            }
+        }
+        Ok(image)
+    }
+
+    /// The image that belongs to this source tree: the folder that `VRIO_GUEST` names, else
+    /// `guest/cache` of the workspace a test runs in, else of the current folder.
+    ///
+    /// # Errors
+    /// The file that is missing.
+    pub fn find() -> Result<Self, GuestError> {
+        if let Some(folder) = std::env::var_os("VRIO_GUEST") {
+            return Self::open(Path::new(&folder));
+        }
+        let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        let workspace = package.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
+        Self::open(&workspace.join("guest/cache"))
+    }
+
+    /// The kernel.
+    pub fn kernel(&self) -> PathBuf {
+        self.folder.join("vmlinux")
+    }
+
+    /// What the kernel unpacks as its root.
+    pub fn initramfs(&self) -> PathBuf {
+        self.folder.join("initramfs.cpio")
+    }
+
+    /// Where the result of the probe for hardware virtualisation is kept.
+    pub(super) fn accelerator_note(&self) -> PathBuf {
+        self.folder.join("accelerator")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_image_is_named_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("vmlinux"), b"x").unwrap();
+        let error = Image::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("initramfs.cpio") && error.contains("guest/build"), "{error}");
+    }
+}
