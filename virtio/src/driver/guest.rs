@@ -40,6 +40,8 @@ impl Guest {
     /// # Errors
     /// When the system has no memory or no descriptor left.
     pub fn new(plan: &GuestPlan) -> io::Result<Self> {
+        let cut = plan.regions != Regions::One;
+        assert!(!cut || plan.backing == Backing::Memfd, "anonymous memory is not cut");
         let layout = GuestLayout::new(plan.queues, plan.shape);
         let mut memory = GuestMemory::new(plan.backing, GUEST_BASE, layout.len)?;
         memory.cut(plan.regions, &layout.seams);

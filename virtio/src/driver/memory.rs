@@ -5,13 +5,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::{self, NonNull};
+use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::layout::PAGE_BYTES;
+use crate::mapping::Mapping;
+use crate::memory::{Memory, MemoryError};
 
 /// The guest physical address of the first byte; not zero, so that a lost base shows.
 pub const GUEST_BASE: u64 = 1 << 20;
@@ -57,17 +59,10 @@ pub struct Region {
 /// A guest's memory; unmapped when the last user lets go.
 #[derive(Debug)]
 pub struct GuestMemory {
-    base: NonNull<u8>,
-    len: usize,
+    mapping: Arc<Mapping>,
     regions: Box<[Region]>,
     file: Option<OwnedFd>,
 }
-
-// SAFETY: the mapping lives as long as the value, whichever thread holds it. All access goes
-// through atomics or through copies whose two users are ordered by the rings' indexes.
-unsafe impl Send for GuestMemory {}
-// SAFETY: as above.
-unsafe impl Sync for GuestMemory {}
 
 impl GuestMemory {
     /// Maps `len` bytes, filled with zeroes, of which the first has the guest address `guest_base`.
@@ -77,29 +72,42 @@ impl GuestMemory {
     pub fn new(backing: Backing, guest_base: u64, len: usize) -> io::Result<Self> {
         assert!(len > 0 && guest_base.is_multiple_of(PAGE_BYTES as u64), "{len} at {guest_base}");
         let len = len.next_multiple_of(PAGE_BYTES);
-        let (address, file) = match backing {
+        let (mapping, file) = match backing {
             Backing::Memfd => {
-                let file =
-                    memfd_create("vrio-guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+                let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+                let file = memfd_create("vrio-guest", flags)?;
                 ftruncate(&file, len as u64)?;
                 fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-                let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-                // SAFETY: a new mapping at an address of the kernel's choice. The file is sealed
-                // against shrinking, so the mapping never faults.
-                let address = unsafe { mmap(ptr::null_mut(), len, prot, flags, &file, 0)? };
-                (address, Some(file))
+                (Mapping::of_file(file.as_fd(), 0, len as u64), Some(file))
             }
-            Backing::Anonymous => {
-                let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-                // SAFETY: a new mapping at an address of the kernel's choice.
-                let address = unsafe { mmap_anonymous(ptr::null_mut(), len, prot, flags)? };
-                (address, None)
-            }
+            Backing::Anonymous => (Mapping::anonymous(len), None),
         };
-        let base = NonNull::new(address.cast()).expect("mmap gives no null mapping");
-        let mut memory = Self { base, len, regions: Box::default(), file };
+        let mapping = Arc::new(mapping.map_err(io::Error::other)?);
+        let mut memory = Self { mapping, regions: Box::default(), file };
         memory.regions = Box::new([memory.region(guest_base, 0, len)]);
         Ok(memory)
+    }
+
+    /// The same memory as a device in this process has it. A memfd is mapped once more, region by
+    /// region; anonymous memory is shared, and must not be cut.
+    ///
+    /// # Errors
+    /// When the system refuses a mapping.
+    pub fn device_memory(&self) -> Result<Memory, MemoryError> {
+        let map = |region: &Region| {
+            let Region { guest_address, len, host_address, file_offset } = *region;
+            let mapped = match &self.file {
+                Some(file) => {
+                    crate::Region::map(file.as_fd(), file_offset, guest_address, len, host_address)
+                }
+                None => {
+                    assert_eq!(self.regions.len(), 1, "anonymous memory is not cut");
+                    crate::Region::from_mapping(guest_address, Arc::clone(&self.mapping))
+                }
+            };
+            mapped.map(Arc::new)
+        };
+        Memory::new(self.regions.iter().map(map).collect::<Result<_, _>>()?)
     }
 
     /// Cuts the memory; `seams` are the offsets at which regions that lie apart may end.
@@ -112,17 +120,17 @@ impl GuestMemory {
         };
         let mut cuts = Vec::new();
         for piece in 1..count {
-            let wanted = (self.len / count * piece).next_multiple_of(PAGE_BYTES);
+            let wanted = (self.len() / count * piece).next_multiple_of(PAGE_BYTES);
             let cut = if hole == 0 {
                 Some(wanted)
             } else {
                 seams.iter().copied().min_by_key(|seam| seam.abs_diff(wanted))
             };
             let after = cuts.last().copied().unwrap_or(0);
-            cuts.extend(cut.filter(|at| *at > after && *at < self.len));
+            cuts.extend(cut.filter(|at| *at > after && *at < self.len()));
         }
         let (mut regions, mut start) = (Vec::new(), 0);
-        for end in cuts.into_iter().chain([self.len]) {
+        for end in cuts.into_iter().chain([self.len()]) {
             let holes = hole * regions.len() as u64;
             regions.push(self.region(base + start as u64 + holes, start, end));
             start = end;
@@ -134,7 +142,7 @@ impl GuestMemory {
         Region {
             guest_address,
             len: (end - start) as u64,
-            host_address: self.base.as_ptr() as u64 + start as u64,
+            host_address: self.mapping.start().as_ptr() as u64 + start as u64,
             file_offset: start as u64,
         }
     }
@@ -151,17 +159,17 @@ impl GuestMemory {
 
     /// Bytes in all regions.
     pub fn len(&self) -> usize {
-        self.len
+        self.mapping.len()
     }
 
     /// Never: there is no memory without a page.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.mapping.is_empty()
     }
 
     /// The guest physical address of an offset.
     pub fn guest_address(&self, offset: usize) -> u64 {
-        assert!(offset < self.len, "offset {offset} of {}", self.len);
+        assert!(offset < self.len(), "offset {offset} of {}", self.len());
         let offset = offset as u64;
         let region = self.regions.iter().rfind(|region| region.file_offset <= offset);
         let region = region.expect("the first region starts at zero");
@@ -178,13 +186,13 @@ impl GuestMemory {
 
     /// The address in this process of an offset.
     pub fn host_address(&self, offset: usize) -> u64 {
-        assert!(offset < self.len, "offset {offset} of {}", self.len);
-        self.base.as_ptr() as u64 + offset as u64
+        assert!(offset < self.len(), "offset {offset} of {}", self.len());
+        self.mapping.start().as_ptr() as u64 + offset as u64
     }
 
     /// A checksum over every byte: equal before and after means that nobody stored anything else.
     pub fn digest(&self) -> u64 {
-        self.digest_of(0, self.len)
+        self.digest_of(0, self.len())
     }
 
     /// The checksum of a part; both numbers are multiples of eight.
@@ -236,20 +244,12 @@ impl GuestMemory {
     /// A pointer to `len` bytes of the mapping.
     fn checked(&self, offset: usize, len: usize, align: usize) -> *mut u8 {
         assert!(
-            offset.is_multiple_of(align) && len <= self.len && offset <= self.len - len,
+            offset.is_multiple_of(align) && len <= self.len() && offset <= self.len() - len,
             "{len} bytes at {offset} of {}",
-            self.len
+            self.len()
         );
         // SAFETY: within the mapping, as just checked.
-        unsafe { self.base.as_ptr().add(offset) }
-    }
-}
-
-impl Drop for GuestMemory {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, whole; nothing borrows from a value that is dropped. It cannot
-        // fail for a mapping that exists.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        unsafe { self.mapping.start().as_ptr().add(offset) }
     }
 }
 

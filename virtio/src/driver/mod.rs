@@ -2,23 +2,40 @@
 //!
 //! A [`Guest`] is memory with virtqueues in it, and a [`RingDriver`] is the driver's end of one
 //! queue: virtio-blk requests over a split ring. They need no socket, so a simulation can put a
-//! device directly onto the same memory.
+//! device directly onto the same memory. A [`FrontEnd`] hands them to a vhost-user-blk server,
+//! ours or a foreign one, and connects again when that dies; a [`Keeper`] does so by itself.
 //!
 //! The ring driver trusts nothing that a device stores: whatever a device must not do is a
 //! [`Breach`] with a name. [`GuestMemory::digest`] shows that nothing at all was stored.
 
+mod complete;
+mod disk;
+mod error;
+mod event;
+mod front_end;
 mod guest;
 mod hostile;
+mod keeper;
 mod layout;
 mod memory;
+mod message;
 mod request;
 mod ring;
+#[cfg(test)]
+mod ring_tests;
+mod socket;
+mod start;
 
+pub use disk::{DiskInfo, feature, has, protocol};
+pub use error::FrontEndError;
+pub use front_end::{FrontEnd, FrontEndConfig, Resumption, Wanted};
 pub use guest::{Guest, GuestPlan};
 pub use hostile::RawDescriptor;
+pub use keeper::{Keeper, KeeperCounters};
 pub use layout::{QueueLayout, RING_SIZE_MAX, RingAddresses, RingShape};
 pub use memory::{Backing, GUEST_BASE, GuestMemory, HOLE_BYTES, Region, Regions};
 pub use request::{
     Breach, Completion, Data, ID_BYTES, Op, Piece, Request, SECTOR_BYTES, Slot, Status, SubmitError,
 };
 pub use ring::{RingCounters, RingDriver, RingOptions};
+pub use socket::Role;

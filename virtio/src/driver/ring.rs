@@ -6,20 +6,19 @@
 //! the protocol ends the ring's life with a name. Nothing here allocates after construction, and
 //! the only system calls are kicks and waits.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-
+use super::event::signal;
 use super::layout::{DESCRIPTOR_BYTES, HEADER_BYTES, QueueLayout};
 use super::memory::GuestMemory;
 use super::request::{
-    Breach, Completion, Data, Op, Request, STATUS_PARKED, STATUS_UNWRITTEN, Slot, Status,
-    SubmitError, header,
+    Breach, Data, Op, Request, STATUS_PARKED, STATUS_UNWRITTEN, Slot, SubmitError, header,
 };
+use crate::memory::Memory;
+use crate::split::QueueConfig;
 
 /// Descriptor flag: the chain goes on.
 const NEXT: u16 = 1;
@@ -27,14 +26,8 @@ const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 /// Descriptor flag: a table of descriptors.
 const INDIRECT: u16 = 4;
-/// Available flag: no calls, please.
-const NO_INTERRUPT: u16 = 1;
 /// Used flag: no kicks, please.
 const NO_NOTIFY: u16 = 1;
-
-/// When calls are suppressed by a used event that has passed, it is moved on after this many
-/// completions, long before the 16-bit index comes round to it.
-const EVENT_REFRESH: u16 = 1 << 14;
 
 /// What was negotiated for a ring, and how it signals.
 #[derive(Clone, Debug, Default)]
@@ -67,7 +60,7 @@ pub struct RingCounters {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DescriptorState {
+pub(super) enum DescriptorState {
     /// Free, and not the head of the last chain it was in.
     Unused,
     /// Free, and the head of a chain that was completed.
@@ -80,53 +73,53 @@ enum DescriptorState {
 
 /// What we keep about a descriptor outside the device's reach.
 #[derive(Clone, Copy, Debug)]
-struct Descriptor {
-    next: u16,
+pub(super) struct Descriptor {
+    pub(super) next: u16,
     /// The request; for heads.
-    slot: u16,
-    state: DescriptorState,
+    pub(super) slot: u16,
+    pub(super) state: DescriptorState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
+pub(super) enum Owner {
     Nobody,
     User,
     Device,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct SlotState {
-    owner: Owner,
-    op: Op,
-    token: u64,
+pub(super) struct SlotState {
+    pub(super) owner: Owner,
+    pub(super) op: Op,
+    pub(super) token: u64,
     /// Bytes that the device may write, the status among them.
-    room: u32,
+    pub(super) room: u32,
     /// Descriptors of the ring that the request takes.
-    descriptors: u16,
+    pub(super) descriptors: u16,
 }
 
 /// The driver's end of one queue.
 #[derive(Debug)]
 pub struct RingDriver {
-    memory: Arc<GuestMemory>,
-    layout: QueueLayout,
-    options: RingOptions,
-    indirect: bool,
-    descriptors: Box<[Descriptor]>,
-    free_first: u16,
-    free: u16,
-    slots: Box<[SlotState]>,
-    slots_free: Vec<u16>,
+    pub(super) memory: Arc<GuestMemory>,
+    pub(super) layout: QueueLayout,
+    pub(super) options: RingOptions,
+    pub(super) indirect: bool,
+    pub(super) descriptors: Box<[Descriptor]>,
+    pub(super) free_first: u16,
+    pub(super) free: u16,
+    pub(super) slots: Box<[SlotState]>,
+    pub(super) slots_free: Vec<u16>,
     /// The available index with, and without, what is staged.
-    available: u16,
-    published: u16,
+    pub(super) available: u16,
+    pub(super) published: u16,
     /// The used index up to which completions were given, and the last one read.
-    used_seen: u16,
-    used_known: u16,
+    pub(super) used_seen: u16,
+    pub(super) used_known: u16,
     /// The used index when calls were last put off.
-    calls_off_at: u16,
-    broken: Option<Breach>,
-    counters: RingCounters,
+    pub(super) calls_off_at: u16,
+    pub(super) broken: Option<Breach>,
+    pub(super) counters: RingCounters,
 }
 
 impl RingDriver {
@@ -173,6 +166,33 @@ impl RingDriver {
         &self.memory
     }
 
+    /// What a device needs to serve the ring in this process. It goes on from the used index; the
+    /// caller adds an inflight region if there is one.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub fn queue_config(&self, memory: Arc<Memory>) -> io::Result<QueueConfig> {
+        let at = self.layout.guest_addresses(&self.memory);
+        let share = |event: &Option<Arc<OwnedFd>>| {
+            event.as_ref().map(|event| event.as_fd().try_clone_to_owned()).transpose()
+        };
+        Ok(QueueConfig {
+            index: usize::from(self.layout.index),
+            size: self.layout.shape.size,
+            memory,
+            desc: at.descriptors,
+            avail: at.available,
+            used: at.used,
+            base: self.used_index(),
+            event_idx: self.options.event_idx,
+            indirect: self.options.indirect,
+            kick: share(&self.options.kick)?,
+            call: share(&self.options.call)?,
+            err: None,
+            inflight: None,
+        })
+    }
+
     /// What it did so far.
     pub fn counters(&self) -> RingCounters {
         self.counters
@@ -181,6 +201,12 @@ impl RingDriver {
     /// Requests that the device holds, or will hold once published.
     pub fn outstanding(&self) -> u16 {
         self.available.wrapping_sub(self.used_seen)
+    }
+
+    /// Requests that were published and that the device has not given back, as shared memory says
+    /// now: what a kill would catch.
+    pub fn held_by_device(&self) -> u16 {
+        self.published.wrapping_sub(self.used_index())
     }
 
     /// The breach that ended the ring, if one did.
@@ -328,171 +354,6 @@ impl RingDriver {
         }
     }
 
-    /// The next finished request, if there is one. Call until there is none.
-    ///
-    /// # Errors
-    /// When the device broke the protocol; from then on always the same.
-    #[inline]
-    pub fn complete(&mut self) -> Result<Option<Completion>, Breach> {
-        if self.used_seen == self.used_known && !self.look()? {
-            return Ok(None);
-        }
-        match self.take_used() {
-            Ok(completion) => Ok(Some(completion)),
-            Err(breach) => {
-                self.broken = Some(breach);
-                Err(breach)
-            }
-        }
-    }
-
-    /// Asks to be called at the next completion. `true` when one is there already.
-    ///
-    /// # Errors
-    /// When the device broke the protocol.
-    pub fn arm_calls(&mut self) -> Result<bool, Breach> {
-        if self.options.event_idx {
-            let event = self.memory.u16_at(self.layout.used_event_at());
-            event.store(self.used_seen, Ordering::Relaxed);
-        } else {
-            self.memory.u16_at(self.layout.available).store(0, Ordering::Relaxed);
-        }
-        // The wish must be seen before the index is read, or both sides fall asleep.
-        fence(Ordering::SeqCst);
-        Ok(self.used_seen != self.used_known || self.look()?)
-    }
-
-    /// Asks not to be called: for polling.
-    pub fn disarm_calls(&mut self) {
-        if self.options.event_idx {
-            // An event index that has just passed is 65535 completions away.
-            self.calls_off_at = self.used_seen;
-            let event = self.memory.u16_at(self.layout.used_event_at());
-            event.store(self.used_seen.wrapping_sub(1), Ordering::Relaxed);
-        } else {
-            let flags = self.memory.u16_at(self.layout.available);
-            flags.store(NO_INTERRUPT, Ordering::Relaxed);
-        }
-    }
-
-    /// Waits until a request is finished: `false` when none was within the time. Calls are asked
-    /// for only while it waits.
-    ///
-    /// # Errors
-    /// When the device broke the protocol.
-    pub fn wait(&mut self, timeout: Duration) -> Result<bool, Breach> {
-        let ready = self.arm_calls()? || self.sleep(timeout)?;
-        self.disarm_calls();
-        Ok(ready)
-    }
-
-    /// The call eventfd, to wait for several rings at once: `arm_calls`, poll, `drain_calls`.
-    pub fn call_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.options.call.as_ref().map(|call| call.as_fd())
-    }
-
-    /// Takes the calls that came since the last time, and says how many.
-    pub fn drain_calls(&mut self) -> u64 {
-        self.options.call.as_ref().map_or(0, |call| drain(call))
-    }
-
-    fn sleep(&mut self, timeout: Duration) -> Result<bool, Breach> {
-        let Some(call) = self.options.call.clone() else { return Ok(false) };
-        let deadline = Instant::now() + timeout;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let called = readable(call.as_fd(), left);
-            if called {
-                drain(&call);
-                self.counters.calls += 1;
-            }
-            let ready = self.look()?;
-            self.counters.calls_missed += u64::from(ready && !called);
-            if ready || left.is_zero() {
-                return Ok(ready);
-            }
-        }
-    }
-
-    /// Reads the used index. `true` when there is something to take.
-    fn look(&mut self) -> Result<bool, Breach> {
-        if let Some(breach) = self.broken {
-            return Err(breach);
-        }
-        let now = self.used_index();
-        let outstanding = self.published.wrapping_sub(self.used_seen);
-        if now.wrapping_sub(self.used_seen) > outstanding
-            || now.wrapping_sub(self.used_seen) < self.used_known.wrapping_sub(self.used_seen)
-        {
-            let (queue, seen) = (self.layout.index, self.used_seen);
-            let breach = Breach::UsedIndexJump { queue, seen, now, outstanding };
-            self.broken = Some(breach);
-            return Err(breach);
-        }
-        self.used_known = now;
-        Ok(now != self.used_seen)
-    }
-
-    /// Takes the used element at `used_seen`, which exists.
-    fn take_used(&mut self) -> Result<Completion, Breach> {
-        let (queue, position) = (self.layout.index, self.used_seen);
-        let at = self.layout.used_entry_at(position);
-        let id = self.memory.u32_at(at).load(Ordering::Relaxed);
-        let written_bytes = self.memory.u32_at(at + 4).load(Ordering::Relaxed);
-        if id >= u32::from(self.layout.shape.size) {
-            return Err(Breach::UsedIdUnknown { queue, position, id });
-        }
-        let id = id as u16;
-        let descriptor = self.descriptors[usize::from(id)];
-        match descriptor.state {
-            DescriptorState::Head => {}
-            DescriptorState::Completed => {
-                return Err(Breach::CompletedTwice { queue, position, id });
-            }
-            DescriptorState::Unused | DescriptorState::Inner => {
-                return Err(Breach::UsedIdNotOutstanding { queue, position, id });
-            }
-        }
-        let state = self.slots[usize::from(descriptor.slot)];
-        debug_assert_eq!(state.owner, Owner::Device);
-        let status = self.take_status(descriptor.slot)?;
-        self.check_length(&state, status, written_bytes)?;
-        self.free_chain(id, state.descriptors);
-        self.slots[usize::from(descriptor.slot)].owner = Owner::User;
-        self.used_seen = position.wrapping_add(1);
-        self.counters.completed += 1;
-        if self.options.event_idx && self.used_seen.wrapping_sub(self.calls_off_at) >= EVENT_REFRESH
-        {
-            self.disarm_calls();
-        }
-        let slot = Slot(descriptor.slot);
-        Ok(Completion { slot, op: state.op, token: state.token, status, written_bytes })
-    }
-
-    fn take_status(&self, slot: u16) -> Result<Status, Breach> {
-        let queue = self.layout.index;
-        let byte = self.memory.u8_at(self.layout.status_at(slot));
-        let status = match byte.load(Ordering::Relaxed) {
-            0 => Status::Ok,
-            1 => Status::IoError,
-            2 => Status::Unsupported,
-            STATUS_UNWRITTEN => return Err(Breach::StatusUnwritten { queue, slot }),
-            status => return Err(Breach::StatusUnknown { queue, slot, status }),
-        };
-        byte.store(STATUS_PARKED, Ordering::Relaxed);
-        Ok(status)
-    }
-
-    fn check_length(&self, state: &SlotState, status: Status, written: u32) -> Result<(), Breach> {
-        // The status is the last byte, so a success that fills its buffers wrote all of them.
-        let exact = status == Status::Ok && state.op != Op::GetId;
-        if written > state.room || (exact && written != state.room) {
-            let (queue, op, room) = (self.layout.index, state.op, state.room);
-            return Err(Breach::UsedLengthWrong { queue, op, status, written, room });
-        }
-        Ok(())
-    }
-
     /// Writes the descriptors of a request and gives the head.
     fn write_chain(&mut self, request: &Request<'_>, count: usize, indirect: bool) -> u16 {
         let slot = request.slot.0;
@@ -560,18 +421,6 @@ impl RingDriver {
         self.available = self.available.wrapping_add(1);
     }
 
-    fn free_chain(&mut self, head: u16, count: u16) {
-        let mut last = head;
-        for _ in 1..count {
-            last = self.descriptors[usize::from(last)].next;
-            self.descriptors[usize::from(last)].state = DescriptorState::Unused;
-        }
-        self.descriptors[usize::from(head)].state = DescriptorState::Completed;
-        self.descriptors[usize::from(last)].next = self.free_first;
-        self.free_first = head;
-        self.free += count;
-    }
-
     fn check_parked(&mut self, slot: Slot) -> Result<(), Breach> {
         let byte = self.memory.u8_at(self.layout.status_at(slot.0));
         match byte.load(Ordering::Relaxed) {
@@ -606,32 +455,4 @@ fn event_crossed(event: u16, new: u16, old: u16) -> bool {
 fn pattern(seed: u64, at: u32) -> u64 {
     let mixed = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xff51_afd7_ed55_8ccd);
     (mixed ^ (mixed >> 29)).wrapping_add(u64::from(at).wrapping_mul(0xc4ce_b9fe_1a85_ec53))
-}
-
-/// Adds one to an eventfd. A full counter is as good as another one.
-pub(super) fn signal(event: &OwnedFd) {
-    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
-}
-
-/// Takes an eventfd's count; zero when it has none.
-pub(super) fn drain(event: &OwnedFd) -> u64 {
-    let mut count = [0; 8];
-    match rustix::io::read(event, &mut count) {
-        Ok(8) => u64::from_ne_bytes(count),
-        _ => 0,
-    }
-}
-
-/// Waits until a descriptor is readable.
-pub(super) fn readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
-    let deadline = Instant::now() + timeout;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left)) {
-            Err(Errno::INTR) => {}
-            Ok(count) => return count > 0,
-            Err(_) => return false,
-        }
-    }
 }

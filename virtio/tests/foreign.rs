@@ -1,0 +1,376 @@
+//! The stand-in driver against a vhost-user-blk server that is not ours: qemu-storage-daemon.
+//!
+//! What holds here holds for QEMU's front end and our server by transitivity: both ends were tried
+//! against somebody who knows nothing of us.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use virtio::driver::{
+    Data, DiskInfo, FrontEnd, FrontEndConfig, FrontEndError, GuestPlan, Keeper, Op, Regions,
+    Request, RingDriver, RingShape, Role, Slot, Status, SubmitError, feature, has,
+};
+
+/// Size of the disk behind the daemon.
+const DISK_BYTES: u64 = 64 << 20;
+
+/// Generous: the machine may be busy. Nothing is asserted about time.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where Debian puts the daemon (package qemu-system-common) and the usual other places.
+fn daemon_binary() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places: Vec<_> = std::env::split_paths(&path).collect();
+    places.extend(["/usr/bin", "/usr/local/bin", "/usr/libexec"].map(PathBuf::from));
+    places.into_iter().map(|place| place.join("qemu-storage-daemon")).find(|file| file.is_file())
+}
+
+/// A daemon on a file of its own, in a directory of its own; both go with it.
+struct Daemon {
+    binary: PathBuf,
+    directory: tempfile::TempDir,
+    queues: u16,
+    limit_iops: Option<u32>,
+    child: Option<Child>,
+}
+
+impl Daemon {
+    /// Nothing when it is not installed; says so.
+    fn find(test: &str, queues: u16, limit_iops: Option<u32>) -> Option<Self> {
+        let Some(binary) = daemon_binary() else {
+            println!("SKIP {test}: qemu-storage-daemon not installed");
+            return None;
+        };
+        let directory = tempfile::tempdir().unwrap();
+        File::create(directory.path().join("disk")).unwrap().set_len(DISK_BYTES).unwrap();
+        let mut daemon = Self { binary, directory, queues, limit_iops, child: None };
+        daemon.start();
+        Some(daemon)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn start(&mut self) {
+        let show = |path: &Path| path.display().to_string();
+        let mut command = Command::new(&self.binary);
+        let disk = show(&self.path("disk"));
+        command.args(["--blockdev", &format!("driver=file,node-name=file,filename={disk}")]);
+        let mut node = "file";
+        if let Some(iops) = self.limit_iops {
+            let group = format!("throttle-group,id=limit,x-iops-total={iops}");
+            command.args(["--object", &group, "--blockdev"]);
+            command.arg("driver=throttle,node-name=slow,throttle-group=limit,file=file");
+            node = "slow";
+        }
+        let (socket, queues) = (show(&self.path("socket")), self.queues);
+        command.arg("--export").arg(format!(
+            "type=vhost-user-blk,id=export,node-name={node},addr.type=unix,addr.path={socket},\
+             writable=on,num-queues={queues}"
+        ));
+        let _ = std::fs::remove_file(self.path("socket"));
+        self.child = Some(command.stdin(Stdio::null()).spawn().unwrap());
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    fn config(&self) -> FrontEndConfig {
+        let shape =
+            RingShape { size: 128, slots: 64, transfer_bytes_max: 32 << 10, segments_max: 8 };
+        let mut config = FrontEndConfig::new(Role::Connect(self.path("socket")));
+        config.guest = GuestPlan { queues: self.queues, shape, ..GuestPlan::default() };
+        config
+    }
+
+    fn connect(&self, config: FrontEndConfig) -> FrontEnd {
+        let front_end = FrontEnd::connect(config, PATIENCE).unwrap();
+        let DiskInfo { capacity_sectors, .. } = *front_end.disk();
+        assert_eq!(capacity_sectors * 512, DISK_BYTES);
+        front_end
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Submits and waits for the one completion.
+fn one(ring: &mut RingDriver, slot: Slot, op: Op, sector: u64, data: Data<'_>) -> Status {
+    ring.submit(&Request { slot, op, sector, data, token: sector }).unwrap();
+    ring.publish();
+    assert!(ring.wait(PATIENCE).unwrap(), "no completion of {op:?}");
+    let done = ring.complete().unwrap().expect("announced");
+    assert_eq!((done.slot, done.token, done.op), (slot, sector, op));
+    assert_eq!(ring.complete().unwrap(), None);
+    done.status
+}
+
+/// Writes, flushes and reads back on one ring, one request at a time and then many.
+fn write_and_verify(ring: &mut RingDriver, base_sector: u64) {
+    let cut = Data::Cut { len: 16 << 10, piece_bytes: 4096 };
+    let slot = ring.take_slot().unwrap();
+    ring.fill(slot, 16 << 10, base_sector);
+    assert_eq!(one(ring, slot, Op::Write, base_sector, cut), Status::Ok);
+    assert_eq!(one(ring, slot, Op::Flush, 0, Data::None), Status::Ok);
+    ring.fill(slot, 16 << 10, !base_sector);
+    assert_eq!(one(ring, slot, Op::Read, base_sector, Data::Whole(16 << 10)), Status::Ok);
+    assert_eq!(ring.mismatch(slot, 16 << 10, base_sector), None);
+    ring.release(slot);
+
+    for (op, seed) in [(Op::Write, 7), (Op::Read, 0)] {
+        let mut pending = 0;
+        while let Some(slot) = ring.take_slot() {
+            let sector = base_sector + slot.index() as u64 * 8;
+            ring.fill(slot, 4096, sector * seed);
+            let data = Data::Cut { len: 4096, piece_bytes: 2048 };
+            match ring.submit(&Request { slot, op, sector, data, token: sector }) {
+                Ok(()) => pending += 1,
+                Err(SubmitError::Full { .. }) => {
+                    ring.release(slot);
+                    break;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(pending >= 16, "{pending} at once");
+        ring.publish();
+        while pending > 0 {
+            assert!(ring.wait(PATIENCE).unwrap(), "{pending} of {op:?} missing");
+            while let Some(done) = ring.complete().unwrap() {
+                assert_eq!(done.status, Status::Ok);
+                if op == Op::Read {
+                    assert_eq!(ring.mismatch(done.slot, 4096, done.token * 7), None);
+                }
+                ring.release(done.slot);
+                pending -= 1;
+            }
+        }
+    }
+    assert_eq!(ring.outstanding(), 0);
+}
+
+fn say_what_is_offered(test: &str, front_end: &FrontEnd) {
+    let mut ways = vec![format!("inflight region: {}", front_end.has_inflight())];
+    for (name, bit) in [("EVENT_IDX", feature::EVENT_IDX), ("INDIRECT", feature::INDIRECT_DESC)] {
+        ways.push(format!("{name}: {}", has(front_end.features(), bit)));
+    }
+    println!("{test}: {}; protocol {:#x}", ways.join(", "), front_end.protocol_features());
+}
+
+#[test]
+fn foreign_one_queue_in_every_way() {
+    let test = "foreign_one_queue_in_every_way";
+    let Some(daemon) = Daemon::find(test, 1, None) else { return };
+    for (round, bits) in (0..8).enumerate() {
+        let mut config = daemon.config();
+        config.wanted.event_idx = bits & 1 != 0;
+        config.wanted.indirect = bits & 2 != 0;
+        config.wanted.memory_slots = bits & 4 != 0;
+        config.guest.regions = [Regions::One, Regions::Adjoining(3), Regions::Apart(4)][round % 3];
+        let mut front_end = daemon.connect(config);
+        if bits == 7 {
+            say_what_is_offered(test, &front_end);
+        }
+        write_and_verify(front_end.ring(0), round as u64 * 4096);
+        let (base, ring) = (front_end.stop_ring(0).unwrap(), front_end.ring(0));
+        assert_eq!(base, ring.used_index());
+        assert_eq!(u64::from(base), ring.counters().completed);
+    }
+}
+
+#[test]
+fn foreign_errors_and_unknown_requests() {
+    let test = "foreign_errors_and_unknown_requests";
+    let Some(daemon) = Daemon::find(test, 1, None) else { return };
+    let mut front_end = daemon.connect(daemon.config());
+    let ring = front_end.ring(0);
+    let slot = ring.take_slot().unwrap();
+    assert_eq!(one(ring, slot, Op::GetId, 0, Data::Whole(20)), Status::Ok);
+    let beyond = DISK_BYTES / 512;
+    assert_eq!(one(ring, slot, Op::Read, beyond, Data::Whole(4096)), Status::IoError);
+    assert_eq!(one(ring, slot, Op::Unknown(77), 0, Data::None), Status::Unsupported);
+}
+
+#[test]
+fn foreign_four_queues_at_once() {
+    let test = "foreign_four_queues_at_once";
+    let Some(daemon) = Daemon::find(test, 4, None) else { return };
+    let mut front_end = daemon.connect(daemon.config());
+    assert_eq!(front_end.disk().queues, 4);
+    let rings: Vec<_> = (0..4).map(|index| front_end.take_ring(index)).collect();
+    std::thread::scope(|scope| {
+        for (index, mut ring) in rings.into_iter().enumerate() {
+            scope.spawn(move || {
+                for round in 0..8 {
+                    ring.set_indirect(round % 2 == 0);
+                    write_and_verify(&mut ring, (index as u64 * 8 + round) * 1024);
+                }
+            });
+        }
+    });
+}
+
+/// What the load below knows of each of its blocks.
+struct Load {
+    ring: RingDriver,
+    /// By slot: the version last written.
+    versions: Vec<u64>,
+    /// By slot, and it is outstanding.
+    busy: Vec<bool>,
+    done: u64,
+}
+
+/// Blocks of the load, one to a slot.
+const BLOCK_BYTES: u32 = 4096;
+
+impl Load {
+    fn new(ring: RingDriver) -> Self {
+        let slots = usize::from(ring.layout().shape.slots);
+        Self { ring, versions: vec![0; slots], busy: vec![false; slots], done: 0 }
+    }
+
+    fn sector(&self, slot: Slot) -> u64 {
+        let queue = usize::from(self.ring.layout().index);
+        ((queue * self.versions.len() + slot.index()) * BLOCK_BYTES as usize / 512) as u64
+    }
+
+    fn seed(&self, slot: Slot) -> u64 {
+        self.sector(slot) << 32 | self.versions[slot.index()]
+    }
+
+    /// Writes the next version of the slot's block.
+    fn write(&mut self, slot: Slot) {
+        self.versions[slot.index()] += 1;
+        self.ring.fill(slot, BLOCK_BYTES, self.seed(slot));
+        let (sector, data) = (self.sector(slot), Data::Whole(BLOCK_BYTES));
+        let request = Request { slot, op: Op::Write, sector, data, token: 0 };
+        self.ring.submit(&request).unwrap();
+        self.busy[slot.index()] = true;
+    }
+
+    fn fill(&mut self) {
+        while let Some(slot) = self.ring.take_slot() {
+            self.write(slot);
+        }
+        self.ring.publish();
+    }
+
+    /// Takes what is there after a short wait; each completion starts the next write of its block
+    /// if `again`.
+    fn step(&mut self, again: bool) {
+        self.ring.wait(Duration::from_millis(10)).unwrap();
+        while let Some(done) = self.ring.complete().unwrap() {
+            assert_eq!(done.status, Status::Ok);
+            assert!(std::mem::take(&mut self.busy[done.slot.index()]), "completed twice");
+            self.done += 1;
+            if again { self.write(done.slot) } else { self.ring.release(done.slot) }
+        }
+        self.ring.publish();
+    }
+
+    /// Compares the blocks with the file behind the daemon.
+    fn compare(&self, disk: &File) {
+        let mut found = vec![0; BLOCK_BYTES as usize];
+        let mut wanted = found.clone();
+        for slot in 0..self.versions.len() {
+            let at = (usize::from(self.ring.layout().index) * self.versions.len() + slot) as u64;
+            disk.read_exact_at(&mut found, at * u64::from(BLOCK_BYTES)).unwrap();
+            self.ring.memory().read(self.ring.layout().data_at(slot as u16), &mut wanted);
+            assert_eq!(found, wanted, "block of slot {slot}");
+        }
+    }
+}
+
+/// Goes on with all loads until each is at its goal.
+fn run(loads: &mut [Load], again: bool, at_goal: impl Fn(usize, &Load) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !loads.iter().enumerate().all(|(index, load)| at_goal(index, load)) {
+        assert!(Instant::now() < deadline, "{} outstanding", loads[0].ring.outstanding());
+        loads.iter_mut().for_each(|load| load.step(again));
+    }
+}
+
+fn run_on(loads: &mut [Load], more: u64) {
+    let goals: Vec<_> = loads.iter().map(|load| load.done + more).collect();
+    run(loads, true, |index, load| load.done >= goals[index]);
+}
+
+/// Runs the load, kills the daemon in the middle and starts it again.
+fn kill_under_load(daemon: &mut Daemon, loads: &mut [Load]) {
+    run_on(loads, 100);
+    daemon.kill();
+    let held: u16 = loads.iter().map(|load| load.ring.held_by_device()).sum();
+    assert!(held >= 16, "{held} requests outstanding at the kill");
+    daemon.start();
+}
+
+fn finish(daemon: &Daemon, loads: &mut [Load]) {
+    run(loads, false, |_, load| load.ring.outstanding() == 0);
+    let disk = File::open(daemon.path("disk")).unwrap();
+    loads.iter().for_each(|load| load.compare(&disk));
+}
+
+/// With an inflight region the guest notices nothing; without one (QEMU 7.2 and 10.0 have none)
+/// going on is refused by name, since requests may be lost.
+#[test]
+fn foreign_killed_under_load() {
+    let test = "foreign_killed_under_load";
+    let Some(mut daemon) = Daemon::find(test, 2, Some(3000)) else { return };
+    let mut front_end = daemon.connect(daemon.config());
+    say_what_is_offered(test, &front_end);
+    let mut loads: Vec<_> = (0..2).map(|index| Load::new(front_end.take_ring(index))).collect();
+    loads.iter_mut().for_each(Load::fill);
+    if !front_end.has_inflight() {
+        kill_under_load(&mut daemon, &mut loads);
+        let error = front_end.reconnect(PATIENCE).unwrap_err();
+        assert!(matches!(error, FrontEndError::ResumeUnsafe { .. }), "{error}");
+        println!("{test}: {error}");
+        return;
+    }
+    let keeper = Keeper::new(front_end).unwrap();
+    for kill in 1..=5 {
+        kill_under_load(&mut daemon, &mut loads);
+        run_on(&mut loads, 100);
+        assert_eq!(keeper.counters().hang_ups(), kill);
+    }
+    finish(&daemon, &mut loads);
+    assert_eq!(keeper.counters().reconnects(), 5);
+    assert!(keeper.counters().resumed() > 0);
+    println!("{test}: {} requests outstanding at 5 kills", keeper.counters().resumed());
+}
+
+/// Whatever the daemon offers, an idle guest lives through its death: indexes go on where they
+/// were.
+#[test]
+fn foreign_killed_while_idle() {
+    let test = "foreign_killed_while_idle";
+    let Some(mut daemon) = Daemon::find(test, 2, None) else { return };
+    let mut front_end = daemon.connect(daemon.config());
+    let mut loads: Vec<_> = (0..2).map(|index| Load::new(front_end.take_ring(index))).collect();
+    let keeper = Keeper::new(front_end).unwrap();
+    for kills in 1..=3 {
+        loads.iter_mut().for_each(Load::fill);
+        finish(&daemon, &mut loads);
+        daemon.kill();
+        daemon.start();
+        let deadline = Instant::now() + PATIENCE;
+        while keeper.counters().reconnects() < kills {
+            assert!(Instant::now() < deadline, "{:?}", keeper.counters().failure());
+            std::thread::yield_now();
+        }
+    }
+    loads.iter_mut().for_each(Load::fill);
+    finish(&daemon, &mut loads);
+    assert_eq!(keeper.stop().disk().capacity_sectors, DISK_BYTES / 512);
+}
