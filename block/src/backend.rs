@@ -1,0 +1,9 @@
+//! What holds the blocks at last: memory, nothing at all (for measuring), or a file.
+
+pub mod file;
+pub mod memory;
+pub mod null;
+
+pub use file::{FileOptions, FileVolume};
+pub use memory::MemoryVolume;
+pub use null::NullVolume;

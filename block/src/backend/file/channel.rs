@@ -1,0 +1,443 @@
+//! One user's way to a file volume from one sidecore.
+//!
+//! ```text
+//!   submit ──▶ waiting (no room in the ring, no aligned memory) ──┐
+//!      └──────────────────────────────▶ kernel ◀─────────────────┘
+//!                                         │  in part: once more for the rest
+//!                     durable, buffered ──┤
+//!   flush ──▶ syncing ◀───────────────────┘
+//!                └── a sync that began later has ended ──▶ ready ──▶ done
+//! ```
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use io_uring::{opcode, squeue, types};
+use rustix::io::Errno;
+use sidecore::{Progress, Wake};
+use virtio::Segment;
+
+use super::bounce::{Buffer, Pool};
+use super::{Failure, Shared, is_no_space};
+use crate::copy;
+use crate::uring::{ClientId, Completion, Full, Uring};
+use crate::volume::{Channel, Durability, Io, IoId, IoTable, Op, Status};
+
+/// Marks the channel's sync among its completions; requests are marked by their slot.
+const SYNC_TOKEN: u32 = u32::MAX;
+
+/// How often a request that the system interrupted is tried again before it is an error.
+const RETRIES_MAX: u8 = 16;
+
+/// How soon to look again, before sleeping, whether another channel's sync has ended.
+const SYNC_LOOK_NS: u64 = 200_000;
+
+/// How far one request has come; by its slot.
+#[derive(Default)]
+struct Step {
+    id: IoId,
+    /// What the kernel is to fill or put; stays as it is while the kernel has it.
+    vectors: Vec<Vector>,
+    /// Vectors before this one are done.
+    first: usize,
+    done_bytes: u32,
+    retries: u8,
+    bounce: Option<Buffer>,
+    sync_target: u64,
+}
+
+/// `struct iovec`, as the kernel wants it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Vector {
+    base: *mut u8,
+    len: usize,
+}
+
+impl Vector {
+    fn of(segment: &Segment) -> Self {
+        Self { base: segment.addr, len: segment.len as usize }
+    }
+}
+
+const _: () = assert!(
+    size_of::<Vector>() == size_of::<libc::iovec>()
+        && align_of::<Vector>() == align_of::<libc::iovec>()
+);
+
+/// The channel.
+pub(super) struct FileChannel {
+    shared: Arc<Shared>,
+    uring: Rc<RefCell<Uring>>,
+    client: ClientId,
+    steps: Vec<Step>,
+    /// Requests that are to go to the kernel as soon as there is room.
+    waiting: VecDeque<IoId>,
+    /// Requests that a sync is to finish.
+    syncing: VecDeque<IoId>,
+    /// This channel's sync is the one that is under way.
+    sync_in_kernel: bool,
+    ready: Vec<IoId>,
+    inbox: Vec<Completion>,
+    pool: Pool,
+    abandoned: bool,
+    now_ns: u64,
+}
+
+impl fmt::Debug for FileChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileChannel")
+            .field("shared", &self.shared)
+            .field("waiting", &self.waiting.len())
+            .field("syncing", &self.syncing.len())
+            .field("abandoned", &self.abandoned)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FileChannel {
+    pub(super) fn new(shared: Arc<Shared>, uring: Rc<RefCell<Uring>>, depth: u16) -> Self {
+        // The sync has a place of its own.
+        let outstanding_max = u32::from(depth) + 1;
+        let client = uring.borrow_mut().add_client(outstanding_max);
+        let depth = usize::from(depth);
+        Self {
+            shared,
+            uring,
+            client,
+            steps: (0..depth).map(|_| Step::default()).collect(),
+            waiting: VecDeque::with_capacity(depth),
+            syncing: VecDeque::with_capacity(depth),
+            sync_in_kernel: false,
+            ready: Vec::with_capacity(depth),
+            inbox: Vec::with_capacity(outstanding_max as usize),
+            pool: Pool::default(),
+            abandoned: false,
+            now_ns: 0,
+        }
+    }
+
+    fn finish(&mut self, ios: &mut IoTable, id: IoId, status: Status) {
+        if let Some(buffer) = self.steps[id.index()].bounce.take() {
+            if status == Status::Done && ios[id].op == Op::Read {
+                // SAFETY: the kernel is done with the buffer, which is as long as any request;
+                // the user keeps the segments mapped until the completion.
+                unsafe { copy::scatter(buffer.start(), &ios[id].segments) };
+            }
+            self.pool.give(buffer);
+        }
+        ios[id].status = status;
+        self.ready.push(id);
+    }
+
+    /// Every write is to be durable when it completes.
+    fn is_durable(&self, io: &Io) -> bool {
+        io.durable || self.shared.info.durability == Durability::WriteThrough
+    }
+
+    /// Hands a read or write to the kernel; `Full` when it has to wait.
+    fn start(&mut self, ios: &IoTable, id: IoId) -> Result<(), Full> {
+        let io = &ios[id];
+        if self.steps[id.index()].vectors.is_empty() {
+            let misaligned = self.is_misaligned(io);
+            let step = &mut self.steps[id.index()];
+            if misaligned {
+                let buffer = self.pool.take().ok_or(Full)?;
+                if io.op == Op::Write {
+                    // SAFETY: the buffer is as long as any request; the user keeps the segments
+                    // mapped until the completion.
+                    unsafe { copy::gather(&io.segments, buffer.start()) };
+                }
+                self.shared.counters.bounced.fetch_add(1, Relaxed);
+                step.vectors.push(Vector { base: buffer.start(), len: io.len_bytes as usize });
+                step.bounce = Some(buffer);
+            } else {
+                step.vectors.extend(io.segments.iter().map(Vector::of));
+            }
+        }
+        self.push(ios, id)
+    }
+
+    /// Whether direct I/O cannot take the request's buffers as they are.
+    fn is_misaligned(&self, io: &Io) -> bool {
+        let (align, block) = (self.shared.align_bytes as usize, self.shared.info.block_bytes);
+        self.shared.direct
+            && io.segments.iter().any(|segment| {
+                !segment.addr.addr().is_multiple_of(align) || !segment.len.is_multiple_of(block)
+            })
+    }
+
+    /// Hands what is left of a request to the kernel.
+    fn push(&mut self, ios: &IoTable, id: IoId) -> Result<(), Full> {
+        let io = &ios[id];
+        let step = &self.steps[id.index()];
+        // Buffered, the sync is a step of its own, so that its failure can be told from the
+        // write's.
+        let sync = io.op == Op::Write && self.shared.direct && self.is_durable(io);
+        let flags = if sync { libc::RWF_DSYNC } else { 0 };
+        let file = types::Fd(self.shared.file.as_raw_fd());
+        let offset = io.offset_bytes + u64::from(step.done_bytes);
+        let entry = transfer(io.op, file, &step.vectors[step.first..], offset, flags);
+        // SAFETY: the segments (or the bounce buffer) and the vectors stay as they are until the
+        // completion: `Drop` waits for the kernel, and the user keeps the segments mapped until
+        // the request is completed or `abandon` is true. The file is open as long as `shared`.
+        unsafe { self.uring.borrow_mut().push(self.client, id.index() as u32, entry) }
+    }
+
+    fn note(&self, io: &Io, error: Errno) -> Failure {
+        let what = if io.op == Op::Read { "read" } else { "write" };
+        let (offset_bytes, len_bytes) = (io.offset_bytes, io.len_bytes);
+        let failure = Failure { what, offset_bytes, len_bytes, error };
+        self.shared.note(failure, self.now_ns);
+        failure
+    }
+
+    /// The kernel gave a request back.
+    fn transferred(&mut self, ios: &mut IoTable, id: IoId, result: i32) {
+        let io = &ios[id];
+        let step = &mut self.steps[id.index()];
+        let Ok(moved) = u32::try_from(result) else {
+            return self.refused(ios, id, Errno::from_raw_os_error(-result));
+        };
+        step.done_bytes += moved;
+        assert!(step.done_bytes <= io.len_bytes, "the kernel moves no more than it is given");
+        if step.done_bytes < io.len_bytes {
+            if moved == 0 {
+                // The end of a file that somebody shortened.
+                self.note(io, Errno::NXIO);
+                return self.finish(ios, id, Status::Error);
+            }
+            step.skip(moved as usize);
+            self.shared.counters.continued.fetch_add(1, Relaxed);
+            return self.resume(ios, id);
+        }
+        if io.op == Op::Write && self.is_durable(io) && !self.shared.direct {
+            return self.await_sync(id);
+        }
+        self.finish(ios, id, Status::Done);
+    }
+
+    /// The kernel did not do it.
+    fn refused(&mut self, ios: &mut IoTable, id: IoId, error: Errno) {
+        let step = &mut self.steps[id.index()];
+        if matches!(error, Errno::AGAIN | Errno::INTR) && step.retries < RETRIES_MAX {
+            step.retries += 1;
+            return self.resume(ios, id);
+        }
+        let io = &ios[id];
+        let failure = self.note(io, error);
+        // A write and its sync in one: the error may be the sync's, and then it is about earlier
+        // writes too. Only these cannot be: no space, and a request that makes no sense.
+        let is_own = is_no_space(error) || error == Errno::INVAL;
+        if io.op == Op::Write && self.shared.direct && self.is_durable(io) && !is_own {
+            self.shared.fail(failure);
+        }
+        self.finish(ios, id, Status::Error);
+    }
+
+    /// Once more for what is left, before those that have not begun: it may hold aligned memory
+    /// that they wait for.
+    fn resume(&mut self, ios: &IoTable, id: IoId) {
+        if self.push(ios, id).is_err() {
+            self.waiting.push_front(id);
+        }
+    }
+
+    /// Sends those that wait, in order, until there is no room.
+    fn send_waiting(&mut self, ios: &IoTable) {
+        while let Some(&id) = self.waiting.front() {
+            if self.start(ios, id).is_err() {
+                return;
+            }
+            self.waiting.pop_front();
+        }
+    }
+
+    fn await_sync(&mut self, id: IoId) {
+        self.steps[id.index()].sync_target = self.shared.syncs.target();
+        self.syncing.push_back(id);
+    }
+
+    /// Ends the flushes that a sync has answered, and begins the next sync if there are others.
+    fn sync(&mut self, ios: &mut IoTable) {
+        // In this order: whoever ends a sync tells of its failure first.
+        let now = self.shared.syncs.now();
+        let status = if self.shared.has_failed() { Status::Error } else { Status::Done };
+        while let Some(&id) = self.syncing.front()
+            && (status == Status::Error || now >= self.steps[id.index()].sync_target)
+        {
+            self.syncing.pop_front();
+            self.finish(ios, id, status);
+        }
+        if self.syncing.is_empty() || self.sync_in_kernel || !self.uring.borrow_mut().has_room() {
+            return;
+        }
+        if self.shared.syncs.try_begin() {
+            let file = types::Fd(self.shared.file.as_raw_fd());
+            let entry = opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build();
+            // SAFETY: names no memory, and the file is open as long as `shared`.
+            let pushed = unsafe { self.uring.borrow_mut().push(self.client, SYNC_TOKEN, entry) };
+            pushed.expect("there was room");
+            self.sync_in_kernel = true;
+            self.shared.counters.syncs.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// This channel's sync is back from the kernel.
+    fn synced(&mut self, result: i32) {
+        self.sync_in_kernel = false;
+        if result >= 0 {
+            return self.shared.syncs.end();
+        }
+        let error = Errno::from_raw_os_error(-result);
+        if matches!(error, Errno::AGAIN | Errno::INTR) {
+            return self.shared.syncs.cancel();
+        }
+        let failure = Failure { what: "flush", offset_bytes: 0, len_bytes: 0, error };
+        self.shared.note(failure, self.now_ns);
+        self.shared.fail(failure);
+        self.shared.syncs.end();
+    }
+
+    /// Takes what came back from the kernel.
+    fn receive(&mut self, ios: Option<&mut IoTable>) {
+        let mut inbox = std::mem::take(&mut self.inbox);
+        self.uring.borrow_mut().take(self.client, &mut inbox);
+        let mut ios = ios.filter(|_| !self.abandoned);
+        for Completion { token, result } in inbox.drain(..) {
+            match &mut ios {
+                _ if token == SYNC_TOKEN => self.synced(result),
+                Some(ios) => {
+                    let id = self.steps[token as usize].id;
+                    self.transferred(ios, id, result);
+                }
+                None => {}
+            }
+        }
+        self.inbox = inbox;
+    }
+
+    fn is_in_kernel(&self) -> bool {
+        self.uring.borrow().outstanding(self.client) > 0
+    }
+}
+
+impl Step {
+    fn begin(&mut self, id: IoId) {
+        self.id = id;
+        self.vectors.clear();
+        (self.first, self.done_bytes, self.retries) = (0, 0, 0);
+        debug_assert!(self.bounce.is_none(), "given back when the last request ended");
+    }
+
+    /// Leaves out the first `len` bytes of what is left.
+    fn skip(&mut self, mut len: usize) {
+        while len > 0 {
+            let vector = &mut self.vectors[self.first];
+            let part = len.min(vector.len);
+            vector.base = vector.base.wrapping_add(part);
+            vector.len -= part;
+            len -= part;
+            if vector.len == 0 {
+                self.first += 1;
+            }
+        }
+    }
+}
+
+/// The kernel's request for a read or a write of these vectors.
+fn transfer(
+    op: Op,
+    file: types::Fd,
+    vectors: &[Vector],
+    offset: u64,
+    flags: libc::c_int,
+) -> squeue::Entry {
+    // A single buffer saves the kernel a copy of the vectors.
+    if let [Vector { base, len }] = *vectors {
+        // At most IO_BYTES_MAX.
+        let len = len as u32;
+        return match op {
+            Op::Read => opcode::Read::new(file, base, len).offset(offset).build(),
+            _ => opcode::Write::new(file, base, len).offset(offset).rw_flags(flags).build(),
+        };
+    }
+    let (first, count) = (vectors.as_ptr().cast::<libc::iovec>(), vectors.len() as u32);
+    match op {
+        Op::Read => opcode::Readv::new(file, first, count).offset(offset).build(),
+        _ => opcode::Writev::new(file, first, count).offset(offset).rw_flags(flags).build(),
+    }
+}
+
+impl Channel for FileChannel {
+    fn submit(&mut self, ios: &mut IoTable, id: IoId) {
+        debug_assert!(!self.abandoned, "a channel that let go takes nothing");
+        self.steps[id.index()].begin(id);
+        let io = &ios[id];
+        if self.shared.has_failed() {
+            return self.finish(ios, id, Status::Error);
+        }
+        if !self.shared.info.admits(io) {
+            return self.finish(ios, id, Status::Invalid);
+        }
+        if io.op == Op::Flush {
+            self.await_sync(id);
+            // Together with those that are submitted in the same round, at the next poll.
+            return;
+        }
+        if io.len_bytes == 0 {
+            return self.finish(ios, id, Status::Done);
+        }
+        if !self.waiting.is_empty() || self.start(ios, id).is_err() {
+            self.shared.counters.waited.fetch_add(1, Relaxed);
+            self.waiting.push_back(id);
+        }
+    }
+
+    fn poll(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress {
+        self.now_ns = now_ns;
+        self.receive(Some(ios));
+        if self.abandoned {
+            return Progress::Idle;
+        }
+        self.send_waiting(ios);
+        self.sync(ios);
+        let progress = Progress::busy_if(!self.ready.is_empty());
+        done.append(&mut self.ready);
+        progress
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        let others_sync = !self.syncing.is_empty() && !self.sync_in_kernel;
+        if others_sync {
+            // It ends on another sidecore, which does not know who waits for it.
+            wake.at(self.now_ns + SYNC_LOOK_NS);
+        }
+        Progress::busy_if(!self.ready.is_empty() || self.uring.borrow().has_mail(self.client))
+    }
+
+    fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
+        self.abandoned = true;
+        self.waiting.clear();
+        self.syncing.clear();
+        self.ready.clear();
+        self.receive(None);
+        !self.is_in_kernel()
+    }
+}
+
+impl Drop for FileChannel {
+    fn drop(&mut self) {
+        // The kernel still owns buffers only if the user did not wait for `abandon`; then this
+        // does, because they are about to go.
+        self.abandoned = true;
+        self.uring.borrow_mut().wait_for(self.client);
+        self.receive(None);
+        self.uring.borrow_mut().remove_client(self.client);
+    }
+}

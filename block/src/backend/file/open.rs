@@ -1,0 +1,416 @@
+//! Opening a file volume: type, lock, size, alignment; and the errors that say what to do.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags, flock, fstat,
+    fsync, ftruncate, ioctl_blksszget, major, minor, open as open_file, seek, statx,
+};
+use rustix::io::Errno;
+
+use super::bounce::Buffer;
+use super::{FileCounters, Shared, Syncs};
+use crate::volume::{Durability, Incarnation, VolumeInfo};
+
+/// How long to wait for a predecessor's lock. A killed server's last requests were seen to land
+/// within 100 ms; a slow disk may need seconds.
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often to look whether the lock is free.
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+
+/// The largest block that virtio-blk guests are known to take: a page.
+const BLOCK_BYTES_MAX: u32 = 4096;
+
+/// What to open and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileOptions {
+    /// The raw file or block device.
+    pub path: PathBuf,
+    /// The volume's size. The file is made (sparse) when it is missing or empty; `None` takes the
+    /// file's own size.
+    pub size_bytes: Option<u64>,
+    /// Around the page cache.
+    pub direct: bool,
+    /// Refuse writes. Several servers may have a file open like this at once.
+    pub read_only: bool,
+    /// What a completed write survives.
+    pub durability: Durability,
+    /// How long to wait for a predecessor's lock.
+    pub lock_timeout: Duration,
+}
+
+impl FileOptions {
+    /// The file at `path` as it is: buffered, writable, durable by flush.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            size_bytes: None,
+            direct: false,
+            read_only: false,
+            durability: Durability::Flush,
+            lock_timeout: LOCK_TIMEOUT,
+        }
+    }
+}
+
+/// Why a file cannot be a volume.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// There is no such file, and no size to make it with.
+    #[error("{}: no such file; create it, or give the volume a size", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is there and has nothing in it, and there is no size to make it with.
+    #[error("{}: the file is empty; give the volume a size", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The directory that the file should be made in is missing.
+    #[error("{}: the directory does not exist; create it first", path.display())]
+    NoDirectory {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is a directory.
+    #[error("{}: is a directory; name a raw image file or a block device", path.display())]
+    Directory {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is a socket, a pipe or a character device.
+    #[error("{}: is neither a regular file nor a block device", path.display())]
+    WrongType {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The process may not write it.
+    #[error("{}: not writable ({source}); change its permissions, or make the volume read-only",
+            path.display())]
+    NotWritable {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The process may not read it.
+    #[error("{}: not readable ({source}); change its permissions", path.display())]
+    NotReadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The file is shorter than the volume.
+    #[error("{}: too small: {actual_bytes} bytes, but the volume is to have {wanted_bytes}; \
+             extend it with truncate(1), or correct the size", path.display())]
+    TooSmall {
+        /// The file.
+        path: PathBuf,
+        /// What it has.
+        actual_bytes: u64,
+        /// What was asked for.
+        wanted_bytes: u64,
+    },
+    /// The size is not a whole number of blocks.
+    #[error("{}: a size of {size_bytes} bytes is not a multiple of its blocks of {block_bytes}",
+            path.display())]
+    SizeNotWhole {
+        /// The file.
+        path: PathBuf,
+        /// The size.
+        size_bytes: u64,
+        /// The block.
+        block_bytes: u32,
+    },
+    /// Somebody else has it.
+    #[error("{}: locked by {holder} for more than {} s; stop that server, or correct the path",
+            path.display(), waited.as_secs_f32())]
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// Who holds the lock, as far as the system tells.
+        holder: String,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// The file system cannot do direct I/O, or only in blocks that no guest takes.
+    #[error("{}: its file system has no direct I/O in blocks of at most 4096 bytes; \
+             set direct = false", path.display())]
+    NoDirectIo {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Anything else that the system refused.
+    #[error("{}: cannot {what}: {source}", path.display())]
+    System {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// Opens and locks it.
+pub(super) fn open(options: &FileOptions) -> Result<Shared, FileError> {
+    let path = &options.path;
+    let system = |what| move |source: Errno| system_error(path, what, source);
+    let file = open_description(options)?;
+    let stat = fstat(&file).map_err(system("look at the file"))?;
+    let is_block_device = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => false,
+        FileType::BlockDevice => true,
+        FileType::Directory => return Err(FileError::Directory { path: path.clone() }),
+        _ => return Err(FileError::WrongType { path: path.clone() }),
+    };
+    lock(&file, &stat, options)?;
+    fill_empty(&file, options)?;
+    let (align_bytes, block_bytes) =
+        if options.direct { direct_alignment(&file, path, is_block_device)? } else { (1, 512) };
+    let size_bytes = size(&file, options, block_bytes)?;
+    let info =
+        VolumeInfo {
+            size_bytes,
+            block_bytes,
+            read_only: options.read_only,
+            durability: options.durability,
+            volatile: false,
+            incarnation: incarnation(&stat, is_block_device).map_err(|source| {
+                FileError::System { path: path.clone(), what: "read the host's boot id", source }
+            })?,
+        };
+    Ok(Shared {
+        path: path.clone(),
+        file,
+        info,
+        direct: options.direct,
+        align_bytes,
+        failed: AtomicBool::new(false),
+        syncs: Syncs::default(),
+        counters: FileCounters::default(),
+        logged_ns: AtomicU64::new(0),
+        unlogged: AtomicU64::new(0),
+    })
+}
+
+fn system_error(path: &Path, what: &'static str, source: Errno) -> FileError {
+    FileError::System { path: path.to_owned(), what, source: source.into() }
+}
+
+fn open_description(options: &FileOptions) -> Result<OwnedFd, FileError> {
+    let path = &options.path;
+    let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    let creates = options.size_bytes.is_some() && !options.read_only;
+    flags.set(OFlags::CREATE, creates);
+    flags.set(OFlags::DIRECT, options.direct);
+    let mode = Mode::RUSR | Mode::WUSR;
+    open_file(path, flags, mode).map_err(|error| {
+        let (path, source) = (path.clone(), error.into());
+        match error {
+            Errno::NOENT if creates => FileError::NoDirectory { path },
+            Errno::NOENT => FileError::Missing { path },
+            Errno::ISDIR => FileError::Directory { path },
+            Errno::NXIO | Errno::NODEV => FileError::WrongType { path },
+            Errno::INVAL if options.direct => FileError::NoDirectIo { path },
+            Errno::ACCESS | Errno::PERM | Errno::ROFS if options.read_only => {
+                FileError::NotReadable { path, source }
+            }
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => FileError::NotWritable { path, source },
+            _ => FileError::System { path, what: "open the file", source },
+        }
+    })
+}
+
+/// Takes the file's lock: alone to write, with others to read. A predecessor that was killed holds
+/// it until its last request has landed.
+fn lock(file: &OwnedFd, stat: &Stat, options: &FileOptions) -> Result<(), FileError> {
+    let operation = if options.read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    let began = Instant::now();
+    loop {
+        match flock(file, operation) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(error) => return Err(system_error(&options.path, "lock the file", error)),
+        }
+        let waited = began.elapsed();
+        if waited >= options.lock_timeout {
+            let path = options.path.clone();
+            return Err(FileError::Locked { path, holder: holder(stat), waited });
+        }
+        std::thread::sleep(LOCK_RETRY.min(options.lock_timeout - waited));
+    }
+}
+
+/// Who holds a lock on the file, as `/proc/locks` has it.
+fn holder(stat: &Stat) -> String {
+    let place = format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let pid = locks.lines().find_map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        (words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&place.as_str()))
+            .then(|| words[4].to_owned())
+    });
+    match pid {
+        Some(pid) if pid == std::process::id().to_string() => {
+            "another volume of this node".to_owned()
+        }
+        Some(pid) => {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            format!("process {pid} ({})", name.trim())
+        }
+        None => "another process".to_owned(),
+    }
+}
+
+/// Gives a file that was just made, or never had a size, the size that was asked for. Under the
+/// lock, so that nobody else does it at once; durable before anything is written to it.
+fn fill_empty(file: &OwnedFd, options: &FileOptions) -> Result<(), FileError> {
+    let path = &options.path;
+    let system = |what| move |source: Errno| system_error(path, what, source);
+    let Some(size_bytes) = options.size_bytes else { return Ok(()) };
+    let is_empty = seek(file, SeekFrom::End(0)).map_err(system("find its size"))? == 0;
+    if !is_empty || options.read_only {
+        return Ok(());
+    }
+    ftruncate(file, size_bytes).map_err(system("extend the file"))?;
+    fsync(file).map_err(system("sync the file"))?;
+    sync_directory(path).map_err(system("sync its directory"))?;
+    tracing::info!(file = %path.display(), size_bytes, "made the file");
+    Ok(())
+}
+
+/// The volume's size, checked against the file's.
+fn size(file: &OwnedFd, options: &FileOptions, block_bytes: u32) -> Result<u64, FileError> {
+    let path = &options.path;
+    let system = |what| move |source: Errno| system_error(path, what, source);
+    let block = u64::from(block_bytes);
+    // For block devices as well as for files.
+    let actual_bytes = seek(file, SeekFrom::End(0)).map_err(system("find its size"))?;
+    let Some(wanted_bytes) = options.size_bytes else {
+        if actual_bytes < block {
+            return Err(FileError::Empty { path: path.clone() });
+        }
+        let odd_bytes = actual_bytes % block;
+        if odd_bytes > 0 {
+            tracing::warn!(
+                file = %path.display(),
+                odd_bytes,
+                "the file is not a whole number of blocks; its last bytes are not in the volume"
+            );
+        }
+        return Ok(actual_bytes - odd_bytes);
+    };
+    if !wanted_bytes.is_multiple_of(block) || wanted_bytes == 0 {
+        let path = path.clone();
+        return Err(FileError::SizeNotWhole { path, size_bytes: wanted_bytes, block_bytes });
+    }
+    if actual_bytes < wanted_bytes {
+        return Err(FileError::TooSmall { path: path.clone(), actual_bytes, wanted_bytes });
+    }
+    Ok(wanted_bytes)
+}
+
+/// Makes the name of a new file durable.
+fn sync_directory(path: &Path) -> Result<(), Errno> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    fsync(open_file(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// What direct I/O on the file demands: the alignment of buffers, and the size of a block.
+fn direct_alignment(
+    file: &OwnedFd,
+    path: &Path,
+    is_block_device: bool,
+) -> Result<(u32, u32), FileError> {
+    let unable = || FileError::NoDirectIo { path: path.to_owned() };
+    let told = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        .ok()
+        .filter(|told| told.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
+    let (align_bytes, block_bytes) = match told {
+        Some(told) => (told.stx_dio_mem_align, told.stx_dio_offset_align),
+        // An older kernel does not tell.
+        None if is_block_device => {
+            let block_bytes = ioctl_blksszget(file).map_err(|_| unable())?;
+            (block_bytes, block_bytes)
+        }
+        None => {
+            let block_bytes = probe_block_bytes(file).ok_or_else(unable)?;
+            (block_bytes, block_bytes)
+        }
+    };
+    let usable = align_bytes.is_power_of_two()
+        && align_bytes <= BLOCK_BYTES_MAX
+        && block_bytes.is_power_of_two()
+        && block_bytes <= BLOCK_BYTES_MAX;
+    if usable { Ok((align_bytes, block_bytes.max(512))) } else { Err(unable()) }
+}
+
+/// The smallest direct read that the file takes.
+fn probe_block_bytes(file: &OwnedFd) -> Option<u32> {
+    let buffer = Buffer::new().ok()?;
+    [512, 1024, 2048, 4096].into_iter().find(|&block_bytes| {
+        // SAFETY: the buffer is ours alone, zeroed, and longer than any of these.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.start(), block_bytes as usize) };
+        rustix::io::pread(file.as_fd(), bytes, u64::from(block_bytes)).is_ok()
+    })
+}
+
+/// The host's boot and the file: as long as these are the same, the page cache still has what was
+/// written, and so has the disk behind it.
+fn incarnation(stat: &Stat, is_block_device: bool) -> io::Result<Incarnation> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let (device, inode) =
+        if is_block_device { (stat.st_rdev, 0) } else { (stat.st_dev, stat.st_ino) };
+    let mut hash = Fnv::new();
+    hash.add(boot.trim().as_bytes());
+    hash.add(&device.to_le_bytes());
+    hash.add(&inode.to_le_bytes());
+    Ok(Incarnation(hash.0.to_le_bytes()))
+}
+
+/// FNV-1a with 128 bits: every process must get the same, and nobody attacks it.
+struct Fnv(u128);
+
+impl Fnv {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+
+    fn new() -> Self {
+        Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u128::from(*byte)).wrapping_mul(Self::PRIME);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_the_published_one() {
+        let mut hash = Fnv::new();
+        hash.add(b"a");
+        assert_eq!(hash.0, 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+    }
+}

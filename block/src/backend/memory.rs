@@ -1,0 +1,235 @@
+//! A volume in the process's memory. Fast, sparse until written, and gone with the process: its
+//! incarnation is new for each volume that is made, and it says that nothing survives one.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::rand::{GetRandomFlags, getrandom};
+use sidecore::Progress;
+
+use crate::copy;
+use crate::volume::{
+    Channel, Durability, Incarnation, Io, IoId, IoTable, Op, Open, OpenError, Status, Volume,
+    VolumeInfo,
+};
+
+/// The volume's blocks, shared by its channels on all sidecores. Only ever touched by raw copies:
+/// two guests' requests that overlap give either's bytes, as on any disk.
+struct Blocks {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory of the process and lives as long as this value; no reference
+// to it is ever made, only raw copies.
+unsafe impl Send for Blocks {}
+// SAFETY: as above.
+unsafe impl Sync for Blocks {}
+
+impl Blocks {
+    fn new(len: usize) -> io::Result<Self> {
+        if len == 0 {
+            return Ok(Self { base: NonNull::dangling(), len });
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // Not reserved: a page costs memory when it is first written.
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags)? };
+        let base = NonNull::new(base.cast()).expect("a mapping is never at zero");
+        Ok(Self { base, len })
+    }
+
+    /// The address of byte `offset`, of which `len` bytes are going to be touched.
+    fn at(&self, offset: u64, len: u64) -> *mut u8 {
+        let end = offset.checked_add(len).expect("checked by the volume");
+        assert!(end <= self.len as u64, "checked by the volume");
+        // SAFETY: inside the mapping, checked just now.
+        unsafe { self.base.as_ptr().add(offset as usize) }
+    }
+}
+
+impl Drop for Blocks {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: our own mapping, and nobody else has its address.
+            let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+            debug_assert!(unmapped.is_ok());
+        }
+    }
+}
+
+impl fmt::Debug for Blocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Blocks({} bytes)", self.len)
+    }
+}
+
+/// A volume in memory.
+#[derive(Clone, Debug)]
+pub struct MemoryVolume {
+    info: VolumeInfo,
+    blocks: Arc<Blocks>,
+}
+
+impl MemoryVolume {
+    /// A volume of `size_bytes`, a multiple of 512, all zeroes, with a random incarnation.
+    ///
+    /// # Errors
+    /// When the system has no address space for it, or no random numbers.
+    ///
+    /// # Panics
+    /// When the size is not a multiple of 512.
+    pub fn new(size_bytes: u64) -> io::Result<Self> {
+        let mut incarnation = Incarnation::default();
+        getrandom(&mut incarnation.0, GetRandomFlags::empty())?;
+        Self::with_incarnation(size_bytes, incarnation)
+    }
+
+    /// The same with an incarnation that the caller chooses: for simulations.
+    ///
+    /// # Errors
+    /// When the system has no address space for it.
+    ///
+    /// # Panics
+    /// When the size is not a multiple of 512.
+    pub fn with_incarnation(size_bytes: u64, incarnation: Incarnation) -> io::Result<Self> {
+        let info = VolumeInfo {
+            size_bytes,
+            block_bytes: 512,
+            read_only: false,
+            durability: Durability::Flush,
+            volatile: true,
+            incarnation,
+        };
+        assert!(size_bytes.is_multiple_of(u64::from(info.block_bytes)), "whole sectors");
+        let len = usize::try_from(size_bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        Ok(Self { info, blocks: Arc::new(Blocks::new(len)?) })
+    }
+
+    /// The same blocks, refusing writes.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.info.read_only = true;
+        self
+    }
+
+    /// The same blocks, promising durability in another way. In memory each write is as durable as
+    /// it will ever be, so both are true.
+    #[must_use]
+    pub fn with_durability(mut self, durability: Durability) -> Self {
+        self.info.durability = durability;
+        self
+    }
+}
+
+impl Volume for MemoryVolume {
+    fn info(&self) -> VolumeInfo {
+        self.info.clone()
+    }
+
+    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+        Ok(Box::new(MemoryChannel {
+            info: self.info.clone(),
+            blocks: Arc::clone(&self.blocks),
+            ready: Vec::with_capacity(usize::from(open.depth)),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct MemoryChannel {
+    info: VolumeInfo,
+    blocks: Arc<Blocks>,
+    ready: Vec<IoId>,
+}
+
+impl MemoryChannel {
+    fn execute(&self, io: &Io) -> Status {
+        if !self.info.admits(io) {
+            return Status::Invalid;
+        }
+        if io.op == Op::Flush {
+            return Status::Done;
+        }
+        let blocks = self.blocks.at(io.offset_bytes, copy::total_bytes(&io.segments));
+        if io.op == Op::Read {
+            // SAFETY: the user keeps the segments mapped until the completion; the blocks have
+            // their total, and are a mapping of their own.
+            unsafe { copy::scatter(blocks, &io.segments) };
+        } else {
+            // SAFETY: as above.
+            unsafe { copy::gather(&io.segments, blocks) };
+        }
+        Status::Done
+    }
+}
+
+impl Channel for MemoryChannel {
+    fn submit(&mut self, ios: &mut IoTable, id: IoId) {
+        ios[id].status = self.execute(&ios[id]);
+        self.ready.push(id);
+    }
+
+    fn poll(&mut self, _ios: &mut IoTable, _now_ns: u64, done: &mut Vec<IoId>) -> Progress {
+        let progress = Progress::busy_if(!self.ready.is_empty());
+        done.append(&mut self.ready);
+        progress
+    }
+
+    fn arm(&mut self, _wake: &mut sidecore::Wake) -> Progress {
+        Progress::busy_if(!self.ready.is_empty())
+    }
+
+    fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
+        self.ready.clear();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{self, Bench};
+
+    fn volume() -> MemoryVolume {
+        MemoryVolume::new(1 << 20).expect("a megabyte is there")
+    }
+
+    #[test]
+    fn keeps_the_contract() {
+        contract::check_all(&volume());
+        contract::check_all(&volume().with_durability(Durability::WriteThrough));
+    }
+
+    #[test]
+    fn channels_share_the_blocks() {
+        let volume = volume();
+        let (mut one, mut two) = (Bench::new(&volume, 4), Bench::new(&volume, 4));
+        assert_eq!(one.write(512, &[3; 1024]), Status::Done);
+        assert_eq!(two.read(1024, 512), Ok(vec![3; 512]));
+    }
+
+    #[test]
+    fn a_read_only_one_refuses_writes() {
+        let volume = volume();
+        Bench::new(&volume, 4).write(0, &[3; 512]);
+        let mut bench = Bench::new(&volume.read_only(), 4);
+        assert_eq!(bench.write(0, &[4; 512]), Status::Invalid);
+        assert_eq!(bench.read(0, 512), Ok(vec![3; 512]));
+    }
+
+    #[test]
+    fn each_has_an_incarnation_of_its_own() {
+        assert_ne!(volume().info().incarnation, volume().info().incarnation);
+        assert!(volume().info().volatile);
+    }
+
+    #[test]
+    fn an_impossible_size_is_an_error() {
+        assert!(MemoryVolume::new(1 << 60).is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! A volume without blocks, for measuring what everything else costs. Writes vanish, reads are
+//! zeroes (never what the buffer held before: it may have been somebody else's).
+
+use sidecore::Progress;
+
+use crate::copy;
+use crate::volume::{
+    Channel, Durability, Incarnation, Io, IoId, IoTable, Op, Open, OpenError, Status, Volume,
+    VolumeInfo,
+};
+
+/// A volume that forgets.
+#[derive(Debug)]
+pub struct NullVolume {
+    info: VolumeInfo,
+}
+
+impl NullVolume {
+    /// A null volume of `size_bytes`, a multiple of 512.
+    ///
+    /// # Panics
+    /// When the size is not a multiple of 512.
+    pub fn new(size_bytes: u64) -> Self {
+        let info = VolumeInfo {
+            size_bytes,
+            block_bytes: 512,
+            read_only: false,
+            durability: Durability::Flush,
+            volatile: false,
+            // It never loses what it never had.
+            incarnation: Incarnation(*b"nothing is lost."),
+        };
+        assert!(size_bytes.is_multiple_of(u64::from(info.block_bytes)), "whole sectors");
+        Self { info }
+    }
+}
+
+impl Volume for NullVolume {
+    fn info(&self) -> VolumeInfo {
+        self.info.clone()
+    }
+
+    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+        let ready = Vec::with_capacity(usize::from(open.depth));
+        Ok(Box::new(NullChannel { info: self.info.clone(), ready }))
+    }
+}
+
+#[derive(Debug)]
+struct NullChannel {
+    info: VolumeInfo,
+    ready: Vec<IoId>,
+}
+
+impl NullChannel {
+    fn execute(&self, io: &Io) -> Status {
+        if !self.info.admits(io) {
+            return Status::Invalid;
+        }
+        if io.op == Op::Read {
+            // SAFETY: the user keeps the segments mapped until the completion.
+            unsafe { copy::zero(&io.segments) };
+        }
+        Status::Done
+    }
+}
+
+impl Channel for NullChannel {
+    fn submit(&mut self, ios: &mut IoTable, id: IoId) {
+        ios[id].status = self.execute(&ios[id]);
+        self.ready.push(id);
+    }
+
+    fn poll(&mut self, _ios: &mut IoTable, _now_ns: u64, done: &mut Vec<IoId>) -> Progress {
+        let progress = Progress::busy_if(!self.ready.is_empty());
+        done.append(&mut self.ready);
+        progress
+    }
+
+    fn arm(&mut self, _wake: &mut sidecore::Wake) -> Progress {
+        Progress::busy_if(!self.ready.is_empty())
+    }
+
+    fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
+        self.ready.clear();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::Bench;
+
+    #[test]
+    fn reads_are_zeroes_and_writes_vanish() {
+        let mut bench = Bench::new(&NullVolume::new(1 << 20), 8);
+        assert_eq!(bench.write(4096, &[7; 512]), Status::Done);
+        assert_eq!(bench.read(4096, 512), Ok(vec![0; 512]));
+        assert_eq!(bench.flush(), Status::Done);
+    }
+
+    #[test]
+    fn keeps_the_contract() {
+        crate::contract::check_bounds(&NullVolume::new(1 << 20));
+        crate::contract::check_one_completion_each(&NullVolume::new(1 << 20));
+        crate::contract::check_abandon(&NullVolume::new(1 << 20));
+    }
+}

@@ -1,0 +1,128 @@
+//! Builds a chain of stages over a volume from its description in the configuration.
+
+use std::sync::Arc;
+
+use crate::stage::{Limit, LimitVolume, Meter, MeterVolume};
+use crate::volume::{STAGES_MAX, Volume};
+
+/// One stage, as it is configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainSpec {
+    /// Count and time requests.
+    Meter,
+    /// Hold requests back beyond a rate.
+    Limit(Limit),
+}
+
+/// Why a chain cannot be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChainError {
+    /// Too many stages.
+    #[error("a chain of {stages} stages; the longest has {max}", max = STAGES_MAX)]
+    TooLong {
+        /// How many were asked for.
+        stages: usize,
+    },
+    /// A limit that limits nothing is a mistake.
+    #[error("stage {stage}: a limit needs iops, bytes_per_second or both")]
+    NoLimit {
+        /// Which stage, from 1, as people count.
+        stage: usize,
+    },
+}
+
+/// A volume with its stages around it.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    /// The outermost stage, or the bare volume: what a disk opens.
+    pub volume: Arc<dyn Volume>,
+    /// The chain's meters, outermost first.
+    pub meters: Vec<Arc<Meter>>,
+    /// The chain's limits, outermost first.
+    pub limits: Vec<Arc<LimitVolume>>,
+}
+
+impl Chain {
+    /// Wraps `volume` in `stages`. The first stage is the first to see a request: the outermost.
+    ///
+    /// # Errors
+    /// When there are more than [`STAGES_MAX`], or one of them makes no sense.
+    pub fn build(volume: Arc<dyn Volume>, stages: &[ChainSpec]) -> Result<Self, ChainError> {
+        if stages.len() > STAGES_MAX {
+            return Err(ChainError::TooLong { stages: stages.len() });
+        }
+        let mut chain = Self { volume, meters: Vec::new(), limits: Vec::new() };
+        for (depth, stage) in stages.iter().enumerate().rev() {
+            let inner = Arc::clone(&chain.volume);
+            chain.volume = match stage {
+                ChainSpec::Meter => {
+                    let volume = Arc::new(MeterVolume::new(inner, depth));
+                    chain.meters.insert(0, volume.meter());
+                    volume
+                }
+                ChainSpec::Limit(limit) => {
+                    if limit.iops.is_none() && limit.bytes_per_second.is_none() {
+                        return Err(ChainError::NoLimit { stage: depth + 1 });
+                    }
+                    let volume = Arc::new(LimitVolume::new(inner, *limit));
+                    chain.limits.insert(0, Arc::clone(&volume));
+                    volume
+                }
+            };
+        }
+        Ok(chain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+    use crate::backend::MemoryVolume;
+    use crate::contract::{self, Bench};
+    use crate::volume::{Op, Status};
+
+    fn memory() -> Arc<dyn Volume> {
+        Arc::new(MemoryVolume::new(1 << 20).expect("memory"))
+    }
+
+    fn limit(iops: u64) -> ChainSpec {
+        ChainSpec::Limit(Limit { iops: NonZeroU64::new(iops), ..Limit::default() })
+    }
+
+    #[test]
+    fn every_chain_keeps_the_contract() {
+        let longest = [limit(1 << 30), ChainSpec::Meter].repeat(STAGES_MAX / 2);
+        for stages in [&[][..], &[ChainSpec::Meter, limit(100_000)], &longest] {
+            let chain = Chain::build(memory(), stages).expect("a good chain");
+            contract::check_all(&*chain.volume);
+        }
+    }
+
+    #[test]
+    fn each_meter_counts_for_itself() {
+        let stages = [ChainSpec::Meter, limit(1_000), ChainSpec::Meter];
+        let chain = Chain::build(memory(), &stages).expect("a good chain");
+        assert_eq!((chain.meters.len(), chain.limits.len()), (2, 1));
+        let mut bench = Bench::new(&*chain.volume, 8);
+        for _ in 0..2_000 {
+            assert_eq!(bench.write(0, &[1; 512]), Status::Done);
+        }
+        let [outer, inner] = [0, 1].map(|at: usize| chain.meters[at].read(Op::Write));
+        assert_eq!((outer.requests, inner.requests), (2_000, 2_000));
+        // What the limit holds back is seen from outside only.
+        assert!(outer.latency_ns.max() > 500_000, "{}", outer.latency_ns.max());
+        assert!(inner.latency_ns.max() < 500_000, "{}", inner.latency_ns.max());
+        assert!(chain.limits[0].delayed() > 500);
+    }
+
+    #[test]
+    fn a_bad_chain_is_refused_by_name() {
+        let error = Chain::build(memory(), &[ChainSpec::Meter; STAGES_MAX + 1]);
+        assert_eq!(error.err(), Some(ChainError::TooLong { stages: 9 }));
+        let stages = [ChainSpec::Meter, ChainSpec::Limit(Limit::default())];
+        assert_eq!(Chain::build(memory(), &stages).err(), Some(ChainError::NoLimit { stage: 2 }));
+    }
+}

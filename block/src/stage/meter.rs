@@ -1,0 +1,343 @@
+//! The `meter` stage: counts requests, bytes and errors, and how long requests take.
+//!
+//! Each channel writes cells of its own, without locks or read-modify-writes; whoever reads adds
+//! them up. It promises nothing on a crash, for it keeps nothing.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hdrhistogram::Histogram;
+use sidecore::{Counter, Progress, Wake};
+
+use crate::volume::{
+    Channel, IoId, IoTable, Op, Open, OpenError, STAGES_MAX, Status, Volume, VolumeInfo,
+};
+
+/// Cells per power of two: values are kept to one part in 32, 3 %.
+const CELLS_PER_OCTAVE: usize = 32;
+
+/// log2 of [`CELLS_PER_OCTAVE`].
+const PRECISION_BITS: u32 = CELLS_PER_OCTAVE.ilog2();
+
+/// Longer than any request that is not lost: an hour and more, in nanoseconds.
+const LATENCY_BITS: u32 = 42;
+
+/// The longest latency that is told apart from longer ones.
+pub const LATENCY_NS_MAX: u64 = (1 << LATENCY_BITS) - 1;
+
+const CELLS: usize = (LATENCY_BITS - PRECISION_BITS + 1) as usize * CELLS_PER_OCTAVE;
+
+/// The cell of a value: exact below 32, then 32 cells per power of two.
+fn cell_of(value: u64) -> usize {
+    let value = value.min(LATENCY_NS_MAX);
+    let octave = (u64::BITS - value.leading_zeros()).saturating_sub(PRECISION_BITS + 1);
+    let within = (value >> octave) as usize;
+    octave as usize * CELLS_PER_OCTAVE + within
+}
+
+/// The middle of a cell.
+fn value_of(cell: usize) -> u64 {
+    let octave = (cell / CELLS_PER_OCTAVE).saturating_sub(1);
+    let first = ((cell - octave * CELLS_PER_OCTAVE) as u64) << octave;
+    first + (1 << octave) / 2
+}
+
+/// A histogram of latencies with one writer.
+#[derive(Debug)]
+struct Latencies {
+    cells: Box<[Counter]>,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self { cells: (0..CELLS).map(|_| Counter::new()).collect() }
+    }
+}
+
+/// What one channel counted of one kind of request.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Cells {
+    requests: Counter,
+    bytes: Counter,
+    errors: Counter,
+    latencies: Latencies,
+}
+
+impl Cells {
+    fn add_to(&self, reading: &mut Reading) {
+        reading.requests += self.requests.get();
+        reading.bytes += self.bytes.get();
+        reading.errors += self.errors.get();
+        for (cell, count) in self.latencies.cells.iter().enumerate() {
+            let count = count.get();
+            if count > 0 {
+                reading.latency_ns.saturating_record_n(value_of(cell), count);
+            }
+        }
+    }
+}
+
+/// One channel's cells: reads, writes, flushes.
+type ChannelCells = [Cells; 3];
+
+fn kind(op: Op) -> usize {
+    match op {
+        Op::Read => 0,
+        Op::Write => 1,
+        Op::Flush => 2,
+    }
+}
+
+/// What a meter has counted of one kind of request, over all channels there ever were.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// Requests that ended.
+    pub requests: u64,
+    /// Bytes of those that ended well.
+    pub bytes: u64,
+    /// Requests that did not end well.
+    pub errors: u64,
+    /// From submission to completion, in nanoseconds, to 3 %. The clock is the sidecore's, which
+    /// is read once per round.
+    pub latency_ns: Histogram<u64>,
+}
+
+impl Reading {
+    fn new() -> Self {
+        // Two significant digits are finer than the cells are.
+        let latency_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2);
+        Self {
+            requests: 0,
+            bytes: 0,
+            errors: 0,
+            latency_ns: latency_ns.expect("constant bounds that are in order"),
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+        self.errors += other.errors;
+        // Same bounds: nothing is out of range.
+        self.latency_ns.add(&other.latency_ns).expect("histograms of the same bounds");
+    }
+}
+
+/// What a meter knows; shared by its volume, its channels and whoever reads it.
+#[derive(Debug)]
+pub struct Meter {
+    /// Control path only: opening, closing, reading.
+    books: Mutex<Books>,
+    opened: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Books {
+    open: Vec<Arc<ChannelCells>>,
+    closed: [Reading; 3],
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        let closed = std::array::from_fn(|_| Reading::new());
+        Self { books: Mutex::new(Books { open: Vec::new(), closed }), opened: AtomicU64::new(0) }
+    }
+}
+
+impl Meter {
+    /// What was counted of one kind of request so far.
+    pub fn read(&self, op: Op) -> Reading {
+        let books = self.books();
+        let mut reading = books.closed[kind(op)].clone();
+        books.open.iter().for_each(|cells| cells[kind(op)].add_to(&mut reading));
+        reading
+    }
+
+    /// How many channels were ever opened.
+    pub fn channels_opened(&self) -> u64 {
+        self.opened.load(Relaxed)
+    }
+
+    fn open(&self) -> Arc<ChannelCells> {
+        let cells = Arc::new(ChannelCells::default());
+        self.books().open.push(Arc::clone(&cells));
+        self.opened.fetch_add(1, Relaxed);
+        cells
+    }
+
+    fn close(&self, cells: &Arc<ChannelCells>) {
+        let mut books = self.books();
+        books.open.retain(|open| !Arc::ptr_eq(open, cells));
+        for (cells, closed) in cells.iter().zip(&mut books.closed) {
+            let mut last = Reading::new();
+            cells.add_to(&mut last);
+            closed.add(&last);
+        }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // Counts stay counts, whoever panicked.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A volume whose requests are counted.
+#[derive(Debug)]
+pub struct MeterVolume {
+    inner: Arc<dyn Volume>,
+    depth: usize,
+    meter: Arc<Meter>,
+}
+
+impl MeterVolume {
+    /// Wraps `inner` as the stage number `depth` of its chain.
+    ///
+    /// # Panics
+    /// When `depth` is not below [`STAGES_MAX`]; a chain checks its length first.
+    pub fn new(inner: Arc<dyn Volume>, depth: usize) -> Self {
+        assert!(depth < STAGES_MAX, "a chain is bounded when it is built");
+        Self { inner, depth, meter: Arc::default() }
+    }
+
+    /// What it counted.
+    pub fn meter(&self) -> Arc<Meter> {
+        Arc::clone(&self.meter)
+    }
+}
+
+impl Volume for MeterVolume {
+    fn info(&self) -> VolumeInfo {
+        self.inner.info()
+    }
+
+    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+        let inner = self.inner.open(open)?;
+        let meter = Arc::clone(&self.meter);
+        let cells = meter.open();
+        Ok(Box::new(MeterChannel { inner, depth: self.depth, meter, cells, now_ns: 0 }))
+    }
+}
+
+#[derive(Debug)]
+struct MeterChannel {
+    inner: Box<dyn Channel>,
+    depth: usize,
+    meter: Arc<Meter>,
+    cells: Arc<ChannelCells>,
+    /// The latest round's clock.
+    now_ns: u64,
+}
+
+impl Channel for MeterChannel {
+    fn submit(&mut self, ios: &mut IoTable, id: IoId) {
+        let io = &mut ios[id];
+        // First in the chain, the user's own mark is this round's clock. Behind a stage that holds
+        // requests back, the latest round is a better one.
+        io.scratch[self.depth] = io.submitted_ns.max(self.now_ns);
+        self.inner.submit(ios, id);
+    }
+
+    fn poll(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress {
+        self.now_ns = now_ns;
+        let earlier = done.len();
+        let progress = self.inner.poll(ios, now_ns, done);
+        for id in &done[earlier..] {
+            let io = &ios[*id];
+            let cells = &self.cells[kind(io.op)];
+            cells.requests.add(1);
+            if io.status == Status::Done {
+                cells.bytes.add(u64::from(io.len_bytes));
+            } else {
+                cells.errors.add(1);
+            }
+            let latency_ns = now_ns.saturating_sub(io.scratch[self.depth]);
+            cells.latencies.cells[cell_of(latency_ns)].add(1);
+        }
+        progress
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        self.inner.arm(wake)
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm();
+    }
+
+    fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
+        self.inner.abandon(ios, now_ns)
+    }
+}
+
+impl Drop for MeterChannel {
+    fn drop(&mut self) {
+        self.meter.close(&self.cells);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::MemoryVolume;
+    use crate::contract::{self, Bench, Buffer};
+
+    fn metered() -> MeterVolume {
+        MeterVolume::new(Arc::new(MemoryVolume::new(1 << 20).expect("memory")), 0)
+    }
+
+    #[test]
+    fn cells_are_exact_to_three_percent_and_in_order() {
+        let mut last = 0;
+        for value in (0..100_000).chain((17..LATENCY_BITS).map(|bit| (1 << bit) + 12_345)) {
+            let cell = cell_of(value);
+            assert!(cell >= last && cell < CELLS, "{value} is in cell {cell}");
+            last = cell;
+            let error = value_of(cell).abs_diff(value);
+            assert!(error <= value / 32, "{value} reads as {}", value_of(cell));
+        }
+        assert_eq!(cell_of(u64::MAX), CELLS - 1);
+    }
+
+    #[test]
+    fn keeps_the_contract() {
+        contract::check_all(&metered());
+    }
+
+    #[test]
+    fn counts_requests_bytes_errors_and_latency() {
+        let volume = metered();
+        let mut bench = Bench::new(&volume, 8);
+        let buffer = Buffer::new(4096, 0);
+        for _ in 0..5 {
+            let id = bench.submit(Op::Write, 0, Some(&buffer));
+            bench.now_ns += 1_000_000;
+            assert_eq!(bench.wait(id), Status::Done);
+        }
+        assert!(bench.read(1 << 20, 512).is_err());
+        bench.flush();
+        let writes = volume.meter().read(Op::Write);
+        assert_eq!((writes.requests, writes.bytes, writes.errors), (5, 5 * 4096, 0));
+        let median_ns = writes.latency_ns.value_at_quantile(0.5);
+        assert!(median_ns.abs_diff(1_000_000) < 40_000, "{median_ns}");
+        let reads = volume.meter().read(Op::Read);
+        assert_eq!((reads.requests, reads.bytes, reads.errors), (1, 0, 1));
+        assert_eq!(volume.meter().read(Op::Flush).requests, 1);
+    }
+
+    #[test]
+    fn channels_add_up_and_a_closed_one_is_not_forgotten() {
+        let volume = metered();
+        let mut one = Bench::new(&volume, 4);
+        one.write(0, &[1; 512]);
+        for _ in 0..3 {
+            Bench::new(&volume, 4).write(0, &[1; 512]);
+        }
+        let writes = volume.meter().read(Op::Write);
+        assert_eq!((writes.requests, writes.bytes), (4, 2048));
+        assert_eq!(writes.latency_ns.len(), 4);
+        assert_eq!(volume.meter().channels_opened(), 4);
+        assert_eq!(volume.meter().books().open.len(), 1);
+    }
+}

@@ -1,0 +1,350 @@
+//! One io_uring per sidecore, shared by every file channel on it.
+//!
+//! ```text
+//!   channels (Stage::Serve)            Uring (Stage::Submit)            kernel
+//!   push ──▶ submission ring ─────────▶ one io_uring_enter ───────────▶
+//!   take ◀── inbox of each client ◀──── reap ◀──────────────────────────
+//! ```
+//!
+//! Channels push entries while they serve; the ring enters the kernel at most once per round with
+//! all of them, and sorts what came back into one inbox per client. The ring never holds more
+//! requests than its completion ring has places, so completions cannot overflow, and an inbox has
+//! room for all that its client may have outstanding, so nothing is allocated on the way.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use io_uring::{EnterFlags, IoUring, squeue};
+use sidecore::{Counter, Local, Poll, PollerId, Progress, Stage, Wake};
+
+/// Places in the submission ring: what one round can hand to the kernel. More than a few disks with
+/// full queues take in a round; what does not fit waits for the next round.
+pub const ENTRIES: u32 = 256;
+
+/// Requests in the kernel at once, over all channels of a sidecore. Bounds the kernel's memory, and
+/// is the size of the completion ring.
+pub const IN_KERNEL_MAX: u32 = 4096;
+
+/// Ways to set the ring up, best first. Older kernels refuse the first ones.
+const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Plain];
+
+/// How completions get from the kernel's interrupt to our ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Only when we enter the kernel: nothing interrupts the sidecore (Linux 6.1).
+    Deferred,
+    /// Whenever we enter the kernel for anything (Linux 5.19).
+    Cooperative,
+    /// By interrupting the sidecore.
+    Plain,
+}
+
+/// What the ring did. Written by its sidecore only.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct UringCounters {
+    /// System calls.
+    pub enters: Counter,
+    /// Requests handed to the kernel.
+    pub submitted: Counter,
+    /// Requests that came back.
+    pub completed: Counter,
+    /// Requests that had to wait because a ring was full.
+    pub full: Counter,
+    /// System calls that failed and were tried again a round later.
+    pub enter_errors: Counter,
+}
+
+/// A request that came back from the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The client's own mark of the request.
+    pub token: u32,
+    /// Bytes done, or a negative error number.
+    pub result: i32,
+}
+
+/// No room; try again in the next round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// A user of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientId(u32);
+
+#[derive(Debug, Default)]
+struct Client {
+    used: bool,
+    outstanding_max: u32,
+    /// Pushed and not yet in the inbox.
+    outstanding: u32,
+    inbox: Vec<Completion>,
+}
+
+/// The ring. Lives on one sidecore; see [`install`].
+pub struct Uring {
+    ring: IoUring,
+    mode: Mode,
+    clients: Vec<Client>,
+    /// Pushed and not yet reaped, over all clients.
+    in_kernel: u32,
+    /// Reaped and not yet taken by the clients.
+    unclaimed: usize,
+    counters: Arc<UringCounters>,
+    #[cfg(test)]
+    fault: Option<Box<dyn FnMut(Completion) -> i32>>,
+}
+
+impl fmt::Debug for Uring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Uring")
+            .field("mode", &self.mode)
+            .field("in_kernel", &self.in_kernel)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Uring {
+    /// Sets a ring up for the calling thread, which must be the only one ever to use it.
+    ///
+    /// # Errors
+    /// When the kernel has no io_uring or the administrator has switched it off
+    /// (`kernel.io_uring_disabled`), or memory is short.
+    pub fn new() -> io::Result<Self> {
+        let mut refusal = None;
+        for mode in MODES {
+            match Self::with_mode(mode) {
+                Ok(uring) => return Ok(uring),
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refusal = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(refusal.expect("there is at least one mode"))
+    }
+
+    /// Sets a ring up in a given mode.
+    ///
+    /// # Errors
+    /// As [`Uring::new`], and `EINVAL` when the kernel is too old for the mode.
+    pub fn with_mode(mode: Mode) -> io::Result<Self> {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(IN_KERNEL_MAX);
+        match mode {
+            Mode::Deferred => {
+                builder.setup_submit_all().setup_taskrun_flag();
+                builder.setup_single_issuer().setup_defer_taskrun();
+            }
+            Mode::Cooperative => {
+                builder.setup_submit_all().setup_taskrun_flag();
+                builder.setup_coop_taskrun();
+            }
+            Mode::Plain => {}
+        }
+        Ok(Self {
+            ring: builder.build(ENTRIES)?,
+            mode,
+            clients: Vec::new(),
+            in_kernel: 0,
+            unclaimed: 0,
+            counters: Arc::default(),
+            #[cfg(test)]
+            fault: None,
+        })
+    }
+
+    /// How completions arrive.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What it did so far; may be read from any thread.
+    pub fn counters(&self) -> Arc<UringCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Adds a user with at most `outstanding_max` requests at once.
+    pub fn add_client(&mut self, outstanding_max: u32) -> ClientId {
+        let client = Client {
+            used: true,
+            outstanding_max,
+            outstanding: 0,
+            inbox: Vec::with_capacity(outstanding_max as usize),
+        };
+        match self.clients.iter().position(|client| !client.used) {
+            Some(place) => {
+                self.clients[place] = client;
+                ClientId(place as u32)
+            }
+            None => {
+                self.clients.push(client);
+                ClientId(self.clients.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// Removes a user.
+    ///
+    /// # Panics
+    /// When the kernel still works for it: its buffers would be lost sight of.
+    pub fn remove_client(&mut self, id: ClientId) {
+        let client = self.client(id);
+        assert_eq!(client.outstanding, 0, "a client leaves after its last completion");
+        self.unclaimed -= self.clients[id.0 as usize].inbox.len();
+        self.clients[id.0 as usize] = Client::default();
+    }
+
+    /// What the kernel still does for a user: pushed and not yet in its inbox.
+    pub fn outstanding(&self, id: ClientId) -> u32 {
+        self.client(id).outstanding
+    }
+
+    /// Whether [`Uring::push`] would find room.
+    pub fn has_room(&mut self) -> bool {
+        self.in_kernel < IN_KERNEL_MAX && !self.ring.submission().is_full()
+    }
+
+    /// Queues a request for the next entry into the kernel.
+    ///
+    /// # Errors
+    /// [`Full`] when a ring is full; counted.
+    ///
+    /// # Safety
+    /// The descriptor and all memory that `entry` names (buffers, and the io vectors) stay valid
+    /// until the completion with `token` was in the client's inbox, or the ring is gone.
+    pub unsafe fn push(
+        &mut self,
+        id: ClientId,
+        token: u32,
+        entry: squeue::Entry,
+    ) -> Result<(), Full> {
+        if !self.has_room() {
+            self.counters.full.add(1);
+            return Err(Full);
+        }
+        let client = &mut self.clients[id.0 as usize];
+        assert!(client.used && client.outstanding < client.outstanding_max, "bounded by its table");
+        let entry = entry.user_data(u64::from(id.0) << 32 | u64::from(token));
+        // SAFETY: the caller keeps what the entry names valid.
+        unsafe { self.ring.submission().push(&entry) }.map_err(|_| Full)?;
+        client.outstanding += 1;
+        self.in_kernel += 1;
+        Ok(())
+    }
+
+    /// Moves the completions of a user into `into`, which must be empty; the two swap their room.
+    pub fn take(&mut self, id: ClientId, into: &mut Vec<Completion>) {
+        debug_assert!(into.is_empty());
+        let client = &mut self.clients[id.0 as usize];
+        self.unclaimed -= client.inbox.len();
+        std::mem::swap(&mut client.inbox, into);
+    }
+
+    /// Whether a user has completions to take.
+    pub fn has_mail(&self, id: ClientId) -> bool {
+        !self.client(id).inbox.is_empty()
+    }
+
+    /// One round: at most one entry into the kernel, then the completions.
+    pub fn round(&mut self) -> Progress {
+        let submission = self.ring.submission();
+        let pending = submission.len() as u32;
+        let nudged = submission.taskrun() || submission.cq_overflow();
+        drop(submission);
+        if pending > 0 || nudged {
+            self.enter(pending, 0);
+        }
+        let reaped = self.reap();
+        Progress::busy_if(pending > 0 || reaped > 0)
+    }
+
+    /// Blocks until the kernel has done everything for one user. Only for tearing down: its
+    /// buffers are about to go.
+    pub fn wait_for(&mut self, id: ClientId) {
+        while self.outstanding(id) > 0 {
+            let pending = self.ring.submission().len() as u32;
+            self.enter(pending, 1);
+            self.reap();
+        }
+    }
+
+    fn client(&self, id: ClientId) -> &Client {
+        let client = &self.clients[id.0 as usize];
+        assert!(client.used, "the client was removed");
+        client
+    }
+
+    fn enter(&mut self, pending: u32, completions_min: u32) {
+        // With GETEVENTS the same system call also runs the deferred completions.
+        let flags = EnterFlags::GETEVENTS.bits();
+        // SAFETY: `pending` entries are in the ring, and there is no argument.
+        let entered = unsafe {
+            self.ring.submitter().enter::<libc::sigset_t>(pending, completions_min, flags, None)
+        };
+        self.counters.enters.add(1);
+        match entered {
+            Ok(submitted) => self.counters.submitted.add(submitted as u64),
+            // Interrupted or short of memory: the entries stay in the ring for the next round.
+            Err(_) => self.counters.enter_errors.add(1),
+        }
+    }
+
+    fn reap(&mut self) -> usize {
+        let mut reaped = 0;
+        for entry in self.ring.completion() {
+            let client = &mut self.clients[(entry.user_data() >> 32) as usize];
+            let completion = Completion { token: entry.user_data() as u32, result: entry.result() };
+            #[cfg(test)]
+            let completion = match &mut self.fault {
+                Some(fault) => Completion { result: fault(completion), ..completion },
+                None => completion,
+            };
+            client.outstanding -= 1;
+            client.inbox.push(completion);
+            reaped += 1;
+        }
+        self.in_kernel -= reaped as u32;
+        self.unclaimed += reaped;
+        self.counters.completed.add(reaped as u64);
+        reaped
+    }
+
+    /// Replaces results as they are reaped.
+    #[cfg(test)]
+    pub(crate) fn set_fault(&mut self, fault: impl FnMut(Completion) -> i32 + 'static) {
+        self.fault = Some(Box::new(fault));
+    }
+}
+
+/// Sets a ring up on a sidecore: as a service for volumes that are opened there, and as a poller.
+///
+/// # Errors
+/// As [`Uring::new`].
+pub fn install(local: &mut Local) -> io::Result<PollerId> {
+    let uring = Rc::new(RefCell::new(Uring::new()?));
+    local.services().insert(Rc::clone(&uring));
+    Ok(local.add(Stage::Submit, Box::new(UringPoller(uring))))
+}
+
+/// Polls the ring that it shares with the channels.
+#[derive(Debug)]
+pub struct UringPoller(pub Rc<RefCell<Uring>>);
+
+impl Poll for UringPoller {
+    fn poll(&mut self, _now_ns: u64) -> Progress {
+        self.0.borrow_mut().round()
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        let mut uring = self.0.borrow_mut();
+        wake.on_readable(uring.ring.as_fd());
+        let more = uring.round();
+        more | Progress::busy_if(uring.unclaimed > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests;
