@@ -125,12 +125,12 @@ impl Source<'_> {
         } else {
             return Err(RingError::Order { head });
         };
-        self.memory
-            .translate_from(self.hint, descriptor.addr, descriptor.len, segments)
-            .map_err(|error| match error {
+        self.memory.translate_from(self.hint, descriptor.addr, descriptor.len, segments).map_err(
+            |error| match error {
                 MemoryError::TooManySegments => RingError::TooManySegments { head },
                 other => RingError::Memory(other),
-            })?;
+            },
+        )?;
         if chain.readable.len() + chain.writable.len() > SEGMENTS_MAX {
             return Err(RingError::TooManySegments { head });
         }

@@ -157,6 +157,12 @@ impl InflightRegion {
         Ok(Self { mapping: Arc::new(mapping), queues, size })
     }
 
+    /// A region in memory that is already mapped.
+    #[cfg(test)]
+    pub(crate) fn from_mapping(mapping: Arc<Mapping>, queues: u16, size: u16) -> Self {
+        Self { mapping, queues, size }
+    }
+
     /// The part of one queue, if the region has it.
     pub fn queue(&self, index: usize) -> Option<InflightQueue> {
         if index >= usize::from(self.queues) {
@@ -188,6 +194,12 @@ pub struct InflightQueue {
 }
 
 impl InflightQueue {
+    /// Its bytes, to be scribbled on.
+    #[cfg(test)]
+    pub(crate) fn area(&self) -> &Area {
+        &self.area
+    }
+
     fn entry(head: u16, field: usize) -> usize {
         HEADER_BYTES + ENTRY_BYTES * usize::from(head) + field
     }

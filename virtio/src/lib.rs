@@ -24,6 +24,8 @@ mod session;
 mod shared;
 pub mod socket;
 pub mod split;
+#[cfg(test)]
+mod tests;
 
 pub use chain::{Chain, Head, Segment, gather, scatter};
 pub use device::{Device, DeviceError};

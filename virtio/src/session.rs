@@ -12,13 +12,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use tracing::{debug, info, warn};
+use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
-    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures,
-    VhostUserShMemConfig, VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags,
-    VhostUserVringState,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
+    VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
 };
-use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use crate::device::{Device, DeviceError};
@@ -469,7 +468,12 @@ impl VhostUserBackendReqHandlerMut for Session {
         Ok(bytes)
     }
 
-    fn set_config(&mut self, offset: u32, bytes: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
+    fn set_config(
+        &mut self,
+        offset: u32,
+        bytes: &[u8],
+        _flags: VhostUserConfigFlags,
+    ) -> Result<()> {
         self.device.write_config(offset, bytes);
         Ok(())
     }

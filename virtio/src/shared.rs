@@ -163,3 +163,11 @@ impl Stores {
         !self.stopped()
     }
 }
+
+#[cfg(test)]
+impl Area {
+    /// All bytes, for comparing.
+    pub(crate) fn snapshot(&self) -> Vec<u8> {
+        (0..self.len).map(|at| self.load_u8(at)).collect()
+    }
+}

@@ -474,6 +474,12 @@ impl Queue {
         self.stores.made()
     }
 
+    /// Whether the stopping point is behind: nothing that the queue did since has happened.
+    #[cfg(any(test, feature = "stopping-points"))]
+    pub fn stopped(&self) -> bool {
+        self.stores.stopped()
+    }
+
     /// The guest's memory as it is now.
     pub fn memory(&self) -> &Arc<Memory> {
         let memory = self.tables[usize::from(self.table)].memory.as_ref();
