@@ -1,1 +1,60 @@
 //! How a session's datagrams leave and arrive.
+//!
+//! A [`Link`] moves batches of datagrams with one system call in each direction, however many peers
+//! they are for. [`Udp`] is the one that works everywhere; [`Faulty`] wraps any other and loses,
+//! doubles, reorders, corrupts and delays what arrives. [`Driver`] joins a link to a sidecore's
+//! [`transport::Endpoint`]: two pollers, one at each end of the round.
+
+mod counters;
+mod driver;
+mod faulty;
+mod udp;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+pub use counters::LinkCounters;
+pub use driver::{BATCH_DATAGRAMS, Driver};
+pub use faulty::{FaultCounters, Faults, Faulty};
+use transport::{Pool, TransmitBatch};
+pub use udp::{BindError, Udp, UdpConfig};
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[must_use]
+pub struct Sent {
+    /// Datagrams that were taken off the batch: sent, or dropped because they never can be.
+    pub datagrams: usize,
+    /// Datagrams that stay in the batch, for the next round.
+    pub left: usize,
+}
+
+/// A way for datagrams between this sidecore and its peers. Never blocks.
+pub trait Link: fmt::Debug {
+    /// Sends what it can of `batch`, whose bodies lie in `pool`, with one system call. What was sent
+    /// is taken off the front; what the system refuses for now stays.
+    fn send(&mut self, batch: &mut TransmitBatch, pool: &Pool) -> Sent;
+
+    /// Takes in what has arrived, a bounded number, with one system call; hands each datagram to
+    /// `f` with where it came from. Says how many it handed over.
+    fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(SocketAddr, &[u8])) -> usize;
+
+    /// When [`Link::receive`] has something that no descriptor tells of.
+    fn next_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Becomes readable when something has arrived.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Where peers reach it; the port is the real one.
+    fn local_addr(&self) -> SocketAddr;
+
+    /// The largest datagram, in bytes without UDP's and IP's headers.
+    fn datagram_max(&self) -> usize;
+
+    /// What it counted; may be read from other threads.
+    fn counters(&self) -> &Arc<LinkCounters>;
+}

@@ -1,0 +1,117 @@
+//! What joins a link to an endpoint: one poller at the beginning of a round, one at its end.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+use sidecore::{Local, Poll, PollerId, Progress, Stage, Wake};
+use transport::{Endpoint, Sink, TransmitBatch};
+
+use crate::Link;
+
+/// The most datagrams that one round sends: a quarter of a MiB over Ethernet, which is what the
+/// wire of a fast network takes in the time of a round.
+pub const BATCH_DATAGRAMS: usize = 256;
+
+/// When the socket refused datagrams, how long a sleeping sidecore waits until it tries again.
+const RETRY_NS: u64 = 100_000;
+
+/// A link and its endpoint at work on a sidecore: where their pollers are registered.
+#[derive(Debug)]
+pub struct Driver {
+    receive: PollerId,
+    transmit: PollerId,
+}
+
+/// What the two pollers share.
+type Shared<T> = Rc<RefCell<T>>;
+
+impl Driver {
+    /// Registers the two pollers: in [`Stage::Receive`], what has arrived goes into the endpoint
+    /// and events come out at `sink`; in [`Stage::Transmit`], what the endpoint has to send goes
+    /// out.
+    pub fn install(
+        local: &mut Local,
+        link: Shared<dyn Link>,
+        endpoint: Shared<Endpoint>,
+        sink: Shared<dyn Sink>,
+    ) -> Self {
+        let receiver = Receiver { link: Rc::clone(&link), endpoint: Rc::clone(&endpoint), sink };
+        let batch = TransmitBatch::new(BATCH_DATAGRAMS);
+        let transmitter = Transmitter { link, endpoint, batch, last_ns: local.now_ns() };
+        Self {
+            receive: local.add(Stage::Receive, Box::new(receiver)),
+            transmit: local.add(Stage::Transmit, Box::new(transmitter)),
+        }
+    }
+
+    /// Takes the pollers out. Datagrams that were not sent are lost, like others.
+    pub fn remove(self, local: &mut Local) {
+        local.remove(self.receive);
+        local.remove(self.transmit);
+    }
+}
+
+struct Receiver {
+    link: Shared<dyn Link>,
+    endpoint: Shared<Endpoint>,
+    sink: Shared<dyn Sink>,
+}
+
+impl Poll for Receiver {
+    fn poll(&mut self, now_ns: u64) -> Progress {
+        let mut endpoint = self.endpoint.borrow_mut();
+        let mut sink = self.sink.borrow_mut();
+        let arrived = self.link.borrow_mut().receive(now_ns, &mut |from, datagram| {
+            endpoint.receive(now_ns, from, datagram, &mut *sink);
+        });
+        let due = endpoint.next_timeout_ns().is_some_and(|at_ns| at_ns <= now_ns);
+        endpoint.advance(now_ns, &mut *sink);
+        Progress::busy_if(arrived > 0 || due)
+    }
+
+    /// The descriptor stays readable while something is there, so no second look is needed.
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        let link = self.link.borrow();
+        wake.on_readable(link.fd());
+        let timeout_ns = self.endpoint.borrow().next_timeout_ns();
+        for deadline_ns in [timeout_ns, link.next_ns()].into_iter().flatten() {
+            wake.at(deadline_ns);
+        }
+        Progress::Idle
+    }
+}
+
+struct Transmitter {
+    link: Shared<dyn Link>,
+    endpoint: Shared<Endpoint>,
+    /// What the endpoint handed over and the link has not sent.
+    batch: TransmitBatch,
+    last_ns: u64,
+}
+
+impl Poll for Transmitter {
+    fn poll(&mut self, now_ns: u64) -> Progress {
+        self.last_ns = now_ns;
+        let mut endpoint = self.endpoint.borrow_mut();
+        endpoint.transmit(now_ns, &mut self.batch);
+        if self.batch.is_empty() {
+            return Progress::Idle;
+        }
+        let sent = self.link.borrow_mut().send(&mut self.batch, endpoint.pool());
+        Progress::busy_if(sent.datagrams > 0)
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        if !self.batch.is_empty() {
+            wake.at(self.last_ns + RETRY_NS);
+        }
+        Progress::Idle
+    }
+}
+
+impl fmt::Debug for Transmitter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Transmitter({} waiting)", self.batch.len())
+    }
+}

@@ -1,0 +1,313 @@
+//! Datagrams over a UDP socket.
+//!
+//! One sendmmsg and one recvmmsg per round. Datagrams of one length to one peer travel through the
+//! network stack as one message where the kernel can (UDP_SEGMENT, UDP_GRO): 1 MiB over Ethernet
+//! is some 720 datagrams but 17 trips. User space copies no payload to send it: the kernel gathers
+//! heads and bodies itself.
+
+mod address;
+mod group;
+mod mtu;
+mod system;
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use transport::{Pool, TransmitBatch};
+
+use crate::{Link, LinkCounters, Sent};
+use group::{CALL_DATAGRAMS_MAX, Group, Outgoing, plan};
+use system::{ReceiveCall, SendCall};
+
+/// The largest payload of an IPv4 datagram: 65535 less the headers of IP (20) and UDP (8).
+const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+/// What we ask for as each of the socket's buffers: a few milliseconds of a fast network, which is
+/// how long a sidecore may be away. Without the right to exceed the system's limit we get less.
+const SOCKET_BUFFER_BYTES: usize = 8 << 20;
+
+/// How a UDP link is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct UdpConfig {
+    /// Where to listen; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// The largest datagram to send, without headers. `None` takes what fits the interface that
+    /// `listen` names, or Ethernet's 1472 where it names none.
+    pub datagram_bytes_max: Option<usize>,
+    /// Let the kernel send and receive groups of datagrams as one, where it can.
+    pub groups: bool,
+}
+
+impl UdpConfig {
+    /// The usual set-up at an address.
+    pub fn new(listen: SocketAddr) -> Self {
+        Self { listen, datagram_bytes_max: None, groups: true }
+    }
+}
+
+/// A socket could not be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {listen} (UDP): {source}")]
+pub struct BindError {
+    /// The address.
+    pub listen: SocketAddr,
+    /// The system's answer.
+    pub source: io::Error,
+}
+
+/// A link over one UDP socket. Bound by whoever configures, then moved to its sidecore.
+pub struct Udp {
+    socket: UdpSocket,
+    local_addr: SocketAddr,
+    datagram_bytes_max: usize,
+    receive_buffer_bytes: usize,
+    sender: Sender,
+    send_call: SendCall,
+    receive_call: ReceiveCall,
+    counters: Arc<LinkCounters>,
+}
+
+impl Udp {
+    /// Binds a socket.
+    ///
+    /// # Errors
+    /// When the address is not ours, its port is in use, or the system has no more sockets.
+    pub fn bind(config: UdpConfig) -> Result<Self, BindError> {
+        let listen = config.listen;
+        Self::open(config).map_err(|source| BindError { listen, source })
+    }
+
+    fn open(config: UdpConfig) -> io::Result<Self> {
+        let socket = UdpSocket::bind(config.listen)?;
+        socket.set_nonblocking(true)?;
+        let local_addr = socket.local_addr()?;
+        let receive_buffer_bytes = enlarge_buffers(&socket);
+        if config.groups && system::enable_groups(socket.as_fd()).is_err() {
+            tracing::info!("this kernel hands over arriving datagrams one by one (no UDP_GRO)");
+        }
+        let datagram_bytes_max = config
+            .datagram_bytes_max
+            .unwrap_or_else(|| mtu::datagram_bytes_max(local_addr.ip()))
+            .min(DATAGRAM_BYTES_MAX);
+        let counters = Arc::new(LinkCounters::default());
+        let segment_bytes_max = if config.groups { DATAGRAM_BYTES_MAX } else { 0 };
+        Ok(Self {
+            socket,
+            local_addr,
+            datagram_bytes_max,
+            receive_buffer_bytes,
+            sender: Sender::new(segment_bytes_max, Arc::clone(&counters)),
+            send_call: SendCall::new(),
+            receive_call: ReceiveCall::new(),
+            counters,
+        })
+    }
+
+    /// How much fits into the socket's receive buffer: peers had better not have more in flight.
+    pub fn receive_buffer_bytes(&self) -> usize {
+        self.receive_buffer_bytes
+    }
+
+    /// Sends from the front of what waits; says how many datagrams are done with.
+    fn send_from(&mut self, outgoing: &impl Outgoing) -> usize {
+        if outgoing.count() == 0 {
+            return 0;
+        }
+        self.sender.plan(outgoing);
+        let socket_is_v6 = self.local_addr.is_ipv6();
+        let (fd, groups) = (self.socket.as_fd(), &self.sender.groups);
+        let result = self.send_call.run(fd, socket_is_v6, outgoing, groups);
+        self.sender.settle(result)
+    }
+}
+
+impl Link for Udp {
+    fn send(&mut self, batch: &mut TransmitBatch, pool: &Pool) -> Sent {
+        let datagrams = self.send_from(&Pending { batch, pool });
+        batch.consume(datagrams);
+        Sent { datagrams, left: batch.len() }
+    }
+
+    fn receive(&mut self, _now_ns: u64, f: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+        let counters = &self.counters;
+        counters.receive_calls.add(1);
+        let messages = match self.receive_call.run(self.socket.as_fd()) {
+            Ok(messages) => messages,
+            Err(Errno::AGAIN | Errno::INTR) => return 0,
+            Err(error) => {
+                let late = matches!(error, Errno::CONNREFUSED | Errno::HOSTUNREACH);
+                if late { &counters.errors_late } else { &counters.errors_other }.add(1);
+                return 0;
+            }
+        };
+        let (mut datagrams, mut bytes) = (0, 0);
+        for index in 0..messages {
+            let Some(message) = self.receive_call.message(index) else {
+                counters.receive_dropped.add(1);
+                continue;
+            };
+            bytes += message.bytes.len();
+            let Some(segment_bytes) = message.segment_bytes else {
+                datagrams += 1;
+                f(message.from, message.bytes);
+                continue;
+            };
+            counters.receive_groups.add(1);
+            for datagram in message.bytes.chunks(segment_bytes) {
+                datagrams += 1;
+                f(message.from, datagram);
+            }
+        }
+        counters.receive_messages.add(messages as u64);
+        counters.datagrams_received.add(datagrams as u64);
+        counters.bytes_received.add(bytes as u64);
+        datagrams
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    fn datagram_max(&self) -> usize {
+        self.datagram_bytes_max
+    }
+
+    fn counters(&self) -> &Arc<LinkCounters> {
+        &self.counters
+    }
+}
+
+impl fmt::Debug for Udp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Udp({})", self.local_addr)
+    }
+}
+
+/// Asks for larger buffers, best effort; says how much the receive buffer holds.
+fn enlarge_buffers(socket: &UdpSocket) -> usize {
+    // Forcing needs a privilege; the plain way is cut to the system's limit. Neither is needed.
+    if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER_BYTES).is_err() {
+        let _ = sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_BYTES);
+    }
+    if sockopt::set_socket_send_buffer_size_force(socket, SOCKET_BUFFER_BYTES).is_err() {
+        let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER_BYTES);
+    }
+    // The system doubles what it is asked for, to have room for its own bookkeeping.
+    sockopt::socket_recv_buffer_size(socket).unwrap_or(0) / 2
+}
+
+/// A transport's batch, as something to send.
+struct Pending<'a> {
+    batch: &'a TransmitBatch,
+    pool: &'a Pool,
+}
+
+impl Outgoing for Pending<'_> {
+    fn count(&self) -> usize {
+        self.batch.len()
+    }
+
+    fn to(&self, index: usize) -> SocketAddr {
+        self.batch.datagrams()[index].to()
+    }
+
+    fn head(&self, index: usize) -> &[u8] {
+        self.batch.datagrams()[index].head()
+    }
+
+    fn body(&self, index: usize) -> &[u8] {
+        self.batch.datagrams()[index].body(self.pool)
+    }
+
+    fn len_bytes(&self, index: usize) -> usize {
+        self.batch.datagrams()[index].len_bytes()
+    }
+}
+
+/// What is known about sending, without the system call.
+struct Sender {
+    /// Longer datagrams are not grouped: 0 when none can be.
+    segment_bytes_max: usize,
+    groups: Vec<Group>,
+    counters: Arc<LinkCounters>,
+}
+
+impl Sender {
+    fn new(segment_bytes_max: usize, counters: Arc<LinkCounters>) -> Self {
+        Self { segment_bytes_max, groups: Vec::with_capacity(CALL_DATAGRAMS_MAX), counters }
+    }
+
+    fn plan(&mut self, outgoing: &impl Outgoing) {
+        plan(outgoing, self.segment_bytes_max, &mut self.groups);
+    }
+
+    /// Takes the result of sending the planned groups; says how many datagrams are done with. What
+    /// is not is planned anew in the next round, in time and with what was learned here.
+    fn settle(&mut self, result: Result<usize, Errno>) -> usize {
+        let counters = &self.counters;
+        counters.send_calls.add(1);
+        match result {
+            Ok(sent) => self.count_sent(sent),
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {
+                counters.send_refused.add(1);
+                0
+            }
+            // About an earlier datagram; this call sent nothing.
+            Err(Errno::CONNREFUSED) => {
+                counters.errors_late.add(1);
+                0
+            }
+            Err(error) => self.refuse_first(error),
+        }
+    }
+
+    fn count_sent(&self, sent: usize) -> usize {
+        let counters = &self.counters;
+        let (mut datagrams, mut bytes, mut groups) = (0, 0, 0);
+        for group in &self.groups[..sent] {
+            datagrams += group.count;
+            bytes += group.bytes;
+            groups += u64::from(group.count > 1);
+        }
+        counters.send_messages.add(sent as u64);
+        counters.send_groups.add(groups);
+        counters.datagrams_sent.add(datagrams as u64);
+        counters.bytes_sent.add(bytes as u64);
+        if sent < self.groups.len() {
+            counters.send_refused.add(1);
+        }
+        datagrams
+    }
+
+    /// The first group cannot be sent. If it is one, groups may be to blame: EIO is a network card
+    /// that cannot compute their checksums, the others are segments longer than the path's MTU.
+    /// Otherwise that datagram never will be; the transport takes it for lost.
+    fn refuse_first(&mut self, error: Errno) -> usize {
+        let first = self.groups[0];
+        let grouped = first.count > 1;
+        match error {
+            Errno::IO if grouped => self.segment_bytes_max = 0,
+            Errno::INVAL | Errno::MSGSIZE if grouped => {
+                self.segment_bytes_max = first.segment_bytes - 1;
+            }
+            _ => {
+                self.counters.send_dropped.add(first.count as u64);
+                return first.count;
+            }
+        }
+        self.counters.grouping_reduced.add(1);
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests;

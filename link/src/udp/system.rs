@@ -1,0 +1,296 @@
+//! The two system calls, and all that is unsafe about them.
+
+use std::mem;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use rustix::io::Errno;
+
+use super::address::{RAW_BYTES_MAX, RawAddress};
+use super::group::{CALL_DATAGRAMS_MAX, Group, Outgoing};
+
+/// The most messages taken in at once. Each may be a group of 64 KiB, so that a call takes in at
+/// most 2 MiB: two of the transport's largest messages, and a fraction of a millisecond's work.
+pub(super) const RECEIVE_MESSAGES_MAX: usize = 32;
+
+/// Room for one message: the largest that UDP has, group or not.
+const MESSAGE_BYTES_MAX: usize = 1 << 16;
+
+/// Room for one control message with a `u16` or an `int`, aligned like its header.
+type Control = [u64; 3];
+
+/// Bytes of a [`Control`].
+const CONTROL_BYTES: usize = size_of::<Control>();
+
+/// Bytes of a control message's header. Its data follows, aligned.
+const CONTROL_HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
+
+const _: () = assert!(CONTROL_HEADER_BYTES == 16 && CONTROL_BYTES >= CONTROL_HEADER_BYTES + 8);
+
+/// Head and body.
+const PARTS: usize = 2;
+
+fn zero_message() -> libc::mmsghdr {
+    // SAFETY: it has integers and pointers only, for which zero is a value.
+    unsafe { mem::zeroed() }
+}
+
+/// The result of a system call that counts.
+fn counted(result: libc::c_int) -> Result<usize, Errno> {
+    usize::try_from(result).map_err(|_| {
+        let error = std::io::Error::last_os_error();
+        Errno::from_io_error(&error).unwrap_or(Errno::IO)
+    })
+}
+
+/// sendmmsg, with the room for its arguments.
+pub(super) struct SendCall {
+    iovecs: Vec<libc::iovec>,
+    addresses: Vec<RawAddress>,
+    controls: Vec<Control>,
+    messages: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: the pointers in it are written and used within one `run` and mean nothing outside.
+unsafe impl Send for SendCall {}
+
+impl SendCall {
+    pub(super) fn new() -> Self {
+        Self {
+            iovecs: Vec::with_capacity(PARTS * CALL_DATAGRAMS_MAX),
+            addresses: Vec::with_capacity(CALL_DATAGRAMS_MAX),
+            controls: Vec::with_capacity(CALL_DATAGRAMS_MAX),
+            messages: Vec::with_capacity(CALL_DATAGRAMS_MAX),
+        }
+    }
+
+    /// Sends `groups` of `outgoing`, each as one message, without copying in user space. Says how
+    /// many groups went; an error is about the first one.
+    ///
+    /// A group whose address the socket cannot reach ends the call before it, or fails it with
+    /// `AFNOSUPPORT` when it is the first.
+    pub(super) fn run(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        socket_is_v6: bool,
+        outgoing: &impl Outgoing,
+        groups: &[Group],
+    ) -> Result<usize, Errno> {
+        let sendable = self.gather(socket_is_v6, outgoing, groups);
+        if sendable == 0 {
+            return Err(Errno::AFNOSUPPORT);
+        }
+        self.point(&groups[..sendable]);
+        // SAFETY: every message points to an address, a control message and iovecs in our vectors,
+        // none of which changes or moves before the call returns (`point` ran after `gather` had
+        // filled them, and only `messages` grew then, within its capacity). The iovecs point into
+        // slices borrowed from `outgoing`, which outlives the call, and the kernel only reads them.
+        let result = unsafe {
+            libc::sendmmsg(
+                fd.as_raw_fd(),
+                self.messages.as_mut_ptr(),
+                sendable as libc::c_uint,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+        self.messages.clear();
+        self.iovecs.clear();
+        counted(result)
+    }
+
+    /// Fills the addresses, control messages and iovecs; says of how many groups.
+    fn gather(&mut self, socket_is_v6: bool, outgoing: &impl Outgoing, groups: &[Group]) -> usize {
+        assert!(groups.len() <= CALL_DATAGRAMS_MAX);
+        self.addresses.clear();
+        self.controls.clear();
+        self.iovecs.clear();
+        for (done, group) in groups.iter().enumerate() {
+            let Some(address) = RawAddress::new(outgoing.to(group.first), socket_is_v6) else {
+                return done;
+            };
+            self.addresses.push(address);
+            self.controls.push(segment_control(group.segment_bytes as u16));
+            for index in group.first..group.first + group.count {
+                // An empty body costs an entry and saves a case.
+                for part in [outgoing.head(index), outgoing.body(index)] {
+                    let iov_base = part.as_ptr().cast_mut().cast();
+                    self.iovecs.push(libc::iovec { iov_base, iov_len: part.len() });
+                }
+            }
+        }
+        groups.len()
+    }
+
+    /// Makes the messages, which point to what was gathered.
+    fn point(&mut self, groups: &[Group]) {
+        self.messages.clear();
+        let mut iovecs_used = 0;
+        for (index, group) in groups.iter().enumerate() {
+            let mut message = zero_message();
+            let header = &mut message.msg_hdr;
+            header.msg_name = self.addresses.as_mut_ptr().wrapping_add(index).cast();
+            header.msg_namelen = self.addresses[index].len_bytes() as libc::socklen_t;
+            header.msg_iov = self.iovecs.as_mut_ptr().wrapping_add(iovecs_used);
+            header.msg_iovlen = PARTS * group.count;
+            iovecs_used += PARTS * group.count;
+            if group.count > 1 {
+                header.msg_control = self.controls.as_mut_ptr().wrapping_add(index).cast();
+                header.msg_controllen = CONTROL_BYTES;
+            }
+            self.messages.push(message);
+        }
+        assert_eq!(iovecs_used, self.iovecs.len(), "every part has its place");
+    }
+}
+
+/// UDP_SEGMENT: cut the message into datagrams of `segment_bytes`.
+fn segment_control(segment_bytes: u16) -> Control {
+    let header_and_data = CONTROL_HEADER_BYTES + size_of_val(&segment_bytes);
+    let mut bytes = [0; CONTROL_BYTES];
+    bytes[..8].copy_from_slice(&header_and_data.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
+    bytes[12..16].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
+    bytes[16..18].copy_from_slice(&segment_bytes.to_ne_bytes());
+    control_of(bytes)
+}
+
+/// What a UDP_GRO message says: the length of each datagram in the group.
+fn group_segment_bytes(control: Control, len_bytes: usize) -> Option<usize> {
+    let bytes = bytes_of(control);
+    let number = |at: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));
+    let is_gro = len_bytes >= CONTROL_HEADER_BYTES + 4
+        && number(8) == libc::SOL_UDP
+        && number(12) == libc::UDP_GRO;
+    is_gro.then(|| usize::try_from(number(16)).ok()).flatten().filter(|&segment| segment > 0)
+}
+
+fn control_of(bytes: [u8; CONTROL_BYTES]) -> Control {
+    let word = |at: usize| [0, 1, 2, 3, 4, 5, 6, 7].map(|i| bytes[at + i]);
+    [0, 8, 16].map(|at| u64::from_ne_bytes(word(at)))
+}
+
+fn bytes_of(control: Control) -> [u8; CONTROL_BYTES] {
+    let mut bytes = [0; CONTROL_BYTES];
+    for (place, word) in bytes.chunks_exact_mut(8).zip(control) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+/// One message that arrived: a datagram, or several of `segment_bytes` from the same peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message<'a> {
+    pub(super) from: SocketAddr,
+    pub(super) bytes: &'a [u8],
+    pub(super) segment_bytes: Option<usize>,
+}
+
+/// recvmmsg, with the room for what arrives.
+pub(super) struct ReceiveCall {
+    buffer: Vec<u8>,
+    addresses: Vec<RawAddress>,
+    controls: Vec<Control>,
+    iovecs: Vec<libc::iovec>,
+    messages: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: the pointers in it are written and used within one `run` and mean nothing outside.
+unsafe impl Send for ReceiveCall {}
+
+impl ReceiveCall {
+    pub(super) fn new() -> Self {
+        let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        Self {
+            buffer: vec![0; RECEIVE_MESSAGES_MAX * MESSAGE_BYTES_MAX],
+            addresses: vec![RawAddress::ZERO; RECEIVE_MESSAGES_MAX],
+            controls: vec![[0; 3]; RECEIVE_MESSAGES_MAX],
+            iovecs: vec![empty; RECEIVE_MESSAGES_MAX],
+            messages: vec![zero_message(); RECEIVE_MESSAGES_MAX],
+        }
+    }
+
+    /// Takes in what is there; says how many messages.
+    pub(super) fn run(&mut self, fd: BorrowedFd<'_>) -> Result<usize, Errno> {
+        let buffer = self.buffer.as_mut_ptr();
+        for index in 0..RECEIVE_MESSAGES_MAX {
+            self.iovecs[index] = libc::iovec {
+                iov_base: buffer.wrapping_add(index * MESSAGE_BYTES_MAX).cast(),
+                iov_len: MESSAGE_BYTES_MAX,
+            };
+            let header = &mut self.messages[index].msg_hdr;
+            header.msg_name = self.addresses.as_mut_ptr().wrapping_add(index).cast();
+            header.msg_namelen = RAW_BYTES_MAX as libc::socklen_t;
+            header.msg_iov = self.iovecs.as_mut_ptr().wrapping_add(index);
+            header.msg_iovlen = 1;
+            header.msg_control = self.controls.as_mut_ptr().wrapping_add(index).cast();
+            header.msg_controllen = CONTROL_BYTES;
+            header.msg_flags = 0;
+        }
+        // SAFETY: every message points to its own address, control message, iovec and piece of the
+        // buffer, each with its true length; none of the vectors changes before the call returns,
+        // and any bytes are valid values for all of them.
+        let result = unsafe {
+            libc::recvmmsg(
+                fd.as_raw_fd(),
+                self.messages.as_mut_ptr(),
+                RECEIVE_MESSAGES_MAX as libc::c_uint,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+            )
+        };
+        counted(result)
+    }
+
+    /// The message at `index` of the last call; `None` when it was cut short or is from nowhere.
+    pub(super) fn message(&self, index: usize) -> Option<Message<'_>> {
+        let message = &self.messages[index];
+        let header = &message.msg_hdr;
+        if header.msg_flags & libc::MSG_TRUNC != 0 {
+            return None;
+        }
+        let from = self.addresses[index].read(header.msg_namelen as usize)?;
+        let first = index * MESSAGE_BYTES_MAX;
+        let bytes = &self.buffer[first..first + message.msg_len as usize];
+        let segment_bytes = group_segment_bytes(self.controls[index], header.msg_controllen);
+        Some(Message { from, bytes, segment_bytes })
+    }
+}
+
+/// Asks the kernel to hand over groups as they arrived (UDP_GRO).
+pub(super) fn enable_groups(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option's value is an int, which lives beyond the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_GRO,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    counted(result).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_messages_are_written_and_read_by_their_layout() {
+        let bytes = bytes_of(segment_control(1472));
+        assert_eq!(usize::from_ne_bytes(bytes[..8].try_into().unwrap()), 18);
+        assert_eq!(bytes[8..16], [17, 0, 0, 0, 103, 0, 0, 0]);
+        assert_eq!(u16::from_ne_bytes([bytes[16], bytes[17]]), 1472);
+
+        let mut bytes = bytes;
+        bytes[12] = 104;
+        bytes[16..20].copy_from_slice(&1472i32.to_ne_bytes());
+        assert_eq!(group_segment_bytes(control_of(bytes), 24), Some(1472));
+        assert_eq!(group_segment_bytes(control_of(bytes), 0), None);
+        bytes[16..20].copy_from_slice(&(-1i32).to_ne_bytes());
+        assert_eq!(group_segment_bytes(control_of(bytes), 24), None);
+        assert_eq!(group_segment_bytes(segment_control(1472), 24), None);
+    }
+}
