@@ -1,5 +1,9 @@
 //! On loopback, counting system calls and messages; refusals by script.
 
+use std::process::Command;
+
+use rustix::thread::UnshareFlags;
+
 use super::group::tests::Listed;
 use super::*;
 
@@ -222,4 +226,42 @@ fn grouping_is_given_up_where_the_system_cannot() {
     assert_eq!(sender.groups.len(), 6);
     assert_eq!(sender.settle(Err(Errno::INVAL)), 1, "not the group's fault: it is dropped");
     assert_eq!(sender.counters.send_dropped.get(), 1);
+}
+
+/// In a network of its own whose interface takes no more than Ethernet's 1500 bytes.
+#[test]
+fn segments_beyond_the_mtu_are_sent_one_by_one() {
+    const TEST: &str = "segments_beyond_the_mtu_are_sent_one_by_one";
+    let on_thread = || {
+        // SAFETY: no memory or descriptor is shared less than before, only this thread's network.
+        let apart = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };
+        let set_up = ["ip", "link", "set", "lo", "up", "mtu", "1500"];
+        let ready = apart.is_ok()
+            && Command::new(set_up[0]).args(&set_up[1..]).status().is_ok_and(|exit| exit.success());
+        if !ready {
+            println!("SKIP {TEST}: no right to make a network namespace, or no `ip`");
+            return;
+        }
+        let (mut a, mut b) = (bind(true), bind(true));
+        assert_eq!(a.datagram_max(), 1472, "what the interface takes");
+        let mut listed = numbered(b.local_addr(), 3, 4000);
+        let mut wanted: Vec<_> = listed.iter().map(bytes_of).collect();
+        for round in 0.. {
+            assert!(round < 5, "every round goes on");
+            let mut rest = Listed(listed);
+            let done = a.send_from(&rest);
+            listed = rest.0.split_off(done);
+            if listed.is_empty() {
+                break;
+            }
+        }
+        assert_eq!((a.counters().send_groups.get(), a.counters().send_dropped.get()), (0, 0));
+        assert_eq!(a.counters().grouping_reduced.get(), 1);
+        assert_eq!(a.send_from(&Listed(numbered(b.local_addr(), 3, 1472))), 3);
+        assert_eq!(a.counters().send_groups.get(), 1, "shorter ones are still grouped");
+        wanted.extend(numbered(b.local_addr(), 3, 1472).iter().map(bytes_of));
+        let arrived: Vec<_> = receive(&mut b).into_iter().map(|(_, bytes)| bytes).collect();
+        assert!(arrived == wanted, "{} arrived", arrived.len());
+    };
+    std::thread::spawn(on_thread).join().expect("the checks hold");
 }
