@@ -3,12 +3,14 @@
 //! What holds here holds for QEMU's front end and our server by transitivity: both ends were tried
 //! against somebody who knows nothing of us.
 
+mod load;
+
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use load::{Load, PATIENCE, finish, held, loads, run_on};
 use virtio::driver::{
     Data, DiskInfo, FrontEnd, FrontEndConfig, FrontEndError, GuestPlan, Keeper, Op, Regions,
     Request, RingDriver, RingShape, Role, Slot, Status, SubmitError, feature, has,
@@ -16,9 +18,6 @@ use virtio::driver::{
 
 /// Size of the disk behind the daemon.
 const DISK_BYTES: u64 = 64 << 20;
-
-/// Generous: the machine may be busy. Nothing is asserted about time.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where Debian puts the daemon (package qemu-system-common) and the usual other places.
 fn daemon_binary() -> Option<PathBuf> {
@@ -53,6 +52,10 @@ impl Daemon {
 
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    fn disk(&self) -> File {
+        File::open(self.path("disk")).unwrap()
     }
 
     fn start(&mut self) {
@@ -221,104 +224,12 @@ fn foreign_four_queues_at_once() {
     });
 }
 
-/// What the load below knows of each of its blocks.
-struct Load {
-    ring: RingDriver,
-    /// By slot: the version last written.
-    versions: Vec<u64>,
-    /// By slot, and it is outstanding.
-    busy: Vec<bool>,
-    done: u64,
-}
-
-/// Blocks of the load, one to a slot.
-const BLOCK_BYTES: u32 = 4096;
-
-impl Load {
-    fn new(ring: RingDriver) -> Self {
-        let slots = usize::from(ring.layout().shape.slots);
-        Self { ring, versions: vec![0; slots], busy: vec![false; slots], done: 0 }
-    }
-
-    fn sector(&self, slot: Slot) -> u64 {
-        let queue = usize::from(self.ring.layout().index);
-        ((queue * self.versions.len() + slot.index()) * BLOCK_BYTES as usize / 512) as u64
-    }
-
-    fn seed(&self, slot: Slot) -> u64 {
-        self.sector(slot) << 32 | self.versions[slot.index()]
-    }
-
-    /// Writes the next version of the slot's block.
-    fn write(&mut self, slot: Slot) {
-        self.versions[slot.index()] += 1;
-        self.ring.fill(slot, BLOCK_BYTES, self.seed(slot));
-        let (sector, data) = (self.sector(slot), Data::Whole(BLOCK_BYTES));
-        let request = Request { slot, op: Op::Write, sector, data, token: 0 };
-        self.ring.submit(&request).unwrap();
-        self.busy[slot.index()] = true;
-    }
-
-    fn fill(&mut self) {
-        while let Some(slot) = self.ring.take_slot() {
-            self.write(slot);
-        }
-        self.ring.publish();
-    }
-
-    /// Takes what is there after a short wait; each completion starts the next write of its block
-    /// if `again`.
-    fn step(&mut self, again: bool) {
-        self.ring.wait(Duration::from_millis(10)).unwrap();
-        while let Some(done) = self.ring.complete().unwrap() {
-            assert_eq!(done.status, Status::Ok);
-            assert!(std::mem::take(&mut self.busy[done.slot.index()]), "completed twice");
-            self.done += 1;
-            if again { self.write(done.slot) } else { self.ring.release(done.slot) }
-        }
-        self.ring.publish();
-    }
-
-    /// Compares the blocks with the file behind the daemon.
-    fn compare(&self, disk: &File) {
-        let mut found = vec![0; BLOCK_BYTES as usize];
-        let mut wanted = found.clone();
-        for slot in 0..self.versions.len() {
-            let at = (usize::from(self.ring.layout().index) * self.versions.len() + slot) as u64;
-            disk.read_exact_at(&mut found, at * u64::from(BLOCK_BYTES)).unwrap();
-            self.ring.memory().read(self.ring.layout().data_at(slot as u16), &mut wanted);
-            assert_eq!(found, wanted, "block of slot {slot}");
-        }
-    }
-}
-
-/// Goes on with all loads until each is at its goal.
-fn run(loads: &mut [Load], again: bool, at_goal: impl Fn(usize, &Load) -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !loads.iter().enumerate().all(|(index, load)| at_goal(index, load)) {
-        assert!(Instant::now() < deadline, "{} outstanding", loads[0].ring.outstanding());
-        loads.iter_mut().for_each(|load| load.step(again));
-    }
-}
-
-fn run_on(loads: &mut [Load], more: u64) {
-    let goals: Vec<_> = loads.iter().map(|load| load.done + more).collect();
-    run(loads, true, |index, load| load.done >= goals[index]);
-}
-
 /// Runs the load, kills the daemon in the middle and starts it again.
 fn kill_under_load(daemon: &mut Daemon, loads: &mut [Load]) {
     run_on(loads, 100);
     daemon.kill();
-    let held: u16 = loads.iter().map(|load| load.ring.held_by_device()).sum();
-    assert!(held >= 16, "{held} requests outstanding at the kill");
+    held(loads);
     daemon.start();
-}
-
-fn finish(daemon: &Daemon, loads: &mut [Load]) {
-    run(loads, false, |_, load| load.ring.outstanding() == 0);
-    let disk = File::open(daemon.path("disk")).unwrap();
-    loads.iter().for_each(|load| load.compare(&disk));
 }
 
 /// With an inflight region the guest notices nothing; without one (QEMU 7.2 and 10.0 have none)
@@ -329,7 +240,7 @@ fn foreign_killed_under_load() {
     let Some(mut daemon) = Daemon::find(test, 2, Some(3000)) else { return };
     let mut front_end = daemon.connect(daemon.config());
     say_what_is_offered(test, &front_end);
-    let mut loads: Vec<_> = (0..2).map(|index| Load::new(front_end.take_ring(index))).collect();
+    let mut loads = loads(&mut front_end, 2);
     loads.iter_mut().for_each(Load::fill);
     if !front_end.has_inflight() {
         kill_under_load(&mut daemon, &mut loads);
@@ -344,7 +255,7 @@ fn foreign_killed_under_load() {
         run_on(&mut loads, 100);
         assert_eq!(keeper.counters().hang_ups(), kill);
     }
-    finish(&daemon, &mut loads);
+    finish(&mut loads, &daemon.disk());
     assert_eq!(keeper.counters().reconnects(), 5);
     assert!(keeper.counters().resumed() > 0);
     println!("{test}: {} requests outstanding at 5 kills", keeper.counters().resumed());
@@ -357,11 +268,11 @@ fn foreign_killed_while_idle() {
     let test = "foreign_killed_while_idle";
     let Some(mut daemon) = Daemon::find(test, 2, None) else { return };
     let mut front_end = daemon.connect(daemon.config());
-    let mut loads: Vec<_> = (0..2).map(|index| Load::new(front_end.take_ring(index))).collect();
+    let mut loads = loads(&mut front_end, 2);
     let keeper = Keeper::new(front_end).unwrap();
     for kills in 1..=3 {
         loads.iter_mut().for_each(Load::fill);
-        finish(&daemon, &mut loads);
+        finish(&mut loads, &daemon.disk());
         daemon.kill();
         daemon.start();
         let deadline = Instant::now() + PATIENCE;
@@ -371,6 +282,6 @@ fn foreign_killed_while_idle() {
         }
     }
     loads.iter_mut().for_each(Load::fill);
-    finish(&daemon, &mut loads);
+    finish(&mut loads, &daemon.disk());
     assert_eq!(keeper.stop().disk().capacity_sectors, DISK_BYTES / 512);
 }
