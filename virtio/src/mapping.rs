@@ -109,8 +109,9 @@ impl Mapping {
         let seals = fcntl_get_seals(fd.as_fd()).unwrap_or(SealFlags::empty());
         let skip = usize::try_from(offset - start).map_err(|_| overflow)?;
         let len = usize::try_from(len).map_err(|_| overflow)?;
-        let mapping = Self::adopt(map.cast(), map_len, skip, len)?;
-        Ok(Self { can_shrink: !seals.contains(SealFlags::SHRINK), ..mapping })
+        let mut mapping = Self::adopt(map.cast(), map_len, skip, len)?;
+        mapping.can_shrink = !seals.contains(SealFlags::SHRINK);
+        Ok(mapping)
     }
 
     /// Maps `len` bytes of fresh private memory; for tests that need no file.
