@@ -14,7 +14,7 @@ pub mod image;
 use std::fmt;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Child, ChildStdin};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,19 @@ pub const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 const POLL_PERIOD: Duration = Duration::from_millis(20);
 /// How long QEMU may take to end after its guest has powered off.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a test needs before it starts guests: the image, and QEMU. Without them it says that `test`
+/// is skipped, in the form that `scripts/test` repeats at its end, and gives nothing.
+pub fn available(test: &str) -> Option<Image> {
+    let image = Image::find();
+    let qemu = Command::new(builder::QEMU).arg("--version").stdout(Stdio::null()).status();
+    match (image, qemu) {
+        (Ok(image), Ok(_)) => return Some(image),
+        (Err(why), _) => println!("SKIP {test}: {why}"),
+        (_, Err(why)) => println!("SKIP {test}: {} cannot be run: {why}", builder::QEMU),
+    }
+    None
+}
 
 /// Scripts that come with the guest, for [`Builder::script`].
 pub mod scripts {

@@ -10,7 +10,8 @@ use super::archive::Archive;
 use super::console::Console;
 use super::{Accelerator, Guest, GuestError, Image};
 
-const QEMU: &str = "qemu-system-x86_64";
+/// Found in PATH.
+pub(super) const QEMU: &str = "qemu-system-x86_64";
 /// How long QEMU waits before it connects again to a daemon that went away.
 const RECONNECT_MS: u32 = 500;
 const PRELUDE: &str = include_str!("../../../guest/scripts/prelude.sh");

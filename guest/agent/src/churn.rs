@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -141,8 +142,9 @@ pub fn run(churn: &Churn, progress: impl FnMut(&str) + Send) -> Result<Report, F
             .map(|index| {
                 scope.spawn(move || {
                     let done = Worker::new(churn, index, file, blocks).run(shared);
-                    // Whoever fails ends the others: the first failure is the interesting one.
-                    shared.stop.store(shared.stop() || done.is_err(), Ordering::Release);
+                    if let Err(failure) = &done {
+                        shared.fail(failure);
+                    }
                     done
                 })
             })
@@ -166,9 +168,20 @@ struct Shared {
     stop: AtomicBool,
     finished: AtomicBool,
     requests: AtomicU64,
+    /// Told by the watch at once: the other workers may hang for ever on the same fault.
+    failure: Mutex<Option<String>>,
 }
 
 impl Shared {
+    /// Whoever fails ends the others; the first failure is the interesting one.
+    fn fail(&self, failure: &Failure) {
+        let mut first = self.failure.lock().expect("no holder panics");
+        if !self.stop() {
+            *first = Some(failure.to_string());
+        }
+        self.stop.store(true, Ordering::Release);
+    }
+
     fn stop(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
@@ -178,6 +191,9 @@ impl Shared {
         let started = Instant::now();
         let mut told = Instant::now();
         while !self.finished.load(Ordering::Acquire) {
+            if let Some(failure) = self.failure.lock().expect("no holder panics").take() {
+                progress(&format!("failing {failure}"));
+            }
             let asked = churn.stop_file.as_ref().is_some_and(|file| file.exists());
             if asked || started.elapsed() >= churn.duration {
                 self.stop.store(true, Ordering::Release);

@@ -1,0 +1,33 @@
+# What a person does with this repository. `make help` lists it.
+
+SHELL := /bin/sh
+.SUFFIXES:
+.PHONY: help demo test nightly long sim guest
+
+help: ## Say what there is
+	@sed -n 's/^\([a-z]*\):.*## /    make \1\t/p' Makefile | expand -t 22
+
+# Without the right to install what a guest needs, the demo uses a stand-in for the guest.
+demo: ## Watch a guest use a remote disk while the node that serves it is killed
+	@scripts/install demo && guest/build || { [ $$? = 1 ] && without=--no-guest; } && \
+	    cargo build --quiet --release --package vrio && \
+	    VRIO_GUEST=guest/cache "$${CARGO_TARGET_DIR:-target}/release/vrio" demo $$without
+
+test: ## Run all tests, real guests included (what CI runs)
+	@scripts/install test && guest/build || [ $$? = 1 ]
+	@scripts/test
+
+nightly: ## The same in release mode with many more seeds and kills
+	@scripts/install test && guest/build
+	@scripts/test nightly
+
+long: ## For hours
+	@scripts/install test && guest/build
+	@scripts/test long
+
+SEED ?=
+sim: ## Run the simulation; SEED=n replays one run and prints it
+	@VRIO_SEED=$(SEED) cargo test --package bench --test sim -- --nocapture
+
+guest: ## Build the test guest's image
+	@scripts/install demo && guest/build
