@@ -36,8 +36,8 @@ const LOCK_RETRY: Duration = Duration::from_millis(20);
 const CONNECT_RETRY: Duration = Duration::from_millis(100);
 
 /// The pause after a conversation that ended with an error, so that a front end that repeats its
-/// mistake for ever costs nothing.
-const ERROR_PAUSE: Duration = Duration::from_millis(100);
+/// mistake for ever costs nothing. The tests of mistakes make hundreds.
+const ERROR_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 100 });
 
 /// Which side of the socket is ours.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,12 @@
 //! Tests of the ring, with a driver side of their own that can be as wrong as it likes.
 
 mod hostile;
+mod memory;
+mod messages;
 mod recovery;
 mod ring;
+mod server;
+mod session;
+mod socket;
 mod split;
 mod threads;

@@ -1,6 +1,9 @@
 //! A ring in private memory, and a driver that does what it is told.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use crate::chain::{Chain, Head};
 use crate::inflight::{InflightQueue, InflightRegion};
@@ -49,10 +52,20 @@ pub(super) struct TestRing {
 }
 
 impl TestRing {
+    /// In private memory.
     pub(super) fn new(size: u16) -> Self {
-        let first = Arc::new(Mapping::anonymous(LEN).unwrap());
+        let part = || Arc::new(Mapping::anonymous(LEN).unwrap());
+        Self::over(size, part(), part())
+    }
+
+    /// In a memory file of twice `LEN` bytes.
+    pub(super) fn in_file(size: u16, file: &OwnedFd) -> Self {
+        let part = |at| Arc::new(Mapping::of_file(file.as_fd(), at, LEN as u64).unwrap());
+        Self::over(size, part(0), part(LEN as u64))
+    }
+
+    fn over(size: u16, first: Arc<Mapping>, second: Arc<Mapping>) -> Self {
         let area = Area::new(&first, 0, LEN).unwrap();
-        let second = Arc::new(Mapping::anonymous(LEN).unwrap());
         let first = Region::from_mapping(BASE, first).unwrap();
         let second = Region::from_mapping(BASE + LEN as u64, second).unwrap();
         let memory = Memory::new(vec![Arc::new(second), Arc::new(first)]).unwrap();
@@ -167,6 +180,14 @@ impl TestRing {
     pub(super) fn avail_event(&self) -> u16 {
         self.area.load_u16(USED + 4 + 8 * usize::from(self.size))
     }
+}
+
+/// A memory file of so many bytes, not sealed.
+pub(super) fn memory_file(len: u64) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = memfd_create("guest", flags).unwrap();
+    ftruncate(&file, len).unwrap();
+    file
 }
 
 /// A region for one queue of this size, in private memory; and the same again, as a successor

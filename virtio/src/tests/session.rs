@@ -1,0 +1,290 @@
+//! The session against the `vhost` crate's front end.
+
+use std::os::fd::AsRawFd;
+
+use vhost::VhostBackend;
+use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight};
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use super::ring::*;
+use super::server::*;
+use crate::{Mapping, REGIONS_MAX, ServerState, feature};
+
+#[test]
+fn what_is_offered() {
+    let bed = Bed::new();
+    let mut front_end = bed.connect();
+    let features = front_end.get_features().unwrap();
+    let ring = feature::VERSION_1 | feature::RING_INDIRECT_DESC | feature::RING_EVENT_IDX;
+    assert_eq!(features, OWN_FEATURE | ring | feature::PROTOCOL_FEATURES);
+    assert_eq!(front_end.get_queue_num().unwrap(), QUEUES as u64);
+    assert_eq!(front_end.get_max_mem_slots().unwrap(), REGIONS_MAX as u64);
+    assert_eq!(bed.device.state().acked, features);
+    assert_eq!(bed.server().state(), ServerState::Connected);
+}
+
+#[test]
+fn configuration_space_is_read_with_zeroes_behind_it() {
+    let bed = Bed::new();
+    let mut front_end = bed.connect();
+    let flags = VhostUserConfigFlags::empty();
+    let mut read =
+        |offset, len| front_end.get_config(offset, len as u32, flags, &vec![0; len]).unwrap().1;
+    assert_eq!(read(0, 8), (1..=8).collect::<Vec<u8>>());
+    assert_eq!(read(6, 4), [7, 8, 0, 0]);
+    assert_eq!(read(200, 2), [0, 0]);
+    front_end.set_config(3, VhostUserConfigFlags::WRITABLE, &[9]).unwrap();
+    assert_eq!(bed.device.state().written, [3, 9]);
+}
+
+#[test]
+fn a_ring_starts_and_stops_and_goes_on() {
+    let mut bed = Bed::new();
+    let mut front_end = bed.connect();
+    bed.start(&mut front_end, 0, 0);
+    assert_eq!(bed.device.running(), [0]);
+    assert_eq!(bed.call.read().unwrap(), 1);
+    (0..3).for_each(|head| bed.round_trip(0, head));
+    assert_eq!(front_end.get_vring_base(0).unwrap(), 3);
+    assert_eq!(bed.device.running(), [0; 0]);
+    assert_eq!(front_end.get_vring_base(0).unwrap(), 3, "asking again changes nothing");
+    // The kick starts it again, at the same place.
+    front_end.set_vring_kick(0, &bed.kick).unwrap();
+    bed.round_trip(0, 3);
+    // Disabled it does not run, and it goes on where it was.
+    front_end.set_vring_enable(0, false).unwrap();
+    assert_eq!(bed.device.running(), [0; 0]);
+    front_end.set_vring_enable(0, true).unwrap();
+    bed.round_trip(0, 4);
+    assert_eq!(front_end.get_vring_base(0).unwrap(), 5);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Memory,
+    Num,
+    Base,
+    Addr,
+    Kick,
+    Enable,
+}
+
+fn say(bed: &Bed, front_end: &mut Frontend, queue: usize, step: Step) {
+    match step {
+        Step::Memory => front_end.set_mem_table(&bed.regions()).map(|_| ()),
+        Step::Num => front_end.set_vring_num(queue, 8),
+        Step::Base => front_end.set_vring_base(queue, bed.ring.avail_idx),
+        Step::Addr => front_end.set_vring_addr(queue, &bed.addrs()),
+        Step::Kick => front_end.set_vring_kick(queue, &bed.kick),
+        Step::Enable => front_end.set_vring_enable(queue, true),
+    }
+    .unwrap_or_else(|error| panic!("{step:?}: {error}"));
+}
+
+/// All orders of the elements.
+fn orders(steps: &[Step]) -> Vec<Vec<Step>> {
+    if steps.is_empty() {
+        return vec![Vec::new()];
+    }
+    let without = |step| steps.iter().copied().filter(|&other| other != step).collect::<Vec<_>>();
+    let first = |step| orders(&without(step)).into_iter().map(move |rest| [vec![step], rest]);
+    steps.iter().flat_map(|&step| first(step).map(|parts| parts.concat())).collect()
+}
+
+#[test]
+fn a_ring_starts_whatever_the_order_of_its_messages() {
+    let mut bed = Bed::new();
+    let all = [Step::Memory, Step::Num, Step::Base, Step::Addr, Step::Kick, Step::Enable];
+    let orders = orders(&all);
+    assert_eq!(orders.len(), 720);
+    for (count, order) in (1..).zip(&orders) {
+        let queue = count % QUEUES;
+        let mut front_end = bed.connect();
+        for (done, &step) in (1..).zip(order) {
+            say(&bed, &mut front_end, queue, step);
+            let running = bed.device.running();
+            assert_eq!(running == [queue], done == all.len(), "{order:?} after {step:?}");
+        }
+        bed.round_trip(queue, 3);
+        drop(front_end);
+        bed.wait_for_disconnects(count);
+    }
+    println!("{} orders", orders.len());
+}
+
+#[test]
+fn rings_need_no_enabling_without_protocol_features() {
+    let mut bed = Bed::new();
+    let front_end = Frontend::connect(bed.path(), 1).unwrap();
+    front_end.set_owner().unwrap();
+    let features = front_end.get_features().unwrap() & !feature::PROTOCOL_FEATURES;
+    front_end.set_features(features).unwrap();
+    front_end.set_mem_table(&bed.regions()).unwrap();
+    front_end.set_vring_num(0, 8).unwrap();
+    front_end.set_vring_addr(0, &bed.addrs()).unwrap();
+    front_end.set_vring_base(0, 0).unwrap();
+    front_end.set_vring_kick(0, &bed.kick).unwrap();
+    while bed.device.running().is_empty() {
+        std::thread::yield_now();
+    }
+    bed.round_trip(0, 0);
+}
+
+#[test]
+fn queues_are_told_apart() {
+    let mut bed = Bed::new();
+    let mut front_end = bed.connect();
+    (0..QUEUES).for_each(|queue| bed.start(&mut front_end, queue, 0));
+    assert_eq!(bed.device.running(), [0, 1, 2]);
+    bed.round_trip(1, 5);
+    assert_eq!(front_end.get_vring_base(1).unwrap(), 1);
+    assert_eq!(front_end.get_vring_base(2).unwrap(), 0);
+    assert_eq!(bed.device.running(), [0]);
+}
+
+/// The region of the first connection, shown again on each later one.
+fn show_region(front_end: &mut Frontend, kept: &mut Option<(VhostUserInflight, std::fs::File)>) {
+    let (region, file) = kept.get_or_insert_with(|| {
+        let wanted = VhostUserInflight::new(0, 0, QUEUES as u16, 8);
+        front_end.get_inflight_fd(&wanted).unwrap()
+    });
+    front_end.set_inflight_fd(region, file.as_raw_fd()).unwrap();
+}
+
+#[test]
+fn what_was_in_flight_is_done_after_a_reconnect() {
+    let mut bed = Bed::new();
+    let mut region = None;
+    let mut front_end = bed.connect();
+    show_region(&mut front_end, &mut region);
+    bed.start(&mut front_end, 1, 0);
+    (0..4).for_each(|head| bed.ring.offer(head));
+    let heads = bed.device.take(1);
+    let publish_one = |head| {
+        let mut state = bed.device.state();
+        let queue = state.queues.get_mut(&1).unwrap();
+        queue.put(head, 7);
+        queue.publish();
+    };
+    publish_one(heads[2]);
+    // The back end dies: nothing of what it had is handed back.
+    bed.server.take().unwrap().stop();
+    drop(front_end);
+    bed.serve();
+    let mut front_end = bed.connect();
+    show_region(&mut front_end, &mut region);
+    // QEMU then falls back to the used index; the region knows better.
+    bed.start(&mut front_end, 1, 1);
+    assert_eq!(bed.device.poll(1), 3);
+    assert_eq!(bed.ring.reap(), Some((2, 7)));
+    let again: Vec<u16> = std::iter::from_fn(|| bed.ring.reap()).map(|(head, _)| head).collect();
+    assert_eq!(again, [0, 1, 3]);
+    assert_eq!(front_end.get_vring_base(1).unwrap(), 4);
+}
+
+#[test]
+fn memory_comes_and_goes_while_rings_run() {
+    let mut bed = Bed::new();
+    let mut front_end = bed.connect();
+    front_end.add_mem_region(&bed.regions()[0]).unwrap();
+    front_end.set_vring_num(0, 8).unwrap();
+    front_end.set_vring_base(0, 0).unwrap();
+    front_end.set_vring_addr(0, &bed.addrs()).unwrap();
+    front_end.set_vring_kick(0, &bed.kick).unwrap();
+    front_end.set_vring_enable(0, true).unwrap();
+    bed.round_trip(0, 0);
+    // A buffer in the second region, once it is there.
+    front_end.add_mem_region(&bed.regions()[1]).unwrap();
+    assert_eq!(bed.device.state().memories, 1);
+    bed.ring.describe(1, descriptor(BASE + LEN as u64 + 100, 8, WRITE, 0));
+    bed.ring.offer(1);
+    let heads = bed.device.take(0);
+    // It goes, but stays mapped for the request that is outstanding.
+    front_end.remove_mem_region(&bed.regions()[1]).unwrap();
+    let memory = bed.device.state().queues[&0].memory().clone();
+    assert_eq!(memory.regions().len(), 1);
+    let mut state = bed.device.state();
+    let queue = state.queues.get_mut(&0).unwrap();
+    queue.put(heads[0], 7);
+    queue.publish();
+    drop(state);
+    assert_eq!(bed.ring.reap(), Some((1, 7)));
+    // A table anew, over the same file.
+    front_end.set_mem_table(&bed.regions()).unwrap();
+    bed.round_trip(0, 1);
+    // Without the region that has the ring, the ring has failed, and only the ring.
+    front_end.remove_mem_region(&bed.regions()[0]).unwrap();
+    assert!(bed.device.state().queues[&0].failed().is_some());
+    assert_eq!(front_end.get_vring_base(0).unwrap(), 3);
+}
+
+#[test]
+fn call_and_kick_can_be_exchanged() {
+    let mut bed = Bed::new();
+    let mut front_end = bed.connect();
+    bed.start(&mut front_end, 0, 0);
+    let other = EventFd::new(EFD_NONBLOCK).unwrap();
+    front_end.set_vring_call(0, &other).unwrap();
+    assert_eq!(other.read().unwrap(), 1, "one call may have gone to the old one");
+    bed.call.read().unwrap();
+    bed.round_trip(0, 0);
+    assert_eq!(other.read().unwrap(), 1);
+    assert!(bed.call.read().is_err());
+    front_end.set_vring_kick(0, &other).unwrap();
+    other.write(5).unwrap();
+    bed.device.state().queues.get_mut(&0).unwrap().disarm();
+    assert!(other.read().is_err(), "kicks are taken from the new one");
+}
+
+#[test]
+fn front_ends_come_and_go() {
+    let mut bed = Bed::new();
+    for count in 1..=3 {
+        let mut front_end = bed.connect();
+        let base = bed.ring.avail_idx;
+        bed.start(&mut front_end, 0, base);
+        bed.round_trip(0, 6);
+        drop(front_end);
+        bed.wait_for_disconnects(count);
+        assert_eq!(bed.device.running(), [0; 0]);
+    }
+    bed.wait_for(&ServerState::Waiting);
+}
+
+#[test]
+fn a_device_that_refuses_ends_the_connection_only() {
+    let bed = Bed::new();
+    let mut front_end = bed.connect();
+    bed.device.state().refuse = true;
+    front_end.set_mem_table(&bed.regions()).unwrap();
+    front_end.set_vring_num(0, 8).unwrap();
+    front_end.set_vring_base(0, 0).unwrap();
+    front_end.set_vring_addr(0, &bed.addrs()).unwrap();
+    front_end.set_vring_enable(0, true).unwrap();
+    front_end.set_vring_kick(0, &bed.kick).unwrap_err();
+    front_end.get_features().unwrap_err();
+    bed.wait_for_disconnects(1);
+    bed.device.state().refuse = false;
+    let mut front_end = bed.connect();
+    bed.start(&mut front_end, 0, 0);
+    assert_eq!(bed.device.running(), [0]);
+}
+
+#[test]
+fn mappings_end_with_the_front_end() {
+    let bed = Bed::new();
+    let mut front_end = bed.connect();
+    bed.start(&mut front_end, 0, 0);
+    let memory = {
+        let state = bed.device.state();
+        std::sync::Arc::downgrade(state.queues[&0].memory().regions()[0].mapping())
+    };
+    assert!(memory.upgrade().is_some() && Mapping::live() > 0);
+    drop(front_end);
+    bed.wait_for_disconnects(1);
+    // The session forgets its table right after it told the device.
+    while memory.upgrade().is_some() {
+        std::thread::yield_now();
+    }
+}
