@@ -199,7 +199,7 @@ impl Attachment {
     /// Makes the channel `index` the one that speaks for the attachment, if nobody does.
     pub fn try_lead(&self, index: u16) -> bool {
         let me = u32::from(index);
-        matches!(self.lead.compare_exchange(NO_LEAD, me, SeqCst, SeqCst), Ok(_))
+        self.lead.compare_exchange(NO_LEAD, me, SeqCst, SeqCst).is_ok()
             || self.lead.load(SeqCst) == me
     }
 
@@ -286,12 +286,8 @@ mod tests {
     use super::*;
 
     fn attachment() -> Attachment {
-        let options = AttachOptions {
-            resume: false,
-            accept_loss: false,
-            error_after_ns: None,
-            claimant: 7,
-        };
+        let options =
+            AttachOptions { resume: false, accept_loss: false, error_after_ns: None, claimant: 7 };
         Attachment::new("alice", options)
     }
 

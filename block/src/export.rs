@@ -22,6 +22,8 @@ use crate::wire::{Claim, Outcome, Title, attachment_id};
 mod admit;
 mod close;
 pub mod local;
+#[cfg(test)]
+mod tests;
 
 pub use admit::Admitted;
 use admit::{Gate, Held};

@@ -114,8 +114,7 @@ impl Server {
         if self.peers.remove(&session).is_none() {
             return;
         }
-        let gone: Vec<_> =
-            self.flows.keys().filter(|(of, _)| *of == session).copied().collect();
+        let gone: Vec<_> = self.flows.keys().filter(|(of, _)| *of == session).copied().collect();
         for key in gone {
             let flow = self.flows.remove(&key).expect("listed above");
             self.draining.extend(flow.lane.map(Lane::closed));
@@ -150,11 +149,11 @@ impl Server {
         }
         for flow in self.flows.values_mut() {
             if let Some(lane) = &mut flow.lane {
-                progress = progress | lane.poll(now_ns, endpoint);
+                progress |= lane.poll(now_ns, endpoint);
             }
         }
         self.draining.retain_mut(|lane| {
-            progress = progress | lane.poll(now_ns, endpoint);
+            progress |= lane.poll(now_ns, endpoint);
             !lane.is_empty()
         });
         progress | self.steps(now_ns, endpoint)
@@ -167,10 +166,10 @@ impl Server {
         let mut progress = Progress::Idle;
         let lanes = self.flows.values_mut().filter_map(|flow| flow.lane.as_mut());
         for lane in lanes.chain(&mut self.draining) {
-            progress = progress | lane.arm(wake);
+            progress |= lane.arm(wake);
         }
         for closing in &mut self.closing {
-            progress = progress | closing.arm(wake, now_ns);
+            progress |= closing.arm(wake, now_ns);
         }
         if self.flows.values().any(|flow| flow.step.is_some()) {
             wake.at(now_ns + LOOK_AGAIN_NS);
@@ -255,7 +254,9 @@ impl Server {
             refused(format!("volume {volume} does not exist; see `vrio status` on its node"))
         })?;
         if !export.allows(peer) {
-            return Err(refused(format!("volume {volume} does not allow {peer}; add it to `allow`")));
+            return Err(refused(format!(
+                "volume {volume} does not allow {peer}; add it to `allow`"
+            )));
         }
         Ok(export)
     }

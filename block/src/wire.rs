@@ -9,7 +9,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::attachment::NAME_BYTES_MAX;
-use crate::volume::{Durability, Incarnation, IO_BYTES_MAX, VolumeInfo};
+use crate::volume::{Durability, IO_BYTES_MAX, Incarnation, VolumeInfo};
 
 /// What a call asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +219,8 @@ pub const TEXT_BYTES_MAX: usize = 128;
 /// Room for any head of either direction.
 pub const HEAD_BYTES_MAX: usize = 192;
 
-const _: () = assert!(NAMED_BYTES <= HEAD_BYTES_MAX && REPLY_BYTES + TEXT_BYTES_MAX <= HEAD_BYTES_MAX);
+const _: () =
+    assert!(NAMED_BYTES <= HEAD_BYTES_MAX && REPLY_BYTES + TEXT_BYTES_MAX <= HEAD_BYTES_MAX);
 const _: () = assert!(HEAD_BYTES_MAX <= transport::HEAD_MAX);
 
 /// An encoded head; lives on the stack.
@@ -401,8 +402,9 @@ impl Reply {
 fn volume_of(head: &ReplyHead) -> Option<VolumeInfo> {
     let size_bytes = head.size_bytes.get();
     let block_bytes = head.block_bytes.get();
-    let sound = matches!(block_bytes, 512 | 4096) && size_bytes % u64::from(block_bytes) == 0;
-    sound.then(|| VolumeInfo {
+    let sound =
+        matches!(block_bytes, 512 | 4096) && size_bytes.is_multiple_of(u64::from(block_bytes));
+    sound.then_some(VolumeInfo {
         size_bytes,
         block_bytes,
         read_only: head.flags & READ_ONLY != 0,

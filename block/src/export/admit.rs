@@ -112,8 +112,8 @@ impl Admitted {
             Op::Write if self.info.read_only => false,
             Op::Read | Op::Write => {
                 io.len_bytes > 0
-                    && io.offset_bytes % block == 0
-                    && u64::from(io.len_bytes) % block == 0
+                    && io.offset_bytes.is_multiple_of(block)
+                    && u64::from(io.len_bytes).is_multiple_of(block)
                     && end.is_some_and(|end| end <= self.info.size_bytes)
             }
         }

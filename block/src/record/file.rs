@@ -187,7 +187,8 @@ impl RecordStore for FileRecords {
         let ticket = Ticket::new();
         let path = self.directory.join(file_name(attachment));
         let job = Job { path: path.clone(), record, ticket: ticket.clone() };
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.jobs().try_send(job)
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
+            self.jobs().try_send(job)
         {
             ticket.end(Err(refused(&path, &"the writer has too much to do; try again")));
         }

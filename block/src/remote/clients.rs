@@ -15,7 +15,7 @@ use crate::wire::{Kind, Names, Outcome, Reply, Request, Title};
 
 /// The most remote channels on one sidecore: one per disk and sidecore; the flow's number and the
 /// token's key both have room for it.
-pub const CHANNELS_PER_CORE_MAX: usize = 4096;
+pub(crate) const CHANNELS_PER_CORE_MAX: usize = 4096;
 
 /// The flow that descriptions use; channels have those from 1.
 const DESCRIBE_FLOW: u16 = 0;
@@ -142,8 +142,7 @@ impl Clients {
                 || self.descriptions.iter().any(|description| description.peer == at);
             let peer = &mut self.peers[at];
             if needed && peer.session.is_none() {
-                peer.session =
-                    Some(endpoint.connect(now_ns, peer.addr, &peer.name, self.index));
+                peer.session = Some(endpoint.connect(now_ns, peer.addr, &peer.name, self.index));
                 progress = Progress::Busy;
             }
         }
@@ -167,8 +166,7 @@ impl Clients {
             request.names = Some(Names { volume, attachment: String::new() });
             let token = u64::from(DESCRIBE_KEY) << 32 | at as u64;
             let head = request.encode();
-            let sent =
-                endpoint.call(now_ns, session, DESCRIBE_FLOW, token, head.as_bytes(), None);
+            let sent = endpoint.call(now_ns, session, DESCRIBE_FLOW, token, head.as_bytes(), None);
             description.asked = sent.is_ok();
             progress = Progress::Busy;
         }

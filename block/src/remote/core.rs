@@ -593,7 +593,7 @@ impl Core {
             self.title.epoch = view.epoch;
             self.title.incarnation = self.attachment.incarnation();
             let request = wire::Request::new(Kind::Close, self.title, self.index);
-            self.control(now_ns, session, request, endpoint, Way::Closing);
+            let _ = self.control(now_ns, session, request, endpoint, Way::Closing);
         }
         false
     }

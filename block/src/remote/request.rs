@@ -14,10 +14,7 @@ pub(super) enum Stand {
     /// To be sent, or sent again.
     Waiting,
     /// Called, not answered. `epoch` is the one it was sent under.
-    Sent {
-        token: u64,
-        epoch: u64,
-    },
+    Sent { token: u64, epoch: u64 },
     /// Answered; to be handed back to the disk.
     Ended(Status),
 }

@@ -42,11 +42,7 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(
-        admitted: Admitted,
-        title: Title,
-        counters: Arc<ServerCounters>,
-    ) -> Self {
+    pub(super) fn new(admitted: Admitted, title: Title, counters: Arc<ServerCounters>) -> Self {
         let depth = usize::from(LANE_DEPTH);
         Self {
             admitted,
@@ -159,7 +155,7 @@ impl Lane {
             progress = Progress::Busy;
         }
         let mut done = std::mem::take(&mut self.done);
-        progress = progress | self.admitted.poll(&mut self.ios, now_ns, &mut done);
+        progress |= self.admitted.poll(&mut self.ios, now_ns, &mut done);
         for id in done.drain(..) {
             self.finish(now_ns, id, endpoint);
         }

@@ -1,0 +1,361 @@
+//! The rules of claims, opens and closes, one by one; the simulation mixes them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use sidecore::{Progress, Services};
+
+use super::{Export, ExportOptions, Refusal};
+use crate::attachment::{AttachOptions, Attachment};
+use crate::export::Admitted;
+use crate::record::{Record, RecordError, RecordStore, Ticket};
+use crate::volume::{
+    Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Status, Volume,
+    VolumeInfo, io_table,
+};
+use crate::wire::{Claim, Outcome, Title, attachment_id};
+
+/// Completes a request when the test says so.
+#[derive(Debug)]
+struct Slow {
+    info: Mutex<VolumeInfo>,
+    finish: Arc<Mutex<bool>>,
+}
+
+#[derive(Debug)]
+struct SlowChannel {
+    finish: Arc<Mutex<bool>>,
+    waiting: Vec<IoId>,
+}
+
+impl Volume for Slow {
+    fn info(&self) -> VolumeInfo {
+        self.info.lock().expect("no test panics with it").clone()
+    }
+
+    fn open(&self, _open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+        Ok(Box::new(SlowChannel { finish: self.finish.clone(), waiting: Vec::new() }))
+    }
+}
+
+impl Channel for SlowChannel {
+    fn submit(&mut self, _ios: &mut IoTable, id: IoId) {
+        self.waiting.push(id);
+    }
+
+    fn poll(&mut self, ios: &mut IoTable, _now_ns: u64, done: &mut Vec<IoId>) -> Progress {
+        if !*self.finish.lock().expect("no test panics with it") {
+            return Progress::Idle;
+        }
+        for id in self.waiting.drain(..) {
+            ios[id].status = Status::Done;
+            done.push(id);
+        }
+        Progress::Busy
+    }
+
+    fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+/// Ends writes when the test says so.
+#[derive(Debug, Default)]
+struct Paper {
+    records: Mutex<HashMap<String, Record>>,
+    tickets: Mutex<Vec<Ticket>>,
+    slow: bool,
+}
+
+impl RecordStore for Paper {
+    fn load(&self) -> Result<HashMap<String, Record>, RecordError> {
+        Ok(self.records.lock().expect("no test panics with it").clone())
+    }
+
+    fn write(&self, attachment: &str, record: Record) -> Ticket {
+        let ticket = Ticket::new();
+        self.records.lock().expect("as above").insert(attachment.to_owned(), record);
+        if self.slow {
+            self.tickets.lock().expect("as above").push(ticket.clone());
+        } else {
+            ticket.end(Ok(()));
+        }
+        ticket
+    }
+}
+
+struct Bench {
+    volume: Arc<Slow>,
+    paper: Arc<Paper>,
+    export: Arc<Export>,
+    services: Services,
+}
+
+fn incarnation(number: u8) -> Incarnation {
+    Incarnation([number; 16])
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with(VolumeInfo {
+            size_bytes: 1 << 20,
+            block_bytes: 512,
+            read_only: false,
+            durability: Durability::Flush,
+            volatile: false,
+            incarnation: incarnation(1),
+        })
+    }
+
+    fn with(info: VolumeInfo) -> Self {
+        let volume = Arc::new(Slow { info: Mutex::new(info), finish: Arc::new(Mutex::new(true)) });
+        Self::on(volume, Arc::new(Paper::default()))
+    }
+
+    fn on(volume: Arc<Slow>, paper: Arc<Paper>) -> Self {
+        let export = Export::new("v", volume.clone(), ExportOptions::default(), paper.clone());
+        Self { volume, paper, export: export.expect("readable"), services: Services::new() }
+    }
+
+    /// The server's process is started again on the same storage.
+    fn restart(self, incarnation_now: u8) -> Self {
+        self.volume.info.lock().expect("as above").incarnation = incarnation(incarnation_now);
+        Self::on(self.volume, self.paper)
+    }
+
+    fn finish(&self, on: bool) {
+        *self.volume.finish.lock().expect("as above") = on;
+    }
+
+    fn claim(&self, name: &str, title: Title, claim: Claim) -> Result<Title, Refusal> {
+        let pending = self.export.claim(name, &title, &claim)?;
+        let answer = self.export.poll_claim(&pending).expect("nothing is on its way");
+        let (epoch, incarnation) = answer?;
+        Ok(Title { attachment: attachment_id("v", name), epoch, incarnation })
+    }
+
+    fn open(&self, name: &str, title: &Title, channel: u16) -> Result<Admitted, Refusal> {
+        let pending = self.export.open(name, title, channel)?;
+        assert!(self.export.poll_open(&pending), "nothing is on its way");
+        let options =
+            AttachOptions { resume: false, accept_loss: false, error_after_ns: None, claimant: 0 };
+        let attachment = Arc::new(Attachment::new(name, options));
+        let open =
+            Open { services: &self.services, attachment: &attachment, index: channel, depth: 8 };
+        Ok(self.export.admitted(pending, &open).expect("a channel"))
+    }
+}
+
+fn by(claimant: u64) -> Claim {
+    Claim { claimant, ..Claim::default() }
+}
+
+fn resuming(claimant: u64) -> Claim {
+    Claim { resume: true, ..by(claimant) }
+}
+
+fn outcome<T: std::fmt::Debug>(result: Result<T, Refusal>) -> Outcome {
+    result.expect_err("refused").outcome
+}
+
+fn submit(channel: &mut Admitted, ios: &mut IoTable, op: Op, offset_bytes: u64) -> IoId {
+    let id = ios.take().expect("room");
+    ios[id].reset();
+    ios[id].op = op;
+    ios[id].offset_bytes = offset_bytes;
+    ios[id].len_bytes = if op == Op::Flush { 0 } else { 512 };
+    channel.submit(ios, id);
+    id
+}
+
+fn poll(channel: &mut Admitted, ios: &mut IoTable) -> Vec<Status> {
+    let mut done = Vec::new();
+    channel.poll(ios, 0, &mut done);
+    let statuses = done.iter().map(|&id| ios[id].status).collect();
+    done.into_iter().for_each(|id| ios.free(id));
+    statuses
+}
+
+#[test]
+fn a_claim_waits_for_what_the_older_epoch_has_on_its_way() {
+    let bench = Bench::new();
+    let first = bench.claim("a", Title::default(), by(1)).expect("the first");
+    let mut channel = bench.open("a", &first, 0).expect("opens");
+    let mut ios = io_table(8);
+    bench.finish(false);
+    submit(&mut channel, &mut ios, Op::Write, 0);
+    let pending = bench.export.claim("a", &Title::default(), &by(2)).expect("admitted");
+    assert!(bench.export.poll_claim(&pending).is_none(), "a write is on its way");
+    submit(&mut channel, &mut ios, Op::Write, 512);
+    assert_eq!(poll(&mut channel, &mut ios), [Status::Fenced], "the old epoch is over");
+    assert!(bench.export.poll_claim(&pending).is_none());
+    bench.finish(true);
+    assert_eq!(poll(&mut channel, &mut ios), [Status::Done]);
+    let (epoch, _) = bench.export.poll_claim(&pending).expect("drained").expect("granted");
+    assert!(epoch > first.epoch);
+}
+
+#[test]
+fn a_claim_waits_for_its_record() {
+    let mut bench = Bench::new();
+    let paper = Arc::new(Paper { slow: true, ..Paper::default() });
+    bench = Bench::on(bench.volume, paper);
+    let pending = bench.export.claim("a", &Title::default(), &by(1)).expect("admitted");
+    assert!(bench.export.poll_claim(&pending).is_none());
+    bench.paper.tickets.lock().expect("as above")[0].end(Ok(()));
+    assert!(matches!(bench.export.poll_claim(&pending), Some(Ok((1, _)))));
+    let pending = bench.export.claim("a", &Title::default(), &by(2)).expect("admitted");
+    let full = RecordError { path: "x".into(), reason: "no space left".into() };
+    bench.paper.tickets.lock().expect("as above")[1].end(Err(full));
+    let refused = bench.export.poll_claim(&pending).expect("ended");
+    assert_eq!(outcome(refused), Outcome::Refused);
+}
+
+#[test]
+fn a_channel_opened_anew_waits_for_its_older_way() {
+    let bench = Bench::new();
+    let title = bench.claim("a", Title::default(), by(1)).expect("the first");
+    let mut old = bench.open("a", &title, 3).expect("opens");
+    let mut ios = io_table(8);
+    bench.finish(false);
+    submit(&mut old, &mut ios, Op::Write, 0);
+    let pending = bench.export.open("a", &title, 3).expect("admitted");
+    assert!(!bench.export.poll_open(&pending));
+    let other = bench.export.open("a", &title, 4).expect("admitted");
+    assert!(bench.export.poll_open(&other), "another channel has no older way");
+    submit(&mut old, &mut ios, Op::Write, 0);
+    assert_eq!(poll(&mut old, &mut ios), [Status::Fenced], "the old way is closed");
+    bench.finish(true);
+    poll(&mut old, &mut ios);
+    assert!(bench.export.poll_open(&pending));
+}
+
+#[test]
+fn a_live_client_goes_on_unless_replaced() {
+    let bench = Bench::new();
+    let first = bench.claim("a", Title::default(), by(1)).expect("the first");
+    let second = bench.claim("a", first, by(1)).expect("again");
+    let third = bench.claim("a", first, by(1)).expect("the answer of the second was lost");
+    assert!(third.epoch > second.epoch && second.epoch > first.epoch);
+    bench.claim("a", Title::default(), by(2)).expect("a successor");
+    assert_eq!(outcome(bench.claim("a", third, by(1))), Outcome::Superseded);
+}
+
+#[test]
+fn unflushed_writes_are_not_lost_in_silence() {
+    let bench = Bench::new();
+    let title = bench.claim("a", Title::default(), by(1)).expect("the first");
+    let unflushed = Claim { unflushed: true, ..by(1) };
+    bench.claim("a", title, unflushed).expect("the incarnation is the same");
+    let bench = bench.restart(2);
+    assert_eq!(outcome(bench.claim("a", title, unflushed)), Outcome::Lost);
+    bench.claim("a", title, Claim { accept_loss: true, ..unflushed }).expect("accepted");
+    let bench = bench.restart(3);
+    let flushed = bench.claim("a", title, by(1)).expect("nothing was unflushed");
+    assert_eq!(flushed.incarnation, incarnation(3));
+}
+
+#[test]
+fn a_resuming_guest_is_refused_after_an_unclean_end_under_another_incarnation() {
+    let bench = Bench::new();
+    assert_eq!(outcome(bench.claim("a", Title::default(), resuming(1))), Outcome::Lost, "unknown");
+    bench.claim("a", Title::default(), by(1)).expect("the first");
+    bench.claim("a", Title::default(), resuming(2)).expect("the same incarnation");
+    let bench = bench.restart(2);
+    assert_eq!(outcome(bench.claim("a", Title::default(), resuming(3))), Outcome::Lost);
+    bench.claim("a", Title::default(), by(3)).expect("a fresh start is served");
+    bench.claim("a", Title::default(), resuming(4)).expect("and may be resumed");
+}
+
+#[test]
+fn write_through_and_clean_ends_survive_any_incarnation() {
+    let mut info = Bench::new().volume.info();
+    info.durability = Durability::WriteThrough;
+    let bench = Bench::with(info);
+    bench.claim("a", Title::default(), by(1)).expect("the first");
+    let bench = bench.restart(2);
+    bench.claim("a", Title::default(), resuming(2)).expect("each write was durable");
+
+    let bench = Bench::new();
+    let title = bench.claim("a", Title::default(), by(1)).expect("the first");
+    close(&bench, "a", title.epoch);
+    let bench = bench.restart(2);
+    bench.claim("a", Title::default(), resuming(2)).expect("closed clean");
+}
+
+#[test]
+fn a_volatile_volume_survives_nothing() {
+    let mut info = Bench::new().volume.info();
+    info.volatile = true;
+    let bench = Bench::with(info);
+    let title = bench.claim("a", Title::default(), by(1)).expect("the first");
+    close(&bench, "a", title.epoch);
+    let title = bench.claim("a", Title::default(), resuming(1)).expect("the same process");
+    let bench = bench.restart(2);
+    assert_eq!(outcome(bench.claim("a", title, by(1))), Outcome::Lost);
+    assert_eq!(outcome(bench.claim("a", Title::default(), resuming(2))), Outcome::Lost);
+    bench.claim("a", Title::default(), by(3)).expect("a fresh start is served");
+}
+
+fn close(bench: &Bench, name: &str, epoch: u64) {
+    let options =
+        AttachOptions { resume: false, accept_loss: false, error_after_ns: None, claimant: 0 };
+    let attachment = Arc::new(Attachment::new(name, options));
+    let mut closing = super::Closing::new(bench.export.clone(), attachment, epoch, 0);
+    let ended = (0..10).find_map(|now_ns| closing.poll(&bench.services, now_ns));
+    assert_eq!(ended, Some(Ok(())));
+}
+
+#[test]
+fn a_close_that_comes_late_takes_nothing_from_a_successor() {
+    let bench = Bench::new();
+    let old = bench.claim("a", Title::default(), by(1)).expect("the first");
+    let new = bench.claim("a", Title::default(), by(2)).expect("a successor");
+    let mut channel = bench.open("a", &new, 0).expect("opens");
+    close(&bench, "a", old.epoch);
+    let mut ios = io_table(8);
+    submit(&mut channel, &mut ios, Op::Write, 0);
+    assert_eq!(poll(&mut channel, &mut ios), [Status::Done]);
+    let records = bench.paper.records.lock().expect("as above");
+    assert!(!records["a"].clean);
+}
+
+#[test]
+fn one_attachment_at_a_time_unless_shared() {
+    let bench = Bench::new();
+    let first = bench.claim("a", Title::default(), by(1)).expect("the first");
+    let channel = bench.open("a", &first, 0).expect("opens");
+    let refusal = bench.claim("b", Title::default(), by(2)).expect_err("in use");
+    assert_eq!(refusal.outcome, Outcome::Refused);
+    assert!(refusal.text.contains("attachment a"), "{refusal}");
+    drop(channel);
+    bench.claim("b", Title::default(), by(2)).expect("the first is gone");
+    assert_eq!(outcome(bench.claim("a", first, by(1))), Outcome::Superseded, "b has written");
+    assert_eq!(outcome(bench.claim("a", Title::default(), resuming(3))), Outcome::Superseded);
+    bench.claim("a", Title::default(), by(3)).expect("a fresh start is served");
+}
+
+#[test]
+fn what_makes_no_sense_is_invalid_and_harms_nothing() {
+    let mut info = Bench::new().volume.info();
+    info.block_bytes = 4096;
+    let bench = Bench::with(info);
+    let title = bench.claim("a", Title::default(), by(1)).expect("the first");
+    let mut channel = bench.open("a", &title, 0).expect("opens");
+    let mut ios = io_table(8);
+    for offset_bytes in [0, 512, 1 << 20, u64::MAX - 511] {
+        submit(&mut channel, &mut ios, Op::Write, offset_bytes);
+        assert_eq!(poll(&mut channel, &mut ios), [Status::Invalid], "512 bytes of 4096");
+    }
+    submit(&mut channel, &mut ios, Op::Flush, 0);
+    assert_eq!(poll(&mut channel, &mut ios), [Status::Done]);
+    assert!(channel.is_empty());
+}
+
+#[test]
+fn a_hostile_epoch_cannot_use_epochs_up() {
+    let bench = Bench::new();
+    let title = Title { epoch: u64::MAX - 1, ..Title::default() };
+    assert_eq!(outcome(bench.claim("a", title, by(1))), Outcome::Refused);
+    bench.claim("a", Title::default(), by(1)).expect("as before");
+}
