@@ -32,7 +32,7 @@ const LINE_BYTES: usize = 64;
 pub(super) const HEADER_BYTES: u32 = 16;
 
 /// Where the status byte lies in a slot's record: behind the header.
-const STATUS_OFFSET: usize = 32;
+pub(super) const STATUS_OFFSET: usize = 32;
 
 /// The size of a queue and of the requests that it can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -60,9 +60,18 @@ pub struct Region {
 #[derive(Debug)]
 pub struct GuestMemory {
     mapping: Arc<Mapping>,
+    /// The mapping's first byte and length, at hand.
+    base: NonNull<u8>,
+    len: usize,
     regions: Box<[Region]>,
     file: Option<OwnedFd>,
 }
+
+// SAFETY: the mapping lives as long as the value, whichever thread holds it. All access goes
+// through atomics or through copies whose two users are ordered by the rings' indexes.
+unsafe impl Send for GuestMemory {}
+// SAFETY: as above.
+unsafe impl Sync for GuestMemory {}
 
 impl GuestMemory {
     /// Maps `len` bytes, filled with zeroes, of which the first has the guest address `guest_base`.
@@ -83,7 +92,8 @@ impl GuestMemory {
             Backing::Anonymous => (Mapping::anonymous(len), None),
         };
         let mapping = Arc::new(mapping.map_err(io::Error::other)?);
-        let mut memory = Self { mapping, regions: Box::default(), file };
+        let base = mapping.start();
+        let mut memory = Self { mapping, base, len, regions: Box::default(), file };
         memory.regions = Box::new([memory.region(guest_base, 0, len)]);
         Ok(memory)
     }
@@ -142,7 +152,7 @@ impl GuestMemory {
         Region {
             guest_address,
             len: (end - start) as u64,
-            host_address: self.mapping.start().as_ptr() as u64 + start as u64,
+            host_address: self.base.as_ptr() as u64 + start as u64,
             file_offset: start as u64,
         }
     }
@@ -159,12 +169,12 @@ impl GuestMemory {
 
     /// Bytes in all regions.
     pub fn len(&self) -> usize {
-        self.mapping.len()
+        self.len
     }
 
     /// Never: there is no memory without a page.
     pub fn is_empty(&self) -> bool {
-        self.mapping.is_empty()
+        self.len == 0
     }
 
     /// The guest physical address of an offset.
@@ -187,7 +197,7 @@ impl GuestMemory {
     /// The address in this process of an offset.
     pub fn host_address(&self, offset: usize) -> u64 {
         assert!(offset < self.len(), "offset {offset} of {}", self.len());
-        self.mapping.start().as_ptr() as u64 + offset as u64
+        self.base.as_ptr() as u64 + offset as u64
     }
 
     /// A checksum over every byte: equal before and after means that nobody stored anything else.
@@ -249,7 +259,7 @@ impl GuestMemory {
             self.len()
         );
         // SAFETY: within the mapping, as just checked.
-        unsafe { self.mapping.start().as_ptr().add(offset) }
+        unsafe { self.base.as_ptr().add(offset) }
     }
 }
 

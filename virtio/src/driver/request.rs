@@ -1,7 +1,5 @@
 //! What a stand-in guest asks for, what it gets back, and what a device can do wrong.
 
-use super::layout::HEADER_BYTES;
-
 /// The unit of a request's address.
 pub const SECTOR_BYTES: u64 = 512;
 
@@ -275,14 +273,6 @@ pub enum SubmitError {
     Broken(#[from] Breach),
 }
 
-/// The first bytes of a request: type, a reserved word, sector; little endian.
-pub(super) fn header(op: Op, sector: u64) -> [u8; HEADER_BYTES as usize] {
-    let mut header = [0; HEADER_BYTES as usize];
-    header[..4].copy_from_slice(&op.code().to_le_bytes());
-    header[8..].copy_from_slice(&sector.to_le_bytes());
-    header
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,11 +287,5 @@ mod tests {
         assert_eq!(data.bytes(), 2500);
         assert_eq!(Data::Pieces(&pieces).bytes(), 2500);
         assert_eq!(Data::None.count(), 0);
-    }
-
-    #[test]
-    fn the_header_is_little_endian() {
-        let header = header(Op::GetId, 0x0102_0304);
-        assert_eq!(header, [8, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0]);
     }
 }

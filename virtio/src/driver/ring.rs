@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use super::event::signal;
-use super::layout::{DESCRIPTOR_BYTES, HEADER_BYTES, QueueLayout};
+use super::layout::{DESCRIPTOR_BYTES, HEADER_BYTES, QueueLayout, STATUS_OFFSET};
 use super::memory::GuestMemory;
 use super::request::{
-    Breach, Data, Op, Request, STATUS_PARKED, STATUS_UNWRITTEN, Slot, SubmitError, header,
+    Breach, Data, Op, Request, STATUS_PARKED, STATUS_UNWRITTEN, Slot, SubmitError,
 };
 use crate::memory::Memory;
 use crate::split::QueueConfig;
@@ -96,6 +96,10 @@ pub(super) struct SlotState {
     pub(super) room: u32,
     /// Descriptors of the ring that the request takes.
     pub(super) descriptors: u16,
+    /// Where its record (which the header begins), its table and its data are in the guest.
+    record: u64,
+    table: u64,
+    data: u64,
 }
 
 /// The driver's end of one queue.
@@ -129,8 +133,17 @@ impl RingDriver {
         let descriptors = (0..shape.size)
             .map(|at| Descriptor { next: at + 1, slot: 0, state: DescriptorState::Unused })
             .collect();
-        let unused =
-            SlotState { owner: Owner::Nobody, op: Op::Flush, token: 0, room: 0, descriptors: 0 };
+        let slot_state = |slot| SlotState {
+            owner: Owner::Nobody,
+            op: Op::Flush,
+            token: 0,
+            room: 0,
+            descriptors: 0,
+            record: memory.guest_address(layout.header_at(slot)),
+            table: memory.guest_address(layout.table_at(slot)),
+            data: memory.guest_address(layout.data_at(slot)),
+        };
+        let slots = (0..shape.slots).map(slot_state).collect();
         for slot in 0..shape.slots {
             memory.u8_at(layout.status_at(slot)).store(STATUS_PARKED, Ordering::Relaxed);
         }
@@ -142,7 +155,7 @@ impl RingDriver {
             descriptors,
             free_first: 0,
             free: shape.size,
-            slots: vec![unused; usize::from(shape.slots)].into_boxed_slice(),
+            slots,
             slots_free: (0..shape.slots).rev().collect(),
             available: 0,
             published: 0,
@@ -241,7 +254,7 @@ impl RingDriver {
 
     /// The guest address of a slot's buffer.
     pub fn guest_address(&self, slot: Slot) -> u64 {
-        self.memory.guest_address(self.layout.data_at(slot.0))
+        self.slots[slot.index()].data
     }
 
     /// Copies bytes into a held slot's buffer.
@@ -306,17 +319,15 @@ impl RingDriver {
         self.check_parked(request.slot)?;
         let status = self.memory.u8_at(self.layout.status_at(request.slot.0));
         status.store(STATUS_UNWRITTEN, Ordering::Relaxed);
-        self.memory
-            .write(self.layout.header_at(request.slot.0), &header(request.op, request.sector));
+        self.write_header(request);
         let head = self.write_chain(request, count, indirect);
         let inward = if request.op.is_inward() { request.data.bytes() } else { 0 };
-        self.slots[request.slot.index()] = SlotState {
-            owner: Owner::Device,
-            op: request.op,
-            token: request.token,
-            room: u32::try_from(inward + 1).unwrap_or(u32::MAX),
-            descriptors: needed as u16,
-        };
+        let state = &mut self.slots[request.slot.index()];
+        state.owner = Owner::Device;
+        state.op = request.op;
+        state.token = request.token;
+        state.room = u32::try_from(inward + 1).unwrap_or(u32::MAX);
+        state.descriptors = needed as u16;
         self.push_available(head);
         self.counters.submitted += 1;
         Ok(())
@@ -354,6 +365,14 @@ impl RingDriver {
         }
     }
 
+    /// Writes the first bytes of a request: type, a reserved word, sector; little endian.
+    fn write_header(&self, request: &Request<'_>) {
+        let at = self.layout.header_at(request.slot.0);
+        let code = u64::from(request.op.code());
+        self.memory.u64_at(at).store(code.to_le(), Ordering::Relaxed);
+        self.memory.u64_at(at + 8).store(request.sector.to_le(), Ordering::Relaxed);
+    }
+
     /// Writes the descriptors of a request and gives the head.
     fn write_chain(&mut self, request: &Request<'_>, count: usize, indirect: bool) -> u16 {
         let slot = request.slot.0;
@@ -363,9 +382,8 @@ impl RingDriver {
         } else {
             (self.layout.descriptors, head)
         };
-        let record = self.memory.guest_address(self.layout.header_at(slot));
-        let status = self.memory.guest_address(self.layout.status_at(slot));
-        let data = self.memory.guest_address(self.layout.data_at(slot));
+        let SlotState { record, data, table: table_address, .. } = self.slots[usize::from(slot)];
+        let status = record + STATUS_OFFSET as u64;
         let data_flags = if request.op.is_inward() { WRITE } else { 0 };
         for position in 0..count {
             let next = if indirect { at + 1 } else { self.descriptors[usize::from(at)].next };
@@ -386,8 +404,7 @@ impl RingDriver {
         }
         let taken = if indirect {
             let len = (count * DESCRIPTOR_BYTES) as u32;
-            let table = self.memory.guest_address(table);
-            self.write_descriptor(self.layout.descriptors, head, table, len, INDIRECT, 0);
+            self.write_descriptor(self.layout.descriptors, head, table_address, len, INDIRECT, 0);
             at = self.descriptors[usize::from(head)].next;
             1
         } else {

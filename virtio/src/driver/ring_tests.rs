@@ -154,6 +154,24 @@ fn every_way_of_asking_is_understood() {
 }
 
 #[test]
+fn a_request_is_laid_out_as_the_standard_says() {
+    let (mut ring, config) = ring_and_config(Regions::One, options(false, false));
+    let mut queue = Queue::new(config).unwrap();
+    let (slot, mut chain) = (ring.take_slot().unwrap(), Chain::new());
+    let (sector, data) = (0x0102_0304, Data::Cut { len: 1000, piece_bytes: 600 });
+    ring.submit(&Request { slot, op: Op::GetId, sector, data, token: 0 }).unwrap();
+    assert_eq!(queue.take(&mut chain), Ok(None), "not published");
+    ring.publish();
+    queue.take(&mut chain).unwrap().unwrap();
+    let mut header = [0; 16];
+    // SAFETY: a chain that was just taken from a live queue.
+    assert_eq!(unsafe { gather(&chain.readable, 0, &mut header) }, 16);
+    assert_eq!(header, [8, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0]);
+    let lens: Vec<_> = chain.writable.iter().map(|piece| piece.len).collect();
+    assert_eq!(lens, [600, 400, 1]);
+}
+
+#[test]
 fn indexes_wrap() {
     converse(Regions::One, true, true, 70_000);
 }
