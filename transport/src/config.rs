@@ -2,10 +2,11 @@
 
 use std::ops::RangeInclusive;
 
+use crate::flow;
 use crate::wire::{DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_MAX, VERSIONS};
 
-/// The most sessions of one endpoint: 1024 nodes with as many sidecores, or direct clients. Bounds
-/// the work that a Hello or a Reset can cause.
+/// The most sessions that peers open at one endpoint, and the most that it asks for itself: as many
+/// nodes with as many sidecores, or direct clients. Bounds the work that a Hello or a Reset causes.
 pub const SESSIONS_MAX: u16 = 1024;
 
 /// The most calls of one direction of a session: more than all queues of a busy VMhost's sidecore
@@ -35,10 +36,11 @@ pub struct EndpointConfig {
     /// Calls in each direction of a session; a session uses the smaller one of its two ends.
     /// Clamped to 1 and [`CALLS_MAX`].
     pub calls_max: u16,
-    /// Sessions at once, half-open ones included. Clamped to 1 and [`SESSIONS_MAX`].
+    /// Sessions that peers may have opened here at once, half-open ones included. Clamped to 1 and
+    /// [`SESSIONS_MAX`]. Sessions that we ask for come on top, up to as many.
     pub sessions_max: u16,
-    /// How many bytes of call bodies a flow of a peer may have here, not yet answered. At least
-    /// one message.
+    /// How many bytes of call bodies a flow of a peer may have here, not yet answered, each counted
+    /// as the buffer that it takes. Clamped to 2 MiB and a quarter of the pool.
     pub flow_window_bytes: u32,
     /// What fits into the socket's receive buffer: a peer has no more in flight.
     pub receive_window_bytes: u32,
@@ -83,7 +85,9 @@ impl EndpointConfig {
             self.datagram_bytes_max.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX);
         self.calls_max = self.calls_max.clamp(1, CALLS_MAX);
         self.sessions_max = self.sessions_max.clamp(1, SESSIONS_MAX);
-        self.flow_window_bytes = self.flow_window_bytes.max(crate::MESSAGE_MAX as u32);
+        let share_bytes = u32::try_from(self.pool_bytes_max / 4).unwrap_or(u32::MAX);
+        self.flow_window_bytes =
+            self.flow_window_bytes.min(share_bytes).max(flow::WINDOW_BYTES_MIN as u32);
         self
     }
 }

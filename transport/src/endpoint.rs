@@ -1,29 +1,125 @@
-//! All sessions of one sidecore.
+//! All sessions of one sidecore: who a datagram is for, whose turn it is to send, what is due.
+//!
+//! A session id is drawn at random by the side that receives under it, except for its lowest 16
+//! bits, which are the session's place in the endpoint's table: no packet needs a search.
 
+mod receive;
+
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use crate::config::EndpointConfig;
+use zerocopy::IntoBytes;
+
+use crate::config::{EndpointConfig, SESSIONS_MAX};
 use crate::counters::EndpointCounters;
-use crate::events::{CallError, CallId, SessionId, SessionStatus, Sink};
+use crate::events::{CallError, CallId, LostReason, SessionId, SessionStatus, Sink};
+use crate::handshake::{Connecting, HalfOpen, WelcomeLabel, write_packet, write_welcome};
 use crate::pool::{BufId, Pool};
+use crate::random::Random;
+use crate::session::{OutgoingCall, Session};
 use crate::transmit::TransmitBatch;
+use crate::wire::{
+    FLOWS_MAX, FRAME_CLOSE, HEAD_MAX, Kind, Label, MESSAGE_MAX, Redirection, Refusal, VERSION_ANY,
+};
+
+/// Answers to strangers that wait to be sent. More in one round is a flood, and dropped.
+const ANSWERS_MAX: usize = 64;
+
+/// Attempts that wait for their first packet. More at once is a flood, and dropped: an honest peer
+/// asks again.
+const HALF_OPEN_MAX: usize = 128;
+
+/// Packets that a session adds before the next one's turn: what the kernel cuts one large send into.
+const TRANSMIT_RUN: usize = 64;
+
+/// Being called so much later than asked means that the process did not run.
+const PAUSE_NS: u64 = 250_000_000;
+
+/// Bits of ids that are the place in the table.
+const PLACE_BITS: u32 = 16;
+
+/// What has a place in the table.
+#[derive(Debug)]
+enum Entry {
+    Vacant,
+    Connecting(Box<Connecting>),
+    HalfOpen(Box<HalfOpen>),
+    Open(Box<Session>),
+}
+
+#[derive(Debug)]
+struct Place {
+    /// The id that packets carry, and the owner's handle; both 0 for a vacant place.
+    local_id: u64,
+    session: SessionId,
+    /// In the queue of those that may have something to send.
+    is_ready: bool,
+    entry: Entry,
+}
+
+/// A packet that belongs to no session.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    to: SocketAddr,
+    label: Label,
+    content: Content,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Content {
+    Nothing,
+    Refusal(Refusal),
+    Redirection(Redirection),
+    Close,
+    Welcome(WelcomeLabel),
+}
 
 /// The sessions of one sidecore, their timers and their buffers. One thread owns it.
 #[derive(Debug)]
 pub struct Endpoint {
+    config: EndpointConfig,
     pool: Pool,
     counters: EndpointCounters,
-    next_session: u64,
+    random: Random,
+    /// Grows to the most sessions there ever were at once.
+    places: Vec<Place>,
+    vacant: Vec<u16>,
+    /// By place: when `advance` is due for it. Apart from the rest, since all are looked at.
+    deadlines_ns: Vec<u64>,
+    /// No deadline is earlier.
+    earliest_ns: u64,
+    ready: VecDeque<u16>,
+    answers: VecDeque<Answer>,
+    sessions_made: u64,
+    last_attempt: u64,
+    /// Sessions that we asked for, connected or not; that peers asked for; of those, half-open ones.
+    outgoing: usize,
+    incoming: usize,
+    half_open: usize,
 }
 
 impl Endpoint {
-    /// An endpoint without sessions.
+    /// An endpoint without sessions. Limits out of range are brought into it; a name that is empty
+    /// or longer than 64 bytes is the caller's mistake and panics.
     pub fn new(config: EndpointConfig) -> Self {
         let config = config.checked();
+        let sessions_max = usize::from(SESSIONS_MAX) + usize::from(config.sessions_max);
         Self {
             pool: Pool::new(config.pool_bytes_max),
             counters: EndpointCounters::default(),
-            next_session: 0,
+            random: Random::new(config.seed),
+            places: Vec::new(),
+            vacant: Vec::with_capacity(sessions_max),
+            deadlines_ns: Vec::with_capacity(sessions_max),
+            earliest_ns: u64::MAX,
+            ready: VecDeque::with_capacity(sessions_max),
+            answers: VecDeque::with_capacity(ANSWERS_MAX),
+            sessions_made: 0,
+            last_attempt: 0,
+            outgoing: 0,
+            incoming: 0,
+            half_open: 0,
+            config,
         }
     }
 
@@ -37,9 +133,20 @@ impl Endpoint {
         &mut self.pool
     }
 
+    /// The configuration, with all limits in their range.
+    pub fn config(&self) -> &EndpointConfig {
+        &self.config
+    }
+
     /// Asks the node at `peer` (its first sidecore's address) for the session number `index`
     /// between the two nodes, and asks again for ever, at most every 100 ms. A peer of another name
     /// than `expected_name` is refused; an empty one stands for any.
+    ///
+    /// The handle is good for this one session: after `lost`, connect again.
+    ///
+    /// # Panics
+    /// With more than [`SESSIONS_MAX`] of them at once: how many peers there are is the caller's to
+    /// know.
     pub fn connect(
         &mut self,
         now_ns: u64,
@@ -47,19 +154,46 @@ impl Endpoint {
         expected_name: &str,
         index: u16,
     ) -> SessionId {
-        let _ = (now_ns, peer, expected_name, index);
-        self.next_session += 1;
-        SessionId(self.next_session)
+        // The clock makes attempts of all sidecores of a process comparable.
+        self.last_attempt = now_ns.max(self.last_attempt + 1);
+        let attempt = self.last_attempt;
+        assert!(
+            self.outgoing < usize::from(SESSIONS_MAX),
+            "more sessions than one endpoint asks for"
+        );
+        self.outgoing += 1;
+        let place = self.take_place();
+        let (session, local_id) = self.draw_ids(place);
+        let ids = (session, local_id, attempt);
+        let connecting = Connecting::new(now_ns, ids, peer, expected_name, index);
+        self.places[place].entry = Entry::Connecting(Box::new(connecting));
+        self.touched(place);
+        session
     }
 
-    /// Forgets a session and tells the peer once. The sink hears nothing.
+    /// Forgets a session and tells the peer once. The sink hears nothing; calls outstanding have an
+    /// unknown outcome. A session that is gone already is left alone.
     pub fn close(&mut self, now_ns: u64, session: SessionId) {
-        let _ = (now_ns, session);
+        let _ = now_ns;
+        let Some(place) = self.find(session) else { return };
+        if let Entry::Open(open) = &self.places[place].entry {
+            let agreed = open.agreed();
+            let label = Label {
+                kind: Kind::Data,
+                version: agreed.peer.version,
+                session: agreed.remote_id,
+                number: open.last_number(),
+            };
+            let answer = Answer { to: agreed.peer.addr, label, content: Content::Close };
+            self.answer(answer);
+        }
+        self.vacate(place);
     }
 
-    /// Sends a call. `head` has at most [`HEAD_MAX`](crate::HEAD_MAX) bytes; the body is the first
-    /// so many bytes of a pool buffer, at most [`MESSAGE_MAX`](crate::MESSAGE_MAX), to which the
-    /// endpoint takes a reference of its own. `token` comes back with the reply.
+    /// Sends a call. `head` has at most [`HEAD_MAX`] bytes; the body is the first so many bytes of a
+    /// pool buffer, at most [`MESSAGE_MAX`], to which the endpoint takes a reference of its own
+    /// until it has arrived. `flow` is less than [`FLOWS_MAX`]. `token` comes back with the reply
+    /// and should be unique among the calls outstanding. A call in want of credit waits inside.
     ///
     /// # Errors
     /// [`CallError::Full`] or [`CallError::NotConnected`]; nothing was taken then.
@@ -72,19 +206,33 @@ impl Endpoint {
         head: &[u8],
         body: Option<(BufId, usize)>,
     ) -> Result<(), CallError> {
-        let _ = (now_ns, session, flow, token, head, body);
-        Err(CallError::NotConnected)
+        check_message(&self.pool, head, body);
+        assert!(usize::from(flow) < FLOWS_MAX, "flow {flow} of {FLOWS_MAX}");
+        let Some(place) = self.find(session) else { return Err(CallError::NotConnected) };
+        let Entry::Open(open) = &mut self.places[place].entry else {
+            return Err(CallError::NotConnected);
+        };
+        let call = OutgoingCall { flow, token, head, body };
+        open.call(now_ns, &mut self.pool, &mut self.counters, &call)?;
+        self.touched(place);
+        Ok(())
     }
 
-    /// Drops the events of an outstanding call from now on. The call itself goes on.
+    /// Drops the events of an outstanding call from now on. The call itself goes on, and takes its
+    /// room, until it is answered or the session is lost.
     pub fn forget(&mut self, session: SessionId, token: u64) {
-        let _ = (session, token);
+        let Some(place) = self.find(session) else { return };
+        if let Entry::Open(open) = &mut self.places[place].entry {
+            open.forget(token);
+        }
     }
 
-    /// Answers a call, once.
+    /// Answers a call, once. Head and body as in [`call`](Self::call); the reference to the call's
+    /// own body is still the owner's to release.
     ///
     /// # Errors
-    /// [`CallError::NotConnected`] when the session is gone. Never `Full`.
+    /// [`CallError::NotConnected`] when the session is gone. Never `Full`: room for the reply came
+    /// with the call.
     pub fn reply(
         &mut self,
         now_ns: u64,
@@ -92,40 +240,259 @@ impl Endpoint {
         head: &[u8],
         body: Option<(BufId, usize)>,
     ) -> Result<(), CallError> {
-        let _ = (now_ns, call, head, body);
-        Err(CallError::NotConnected)
-    }
-
-    /// Takes one datagram.
-    pub fn receive(&mut self, now_ns: u64, from: SocketAddr, datagram: &[u8], sink: &mut dyn Sink) {
-        let _ = (now_ns, from, sink);
-        self.counters.datagrams_received += 1;
-        self.counters.bytes_received += datagram.len() as u64;
-    }
-
-    /// Adds datagrams to a batch until it is full or nothing more may be sent now.
-    pub fn transmit(&mut self, now_ns: u64, out: &mut TransmitBatch) {
         let _ = now_ns;
+        check_message(&self.pool, head, body);
+        let Some(place) = self.find(call.session) else { return Err(CallError::NotConnected) };
+        let Entry::Open(open) = &mut self.places[place].entry else {
+            return Err(CallError::NotConnected);
+        };
+        let window_bytes = self.config.flow_window_bytes.into();
+        open.reply(&mut self.pool, &mut self.counters, window_bytes, call.id, (head, body));
+        self.touched(place);
+        Ok(())
+    }
+
+    /// Takes one datagram. Whatever is in it, the worst that happens is a count.
+    pub fn receive(&mut self, now_ns: u64, from: SocketAddr, datagram: &[u8], sink: &mut dyn Sink) {
+        self.receive_datagram(now_ns, from, datagram, sink);
+    }
+
+    /// Adds datagrams to a batch until it is full or nothing more may be sent now. The batch is
+    /// emptied by who sends it, with [`TransmitBatch::consume`]; bodies of datagrams that were
+    /// consumed are let go here.
+    pub fn transmit(&mut self, now_ns: u64, out: &mut TransmitBatch) {
         out.prepare(&mut self.pool);
+        while let Some(answer) = self.answers.front().copied().filter(|_| !out.is_full()) {
+            self.answers.pop_front();
+            self.transmit_answer(&answer, out);
+        }
+        while let Some(place) = self.ready.front().copied().filter(|_| !out.is_full()) {
+            self.ready.pop_front();
+            if self.transmit_from(now_ns, usize::from(place), out) {
+                self.ready.push_back(place);
+            }
+        }
     }
 
     /// Does what is due: losses, probes, time-outs. Call it each round, after receiving.
     pub fn advance(&mut self, now_ns: u64, sink: &mut dyn Sink) {
-        let _ = (now_ns, sink);
+        if now_ns < self.earliest_ns {
+            return;
+        }
+        self.earliest_ns = self.deadlines_ns.iter().copied().min().unwrap_or(u64::MAX);
+        let pause_ns = now_ns.saturating_sub(self.earliest_ns);
+        if pause_ns >= PAUSE_NS {
+            self.was_paused(now_ns, pause_ns);
+        }
+        for place in 0..self.deadlines_ns.len() {
+            if self.deadlines_ns[place] <= now_ns {
+                self.advance_place(now_ns, place, sink);
+            }
+        }
+        self.earliest_ns = self.deadlines_ns.iter().copied().min().unwrap_or(u64::MAX);
     }
 
-    /// When `advance` is due next.
+    /// When `advance` is due next. What can be sent at once does not count: `transmit` comes first.
     pub fn next_timeout_ns(&self) -> Option<u64> {
-        None
+        self.deadlines_ns.iter().copied().min().filter(|&deadline_ns| deadline_ns != u64::MAX)
+    }
+
+    /// Whether `transmit` may have something to add.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty() || !self.answers.is_empty()
     }
 
     /// All sessions, for `vrio status`.
     pub fn sessions(&self) -> impl Iterator<Item = SessionStatus> {
-        std::iter::empty()
+        self.places.iter().filter_map(|place| match &place.entry {
+            Entry::Vacant => None,
+            Entry::Connecting(connecting) => Some(connecting.status()),
+            Entry::HalfOpen(half_open) => Some(half_open.status()),
+            Entry::Open(session) => Some(session.status()),
+        })
     }
 
     /// The counters.
     pub fn counters(&self) -> &EndpointCounters {
         &self.counters
     }
+
+    /// The place of a session, if it still exists.
+    fn find(&self, session: SessionId) -> Option<usize> {
+        let place = (session.0 & ((1 << PLACE_BITS) - 1)) as usize;
+        self.places.get(place).filter(|place| place.session == session).map(|_| place)
+    }
+
+    /// A vacant place. Who takes it has counted, so the table has a bound.
+    fn take_place(&mut self) -> usize {
+        if let Some(place) = self.vacant.pop() {
+            return usize::from(place);
+        }
+        self.places.push(Place {
+            local_id: 0,
+            session: SessionId(0),
+            is_ready: false,
+            entry: Entry::Vacant,
+        });
+        self.deadlines_ns.push(u64::MAX);
+        self.places.len() - 1
+    }
+
+    /// Names what will be at a vacant place.
+    fn draw_ids(&mut self, place: usize) -> (SessionId, u64) {
+        self.sessions_made += 1;
+        let session = SessionId((self.sessions_made << PLACE_BITS) | place as u64);
+        let random = loop {
+            let random = self.random.next() >> PLACE_BITS;
+            if random != 0 {
+                break random;
+            }
+        };
+        let local_id = (random << PLACE_BITS) | place as u64;
+        self.places[place].session = session;
+        self.places[place].local_id = local_id;
+        (session, local_id)
+    }
+
+    fn vacate(&mut self, place_index: usize) {
+        let place = &mut self.places[place_index];
+        let was_outgoing = match &mut place.entry {
+            Entry::Vacant => return,
+            Entry::Connecting(_) => true,
+            Entry::HalfOpen(_) => {
+                self.half_open -= 1;
+                false
+            }
+            Entry::Open(session) => {
+                session.release(&mut self.pool);
+                session.agreed().peer.outgoing
+            }
+        };
+        *(if was_outgoing { &mut self.outgoing } else { &mut self.incoming }) -= 1;
+        place.entry = Entry::Vacant;
+        place.local_id = 0;
+        place.session = SessionId(0);
+        self.deadlines_ns[place_index] = u64::MAX;
+        self.vacant.push(place_index as u16);
+    }
+
+    /// Ends a session and says so, if anybody was told that it began.
+    fn lose(&mut self, place: usize, why: &LostReason, sink: &mut dyn Sink) {
+        let session = self.places[place].session;
+        match &self.places[place].entry {
+            Entry::Open(_) => {
+                self.counters.sessions_lost += 1;
+                sink.lost(session, why);
+            }
+            Entry::Connecting(_) => sink.lost(session, why),
+            Entry::HalfOpen(_) | Entry::Vacant => {}
+        }
+        self.vacate(place);
+    }
+
+    /// Something changed at a place: it may have something to send, and another deadline.
+    fn touched(&mut self, place_index: usize) {
+        let place = &mut self.places[place_index];
+        let deadline_ns = match &place.entry {
+            Entry::Vacant => u64::MAX,
+            Entry::Connecting(connecting) => connecting.deadline_ns(),
+            Entry::HalfOpen(half_open) => half_open.deadline_ns(),
+            Entry::Open(session) => session.deadline_ns(),
+        };
+        self.deadlines_ns[place_index] = deadline_ns;
+        self.earliest_ns = self.earliest_ns.min(deadline_ns);
+        if !std::mem::replace(&mut place.is_ready, true) {
+            self.ready.push_back(place_index as u16);
+        }
+    }
+
+    /// Lets a place send. `true`: it has more.
+    fn transmit_from(&mut self, now_ns: u64, index: usize, out: &mut TransmitBatch) -> bool {
+        let place = &mut self.places[index];
+        place.is_ready = false;
+        match &mut place.entry {
+            Entry::Vacant | Entry::HalfOpen(_) => {}
+            Entry::Connecting(connecting) => {
+                if let Some(to) = connecting.hello_to(now_ns) {
+                    let datagram = out.next(to);
+                    connecting.write_hello(datagram, &self.config);
+                    self.counters.datagrams_sent += 1;
+                    self.counters.bytes_sent += datagram.len_bytes() as u64;
+                }
+                self.deadlines_ns[index] = connecting.deadline_ns();
+            }
+            Entry::Open(session) => {
+                let (pool, counters) = (&mut self.pool, &mut self.counters);
+                place.is_ready = session.transmit(now_ns, pool, counters, out, TRANSMIT_RUN);
+                self.deadlines_ns[index] = session.deadline_ns();
+            }
+        }
+        let place = &self.places[index];
+        self.earliest_ns = self.earliest_ns.min(self.deadlines_ns[index]);
+        place.is_ready
+    }
+
+    fn transmit_answer(&mut self, answer: &Answer, out: &mut TransmitBatch) {
+        let datagram = out.next(answer.to);
+        match &answer.content {
+            Content::Nothing => write_packet(datagram, answer.label, &[]),
+            Content::Refusal(refusal) => write_packet(datagram, answer.label, refusal.as_bytes()),
+            Content::Redirection(to) => write_packet(datagram, answer.label, to.as_bytes()),
+            Content::Close => write_packet(datagram, answer.label, &[FRAME_CLOSE]),
+            Content::Welcome(welcome) => write_welcome(datagram, &self.config, welcome),
+        }
+        self.counters.datagrams_sent += 1;
+        self.counters.bytes_sent += datagram.len_bytes() as u64;
+    }
+
+    /// Queues a packet that belongs to no session; dropped and counted when too many wait.
+    fn answer(&mut self, answer: Answer) {
+        if self.answers.len() == ANSWERS_MAX {
+            self.counters.answers_dropped += 1;
+            return;
+        }
+        self.answers.push_back(answer);
+    }
+
+    fn advance_place(&mut self, now_ns: u64, index: usize, sink: &mut dyn Sink) {
+        match &mut self.places[index].entry {
+            Entry::Vacant => return,
+            Entry::Connecting(connecting) => {
+                connecting.advance(now_ns);
+            }
+            Entry::HalfOpen(_) => {
+                self.vacate(index);
+                return;
+            }
+            Entry::Open(session) => {
+                if let Some(why) = session.advance(now_ns, &mut self.counters) {
+                    self.lose(index, &why, sink);
+                    return;
+                }
+            }
+        }
+        self.touched(index);
+    }
+
+    fn was_paused(&mut self, now_ns: u64, pause_ns: u64) {
+        for place in &mut self.places {
+            if let Entry::Open(session) = &mut place.entry {
+                session.was_paused(now_ns, pause_ns);
+            }
+        }
+    }
+}
+
+/// Limits of messages are the caller's to keep.
+fn check_message(pool: &Pool, head: &[u8], body: Option<(BufId, usize)>) {
+    assert!(head.len() <= HEAD_MAX, "a head of {} bytes", head.len());
+    if let Some((buffer, len_bytes)) = body {
+        assert!(len_bytes <= MESSAGE_MAX, "a body of {len_bytes} bytes");
+        assert!(len_bytes <= pool.bytes(buffer).len(), "a body longer than its buffer");
+    }
+}
+
+/// The label of an answer to a handshake packet.
+fn answer_label(kind: Kind, session: u64, number: u64) -> Label {
+    Label { kind, version: VERSION_ANY, session, number }
 }

@@ -12,13 +12,23 @@
 //! together in a buffer of the `pool`.
 #![forbid(unsafe_code)]
 
+mod ack;
+mod bits;
 mod config;
+mod congestion;
 mod counters;
 mod crc;
 mod endpoint;
 mod events;
+mod flow;
+mod handshake;
 mod pool;
 mod random;
+mod recv;
+mod rtt;
+mod sendq;
+mod sent;
+mod session;
 mod transmit;
 mod wire;
 

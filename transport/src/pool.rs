@@ -27,10 +27,10 @@ pub const CHUNK_BYTES: usize = 1 << 20;
 pub const CLASS_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
 /// The smallest pool: less than four chunks could not be shared with a quarter for either side.
-pub const CHUNKS_MIN: usize = 4;
+pub(crate) const CHUNKS_MIN: usize = 4;
 
 /// The most chunks: 16 GiB in one endpoint. Bounds the tables.
-pub const CHUNKS_MAX: usize = 1 << 14;
+pub(crate) const CHUNKS_MAX: usize = 1 << 14;
 
 /// Buffers in a chunk of the smallest class.
 const SLOTS_MAX: usize = CHUNK_BYTES / CLASS_BYTES[0];
@@ -156,8 +156,8 @@ pub(crate) fn charge_bytes(len_bytes: usize) -> u64 {
 }
 
 impl Pool {
-    /// A pool that grows to at most `bytes_max`, rounded down to whole chunks of 1 MiB and clamped
-    /// to [`CHUNKS_MIN`] and [`CHUNKS_MAX`] of them. Nothing is allocated yet.
+    /// A pool that grows to at most `bytes_max`, rounded down to whole chunks of 1 MiB, at least
+    /// four of them and at most 16384. Nothing is allocated yet.
     pub fn new(bytes_max: usize) -> Self {
         let chunks_max = (bytes_max / CHUNK_BYTES).clamp(CHUNKS_MIN, CHUNKS_MAX);
         let list = || Vec::with_capacity(chunks_max);

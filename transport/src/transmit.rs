@@ -13,9 +13,9 @@ pub const DATAGRAM_HEAD_MAX: usize = 1024;
 /// One datagram: on the wire, `head()` followed by `body()`.
 pub struct Datagram {
     to: SocketAddr,
-    head: [u8; DATAGRAM_HEAD_MAX],
-    head_bytes: usize,
-    body: Option<(BufId, Range<usize>)>,
+    pub(crate) head: [u8; DATAGRAM_HEAD_MAX],
+    pub(crate) head_bytes: usize,
+    pub(crate) body: Option<(BufId, Range<usize>)>,
 }
 
 impl fmt::Debug for Datagram {
@@ -140,20 +140,16 @@ impl TransmitBatch {
         }
     }
 
-    /// Adds one datagram. `write` fills the head and says how long it is; the reference to the
-    /// body's buffer becomes the batch's.
-    pub(crate) fn push(
-        &mut self,
-        to: SocketAddr,
-        body: Option<(BufId, Range<usize>)>,
-        write: impl FnOnce(&mut [u8; DATAGRAM_HEAD_MAX]) -> usize,
-    ) {
+    /// Adds a datagram to `to`, whose head and body the caller fills in. The reference to the body's
+    /// buffer becomes the batch's.
+    pub(crate) fn next(&mut self, to: SocketAddr) -> &mut Datagram {
         assert!(self.end < self.datagrams.len(), "the batch is full");
         let datagram = &mut self.datagrams[self.end];
-        datagram.to = to;
-        datagram.head_bytes = write(&mut datagram.head);
-        datagram.body = body;
         self.end += 1;
+        datagram.to = to;
+        datagram.head_bytes = 0;
+        datagram.body = None;
+        datagram
     }
 }
 
@@ -162,10 +158,10 @@ mod tests {
     use super::*;
 
     fn push(batch: &mut TransmitBatch, byte: u8, body: Option<(BufId, Range<usize>)>) {
-        batch.push(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), body, |head| {
-            head[0] = byte;
-            1
-        });
+        let datagram = batch.next(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
+        datagram.head[0] = byte;
+        datagram.head_bytes = 1;
+        datagram.body = body;
     }
 
     #[test]

@@ -1,0 +1,309 @@
+//! Messages on their way in: put together from fragments, each of them taken once.
+//!
+//! A call has a place in a table of its session, `id % calls_max`, at both ends. The caller uses a
+//! place again, with a greater id, once the reply is complete. So a place remembers one id, and that
+//! is enough to recognise every fragment of the past.
+
+use crate::bits::Bits;
+use crate::pool::BufId;
+use crate::wire::{FragmentFrame, HEAD_MAX, fragment_count};
+
+/// What a fragment is to a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// Take it.
+    New,
+    /// It was taken.
+    Duplicate,
+    /// It contradicts the fragments before.
+    Contradiction,
+}
+
+/// A message that is being put together. The body is elsewhere.
+#[derive(Debug)]
+pub(crate) struct Assembly {
+    /// A fragment arrived, so the lengths are known.
+    has_begun: bool,
+    head_bytes: u8,
+    body_bytes: u32,
+    fragments: u16,
+    arrived: u16,
+    head: [u8; HEAD_MAX],
+    taken: Bits,
+}
+
+impl Assembly {
+    fn new() -> Self {
+        Self {
+            has_begun: false,
+            head_bytes: 0,
+            body_bytes: 0,
+            fragments: 0,
+            arrived: 0,
+            head: [0; HEAD_MAX],
+            taken: Bits::default(),
+        }
+    }
+
+    fn restart(&mut self) {
+        self.taken.clear(usize::from(self.fragments));
+        self.has_begun = false;
+        self.arrived = 0;
+    }
+
+    /// Takes a fragment's frame, and the head that follows it in fragment 0. The frame is valid for
+    /// pieces of `chunk_bytes`.
+    pub(crate) fn take(&mut self, frame: &FragmentFrame, head: &[u8], chunk_bytes: usize) -> Piece {
+        let body_bytes = frame.body_bytes.get();
+        if !self.has_begun {
+            self.has_begun = true;
+            self.head_bytes = frame.head_bytes;
+            self.body_bytes = body_bytes;
+            let count =
+                fragment_count(usize::from(frame.head_bytes), body_bytes as usize, chunk_bytes);
+            self.fragments = count as u16;
+        }
+        if (self.head_bytes, self.body_bytes) != (frame.head_bytes, body_bytes) {
+            return Piece::Contradiction;
+        }
+        if !self.taken.insert(usize::from(frame.fragment.get())) {
+            return Piece::Duplicate;
+        }
+        if frame.fragment.get() == 0 {
+            self.head[..head.len()].copy_from_slice(head);
+        }
+        self.arrived += 1;
+        Piece::New
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.has_begun && self.arrived == self.fragments
+    }
+
+    /// The head; meaningful once complete.
+    pub(crate) fn head(&self) -> &[u8] {
+        &self.head[..usize::from(self.head_bytes)]
+    }
+
+    pub(crate) fn body_bytes(&self) -> usize {
+        self.body_bytes as usize
+    }
+}
+
+/// A call of ours.
+#[derive(Debug)]
+pub(crate) struct OwnCall {
+    pub(crate) id: u64,
+    pub(crate) is_active: bool,
+    /// Nobody wants its events.
+    pub(crate) is_forgotten: bool,
+    pub(crate) token: u64,
+    pub(crate) flow: u16,
+    pub(crate) reply: Assembly,
+}
+
+/// The calls of ours in one session.
+#[derive(Debug)]
+pub(crate) struct OwnCalls {
+    /// Grows to the most that were ever outstanding.
+    slots: Vec<OwnCall>,
+    /// Slots without a call; the last one used comes first.
+    free: Vec<u16>,
+    calls_max: usize,
+}
+
+impl OwnCalls {
+    pub(crate) fn new(calls_max: usize) -> Self {
+        Self { slots: Vec::new(), free: Vec::with_capacity(calls_max), calls_max }
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.slots.len() * size_of::<OwnCall>()
+    }
+
+    /// Finds a place for a call and gives it its id; `None` when all are taken.
+    pub(crate) fn start(&mut self, token: u64, flow: u16) -> Option<(usize, u64)> {
+        let slot = match self.free.pop() {
+            Some(slot) => usize::from(slot),
+            None if self.slots.len() < self.calls_max => {
+                let slot = self.slots.len();
+                self.slots.push(OwnCall {
+                    id: slot as u64,
+                    is_active: false,
+                    is_forgotten: false,
+                    token: 0,
+                    flow: 0,
+                    reply: Assembly::new(),
+                });
+                slot
+            }
+            None => return None,
+        };
+        let call = &mut self.slots[slot];
+        call.id += self.calls_max as u64;
+        call.is_active = true;
+        call.is_forgotten = false;
+        call.token = token;
+        call.flow = flow;
+        call.reply.restart();
+        Some((slot, call.id))
+    }
+
+    /// The slot that a reply's id belongs to; `None` when no such call was ever made.
+    pub(crate) fn find(&mut self, id: u64) -> Option<(usize, &mut OwnCall)> {
+        let slot = (id % self.calls_max as u64) as usize;
+        let call = self.slots.get_mut(slot)?;
+        (id <= call.id).then_some((slot, call))
+    }
+
+    /// The reply is complete.
+    pub(crate) fn finish(&mut self, slot: usize) {
+        let call = &mut self.slots[slot];
+        assert!(call.is_active, "a call is finished once");
+        call.is_active = false;
+        self.free.push(slot as u16);
+    }
+
+    pub(crate) fn get(&self, slot: usize) -> &OwnCall {
+        &self.slots[slot]
+    }
+
+    pub(crate) fn forget(&mut self, token: u64) {
+        for call in self.slots.iter_mut().filter(|call| call.is_active && call.token == token) {
+            call.is_forgotten = true;
+        }
+    }
+}
+
+/// How far a call of the peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Answered, and the answer arrived; or there was none yet.
+    Done,
+    /// Being put together.
+    Arriving,
+    /// Handed over, not answered.
+    Serving,
+    /// Answered; the answer is on its way.
+    Answered,
+}
+
+/// A call of the peer.
+#[derive(Debug)]
+pub(crate) struct PeerCall {
+    pub(crate) id: u64,
+    pub(crate) stage: Stage,
+    pub(crate) flow: u16,
+    pub(crate) charge_bytes: u64,
+    pub(crate) body: Option<BufId>,
+    pub(crate) assembly: Assembly,
+}
+
+impl PeerCall {
+    /// Gets ready for the first fragment of a new call.
+    pub(crate) fn start(&mut self, id: u64, flow: u16, charge_bytes: u64, body: Option<BufId>) {
+        self.id = id;
+        self.stage = Stage::Arriving;
+        self.flow = flow;
+        self.charge_bytes = charge_bytes;
+        self.body = body;
+        self.assembly.restart();
+    }
+}
+
+/// The calls of the peer in one session.
+#[derive(Debug)]
+pub(crate) struct PeerCalls {
+    slots: Vec<PeerCall>,
+    calls_max: usize,
+}
+
+impl PeerCalls {
+    pub(crate) fn new(calls_max: usize) -> Self {
+        Self { slots: Vec::new(), calls_max }
+    }
+
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.slots.len() * size_of::<PeerCall>()
+    }
+
+    /// The place of a call, made when it is the first one there.
+    pub(crate) fn place(&mut self, id: u64) -> (usize, &mut PeerCall) {
+        let slot = (id % self.calls_max as u64) as usize;
+        while self.slots.len() <= slot {
+            self.slots.push(PeerCall {
+                id: self.slots.len() as u64,
+                stage: Stage::Done,
+                flow: 0,
+                charge_bytes: 0,
+                body: None,
+                assembly: Assembly::new(),
+            });
+        }
+        (slot, &mut self.slots[slot])
+    }
+
+    /// The peer has the whole answer.
+    pub(crate) fn answer_arrived(&mut self, slot: usize) {
+        let call = &mut self.slots[slot];
+        assert_eq!(call.stage, Stage::Answered, "only an answer can arrive");
+        call.stage = Stage::Done;
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut PeerCall> {
+        self.slots.iter_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::FRAME_REPLY;
+    use zerocopy::byteorder::little_endian::{U16, U32, U64};
+
+    fn frame(head_bytes: u8, body_bytes: u32, fragment: u16) -> FragmentFrame {
+        FragmentFrame {
+            kind: FRAME_REPLY,
+            head_bytes,
+            flow: U16::ZERO,
+            body_bytes: U32::new(body_bytes),
+            id: U64::ZERO,
+            fragment: U16::new(fragment),
+            reserved: U16::ZERO,
+        }
+    }
+
+    #[test]
+    fn any_order_each_piece_once() {
+        let mut assembly = Assembly::new();
+        for fragment in [2, 0, 1] {
+            assert!(!assembly.is_complete());
+            let head: &[u8] = if fragment == 0 { b"head" } else { b"" };
+            let frame = frame(4, 2_500, fragment);
+            assert_eq!(assembly.take(&frame, head, 1000), Piece::New);
+            assert_eq!(assembly.take(&frame, head, 1000), Piece::Duplicate);
+        }
+        assert!(assembly.is_complete());
+        assert_eq!((assembly.head(), assembly.body_bytes()), (&b"head"[..], 2_500));
+        assert_eq!(assembly.take(&frame(4, 2_501, 0), b"head", 1000), Piece::Contradiction);
+    }
+
+    #[test]
+    fn a_place_is_used_again_with_a_greater_id() {
+        let mut calls = OwnCalls::new(2);
+        let (first, first_id) = calls.start(1, 0).expect("room");
+        let (_, second_id) = calls.start(2, 0).expect("room");
+        assert!(calls.start(3, 0).is_none());
+        assert_eq!(calls.outstanding(), 2);
+        calls.finish(first);
+        let (again, again_id) = calls.start(3, 0).expect("room");
+        assert_eq!((again, again_id % 2), (first, first_id % 2));
+        assert!(again_id > first_id && second_id != again_id);
+        assert!(calls.find(again_id + 2).is_none(), "never made");
+        assert!(calls.find(first_id).is_some_and(|(_, call)| call.id != first_id));
+    }
+}

@@ -1,0 +1,612 @@
+//! Messages on their way out: cut into fragments, interleaved between flows, small ones first.
+//!
+//! ```text
+//! flow 3   small:   [call]              -- one fragment each, before the others
+//!          large:   [call][reply]       -- the first one's next fragment, then the next flow's turn
+//!          waiting: [call][call]        -- no credit yet
+//! ```
+//!
+//! Flows with small messages take turns message by message; flows with large ones by deficit round
+//! robin, fragment by fragment. Small goes before large, up to four fifths of the bytes.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+
+use crate::bits::Bits;
+use crate::flow::SendCredit;
+use crate::pool::{BufId, Pool, charge_bytes};
+use crate::sent::FragmentRef;
+use crate::wire::{self, FLOWS_MAX, FRAME_CALL, FRAME_REPLY, FragmentFrame, HEAD_MAX};
+
+/// Messages up to this size, head included, are small (when they fit one fragment at all): a page
+/// with its addressing.
+const SMALL_BYTES_MAX: usize = 4096 + HEAD_MAX;
+
+/// Small messages get so many fragments' worth of bytes before a large one gets its next fragment.
+const SMALL_SHARE: usize = 4;
+
+/// No message.
+const NONE: u16 = u16::MAX;
+
+/// Where a message is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    Small,
+    Large,
+    Waiting,
+}
+
+/// A doubly linked list through the messages.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u16,
+    tail: u16,
+}
+
+const EMPTY: List = List { head: NONE, tail: NONE };
+
+#[derive(Clone, Debug)]
+struct Flow {
+    small: List,
+    large: List,
+    waiting: List,
+    /// Bytes of large fragments that it may still send in this turn.
+    deficit_bytes: usize,
+    in_small_turn: bool,
+    in_large_turn: bool,
+    credit: SendCredit,
+}
+
+/// A message.
+#[derive(Debug)]
+struct Out {
+    is_active: bool,
+    place: Place,
+    next: u16,
+    previous: u16,
+    flow: u16,
+    id: u64,
+    fragments: u16,
+    /// The first fragment that was never sent.
+    unsent: u16,
+    acked_count: u16,
+    lost_count: u16,
+    body: Option<BufId>,
+    body_bytes: u32,
+    head_bytes: u8,
+    head: [u8; HEAD_MAX],
+    acked: Bits,
+    /// To be sent again.
+    lost: Bits,
+}
+
+impl Out {
+    fn vacant() -> Self {
+        Self {
+            is_active: false,
+            place: Place::Nowhere,
+            next: NONE,
+            previous: NONE,
+            flow: 0,
+            id: 0,
+            fragments: 0,
+            unsent: 0,
+            acked_count: 0,
+            lost_count: 0,
+            body: None,
+            body_bytes: 0,
+            head_bytes: 0,
+            head: [0; HEAD_MAX],
+            acked: Bits::default(),
+            lost: Bits::default(),
+        }
+    }
+
+    fn is_sendable(&self) -> bool {
+        self.lost_count > 0 || self.unsent < self.fragments
+    }
+}
+
+/// A message to be queued.
+#[derive(Debug)]
+pub(crate) struct Message<'a> {
+    pub(crate) flow: u16,
+    pub(crate) id: u64,
+    pub(crate) head: &'a [u8],
+    /// A reference to the buffer that becomes the queue's.
+    pub(crate) body: Option<(BufId, usize)>,
+}
+
+/// The fragment whose turn it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Next {
+    key: u16,
+    fragment: u16,
+    is_resend: bool,
+    /// Bytes of head that follow the frame.
+    pub(crate) head_bytes: usize,
+    /// Bytes of the body that are the payload.
+    pub(crate) body: Range<usize>,
+}
+
+/// The place of call number `slot` in the queue.
+pub(crate) fn call_key(slot: usize) -> u16 {
+    (slot * 2) as u16
+}
+
+/// The place of the reply to the peer's call number `slot`.
+pub(crate) fn reply_key(slot: usize) -> u16 {
+    (slot * 2 + 1) as u16
+}
+
+fn is_reply(key: u16) -> bool {
+    key % 2 == 1
+}
+
+/// The slot of a place in the queue, when it is a reply's.
+pub(crate) fn reply_slot(key: u16) -> Option<usize> {
+    is_reply(key).then_some(usize::from(key / 2))
+}
+
+/// All outgoing messages of a session.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    chunk_bytes: usize,
+    /// By key; grows to the most that were ever needed.
+    outs: Vec<Out>,
+    flows: Vec<Flow>,
+    /// Flows with small messages, with large ones; whose turn it is comes first.
+    small_turns: VecDeque<u16>,
+    large_turns: VecDeque<u16>,
+    /// Small bytes since the last large fragment that had to wait for them.
+    small_run_bytes: usize,
+}
+
+impl SendQueue {
+    /// For messages cut into pieces of `chunk_bytes`, with `credit_bytes` on each flow.
+    pub(crate) fn new(chunk_bytes: usize, credit_bytes: u64) -> Self {
+        let flow = Flow {
+            small: EMPTY,
+            large: EMPTY,
+            waiting: EMPTY,
+            deficit_bytes: 0,
+            in_small_turn: false,
+            in_large_turn: false,
+            credit: SendCredit::new(credit_bytes),
+        };
+        Self {
+            chunk_bytes,
+            outs: Vec::new(),
+            flows: vec![flow; FLOWS_MAX],
+            small_turns: VecDeque::with_capacity(FLOWS_MAX),
+            large_turns: VecDeque::with_capacity(FLOWS_MAX),
+            small_run_bytes: 0,
+        }
+    }
+
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.outs.len() * size_of::<Out>() + self.flows.len() * size_of::<Flow>()
+    }
+
+    /// Queues a call. `false`: it waits for credit first.
+    pub(crate) fn start_call(&mut self, slot: usize, message: &Message<'_>) -> bool {
+        let key = call_key(slot);
+        self.fill(key, message);
+        let charge = self.charge(key);
+        let flow = &mut self.flows[usize::from(message.flow)];
+        let may_go = charge == 0 || (flow.waiting.head == NONE && flow.credit.take(charge));
+        if may_go {
+            self.link(key, false);
+        } else {
+            self.append(key, Place::Waiting, false);
+        }
+        may_go
+    }
+
+    /// Queues a reply, which needs no credit: the caller asked for it.
+    pub(crate) fn start_reply(&mut self, slot: usize, message: &Message<'_>) {
+        let key = reply_key(slot);
+        self.fill(key, message);
+        self.link(key, false);
+    }
+
+    /// The receiver granted a flow `limit_bytes` in all.
+    pub(crate) fn grant(&mut self, flow: u16, limit_bytes: u64) {
+        self.flows[usize::from(flow)].credit.grant(limit_bytes);
+        loop {
+            let key = self.flows[usize::from(flow)].waiting.head;
+            if key == NONE {
+                return;
+            }
+            let charge = self.charge(key);
+            if !self.flows[usize::from(flow)].credit.take(charge) {
+                return;
+            }
+            self.unlink(key);
+            self.link(key, false);
+        }
+    }
+
+    /// Removes a message, whether it was sent or not, and drops its body.
+    pub(crate) fn finish(&mut self, key: u16, pool: &mut Pool) {
+        let Some(out) = self.outs.get_mut(usize::from(key)) else { return };
+        if !out.is_active {
+            return;
+        }
+        out.is_active = false;
+        if let Some(body) = out.body.take() {
+            pool.release(body);
+        }
+        self.unlink(key);
+    }
+
+    /// Removes all messages.
+    pub(crate) fn finish_all(&mut self, pool: &mut Pool) {
+        for key in 0..self.outs.len() {
+            self.finish(key as u16, pool);
+        }
+    }
+
+    /// A fragment arrived. `true`: now the whole message has, and it is finished.
+    pub(crate) fn acked(&mut self, reference: FragmentRef, pool: &mut Pool) -> bool {
+        let Some(out) = self.current(reference) else { return false };
+        if !out.acked.insert(usize::from(reference.fragment)) {
+            return false;
+        }
+        out.acked_count += 1;
+        let is_complete = out.acked_count == out.fragments;
+        if is_complete {
+            self.finish(reference.key, pool);
+        }
+        is_complete
+    }
+
+    /// A fragment was lost: it goes again, before what was not sent yet.
+    pub(crate) fn lost(&mut self, reference: FragmentRef) {
+        let Some(out) = self.current(reference) else { return };
+        let fragment = usize::from(reference.fragment);
+        if out.acked.contains(fragment) || !out.lost.insert(fragment) {
+            return;
+        }
+        out.lost_count += 1;
+        if out.place == Place::Nowhere {
+            self.link(reference.key, true);
+        }
+    }
+
+    /// The next fragment to send. The same one until it is taken or something changes.
+    pub(crate) fn peek(&mut self) -> Option<Next> {
+        let small = self.small_turn();
+        let large = self.large_turn();
+        let small_waits_its_turn = self.small_run_bytes >= SMALL_SHARE * self.chunk_bytes;
+        let key = match (small, large) {
+            (Some(_), Some(large)) if small_waits_its_turn => large,
+            (Some(small), _) => small,
+            (None, Some(large)) => large,
+            (None, None) => return None,
+        };
+        Some(self.next_of(key))
+    }
+
+    /// Takes the fragment that `peek` showed: it is sent now.
+    pub(crate) fn take(&mut self, next: &Next) -> FragmentRef {
+        let out = &mut self.outs[usize::from(next.key)];
+        if next.is_resend {
+            out.lost.remove(usize::from(next.fragment));
+            out.lost_count -= 1;
+        } else {
+            out.unsent += 1;
+        }
+        let (place, flow, is_done) = (out.place, usize::from(out.flow), !out.is_sendable());
+        let reference =
+            FragmentRef { key: next.key, fragment: next.fragment, id_low: out.id as u32 };
+        if is_done {
+            self.unlink(next.key);
+        }
+        let bytes = next.head_bytes + next.body.len();
+        if place == Place::Small {
+            self.small_turns.rotate_left(1);
+            self.small_run_bytes += if self.large_turns.is_empty() { 0 } else { bytes };
+        } else {
+            self.flows[flow].deficit_bytes -= bytes;
+            self.small_run_bytes = 0;
+        }
+        reference
+    }
+
+    /// The frame for a fragment.
+    pub(crate) fn frame(&self, next: &Next) -> FragmentFrame {
+        let out = &self.outs[usize::from(next.key)];
+        FragmentFrame {
+            kind: if is_reply(next.key) { FRAME_REPLY } else { FRAME_CALL },
+            head_bytes: out.head_bytes,
+            flow: U16::new(out.flow),
+            body_bytes: U32::new(out.body_bytes),
+            id: U64::new(out.id),
+            fragment: U16::new(next.fragment),
+            reserved: U16::ZERO,
+        }
+    }
+
+    /// The bytes of head that follow the frame.
+    pub(crate) fn head(&self, next: &Next) -> &[u8] {
+        &self.outs[usize::from(next.key)].head[..next.head_bytes]
+    }
+
+    /// The buffer that the payload is in.
+    pub(crate) fn body(&self, next: &Next) -> Option<BufId> {
+        self.outs[usize::from(next.key)].body.filter(|_| !next.body.is_empty())
+    }
+
+    /// Whether the fragment was sent before.
+    pub(crate) fn is_resend(next: &Next) -> bool {
+        next.is_resend
+    }
+
+    fn charge(&self, key: u16) -> u64 {
+        charge_bytes(self.outs[usize::from(key)].body_bytes as usize)
+    }
+
+    fn current(&mut self, reference: FragmentRef) -> Option<&mut Out> {
+        let out = self.outs.get_mut(usize::from(reference.key))?;
+        (out.is_active && out.id as u32 == reference.id_low).then_some(out)
+    }
+
+    fn fill(&mut self, key: u16, message: &Message<'_>) {
+        while self.outs.len() <= usize::from(key) {
+            self.outs.push(Out::vacant());
+        }
+        let chunk_bytes = self.chunk_bytes;
+        let out = &mut self.outs[usize::from(key)];
+        assert!(!out.is_active && out.place == Place::Nowhere, "the place is taken");
+        let body_bytes = message.body.map_or(0, |(_, len_bytes)| len_bytes);
+        let fragments = wire::fragment_count(message.head.len(), body_bytes, chunk_bytes);
+        out.is_active = true;
+        out.flow = message.flow;
+        out.id = message.id;
+        out.fragments = fragments as u16;
+        out.unsent = 0;
+        out.acked_count = 0;
+        out.lost_count = 0;
+        out.body = message.body.map(|(body, _)| body);
+        out.body_bytes = body_bytes as u32;
+        out.head_bytes = message.head.len() as u8;
+        out.head[..message.head.len()].copy_from_slice(message.head);
+        out.acked.clear(fragments);
+        out.lost.clear(fragments);
+    }
+
+    fn next_of(&self, key: u16) -> Next {
+        let out = &self.outs[usize::from(key)];
+        let resend = if out.lost_count > 0 { out.lost.first() } else { None };
+        let fragment = resend.unwrap_or(usize::from(out.unsent));
+        let head = usize::from(out.head_bytes);
+        let body = wire::body_range(head, out.body_bytes as usize, self.chunk_bytes, fragment);
+        Next {
+            key,
+            fragment: fragment as u16,
+            is_resend: resend.is_some(),
+            head_bytes: if fragment == 0 { head } else { 0 },
+            body,
+        }
+    }
+
+    /// The small message whose turn it is. Flows that have none any more leave the round.
+    fn small_turn(&mut self) -> Option<u16> {
+        while let Some(&flow) = self.small_turns.front() {
+            let flow = &mut self.flows[usize::from(flow)];
+            if flow.small.head != NONE {
+                return Some(flow.small.head);
+            }
+            flow.in_small_turn = false;
+            self.small_turns.pop_front();
+        }
+        None
+    }
+
+    /// The large message whose turn it is: the first flow with enough deficit for its next
+    /// fragment. Each flow that has to pass gets a fragment's worth, so one round finds one.
+    fn large_turn(&mut self) -> Option<u16> {
+        while let Some(&flow_index) = self.large_turns.front() {
+            let flow = &self.flows[usize::from(flow_index)];
+            let key = flow.large.head;
+            if key == NONE {
+                let flow = &mut self.flows[usize::from(flow_index)];
+                flow.deficit_bytes = 0;
+                flow.in_large_turn = false;
+                self.large_turns.pop_front();
+                continue;
+            }
+            let next = self.next_of(key);
+            if next.head_bytes + next.body.len() <= flow.deficit_bytes {
+                return Some(key);
+            }
+            self.flows[usize::from(flow_index)].deficit_bytes += self.chunk_bytes;
+            self.large_turns.rotate_left(1);
+        }
+        None
+    }
+
+    /// Lists a sendable message with its like, at the front when it was lost.
+    fn link(&mut self, key: u16, at_front: bool) {
+        let out = &self.outs[usize::from(key)];
+        let bytes = usize::from(out.head_bytes) + out.body_bytes as usize;
+        let is_small = bytes <= SMALL_BYTES_MAX.min(self.chunk_bytes);
+        let flow_index = out.flow;
+        let flow = &mut self.flows[usize::from(flow_index)];
+        let (place, is_in_turn, turns) = if is_small {
+            (Place::Small, &mut flow.in_small_turn, &mut self.small_turns)
+        } else {
+            (Place::Large, &mut flow.in_large_turn, &mut self.large_turns)
+        };
+        if !std::mem::replace(is_in_turn, true) {
+            turns.push_back(flow_index);
+        }
+        self.append(key, place, at_front);
+    }
+
+    fn list(&mut self, flow: u16, place: Place) -> &mut List {
+        let flow = &mut self.flows[usize::from(flow)];
+        match place {
+            Place::Small => &mut flow.small,
+            Place::Large => &mut flow.large,
+            Place::Waiting => &mut flow.waiting,
+            Place::Nowhere => unreachable!("an unlisted message has no list"),
+        }
+    }
+
+    fn append(&mut self, key: u16, place: Place, at_front: bool) {
+        let flow = self.outs[usize::from(key)].flow;
+        let list = self.list(flow, place);
+        let (previous, next) = if at_front { (NONE, list.head) } else { (list.tail, NONE) };
+        if previous == NONE {
+            list.head = key;
+        }
+        if next == NONE {
+            list.tail = key;
+        }
+        if previous != NONE {
+            self.outs[usize::from(previous)].next = key;
+        }
+        if next != NONE {
+            self.outs[usize::from(next)].previous = key;
+        }
+        let out = &mut self.outs[usize::from(key)];
+        assert_eq!(out.place, Place::Nowhere, "a message is listed once");
+        (out.place, out.previous, out.next) = (place, previous, next);
+    }
+
+    /// Takes a message off its list, if it is on one.
+    fn unlink(&mut self, key: u16) {
+        let out = &mut self.outs[usize::from(key)];
+        let (place, flow, previous, next) = (out.place, out.flow, out.previous, out.next);
+        if place == Place::Nowhere {
+            return;
+        }
+        (out.place, out.previous, out.next) = (Place::Nowhere, NONE, NONE);
+        if previous == NONE {
+            self.list(flow, place).head = next;
+        } else {
+            self.outs[usize::from(previous)].next = next;
+        }
+        if next == NONE {
+            self.list(flow, place).tail = previous;
+        } else {
+            self.outs[usize::from(next)].previous = previous;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK: usize = wire::DATAGRAM_BYTES_MIN - wire::OVERHEAD_BYTES;
+
+    fn queue() -> (SendQueue, Pool) {
+        (SendQueue::new(CHUNK, 8 << 20), Pool::new(0))
+    }
+
+    fn call(queue: &mut SendQueue, pool: &mut Pool, slot: usize, flow: u16, body: usize) -> bool {
+        let body = (body > 0).then(|| (pool.alloc(body).expect("room"), body));
+        let id = 10_000 + slot as u64;
+        queue.start_call(slot, &Message { flow, id, head: b"head", body })
+    }
+
+    /// Sends everything; the keys in the order of their fragments.
+    fn drain(queue: &mut SendQueue, limit: usize) -> Vec<(u16, FragmentRef)> {
+        let mut order = Vec::new();
+        while let Some(next) = queue.peek() {
+            assert_eq!(queue.peek(), Some(next.clone()), "looking changes nothing");
+            let flow = queue.frame(&next).flow.get();
+            order.push((flow, queue.take(&next)));
+            if order.len() == limit {
+                break;
+            }
+        }
+        order
+    }
+
+    #[test]
+    fn large_flows_alternate_fragment_by_fragment() {
+        let (mut queue, mut pool) = queue();
+        call(&mut queue, &mut pool, 0, 1, 50_000);
+        call(&mut queue, &mut pool, 1, 1, 50_000);
+        call(&mut queue, &mut pool, 2, 2, 50_000);
+        let order = drain(&mut queue, 90);
+        for pair in order.windows(2) {
+            assert_ne!(pair[0].0, pair[1].0);
+        }
+        queue.finish_all(&mut pool);
+        assert_eq!((pool.in_use(), queue.peek()), (0, None));
+    }
+
+    #[test]
+    fn small_goes_first_but_not_for_ever() {
+        let (mut queue, mut pool) = queue();
+        call(&mut queue, &mut pool, 0, 1, 100_000);
+        drain(&mut queue, 3);
+        for slot in 1..100 {
+            call(&mut queue, &mut pool, slot, (slot % 7) as u16, 900);
+        }
+        let order = drain(&mut queue, 100);
+        let large = order.iter().filter(|(_, reference)| reference.key == 0).count();
+        assert_eq!(order[0].1.fragment, 0);
+        assert!((15..=25).contains(&large), "{large} of 100 fragments were large");
+        queue.finish_all(&mut pool);
+    }
+
+    #[test]
+    fn what_was_lost_goes_again_and_only_that() {
+        let (mut queue, mut pool) = queue();
+        call(&mut queue, &mut pool, 0, 1, 9_000);
+        let sent = drain(&mut queue, usize::MAX);
+        assert_eq!(sent.len(), 8);
+        queue.lost(sent[3].1);
+        queue.lost(sent[3].1);
+        queue.lost(sent[7].1);
+        let again: Vec<u16> =
+            drain(&mut queue, usize::MAX).iter().map(|(_, r)| r.fragment).collect();
+        assert_eq!(again, [3, 7]);
+        for (index, (_, reference)) in sent.iter().enumerate() {
+            assert_eq!(queue.acked(*reference, &mut pool), index == 7);
+        }
+        queue.lost(sent[0].1);
+        assert_eq!((queue.peek(), pool.in_use()), (None, 0));
+    }
+
+    #[test]
+    fn calls_without_credit_wait_in_order_and_those_without_bodies_pass() {
+        let (mut queue, mut pool) = queue();
+        for slot in 0..10 {
+            assert_eq!(call(&mut queue, &mut pool, slot, 5, 1 << 20), slot < 8);
+        }
+        assert!(!call(&mut queue, &mut pool, 10, 5, 1), "behind those that wait");
+        assert!(call(&mut queue, &mut pool, 11, 5, 0));
+        assert!(call(&mut queue, &mut pool, 12, 6, 1), "another flow has its own credit");
+        drain(&mut queue, usize::MAX);
+        queue.grant(5, 9 << 20);
+        let order = drain(&mut queue, usize::MAX);
+        assert!(!order.is_empty() && order.iter().all(|(_, r)| r.key == call_key(8)));
+        queue.grant(5, 20 << 20);
+        assert_eq!(drain(&mut queue, usize::MAX).len(), 914 + 1);
+        queue.finish_all(&mut pool);
+        assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    fn a_reference_to_an_earlier_message_is_ignored() {
+        let (mut queue, mut pool) = queue();
+        call(&mut queue, &mut pool, 0, 1, 0);
+        let (_, old) = drain(&mut queue, 1)[0];
+        queue.finish(old.key, &mut pool);
+        queue.start_call(0, &Message { flow: 1, id: 77, head: b"", body: None });
+        assert!(!queue.acked(old, &mut pool));
+        drain(&mut queue, usize::MAX);
+        queue.lost(old);
+        assert_eq!(queue.peek(), None);
+    }
+}

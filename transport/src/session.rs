@@ -1,0 +1,371 @@
+//! One session: what both ends keep about each other once they have shaken hands.
+
+mod incoming;
+mod outgoing;
+
+pub(crate) use incoming::Outcome;
+
+use std::collections::VecDeque;
+
+use crate::ack::Received;
+use crate::bits::Bits;
+use crate::congestion::{Congestion, FixedWindow};
+use crate::counters::EndpointCounters;
+use crate::events::{
+    CallError, LostReason, PeerInfo, SessionId, SessionState, SessionStatus, Sink,
+};
+use crate::flow::{ReceiveCredit, window_bytes};
+use crate::pool::{BufId, Pool};
+use crate::recv::{OwnCalls, PeerCalls, Stage};
+use crate::rtt::RoundTrip;
+use crate::sendq::{Message, SendQueue};
+use crate::sent::{SentPacket, SentPackets};
+use crate::wire::{FLOWS_MAX, OVERHEAD_BYTES};
+
+/// A session with calls outstanding that neither heard nor asked anything for so long asks: a
+/// restarted peer is noticed within 50 ms.
+const PROBE_NS: u64 = 20_000_000;
+
+/// A peer that is silent for so long while something is outstanding is lost.
+const SILENCE_NS: u64 = 3_000_000_000;
+
+/// How often a session with nothing to do asks.
+const KEEP_ALIVE_NS: u64 = 5_000_000_000;
+
+/// And when it gives up: four times without an answer.
+const IDLE_NS: u64 = 20_000_000_000;
+
+/// Packets that are sent again when nothing is acknowledged: two, since one may be lost too.
+const PROBE_PACKETS: u32 = 2;
+
+/// What the handshake settled.
+#[derive(Debug)]
+pub(crate) struct Agreed {
+    pub(crate) id: SessionId,
+    pub(crate) peer: PeerInfo,
+    /// The number of the attempt, chosen by who asked.
+    pub(crate) attempt: u64,
+    /// How the peer addresses packets to us, and we to it.
+    pub(crate) local_id: u64,
+    pub(crate) remote_id: u64,
+    pub(crate) datagram_bytes_max: usize,
+    pub(crate) calls_max: usize,
+    /// The peer's buffer.
+    pub(crate) receive_window_bytes: u64,
+    /// The credit of each flow at the start: towards the peer, and from it.
+    pub(crate) send_credit_bytes: u64,
+    pub(crate) receive_credit_bytes: u64,
+}
+
+/// What a session borrows from its endpoint while it works on a datagram.
+pub(crate) struct Inside<'a> {
+    pub(crate) now_ns: u64,
+    pub(crate) pool: &'a mut Pool,
+    pub(crate) counters: &'a mut EndpointCounters,
+    pub(crate) sink: &'a mut dyn Sink,
+}
+
+/// A session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    agreed: Agreed,
+    chunk_bytes: usize,
+    sendq: SendQueue,
+    own_calls: OwnCalls,
+    peer_calls: PeerCalls,
+    /// Calls of the peer that were handed over and whose answer has not arrived.
+    serving: usize,
+    /// By flow; and the flows of which the peer has yet to learn, each once.
+    credit: Vec<ReceiveCredit>,
+    credit_due: VecDeque<u16>,
+    credit_is_due: Bits,
+
+    received: Received,
+    sent: SentPackets,
+    trip: RoundTrip,
+    congestion: FixedWindow,
+
+    /// When the last fresh packet came.
+    heard_ns: u64,
+    /// When the last packet left that wants an acknowledgement; whose content must arrive.
+    asked_ns: u64,
+    reliable_ns: u64,
+    /// Since when something is outstanding.
+    expecting_since_ns: u64,
+    /// Probes since the last news.
+    attempts: u32,
+    /// When to look for losses again.
+    look_for_losses_ns: u64,
+    /// Something has to be sent that wants an acknowledgement, whatever it is.
+    ping_is_due: bool,
+    /// Packets that may leave although the window is full.
+    probe_packets: u32,
+    packets_received: u64,
+    packets_lost: u64,
+}
+
+impl Session {
+    /// A session that was just agreed on. Who asked for it confirms at once that it is there.
+    pub(crate) fn new(now_ns: u64, agreed: Agreed) -> Self {
+        let chunk_bytes = agreed.datagram_bytes_max - OVERHEAD_BYTES;
+        Self {
+            chunk_bytes,
+            sendq: SendQueue::new(chunk_bytes, agreed.send_credit_bytes),
+            own_calls: OwnCalls::new(agreed.calls_max),
+            peer_calls: PeerCalls::new(agreed.calls_max),
+            serving: 0,
+            credit: vec![ReceiveCredit::new(agreed.receive_credit_bytes); FLOWS_MAX],
+            credit_due: VecDeque::with_capacity(FLOWS_MAX),
+            credit_is_due: Bits::default(),
+            received: Received::new(),
+            sent: SentPackets::new(),
+            trip: RoundTrip::default(),
+            congestion: FixedWindow::new(agreed.receive_window_bytes),
+            heard_ns: now_ns,
+            asked_ns: now_ns,
+            reliable_ns: now_ns,
+            expecting_since_ns: now_ns,
+            attempts: 0,
+            look_for_losses_ns: u64::MAX,
+            ping_is_due: agreed.peer.outgoing,
+            probe_packets: 0,
+            packets_received: 0,
+            packets_lost: 0,
+            agreed,
+        }
+    }
+
+    pub(crate) fn agreed(&self) -> &Agreed {
+        &self.agreed
+    }
+
+    /// Queues a call; takes a reference to the body.
+    pub(crate) fn call(
+        &mut self,
+        now_ns: u64,
+        pool: &mut Pool,
+        counters: &mut EndpointCounters,
+        call: &OutgoingCall<'_>,
+    ) -> Result<(), CallError> {
+        let was_expecting = self.is_expecting();
+        let Some((slot, id)) = self.own_calls.start(call.token, call.flow) else {
+            counters.calls_full += 1;
+            return Err(CallError::Full);
+        };
+        if !was_expecting {
+            self.expecting_since_ns = now_ns;
+        }
+        let message =
+            Message { flow: call.flow, id, head: call.head, body: retained(pool, call.body) };
+        if !self.sendq.start_call(slot, &message) {
+            counters.calls_waited_for_credit += 1;
+        }
+        counters.calls_sent += 1;
+        Ok(())
+    }
+
+    pub(crate) fn forget(&mut self, token: u64) {
+        self.own_calls.forget(token);
+    }
+
+    /// Queues the answer to call `id`, and gives the call's credit back.
+    pub(crate) fn reply(
+        &mut self,
+        pool: &mut Pool,
+        counters: &mut EndpointCounters,
+        flow_window_bytes: u64,
+        id: u64,
+        (head, body): (&[u8], Option<(BufId, usize)>),
+    ) {
+        let (slot, call) = self.peer_calls.place(id);
+        assert!(call.id == id && call.stage == Stage::Serving, "a call is answered once");
+        call.stage = Stage::Answered;
+        let flow = call.flow;
+        let credit = &mut self.credit[usize::from(flow)];
+        if credit.released(call.charge_bytes, window_bytes(flow_window_bytes, pool)) {
+            self.announce_credit(flow);
+        }
+        let message = Message { flow, id, head, body: retained(pool, body) };
+        self.sendq.start_reply(slot, &message);
+        counters.replies_sent += 1;
+    }
+
+    /// Does what is due. Tells why the session is lost, if it is.
+    pub(crate) fn advance(
+        &mut self,
+        now_ns: u64,
+        counters: &mut EndpointCounters,
+    ) -> Option<LostReason> {
+        if now_ns >= self.silent_at_ns() {
+            return Some(LostReason::Silent);
+        }
+        if now_ns >= self.look_for_losses_ns {
+            self.look_for_losses(now_ns, counters);
+        }
+        if self.sent.reliable() > 0 {
+            if now_ns >= self.reliable_ns + self.trip.probe_timeout_ns(self.attempts) {
+                self.probe(now_ns, counters);
+            }
+        } else if now_ns >= self.ask_at_ns() {
+            self.ping_is_due = true;
+        }
+        None
+    }
+
+    /// When `advance` is due.
+    pub(crate) fn deadline_ns(&self) -> u64 {
+        let ask_ns = if self.sent.reliable() > 0 {
+            self.reliable_ns + self.trip.probe_timeout_ns(self.attempts)
+        } else if self.ping_is_due {
+            u64::MAX
+        } else {
+            self.ask_at_ns()
+        };
+        let ack_ns = self.received.due_ns();
+        ack_ns.min(self.look_for_losses_ns).min(self.silent_at_ns()).min(ask_ns)
+    }
+
+    /// We did not run for `pause_ns`: that the peer was not heard in that time means nothing.
+    pub(crate) fn was_paused(&mut self, now_ns: u64, pause_ns: u64) {
+        self.heard_ns = (self.heard_ns + pause_ns).min(now_ns);
+    }
+
+    /// Whether a packet of this number was sent lately, so that a reset may speak of it.
+    pub(crate) fn sent_lately(&self, number: u64) -> bool {
+        self.sent.is_recent(number)
+    }
+
+    /// The number for a last packet, which is not waited for.
+    pub(crate) fn last_number(&self) -> u64 {
+        self.sent.next_number()
+    }
+
+    /// Gives back all buffers. Those of calls that are being served belong to who serves them.
+    pub(crate) fn release(&mut self, pool: &mut Pool) {
+        self.sendq.finish_all(pool);
+        for call in self.peer_calls.iter_mut() {
+            if let Some(body) = call.body.take() {
+                pool.release(body);
+            }
+        }
+    }
+
+    pub(crate) fn status(&self) -> SessionStatus {
+        SessionStatus {
+            session: self.agreed.id,
+            state: SessionState::Connected,
+            peer: self.agreed.peer.clone(),
+            round_trip_ns: self.trip.smoothed_ns(),
+            in_flight_bytes: self.sent.in_flight_bytes(),
+            window_bytes: self.congestion.window_bytes(),
+            datagram_bytes_max: self.agreed.datagram_bytes_max,
+            calls_outstanding: self.own_calls.outstanding(),
+            calls_serving: self.serving,
+            packets_sent: self.sent.next_number(),
+            packets_received: self.packets_received,
+            packets_lost: self.packets_lost,
+            state_bytes: self.state_bytes(),
+        }
+    }
+
+    fn state_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.sendq.state_bytes()
+            + self.own_calls.state_bytes()
+            + self.peer_calls.state_bytes()
+            + self.sent.state_bytes()
+            + self.credit.len() * size_of::<ReceiveCredit>()
+    }
+
+    /// Whether the peer owes us anything: a reply, or the acknowledgement of what must arrive.
+    fn is_expecting(&self) -> bool {
+        self.own_calls.outstanding() > 0 || self.sent.reliable() > 0
+    }
+
+    fn silent_at_ns(&self) -> u64 {
+        if self.is_expecting() {
+            self.heard_ns.max(self.expecting_since_ns) + SILENCE_NS
+        } else {
+            self.heard_ns + IDLE_NS
+        }
+    }
+
+    /// When to ask whether the peer is still there, with nothing in flight that must arrive.
+    fn ask_at_ns(&self) -> u64 {
+        let patience_ns = if self.own_calls.outstanding() > 0 { PROBE_NS } else { KEEP_ALIVE_NS };
+        self.heard_ns.max(self.asked_ns) + patience_ns
+    }
+
+    /// Nothing was acknowledged for too long: what was sent first goes again, whatever the window
+    /// says. It is not taken for a sign of congestion, since the peer may just not have run.
+    fn probe(&mut self, now_ns: u64, counters: &mut EndpointCounters) {
+        counters.probes_sent += 1;
+        self.attempts += 1;
+        self.reliable_ns = now_ns;
+        self.probe_packets = PROBE_PACKETS;
+        self.ping_is_due = true;
+        for _ in 0..PROBE_PACKETS {
+            if let Some(packet) = self.sent.land_oldest_reliable() {
+                self.send_again(&packet, counters);
+            }
+        }
+    }
+
+    fn look_for_losses(&mut self, now_ns: u64, counters: &mut EndpointCounters) {
+        loop {
+            match self.sent.next_lost(now_ns, &self.trip) {
+                Ok(packet) => {
+                    self.congestion.lost(now_ns, packet.sent_ns);
+                    self.send_again(&packet, counters);
+                }
+                Err(look_again_ns) => {
+                    self.look_for_losses_ns = look_again_ns;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn send_again(&mut self, packet: &SentPacket, counters: &mut EndpointCounters) {
+        counters.packets_lost += 1;
+        self.packets_lost += 1;
+        for &fragment in packet.fragments() {
+            self.sendq.lost(fragment);
+        }
+        if packet.has_credit {
+            for flow in 0..FLOWS_MAX as u16 {
+                let granted_bytes = self.credit[usize::from(flow)].granted_bytes();
+                if granted_bytes > self.agreed.receive_credit_bytes {
+                    self.announce_credit(flow);
+                }
+            }
+        }
+        if packet.has_ping && packet.is_reliable {
+            self.ping_is_due = true;
+        }
+    }
+
+    fn announce_credit(&mut self, flow: u16) {
+        if self.credit_is_due.insert(usize::from(flow)) {
+            self.credit_due.push_back(flow);
+        }
+    }
+}
+
+/// A call to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutgoingCall<'a> {
+    pub(crate) flow: u16,
+    pub(crate) token: u64,
+    pub(crate) head: &'a [u8],
+    pub(crate) body: Option<(BufId, usize)>,
+}
+
+/// A body with a reference of its own; an empty one is none.
+fn retained(pool: &mut Pool, body: Option<(BufId, usize)>) -> Option<(BufId, usize)> {
+    let body = body.filter(|&(_, len_bytes)| len_bytes > 0);
+    if let Some((buffer, _)) = body {
+        pool.retain(buffer);
+    }
+    body
+}

@@ -1,0 +1,303 @@
+//! Packets taken apart. Nothing here trusts a length, an id or an order.
+
+use crate::ack::{Freshness, NUMBER_MAX};
+use crate::congestion::Congestion;
+use crate::events::CallId;
+use crate::pool::{Share, charge_bytes};
+use crate::recv::{Piece, Stage};
+use crate::sendq;
+use crate::sent::SentPacket;
+use crate::session::{Inside, Session};
+use crate::wire::{
+    self, AckFrame, AckRange, CreditFrame, FLOWS_MAX, FRAME_ACK, FRAME_CALL, FRAME_CLOSE,
+    FRAME_CREDIT, FRAME_PING, FRAME_REPLY, FragmentFrame, Packet,
+};
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The session goes on.
+    Open,
+    /// The peer closed it.
+    Closed,
+}
+
+/// The peer broke a rule.
+#[derive(Clone, Copy, Debug)]
+struct Violation;
+
+/// A fragment with what belongs to it.
+struct Fragment<'a> {
+    frame: &'a FragmentFrame,
+    head: &'a [u8],
+    data: &'a [u8],
+    /// Where `data` lies in the body.
+    first: usize,
+}
+
+/// What a packet turned out to be, frame by frame.
+#[derive(Default)]
+struct Findings {
+    wants_ack: bool,
+    /// A fragment could not be taken for lack of a buffer.
+    lacks_buffer: bool,
+    is_close: bool,
+}
+
+impl Session {
+    /// Takes a packet of this session; `bytes` is the length of its datagram.
+    pub(crate) fn receive(
+        &mut self,
+        inside: &mut Inside<'_>,
+        packet: &Packet<'_>,
+        bytes: usize,
+    ) -> Outcome {
+        if packet.number >= NUMBER_MAX {
+            inside.counters.dropped_violation += 1;
+            return Outcome::Open;
+        }
+        match self.received.freshness(packet.number) {
+            Freshness::Fresh => {}
+            Freshness::Duplicate => {
+                inside.counters.dropped_duplicate += 1;
+                return Outcome::Open;
+            }
+            Freshness::Old => {
+                inside.counters.dropped_old += 1;
+                return Outcome::Open;
+            }
+        }
+        self.heard_ns = inside.now_ns;
+        self.packets_received += 1;
+        let Ok(findings) = self.take_frames(inside, packet) else {
+            inside.counters.dropped_violation += 1;
+            return Outcome::Open;
+        };
+        if findings.is_close {
+            return Outcome::Closed;
+        }
+        if findings.lacks_buffer {
+            // Not acknowledged, so the peer sends it again when it thinks it lost.
+            inside.counters.dropped_no_buffer += 1;
+            return Outcome::Open;
+        }
+        self.received.record(inside.now_ns, packet.number, findings.wants_ack, bytes);
+        Outcome::Open
+    }
+
+    fn take_frames(
+        &mut self,
+        inside: &mut Inside<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<Findings, Violation> {
+        let (mut frames, mut payload) = (packet.frames, packet.payload);
+        let mut findings = Findings::default();
+        while let Some(&kind) = frames.first() {
+            findings.wants_ack |= kind != FRAME_ACK;
+            match kind {
+                FRAME_PING => frames = &frames[1..],
+                FRAME_CLOSE => {
+                    findings.is_close = true;
+                    return Ok(findings);
+                }
+                FRAME_ACK => self.take_ack(inside, &mut frames)?,
+                FRAME_CREDIT => self.take_credit(&mut frames)?,
+                FRAME_CALL => {
+                    let fragment = self.take_fragment(&mut frames, &mut payload)?;
+                    findings.lacks_buffer |= !self.take_call(inside, &fragment)?;
+                }
+                FRAME_REPLY => {
+                    let fragment = self.take_fragment(&mut frames, &mut payload)?;
+                    self.take_reply(inside, &fragment)?;
+                }
+                _ => return Err(Violation),
+            }
+        }
+        if payload.is_empty() { Ok(findings) } else { Err(Violation) }
+    }
+
+    fn take_fragment<'a>(
+        &self,
+        frames: &mut &'a [u8],
+        payload: &mut &'a [u8],
+    ) -> Result<Fragment<'a>, Violation> {
+        let frame: &FragmentFrame = wire::take(frames).ok_or(Violation)?;
+        if !frame.is_valid(self.chunk_bytes) {
+            return Err(Violation);
+        }
+        let is_first = frame.fragment.get() == 0;
+        let head_bytes = if is_first { usize::from(frame.head_bytes) } else { 0 };
+        let head = wire::take_bytes(frames, head_bytes).ok_or(Violation)?;
+        let range = frame.body_range(self.chunk_bytes);
+        let data = wire::take_bytes(payload, range.len()).ok_or(Violation)?;
+        Ok(Fragment { frame, head, data, first: range.start })
+    }
+
+    /// A fragment of a call. `false`: there is no buffer for its body now.
+    fn take_call(
+        &mut self,
+        inside: &mut Inside<'_>,
+        fragment: &Fragment<'_>,
+    ) -> Result<bool, Violation> {
+        let frame = fragment.frame;
+        let (id, flow) = (frame.id.get(), frame.flow.get());
+        let (slot, call) = self.peer_calls.place(id);
+        if id > call.id {
+            match call.stage {
+                Stage::Done => {}
+                Stage::Answered => {
+                    // The place is used again, so the peer has the reply.
+                    call.stage = Stage::Done;
+                    self.serving -= 1;
+                    self.sendq.finish(sendq::reply_key(slot), inside.pool);
+                }
+                Stage::Arriving | Stage::Serving => return Err(Violation),
+            }
+            let body_bytes = frame.body_bytes.get() as usize;
+            let charge = charge_bytes(body_bytes);
+            let credit = &mut self.credit[usize::from(flow)];
+            if !credit.admits(charge) {
+                return Err(Violation);
+            }
+            let mut body = None;
+            if body_bytes > 0 {
+                body = inside.pool.alloc_from(Share::Incoming, body_bytes);
+                if body.is_none() {
+                    return Ok(false);
+                }
+            }
+            credit.arrived(charge);
+            call.start(id, flow, charge, body);
+        }
+        if id < call.id || call.stage != Stage::Arriving {
+            inside.counters.fragments_duplicate += 1;
+            return Ok(true);
+        }
+        if flow != call.flow {
+            return Err(Violation);
+        }
+        match call.assembly.take(frame, fragment.head, self.chunk_bytes) {
+            Piece::New => {}
+            Piece::Duplicate => {
+                inside.counters.fragments_duplicate += 1;
+                return Ok(true);
+            }
+            Piece::Contradiction => return Err(Violation),
+        }
+        if let Some(body) = call.body {
+            let range = fragment.first..fragment.first + fragment.data.len();
+            inside.pool.bytes_mut(body)[range].copy_from_slice(fragment.data);
+            inside.counters.bytes_copied += fragment.data.len() as u64;
+            inside.counters.bytes_checksummed += fragment.data.len() as u64;
+        }
+        if call.assembly.is_complete() {
+            call.stage = Stage::Serving;
+            self.serving += 1;
+            inside.counters.calls_received += 1;
+            let session = self.agreed.id;
+            let body = call.body.take().map(|body| (body, call.assembly.body_bytes()));
+            let call_id = CallId { session, id };
+            inside.sink.call(session, flow, call_id, call.assembly.head(), body);
+        }
+        Ok(true)
+    }
+
+    fn take_reply(
+        &mut self,
+        inside: &mut Inside<'_>,
+        fragment: &Fragment<'_>,
+    ) -> Result<(), Violation> {
+        let id = fragment.frame.id.get();
+        let (slot, call) = self.own_calls.find(id).ok_or(Violation)?;
+        if id != call.id || !call.is_active {
+            inside.counters.fragments_duplicate += 1;
+            return Ok(());
+        }
+        if fragment.frame.flow.get() != call.flow {
+            return Err(Violation);
+        }
+        match call.reply.take(fragment.frame, fragment.head, self.chunk_bytes) {
+            Piece::New => {}
+            Piece::Duplicate => {
+                inside.counters.fragments_duplicate += 1;
+                return Ok(());
+            }
+            Piece::Contradiction => return Err(Violation),
+        }
+        inside.counters.bytes_checksummed += fragment.data.len() as u64;
+        let (session, token) = (self.agreed.id, call.token);
+        let (is_wanted, is_complete) = (!call.is_forgotten, call.reply.is_complete());
+        if is_wanted && !fragment.data.is_empty() {
+            inside.sink.reply_body(session, token, fragment.first, fragment.data);
+        }
+        if is_complete {
+            self.sendq.finish(sendq::call_key(slot), inside.pool);
+            self.own_calls.finish(slot);
+            inside.counters.replies_received += 1;
+            let reply = &self.own_calls.get(slot).reply;
+            if is_wanted {
+                inside.sink.reply(session, token, reply.head(), reply.body_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    fn take_credit(&mut self, frames: &mut &[u8]) -> Result<(), Violation> {
+        let frame: &CreditFrame = wire::take(frames).ok_or(Violation)?;
+        if usize::from(frame.flow.get()) >= FLOWS_MAX {
+            return Err(Violation);
+        }
+        self.sendq.grant(frame.flow.get(), frame.limit_bytes.get());
+        Ok(())
+    }
+
+    fn take_ack(&mut self, inside: &mut Inside<'_>, frames: &mut &[u8]) -> Result<(), Violation> {
+        let frame: &AckFrame = wire::take(frames).ok_or(Violation)?;
+        let largest = frame.largest.get();
+        if largest >= self.sent.next_number() || frame.ranges == 0 {
+            return Err(Violation);
+        }
+        // One above the range before the first.
+        let mut above = largest + 1;
+        let mut has_news = false;
+        for _ in 0..frame.ranges {
+            let range: &AckRange = wire::take(frames).ok_or(Violation)?;
+            let end = above.checked_sub(u64::from(range.gap.get())).ok_or(Violation)?;
+            let first = end.checked_sub(u64::from(range.length.get())).ok_or(Violation)?;
+            if first == end {
+                return Err(Violation);
+            }
+            for number in self.sent.flying(first, end - 1) {
+                let Some(packet) = self.sent.land(number) else { continue };
+                has_news = true;
+                self.landed(inside, &packet);
+                if number == largest {
+                    let elapsed_ns = inside.now_ns.saturating_sub(packet.sent_ns);
+                    self.trip.sample(elapsed_ns, u64::from(frame.delay_us.get()) * 1000);
+                }
+            }
+            above = first;
+        }
+        if has_news {
+            self.attempts = 0;
+            self.sent.acknowledged(largest);
+            self.look_for_losses(inside.now_ns, inside.counters);
+        }
+        Ok(())
+    }
+
+    /// A packet of ours arrived.
+    fn landed(&mut self, inside: &mut Inside<'_>, packet: &SentPacket) {
+        self.congestion.acked(packet.cost_bytes);
+        if packet.acks_below > 0 {
+            self.received.forget_below(packet.acks_below - 1);
+        }
+        for &fragment in packet.fragments() {
+            let is_delivered = self.sendq.acked(fragment, inside.pool);
+            if let (true, Some(slot)) = (is_delivered, sendq::reply_slot(fragment.key)) {
+                self.peer_calls.answer_arrived(slot);
+                self.serving -= 1;
+            }
+        }
+    }
+}

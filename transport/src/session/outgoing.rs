@@ -1,0 +1,207 @@
+//! Packets put together.
+//!
+//! A packet carries control frames and then either up to eight messages without a body or one
+//! fragment with a part of a body. A full fragment leaves no room for control frames, so that the
+//! datagrams of a large body are all of one size and leave in one segmented send.
+
+use zerocopy::byteorder::little_endian::{U16, U64};
+
+use crate::congestion::Congestion;
+use crate::counters::EndpointCounters;
+use crate::pool::Pool;
+use crate::sendq::{Next, SendQueue};
+use crate::sent::{PACKET_COST_BYTES, PACKET_FRAGMENTS_MAX, SentPacket};
+use crate::session::Session;
+use crate::transmit::{DATAGRAM_HEAD_MAX, TransmitBatch};
+use crate::wire::{
+    self, AckFrame, AckRange, CreditFrame, FRAGMENT_BYTES, FRAME_CREDIT, FRAME_PING, HEADER_BYTES,
+    Kind, Label,
+};
+
+/// Credit frames in one packet.
+const PACKET_CREDITS_MAX: usize = 4;
+
+/// The shortest acknowledgement.
+const ACK_BYTES_MIN: usize = size_of::<AckFrame>() + size_of::<AckRange>();
+
+impl Session {
+    /// Adds at most `budget` packets to the batch. `true`: there may be more to send now.
+    pub(crate) fn transmit(
+        &mut self,
+        now_ns: u64,
+        pool: &mut Pool,
+        counters: &mut EndpointCounters,
+        out: &mut TransmitBatch,
+        budget: usize,
+    ) -> bool {
+        for _ in 0..budget {
+            if out.is_full() {
+                return true;
+            }
+            if !self.transmit_packet(now_ns, pool, counters, out) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Adds one packet, if there is anything to say.
+    fn transmit_packet(
+        &mut self,
+        now_ns: u64,
+        pool: &mut Pool,
+        counters: &mut EndpointCounters,
+        out: &mut TransmitBatch,
+    ) -> bool {
+        if self.sent.is_exhausted() {
+            return false;
+        }
+        let may_fly = !self.sent.is_full();
+        let is_open = self.sent.in_flight_bytes() < self.congestion.window_bytes();
+        let may_carry = may_fly && (is_open || self.probe_packets > 0);
+        let next = if may_carry { self.sendq.peek() } else { None };
+        // What is due and finds no room beside a full fragment goes before it.
+        let is_ack_due = self.received.due_ns() <= now_ns;
+        let has_room = self.head_bytes_max(next.as_ref()) - HEADER_BYTES >= ACK_BYTES_MIN;
+        let next = next.filter(|_| has_room || !is_ack_due);
+        let has_control = may_fly && (self.ping_is_due || !self.credit_due.is_empty());
+        if next.is_none() && !has_control && !is_ack_due {
+            return false;
+        }
+
+        let datagram = out.next(self.agreed.peer.addr);
+        let head = &mut datagram.head;
+        let mut at = HEADER_BYTES;
+        let mut packet = SentPacket { sent_ns: now_ns, ..SentPacket::default() };
+        let head_max = self.head_bytes_max(next.as_ref());
+        self.put_control(now_ns, head, &mut at, head_max, next.is_some(), may_fly, &mut packet);
+        let mut body = None;
+        if let Some(next) = next {
+            body = self.put_fragments(next, head, &mut at, &mut packet, counters);
+        }
+
+        let mut payload: &[u8] = &[];
+        if let Some((buffer, range)) = &body {
+            pool.retain(*buffer);
+            payload = &pool.bytes(*buffer)[range.clone()];
+            counters.bytes_checksummed += payload.len() as u64;
+        }
+        let number = self.sent.next_number();
+        let label = Label {
+            kind: Kind::Data,
+            version: self.agreed.peer.version,
+            session: self.agreed.remote_id,
+            number,
+        };
+        wire::seal(head, at, label, payload);
+        let bytes = at + payload.len();
+        datagram.head_bytes = at;
+        datagram.body = body;
+        counters.datagrams_sent += 1;
+        counters.bytes_sent += bytes as u64;
+        self.note_sent(packet, bytes, counters);
+        true
+    }
+
+    /// How far control frames may reach, so that the fragment after them still fits.
+    fn head_bytes_max(&self, next: Option<&Next>) -> usize {
+        let (frame_bytes, body_bytes) =
+            next.map_or((0, 0), |next| (FRAGMENT_BYTES + next.head_bytes, next.body.len()));
+        let datagram_room = self.agreed.datagram_bytes_max - body_bytes;
+        datagram_room.min(DATAGRAM_HEAD_MAX) - frame_bytes
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one step of transmit_packet, not a thing")]
+    fn put_control(
+        &mut self,
+        now_ns: u64,
+        head: &mut [u8],
+        at: &mut usize,
+        head_max: usize,
+        has_fragments: bool,
+        may_fly: bool,
+        packet: &mut SentPacket,
+    ) {
+        if self.received.is_waiting()
+            && let Some(largest) = self.received.write(now_ns, head, at, head_max - *at)
+        {
+            packet.acks_below = largest + 1;
+        }
+        if !may_fly {
+            return;
+        }
+        for _ in 0..PACKET_CREDITS_MAX {
+            if head_max - *at < size_of::<CreditFrame>() {
+                break;
+            }
+            let Some(flow) = self.credit_due.pop_front() else { break };
+            self.credit_is_due.remove(usize::from(flow));
+            let frame = CreditFrame {
+                kind: FRAME_CREDIT,
+                reserved: 0,
+                flow: U16::new(flow),
+                limit_bytes: U64::new(self.credit[usize::from(flow)].granted_bytes()),
+            };
+            wire::put(head, at, &frame);
+            packet.has_credit = true;
+        }
+        if self.ping_is_due && !has_fragments {
+            wire::put(head, at, &FRAME_PING);
+            packet.has_ping = true;
+        }
+        self.ping_is_due = false;
+    }
+
+    /// Puts the fragment whose turn it is, and small messages after one without a body.
+    fn put_fragments(
+        &mut self,
+        mut next: Next,
+        head: &mut [u8],
+        at: &mut usize,
+        packet: &mut SentPacket,
+        counters: &mut EndpointCounters,
+    ) -> Option<(crate::pool::BufId, std::ops::Range<usize>)> {
+        let head_max = self.agreed.datagram_bytes_max.min(DATAGRAM_HEAD_MAX);
+        loop {
+            wire::put(head, at, &self.sendq.frame(&next));
+            wire::put(head, at, self.sendq.head(&next));
+            counters.fragments_resent += u64::from(SendQueue::is_resend(&next));
+            let body = self.sendq.body(&next).map(|buffer| (buffer, next.body.clone()));
+            packet.add(self.sendq.take(&next));
+            if body.is_some() || packet.fragments().len() == PACKET_FRAGMENTS_MAX {
+                return body;
+            }
+            let follows = |next: &Next| {
+                next.body.is_empty() && *at + FRAGMENT_BYTES + next.head_bytes <= head_max
+            };
+            match self.sendq.peek().filter(follows) {
+                Some(following) => next = following,
+                None => return None,
+            }
+        }
+    }
+
+    fn note_sent(&mut self, mut packet: SentPacket, bytes: usize, counters: &mut EndpointCounters) {
+        let now_ns = packet.sent_ns;
+        let has_fragments = !packet.fragments().is_empty();
+        packet.in_flight = has_fragments || packet.has_credit || packet.has_ping;
+        if !packet.in_flight {
+            counters.acks_sent += 1;
+            self.sent.push(packet);
+            return;
+        }
+        // Until the peer was heard, the first ping is what confirms the session to it.
+        let confirms = self.agreed.peer.outgoing && self.packets_received == 0;
+        packet.is_reliable = has_fragments || packet.has_credit || confirms;
+        packet.cost_bytes = bytes as u64 + PACKET_COST_BYTES;
+        self.asked_ns = now_ns;
+        self.probe_packets = self.probe_packets.saturating_sub(1);
+        if packet.is_reliable {
+            self.reliable_ns = now_ns;
+            if !self.is_expecting() {
+                self.expecting_since_ns = now_ns;
+            }
+        }
+        self.sent.push(packet);
+    }
+}

@@ -1,0 +1,289 @@
+//! A world for endpoints: a clock that jumps from event to event, a network that misbehaves as its
+//! seed says, and nodes that call and serve and check everything.
+#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(unreachable_pub, reason = "a module of several test binaries")]
+
+pub mod app;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use transport::{Endpoint, EndpointConfig, TransmitBatch};
+
+use app::App;
+
+pub const MS: u64 = 1_000_000;
+pub const SECOND: u64 = 1000 * MS;
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    /// True `per_mille` times in a thousand.
+    pub fn chance(&mut self, per_mille: u64) -> bool {
+        self.below(1000) < per_mille
+    }
+}
+
+/// What the network does to datagrams, in parts per thousand.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    pub loss: u64,
+    pub duplicate: u64,
+    pub reorder: u64,
+    pub corrupt: u64,
+    pub truncate: u64,
+}
+
+/// How often each of them struck.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Struck {
+    pub lost: u64,
+    pub duplicated: u64,
+    pub reordered: u64,
+    pub corrupted: u64,
+    pub truncated: u64,
+    pub partitioned: u64,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Flight {
+    at_ns: u64,
+    /// Keeps the order of what arrives at one time.
+    sequence: u64,
+    from: SocketAddr,
+    to: SocketAddr,
+    bytes: Vec<u8>,
+}
+
+/// One endpoint with its application, at an address.
+pub struct Node {
+    pub addr: SocketAddr,
+    pub endpoint: Endpoint,
+    pub app: App,
+    pub batch: TransmitBatch,
+    /// Does nothing before: a process that is not scheduled.
+    pub paused_until_ns: u64,
+    /// Arrived while it was paused.
+    backlog: Vec<(SocketAddr, Vec<u8>)>,
+    pub is_down: bool,
+}
+
+/// Datagrams that a test wants to see: when, from whom, to whom, which.
+pub type Tap = Vec<(u64, SocketAddr, SocketAddr, Vec<u8>)>;
+
+pub struct World {
+    pub now_ns: u64,
+    pub random: Random,
+    pub faults: Faults,
+    pub delay_ns: u64,
+    pub nodes: Vec<Node>,
+    pub struck: Struck,
+    /// Nothing gets through before.
+    pub partitioned_until_ns: u64,
+    /// Every datagram that was sent, when somebody wants to look.
+    pub tap: Option<Tap>,
+    flights: BinaryHeap<Reverse<Flight>>,
+    sequence: u64,
+    /// The time of a round, during which datagrams gather.
+    pub round_ns: u64,
+}
+
+pub fn addr(node: usize) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1 + node as u8), 4870))
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            now_ns: SECOND,
+            random: Random(seed),
+            faults: Faults::default(),
+            delay_ns: 20_000,
+            nodes: Vec::new(),
+            struck: Struck::default(),
+            partitioned_until_ns: 0,
+            tap: None,
+            flights: BinaryHeap::new(),
+            sequence: 0,
+            round_ns: 2_000,
+        }
+    }
+
+    /// A configuration whose random parts come from the world's seed.
+    pub fn config(&mut self, name: &str) -> EndpointConfig {
+        let mut config = EndpointConfig::new(name, self.random.next(), self.random.next());
+        config.datagram_bytes_max = 8972;
+        config.pool_bytes_max = 64 << 20;
+        config
+    }
+
+    pub fn add(&mut self, config: EndpointConfig) -> usize {
+        let index = self.nodes.len();
+        self.add_at(config, addr(index))
+    }
+
+    pub fn add_at(&mut self, config: EndpointConfig, addr: SocketAddr) -> usize {
+        let seed = self.random.next();
+        self.nodes.push(Node {
+            addr,
+            endpoint: Endpoint::new(config),
+            app: App::new(seed),
+            batch: TransmitBatch::new(64),
+            paused_until_ns: 0,
+            backlog: Vec::new(),
+            is_down: false,
+        });
+        self.nodes.len() - 1
+    }
+
+    /// A new process in the place of a node's, with nothing left of the old one.
+    pub fn restart(&mut self, node: usize, config: EndpointConfig) {
+        let seed = self.random.next();
+        let node = &mut self.nodes[node];
+        node.endpoint = Endpoint::new(config);
+        node.app.restarted(seed);
+        node.batch = TransmitBatch::new(64);
+        node.backlog.clear();
+        node.is_down = false;
+    }
+
+    pub fn connect(&mut self, from: usize, to: usize, name: &str) {
+        let (now_ns, to) = (self.now_ns, self.nodes[to].addr);
+        let node = &mut self.nodes[from];
+        let session = node.endpoint.connect(now_ns, to, name, 0);
+        node.app.connecting(session, to, name);
+    }
+
+    /// Runs for some time.
+    pub fn run_for(&mut self, time_ns: u64) {
+        let end_ns = self.now_ns + time_ns;
+        self.run_until(end_ns, |_| false);
+    }
+
+    /// Runs until something is so, and tells whether it came to that before `end_ns`.
+    pub fn run_until(&mut self, end_ns: u64, mut is_so: impl FnMut(&mut Self) -> bool) -> bool {
+        while self.now_ns < end_ns {
+            self.round();
+            if is_so(self) {
+                return true;
+            }
+            let next_ns = self.next_event_ns().max(self.now_ns + self.round_ns);
+            self.now_ns = next_ns.min(end_ns);
+        }
+        is_so(self)
+    }
+
+    /// Puts a datagram on its way, unharmed.
+    pub fn inject(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>, delay_ns: u64) {
+        self.sequence += 1;
+        let (at_ns, sequence) = (self.now_ns + delay_ns, self.sequence);
+        self.flights.push(Reverse(Flight { at_ns, sequence, from, to, bytes }));
+    }
+
+    fn round(&mut self) {
+        while self.flights.peek().is_some_and(|Reverse(flight)| flight.at_ns <= self.now_ns) {
+            let Some(Reverse(flight)) = self.flights.pop() else { break };
+            if let Some(node) = self.nodes.iter_mut().find(|node| node.addr == flight.to)
+                && !node.is_down
+            {
+                node.backlog.push((flight.from, flight.bytes));
+            }
+        }
+        for index in 0..self.nodes.len() {
+            self.round_of(index);
+        }
+    }
+
+    fn round_of(&mut self, index: usize) {
+        let now_ns = self.now_ns;
+        let node = &mut self.nodes[index];
+        if node.is_down || now_ns < node.paused_until_ns {
+            return;
+        }
+        for (from, bytes) in std::mem::take(&mut node.backlog) {
+            node.endpoint.receive(now_ns, from, &bytes, &mut node.app);
+        }
+        node.endpoint.advance(now_ns, &mut node.app);
+        node.app.work(now_ns, &mut node.endpoint);
+        loop {
+            let node = &mut self.nodes[index];
+            node.endpoint.transmit(now_ns, &mut node.batch);
+            if node.batch.is_empty() {
+                break;
+            }
+            // Now and then the socket takes only a part.
+            let mut count = node.batch.len();
+            if self.random.chance(100) {
+                count = 1 + self.random.below(count as u64) as usize;
+            }
+            for datagram_index in 0..count {
+                let node = &self.nodes[index];
+                let datagram = &node.batch.datagrams()[datagram_index];
+                let mut bytes = datagram.head().to_vec();
+                bytes.extend_from_slice(datagram.body(node.endpoint.pool()));
+                assert_eq!(bytes.len(), datagram.len_bytes());
+                let (from, to) = (node.addr, datagram.to());
+                self.send(from, to, bytes);
+            }
+            self.nodes[index].batch.consume(count);
+        }
+    }
+
+    fn send(&mut self, from: SocketAddr, to: SocketAddr, mut bytes: Vec<u8>) {
+        if let Some(tap) = &mut self.tap {
+            tap.push((self.now_ns, from, to, bytes.clone()));
+        }
+        if self.now_ns < self.partitioned_until_ns {
+            self.struck.partitioned += 1;
+            return;
+        }
+        if self.random.chance(self.faults.loss) {
+            self.struck.lost += 1;
+            return;
+        }
+        if self.random.chance(self.faults.corrupt) {
+            self.struck.corrupted += 1;
+            let bit = self.random.below(bytes.len() as u64 * 8) as usize;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        if self.random.chance(self.faults.truncate) {
+            self.struck.truncated += 1;
+            bytes.truncate(self.random.below(bytes.len() as u64) as usize);
+        }
+        let mut delay_ns = self.delay_ns + self.random.below(self.delay_ns / 10);
+        if self.random.chance(self.faults.reorder) {
+            self.struck.reordered += 1;
+            delay_ns += self.random.below(3 * MS);
+        }
+        if self.random.chance(self.faults.duplicate) {
+            self.struck.duplicated += 1;
+            let later_ns = delay_ns + self.random.below(50 * MS);
+            self.inject(from, to, bytes.clone(), later_ns);
+        }
+        self.inject(from, to, bytes, delay_ns);
+    }
+
+    fn next_event_ns(&self) -> u64 {
+        let flight_ns = self.flights.peek().map_or(u64::MAX, |Reverse(flight)| flight.at_ns);
+        let node_ns = self.nodes.iter().filter(|node| !node.is_down).map(|node| {
+            let timeout_ns = node.endpoint.next_timeout_ns().unwrap_or(u64::MAX);
+            timeout_ns.min(node.app.next_ns()).max(node.paused_until_ns)
+        });
+        node_ns.min().unwrap_or(u64::MAX).min(flight_ns)
+    }
+}
