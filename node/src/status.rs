@@ -87,7 +87,7 @@ pub struct VolumeStatus {
     pub chain: Vec<String>,
     /// The nodes whose disks may use it.
     pub allow: Vec<String>,
-    /// Who has used it since the node started.
+    /// Who uses it now.
     pub attachments: Vec<AttachmentStatus>,
     /// What it did.
     pub counters: Counters,
@@ -98,10 +98,6 @@ pub struct VolumeStatus {
 pub struct AttachmentStatus {
     /// Its name.
     pub name: String,
-    /// The epoch that was issued last.
-    pub epoch: u64,
-    /// What it is doing.
-    pub state: String,
 }
 
 /// A disk that this node shows to a guest.
@@ -167,10 +163,12 @@ pub struct SessionStatus {
     pub sidecore: usize,
     /// The session's index between the two nodes.
     pub index: u16,
-    /// `connecting`, `established`, or what else it is doing.
+    /// `connecting`, `half-open` or `connected`.
     pub state: String,
     /// Whether this node began it.
     pub outgoing: bool,
+    /// The protocol's version, 0 while connecting.
+    pub protocol: u32,
     /// What it did.
     pub counters: Counters,
 }

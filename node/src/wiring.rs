@@ -6,14 +6,18 @@
 //! ```
 
 mod report;
+mod sidecores;
+mod volumes;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use sidecore::Sidecore;
+use block::Exports;
 
+use self::sidecores::Core;
+use self::volumes::Volumes;
 use crate::config::Config;
 use crate::control::{Control, ControlError};
 use crate::status::Status;
@@ -50,9 +54,52 @@ pub enum StartError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The address is not ours, or taken.
+    #[error(
+        "{place}: \"listen\": {source}; is another node running, and is the address this host's?"
+    )]
+    Listen {
+        /// `file:line`.
+        place: String,
+        /// What the link says.
+        source: Box<link::BindError>,
+    },
+    /// No io_uring.
+    #[error("no io_uring: {source}; {hint}")]
+    Uring {
+        /// The system's answer.
+        source: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// Volumes or disks cannot be served.
+    #[error("{}", lines(_0))]
+    Objects(Vec<ObjectError>),
     /// No control socket.
     #[error(transparent)]
     Control(#[from] ControlError),
+}
+
+/// A volume or disk that cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {object}: {text}")]
+pub struct ObjectError {
+    /// `file:line`.
+    pub place: String,
+    /// Such as `volume "alice-root"`.
+    pub object: String,
+    /// What is wrong and what to do.
+    pub text: String,
+}
+
+impl From<Vec<ObjectError>> for StartError {
+    fn from(errors: Vec<ObjectError>) -> Self {
+        Self::Objects(errors)
+    }
+}
+
+fn lines(errors: &[ObjectError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// A running node.
@@ -67,7 +114,8 @@ pub struct Node {
 struct Inside {
     config: Config,
     started: Instant,
-    sidecores: Vec<Sidecore>,
+    volumes: Volumes,
+    cores: Vec<Core>,
 }
 
 impl Node {
@@ -77,9 +125,14 @@ impl Node {
     /// The first thing that cannot be started; what was started before it is stopped again.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         directories(config)?;
-        let sidecores = sidecores(config)?;
-        let inside =
-            Arc::new(Inside { config: config.clone(), started: Instant::now(), sidecores });
+        let volumes = volumes::start(config)?;
+        let exports = Arc::new(Exports::default());
+        for served in &volumes.all {
+            exports.insert(Arc::clone(&served.export));
+        }
+        let cores = sidecores::start(config, &exports)?;
+        let started = Instant::now();
+        let inside = Arc::new(Inside { config: config.clone(), started, volumes, cores });
         let gather = {
             let inside = Arc::clone(&inside);
             Arc::new(move || report::status(&inside))
@@ -100,7 +153,7 @@ impl Node {
 
     /// Stops everything within a bound.
     pub fn stop(self) {
-        self.inside.sidecores.iter().for_each(Sidecore::stop);
+        sidecores::stop(&self.inside.cores);
     }
 }
 
@@ -130,16 +183,4 @@ fn directories(config: &Config) -> Result<(), StartError> {
 
 fn is_directory(found: std::fs::Metadata) -> io::Result<()> {
     if found.is_dir() { Ok(()) } else { Err(io::Error::from(io::ErrorKind::NotADirectory)) }
-}
-
-fn sidecores(config: &Config) -> Result<Vec<Sidecore>, StartError> {
-    let spawn = |(index, core): (usize, &Option<usize>)| {
-        let name = format!("sidecore-{index}");
-        let wanted = sidecore::Config { name, index, core: *core, idle: config.sidecores.idle };
-        sidecore::spawn(wanted).map_err(|source| StartError::Sidecore {
-            place: config.place(&config.lines, "sidecores"),
-            source,
-        })
-    };
-    config.sidecores.cores.iter().enumerate().map(spawn).collect()
 }

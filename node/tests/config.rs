@@ -296,6 +296,26 @@ shared = "yes"
 }
 
 #[test]
+fn a_file_that_is_written_belongs_to_one_volume() {
+    let text = |read_only: bool| {
+        format!(
+            "name = \"a\"\n[directories]\nvolumes = \"/v\"\n\
+             [[volume]]\nname = \"x\"\nbackend = {{ file = \"f\" }}\nread-only = {read_only}\n\
+             [[volume]]\nname = \"y\"\nbackend = {{ file = \"f\" }}\nread-only = true\n"
+        )
+    };
+    check(
+        &text(false),
+        &expect![[r#"
+        a.toml:10: volume "y": "backend": volume "x" has the same file "/v/f"; a file
+            that is written belongs to one volume (several disks may use that, if it
+            is "shared")
+    "#]],
+    );
+    Config::parse(Path::new("a.toml"), &text(true)).unwrap();
+}
+
+#[test]
 fn volumes_need_a_directory() {
     check(
         "name = \"a\"\n[[volume]]\nname = \"v\"\nbackend = { file = \"v.img\" }\n",

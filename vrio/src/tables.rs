@@ -87,7 +87,7 @@ fn volumes(volumes: &[VolumeStatus]) -> Table {
         "writes",
         "flushes",
         "errors",
-        "now",
+        "open",
     ];
     let mut table = table(&header, 4);
     for volume in volumes {
@@ -134,10 +134,8 @@ fn traffic(counters: &Counters) -> [String; 5] {
 }
 
 fn sessions(sessions: &[SessionStatus]) -> Table {
-    let header = [
-        "peer", "address", "state", "core", "index", "rtt", "now", "sent", "received", "resent",
-        "dropped",
-    ];
+    let header =
+        ["peer", "address", "state", "core", "index", "rtt", "open", "sent", "received", "lost"];
     let mut table = table(&header, 3);
     for session in sessions {
         let rtt = session.counters.get("rtt_ns_now");
@@ -152,7 +150,6 @@ fn sessions(sessions: &[SessionStatus]) -> Table {
             number(&session.counters, "packets_sent"),
             number(&session.counters, "packets_received"),
             number(&session.counters, "packets_lost"),
-            number(&session.counters, "packets_dropped"),
         ]);
     }
     table
@@ -255,11 +252,7 @@ mod tests {
                 durability: text("flush"),
                 read_only: true,
                 chain: vec![text("meter")],
-                attachments: vec![AttachmentStatus {
-                    name: text("bob"),
-                    epoch: 3,
-                    state: text("held"),
-                }],
+                attachments: vec![AttachmentStatus { name: text("bob") }],
                 counters: counted(&traffic),
                 ..VolumeStatus::default()
             }],
@@ -310,18 +303,19 @@ mod tests {
               alice: waits for io1 at 10.0.0.9:4870 to answer
 
             VOLUMES
-             name   durability allow in use by size block    reads writes flushes errors now
+             name   durability allow in use by size block    reads writes flushes errors open
              scratch flush    -   bob    1GiB  512 12 / 48KiB    7        0
               scratch: memory, read-only, chain meter
 
             SESSIONS
-             peer address    state    core index  rtt now sent received resent dropped
+             peer address    state    core index  rtt open sent received lost
              io1  10.0.0.9:4870 connecting   0   0 45us
 
             SIDECORES
              index core idle   address     busy awake asleep rounds sleeps
              0   1   adaptive 10.0.0.1:4870 25.0% 25.0%  50.0%
-        "#]].assert_eq(&text);
+        "#]]
+        .assert_eq(&text);
     }
 
     #[test]

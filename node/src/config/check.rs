@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::reader::{Lines, Reader};
-use super::{Config, DiskConfig, SOCKET_PATH_BYTES_MAX, Trust};
+use super::{Backend, Config, DiskConfig, SOCKET_PATH_BYTES_MAX, Trust, VolumeConfig};
 
 /// Notes everything that does not fit together.
 pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
@@ -51,6 +51,7 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
         config.disks.iter().for_each(|disk| disk_volume(reader, config, disk));
     }
     same_attachment(reader, config);
+    same_file(reader, config);
 }
 
 /// Until sessions are encrypted, whoever reaches the address can read and write the volumes.
@@ -151,6 +152,24 @@ fn same_attachment(reader: &Reader<'_>, config: &Config) {
             );
             reader.note(disk.lines.of("attachment"), &format!("disk {:?}", disk.name), text);
         }
+    }
+}
+
+/// Two volumes on one file would wait for each other's lock.
+fn same_file(reader: &Reader<'_>, config: &Config) {
+    let mut seen: HashMap<&Path, &VolumeConfig> = HashMap::new();
+    for volume in &config.volumes {
+        let Backend::File { path, .. } = &volume.backend else { continue };
+        let other = seen.insert(path, volume);
+        let Some(other) = other.filter(|other| !(other.read_only && volume.read_only)) else {
+            continue;
+        };
+        let text = format!(
+            "\"backend\": volume {:?} has the same file {path:?}; a file that is written belongs \
+             to one volume (several disks may use that, if it is \"shared\")",
+            other.name
+        );
+        reader.note(volume.lines.of("backend"), &format!("volume {:?}", volume.name), text);
     }
 }
 

@@ -1,16 +1,28 @@
 //! Gathers the status. On the control thread: it may wait for sidecores, never they for it.
 
-use sidecore::{CoreCounters, Counter};
+use std::sync::atomic::Ordering::Relaxed;
+
+use block::backend::FileVolume;
+use block::stage::Meter;
+use block::{Durability, Op};
+use transport::{Endpoint, SessionState};
 
 use super::Inside;
-use crate::config::Trust;
-use crate::status::{Counters, NodeStatus, STATUS_VERSION, SidecoreStatus, Status};
+use super::sidecores::Core;
+use super::volumes::Served;
+use crate::config::{Backend, StageConfig, Trust, VolumeConfig, show_size};
+use crate::status::{
+    AttachmentStatus, Counters, NodeStatus, STATUS_VERSION, SessionStatus, SidecoreStatus, Status,
+    VolumeStatus,
+};
 
 pub(super) fn status(inside: &Inside) -> Status {
     Status {
         version: STATUS_VERSION,
         node: node(inside),
         sidecores: sidecores(inside),
+        volumes: volumes(inside),
+        sessions: sessions(inside),
         ..Status::default()
     }
 }
@@ -32,32 +44,225 @@ fn node(inside: &Inside) -> NodeStatus {
 }
 
 fn sidecores(inside: &Inside) -> Vec<SidecoreStatus> {
-    let cores = inside.sidecores.iter().zip(&inside.config.sidecores.cores).enumerate();
+    let cores = inside.cores.iter().zip(&inside.config.sidecores.cores).enumerate();
     cores
-        .map(|(index, (sidecore, core))| SidecoreStatus {
+        .map(|(index, (core, pinned))| SidecoreStatus {
             index,
-            core: *core,
+            core: *pinned,
             idle: inside.config.sidecores.idle.to_string(),
-            address: None,
-            counters: core_counters(&sidecore.counters()),
+            address: core.link.as_ref().map(|(address, _)| address.to_string()),
+            counters: core_counters(core),
         })
         .collect()
 }
 
-fn core_counters(counters: &CoreCounters) -> Counters {
-    let all: [(&str, &Counter); 12] = [
-        ("rounds", &counters.rounds),
-        ("rounds_busy", &counters.rounds_busy),
-        ("yields", &counters.yields),
-        ("naps", &counters.naps),
-        ("sleeps", &counters.sleeps),
-        ("sleeps_refused", &counters.sleeps_refused),
-        ("wakeups", &counters.wakeups),
-        ("mails", &counters.mails),
-        ("contended", &counters.contended),
-        ("busy_ns", &counters.busy_ns),
-        ("idle_ns", &counters.idle_ns),
-        ("asleep_ns", &counters.asleep_ns),
+/// Puts fields that are counters into a map, by their names after a prefix.
+macro_rules! put_counters {
+    ($map:expr, $prefix:literal, $from:expr, [$($field:ident),* $(,)?]) => {
+        $($map.insert(concat!($prefix, stringify!($field)).to_owned(), $from.$field.get());)*
+    };
+}
+
+fn core_counters(core: &Core) -> Counters {
+    let mut map = Counters::new();
+    let own = core.sidecore.counters();
+    put_counters!(
+        map,
+        "",
+        own,
+        [
+            rounds,
+            rounds_busy,
+            yields,
+            naps,
+            sleeps,
+            sleeps_refused,
+            wakeups,
+            mails,
+            contended,
+            busy_ns,
+            idle_ns,
+            asleep_ns,
+        ]
+    );
+    if let Some(uring) = &core.uring {
+        put_counters!(map, "uring_", uring, [enters, submitted, completed, full, enter_errors]);
+    }
+    if let Some((_, link)) = &core.link {
+        put_counters!(
+            map,
+            "link_",
+            link,
+            [
+                send_calls,
+                send_messages,
+                send_groups,
+                datagrams_sent,
+                bytes_sent,
+                send_refused,
+                send_dropped,
+                grouping_reduced,
+                receive_calls,
+                receive_messages,
+                receive_groups,
+                datagrams_received,
+                bytes_received,
+                receive_dropped,
+                errors_late,
+                errors_other,
+            ]
+        );
+    }
+    map
+}
+
+/// Every sidecore's sessions; asks them, so it may wait for a round of each.
+fn sessions(inside: &Inside) -> Vec<SessionStatus> {
+    let mut all = Vec::new();
+    for (sidecore, core) in inside.cores.iter().enumerate() {
+        let asked = core.sidecore.call(|local| {
+            let endpoint = local.services().get::<Endpoint>()?;
+            let sessions: Vec<_> = endpoint.borrow().sessions().collect();
+            Some(sessions)
+        });
+        // A sidecore that has stopped has no sessions.
+        let sessions = asked.ok().flatten().unwrap_or_default();
+        all.extend(sessions.iter().map(|found| session(sidecore, found)));
+    }
+    all.sort_by(|a, b| (&a.peer, a.sidecore, a.index).cmp(&(&b.peer, b.sidecore, b.index)));
+    all
+}
+
+fn session(sidecore: usize, found: &transport::SessionStatus) -> SessionStatus {
+    let state = match found.state {
+        SessionState::Connecting => "connecting",
+        SessionState::HalfOpen => "half-open",
+        SessionState::Connected => "connected",
+    };
+    let counters = [
+        ("rtt_ns_now", found.round_trip_ns),
+        ("in_flight_bytes_now", found.in_flight_bytes),
+        ("window_bytes_now", found.window_bytes),
+        ("datagram_bytes_max_now", found.datagram_bytes_max as u64),
+        ("calls_now", found.calls_outstanding as u64),
+        ("calls_serving_now", found.calls_serving as u64),
+        ("packets_sent", found.packets_sent),
+        ("packets_received", found.packets_received),
+        ("packets_lost", found.packets_lost),
+        ("state_bytes_now", found.state_bytes as u64),
     ];
-    all.into_iter().map(|(name, counter)| (name.to_owned(), counter.get())).collect()
+    SessionStatus {
+        peer: found.peer.name.clone(),
+        address: found.peer.addr.to_string(),
+        sidecore,
+        index: found.peer.index,
+        state: state.to_owned(),
+        outgoing: found.peer.outgoing,
+        protocol: u32::from(found.peer.version),
+        counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
+    }
+}
+
+fn volumes(inside: &Inside) -> Vec<VolumeStatus> {
+    inside.config.volumes.iter().zip(&inside.volumes.all).map(volume).collect()
+}
+
+fn volume((config, served): (&VolumeConfig, &Served)) -> VolumeStatus {
+    let info = served.export.volume().info();
+    let durability = match info.durability {
+        Durability::Flush => "flush",
+        Durability::WriteThrough => "write-through",
+    };
+    let attached = served.export.attached();
+    VolumeStatus {
+        name: config.name.clone(),
+        backend: backend(config, served),
+        size_bytes: info.size_bytes,
+        block_bytes: info.block_bytes,
+        durability: durability.to_owned(),
+        read_only: info.read_only,
+        shared: config.shared,
+        incarnation: info.incarnation.to_string(),
+        chain: config.chain.iter().map(stage).collect(),
+        allow: config.allow.clone(),
+        attachments: attached.into_iter().map(|name| AttachmentStatus { name }).collect(),
+        counters: volume_counters(served),
+    }
+}
+
+fn backend(config: &VolumeConfig, served: &Served) -> String {
+    let Some(file) = &served.file else {
+        return match config.backend {
+            Backend::Null { .. } => "null".to_owned(),
+            _ => "memory".to_owned(),
+        };
+    };
+    let how = if file.is_direct() { "direct" } else { "buffered" };
+    let failed = if file.has_failed() { ", FAILED: a sync did not succeed" } else { "" };
+    format!("file {} ({how}{failed})", file.path().display())
+}
+
+fn stage(stage: &StageConfig) -> String {
+    let StageConfig::Limit { iops, bytes_per_second, .. } = stage else {
+        return "meter".to_owned();
+    };
+    let iops = iops.map(|iops| format!("{iops} IOPS"));
+    let bytes = bytes_per_second.map(|bytes| format!("{}/s", show_size(bytes)));
+    let parts: Vec<_> = iops.into_iter().chain(bytes).collect();
+    format!("limit {}", parts.join(" "))
+}
+
+fn volume_counters(served: &Served) -> Counters {
+    let mut counters = Counters::new();
+    let mut put = |name: &str, value| counters.insert(name.to_owned(), value);
+    if let Some(meter) = served.chain.meters.first() {
+        meter_counters(meter, &mut put);
+    }
+    if !served.chain.limits.is_empty() {
+        put("delayed", served.chain.limits.iter().map(|limit| limit.delayed()).sum());
+    }
+    if let Some(file) = &served.file {
+        file_counters(file, &mut put);
+    }
+    counters
+}
+
+/// The outermost meter's: what its users saw.
+fn meter_counters(meter: &Meter, put: &mut impl FnMut(&str, u64) -> Option<u64>) {
+    let mut errors = 0;
+    let names = [
+        (Op::Read, "reads", Some("read_bytes"), "read"),
+        (Op::Write, "writes", Some("written_bytes"), "write"),
+        (Op::Flush, "flushes", None, "flush"),
+    ];
+    for (op, count, bytes, latency) in names {
+        let reading = meter.read(op);
+        errors += reading.errors;
+        put(count, reading.requests);
+        if let Some(bytes) = bytes {
+            put(bytes, reading.bytes);
+        }
+        if reading.requests > 0 {
+            for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
+                let ns = reading.latency_ns.value_at_quantile(quantile);
+                put(&format!("{latency}_{name}_ns_now"), ns);
+            }
+        }
+    }
+    put("errors", errors);
+}
+
+fn file_counters(file: &FileVolume, put: &mut impl FnMut(&str, u64) -> Option<u64>) {
+    let counters = file.counters();
+    for (name, counter) in [
+        ("file_errors", &counters.errors),
+        ("file_no_space", &counters.no_space),
+        ("file_bounced", &counters.bounced),
+        ("file_waited", &counters.waited),
+        ("file_continued", &counters.continued),
+        ("file_syncs", &counters.syncs),
+        ("file_syncs_shared", &counters.syncs_shared),
+    ] {
+        put(name, counter.load(Relaxed));
+    }
 }

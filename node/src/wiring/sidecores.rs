@@ -1,0 +1,209 @@
+//! Starts the sidecores and puts onto each what its volumes and sessions need; takes it off again
+//! in an order in which nothing loses its ground.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use block::plane::{PlanePoll, Watch};
+use block::uring::UringCounters;
+use block::{Exports, Plane};
+use link::{Driver, Faults, Faulty, Link, LinkCounters, Udp, UdpConfig};
+use rustix::rand::{GetRandomFlags, getrandom};
+use sidecore::{Local, PollerId, Sidecore, Stage};
+use transport::{Endpoint, EndpointConfig, SessionId};
+
+use super::StartError;
+use crate::config::{Backend, Config};
+
+/// A sidecore and what of it is seen from outside.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) sidecore: Sidecore,
+    /// Its io_uring's, if it has one.
+    pub(super) uring: Option<Arc<UringCounters>>,
+    /// Its sessions' address, if it has one, and its link's counters.
+    pub(super) link: Option<(SocketAddr, Arc<LinkCounters>)>,
+}
+
+/// What was put onto a sidecore, to be taken off again.
+struct Wired {
+    watch: PollerId,
+    plane: PollerId,
+    driver: Driver,
+}
+
+/// Starts a sidecore for each entry of the configuration.
+///
+/// # Errors
+/// When a core is not there, an address is not ours, or the system refuses a thread or an
+/// io_uring.
+pub(super) fn start(config: &Config, exports: &Arc<Exports>) -> Result<Vec<Core>, StartError> {
+    let place = || config.place(&config.lines, "sidecores");
+    let links = bind(config)?;
+    let ports: Vec<_> = links.iter().map(|link| link.local_addr().port()).collect();
+    let process_nonce = random()?;
+    let mut cores = Vec::new();
+    let mut links = links.into_iter();
+    for (index, core) in config.sidecores.cores.iter().enumerate() {
+        let name = format!("sidecore-{index}");
+        let wanted = sidecore::Config { name, index, core: *core, idle: config.sidecores.idle };
+        let sidecore = sidecore::spawn(wanted)
+            .map_err(|source| StartError::Sidecore { place: place(), source })?;
+        let uring = if needs_uring(config) { Some(install_uring(&sidecore)?) } else { None };
+        let mut core = Core { sidecore, uring, link: None };
+        if let Some(link) = links.next() {
+            let mut wanted = EndpointConfig::new(&config.name, process_nonce, random()?);
+            wanted.index = index as u16;
+            wanted.ports.clone_from(&ports);
+            wanted.datagram_bytes_max = link.datagram_max();
+            wanted.accept = config.volumes.iter().any(|volume| !volume.allow.is_empty());
+            wanted.receive_window_bytes =
+                u32::try_from(link.receive_buffer_bytes()).unwrap_or(u32::MAX);
+            core.link = Some((link.local_addr(), Arc::clone(link.counters())));
+            connect(config, &core.sidecore, link, wanted, Arc::clone(exports));
+        }
+        cores.push(core);
+    }
+    Ok(cores)
+}
+
+fn needs_uring(config: &Config) -> bool {
+    config.volumes.iter().any(|volume| matches!(volume.backend, Backend::File { .. }))
+}
+
+fn install_uring(sidecore: &Sidecore) -> Result<Arc<UringCounters>, StartError> {
+    let installed = sidecore.call(|local| {
+        block::uring::install(local)?;
+        let uring = local.services().get::<block::uring::Uring>().expect("just installed");
+        let counters = uring.borrow().counters();
+        Ok(counters)
+    });
+    installed.expect("a sidecore that has just started").map_err(|source: std::io::Error| {
+        let hint = match source.raw_os_error() {
+            Some(libc::EPERM) => {
+                "it is switched off (sysctl kernel.io_uring_disabled, or the container's seccomp \
+                 filter), and volumes in files need it"
+            }
+            Some(libc::ENOMEM) => "raise the limit of locked memory (ulimit -l)",
+            _ => "volumes in files need it",
+        };
+        StartError::Uring { source, hint }
+    })
+}
+
+/// A socket for each sidecore: the first at the address that peers know, the others beside it or,
+/// where that is taken, anywhere. None without an address.
+fn bind(config: &Config) -> Result<Vec<Udp>, StartError> {
+    let Some(listen) = config.listen else { return Ok(Vec::new()) };
+    let refuse = |source| StartError::Listen {
+        place: config.place(&config.lines, "listen"),
+        source: Box::new(source),
+    };
+    let first = Udp::bind(UdpConfig::new(listen)).map_err(refuse)?;
+    let base = first.local_addr();
+    let mut links = vec![first];
+    for index in 1..config.sidecores.cores.len() {
+        let beside = base.port().checked_add(index as u16);
+        let at = |port| UdpConfig::new(SocketAddr::new(base.ip(), port));
+        let link = beside.map(|port| Udp::bind(at(port)));
+        match link {
+            Some(Ok(link)) => links.push(link),
+            _ => {
+                let link = Udp::bind(at(0)).map_err(refuse)?;
+                let (port, listen) = (link.local_addr().port(), base);
+                tracing::info!(index, port, %listen, "the sidecore's port beside it is taken");
+                links.push(link);
+            }
+        }
+    }
+    Ok(links)
+}
+
+/// Puts sessions and the block plane onto a sidecore.
+fn connect(
+    config: &Config,
+    sidecore: &Sidecore,
+    link: Udp,
+    wanted: EndpointConfig,
+    exports: Arc<Exports>,
+) {
+    let faults = config.link.fault.map(|fault| Faults {
+        // Each sidecore has its own dice.
+        seed: fault.seed.wrapping_add(u64::from(wanted.index)),
+        loss_percent: fault.loss * 100.0,
+        duplication_percent: fault.duplicate * 100.0,
+        reordering_percent: fault.reorder * 100.0,
+        corruption_percent: fault.corrupt * 100.0,
+        ..Faults::default()
+    });
+    let peers: Vec<_> = config.peers.iter().map(|peer| (peer.name.clone(), peer.address)).collect();
+    let connected = sidecore.call(move |local| {
+        let link: Rc<RefCell<dyn Link>> = match faults {
+            Some(faults) => Rc::new(RefCell::new(Faulty::new(link, faults))),
+            None => Rc::new(RefCell::new(link)),
+        };
+        let index = wanted.index;
+        let endpoint = Rc::new(RefCell::new(Endpoint::new(wanted)));
+        let services = local.services().clone();
+        let plane = Plane::new(index, Rc::clone(&endpoint), exports, services);
+        for (name, address) in &peers {
+            plane.borrow_mut().clients.add_peer(name, *address);
+        }
+        // Time is noted before anything arrives, and answers are sorted before disks look.
+        let watch = local.add(Stage::Receive, Box::new(Watch(Rc::clone(&plane))));
+        let sink = Rc::clone(&plane);
+        let driver = Driver::install(local, link, Rc::clone(&endpoint), sink);
+        let poll = local.add(Stage::Serve, Box::new(PlanePoll(Rc::clone(&plane))));
+        local.services().insert(plane);
+        local.services().insert(endpoint);
+        let wired = Wired { watch, plane: poll, driver };
+        local.services().insert(Rc::new(RefCell::new(Some(wired))));
+    });
+    connected.expect("a sidecore that has just started");
+}
+
+/// Tells peers that their sessions end, takes everything off and stops the threads.
+pub(super) fn stop(cores: &[Core]) {
+    // A sidecore that has stopped already has nothing left to take off.
+    for core in cores {
+        let _ = core.sidecore.call(close_sessions);
+    }
+    for core in cores {
+        // Calls run between rounds, so by the second one a round has sent what was said.
+        let _ = core.sidecore.call(|_| ());
+        let _ = core.sidecore.call(take_off);
+        core.sidecore.stop();
+    }
+}
+
+fn close_sessions(local: &mut Local) {
+    let Some(endpoint) = local.services().get::<Endpoint>() else { return };
+    let mut endpoint = endpoint.borrow_mut();
+    let sessions: Vec<SessionId> = endpoint.sessions().map(|status| status.session).collect();
+    for session in sessions {
+        endpoint.close(local.now_ns(), session);
+    }
+}
+
+/// The plane's lanes go before the buffers that the kernel may still fill for them: dropping a
+/// file's channel waits for the kernel, and the buffers are the endpoint's.
+fn take_off(local: &mut Local) {
+    if let Some(wired) = local.services().get::<Option<Wired>>()
+        && let Some(wired) = wired.borrow_mut().take()
+    {
+        wired.driver.remove(local);
+        local.remove(wired.plane);
+        local.remove(wired.watch);
+    }
+    drop(local.services().remove::<Plane>());
+    drop(local.services().remove::<Endpoint>());
+}
+
+fn random() -> Result<u64, StartError> {
+    let mut bytes = [0; 8];
+    let got = getrandom(&mut bytes[..], GetRandomFlags::empty());
+    got.map_err(|error| StartError::System { what: "draw random numbers", source: error.into() })?;
+    Ok(u64::from_ne_bytes(bytes))
+}

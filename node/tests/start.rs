@@ -1,0 +1,144 @@
+//! What only the running system can tell: bad inputs that a node meets when it starts.
+
+use std::fs::File;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use node::{Config, Node};
+
+/// A directory for one test, and the node that is configured in it.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// `text` with HOME put in, after the keys that every test needs.
+    fn config(&self, text: &str) -> Config {
+        let text = format!("name = \"n\"\ncontrol = \"HOME/n.control\"\n{text}");
+        let text = text.replace("HOME", self.path().to_str().unwrap());
+        Config::parse(Path::new("n.toml"), &text).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Why the node does not start, with HOME put back.
+    fn refusal(&self, text: &str) -> String {
+        let error = Node::start(&self.config(text)).expect_err("this must not start");
+        error.to_string().replace(self.path().to_str().unwrap(), "HOME")
+    }
+}
+
+fn contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+}
+
+const FILE: &str = r#"
+[directories]
+volumes = "HOME"
+[[volume]]
+name = "a"
+backend = { file = "a.img", size = "1MiB" }
+"#;
+
+#[test]
+fn a_file_is_made_and_kept() {
+    let home = Home::new();
+    for _ in 0..2 {
+        let node = Node::start(&home.config(FILE)).unwrap();
+        let status = node.status();
+        assert_eq!(status.volumes[0].size_bytes, 1 << 20);
+        assert!(status.volumes[0].backend.contains("a.img (buffered)"));
+        node.stop();
+    }
+    assert_eq!(home.path().join("a.img").metadata().unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn every_bad_volume_is_named_with_its_line() {
+    let home = Home::new();
+    File::create(home.path().join("small.img")).unwrap().set_len(4096).unwrap();
+    std::fs::create_dir(home.path().join("dir.img")).unwrap();
+    let text = home.refusal(
+        r#"
+[directories]
+volumes = "HOME"
+[[volume]]
+name = "missing"
+backend = { file = "missing.img" }
+[[volume]]
+name = "small"
+backend = { file = "small.img", size = "1MiB" }
+[[volume]]
+name = "dir"
+backend = { file = "dir.img" }
+"#,
+    );
+    contains(
+        &text,
+        &[
+            "n.toml:8: volume \"missing\": HOME/missing.img: no such file",
+            "n.toml:11: volume \"small\": HOME/small.img: too small: 4096 bytes",
+            "n.toml:14: volume \"dir\": HOME/dir.img: is a directory",
+        ],
+    );
+}
+
+#[test]
+fn a_link_that_leads_outside_is_refused() {
+    let home = Home::new();
+    std::fs::create_dir(home.path().join("volumes")).unwrap();
+    std::fs::create_dir(home.path().join("outside")).unwrap();
+    let outside = home.path().join("outside/secret.img");
+    File::create(&outside).unwrap().set_len(4096).unwrap();
+    symlink(&outside, home.path().join("volumes/a.img")).unwrap();
+    let config = r#"
+[directories]
+volumes = "HOME/volumes"
+[[volume]]
+name = "a"
+backend = { file = "a.img" }
+"#;
+    contains(&home.refusal(config), &["leads to \"HOME/outside/secret.img\"", "\"HOME/outside\""]);
+    let both = config.replace("\"HOME/volumes\"", "[\"HOME/volumes\", \"HOME/outside\"]");
+    Node::start(&home.config(&both)).unwrap().stop();
+}
+
+#[test]
+fn a_directory_that_is_missing_is_not_made() {
+    let home = Home::new();
+    let text = home.refusal(&FILE.replace("volumes = \"HOME\"", "volumes = \"HOME/none\""));
+    contains(&text, &["n.toml:4: [directories]", "\"HOME/none\"", "mount what should be there"]);
+    assert!(!home.path().join("none").exists());
+}
+
+#[test]
+fn records_belong_to_one_node() {
+    let home = Home::new();
+    let first = Node::start(&home.config(FILE)).unwrap();
+    let other = FILE.replace("a.img", "b.img");
+    contains(&home.refusal(&other), &["another node keeps its records there", "\"state\""]);
+    first.stop();
+    Node::start(&home.config(&other)).unwrap().stop();
+}
+
+#[test]
+fn a_core_that_is_not_there_is_named() {
+    let home = Home::new();
+    let text = home.refusal("[sidecores]\ncores = [4000]\n");
+    contains(&text, &["n.toml:3: [sidecores]", "core 4000", "choose other \"cores\""]);
+}
+
+#[test]
+fn what_was_started_before_a_failure_is_gone() {
+    let home = Home::new();
+    std::fs::write(home.path().join("n.control"), "in the way").unwrap();
+    contains(&home.refusal(FILE), &["is no socket"]);
+    std::fs::remove_file(home.path().join("n.control")).unwrap();
+    Node::start(&home.config(FILE)).unwrap().stop();
+}
