@@ -1,0 +1,131 @@
+//! Rules for Rust.
+
+use super::{Finding, Source, everywhere, try_check};
+
+/// What a reader holds in mind; tests included, since they are read with the code.
+const FILE_LINES_MAX: usize = 900;
+/// About a screen.
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Words that mean unfinished, hidden or forgotten work. Written in two halves: this file is
+/// checked as well.
+const STRAY: [[&str; 2]; 8] = [
+    ["to", "do!("],
+    ["unimple", "mented!("],
+    ["db", "g!("],
+    ["#[ig", "nore"],
+    ["allow(dead_", "code"],
+    ["allow(un", "used"],
+    ["FIX", "ME"],
+    ["TO", "DO"],
+];
+
+fn file_length(source: &Source) -> Vec<Finding> {
+    let lines = source.text.lines().count();
+    if !source.is("rs") || lines <= FILE_LINES_MAX {
+        return Vec::new();
+    }
+    vec![source.finding(lines, format!("{lines} lines: split it by concern"))]
+}
+
+fn function_length(source: &Source) -> Vec<Finding> {
+    if !source.is("rs") {
+        return Vec::new();
+    }
+    let lines: Vec<&str> = source.text.lines().collect();
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let Some(name) = function_name(line) else { continue };
+        let Some(length) = function_lines(&lines[start..]) else { continue };
+        if length > FUNCTION_LINES_MAX {
+            found.push(source.finding(start + 1, format!("fn {name} has {length} lines")));
+        }
+    }
+    found
+}
+
+/// The name, if a function begins in this line as rustfmt writes it.
+fn function_name(line: &str) -> Option<&str> {
+    let mut words = line.trim_start();
+    loop {
+        if let Some(rest) = words.strip_prefix("fn ") {
+            return rest.split(['(', '<']).next();
+        }
+        let (word, rest) = words.split_once(' ')?;
+        let qualifier = word.starts_with("pub")
+            || word.starts_with('"')
+            || ["const", "async", "unsafe", "extern", "default"].contains(&word);
+        words = if qualifier { rest } else { return None };
+    }
+}
+
+/// How many lines the function has that begins in the first of `lines`; nothing without a body.
+fn function_lines(lines: &[&str]) -> Option<usize> {
+    let indent = lines[0].len() - lines[0].trim_start().len();
+    for (index, line) in lines.iter().enumerate() {
+        let depth = line.len() - line.trim_start().len();
+        let ends = if index == 0 {
+            line.ends_with('}') || line.ends_with(';')
+        } else {
+            depth == indent && (line.trim_start() == "}" || line.ends_with(';'))
+        };
+        if ends {
+            return Some(index + 1);
+        }
+    }
+    None
+}
+
+fn stray_words(source: &Source) -> Vec<Finding> {
+    if !source.is("rs") && !source.is_script() && !source.is("toml") {
+        return Vec::new();
+    }
+    let words: Vec<String> = STRAY.iter().map(|halves| halves.concat()).collect();
+    let stray = |line: &str| words.iter().find(|word| line.contains(word.as_str())).cloned();
+    let lines = source.lines().filter_map(|(number, line)| Some((number, stray(line)?)));
+    lines.map(|(number, word)| source.finding(number, format!("stray '{word}'"))).collect()
+}
+
+#[test]
+fn files_are_short() {
+    let line = "// x\n";
+    let (long, longest) = (line.repeat(FILE_LINES_MAX + 1), line.repeat(FILE_LINES_MAX));
+    try_check(file_length, "a.rs", &long, FILE_LINES_MAX + 1, &longest);
+    everywhere(file_length);
+}
+
+#[test]
+fn functions_are_short() {
+    let function = |lines: usize| {
+        let body = "        x();\n".repeat(lines - 2);
+        format!("impl X {{\n    pub(crate) const fn f<T>(x: T) {{\n{body}    }}\n}}\n")
+    };
+    let (long, longest) = (function(FUNCTION_LINES_MAX + 1), function(FUNCTION_LINES_MAX));
+    try_check(function_length, "a.rs", &long, 2, &longest);
+    let declared = format!("fn f();\n{}", "\n".repeat(100));
+    try_check(function_length, "a.rs", &long, 2, &declared);
+    everywhere(function_length);
+}
+
+#[test]
+fn a_function_is_known_by_its_first_line() {
+    for (line, name) in [
+        ("    pub(super) async fn name<'a>(", Some("name")),
+        ("pub unsafe extern \"C\" fn name() {", Some("name")),
+        ("fn name() {}", Some("name")),
+        ("    let x = fn_name();", None),
+        ("// fn name()", None),
+        ("", None),
+    ] {
+        assert_eq!(function_name(line), name, "{line}");
+    }
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    for halves in STRAY {
+        let bad = format!("fn f() {{\n    {}\n}}\n", halves.concat());
+        try_check(stray_words, "a.rs", &bad, 2, "fn f() {\n    done()\n}\n");
+    }
+    everywhere(stray_words);
+}
