@@ -159,6 +159,7 @@ impl App {
         self.random = Random(seed);
         self.sessions.clear();
         self.wanted.clear();
+        self.events.clear();
         self.serving.clear();
         self.to_release.clear();
         self.outstanding.clear();
