@@ -4,6 +4,7 @@
 #![allow(unreachable_pub, reason = "a module of several test binaries")]
 
 pub mod app;
+pub mod raw;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
