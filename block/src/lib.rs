@@ -1,6 +1,6 @@
 //! The virtio-blk disk, volumes, stages, backends, and the remote volume with its server.
 //!
-//! The files in the order in which a request passes them: `disk` takes it from the guest's ring,
+//! The files in the order in which a request passes them: [`disk`] takes it from the guest's ring,
 //! [`export`] admits it (epoch, incarnation), the [`stage`]s see it, a [`backend`] does it; or
 //! [`remote`] carries it to another node's [`server`], which hands it to an export there.
 
@@ -8,10 +8,12 @@ pub mod attachment;
 pub mod backend;
 pub mod chain;
 mod copy;
+pub mod disk;
 pub mod export;
 pub mod plane;
 pub mod record;
 pub mod remote;
+pub mod request;
 pub mod server;
 pub mod stage;
 pub mod uring;
@@ -22,6 +24,7 @@ pub mod wire;
 mod contract;
 
 pub use attachment::{AttachOptions, Attachment};
+pub use disk::{Disk, DiskCore, DiskOptions, DiskQueues};
 pub use export::local::LocalVolume;
 pub use export::{Export, ExportOptions, Exports};
 pub use plane::Plane;

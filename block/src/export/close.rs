@@ -113,6 +113,6 @@ fn flush(
         *sent = true;
     }
     let mut done = Vec::with_capacity(1);
-    channel.poll(ios, now_ns, &mut done);
+    let _ = channel.poll(ios, now_ns, &mut done);
     done.first().map(|&id| ios[id].status)
 }

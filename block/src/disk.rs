@@ -1,0 +1,358 @@
+//! The virtio-blk disk: a [`virtio::Device`] on the control side, and on each of its sidecores a
+//! share ([`DiskQueues`]) that does the work.
+//!
+//! ```text
+//!   session thread: Disk ── call ──▶ sidecore: Part ─▶ DiskQueues ─▶ Channel
+//!                     ◀── Stopped ──
+//! ```
+//!
+//! Queue `i` is served by sidecore `i` modulo their number. The first queue that starts begins a
+//! new attachment, the last one that stops closes it; in between, queues come and go as they like.
+
+mod core;
+mod part;
+mod queues;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use sidecore::{CallError, Sidecore};
+use virtio::{Device, DeviceError, Memory, Queue, QueueConfig};
+
+use crate::attachment::{AttachOptions, Attachment, CHANNELS_MAX};
+use crate::request::{self, feature};
+use crate::volume::Volume;
+
+pub use self::core::{DiskCore, QueueCounters};
+pub use queues::{DiskQueues, Stopped, TAKE_MAX};
+
+use part::{Start, add_queue, with};
+
+/// How long queues that are being stopped drain, all of a disk together. QEMU's main lock is held
+/// meanwhile, so the guest stands still; what is left is in the inflight region.
+pub const DRAIN: Duration = Duration::from_secs(2);
+
+/// Requests of one disk on one sidecore at once. Two full rings of QEMU's default.
+pub const DEPTH: u16 = 256;
+
+/// Numbers for shares; never used twice in a process.
+static PART_NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// What a disk is made of.
+#[derive(Clone, Debug)]
+pub struct DiskOptions {
+    /// Its name, for the log, for status, and as its serial number.
+    pub name: String,
+    /// The attachment's name, as the server's records have it.
+    pub attachment: String,
+    /// How many queues the guest may use.
+    pub queues: u16,
+    /// Requests at once on one sidecore; [`DEPTH`] unless there is a reason.
+    pub depth: u16,
+    /// The operator accepts that acknowledged, unflushed writes may be gone.
+    pub accept_loss: bool,
+    /// Requests end in an error after this time without their server; `None` waits for ever.
+    pub error_after_ns: Option<u64>,
+}
+
+impl DiskOptions {
+    /// A disk with one queue that waits for ever.
+    pub fn new(name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self {
+            attachment: name.clone(),
+            name,
+            queues: 1,
+            depth: DEPTH,
+            accept_loss: false,
+            error_after_ns: None,
+        }
+    }
+}
+
+/// Why a queue was not started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The disk has fewer queues.
+    #[error("disk {disk} has {queues} queues")]
+    NoSuchQueue {
+        /// The disk.
+        disk: String,
+        /// What it has.
+        queues: u16,
+    },
+    /// The ring is unusable.
+    #[error("disk {disk}: {source}")]
+    Ring {
+        /// The disk.
+        disk: String,
+        /// What is wrong.
+        source: virtio::RingError,
+    },
+    /// The sidecore is gone.
+    #[error("disk {disk}: {source}")]
+    Sidecore {
+        /// The disk.
+        disk: String,
+        /// What it said.
+        source: CallError,
+    },
+}
+
+/// A disk. Hand it to [`virtio::serve`]; keep its [`DiskCore`] to see what it does.
+pub struct Disk {
+    options: DiskOptions,
+    core: Arc<DiskCore>,
+    volume: Arc<dyn Volume>,
+    sidecores: Vec<Sidecore>,
+    acked: u64,
+    start: Option<Running>,
+}
+
+/// A start with queues.
+#[derive(Debug)]
+struct Running {
+    start: Arc<Start>,
+    id: u64,
+    /// Which queues run.
+    queues: Vec<bool>,
+    /// When draining is over, once it has begun.
+    drain_until_ns: Option<u64>,
+}
+
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Disk")
+            .field("name", &self.options.name)
+            .field("volume", &self.volume)
+            .field("sidecores", &self.sidecores.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Disk {
+    /// A disk on `volume`, served by these sidecores.
+    ///
+    /// # Panics
+    /// When there are no queues, no sidecores or more than [`CHANNELS_MAX`], or no depth; the
+    /// configuration checks that first.
+    pub fn new(options: DiskOptions, volume: Arc<dyn Volume>, sidecores: Vec<Sidecore>) -> Self {
+        assert!((1..=CHANNELS_MAX).contains(&sidecores.len()), "a disk needs sidecores");
+        assert!((1..=virtio::QUEUES_MAX).contains(&usize::from(options.queues)), "and queues");
+        assert!(options.depth > 0, "and room for requests");
+        let core = DiskCore::new(&options.name, options.queues);
+        Self { options, core, volume, sidecores, acked: 0, start: None }
+    }
+
+    /// What the disk does, for observers.
+    pub fn core(&self) -> Arc<DiskCore> {
+        Arc::clone(&self.core)
+    }
+
+    fn sidecore(&self, queue: usize) -> &Sidecore {
+        &self.sidecores[queue % self.sidecores.len()]
+    }
+
+    /// The present start; begins one if there is none.
+    fn running(&mut self) -> &mut Running {
+        let (options, core, volume) = (&self.options, &self.core, &self.volume);
+        let acked = self.acked;
+        self.start.get_or_insert_with(|| {
+            core.mend();
+            let start = Start {
+                core: Arc::clone(core),
+                volume: Arc::clone(volume),
+                depth: options.depth,
+                durable: acked & feature::FLUSH == 0,
+                attach: attach(options),
+                attachment: OnceLock::new(),
+                resume: AtomicBool::new(false),
+                queues: AtomicUsize::new(0),
+                latest_ns: AtomicU64::new(0),
+            };
+            Running {
+                start: Arc::new(start),
+                id: PART_NEXT.fetch_add(1, Relaxed),
+                queues: vec![false; usize::from(options.queues)],
+                drain_until_ns: None,
+            }
+        })
+    }
+
+    fn start_queue(&mut self, config: QueueConfig) -> Result<(), StartError> {
+        let disk = self.options.name.clone();
+        let index = config.index;
+        if index >= usize::from(self.options.queues) {
+            return Err(StartError::NoSuchQueue { disk, queues: self.options.queues });
+        }
+        let sidecore = self.sidecore(index).clone();
+        let running = self.running();
+        let (start, id) = (Arc::clone(&running.start), running.id);
+        let started = sidecore.call(move |local| {
+            Queue::new(config).map(|queue| add_queue(local, id, &start, queue))
+        });
+        let result = match started {
+            Ok(Ok(())) => {
+                let running = self.running();
+                running.queues[index] = true;
+                running.drain_until_ns = None;
+                return Ok(());
+            }
+            Ok(Err(source)) => StartError::Ring { disk, source },
+            Err(source) => StartError::Sidecore { disk, source },
+        };
+        self.end_if_last();
+        Err(result)
+    }
+
+    /// Asks a queue to stop; the answer comes when it has drained.
+    fn begin_stop(&mut self, index: usize) -> Option<Receiver<Stopped>> {
+        let sidecore = self.sidecore(index).clone();
+        let running = self.start.as_mut()?;
+        if !std::mem::take(running.queues.get_mut(index)?) {
+            return None;
+        }
+        let drain_ns = DRAIN.as_nanos() as u64;
+        let until_ns =
+            *running.drain_until_ns.get_or_insert_with(|| sidecore::now_ns() + drain_ns);
+        let (reply, stopped) = sync_channel(1);
+        let id = running.id;
+        let asked = sidecore
+            .call(move |local| with(local, id, |part| part.begin_stop(index, until_ns, reply)));
+        // Without the sidecore the sender is gone too, and so says the receiver.
+        asked.ok().map(|_| stopped)
+    }
+
+    /// Waits for a queue that was asked to stop. Its sidecore answers at the deadline at the
+    /// latest, or is gone.
+    fn end_stop(&self, index: usize, stopped: Option<Receiver<Stopped>>) -> u16 {
+        let Some(Stopped { base, left, .. }) = stopped.and_then(|stopped| stopped.recv().ok())
+        else {
+            return 0;
+        };
+        if left > 0 {
+            tracing::warn!(
+                disk = %self.options.name,
+                queue = index,
+                left,
+                "the queue stopped before its requests were done; they will be done again"
+            );
+        }
+        base
+    }
+
+    /// After the last queue, the attachment is closed and all sidecores let go.
+    fn end_if_last(&mut self) {
+        let Some(running) = self.start.take_if(|running| !running.queues.contains(&true)) else {
+            return;
+        };
+        if let Some(attachment) = running.start.attachment.get() {
+            attachment.close();
+        }
+        for sidecore in &self.sidecores {
+            let id = running.id;
+            // A sidecore that has stopped has let go already.
+            let _ = sidecore.call(move |local| {
+                with(local, id, part::Part::let_go);
+            });
+        }
+    }
+
+    /// Runs `f` on a running queue.
+    fn change(&self, index: usize, f: impl FnOnce(&mut Queue) + Send + 'static) {
+        let Some(running) = &self.start else { return };
+        let id = running.id;
+        let _ = self.sidecore(index).call(move |local| {
+            with(local, id, |part| part.queue(index).map(f));
+        });
+    }
+}
+
+/// Makes the attachment of a start, with a claimant of its own.
+fn attach(options: &DiskOptions) -> part::Attach {
+    let options = options.clone();
+    Box::new(move |resume| {
+        let mut claimant = [0; 8];
+        // Without random numbers the clock still tells two starts of one host apart.
+        if getrandom(&mut claimant, GetRandomFlags::empty()).is_err() {
+            claimant = sidecore::now_ns().to_le_bytes();
+        }
+        let attach = AttachOptions {
+            resume,
+            accept_loss: options.accept_loss,
+            error_after_ns: options.error_after_ns,
+            claimant: u64::from_le_bytes(claimant),
+        };
+        Arc::new(Attachment::new(&options.attachment, attach))
+    })
+}
+
+impl Device for Disk {
+    fn features(&self) -> u64 {
+        request::features(&self.volume.info(), self.options.queues)
+    }
+
+    fn config(&self) -> Vec<u8> {
+        request::config(&self.volume.info(), self.options.queues)
+    }
+
+    fn queues_max(&self) -> usize {
+        usize::from(self.options.queues)
+    }
+
+    fn set_features(&mut self, acked: u64) {
+        self.acked = acked;
+    }
+
+    fn start(&mut self, queue: QueueConfig) -> Result<(), DeviceError> {
+        Ok(self.start_queue(queue)?)
+    }
+
+    fn stop(&mut self, index: usize) -> u16 {
+        let stopped = self.begin_stop(index);
+        let base = self.end_stop(index, stopped);
+        self.end_if_last();
+        base
+    }
+
+    fn set_memory(&mut self, memory: Arc<Memory>) {
+        let Some(running) = &self.start else { return };
+        for sidecore in &self.sidecores {
+            let (id, memory) = (running.id, Arc::clone(&memory));
+            let _ = sidecore.call(move |local| with(local, id, |part| part.set_memory(&memory)));
+        }
+    }
+
+    fn set_call(&mut self, index: usize, call: Option<OwnedFd>) {
+        self.change(index, |queue| queue.set_call(call));
+    }
+
+    fn set_kick(&mut self, index: usize, kick: Option<OwnedFd>) {
+        self.change(index, |queue| queue.set_kick(kick));
+    }
+
+    fn disconnected(&mut self) {
+        // All at once, so that they drain together.
+        let stopped: Vec<_> =
+            (0..self.queues_max()).map(|index| self.begin_stop(index)).collect();
+        for (index, stopped) in stopped.into_iter().enumerate() {
+            self.end_stop(index, stopped);
+        }
+        self.end_if_last();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.disconnected();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! What a disk's shares on all sidecores, its control side and its observers have in common.
+
+use std::fmt;
+use std::sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sidecore::Counter;
+
+use crate::attachment::Attachment;
+use crate::request::{self, ID_BYTES};
+
+/// What one queue counted, over all its starts. Written by the queue's sidecore only.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct QueueCounters {
+    /// Times that it was started.
+    pub starts: Counter,
+    /// Requests taken.
+    pub requests: Counter,
+    /// Bytes of reads that went well.
+    pub read_bytes: Counter,
+    /// Bytes of writes that went well.
+    pub written_bytes: Counter,
+    /// Flushes that went well.
+    pub flushes: Counter,
+    /// Requests that were answered with anything but success.
+    pub errors: Counter,
+    /// Batches of answers that were published.
+    pub batches: Counter,
+    /// Of these, batches for which the driver was called.
+    pub calls: Counter,
+    /// Rounds in which it was not looked at because the table of requests was full.
+    pub full: Counter,
+}
+
+/// One disk, seen from anywhere.
+#[derive(Debug)]
+pub struct DiskCore {
+    pub(super) name: String,
+    pub(super) serial: [u8; ID_BYTES],
+    counters: Vec<Arc<QueueCounters>>,
+    broken: AtomicBool,
+    /// Requests of stopped queues that have not ended, on all sidecores.
+    pub(super) orphans: AtomicUsize,
+    /// Channels that were opened and have not let go, of all starts.
+    pub(super) channels: AtomicUsize,
+    /// Control path only.
+    story: Mutex<Story>,
+}
+
+#[derive(Debug, Default)]
+struct Story {
+    broken: Option<String>,
+    attachment: Option<Arc<Attachment>>,
+}
+
+impl DiskCore {
+    /// A disk called `name` with at most this many queues. The beginning of the name is its serial
+    /// number.
+    pub fn new(name: &str, queues: u16) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.to_owned(),
+            serial: request::serial(name),
+            counters: (0..queues).map(|_| Arc::default()).collect(),
+            broken: AtomicBool::new(false),
+            orphans: AtomicUsize::new(0),
+            channels: AtomicUsize::new(0),
+            story: Mutex::default(),
+        })
+    }
+
+    /// The disk's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many queues it has.
+    pub fn queues_max(&self) -> usize {
+        self.counters.len()
+    }
+
+    /// What a queue counted.
+    ///
+    /// # Panics
+    /// When the disk has no such queue.
+    pub fn counters(&self, queue: usize) -> Arc<QueueCounters> {
+        Arc::clone(&self.counters[queue])
+    }
+
+    /// Requests of stopped queues that have not ended.
+    pub fn orphans(&self) -> usize {
+        self.orphans.load(SeqCst)
+    }
+
+    /// The guest handed over garbage, and the disk stopped until it is started anew.
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Relaxed)
+    }
+
+    /// What the garbage was.
+    pub fn broken_why(&self) -> Option<String> {
+        self.story().broken.clone()
+    }
+
+    /// The present attachment, or the last one.
+    pub fn attachment(&self) -> Option<Arc<Attachment>> {
+        self.story().attachment.clone()
+    }
+
+    pub(super) fn set_attachment(&self, attachment: Arc<Attachment>) {
+        self.story().attachment = Some(attachment);
+    }
+
+    /// Stops the disk, and only the disk.
+    pub(super) fn broke(&self, queue: usize, garbage: &dyn fmt::Display) {
+        if self.broken.swap(true, SeqCst) {
+            return;
+        }
+        let why = format!("queue {queue}: {garbage}");
+        tracing::error!(
+            disk = %self.name,
+            queue,
+            error = %garbage,
+            "the guest broke the rules of its disk's ring: this disk stops until the guest \
+             restarts it; nothing else is affected"
+        );
+        self.story().broken = Some(why);
+    }
+
+    /// The volume cannot be opened on a sidecore: the configuration is wrong.
+    pub(super) fn cannot_open(&self, error: &dyn fmt::Display) {
+        tracing::error!(disk = %self.name, %error, "the disk's volume cannot be opened");
+        self.broken.store(true, SeqCst);
+        self.story().broken = Some(error.to_string());
+    }
+
+    /// A new start of the guest is a new chance.
+    pub(super) fn mend(&self) {
+        self.story().broken = None;
+        self.broken.store(false, SeqCst);
+    }
+
+    fn story(&self) -> MutexGuard<'_, Story> {
+        // Nothing that holds this lock can leave the story half-told.
+        self.story.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,338 @@
+//! A disk's share on a sidecore's thread: waits for the start to be complete, opens the channel,
+//! polls, tells the control side what has stopped, and goes when all is over.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, OnceLock};
+
+use sidecore::{Later, Local, Poll, PollerId, Progress, Services, Stage, Wake};
+use virtio::{Memory, Queue};
+
+use super::core::DiskCore;
+use super::queues::{DiskQueues, Stopped};
+use crate::attachment::Attachment;
+use crate::volume::{Open, Volume};
+
+/// How long a start waits for further queues while none of those that came shows that the guest
+/// goes on where it was. The attachment must know, and it is asked for once, for all queues; a
+/// front end starts them within a few milliseconds of each other.
+pub(super) const START_GRACE_NS: u64 = 50_000_000;
+
+/// How soon to look again while waiting for other queues or sidecores.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
+
+/// Makes the attachment of a start; `true` when the guest goes on where it was.
+pub(super) type Attach = Box<dyn Fn(bool) -> Arc<Attachment> + Send + Sync>;
+
+/// One start of the guest: from the first queue that starts to the last that stops.
+pub(super) struct Start {
+    pub(super) core: Arc<DiskCore>,
+    pub(super) volume: Arc<dyn Volume>,
+    pub(super) depth: u16,
+    /// The guest will not flush.
+    pub(super) durable: bool,
+    pub(super) attach: Attach,
+    pub(super) attachment: OnceLock<Arc<Attachment>>,
+    pub(super) resume: AtomicBool,
+    pub(super) queues: AtomicUsize,
+    pub(super) latest_ns: AtomicU64,
+}
+
+impl fmt::Debug for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Start")
+            .field("disk", &self.core.name)
+            .field("resume", &self.resume)
+            .field("queues", &self.queues)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Start {
+    fn note_queue(&self, queue: &Queue, now_ns: u64) {
+        self.latest_ns.fetch_max(now_ns, Relaxed);
+        if queue.base() != 0 {
+            self.resume.store(true, SeqCst);
+        }
+        self.queues.fetch_add(1, SeqCst);
+    }
+
+    /// The attachment, once it is known how to make it and the start before has let go.
+    fn attachment(&self, now_ns: u64) -> Option<&Arc<Attachment>> {
+        if let Some(attachment) = self.attachment.get() {
+            return Some(attachment);
+        }
+        if self.core.channels.load(SeqCst) > 0 {
+            // An earlier start: one of this start's would have needed the attachment.
+            return None;
+        }
+        let grace_over = now_ns >= self.latest_ns.load(Relaxed).saturating_add(START_GRACE_NS);
+        let all = self.queues.load(SeqCst) >= self.core.queues_max();
+        if !(self.resume.load(SeqCst) || all || grace_over) {
+            return None;
+        }
+        Some(self.attachment.get_or_init(|| {
+            let attachment = (self.attach)(self.resume.load(SeqCst));
+            self.core.set_attachment(Arc::clone(&attachment));
+            attachment
+        }))
+    }
+}
+
+enum State {
+    /// Queues that wait for the attachment.
+    Starting(Vec<Queue>),
+    Serving(Box<DiskQueues>),
+    /// The channel could not be opened; the disk is broken.
+    Failed(Vec<Queue>),
+}
+
+/// The share of one start on one sidecore.
+pub(super) struct Part {
+    start: Arc<Start>,
+    services: Services,
+    index: u16,
+    state: State,
+    replies: Vec<(usize, SyncSender<Stopped>)>,
+    letting_go: bool,
+    gone: bool,
+    now_ns: u64,
+    later: Later,
+    id: u64,
+}
+
+impl Part {
+    fn add(&mut self, queue: Queue, now_ns: u64) {
+        self.start.note_queue(&queue, now_ns);
+        match &mut self.state {
+            State::Starting(idle) | State::Failed(idle) => idle.push(queue),
+            State::Serving(queues) => queues.add_queue(queue),
+        }
+    }
+
+    /// Stops a queue; `reply` gets its base when it has drained.
+    pub(super) fn begin_stop(
+        &mut self,
+        index: usize,
+        deadline_ns: u64,
+        reply: SyncSender<Stopped>,
+    ) {
+        match &mut self.state {
+            State::Starting(idle) | State::Failed(idle) => {
+                let place = idle.iter().position(|queue| queue.index() == index);
+                let base = place.map_or(0, |place| idle.swap_remove(place).base());
+                // Whoever asked may have gone; then nobody needs to know.
+                let _ = reply.try_send(Stopped { index, base, left: 0 });
+            }
+            State::Serving(queues) => {
+                // If it is not served any more it was fenced, and has stopped already.
+                let _ = queues.begin_stop(index, deadline_ns);
+                self.replies.push((index, reply));
+                self.tell_stopped();
+            }
+        }
+    }
+
+    pub(super) fn set_memory(&mut self, memory: &Arc<Memory>) {
+        match &mut self.state {
+            State::Starting(idle) | State::Failed(idle) => {
+                for queue in idle {
+                    if let Err(error) = queue.set_memory(Arc::clone(memory)) {
+                        self.start.core.broke(queue.index(), &error);
+                    }
+                }
+            }
+            State::Serving(queues) => queues.set_memory(memory),
+        }
+    }
+
+    pub(super) fn queue(&mut self, index: usize) -> Option<&mut Queue> {
+        match &mut self.state {
+            State::Starting(idle) | State::Failed(idle) => {
+                idle.iter_mut().find(|queue| queue.index() == index)
+            }
+            State::Serving(queues) => queues.queue(index),
+        }
+    }
+
+    /// The attachment was closed, or will never be: ends this share.
+    pub(super) fn let_go(&mut self) {
+        self.letting_go = true;
+        if let State::Serving(queues) = &mut self.state {
+            queues.let_go();
+        }
+    }
+
+    fn poll(&mut self, now_ns: u64) -> Progress {
+        self.now_ns = now_ns;
+        if self.gone {
+            return Progress::Idle;
+        }
+        let progress = match &mut self.state {
+            State::Starting(_) if !self.letting_go => self.try_open(),
+            State::Serving(queues) => queues.poll(now_ns),
+            State::Starting(_) | State::Failed(_) => Progress::Idle,
+        };
+        self.tell_stopped();
+        if self.letting_go && self.is_over() {
+            self.gone = true;
+            self.leave();
+            let id = self.id;
+            self.later.run(move |local| remove(local, id));
+            return Progress::Busy;
+        }
+        progress
+    }
+
+    fn is_over(&self) -> bool {
+        match &self.state {
+            State::Serving(queues) => queues.is_gone(),
+            State::Starting(_) | State::Failed(_) => true,
+        }
+    }
+
+    fn try_open(&mut self) -> Progress {
+        let Some(attachment) = self.start.attachment(self.now_ns) else { return Progress::Idle };
+        let State::Starting(idle) = &mut self.state else { return Progress::Idle };
+        let open = Open {
+            services: &self.services,
+            attachment,
+            index: self.index,
+            depth: self.start.depth,
+        };
+        let core = Arc::clone(&self.start.core);
+        let opened = DiskQueues::new(core, &*self.start.volume, &open, self.start.durable);
+        match opened {
+            Ok(mut queues) => {
+                self.start.core.channels.fetch_add(1, SeqCst);
+                idle.drain(..).for_each(|queue| queues.add_queue(queue));
+                self.state = State::Serving(Box::new(queues));
+            }
+            Err(error) => {
+                self.start.core.cannot_open(&error);
+                self.state = State::Failed(std::mem::take(idle));
+            }
+        }
+        Progress::Busy
+    }
+
+    fn tell_stopped(&mut self) {
+        let State::Serving(queues) = &mut self.state else { return };
+        self.replies.retain(|(index, reply)| match queues.take_stopped(*index) {
+            Some(stopped) => {
+                let _ = reply.try_send(stopped);
+                false
+            }
+            None => true,
+        });
+    }
+
+    /// The channel, if there was one, is gone: a later start may open its own.
+    fn leave(&mut self) {
+        if matches!(self.state, State::Serving(_)) {
+            self.start.core.channels.fetch_sub(1, SeqCst);
+        }
+        self.state = State::Failed(Vec::new());
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        match &mut self.state {
+            State::Starting(_) if !self.letting_go => {
+                wake.at(self.now_ns + LOOK_AGAIN_NS);
+                Progress::Idle
+            }
+            State::Serving(queues) => queues.arm(wake),
+            State::Starting(_) | State::Failed(_) => Progress::Idle,
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let State::Serving(queues) = &mut self.state {
+            queues.disarm();
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // The sidecore ends first: the channel waits for the kernel, if it must.
+        self.leave();
+    }
+}
+
+struct PartPoller(Rc<RefCell<Part>>);
+
+impl Poll for PartPoller {
+    fn poll(&mut self, now_ns: u64) -> Progress {
+        self.0.borrow_mut().poll(now_ns)
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        self.0.borrow_mut().arm(wake)
+    }
+
+    fn disarm(&mut self) {
+        self.0.borrow_mut().disarm();
+    }
+}
+
+/// All shares on a sidecore, by number: how closures from control threads find theirs. The
+/// pollers own them: a share knows the services, so these must not own the share.
+#[derive(Default)]
+struct Parts(HashMap<u64, (PollerId, Weak<RefCell<Part>>)>);
+
+fn parts(local: &Local) -> Rc<RefCell<Parts>> {
+    local.services().get::<Parts>().unwrap_or_else(|| {
+        let parts = Rc::new(RefCell::new(Parts::default()));
+        local.services().insert(Rc::clone(&parts));
+        parts
+    })
+}
+
+fn find(local: &Local, id: u64) -> Option<Rc<RefCell<Part>>> {
+    parts(local).borrow().0.get(&id).and_then(|(_, part)| part.upgrade())
+}
+
+/// Gives a queue to the share `id` of a start on this sidecore, which is made if it is the first.
+pub(super) fn add_queue(local: &mut Local, id: u64, start: &Arc<Start>, queue: Queue) {
+    let now_ns = local.now_ns();
+    let part = find(local, id).unwrap_or_else(|| {
+        let part = Rc::new(RefCell::new(Part {
+            start: Arc::clone(start),
+            services: local.services().clone(),
+            index: local.index() as u16,
+            state: State::Starting(Vec::new()),
+            replies: Vec::new(),
+            letting_go: false,
+            gone: false,
+            now_ns,
+            later: local.later(),
+            id,
+        }));
+        let poller = local.add(Stage::Serve, Box::new(PartPoller(Rc::clone(&part))));
+        parts(local).borrow_mut().0.insert(id, (poller, Rc::downgrade(&part)));
+        part
+    });
+    part.borrow_mut().add(queue, now_ns);
+}
+
+/// Runs `f` on the share `id` of this sidecore, if it is there.
+pub(super) fn with<R>(local: &Local, id: u64, f: impl FnOnce(&mut Part) -> R) -> Option<R> {
+    let part = find(local, id)?;
+    let mut part = part.borrow_mut();
+    Some(f(&mut part))
+}
+
+fn remove(local: &mut Local, id: u64) {
+    let removed = parts(local).borrow_mut().0.remove(&id);
+    if let Some((poller, _)) = removed {
+        local.remove(poller);
+    }
+}

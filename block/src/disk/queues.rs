@@ -1,0 +1,657 @@
+//! A disk's share of one sidecore: the queues that it serves, one table of requests, one channel.
+//!
+//! ```text
+//!   take ─▶ parse ─▶ (cut into ios of at most 1 MiB) ─▶ channel ─▶ answer, put ─▶ publish
+//! ```
+//!
+//! All of it is driven by [`DiskQueues::poll`], without threads, sockets or clock, so it runs in
+//! a simulation as it runs on a sidecore.
+//!
+//! Two rules decide what may be written to the guest. When the attachment is fenced nothing is:
+//! not a status byte, not a ring. And a queue that was stopped is not touched again; what of it is
+//! still outstanding is an *orphan*: it ends without an answer, keeps its memory mapped until
+//! then, and holds back every queue that starts meanwhile, since the guest will have the same
+//! requests done again and must not see an old one land after the new one's answer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use sidecore::{Progress, SlotId, Slots, Wake};
+use virtio::{Chain, Head, Memory, Queue, Retained, Segment};
+
+use super::core::{DiskCore, QueueCounters};
+use crate::attachment::Attachment;
+use crate::request::{self, Answer, Asked};
+use crate::volume::{
+    Channel, IO_BYTES_MAX, IoId, IoTable, Op, Open, OpenError, SEGMENTS_MAX, Status, Volume,
+    VolumeInfo, io_table,
+};
+
+/// The most chains that are taken from one queue in a round: enough for a deep batch, few enough
+/// that a guest that always has more does not hold up the others.
+pub const TAKE_MAX: usize = 32;
+
+/// How soon to look again while something outside of this sidecore has to happen first.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
+
+/// A queue that has stopped, and the available index to go on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Which queue of the disk.
+    pub index: usize,
+    /// What GET_VRING_BASE answers.
+    pub base: u16,
+    /// Requests that were not done; they are in the inflight region.
+    pub left: u16,
+}
+
+/// A large request that does not fit one io: what is still to be submitted.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    request: SlotId,
+    op: Op,
+    done_bytes: u32,
+    len_bytes: u32,
+    offset_bytes: u64,
+}
+
+/// A queue that is served.
+#[derive(Debug)]
+struct Served {
+    queue: Queue,
+    counters: Arc<QueueCounters>,
+    /// Waits until no request of an earlier start is outstanding anywhere.
+    held: bool,
+    /// Takes nothing more, and is gone when it has drained, or at this time.
+    stop_at_ns: Option<u64>,
+    /// Something was put and not published.
+    unpublished: bool,
+    armed: bool,
+    /// Requests that wait for the volume.
+    waiting: u32,
+    rest: Option<Rest>,
+    /// All of the data that `rest` is about; kept for its room.
+    rest_segments: Vec<Segment>,
+}
+
+/// One of the guest's requests, made of one io or more.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    /// The place of its queue; `None` for an orphan.
+    place: Option<u16>,
+    head: Head,
+    answer: *mut u8,
+    /// What is written into the guest's memory if it goes well, without the status.
+    inward_bytes: u32,
+    len_bytes: u32,
+    op: Op,
+    /// Ios that have not ended; the rest of a cut request counts for one.
+    pending: u32,
+    failed: bool,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            place: None,
+            head: Head::from_index(0),
+            answer: std::ptr::null_mut(),
+            inward_bytes: 0,
+            len_bytes: 0,
+            op: Op::Read,
+            pending: 0,
+            failed: false,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    /// No queue is touched any more; the channel is about to let go.
+    LettingGo,
+    Gone,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct DiskQueues {
+    // The channel goes first: it may still have to wait for the kernel, which uses the memory
+    // that the queues and what was retained of them keep mapped.
+    channel: Box<dyn Channel>,
+    retained: Vec<Retained>,
+    queues: Vec<Option<Served>>,
+    core: Arc<DiskCore>,
+    info: VolumeInfo,
+    attachment: Arc<Attachment>,
+    ios: IoTable,
+    requests: Slots<Request>,
+    /// The guest did not accept the flush feature.
+    durable: bool,
+    phase: Phase,
+    /// Requests whose queue is gone.
+    orphans: usize,
+    stopped: Vec<Stopped>,
+    chain: Chain,
+    data: Vec<Segment>,
+    done: Vec<IoId>,
+    /// Whose turn it is to be served first.
+    turn: usize,
+    now_ns: u64,
+}
+
+impl DiskQueues {
+    /// A share without queues. Opens a channel of `volume` with a depth of `open.depth`; `durable`
+    /// says that every write must be durable, since the guest will not flush.
+    ///
+    /// # Errors
+    /// When the channel cannot be opened.
+    pub fn new(
+        core: Arc<DiskCore>,
+        volume: &dyn Volume,
+        open: &Open<'_>,
+        durable: bool,
+    ) -> Result<Self, OpenError> {
+        let depth = usize::from(open.depth);
+        Ok(Self {
+            channel: volume.open(open)?,
+            retained: Vec::new(),
+            queues: Vec::new(),
+            core,
+            info: volume.info(),
+            attachment: Arc::clone(open.attachment),
+            ios: io_table(open.depth),
+            requests: Slots::new(open.depth),
+            durable,
+            phase: Phase::Serving,
+            orphans: 0,
+            stopped: Vec::new(),
+            chain: Chain::new(),
+            data: Vec::with_capacity(SEGMENTS_MAX),
+            done: Vec::with_capacity(depth),
+            turn: 0,
+            now_ns: 0,
+        })
+    }
+
+    /// Serves a queue from the next round on.
+    ///
+    /// # Panics
+    /// When the disk has no queue of this index, or it is being served already.
+    pub fn add_queue(&mut self, mut queue: Queue) {
+        assert!(self.served(queue.index()).is_none(), "queue {} is served", queue.index());
+        assert!(self.phase == Phase::Serving || self.is_fenced(), "it was let go");
+        queue.disarm();
+        let served = Served {
+            counters: self.core.counters(queue.index()),
+            held: self.core.orphans.load(SeqCst) > 0,
+            queue,
+            stop_at_ns: None,
+            unpublished: false,
+            armed: false,
+            waiting: 0,
+            rest: None,
+            rest_segments: Vec::new(),
+        };
+        served.counters.starts.add(1);
+        if self.phase != Phase::Serving {
+            // Fenced: not to be touched at all.
+            self.stopped.push(Stopped {
+                index: served.queue.index(),
+                base: served.queue.base(),
+                left: 0,
+            });
+            return;
+        }
+        match self.queues.iter().position(Option::is_none) {
+            Some(place) => self.queues[place] = Some(served),
+            None => self.queues.push(Some(served)),
+        }
+    }
+
+    /// Takes nothing more from a queue; it is gone when its requests have ended, or at
+    /// `deadline_ns`. Then [`DiskQueues::take_stopped`] gives it. `false` when it is not served
+    /// here (any more).
+    pub fn begin_stop(&mut self, index: usize, deadline_ns: u64) -> bool {
+        match self.served(index) {
+            Some(served) => {
+                served.stop_at_ns = Some(deadline_ns);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// How a queue has stopped; each stop is told once.
+    pub fn take_stopped(&mut self, index: usize) -> Option<Stopped> {
+        let at = self.stopped.iter().position(|stopped| stopped.index == index)?;
+        Some(self.stopped.swap_remove(at))
+    }
+
+    /// Looks chains up in this memory from now on.
+    pub fn set_memory(&mut self, memory: &Arc<Memory>) {
+        for served in self.queues.iter_mut().flatten() {
+            let index = served.queue.index();
+            if let Err(error) = served.queue.set_memory(Arc::clone(memory)) {
+                self.core.broke(index, &error);
+            }
+        }
+    }
+
+    /// The queue of this index, to change where it signals.
+    pub fn queue(&mut self, index: usize) -> Option<&mut Queue> {
+        self.served(index).map(|served| &mut served.queue)
+    }
+
+    /// How many queues are served.
+    pub fn queue_count(&self) -> usize {
+        self.queues.iter().flatten().count()
+    }
+
+    /// Requests that were taken and have not ended, orphans among them.
+    pub fn outstanding(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Lets go of the channel: queues that are left are not touched again. Done when
+    /// [`DiskQueues::is_gone`]; go on polling.
+    pub fn let_go(&mut self) {
+        if self.phase != Phase::Serving {
+            return;
+        }
+        self.phase = Phase::LettingGo;
+        for place in 0..self.queues.len() {
+            if let Some(served) = self.queues[place].take() {
+                self.orphan(place, served);
+            }
+        }
+    }
+
+    /// Whether the channel has let go of everything.
+    pub fn is_gone(&self) -> bool {
+        self.phase == Phase::Gone
+    }
+
+    /// Whether the attachment was lost to a successor.
+    pub fn is_fenced(&self) -> bool {
+        self.attachment.is_fenced()
+    }
+
+    /// One bounded batch of work.
+    pub fn poll(&mut self, now_ns: u64) -> Progress {
+        self.now_ns = now_ns;
+        if self.phase == Phase::Serving && self.attachment.is_fenced() {
+            self.fence();
+        }
+        match self.phase {
+            Phase::Serving => {}
+            Phase::LettingGo => return self.abandon(),
+            Phase::Gone => return Progress::Idle,
+        }
+        let mut progress = self.take_all();
+        progress |= self.channel.poll(&mut self.ios, now_ns, &mut self.done);
+        progress |= self.finish_all();
+        if self.phase == Phase::Serving {
+            self.publish_all();
+            progress |= self.stop_drained();
+        }
+        progress
+    }
+
+    /// Before the sidecore sleeps.
+    pub fn arm(&mut self, wake: &mut Wake) -> Progress {
+        match self.phase {
+            Phase::Gone => return Progress::Idle,
+            Phase::LettingGo => {
+                wake.at(self.now_ns + LOOK_AGAIN_NS);
+                return self.channel.arm(wake);
+            }
+            Phase::Serving => {}
+        }
+        let room = self.has_room() && !self.core.is_broken();
+        let mut progress = self.channel.arm(wake);
+        for served in self.queues.iter_mut().flatten() {
+            if let Some(stop_at_ns) = served.stop_at_ns {
+                wake.at(stop_at_ns);
+            } else if served.held {
+                wake.at(self.now_ns + LOOK_AGAIN_NS);
+            } else if room {
+                // Without room a kick would be of no use: a completion is what to wait for.
+                served.armed = true;
+                progress |= Progress::busy_if(served.queue.arm());
+                match served.queue.kick_fd() {
+                    Some(kick) => wake.on_readable(kick),
+                    // A driver that does not kick is polled.
+                    None => progress = Progress::Busy,
+                }
+            }
+        }
+        progress
+    }
+
+    /// After the sidecore slept.
+    pub fn disarm(&mut self) {
+        self.channel.disarm();
+        for served in self.queues.iter_mut().flatten() {
+            if std::mem::take(&mut served.armed) {
+                served.queue.disarm();
+            }
+        }
+    }
+
+    fn served(&mut self, index: usize) -> Option<&mut Served> {
+        self.queues.iter_mut().flatten().find(|served| served.queue.index() == index)
+    }
+
+    fn has_room(&self) -> bool {
+        !self.ios.is_full() && !self.requests.is_full()
+    }
+
+    /// Takes from every queue in turn.
+    fn take_all(&mut self) -> Progress {
+        let count = self.queues.len();
+        let mut progress = Progress::Idle;
+        if count == 0 || self.core.is_broken() {
+            return progress;
+        }
+        self.turn = (self.turn + 1) % count;
+        for step in 0..count {
+            let place = (self.turn + step) % count;
+            if let Some(served) = &mut self.queues[place] {
+                if served.held && self.core.orphans.load(SeqCst) == 0 {
+                    served.held = false;
+                }
+                if !served.held {
+                    progress |= self.take(place);
+                }
+            }
+        }
+        progress
+    }
+
+    fn take(&mut self, place: usize) -> Progress {
+        let mut taken = 0;
+        while taken < TAKE_MAX {
+            let room = self.has_room();
+            let served = self.queues[place].as_mut().expect("the caller looked");
+            if !room {
+                served.counters.full.add(1);
+                break;
+            }
+            if served.rest.is_some() {
+                self.submit_rest(place);
+                taken += 1;
+                continue;
+            }
+            if served.stop_at_ns.is_some() {
+                break;
+            }
+            match served.queue.take(&mut self.chain) {
+                Ok(Some(head)) => {
+                    taken += 1;
+                    self.begin(place, head);
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    self.core.broke(served.queue.index(), &error);
+                    break;
+                }
+            }
+            if self.core.is_broken() {
+                break;
+            }
+        }
+        Progress::busy_if(taken > 0)
+    }
+
+    /// Begins the request that is in `self.chain`.
+    fn begin(&mut self, place: usize, head: Head) {
+        let served = self.queues[place].as_mut().expect("it was just taken from");
+        // SAFETY: the chain was just taken, and nothing of it was put.
+        let parsed = match unsafe { request::parse(&self.chain, &mut self.data) } {
+            Ok(parsed) => parsed,
+            Err(error) => return self.core.broke(served.queue.index(), &error),
+        };
+        served.counters.requests.add(1);
+        match parsed.asked {
+            Asked::Nonsense(answer) => self.answer(place, head, parsed.answer, answer, 0),
+            Asked::GetId => {
+                // SAFETY: as above.
+                let written = unsafe { virtio::scatter(&self.data, 0, &self.core.serial) };
+                self.answer(place, head, parsed.answer, Answer::Ok, written as u32);
+            }
+            Asked::Flush => self.submit(place, head, parsed.answer, Op::Flush, 0, 0),
+            Asked::Transfer { op, offset_bytes, len_bytes } => {
+                let end = offset_bytes.checked_add(u64::from(len_bytes));
+                let fits = end.is_some_and(|end| end <= self.info.size_bytes);
+                if !fits || (op == Op::Write && self.info.read_only) {
+                    self.answer(place, head, parsed.answer, Answer::IoError, 0);
+                } else if len_bytes == 0 {
+                    self.answer(place, head, parsed.answer, Answer::Ok, 0);
+                } else {
+                    self.submit(place, head, parsed.answer, op, offset_bytes, len_bytes);
+                }
+            }
+        }
+    }
+
+    /// Answers a request that needs no volume.
+    fn answer(&mut self, place: usize, head: Head, at: *mut u8, answer: Answer, inward: u32) {
+        let served = self.queues[place].as_mut().expect("its request is being answered");
+        served.counters.errors.add(u64::from(answer != Answer::Ok));
+        // SAFETY: `at` is in a segment of a chain that was taken from this queue and is put only
+        // now.
+        unsafe { at.write_volatile(answer as u8) };
+        served.queue.put(head, inward + 1);
+        served.unpublished = true;
+    }
+
+    /// Hands a request to the channel; its data is in `self.data`.
+    fn submit(
+        &mut self,
+        place: usize,
+        head: Head,
+        answer: *mut u8,
+        op: Op,
+        offset_bytes: u64,
+        len_bytes: u32,
+    ) {
+        let id = self.requests.take().expect("there was room");
+        let inward_bytes = if op == Op::Read { len_bytes } else { 0 };
+        self.requests[id] = Request {
+            place: Some(place as u16),
+            head,
+            answer,
+            inward_bytes,
+            len_bytes,
+            op,
+            pending: 1,
+            failed: false,
+        };
+        let served = self.queues[place].as_mut().expect("its request is begun");
+        served.waiting += 1;
+        if len_bytes <= IO_BYTES_MAX {
+            let io = self.new_io(id, op, offset_bytes, len_bytes);
+            std::mem::swap(&mut self.ios[io].segments, &mut self.data);
+            return self.channel.submit(&mut self.ios, io);
+        }
+        served.rest = Some(Rest { request: id, op, done_bytes: 0, len_bytes, offset_bytes });
+        std::mem::swap(&mut served.rest_segments, &mut self.data);
+        self.submit_rest(place);
+    }
+
+    /// Hands the next megabyte of a large request to the channel; there is room for one.
+    fn submit_rest(&mut self, place: usize) {
+        let rest = self.queues[place].as_ref().and_then(|served| served.rest);
+        let mut rest = rest.expect("the caller looked");
+        let len_bytes = (rest.len_bytes - rest.done_bytes).min(IO_BYTES_MAX);
+        let offset_bytes = rest.offset_bytes + u64::from(rest.done_bytes);
+        let io = self.new_io(rest.request, rest.op, offset_bytes, len_bytes);
+        let served = self.queues[place].as_mut().expect("as above");
+        let segments = &mut self.ios[io].segments;
+        request::cut(&served.rest_segments, rest.done_bytes, len_bytes, segments);
+        rest.done_bytes += len_bytes;
+        served.rest = (rest.done_bytes < rest.len_bytes).then_some(rest);
+        if served.rest.is_some() {
+            self.requests[rest.request].pending += 1;
+        }
+        self.channel.submit(&mut self.ios, io);
+    }
+
+    fn new_io(&mut self, request: SlotId, op: Op, offset_bytes: u64, len_bytes: u32) -> IoId {
+        let id = self.ios.take().expect("there was room");
+        let io = &mut self.ios[id];
+        io.reset();
+        io.op = op;
+        io.offset_bytes = offset_bytes;
+        io.len_bytes = len_bytes;
+        io.durable = op == Op::Write && self.durable;
+        io.owner = u64::from(request.to_u32());
+        io.submitted_ns = self.now_ns;
+        id
+    }
+
+    /// Ends what the channel has completed.
+    fn finish_all(&mut self) -> Progress {
+        if self.done.is_empty() {
+            return Progress::Idle;
+        }
+        // Before anything is written: one that was fenced speaks for all of them.
+        let fenced = self.done.iter().any(|id| self.ios[*id].status == Status::Fenced);
+        if fenced || self.attachment.is_fenced() {
+            self.fence();
+            return Progress::Busy;
+        }
+        let mut done = std::mem::take(&mut self.done);
+        for id in done.drain(..) {
+            let io = &self.ios[id];
+            let request_id = SlotId::from_u32(io.owner as u32);
+            let failed = io.status != Status::Done;
+            self.ios.free(id);
+            let request = &mut self.requests[request_id];
+            request.failed |= failed;
+            request.pending -= 1;
+            if request.pending == 0 {
+                let request = *request;
+                self.requests.free(request_id);
+                self.finish(&request);
+            }
+        }
+        self.done = done;
+        Progress::Busy
+    }
+
+    fn finish(&mut self, request: &Request) {
+        let Some(place) = request.place else {
+            self.orphans -= 1;
+            self.core.orphans.fetch_sub(1, SeqCst);
+            if self.orphans == 0 {
+                self.retained.clear();
+            }
+            return;
+        };
+        let place = usize::from(place);
+        let served = self.queues[place].as_mut().expect("it has a request");
+        served.waiting -= 1;
+        if request.failed {
+            return self.answer(place, request.head, request.answer, Answer::IoError, 0);
+        }
+        let counters = &served.counters;
+        match request.op {
+            Op::Read => counters.read_bytes.add(u64::from(request.len_bytes)),
+            Op::Write => counters.written_bytes.add(u64::from(request.len_bytes)),
+            Op::Flush => counters.flushes.add(1),
+        }
+        self.answer(place, request.head, request.answer, Answer::Ok, request.inward_bytes);
+    }
+
+    fn publish_all(&mut self) {
+        for served in self.queues.iter_mut().flatten() {
+            if std::mem::take(&mut served.unpublished) {
+                let called = served.queue.publish();
+                served.counters.batches.add(1);
+                served.counters.calls.add(u64::from(called));
+            }
+        }
+    }
+
+    /// Lets those queues go that were to stop and have drained, or whose time is over.
+    fn stop_drained(&mut self) -> Progress {
+        let mut progress = Progress::Idle;
+        for place in 0..self.queues.len() {
+            let Some(served) = &self.queues[place] else { continue };
+            let Some(stop_at_ns) = served.stop_at_ns else { continue };
+            if served.waiting > 0 && self.now_ns < stop_at_ns {
+                continue;
+            }
+            let served = self.queues[place].take().expect("it was there");
+            self.orphan(place, served);
+            progress = Progress::Busy;
+        }
+        progress
+    }
+
+    /// Gives a queue up without touching it again; its requests have no queue from now on.
+    fn orphan(&mut self, place: usize, served: Served) {
+        let (index, base) = (served.queue.index(), served.queue.base());
+        let left = served.queue.outstanding();
+        if let Some(rest) = served.rest {
+            // What was not submitted yet will not be.
+            self.requests[rest.request].pending -= 1;
+            if self.requests[rest.request].pending == 0 {
+                self.requests.free(rest.request);
+            }
+        }
+        let retained = served.queue.fence();
+        for slot in 0..self.requests.capacity() {
+            let Some(id) = self.requests.id_at(slot) else { continue };
+            let request = &mut self.requests[id];
+            if request.place == Some(place as u16) {
+                request.place = None;
+                self.orphans += 1;
+                self.core.orphans.fetch_add(1, SeqCst);
+            }
+        }
+        if self.orphans > 0 {
+            self.retained.push(retained);
+        }
+        self.stopped.push(Stopped { index, base, left });
+    }
+
+    /// The attachment is lost: nothing of the guest is touched from here on.
+    fn fence(&mut self) {
+        if self.queue_count() > 0 {
+            let why = self.attachment.why().unwrap_or_default();
+            tracing::warn!(disk = %self.core.name, why, "the disk was fenced: its rings are left");
+        }
+        self.let_go();
+    }
+
+    fn abandon(&mut self) -> Progress {
+        if !self.channel.abandon(&mut self.ios, self.now_ns) {
+            return Progress::Idle;
+        }
+        self.done.clear();
+        for slot in 0..self.ios.capacity() {
+            if let Some(id) = self.ios.id_at(slot) {
+                self.ios.free(id);
+            }
+        }
+        for slot in 0..self.requests.capacity() {
+            if let Some(id) = self.requests.id_at(slot) {
+                self.requests.free(id);
+            }
+        }
+        self.core.orphans.fetch_sub(self.orphans, SeqCst);
+        self.orphans = 0;
+        self.retained.clear();
+        self.phase = Phase::Gone;
+        Progress::Busy
+    }
+}
+
+impl Drop for DiskQueues {
+    fn drop(&mut self) {
+        self.core.orphans.fetch_sub(self.orphans, SeqCst);
+    }
+}
