@@ -38,7 +38,7 @@ pub struct Order {
 const ORDER_BYTES: usize = 32;
 
 impl Order {
-    fn write(&self) -> Vec<u8> {
+    pub fn write(&self) -> Vec<u8> {
         let mut head = Vec::with_capacity(self.head_bytes);
         head.extend_from_slice(&self.token.to_le_bytes());
         head.extend_from_slice(&(self.call_bytes as u32).to_le_bytes());

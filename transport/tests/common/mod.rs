@@ -266,7 +266,7 @@ impl World {
             self.struck.truncated += 1;
             bytes.truncate(self.random.below(bytes.len() as u64) as usize);
         }
-        let mut delay_ns = self.delay_ns + self.random.below(self.delay_ns / 10);
+        let mut delay_ns = self.delay_ns;
         if self.random.chance(self.faults.reorder) {
             self.struck.reordered += 1;
             delay_ns += self.random.below(3 * MS);
