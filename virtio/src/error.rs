@@ -100,6 +100,9 @@ pub enum RingError {
     /// A buffer outside the guest's memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// A file of the guest's memory was truncated while it was in use.
+    #[error("a file of the guest's memory was truncated")]
+    MemoryLost,
     /// The inflight region contradicts the ring.
     #[error(transparent)]
     Inflight(#[from] InflightError),

@@ -22,6 +22,7 @@ pub mod memory;
 mod notify;
 mod session;
 mod shared;
+mod sigbus;
 pub mod socket;
 pub mod split;
 #[cfg(test)]

@@ -9,6 +9,8 @@ use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use crate::sigbus::Watch;
+
 /// How many mappings of this process are alive; for tests that nothing leaks.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
@@ -45,6 +47,9 @@ pub enum MapError {
         /// Where the range ends.
         need: u64,
     },
+    /// The process has more mappings than can be watched.
+    #[error("too many mappings in this process")]
+    TooMany,
     /// The system refused.
     #[error("{what} failed: {errno}")]
     System {
@@ -58,8 +63,9 @@ pub enum MapError {
 /// A range of a file, mapped shared and writable, unmapped when the last owner lets go. It is
 /// never locked or pinned: the guest's memory stays swappable.
 ///
-/// A file that is not sealed against shrinking can be truncated later by whoever else has it; an
-/// access beyond its new end raises SIGBUS. [`Mapping::can_shrink`] tells.
+/// A file that is not sealed against shrinking can be truncated later by whoever else has it. An
+/// access beyond its new end would end the process; it is caught, finds zeroes, and the mapping is
+/// marked as lost.
 #[derive(Debug)]
 pub struct Mapping {
     map: NonNull<u8>,
@@ -67,7 +73,8 @@ pub struct Mapping {
     /// Where the asked range begins in the mapping, which starts at a page.
     skip: usize,
     len: usize,
-    can_shrink: bool,
+    /// Some where the file can still shrink.
+    watch: Option<Watch>,
 }
 
 // SAFETY: a mapping is an address range that is valid from any thread until it is dropped; what is
@@ -110,7 +117,13 @@ impl Mapping {
         let skip = usize::try_from(offset - start).map_err(|_| overflow)?;
         let len = usize::try_from(len).map_err(|_| overflow)?;
         let mut mapping = Self::adopt(map.cast(), map_len, skip, len)?;
-        mapping.can_shrink = !seals.contains(SealFlags::SHRINK);
+        if !seals.contains(SealFlags::SHRINK) {
+            // Exposed, since the handler makes its pointers from the addresses of faults.
+            let start = map.expose_provenance();
+            let page = usize::try_from(page).map_err(|_| overflow)?;
+            let watch = Watch::new(start, map_len, page).ok_or(MapError::TooMany)?;
+            mapping.watch = Some(watch);
+        }
         Ok(mapping)
     }
 
@@ -139,7 +152,7 @@ impl Mapping {
         // SAFETY: the range is the mapping that was just made.
         let _ = unsafe { madvise(map.as_ptr().cast(), map_len.get(), Advice::LinuxDontDump) };
         LIVE.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { map, map_len, skip, len, can_shrink: false })
+        Ok(Self { map, map_len, skip, len, watch: None })
     }
 
     /// The first byte of the range.
@@ -160,7 +173,12 @@ impl Mapping {
 
     /// Whether the file can still be made smaller than this range.
     pub fn can_shrink(&self) -> bool {
-        self.can_shrink
+        self.watch.is_some()
+    }
+
+    /// Whether the file was made smaller, and an access found out.
+    pub fn is_lost(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_lost)
     }
 
     /// How many mappings of this process are alive; for tests.
@@ -171,6 +189,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // First, for the addresses may be somebody else's as soon as they are free.
+        self.watch = None;
         // SAFETY: the range was mapped by this value, and all that points into it holds an `Arc`
         // of it (areas, regions) or is bound by contract to (segments).
         let result = unsafe { munmap(self.map.as_ptr().cast(), self.map_len.get()) };

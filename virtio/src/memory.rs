@@ -203,6 +203,11 @@ impl Memory {
         &self.regions
     }
 
+    /// Whether a part of it was lost: a file was truncated by whoever shares it.
+    pub fn is_lost(&self) -> bool {
+        self.regions.iter().any(|region| region.mapping.is_lost())
+    }
+
     /// Appends the pieces of this process's memory that are the guest's `len` bytes at `addr`. A
     /// range may span regions that adjoin.
     ///

@@ -15,6 +15,7 @@ use crate::inflight::InflightQueue;
 use crate::memory::Memory;
 use crate::notify::{self, Signal};
 use crate::shared::{Area, Stores};
+use crate::sigbus;
 
 /// Both rings begin with flags and an index; then come the elements, then an event index.
 const AT_FLAGS: usize = 0;
@@ -173,6 +174,9 @@ pub struct Queue {
     call: Option<Signal>,
     err: Option<Signal>,
     failed: Option<RingError>,
+    /// How often anybody's memory was lost when this queue last looked at its own; zero for a
+    /// queue that has not looked yet.
+    losses: u64,
     counters: QueueCounters,
 }
 
@@ -240,6 +244,7 @@ impl Queue {
             call: config.call.map(Signal::new),
             err: config.err.map(Signal::new),
             failed: None,
+            losses: 0,
             counters: QueueCounters::default(),
         };
         queue.signal();
@@ -280,6 +285,9 @@ impl Queue {
     }
 
     fn take_next(&mut self, chain: &mut Chain) -> Result<Option<Head>, RingError> {
+        if sigbus::losses() != self.losses {
+            self.look_for_losses()?;
+        }
         if let Some(&head) = self.redo.last() {
             self.read(head, chain)?;
             self.redo.pop();
@@ -298,6 +306,16 @@ impl Queue {
             self.counter = self.counter.wrapping_add(1);
         }
         Ok(Some(self.hand_out(head)))
+    }
+
+    /// Memory was lost somewhere: ours?
+    fn look_for_losses(&mut self) -> Result<(), RingError> {
+        self.losses = sigbus::losses();
+        let mut memories = self.tables.iter().filter_map(|table| table.memory.as_ref());
+        if memories.any(|memory| memory.is_lost()) {
+            return Err(RingError::MemoryLost);
+        }
+        Ok(())
     }
 
     /// Reads the driver's index; true when there is something to take.
@@ -499,7 +517,7 @@ impl Queue {
                 return Err(error);
             }
         }
-        self.hint = 0;
+        (self.hint, self.losses) = (0, 0);
         let present = &mut self.tables[usize::from(self.table)];
         if present.out == 0 {
             present.memory = Some(memory);

@@ -7,6 +7,7 @@ mod recovery;
 mod ring;
 mod server;
 mod session;
+mod shrink;
 mod socket;
 mod split;
 mod threads;
