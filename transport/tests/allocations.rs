@@ -1,0 +1,168 @@
+//! Once warm, nothing on a call's way allocates: not sending, not receiving, not losing packets.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use transport::{
+    BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink, TransmitBatch,
+};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: everything is left to the system's allocator; the count touches no memory of it, and a
+// constant-initialised thread-local without a destructor does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Calls and serves out of tables that were made before.
+struct Node {
+    endpoint: Endpoint,
+    batch: TransmitBatch,
+    notes: Notes,
+    addr: SocketAddr,
+}
+
+struct Notes {
+    session: Option<SessionId>,
+    calls: Vec<(CallId, Option<BufId>)>,
+    replies: u64,
+    body_bytes: u64,
+}
+
+impl Sink for Notes {
+    fn connected(&mut self, session: SessionId, _: &PeerInfo) {
+        self.session = Some(session);
+    }
+    fn lost(&mut self, _: SessionId, why: &LostReason) {
+        panic!("lost: {why}");
+    }
+    fn reply_body(&mut self, _: SessionId, _: u64, _: usize, bytes: &[u8]) {
+        self.body_bytes += bytes.len() as u64;
+    }
+    fn reply(&mut self, _: SessionId, _: u64, _: &[u8], _: usize) {
+        self.replies += 1;
+    }
+    fn call(&mut self, _: SessionId, _: u16, id: CallId, _: &[u8], body: Option<(BufId, usize)>) {
+        self.calls.push((id, body.map(|(buffer, _)| buffer)));
+    }
+}
+
+fn node(index: u16) -> Node {
+    let mut config = EndpointConfig::new("node", index.into(), index.into());
+    config.datagram_bytes_max = 8972;
+    Node {
+        endpoint: Endpoint::new(config),
+        batch: TransmitBatch::new(64),
+        notes: Notes { session: None, calls: Vec::with_capacity(4096), replies: 0, body_bytes: 0 },
+        addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 4870 + index)),
+    }
+}
+
+/// Moves datagrams from one node to the other, but for every `lose_every`-th.
+fn carry(from: &mut Node, to: &mut Node, now_ns: u64, datagram: &mut Vec<u8>, sent: &mut u64) {
+    loop {
+        from.endpoint.transmit(now_ns, &mut from.batch);
+        if from.batch.is_empty() {
+            return;
+        }
+        for outgoing in from.batch.datagrams() {
+            *sent += 1;
+            if sent.is_multiple_of(97) {
+                continue;
+            }
+            datagram.clear();
+            datagram.extend_from_slice(outgoing.head());
+            datagram.extend_from_slice(outgoing.body(from.endpoint.pool()));
+            to.endpoint.receive(now_ns, from.addr, datagram, &mut to.notes);
+        }
+        let count = from.batch.len();
+        from.batch.consume(count);
+    }
+}
+
+struct Pair {
+    caller: Node,
+    server: Node,
+    now_ns: u64,
+    sent: u64,
+    datagram: Vec<u8>,
+}
+
+impl Pair {
+    fn round(&mut self) {
+        self.now_ns += 50_000;
+        let now_ns = self.now_ns;
+        carry(&mut self.caller, &mut self.server, now_ns, &mut self.datagram, &mut self.sent);
+        self.server.endpoint.advance(now_ns, &mut self.server.notes);
+        while let Some((call, body)) = self.server.notes.calls.pop() {
+            let endpoint = &mut self.server.endpoint;
+            let buffer = endpoint.pool_mut().alloc(60_000).expect("room");
+            endpoint.reply(now_ns, call, b"reply", Some((buffer, 60_000))).expect("connected");
+            endpoint.pool_mut().release(buffer);
+            if let Some(body) = body {
+                endpoint.pool_mut().release(body);
+            }
+        }
+        carry(&mut self.server, &mut self.caller, now_ns, &mut self.datagram, &mut self.sent);
+        self.caller.endpoint.advance(now_ns, &mut self.caller.notes);
+    }
+
+    /// Makes calls of all sizes, so many at a time, and waits for all replies.
+    fn exchange(&mut self, calls: u64, at_a_time: u64) {
+        let session = self.caller.notes.session.expect("connected");
+        let first = self.caller.notes.replies;
+        let mut made = 0;
+        while self.caller.notes.replies < first + calls {
+            while made < calls && made - (self.caller.notes.replies - first) < at_a_time {
+                let endpoint = &mut self.caller.endpoint;
+                let bytes = [0, 100, 4096, 65_536, 300_000, 1 << 20][made as usize % 6];
+                let body = (bytes > 0).then(|| endpoint.pool_mut().alloc(bytes).expect("room"));
+                let pair = body.map(|buffer| (buffer, bytes));
+                let flow = (made % 5) as u16;
+                endpoint.call(self.now_ns, session, flow, made, b"call", pair).expect("room");
+                if let Some(buffer) = body {
+                    endpoint.pool_mut().release(buffer);
+                }
+                made += 1;
+            }
+            self.round();
+        }
+    }
+}
+
+#[test]
+fn a_warm_session_does_not_allocate() {
+    let (caller, server) = (node(0), node(1));
+    let mut pair =
+        Pair { caller, server, now_ns: 1, sent: 0, datagram: Vec::with_capacity(1 << 16) };
+    pair.caller.endpoint.connect(1, pair.server.addr, "node", 0);
+    while pair.caller.notes.session.is_none() {
+        pair.round();
+    }
+    // More at a time than later: the pool and the tables grow to the most that was ever needed.
+    pair.exchange(3000, 24);
+    let before = ALLOCATIONS.with(Cell::get);
+    assert!(before > 0, "the count works");
+    let lost = pair.caller.endpoint.counters().packets_lost;
+    pair.exchange(3000, 8);
+    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "allocations in 3000 calls");
+    assert!(pair.caller.endpoint.counters().packets_lost > lost, "some packets were lost");
+}
