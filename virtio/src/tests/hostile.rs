@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use super::ring::*;
+use crate::SEGMENTS_MAX;
 use crate::chain::Chain;
 use crate::error::RingError;
 use crate::inflight::{InflightQueue, InflightRegion};
 use crate::shared::{Area, Stores};
 use crate::split::Queue;
-use crate::SEGMENTS_MAX;
 
 const SEEDS: u64 = if cfg!(miri) { 20 } else { 20_000 };
 
