@@ -27,7 +27,7 @@ long: ## For hours
 
 SEED ?=
 sim: ## Run the simulation; SEED=n replays one run and prints it
-	@VRIO_SEED=$(SEED) cargo test --package bench --test sim -- --nocapture
+	@SIM_SEED=$(SEED) cargo test --package bench --test simulation -- --nocapture
 
 guest: ## Build the test guest's image
 	@scripts/install demo && guest/build

@@ -19,6 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use accelerator::Accelerator;
+pub use agent::pattern::image_digest;
 pub use builder::{Builder, VhostDisk};
 pub use image::Image;
 

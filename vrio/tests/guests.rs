@@ -1,0 +1,128 @@
+//! Real guests on real nodes: a Linux kernel's own driver, file system and habits.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, VhostDisk, scripts};
+use bench::nodes::{Node, NodePlan};
+
+/// For what a script does: an emulated guest on a busy machine is slow.
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Times that each of the three kinds of kill strikes the guest with four queues.
+const KILL_ROUNDS: usize = 3;
+
+/// An IOhost with a volume for each guest, one of them shown by itself, and a VMhost.
+struct Pair {
+    home: tempfile::TempDir,
+    io_port: u16,
+}
+
+impl Pair {
+    /// `number` keeps the tests' ports apart: every node has one for each of two sidecores.
+    fn new(number: u16) -> Self {
+        let io_port = 50_000 + (std::process::id() % 1_000) as u16 * 12 + number * 4;
+        Self { home: tempfile::tempdir().unwrap(), io_port }
+    }
+
+    fn plan(&self, name: &str, port: u16, config: &str) -> NodePlan {
+        NodePlan {
+            program: PathBuf::from(env!("CARGO_BIN_EXE_vrio")),
+            name: name.to_owned(),
+            home: self.home.path().join(name),
+            config: format!(
+                "listen = \"127.0.0.1:{port}\"\n[sidecores]\ncount = 2\nidle = \"adaptive\"\n\
+                 {config}"
+            ),
+            namespace: None,
+        }
+    }
+
+    fn io_plan(&self) -> NodePlan {
+        let config = "\
+            [[volume]]\nname = \"far\"\nbackend = { file = \"far.img\", size = \"64MiB\" }\n\
+            chain = [\"meter\"]\nallow = [\"vm1\"]\n\
+            [[volume]]\nname = \"near\"\nbackend = { file = \"near.img\", size = \"64MiB\" }\n\
+            [[disk]]\nsocket = \"near.sock\"\nvolume = \"near\"\n";
+        self.plan("io1", self.io_port, config)
+    }
+
+    fn vm_plan(&self) -> NodePlan {
+        let config = format!(
+            "[[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:{}\"\n\
+             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\nqueues = 4\n",
+            self.io_port
+        );
+        self.plan("vm1", self.io_port + 2, &config)
+    }
+
+    fn start(&self) -> (Node, Node) {
+        (self.io_plan().start().unwrap(), self.vm_plan().start().unwrap())
+    }
+}
+
+fn on_disk(image: &guest::Image, name: &str, socket: &Path, queues: u16) -> Builder {
+    let disk = VhostDisk { socket: socket.to_owned(), queues };
+    Guest::builder(image).name(name).disk(disk).processors(queues)
+}
+
+#[test]
+fn file_systems_of_two_guests_read_back_over_a_local_and_a_remote_disk() {
+    const TEST: &str = "file_systems_of_two_guests_read_back_over_a_local_and_a_remote_disk";
+    let Some(image) = guest::available(TEST) else { return };
+    let pair = Pair::new(0);
+    let (mut io, mut vm) = pair.start();
+    let near = io.wait_for_disk("near").unwrap();
+    let far = vm.wait_for_disk("far").unwrap();
+    let start = |name: &str, socket: &Path| {
+        on_disk(&image, name, socket, 1).script(scripts::FILESYSTEM).start().unwrap()
+    };
+    let (mut near_guest, mut far_guest) = (start("near", &near), start("far", &far));
+    for guest in [&mut near_guest, &mut far_guest] {
+        guest.wait_for("booted", BOOT_TIMEOUT).unwrap();
+        guest.wait_for("filesystem done", SCRIPT_TIMEOUT).unwrap();
+    }
+    near_guest.wait_success(SCRIPT_TIMEOUT).unwrap();
+    far_guest.wait_success(SCRIPT_TIMEOUT).unwrap();
+    // What was synced is there for nodes that know nothing any more, and for another boot.
+    vm.stop().unwrap();
+    io.stop().unwrap();
+    let (_io, _vm) = pair.start();
+    for (name, socket) in [("near again", &near), ("far again", &far)] {
+        let guest = on_disk(&image, name, socket, 1).script(scripts::VERIFY).start().unwrap();
+        guest.wait_success(BOOT_TIMEOUT).unwrap();
+    }
+}
+
+#[test]
+fn four_queues_of_a_guest_survive_kills_of_either_node() {
+    const TEST: &str = "four_queues_of_a_guest_survive_kills_of_either_node";
+    let Some(image) = guest::available(TEST) else { return };
+    let pair = Pair::new(1);
+    let (mut io, mut vm) = pair.start();
+    let socket = vm.wait_for_disk("far").unwrap();
+    let mut guest = on_disk(&image, "churn", &socket, 4).script(scripts::CHURN).start().unwrap();
+    let shape = guest.wait_for("churn", BOOT_TIMEOUT).unwrap();
+    assert_eq!(shape, "queues=4 processors=4");
+    for round in 0..KILL_ROUNDS * 3 {
+        // Two lines of progress after each kill: requests go through again.
+        for _ in 0..2 {
+            guest.wait_for("progress churn", SCRIPT_TIMEOUT).unwrap();
+        }
+        if round % 3 != 0 {
+            vm = vm.kill().unwrap().start().unwrap();
+        }
+        if round % 3 != 1 {
+            io = io.kill().unwrap().start().unwrap();
+        }
+    }
+    guest.wait_for("progress churn", SCRIPT_TIMEOUT).unwrap();
+    guest.type_line("stop").unwrap();
+    let report = guest.wait_for("churned", SCRIPT_TIMEOUT).unwrap();
+    guest.wait_success(SCRIPT_TIMEOUT).unwrap();
+    vm.stop().unwrap();
+    io.stop().unwrap();
+    let digest = guest::image_digest(&pair.io_plan().file("far.img")).unwrap();
+    assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");
+    println!("{report}");
+}
