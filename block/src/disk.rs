@@ -194,9 +194,8 @@ impl Disk {
         let sidecore = self.sidecore(index).clone();
         let running = self.running();
         let (start, id) = (Arc::clone(&running.start), running.id);
-        let started = sidecore.call(move |local| {
-            Queue::new(config).map(|queue| add_queue(local, id, &start, queue))
-        });
+        let started = sidecore
+            .call(move |local| Queue::new(config).map(|queue| add_queue(local, id, &start, queue)));
         let result = match started {
             Ok(Ok(())) => {
                 let running = self.running();
@@ -219,8 +218,7 @@ impl Disk {
             return None;
         }
         let drain_ns = DRAIN.as_nanos() as u64;
-        let until_ns =
-            *running.drain_until_ns.get_or_insert_with(|| sidecore::now_ns() + drain_ns);
+        let until_ns = *running.drain_until_ns.get_or_insert_with(|| sidecore::now_ns() + drain_ns);
         let (reply, stopped) = sync_channel(1);
         let id = running.id;
         let asked = sidecore
@@ -339,8 +337,7 @@ impl Device for Disk {
 
     fn disconnected(&mut self) {
         // All at once, so that they drain together.
-        let stopped: Vec<_> =
-            (0..self.queues_max()).map(|index| self.begin_stop(index)).collect();
+        let stopped: Vec<_> = (0..self.queues_max()).map(|index| self.begin_stop(index)).collect();
         for (index, stopped) in stopped.into_iter().enumerate() {
             self.end_stop(index, stopped);
         }

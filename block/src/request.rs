@@ -342,8 +342,7 @@ mod tests {
         let plain = features(&info(), 1);
         assert_eq!(plain & (feature::RO | feature::MQ), 0);
         assert_ne!(plain & feature::FLUSH, 0);
-        let other =
-            VolumeInfo { read_only: true, durability: Durability::WriteThrough, ..info() };
+        let other = VolumeInfo { read_only: true, durability: Durability::WriteThrough, ..info() };
         let features = features(&other, 2);
         assert_eq!(features & feature::FLUSH, 0);
         assert_ne!(features & feature::RO, 0);

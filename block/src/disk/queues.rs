@@ -655,3 +655,6 @@ impl Drop for DiskQueues {
         self.core.orphans.fetch_sub(self.orphans, SeqCst);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,525 @@
+#[path = "rig.rs"]
+mod rig;
+
+use std::sync::Weak;
+
+use virtio::driver::{Data, Op as GuestOp, Piece, RawDescriptor, RingShape, Status as GuestStatus};
+
+use super::*;
+use crate::backend::MemoryVolume;
+use crate::chain::{Chain as Stages, ChainSpec};
+use crate::contract::Random;
+use rig::{HeldVolume, Plan, Rig, SIZE};
+
+fn memory() -> MemoryVolume {
+    MemoryVolume::new(SIZE).expect("memory")
+}
+
+#[test]
+fn what_a_guest_writes_it_reads_however_it_asks() {
+    let volume = memory();
+    for (event_idx, indirect) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut rig = Rig::new(&volume, Plan { event_idx, indirect, ..Plan::default() });
+        let mut random = Random::new(7);
+        for step in 0..100 {
+            let sectors = 1 + random.below(40);
+            let sector = random.below(SIZE / 512 - sectors);
+            let len = (sectors * 512) as u32;
+            let cut = |random: &mut Random| match random.below(2) {
+                0 => Data::Whole(len),
+                _ => Data::Cut { len, piece_bytes: 512 + 8 * random.below(200) as u32 },
+            };
+            let slot = rig.rings[0].take_slot().expect("free");
+            rig.rings[0].fill(slot, len, step);
+            let data = cut(&mut random);
+            rig.resubmit(0, slot, GuestOp::Write, sector, data);
+            assert_eq!(rig.finish(slot), GuestStatus::Ok);
+            rig.rings[0].fill(slot, len, 999);
+            let data = cut(&mut random);
+            rig.resubmit(0, slot, GuestOp::Read, sector, data);
+            assert_eq!(rig.finish(slot), GuestStatus::Ok);
+            assert_eq!(rig.rings[0].mismatch(slot, len, step), None);
+            rig.rings[0].release(slot);
+        }
+        assert_eq!(rig.run(GuestOp::Flush, 0, Data::None), GuestStatus::Ok);
+        let counters = rig.core.counters(0);
+        assert_eq!((counters.requests.get(), counters.errors.get()), (201, 0));
+        assert_eq!(counters.read_bytes.get(), counters.written_bytes.get());
+        assert_eq!(counters.flushes.get(), 1);
+    }
+}
+
+#[test]
+fn the_serial_number_is_the_name() {
+    let mut rig = Rig::new(&memory(), Plan::default());
+    let slot = rig.submit(GuestOp::GetId, 0, Data::Whole(20));
+    assert_eq!(rig.finish(slot), GuestStatus::Ok);
+    let mut id = [1; 20];
+    rig.rings[0].read(slot, 0, &mut id);
+    assert_eq!(&id[..4], b"rig\0");
+    assert_eq!(id[4..], [0; 16]);
+}
+
+#[test]
+fn requests_that_make_no_sense_are_told_so_and_harm_nothing() {
+    let mut rig = Rig::new(&memory(), Plan::default());
+    let end = SIZE / 512;
+    for (op, sector, len, status) in [
+        (GuestOp::Read, end, 512, GuestStatus::IoError),
+        (GuestOp::Write, end - 1, 1024, GuestStatus::IoError),
+        (GuestOp::Read, u64::MAX / 512, 512, GuestStatus::IoError),
+        (GuestOp::Read, u64::MAX, 512, GuestStatus::IoError),
+        (GuestOp::Read, 0, 511, GuestStatus::IoError),
+        (GuestOp::Write, 0, 513, GuestStatus::IoError),
+        (GuestOp::GetId, 0, 19, GuestStatus::IoError),
+        (GuestOp::Discard, 0, 512, GuestStatus::Unsupported),
+        (GuestOp::WriteZeroes, 0, 512, GuestStatus::Unsupported),
+        (GuestOp::Unknown(77), 0, 512, GuestStatus::Unsupported),
+        (GuestOp::Read, end - 1, 512, GuestStatus::Ok),
+    ] {
+        assert_eq!(rig.run(op, sector, Data::Whole(len)), status, "{op:?} {sector} {len}");
+    }
+    assert_eq!(rig.run(GuestOp::Read, 3, Data::None), GuestStatus::Ok, "nothing is fine");
+    assert_eq!(rig.core.counters(0).errors.get(), 10);
+    assert!(!rig.core.is_broken());
+}
+
+#[test]
+fn a_read_only_disk_refuses_writes() {
+    let mut rig = Rig::new(&memory().read_only(), Plan::default());
+    assert_eq!(rig.run(GuestOp::Write, 0, Data::Whole(512)), GuestStatus::IoError);
+    assert_eq!(rig.run(GuestOp::Read, 0, Data::Whole(512)), GuestStatus::Ok);
+}
+
+#[test]
+fn a_large_request_is_cut_and_answered_once() {
+    let stages = Stages::build(Arc::new(memory()), &[ChainSpec::Meter]).expect("a chain");
+    // Fewer places than pieces, so that it takes several rounds.
+    for depth in [2, 64] {
+        let mut rig = Rig::new(&*stages.volume, Plan { depth, ..Plan::default() });
+        let before = stages.meters[0].read(Op::Write).requests;
+        let len = 3 * IO_BYTES_MAX + 1024;
+        let slot = rig.rings[0].take_slot().expect("free");
+        rig.rings[0].fill(slot, len, 5);
+        let data = Data::Cut { len, piece_bytes: 100_000 };
+        rig.resubmit(0, slot, GuestOp::Write, 5, data);
+        assert_eq!(rig.finish(slot), GuestStatus::Ok);
+        assert_eq!(stages.meters[0].read(Op::Write).requests - before, 4);
+        rig.rings[0].fill(slot, len, 6);
+        rig.resubmit(0, slot, GuestOp::Read, 5, Data::Whole(len));
+        assert_eq!(rig.finish(slot), GuestStatus::Ok);
+        assert_eq!(rig.rings[0].mismatch(slot, len, 5), None);
+        assert_eq!(rig.disk.outstanding(), 0);
+    }
+}
+
+#[test]
+fn one_failed_part_fails_the_whole() {
+    let volume = HeldVolume::new();
+    let mut rig = Rig::new(&volume, Plan::default());
+    let slot = rig.submit(GuestOp::Write, 0, Data::Whole(3 * IO_BYTES_MAX));
+    let _ = rig.round();
+    volume.answer(Status::Done);
+    volume.answer(Status::Error);
+    let _ = rig.round();
+    assert!(rig.completions(0).is_empty(), "a part is still on its way");
+    volume.answer(Status::Done);
+    assert_eq!(rig.finish(slot), GuestStatus::IoError);
+}
+
+#[test]
+fn the_storages_errors_reach_the_guest() {
+    let volume = HeldVolume::new();
+    let mut rig = Rig::new(&volume, Plan::default());
+    for status in [Status::Error, Status::Invalid] {
+        let slot = rig.submit(GuestOp::Read, 0, Data::Whole(512));
+        let _ = rig.round();
+        volume.answer(status);
+        assert_eq!(rig.finish(slot), GuestStatus::IoError);
+        rig.rings[0].release(slot);
+    }
+}
+
+#[test]
+fn without_the_flush_feature_every_write_is_durable() {
+    for durable in [false, true] {
+        let volume = HeldVolume::new();
+        let mut rig = Rig::new(&volume, Plan { durable, ..Plan::default() });
+        rig.submit(GuestOp::Write, 0, Data::Whole(512));
+        rig.submit(GuestOp::Read, 0, Data::Whole(512));
+        let _ = rig.round();
+        assert_eq!(volume.answer(Status::Done).durable, durable);
+        assert!(!volume.answer(Status::Done).durable, "a read has nothing to be durable");
+    }
+}
+
+#[test]
+fn a_full_table_leaves_requests_in_the_ring() {
+    let volume = HeldVolume::new();
+    let mut rig = Rig::new(&volume, Plan { depth: 4, ..Plan::default() });
+    for _ in 0..10 {
+        rig.submit(GuestOp::Read, 0, Data::Whole(512));
+    }
+    let _ = rig.round();
+    assert_eq!((rig.disk.outstanding(), volume.state().asked.len()), (4, 4));
+    assert!(rig.core.counters(0).full.get() > 0);
+    // Waiting for room is no reason to stay awake.
+    let mut wake = Wake::new();
+    assert!(!rig.disk.arm(&mut wake).is_busy());
+    rig.disk.disarm();
+    let mut ended = 0;
+    while ended < 10 {
+        volume.answer(Status::Done);
+        let _ = rig.round();
+        ended += rig.completions(0).len();
+    }
+}
+
+#[test]
+fn a_busy_queue_does_not_hold_up_the_others() {
+    let volume = HeldVolume::new();
+    let shape = RingShape { size: 256, slots: 256, ..RingShape::default() };
+    let plan = Plan { queues: 3, depth: 128, shape, ..Plan::default() };
+    let mut rig = Rig::new(&volume, plan);
+    for _ in 0..200 {
+        rig.submit_to(1, GuestOp::Read, 0, Data::Whole(512));
+    }
+    for queue in [0, 2] {
+        rig.submit_to(queue, GuestOp::Read, 8, Data::Whole(512));
+    }
+    let _ = rig.round();
+    let others = volume.state().asked.iter().filter(|held| held.offset_bytes > 0).count();
+    assert_eq!(others, 2, "each queue had its turn");
+    assert_eq!(rig.disk.outstanding(), TAKE_MAX + 2);
+    // With the table full of one queue's requests, room goes round as well.
+    while rig.disk.outstanding() < 128 {
+        let _ = rig.round();
+    }
+    for queue in [0, 2] {
+        rig.submit_to(queue, GuestOp::Read, 16, Data::Whole(512));
+    }
+    for _ in 0..6 {
+        volume.answer(Status::Done);
+        let _ = rig.round();
+        let _ = rig.round();
+    }
+    let others = volume.state().asked.iter().filter(|held| held.offset_bytes == 16 * 512).count();
+    assert_eq!(others, 2);
+}
+
+#[test]
+fn a_batch_is_published_at_once() {
+    let mut rig = Rig::new(&memory(), Plan::default());
+    for _ in 0..20 {
+        rig.submit(GuestOp::Read, 0, Data::Whole(512));
+    }
+    let _ = rig.round();
+    assert_eq!(rig.completions(0).len(), 20);
+    assert_eq!(rig.core.counters(0).batches.get(), 1);
+}
+
+#[test]
+fn a_fenced_disk_touches_nothing_of_the_guest() {
+    for told_by_completion in [true, false] {
+        let volume = HeldVolume::new();
+        let mut rig = Rig::new(&volume, Plan { queues: 2, ..Plan::default() });
+        for queue in [0, 1] {
+            for _ in 0..5 {
+                rig.submit_to(queue, GuestOp::Read, 0, Data::Whole(512));
+            }
+        }
+        let _ = rig.round();
+        let before = rig.digest();
+        volume.answer(Status::Done);
+        volume.answer(Status::Done);
+        volume.state().in_kernel = true;
+        if told_by_completion {
+            volume.answer(Status::Fenced);
+        }
+        rig.attachment.fence("a successor");
+        for _ in 0..10 {
+            let _ = rig.round();
+        }
+        assert!(volume.state().abandoned && !rig.disk.is_gone());
+        assert_eq!(rig.core.orphans(), 10);
+        volume.state().in_kernel = false;
+        let _ = rig.round();
+        assert!(rig.disk.is_gone());
+        assert_eq!((rig.disk.outstanding(), rig.core.orphans()), (0, 0));
+        let mut wake = Wake::new();
+        assert!(!rig.disk.arm(&mut wake).is_busy());
+        rig.disk.disarm();
+        assert_eq!(rig.digest(), before, "not a byte");
+        // The session still gets its answers.
+        let stopped = rig.disk.take_stopped(1).expect("it stopped by itself");
+        assert_eq!((stopped.base, stopped.left), (5, 5));
+        assert!(!rig.disk.begin_stop(0, 0));
+        assert!(rig.disk.take_stopped(0).is_some() && rig.disk.take_stopped(0).is_none());
+    }
+}
+
+#[test]
+fn a_stopping_queue_takes_nothing_and_drains() {
+    let volume = HeldVolume::new();
+    let mut rig = Rig::new(&volume, Plan::default());
+    for _ in 0..3 {
+        rig.submit(GuestOp::Read, 0, Data::Whole(512));
+    }
+    let _ = rig.round();
+    rig.submit(GuestOp::Read, 0, Data::Whole(512));
+    assert!(rig.disk.begin_stop(0, u64::MAX));
+    for _ in 0..3 {
+        let _ = rig.round();
+        assert_eq!(rig.disk.take_stopped(0), None);
+        volume.answer(Status::Done);
+    }
+    let _ = rig.round();
+    let stopped = Stopped { index: 0, base: 3, left: 0 };
+    assert_eq!(rig.disk.take_stopped(0), Some(stopped));
+    assert_eq!((rig.completions(0).len(), rig.disk.queue_count()), (3, 0));
+    rig.start(0);
+    let _ = rig.round();
+    assert_eq!(volume.state().asked.len(), 1, "the fourth");
+}
+
+/// The guest restarts a queue whose requests the storage still has: they are done again, but only
+/// when the first try can no longer land.
+#[test]
+fn what_was_left_is_done_again_after_its_first_try_has_ended() {
+    let volume = HeldVolume::new();
+    let mut rig = Rig::new(&volume, Plan { queues: 2, ..Plan::default() });
+    for sector in [10, 20, 30] {
+        rig.submit(GuestOp::Write, sector, Data::Whole(512));
+    }
+    let _ = rig.round();
+    assert!(rig.disk.begin_stop(0, rig.now_ns + 500_000));
+    assert_eq!(rig.disk.take_stopped(0), None);
+    volume.answer(Status::Done);
+    let _ = rig.round();
+    rig.now_ns += 500_000;
+    let _ = rig.round();
+    let stopped = Stopped { index: 0, base: 3, left: 2 };
+    assert_eq!(rig.disk.take_stopped(0), Some(stopped));
+    assert_eq!((rig.core.orphans(), rig.disk.outstanding()), (2, 2));
+    rig.start(0);
+    let before = rig.digest();
+    let _ = rig.round();
+    assert_eq!(volume.state().asked.len(), 2, "the new queue is held back");
+    let mut wake = Wake::new();
+    assert!(!rig.disk.arm(&mut wake).is_busy());
+    assert!(wake.deadline_ns().is_some(), "and looks again");
+    rig.disk.disarm();
+    // The other queue goes on.
+    rig.submit_to(1, GuestOp::Read, 0, Data::Whole(512));
+    let _ = rig.round();
+    assert_eq!(volume.state().asked.len(), 3);
+    volume.answer(Status::Done);
+    volume.answer(Status::Error);
+    let ends = |rig: &Rig| rig.rings[0].used_index();
+    assert_eq!(ends(&rig), 1);
+    let _ = rig.round();
+    let _ = rig.round();
+    assert_eq!((ends(&rig), rig.core.orphans()), (1, 0), "an orphan is not answered");
+    let again: Vec<_> = volume.state().asked.iter().map(|held| held.offset_bytes / 512).collect();
+    assert_eq!(again, [0, 20, 30], "in their old order");
+    assert_ne!(before, 0);
+    for _ in 0..3 {
+        volume.answer(Status::Done);
+    }
+    let _ = rig.round();
+    assert_eq!((rig.completions(0).len(), rig.completions(1).len()), (3, 1));
+}
+
+#[test]
+fn a_large_request_is_not_continued_after_its_queue_stopped() {
+    let volume = HeldVolume::new();
+    let mut rig = Rig::new(&volume, Plan { depth: 2, ..Plan::default() });
+    rig.submit(GuestOp::Write, 0, Data::Whole(4 * IO_BYTES_MAX));
+    let _ = rig.round();
+    assert_eq!(volume.state().asked.len(), 2);
+    rig.disk.begin_stop(0, rig.now_ns);
+    let _ = rig.round();
+    let stopped = Stopped { index: 0, base: 1, left: 1 };
+    assert_eq!(rig.disk.take_stopped(0), Some(stopped));
+    volume.answer(Status::Done);
+    volume.answer(Status::Done);
+    let _ = rig.round();
+    assert_eq!((volume.state().asked.len(), rig.disk.outstanding()), (0, 0));
+    rig.start(0);
+    let _ = rig.round();
+    assert_eq!(volume.state().asked[0].offset_bytes, 0, "from its beginning");
+}
+
+#[test]
+fn letting_go_waits_for_the_kernel_and_keeps_its_memory() {
+    let volume = HeldVolume::new();
+    let mut rig = Rig::new(&volume, Plan::default());
+    rig.submit(GuestOp::Read, 0, Data::Whole(512));
+    let _ = rig.round();
+    volume.state().in_kernel = true;
+    rig.disk.let_go();
+    let memory = Arc::downgrade(&rig.memory);
+    rig.memory = Arc::default();
+    for _ in 0..5 {
+        let _ = rig.round();
+        assert!(Weak::upgrade(&memory).is_some(), "the kernel may still write there");
+    }
+    volume.state().in_kernel = false;
+    let _ = rig.round();
+    assert!(rig.disk.is_gone() && Weak::upgrade(&memory).is_none());
+}
+
+#[test]
+fn old_memory_stays_until_its_requests_have_ended() {
+    let volume = HeldVolume::new();
+    let mut rig = Rig::new(&volume, Plan::default());
+    let slot = rig.submit(GuestOp::Read, 0, Data::Whole(512));
+    let _ = rig.round();
+    let old = Arc::downgrade(&rig.memory);
+    rig.memory = Arc::new(rig.guest.memory().device_memory().expect("the same again"));
+    rig.disk.set_memory(&rig.memory);
+    let _ = rig.round();
+    assert!(Weak::upgrade(&old).is_some());
+    volume.answer(Status::Done);
+    assert_eq!(rig.finish(slot), GuestStatus::Ok);
+    assert!(Weak::upgrade(&old).is_none());
+    rig.disk.set_memory(&Arc::default());
+    assert!(rig.core.is_broken(), "a ring must be in the guest's memory");
+}
+
+#[test]
+fn garbage_stops_the_disk_and_what_was_taken_is_still_answered() {
+    let volume = HeldVolume::new();
+    let mut rig = Rig::new(&volume, Plan { queues: 2, ..Plan::default() });
+    rig.submit_to(1, GuestOp::Read, 0, Data::Whole(512));
+    let _ = rig.round();
+    rig.rings[0].set_available_index(5_000);
+    let _ = rig.round();
+    assert!(rig.core.is_broken());
+    assert!(rig.core.broken_why().expect("a reason").contains("queue 0"));
+    rig.submit_to(1, GuestOp::Read, 0, Data::Whole(512));
+    let _ = rig.round();
+    assert_eq!(volume.state().asked.len(), 1, "nothing is taken any more");
+    let mut wake = Wake::new();
+    assert!(!rig.disk.arm(&mut wake).is_busy(), "and nobody waits for it");
+    rig.disk.disarm();
+    volume.answer(Status::Done);
+    let _ = rig.round();
+    assert_eq!(rig.completions(1).len(), 1);
+    rig.disk.begin_stop(0, u64::MAX);
+    rig.disk.begin_stop(1, u64::MAX);
+    let _ = rig.round();
+    assert!(rig.disk.take_stopped(0).is_some() && rig.disk.take_stopped(1).is_some());
+}
+
+#[test]
+fn a_request_without_room_for_an_answer_is_garbage() {
+    let mut rig = Rig::new(&memory(), Plan::default());
+    let slot = rig.rings[0].take_slot().expect("free");
+    let guest_address = rig.rings[0].guest_address(slot);
+    let readable = RawDescriptor { guest_address, len: 512, flags: 0, next: 0 };
+    rig.rings[0].place_descriptor(3, readable);
+    rig.rings[0].place_available(0, 3);
+    rig.rings[0].set_available_index(1);
+    let _ = rig.round();
+    let why = rig.core.broken_why().expect("garbage");
+    assert!(why.contains("without room for its status byte"), "{why}");
+    // There is nothing to wait for.
+    rig.disk.begin_stop(0, u64::MAX);
+    let _ = rig.round();
+    assert_eq!(rig.disk.take_stopped(0).map(|stopped| stopped.left), Some(1));
+}
+
+#[test]
+fn hostile_rings_lose_their_own_disk_and_nothing_else() {
+    let volume = memory();
+    let mut broken = 0;
+    for seed in 0..300 {
+        let mut random = Random::new(seed * 77 + 1);
+        let shape = RingShape { size: 64, slots: 8, ..RingShape::default() };
+        let plan = Plan { indirect: seed % 2 == 0, shape, ..Plan::default() };
+        let mut rig = Rig::new(&volume, plan);
+        let slots: Vec<_> = (0..4).map(|_| rig.rings[0].take_slot().expect("free")).collect();
+        for at in 0..64 {
+            let slot = slots[random.below(4) as usize];
+            // Mostly real addresses and lengths, so that some chains go deep.
+            let guest_address = match random.below(8) {
+                0 => random.below(u64::MAX),
+                _ => rig.rings[0].guest_address(slot) + random.below(4096),
+            };
+            let len = match random.below(6) {
+                0 => random.below(1 << 32) as u32,
+                1 => 0,
+                2 => 16,
+                _ => random.below(8192) as u32,
+            };
+            let next_max = if random.below(8) == 0 { 1 << 16 } else { 64 };
+            let next = random.below(next_max) as u16;
+            let flags = random.below(if seed % 2 == 0 { 8 } else { 4 }) as u16;
+            rig.rings[0].place_descriptor(at, RawDescriptor { guest_address, len, flags, next });
+            rig.rings[0].place_available(at, random.below(64) as u16);
+            let header: [u8; 24] = std::array::from_fn(|_| random.below(14) as u8 / 3 * 4);
+            rig.rings[0].write(slot, random.below(4096) as u32, &header);
+        }
+        rig.rings[0].set_available_index(random.below(65) as u16);
+        for _ in 0..8 {
+            let _ = rig.round();
+        }
+        broken += u64::from(rig.core.is_broken());
+        rig.disk.begin_stop(0, rig.now_ns + 10_000);
+        for _ in 0..12 {
+            let _ = rig.round();
+        }
+        assert_eq!(rig.disk.queue_count(), 0);
+    }
+    assert!((100..300).contains(&broken), "{broken} of 300 were found out");
+}
+
+#[test]
+fn pieces_across_regions_and_odd_places_are_served() {
+    let mut rig = Rig::new(&memory(), Plan::default());
+    let seam = rig.guest.memory().regions()[1].guest_address;
+    let slot = rig.rings[0].take_slot().expect("free");
+    // The bytes around the seam belong to the rings or to slots that nobody uses now.
+    let pieces = [Piece { guest_address: seam - 300, len: 1024 }];
+    rig.resubmit(0, slot, GuestOp::Write, 0, Data::Pieces(&pieces));
+    assert_eq!(rig.finish(slot), GuestStatus::Ok);
+    let at = rig.rings[0].guest_address(slot) + 3;
+    let odd = [(at, 1), (at + 2000, 510), (at + 5000, 513)];
+    let odd = odd.map(|(guest_address, len)| Piece { guest_address, len });
+    rig.resubmit(0, slot, GuestOp::Read, 0, Data::Pieces(&odd));
+    assert_eq!(rig.finish(slot), GuestStatus::Ok);
+    let [mut wrote, mut read] = [vec![0; 1024], vec![0; 1024]];
+    let memory = rig.guest.memory();
+    let offset = |address| memory.offset_of(address).expect("guest memory");
+    memory.read(offset(seam - 300), &mut wrote);
+    let mut done = 0;
+    for piece in odd {
+        let len = piece.len as usize;
+        memory.read(offset(piece.guest_address), &mut read[done..done + len]);
+        done += len;
+    }
+    assert_eq!(wrote, read);
+}
+
+#[test]
+fn a_sleeping_disk_is_woken_by_a_kick() {
+    for (event_idx, kick) in [(false, true), (true, true), (true, false)] {
+        let mut rig = Rig::new(&memory(), Plan { event_idx, kick, ..Plan::default() });
+        let _ = rig.round();
+        let mut wake = Wake::new();
+        let progress = rig.disk.arm(&mut wake);
+        // A ring whose driver cannot kick has to be polled.
+        assert_eq!((progress.is_busy(), wake.fd_count()), (!kick, usize::from(kick)));
+        let slot = rig.submit(GuestOp::Read, 0, Data::Whole(512));
+        assert_eq!(rig.rings[0].counters().kicks, 1, "an armed queue is kicked");
+        rig.disk.disarm();
+        assert_eq!(rig.finish(slot), GuestStatus::Ok);
+        rig.rings[0].release(slot);
+        let slot = rig.submit(GuestOp::Read, 0, Data::Whole(512));
+        assert_eq!(rig.rings[0].counters().kicks, 1, "but not one that is being polled");
+        assert!(rig.disk.arm(&mut Wake::new()).is_busy(), "which looks before it sleeps");
+        rig.disk.disarm();
+        assert_eq!(rig.finish(slot), GuestStatus::Ok);
+    }
+}
