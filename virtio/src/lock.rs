@@ -5,6 +5,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -116,6 +117,8 @@ pub(crate) struct Claim {
     path: PathBuf,
     lock_path: PathBuf,
     lock: Mutex<Option<File>>,
+    /// Whether this claim is the one that uses the lock.
+    taken: AtomicBool,
 }
 
 impl Claim {
@@ -133,7 +136,7 @@ impl Claim {
         let mut lock_path = real.clone().into_os_string();
         lock_path.push(".lock");
         let lock_path = PathBuf::from(lock_path);
-        Ok(Self { path: real, lock_path, lock: Mutex::new(None) })
+        Ok(Self { path: real, lock_path, lock: Mutex::new(None), taken: AtomicBool::new(false) })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -153,6 +156,7 @@ impl Claim {
                     return Err(SocketError::Twice { path: self.path.clone() });
                 }
                 held.in_use = true;
+                self.taken.store(true, Ordering::Relaxed);
                 return Ok(true);
             }
             let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -178,6 +182,7 @@ impl Claim {
             let _ = file.rewind();
             let _ = writeln!(file, "{}", std::process::id());
             let file = lock.take().expect("opened above");
+            self.taken.store(true, Ordering::Relaxed);
             all.push(Held { path: self.path.clone(), _file: file, in_use: true });
             Ok(true)
         })
@@ -227,9 +232,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Only a claim that took the lock marks it as free again; one that waited has its file.
-        let took = self.lock.get_mut().unwrap_or_else(PoisonError::into_inner).is_none();
-        if took {
+        if *self.taken.get_mut() {
             with_held(|all| {
                 if let Some(held) = all.iter_mut().find(|held| held.path == self.path) {
                     held.in_use = false;

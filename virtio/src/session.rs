@@ -320,10 +320,11 @@ impl VhostUserBackendReqHandlerMut for Session {
         if unknown != 0 {
             return Err(SessionError::Features(unknown).into());
         }
-        if features != self.acked {
-            self.refuse_running("features")?;
-            self.acked = features;
+        if self.vrings.iter().any(|vring| vring.running) && features == self.acked {
+            return Ok(());
         }
+        self.refuse_running("features")?;
+        self.acked = features;
         self.device.set_features(features);
         (0..self.vrings.len()).try_for_each(|index| self.start(index))?;
         Ok(())

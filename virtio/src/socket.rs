@@ -289,7 +289,8 @@ fn converse(
     stream: UnixStream,
     session: &Arc<Mutex<Session>>,
 ) -> Result<(), VhostError> {
-    *guard(&shared.connection) = stream.try_clone().ok();
+    let clone = stream.try_clone().map_err(VhostError::SocketError)?;
+    *guard(&shared.connection) = Some(clone);
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(session));
     let fd = handler.as_raw_fd();
     // SAFETY: `handler` owns the descriptor and lives to the end of this function.
