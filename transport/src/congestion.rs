@@ -16,8 +16,10 @@ pub(crate) trait Congestion {
 /// 100 Gbit/s and 300 µs.
 pub(crate) const WINDOW_BYTES: u64 = 4 << 20;
 
-/// The smallest window: four of the largest datagrams.
+/// Losses do not shrink the window below four of the largest datagrams, nor a small buffer of the
+/// receiver below one: a window must carry something.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
+const WINDOW_BYTES_FLOOR: u64 = 64 << 10;
 
 /// Losses in so many round trips, with no full window acknowledged for each of them in between, are
 /// more than bad luck.
@@ -38,7 +40,7 @@ pub(crate) struct FixedWindow {
 impl FixedWindow {
     /// A window that the receiver's buffer of `receive_window_bytes` bounds.
     pub(crate) fn new(receive_window_bytes: u64) -> Self {
-        let window_bytes_max = WINDOW_BYTES.min(receive_window_bytes).max(WINDOW_BYTES_MIN);
+        let window_bytes_max = WINDOW_BYTES.min(receive_window_bytes).max(WINDOW_BYTES_FLOOR);
         Self {
             window_bytes: window_bytes_max,
             window_bytes_max,
@@ -72,7 +74,8 @@ impl Congestion for FixedWindow {
         self.strikes += 1;
         if self.strikes >= STRIKES_MAX {
             self.strikes = 0;
-            self.window_bytes = (self.window_bytes / 2).max(WINDOW_BYTES_MIN);
+            self.window_bytes =
+                (self.window_bytes / 2).max(WINDOW_BYTES_MIN.min(self.window_bytes_max));
         }
     }
 }
@@ -103,6 +106,11 @@ mod tests {
     #[test]
     fn the_receivers_buffer_bounds_it() {
         assert_eq!(FixedWindow::new(1 << 20).window_bytes(), 1 << 20);
-        assert_eq!(FixedWindow::new(0).window_bytes(), WINDOW_BYTES_MIN);
+        assert_eq!(FixedWindow::new(0).window_bytes(), WINDOW_BYTES_FLOOR);
+        let mut small = FixedWindow::new(100_000);
+        for round in 1..10 {
+            small.lost(round * 10_000, round * 10_000 - 1);
+        }
+        assert_eq!(small.window_bytes(), 100_000);
     }
 }

@@ -5,11 +5,15 @@ mod common;
 
 use common::{Faults, MS, Random, SECOND, World};
 
-/// Which seeds: all of them, or the one in `SEED` to replay a failure.
+/// Which seeds: the first ones, as many as `SEEDS` says if it says, or the one in `SEED` to replay a
+/// failure.
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().expect("SEED is a number")],
-        Err(_) => (1..=count).collect(),
+        Err(_) => {
+            let count = std::env::var("SEEDS").map_or(count, |n| n.parse().expect("a number"));
+            (1..=count).collect()
+        }
     }
 }
 
