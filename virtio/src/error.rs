@@ -9,7 +9,8 @@ use crate::memory::MemoryError;
 #[non_exhaustive]
 pub enum RingError {
     /// The size is no power of two, zero or beyond the limit.
-    #[error("a ring of {0} descriptors: not a power of two between 1 and {max}", max = crate::QUEUE_SIZE_MAX)]
+    #[error("a ring of {0} descriptors: not a power of two between 1 and {max}",
+        max = crate::QUEUE_SIZE_MAX)]
     Size(u32),
     /// A part of the ring lies outside the guest's memory, or across two regions of it.
     #[error("the {part} at {addr:#x} is not in one region of the guest's memory")]

@@ -57,7 +57,8 @@ pub enum SessionError {
         queues: usize,
     },
     /// A ring size that is not a power of two within the limit.
-    #[error("queue {index}: a ring of {size} descriptors; at most {max}, a power of two", max = QUEUE_SIZE_MAX)]
+    #[error("queue {index}: a ring of {size} descriptors; at most {max}, a power of two",
+        max = QUEUE_SIZE_MAX)]
     QueueSize {
         /// The queue.
         index: u32,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use vhost::vhost_user::message::VhostUserHeaderFlag;
@@ -35,6 +36,15 @@ pub(super) struct State {
     pub(super) acked: u64,
     pub(super) written: Vec<u8>,
     pub(super) refuse: bool,
+}
+
+/// Waits for another thread to have done something. Only what never happens takes so long.
+pub(super) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(120), "it never happened: {what}");
+        std::thread::sleep(Duration::from_micros(50));
+    }
 }
 
 /// Echoes the number of readable bytes.
@@ -174,15 +184,11 @@ impl Bed {
 
     /// Waits for the server to have dropped its last front end.
     pub(super) fn wait_for_disconnects(&self, count: usize) {
-        while self.device.state().disconnects < count {
-            std::thread::yield_now();
-        }
+        until("the front end is dropped", || self.device.state().disconnects >= count);
     }
 
     pub(super) fn wait_for(&self, state: &ServerState) {
-        while self.server().state() != *state {
-            std::thread::yield_now();
-        }
+        until("the server's state", || self.server().state() == *state);
     }
 
     /// Connects, negotiates everything, and wants an answer to everything.

@@ -125,9 +125,7 @@ fn rings_need_no_enabling_without_protocol_features() {
     front_end.set_vring_addr(0, &bed.addrs()).unwrap();
     front_end.set_vring_base(0, 0).unwrap();
     front_end.set_vring_kick(0, &bed.kick).unwrap();
-    while bed.device.running().is_empty() {
-        std::thread::yield_now();
-    }
+    until("the ring starts", || !bed.device.running().is_empty());
     bed.round_trip(0, 0);
 }
 
@@ -284,7 +282,5 @@ fn mappings_end_with_the_front_end() {
     drop(front_end);
     bed.wait_for_disconnects(1);
     // The session forgets its table right after it told the device.
-    while memory.upgrade().is_some() {
-        std::thread::yield_now();
-    }
+    until("the memory is unmapped", || memory.upgrade().is_none());
 }

@@ -16,9 +16,7 @@ fn listen(path: &Path) -> Result<crate::Server, SocketError> {
 }
 
 fn wait_for(server: &crate::Server, wanted: impl Fn(&ServerState) -> bool) {
-    while !wanted(&server.state()) {
-        std::thread::yield_now();
-    }
+    until("the server's state", || wanted(&server.state()));
 }
 
 #[test]
@@ -128,9 +126,7 @@ fn the_front_end_may_be_the_one_that_listens() {
         assert!(front_end.get_features().unwrap() & OWN_FEATURE != 0);
         assert_eq!(device.state().disconnects, count);
         drop(front_end);
-        while device.state().disconnects == count {
-            std::thread::yield_now();
-        }
+        until("the front end is missed", || device.state().disconnects > count);
     }
     server.stop();
     assert!(path.exists(), "the front end's socket is its own");
