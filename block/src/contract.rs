@@ -1,6 +1,8 @@
 //! The one test suite that every backend, stage and chain passes: what `Volume` and `Channel`
 //! promise, whatever is behind them.
 
+pub(crate) mod held;
+
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::collections::HashSet;

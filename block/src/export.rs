@@ -4,7 +4,8 @@
 //! ([`crate::server`]) alike. It issues epochs, keeps their durable record, and admits requests:
 //!
 //! - a claim is answered only when every admitted request of an older epoch has completed at the
-//!   backend and the record is durable;
+//!   backend, all of it was flushed and the record is durable: a new client starts with nothing
+//!   behind it that could still be lost;
 //! - a channel that is opened anew (its session was lost) is answered only when every request that
 //!   came by the old way has completed, so that what is sent again cannot be overtaken by itself;
 //! - a request of an epoch that is over is refused.
@@ -15,12 +16,15 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use sidecore::{Progress, Services, Wake};
+
 use crate::record::{Record, RecordError, RecordStore, Ticket};
-use crate::volume::{Durability, Incarnation, OpenError, Volume, VolumeInfo};
+use crate::volume::{Durability, Incarnation, OpenError, Status, Volume, VolumeInfo};
 use crate::wire::{Claim, Outcome, Title, attachment_id};
 
 mod admit;
 mod close;
+mod flush;
 pub mod local;
 #[cfg(test)]
 mod tests;
@@ -28,6 +32,7 @@ mod tests;
 pub use admit::Admitted;
 use admit::{Gate, Held};
 pub use close::Closing;
+use flush::Flushing;
 
 /// The most attachments that a volume remembers: names come from peers, memory must not.
 pub const ATTACHMENTS_MAX: usize = 1024;
@@ -55,6 +60,48 @@ pub struct PendingClaim {
     epoch: u64,
     incarnation: Incarnation,
     ticket: Ticket,
+    flush: Flush,
+}
+
+/// The flush between two epochs.
+#[derive(Debug)]
+enum Flush {
+    Due,
+    Sent(Flushing),
+    Done,
+}
+
+impl PendingClaim {
+    /// Before the sidecore sleeps.
+    pub fn arm(&mut self, wake: &mut Wake) -> Progress {
+        match &mut self.flush {
+            Flush::Sent(flushing) => flushing.arm(wake),
+            Flush::Due | Flush::Done => Progress::Idle,
+        }
+    }
+
+    /// Flushes what the older epochs wrote; they are drained. `None`: ask again.
+    fn flush(
+        &mut self,
+        export: &Export,
+        services: &Services,
+        now_ns: u64,
+    ) -> Option<Result<(), Refusal>> {
+        let failed = |text| Some(Err(Refusal::new(Outcome::Refused, text)));
+        if matches!(self.flush, Flush::Due) {
+            match Flushing::new(export, services) {
+                Ok(flushing) => self.flush = Flush::Sent(flushing),
+                Err(error) => return failed(error.to_string()),
+            }
+        }
+        if let Flush::Sent(flushing) = &mut self.flush {
+            if flushing.poll(now_ns)? != Status::Done {
+                return failed(format!("volume {}: it cannot be flushed", export.name));
+            }
+            self.flush = Flush::Done;
+        }
+        Some(Ok(()))
+    }
 }
 
 /// A channel that waits for the end of what came by an older way: see [`Export::poll_open`].
@@ -190,7 +237,10 @@ impl Export {
             gate.close();
         }
         let ticket = self.records.write(attachment, record);
-        Ok(PendingClaim { attachment: attachment.to_owned(), epoch, incarnation, ticket })
+        let flush =
+            if info.durability == Durability::WriteThrough { Flush::Done } else { Flush::Due };
+        let attachment = attachment.to_owned();
+        Ok(PendingClaim { attachment, epoch, incarnation, ticket, flush })
     }
 
     /// Epochs stay below this, so that a hostile claim cannot use them up; they share a word with
@@ -272,21 +322,35 @@ impl Export {
     }
 
     /// Whether a claim can be answered: its epoch and incarnation, or why not. `None`: ask again.
-    pub fn poll_claim(&self, claim: &PendingClaim) -> Option<Result<(u64, Incarnation), Refusal>> {
-        let mut state = self.state();
-        let entry = state.entries.get_mut(&claim.attachment)?;
-        if entry.held.epoch.load(SeqCst) != claim.epoch {
-            let text = format!("attachment {} was claimed again meanwhile", claim.attachment);
-            return Some(Err(Refusal::new(Outcome::Superseded, text)));
+    pub fn poll_claim(
+        &self,
+        claim: &mut PendingClaim,
+        services: &Services,
+        now_ns: u64,
+    ) -> Option<Result<(u64, Incarnation), Refusal>> {
+        if let Err(refusal) = self.check_present(claim) {
+            return Some(Err(refusal));
         }
-        let written = claim.ticket.result()?;
-        if !entry.drained(|gate| gate.epoch() < claim.epoch) {
+        if !self.is_drained(&claim.attachment, claim.epoch - 1) {
             return None;
         }
-        Some(match written {
+        if let Err(refusal) = claim.flush(self, services, now_ns)? {
+            return Some(Err(refusal));
+        }
+        Some(match claim.ticket.result()? {
             Ok(()) => Ok((claim.epoch, claim.incarnation)),
             Err(error) => Err(Refusal::new(Outcome::Refused, error.to_string())),
         })
+    }
+
+    fn check_present(&self, claim: &PendingClaim) -> Result<(), Refusal> {
+        let state = self.state();
+        let entry = state.entries.get(&claim.attachment);
+        if entry.is_some_and(|entry| entry.held.epoch.load(SeqCst) == claim.epoch) {
+            return Ok(());
+        }
+        let text = format!("attachment {} was claimed again meanwhile", claim.attachment);
+        Err(Refusal::new(Outcome::Superseded, text))
     }
 
     /// Begins to open the channel `channel` of a claimed attachment. An older way of the same

@@ -12,7 +12,7 @@ use transport::{BufId, CallId, Endpoint, HEAD_MAX, SessionId};
 
 use crate::attachment::{AttachOptions, Attachment};
 use crate::export::{Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
-use crate::volume::Open;
+use crate::volume::{Incarnation, Open, VolumeInfo};
 use crate::wire::{Kind, Outcome, Reply, Request};
 
 mod lane;
@@ -171,8 +171,13 @@ impl Server {
         for closing in &mut self.closing {
             progress |= closing.arm(wake, now_ns);
         }
-        if self.flows.values().any(|flow| flow.step.is_some()) {
+        for (step, _) in self.flows.values_mut().filter_map(|flow| flow.step.as_mut()) {
             wake.at(now_ns + LOOK_AGAIN_NS);
+            progress |= match step {
+                Step::Claim(claim) => claim.arm(wake),
+                Step::Close(closing) => closing.arm(wake, now_ns),
+                Step::Open(..) => Progress::Idle,
+            };
         }
         progress
     }
@@ -232,9 +237,7 @@ impl Server {
             }
             Kind::Close => {
                 self.drain_lane(key);
-                let attachment = Arc::new(stand_in(&names.attachment));
-                let epoch = request.title.epoch;
-                Step::Close(Closing::new(export, attachment, epoch, request.channel))
+                Step::Close(Closing::new(export, &names.attachment, request.title.epoch))
             }
             _ => {
                 let pending = export.open(&names.attachment, &request.title, request.channel)?;
@@ -300,7 +303,10 @@ impl Server {
             let Some((step, call)) = &mut flow.step else { continue };
             let call = *call;
             let reply = match step {
-                Step::Claim(claim) => poll_claim(&flow.export, claim, &self.counters),
+                Step::Claim(claim) => flow
+                    .export
+                    .poll_claim(claim, &self.services, now_ns)
+                    .map(|answer| claimed(&flow.export, answer, &self.counters)),
                 Step::Close(closing) => {
                     closing.poll(&self.services, now_ns).map(|result| match result {
                         Ok(()) => Reply::plain(Outcome::Done),
@@ -321,17 +327,19 @@ impl Server {
     }
 }
 
-fn poll_claim(export: &Export, claim: &PendingClaim, counters: &ServerCounters) -> Option<Reply> {
-    let answer = export.poll_claim(claim)?;
-    Some(match answer {
+fn claimed(
+    export: &Export,
+    answer: Result<(u64, Incarnation), Refusal>,
+    counters: &ServerCounters,
+) -> Reply {
+    match answer {
         Ok((epoch, incarnation)) => {
             counters.claims.add(1);
-            let mut info = export.volume().info();
-            info.incarnation = incarnation;
+            let info = VolumeInfo { incarnation, ..export.volume().info() };
             Reply { epoch, volume: Some(info), ..Reply::plain(Outcome::Done) }
         }
         Err(refusal) => Reply::refused(refusal.outcome, refusal.text),
-    })
+    }
 }
 
 /// Ends the opening step of `flow` with a lane.

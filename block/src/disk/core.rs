@@ -95,6 +95,12 @@ impl DiskCore {
         self.orphans.load(SeqCst)
     }
 
+    /// Channels to the volume that are open, or closed but still letting go: a clean stop of the
+    /// node waits until there are none before it stops its sidecores.
+    pub fn channels(&self) -> usize {
+        self.channels.load(SeqCst)
+    }
+
     /// The guest handed over garbage, and the disk stopped until it is started anew.
     pub fn is_broken(&self) -> bool {
         self.broken.load(Relaxed)

@@ -1,1 +1,305 @@
+//! The disk on real sidecores: by calls as a session makes them, and over a socket.
 
+use std::time::Instant;
+
+use rustix::event::{EventfdFlags, eventfd};
+use sidecore::{Config, Idle};
+use virtio::driver::{
+    Data, FrontEnd, FrontEndConfig, Guest, GuestPlan, Op, Request, RingDriver, RingOptions,
+    RingShape, Role, Status,
+};
+use virtio::{Server, Socket};
+
+use super::*;
+use crate::backend::MemoryVolume;
+use crate::contract::held::HeldVolume;
+
+const SIZE: u64 = 16 << 20;
+
+/// Generous: the machine may be busy. Nothing is asserted about time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn sidecores(count: usize) -> Vec<Sidecore> {
+    (0..count)
+        .map(|index| {
+            let config = Config { idle: Idle::Sleep, ..Config::new(index) };
+            sidecore::spawn(config).expect("a thread")
+        })
+        .collect()
+}
+
+fn options(queues: u16) -> DiskOptions {
+    DiskOptions { queues, ..DiskOptions::new("alice") }
+}
+
+/// Looks again and again until it is so.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A guest in this process whose disk is called as a session would.
+struct Rig {
+    disk: Disk,
+    memory: Arc<Memory>,
+    rings: Vec<RingDriver>,
+}
+
+impl Rig {
+    fn new(volume: Arc<dyn Volume>, queues: u16) -> Self {
+        let disk = Disk::new(options(queues), volume, sidecores(2));
+        let plan = GuestPlan { queues, ..GuestPlan::default() };
+        let guest = Guest::new(&plan).expect("guest memory");
+        let event = || eventfd(0, EventfdFlags::NONBLOCK).map(Arc::new).expect("a descriptor");
+        let rings = (0..queues)
+            .map(|index| {
+                let (kick, call) = (Some(event()), Some(event()));
+                guest.ring(index, RingOptions { event_idx: true, indirect: true, kick, call })
+            })
+            .collect();
+        let memory = Arc::new(guest.memory().device_memory().expect("the same memory"));
+        Self { disk, memory, rings }
+    }
+
+    fn start(&mut self, index: usize) {
+        let config = self.rings[index].queue_config(Arc::clone(&self.memory));
+        self.disk.start(config.expect("descriptors")).expect("a good ring");
+    }
+
+    fn submit(&mut self, index: usize, op: Op, sector: u64) {
+        let ring = &mut self.rings[index];
+        let slot = ring.take_slot().expect("a free slot");
+        let request = Request { slot, op, sector, data: Data::Whole(512), token: 0 };
+        ring.submit(&request).expect("room");
+        ring.publish();
+    }
+
+    fn complete(&mut self, index: usize) -> Status {
+        let ring = &mut self.rings[index];
+        assert!(ring.wait(PATIENCE).expect("no breach"), "queue {index} never answered");
+        let completion = ring.complete().expect("no breach").expect("it is there");
+        ring.release(completion.slot);
+        completion.status
+    }
+}
+
+/// Writes a block on each slot of each ring, reads all of them back, and compares.
+fn exercise(rings: &mut [&mut RingDriver], seed: u64) {
+    const BYTES: u32 = 4096;
+    for op in [Op::Write, Op::Read] {
+        for (queue, ring) in rings.iter_mut().enumerate() {
+            while let Some(slot) = ring.take_slot() {
+                let block = queue * 128 + slot.index();
+                let fill = if op == Op::Write { seed + block as u64 } else { 0 };
+                ring.fill(slot, BYTES, fill);
+                let (sector, data) = (block as u64 * 8, Data::Whole(BYTES));
+                let request = Request { slot, op, sector, data, token: block as u64 };
+                ring.submit(&request).expect("room");
+            }
+            ring.publish();
+        }
+        for ring in rings.iter_mut() {
+            while ring.outstanding() > 0 {
+                assert!(ring.wait(PATIENCE).expect("no breach"), "it never answered");
+                while let Some(completion) = ring.complete().expect("no breach") {
+                    assert_eq!(completion.status, Status::Ok);
+                    let want = seed + completion.token;
+                    assert_eq!(ring.mismatch(completion.slot, BYTES, want), None);
+                    ring.release(completion.slot);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn queues_are_spread_over_the_sidecores_and_share_the_blocks() {
+    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let mut rig = Rig::new(volume, 4);
+    rig.disk.set_features(u64::MAX);
+    (0..4).for_each(|index| rig.start(index));
+    exercise(&mut rig.rings.iter_mut().collect::<Vec<_>>(), 1);
+    let core = rig.disk.core();
+    assert_eq!(core.channels(), 2, "one for each sidecore");
+    for index in 0..4 {
+        assert_eq!(core.counters(index).requests.get(), 256);
+        assert_eq!(rig.disk.stop(index), 256);
+    }
+    wait_until("the channels let go", || core.channels() == 0);
+    let attachment = core.attachment().expect("there was one");
+    assert_eq!(attachment.view().phase, crate::attachment::Phase::Closed);
+}
+
+#[test]
+fn a_start_resumes_when_any_ring_is_not_at_its_beginning() {
+    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let mut rig = Rig::new(volume, 2);
+    let core = rig.disk.core();
+    (0..2).for_each(|index| rig.start(index));
+    rig.submit(1, Op::Write, 0);
+    assert_eq!(rig.complete(1), Status::Ok);
+    let first = core.attachment().expect("claimed");
+    assert!(!first.options().resume);
+    rig.disk.disconnected();
+    // The first queue was never used, and says nothing about the second.
+    (0..2).for_each(|index| rig.start(index));
+    rig.submit(0, Op::Write, 0);
+    assert_eq!(rig.complete(0), Status::Ok);
+    let second = core.attachment().expect("claimed");
+    assert!(second.options().resume);
+    assert_ne!(first.options().claimant, second.options().claimant);
+}
+
+#[test]
+fn a_single_queue_of_many_does_not_wait_for_the_others() {
+    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let mut rig = Rig::new(volume, 4);
+    rig.start(2);
+    rig.submit(2, Op::Write, 0);
+    assert_eq!(rig.complete(2), Status::Ok);
+    rig.start(1);
+    rig.submit(1, Op::Read, 0);
+    assert_eq!(rig.complete(1), Status::Ok);
+    assert_eq!((rig.disk.stop(2), rig.disk.stop(1)), (1, 1));
+    assert_eq!(rig.disk.stop(3), 0, "it never ran");
+}
+
+#[test]
+fn writes_are_durable_unless_the_guest_flushes() {
+    for acked in [0, feature::FLUSH] {
+        let volume = Arc::new(HeldVolume::new(SIZE));
+        let mut rig = Rig::new(volume.clone(), 1);
+        rig.disk.set_features(acked);
+        rig.start(0);
+        rig.submit(0, Op::Write, 0);
+        wait_until("the write arrives", || volume.opened() > 0 && volume.asked(0) == 1);
+        assert_eq!(volume.answer(crate::Status::Done).durable, acked == 0);
+        rig.rings[0].kick();
+        assert_eq!(rig.complete(0), Status::Ok);
+    }
+}
+
+/// A storage that does not answer: stopping takes its two seconds and no more, and what starts
+/// next waits until the last request of before can no longer land.
+#[test]
+fn a_hanging_volume_is_left_behind_but_not_overtaken() {
+    let volume = Arc::new(HeldVolume::new(SIZE));
+    let mut rig = Rig::new(volume.clone(), 1);
+    let core = rig.disk.core();
+    rig.start(0);
+    rig.submit(0, Op::Write, 7);
+    wait_until("the write arrives", || volume.opened() > 0 && volume.asked(0) == 1);
+    volume.with(0, |state| state.in_kernel = true);
+    assert_eq!(rig.disk.stop(0), 1);
+    assert_eq!((core.channels(), core.orphans()), (1, 1));
+    let attachment = core.attachment().expect("claimed");
+    assert_eq!(attachment.view().phase, crate::attachment::Phase::Closed);
+    rig.start(0);
+    wait_until("the channel was asked to let go", || volume.with(0, |state| state.abandoned));
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(volume.opened(), 1, "the new start waits");
+    volume.with(0, |state| state.in_kernel = false);
+    wait_until("the next start", || volume.opened() == 2);
+    wait_until("the old one is gone", || core.channels() == 1 && core.orphans() == 0);
+    // Without an inflight region the ring goes on from its used index: the write is done again.
+    wait_until("the write arrives again", || volume.asked(1) == 1);
+    volume.answer_on(1, crate::Status::Done);
+    rig.rings[0].kick();
+    assert_eq!(rig.complete(0), Status::Ok);
+}
+
+#[test]
+fn garbage_stops_the_disk_until_its_next_start() {
+    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let mut rig = Rig::new(volume, 2);
+    let core = rig.disk.core();
+    (0..2).for_each(|index| rig.start(index));
+    rig.rings[1].set_available_index(30_000);
+    rig.rings[1].kick();
+    wait_until("the disk stops", || core.is_broken());
+    rig.disk.disconnected();
+    rig.rings[1].set_available_index(0);
+    (0..2).for_each(|index| rig.start(index));
+    assert!(!core.is_broken() && core.broken_why().is_none());
+    rig.submit(1, Op::Read, 0);
+    assert_eq!(rig.complete(1), Status::Ok);
+}
+
+#[test]
+fn a_bad_start_is_refused_by_name() {
+    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let mut rig = Rig::new(volume, 1);
+    let mut config = rig.rings[0].queue_config(Arc::clone(&rig.memory)).expect("descriptors");
+    config.index = 1;
+    let error = rig.disk.start(config).expect_err("no such queue").to_string();
+    assert_eq!(error, "disk alice has 1 queues");
+    let mut config = rig.rings[0].queue_config(Arc::clone(&rig.memory)).expect("descriptors");
+    config.desc = 8;
+    let error = rig.disk.start(config).expect_err("not in memory").to_string();
+    assert!(error.starts_with("disk alice: the descriptor table"), "{error}");
+    rig.start(0);
+    rig.submit(0, Op::Read, 0);
+    assert_eq!(rig.complete(0), Status::Ok);
+}
+
+#[test]
+fn a_volume_that_cannot_be_opened_breaks_the_disk_and_keeps_the_ring() {
+    let directory = tempfile::TempDir::new().expect("room");
+    let options = crate::backend::FileOptions {
+        size_bytes: Some(SIZE),
+        ..crate::backend::FileOptions::new(directory.path().join("disk.img"))
+    };
+    let volume = Arc::new(crate::backend::FileVolume::open(&options).expect("a new file"));
+    let mut rig = Rig::new(volume, 1);
+    let core = rig.disk.core();
+    rig.start(0);
+    // The sidecores have no io_uring.
+    wait_until("the disk stops", || core.is_broken());
+    assert!(core.broken_why().expect("a reason").contains("io_uring"));
+    assert_eq!(rig.disk.stop(0), 0);
+    assert_eq!(core.channels(), 0);
+}
+
+fn serve(disk: Disk, path: &std::path::Path) -> Server {
+    virtio::serve(Socket::Listen(path.to_owned()), Box::new(disk)).expect("a socket")
+}
+
+#[test]
+fn a_guest_goes_on_when_its_disk_is_served_anew() {
+    let directory = tempfile::TempDir::new().expect("room");
+    let path = directory.path().join("alice.sock");
+    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let disk = || Disk::new(options(4), volume.clone(), sidecores(2));
+    let first = disk();
+    let core = first.core();
+    let server = serve(first, &path);
+    let shape = RingShape { size: 256, slots: 128, ..RingShape::default() };
+    let guest = GuestPlan { queues: 4, shape, ..GuestPlan::default() };
+    let config = FrontEndConfig { guest, ..FrontEndConfig::new(Role::Connect(path.clone())) };
+    let mut guest = FrontEnd::connect(config, PATIENCE).expect("a disk");
+    assert_eq!(guest.disk().capacity_sectors, SIZE / 512);
+    assert_eq!((guest.disk().block_bytes, guest.disk().queues), (512, 4));
+    assert!(guest.disk().flush && !guest.disk().read_only && guest.has_inflight());
+    let mut rings: Vec<_> = (0..4).map(|index| guest.take_ring(index)).collect();
+    exercise(&mut rings.iter_mut().collect::<Vec<_>>(), 1_000);
+    for index in 0..4 {
+        assert_eq!(guest.stop_ring(index).expect("an answer"), 256);
+        guest.start_ring(index).expect("an answer");
+    }
+    exercise(&mut rings.iter_mut().collect::<Vec<_>>(), 2_000);
+    guest.hang_up();
+    wait_until("the disk lets go", || core.channels() == 0);
+    guest.reconnect(PATIENCE).expect("the same disk");
+    exercise(&mut rings.iter_mut().collect::<Vec<_>>(), 3_000);
+    drop(server);
+    assert_eq!(core.queues_max(), 4);
+    let second = disk();
+    let core = second.core();
+    let _server = serve(second, &path);
+    guest.reconnect(PATIENCE).expect("another disk");
+    exercise(&mut rings.iter_mut().collect::<Vec<_>>(), 4_000);
+    assert!(core.attachment().expect("claimed").options().resume);
+}

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use sidecore::{Progress, Services, Wake};
 
+use super::flush::Flushing;
 use super::{Export, Refusal};
-use crate::attachment::Attachment;
 use crate::record::Ticket;
-use crate::volume::{Channel, IoTable, Op, Open, Status, io_table};
+use crate::volume::Status;
 use crate::wire::Outcome;
 
 /// How often a close that waits for others looks again.
@@ -16,7 +16,7 @@ const LOOK_AGAIN_NS: u64 = 1_000_000;
 #[derive(Debug)]
 enum Step {
     Drain,
-    Flush { channel: Box<dyn Channel>, ios: IoTable, sent: bool },
+    Flush(Flushing),
     Record(Ticket),
     Ended(Result<(), Refusal>),
 }
@@ -25,19 +25,18 @@ enum Step {
 #[derive(Debug)]
 pub struct Closing {
     export: Arc<Export>,
-    attachment: Arc<Attachment>,
+    attachment: String,
     epoch: u64,
-    index: u16,
     step: Step,
 }
 
 impl Closing {
     /// Ends `epoch` of the attachment and begins to close it. Closing an epoch that is over is
     /// done at once: the successor's claim has drained it.
-    pub fn new(export: Arc<Export>, attachment: Arc<Attachment>, epoch: u64, index: u16) -> Self {
-        let mine = export.end_epoch(attachment.name(), epoch);
+    pub fn new(export: Arc<Export>, attachment: &str, epoch: u64) -> Self {
+        let mine = export.end_epoch(attachment, epoch);
         let step = if mine { Step::Drain } else { Step::Ended(Ok(())) };
-        Self { export, attachment, epoch, index, step }
+        Self { export, attachment: attachment.to_owned(), epoch, step }
     }
 
     /// Moves on. `Some` when the close has ended; an error leaves the record as not clean.
@@ -46,13 +45,16 @@ impl Closing {
         loop {
             let next = match &mut self.step {
                 Step::Drain => {
-                    if !self.export.is_drained(self.attachment.name(), self.epoch) {
+                    if !self.export.is_drained(&self.attachment, self.epoch) {
                         return None;
                     }
-                    self.open_for_flush(services)
+                    match Flushing::new(&self.export, services) {
+                        Ok(flushing) => Step::Flush(flushing),
+                        Err(error) => Step::Ended(Err(failed(error.to_string()))),
+                    }
                 }
-                Step::Flush { channel, ios, sent } => {
-                    let status = flush(channel.as_mut(), ios, sent, now_ns)?;
+                Step::Flush(flushing) => {
+                    let status = flushing.poll(now_ns)?;
                     self.after_flush(status)
                 }
                 Step::Record(ticket) => {
@@ -65,20 +67,12 @@ impl Closing {
         }
     }
 
-    fn open_for_flush(&self, services: &Services) -> Step {
-        let open = Open { services, attachment: &self.attachment, index: self.index, depth: 1 };
-        match self.export.volume().open(&open) {
-            Ok(channel) => Step::Flush { channel, ios: io_table(1), sent: false },
-            Err(error) => Step::Ended(Err(failed(error.to_string()))),
-        }
-    }
-
     fn after_flush(&self, status: Status) -> Step {
         if status != Status::Done {
             let text = format!("volume {}: the closing flush failed", self.export.name());
             return Step::Ended(Err(failed(text)));
         }
-        match self.export.write_clean(self.attachment.name(), self.epoch) {
+        match self.export.write_clean(&self.attachment, self.epoch) {
             Some(ticket) => Step::Record(ticket),
             None => Step::Ended(Ok(())),
         }
@@ -88,7 +82,7 @@ impl Closing {
     pub fn arm(&mut self, wake: &mut Wake, now_ns: u64) -> Progress {
         wake.at(now_ns + LOOK_AGAIN_NS);
         match &mut self.step {
-            Step::Flush { channel, .. } => channel.arm(wake),
+            Step::Flush(flushing) => flushing.arm(wake),
             Step::Drain | Step::Record(_) | Step::Ended(_) => Progress::Idle,
         }
     }
@@ -96,23 +90,4 @@ impl Closing {
 
 fn failed(text: String) -> Refusal {
     Refusal::new(Outcome::Error, text)
-}
-
-/// Sends one flush and waits for it.
-fn flush(
-    channel: &mut dyn Channel,
-    ios: &mut IoTable,
-    sent: &mut bool,
-    now_ns: u64,
-) -> Option<Status> {
-    if !*sent {
-        let id = ios.take().expect("the table has one slot and this is its first use");
-        ios[id].reset();
-        ios[id].op = Op::Flush;
-        channel.submit(ios, id);
-        *sent = true;
-    }
-    let mut done = Vec::with_capacity(1);
-    let _ = channel.poll(ios, now_ns, &mut done);
-    done.first().map(|&id| ios[id].status)
 }

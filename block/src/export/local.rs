@@ -83,10 +83,11 @@ impl LocalChannel {
 
     /// Gets one step nearer to an open way; `true` when it did.
     fn approach(&mut self, now_ns: u64) -> bool {
-        match (&self.way, self.attachment.view().phase) {
+        match (&mut self.way, self.attachment.view().phase) {
             (Way::None, Phase::Unclaimed) => self.ask(now_ns),
             (Way::Claiming(pending), _) => {
-                let Some(answer) = self.export.poll_claim(pending) else { return false };
+                let answer = self.export.poll_claim(pending, &self.services, now_ns);
+                let Some(answer) = answer else { return false };
                 self.way = Way::None;
                 self.attachment.release_lead(self.index);
                 match answer {
@@ -209,6 +210,10 @@ impl Channel for LocalChannel {
         }
         match &mut self.way {
             Way::Open(admitted) => admitted.arm(wake),
+            Way::Claiming(pending) => {
+                wake.at(self.now_ns + LOOK_AGAIN_NS);
+                pending.arm(wake)
+            }
             _ => {
                 wake.at(self.now_ns + LOOK_AGAIN_NS);
                 Progress::Idle
@@ -236,7 +241,7 @@ impl Channel for LocalChannel {
             return true;
         }
         let closing = self.closing.get_or_insert_with(|| {
-            Closing::new(self.export.clone(), self.attachment.clone(), view.epoch, self.index)
+            Closing::new(self.export.clone(), self.attachment.name(), view.epoch)
         });
         let Some(result) = closing.poll(&self.services, now_ns) else { return false };
         if let Err(refusal) = result {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use sidecore::{Progress, Services};
 
-use super::{Export, ExportOptions, Refusal};
+use super::{Export, ExportOptions, PendingClaim, Refusal};
 use crate::attachment::{AttachOptions, Attachment};
 use crate::export::Admitted;
 use crate::record::{Record, RecordError, RecordStore, Ticket};
@@ -128,10 +128,14 @@ impl Bench {
     }
 
     fn claim(&self, name: &str, title: Title, claim: Claim) -> Result<Title, Refusal> {
-        let pending = self.export.claim(name, &title, &claim)?;
-        let answer = self.export.poll_claim(&pending).expect("nothing is on its way");
+        let mut pending = self.export.claim(name, &title, &claim)?;
+        let answer = self.poll_claim(&mut pending).expect("nothing is on its way");
         let (epoch, incarnation) = answer?;
         Ok(Title { attachment: attachment_id("v", name), epoch, incarnation })
+    }
+
+    fn poll_claim(&self, claim: &mut PendingClaim) -> Option<Result<(u64, Incarnation), Refusal>> {
+        self.export.poll_claim(claim, &self.services, 0)
     }
 
     fn open(&self, name: &str, title: &Title, channel: u16) -> Result<Admitted, Refusal> {
@@ -170,7 +174,7 @@ fn submit(channel: &mut Admitted, ios: &mut IoTable, op: Op, offset_bytes: u64) 
 
 fn poll(channel: &mut Admitted, ios: &mut IoTable) -> Vec<Status> {
     let mut done = Vec::new();
-    channel.poll(ios, 0, &mut done);
+    let _ = channel.poll(ios, 0, &mut done);
     let statuses = done.iter().map(|&id| ios[id].status).collect();
     done.into_iter().for_each(|id| ios.free(id));
     statuses
@@ -184,14 +188,17 @@ fn a_claim_waits_for_what_the_older_epoch_has_on_its_way() {
     let mut ios = io_table(8);
     bench.finish(false);
     submit(&mut channel, &mut ios, Op::Write, 0);
-    let pending = bench.export.claim("a", &Title::default(), &by(2)).expect("admitted");
-    assert!(bench.export.poll_claim(&pending).is_none(), "a write is on its way");
+    let mut pending = bench.export.claim("a", &Title::default(), &by(2)).expect("admitted");
+    assert!(bench.poll_claim(&mut pending).is_none(), "a write is on its way");
     submit(&mut channel, &mut ios, Op::Write, 512);
     assert_eq!(poll(&mut channel, &mut ios), [Status::Fenced], "the old epoch is over");
-    assert!(bench.export.poll_claim(&pending).is_none());
+    assert!(bench.poll_claim(&mut pending).is_none());
     bench.finish(true);
     assert_eq!(poll(&mut channel, &mut ios), [Status::Done]);
-    let (epoch, _) = bench.export.poll_claim(&pending).expect("drained").expect("granted");
+    bench.finish(false);
+    assert!(bench.poll_claim(&mut pending).is_none(), "what was written must be flushed");
+    bench.finish(true);
+    let (epoch, _) = bench.poll_claim(&mut pending).expect("drained").expect("granted");
     assert!(epoch > first.epoch);
 }
 
@@ -200,14 +207,14 @@ fn a_claim_waits_for_its_record() {
     let mut bench = Bench::new();
     let paper = Arc::new(Paper { slow: true, ..Paper::default() });
     bench = Bench::on(bench.volume, paper);
-    let pending = bench.export.claim("a", &Title::default(), &by(1)).expect("admitted");
-    assert!(bench.export.poll_claim(&pending).is_none());
+    let mut pending = bench.export.claim("a", &Title::default(), &by(1)).expect("admitted");
+    assert!(bench.poll_claim(&mut pending).is_none());
     bench.paper.tickets.lock().expect("as above")[0].end(Ok(()));
-    assert!(matches!(bench.export.poll_claim(&pending), Some(Ok((1, _)))));
-    let pending = bench.export.claim("a", &Title::default(), &by(2)).expect("admitted");
+    assert!(matches!(bench.poll_claim(&mut pending), Some(Ok((1, _)))));
+    let mut pending = bench.export.claim("a", &Title::default(), &by(2)).expect("admitted");
     let full = RecordError { path: "x".into(), reason: "no space left".into() };
     bench.paper.tickets.lock().expect("as above")[1].end(Err(full));
-    let refused = bench.export.poll_claim(&pending).expect("ended");
+    let refused = bench.poll_claim(&mut pending).expect("ended");
     assert_eq!(outcome(refused), Outcome::Refused);
 }
 
@@ -298,10 +305,7 @@ fn a_volatile_volume_survives_nothing() {
 }
 
 fn close(bench: &Bench, name: &str, epoch: u64) {
-    let options =
-        AttachOptions { resume: false, accept_loss: false, error_after_ns: None, claimant: 0 };
-    let attachment = Arc::new(Attachment::new(name, options));
-    let mut closing = super::Closing::new(bench.export.clone(), attachment, epoch, 0);
+    let mut closing = super::Closing::new(bench.export.clone(), name, epoch);
     let ended = (0..10).find_map(|now_ns| closing.poll(&bench.services, now_ns));
     assert_eq!(ended, Some(Ok(())));
 }

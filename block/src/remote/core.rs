@@ -74,6 +74,8 @@ pub(crate) struct Core {
     write_through: bool,
     way: Way,
     title: Title,
+    /// Writes acknowledged before the claim that is under way: its answer makes them durable.
+    claim_covers: u64,
     attempt: u16,
     ask_at_ns: u64,
     requests: Box<[Request]>,
@@ -110,6 +112,7 @@ impl Core {
             write_through: info.durability == Durability::WriteThrough,
             way: Way::Down,
             title: Title { attachment, ..Title::default() },
+            claim_covers: 0,
             attempt: 0,
             ask_at_ns: 0,
             requests: (0..depth).map(|_| Request::default()).collect(),
@@ -284,6 +287,7 @@ impl Core {
     fn claimed(&mut self, now_ns: u64, reply: Reply) {
         match (reply.outcome, reply.volume) {
             (Outcome::Done, Some(info)) if reply.epoch > self.attachment.view().epoch => {
+                self.attachment.note_flushed(self.claim_covers);
                 self.attachment.hold(reply.epoch, info.incarnation);
             }
             (Outcome::Superseded, _) => self.attachment.fence(reply.text),
@@ -440,6 +444,7 @@ impl Core {
             unflushed: self.attachment.unflushed(),
             accept_loss: options.accept_loss,
         };
+        self.claim_covers = self.attachment.flush_covers();
         // The title of a claim is the last one held; 0 says that there was none.
         self.control(now_ns, session, request, endpoint, Way::Claiming)
     }

@@ -1,9 +1,7 @@
-//! What the tests of a disk's queues are made of: a stand-in guest in the same thread, and a
-//! volume whose completions the test gives.
+//! What the tests of a disk's queues are made of: a stand-in guest and its disk on one thread.
 
-use std::collections::VecDeque;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{Progress, Services};
@@ -14,93 +12,10 @@ use virtio::driver::{
 use virtio::{InflightRegion, Memory, Queue};
 
 use super::*;
-use crate::backend::MemoryVolume;
 use crate::contract::attachment;
 
 /// Bytes of the volumes here.
 pub(super) const SIZE: u64 = 8 << 20;
-
-/// What a held volume was asked and has not answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Held {
-    pub(super) id: IoId,
-    pub(super) op: Op,
-    pub(super) offset_bytes: u64,
-    pub(super) len_bytes: u32,
-    pub(super) durable: bool,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct HeldState {
-    pub(super) asked: VecDeque<Held>,
-    answered: Vec<(IoId, Status)>,
-    /// Says no to `abandon`: a kernel that still owns the buffers.
-    pub(super) in_kernel: bool,
-    pub(super) abandoned: bool,
-}
-
-/// A volume that does nothing until the test says so.
-#[derive(Clone, Debug)]
-pub(super) struct HeldVolume {
-    info: VolumeInfo,
-    state: Arc<Mutex<HeldState>>,
-}
-
-impl HeldVolume {
-    pub(super) fn new() -> Self {
-        let info = MemoryVolume::new(SIZE).expect("memory").info();
-        Self { info, state: Arc::default() }
-    }
-
-    pub(super) fn state(&self) -> MutexGuard<'_, HeldState> {
-        self.state.lock().expect("no test panics with it")
-    }
-
-    /// Ends the oldest request.
-    pub(super) fn answer(&self, status: Status) -> Held {
-        let mut state = self.state();
-        let held = state.asked.pop_front().expect("something was asked");
-        state.answered.push((held.id, status));
-        held
-    }
-}
-
-impl Volume for HeldVolume {
-    fn info(&self) -> VolumeInfo {
-        self.info.clone()
-    }
-
-    fn open(&self, _open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl Channel for HeldVolume {
-    fn submit(&mut self, ios: &mut IoTable, id: IoId) {
-        let io = &ios[id];
-        let total: u64 = io.segments.iter().map(|segment| u64::from(segment.len)).sum();
-        assert_eq!(total, u64::from(io.len_bytes));
-        assert!(io.len_bytes <= IO_BYTES_MAX && io.segments.len() <= SEGMENTS_MAX);
-        let (op, offset_bytes, len_bytes) = (io.op, io.offset_bytes, io.len_bytes);
-        let held = Held { id, op, offset_bytes, len_bytes, durable: io.durable };
-        self.state().asked.push_back(held);
-    }
-
-    fn poll(&mut self, ios: &mut IoTable, _now_ns: u64, done: &mut Vec<IoId>) -> Progress {
-        let answered = std::mem::take(&mut self.state().answered);
-        for (id, status) in &answered {
-            ios[*id].status = *status;
-            done.push(*id);
-        }
-        Progress::busy_if(!answered.is_empty())
-    }
-
-    fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
-        let mut state = self.state();
-        state.abandoned = true;
-        !state.in_kernel
-    }
-}
 
 /// A guest and its disk on one thread.
 pub(super) struct Rig {

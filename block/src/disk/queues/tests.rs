@@ -9,7 +9,8 @@ use super::*;
 use crate::backend::MemoryVolume;
 use crate::chain::{Chain as Stages, ChainSpec};
 use crate::contract::Random;
-use rig::{HeldVolume, Plan, Rig, SIZE};
+use crate::contract::held::HeldVolume;
+use rig::{Plan, Rig, SIZE};
 
 fn memory() -> MemoryVolume {
     MemoryVolume::new(SIZE).expect("memory")
@@ -115,7 +116,7 @@ fn a_large_request_is_cut_and_answered_once() {
 
 #[test]
 fn one_failed_part_fails_the_whole() {
-    let volume = HeldVolume::new();
+    let volume = HeldVolume::new(SIZE);
     let mut rig = Rig::new(&volume, Plan::default());
     let slot = rig.submit(GuestOp::Write, 0, Data::Whole(3 * IO_BYTES_MAX));
     let _ = rig.round();
@@ -129,7 +130,7 @@ fn one_failed_part_fails_the_whole() {
 
 #[test]
 fn the_storages_errors_reach_the_guest() {
-    let volume = HeldVolume::new();
+    let volume = HeldVolume::new(SIZE);
     let mut rig = Rig::new(&volume, Plan::default());
     for status in [Status::Error, Status::Invalid] {
         let slot = rig.submit(GuestOp::Read, 0, Data::Whole(512));
@@ -143,7 +144,7 @@ fn the_storages_errors_reach_the_guest() {
 #[test]
 fn without_the_flush_feature_every_write_is_durable() {
     for durable in [false, true] {
-        let volume = HeldVolume::new();
+        let volume = HeldVolume::new(SIZE);
         let mut rig = Rig::new(&volume, Plan { durable, ..Plan::default() });
         rig.submit(GuestOp::Write, 0, Data::Whole(512));
         rig.submit(GuestOp::Read, 0, Data::Whole(512));
@@ -155,13 +156,13 @@ fn without_the_flush_feature_every_write_is_durable() {
 
 #[test]
 fn a_full_table_leaves_requests_in_the_ring() {
-    let volume = HeldVolume::new();
+    let volume = HeldVolume::new(SIZE);
     let mut rig = Rig::new(&volume, Plan { depth: 4, ..Plan::default() });
     for _ in 0..10 {
         rig.submit(GuestOp::Read, 0, Data::Whole(512));
     }
     let _ = rig.round();
-    assert_eq!((rig.disk.outstanding(), volume.state().asked.len()), (4, 4));
+    assert_eq!((rig.disk.outstanding(), volume.asked(0)), (4, 4));
     assert!(rig.core.counters(0).full.get() > 0);
     // Waiting for room is no reason to stay awake.
     let mut wake = Wake::new();
@@ -177,7 +178,7 @@ fn a_full_table_leaves_requests_in_the_ring() {
 
 #[test]
 fn a_busy_queue_does_not_hold_up_the_others() {
-    let volume = HeldVolume::new();
+    let volume = HeldVolume::new(SIZE);
     let shape = RingShape { size: 256, slots: 256, ..RingShape::default() };
     let plan = Plan { queues: 3, depth: 128, shape, ..Plan::default() };
     let mut rig = Rig::new(&volume, plan);
@@ -188,8 +189,10 @@ fn a_busy_queue_does_not_hold_up_the_others() {
         rig.submit_to(queue, GuestOp::Read, 8, Data::Whole(512));
     }
     let _ = rig.round();
-    let others = volume.state().asked.iter().filter(|held| held.offset_bytes > 0).count();
-    assert_eq!(others, 2, "each queue had its turn");
+    let others = |from: u64| {
+        volume.with(0, |state| state.asked.iter().filter(|held| held.offset_bytes >= from).count())
+    };
+    assert_eq!(others(8 * 512), 2, "each queue had its turn");
     assert_eq!(rig.disk.outstanding(), TAKE_MAX + 2);
     // With the table full of one queue's requests, room goes round as well.
     while rig.disk.outstanding() < 128 {
@@ -203,8 +206,7 @@ fn a_busy_queue_does_not_hold_up_the_others() {
         let _ = rig.round();
         let _ = rig.round();
     }
-    let others = volume.state().asked.iter().filter(|held| held.offset_bytes == 16 * 512).count();
-    assert_eq!(others, 2);
+    assert_eq!(others(16 * 512), 2);
 }
 
 #[test]
@@ -221,7 +223,7 @@ fn a_batch_is_published_at_once() {
 #[test]
 fn a_fenced_disk_touches_nothing_of_the_guest() {
     for told_by_completion in [true, false] {
-        let volume = HeldVolume::new();
+        let volume = HeldVolume::new(SIZE);
         let mut rig = Rig::new(&volume, Plan { queues: 2, ..Plan::default() });
         for queue in [0, 1] {
             for _ in 0..5 {
@@ -232,7 +234,7 @@ fn a_fenced_disk_touches_nothing_of_the_guest() {
         let before = rig.digest();
         volume.answer(Status::Done);
         volume.answer(Status::Done);
-        volume.state().in_kernel = true;
+        volume.with(0, |state| state.in_kernel = true);
         if told_by_completion {
             volume.answer(Status::Fenced);
         }
@@ -240,9 +242,9 @@ fn a_fenced_disk_touches_nothing_of_the_guest() {
         for _ in 0..10 {
             let _ = rig.round();
         }
-        assert!(volume.state().abandoned && !rig.disk.is_gone());
+        assert!(volume.with(0, |state| state.abandoned) && !rig.disk.is_gone());
         assert_eq!(rig.core.orphans(), 10);
-        volume.state().in_kernel = false;
+        volume.with(0, |state| state.in_kernel = false);
         let _ = rig.round();
         assert!(rig.disk.is_gone());
         assert_eq!((rig.disk.outstanding(), rig.core.orphans()), (0, 0));
@@ -260,7 +262,7 @@ fn a_fenced_disk_touches_nothing_of_the_guest() {
 
 #[test]
 fn a_stopping_queue_takes_nothing_and_drains() {
-    let volume = HeldVolume::new();
+    let volume = HeldVolume::new(SIZE);
     let mut rig = Rig::new(&volume, Plan::default());
     for _ in 0..3 {
         rig.submit(GuestOp::Read, 0, Data::Whole(512));
@@ -279,14 +281,14 @@ fn a_stopping_queue_takes_nothing_and_drains() {
     assert_eq!((rig.completions(0).len(), rig.disk.queue_count()), (3, 0));
     rig.start(0);
     let _ = rig.round();
-    assert_eq!(volume.state().asked.len(), 1, "the fourth");
+    assert_eq!(volume.asked(0), 1, "the fourth");
 }
 
 /// The guest restarts a queue whose requests the storage still has: they are done again, but only
 /// when the first try can no longer land.
 #[test]
 fn what_was_left_is_done_again_after_its_first_try_has_ended() {
-    let volume = HeldVolume::new();
+    let volume = HeldVolume::new(SIZE);
     let mut rig = Rig::new(&volume, Plan { queues: 2, ..Plan::default() });
     for sector in [10, 20, 30] {
         rig.submit(GuestOp::Write, sector, Data::Whole(512));
@@ -304,7 +306,7 @@ fn what_was_left_is_done_again_after_its_first_try_has_ended() {
     rig.start(0);
     let before = rig.digest();
     let _ = rig.round();
-    assert_eq!(volume.state().asked.len(), 2, "the new queue is held back");
+    assert_eq!(volume.asked(0), 2, "the new queue is held back");
     let mut wake = Wake::new();
     assert!(!rig.disk.arm(&mut wake).is_busy());
     assert!(wake.deadline_ns().is_some(), "and looks again");
@@ -312,7 +314,7 @@ fn what_was_left_is_done_again_after_its_first_try_has_ended() {
     // The other queue goes on.
     rig.submit_to(1, GuestOp::Read, 0, Data::Whole(512));
     let _ = rig.round();
-    assert_eq!(volume.state().asked.len(), 3);
+    assert_eq!(volume.asked(0), 3);
     volume.answer(Status::Done);
     volume.answer(Status::Error);
     let ends = |rig: &Rig| rig.rings[0].used_index();
@@ -320,7 +322,8 @@ fn what_was_left_is_done_again_after_its_first_try_has_ended() {
     let _ = rig.round();
     let _ = rig.round();
     assert_eq!((ends(&rig), rig.core.orphans()), (1, 0), "an orphan is not answered");
-    let again: Vec<_> = volume.state().asked.iter().map(|held| held.offset_bytes / 512).collect();
+    let again: Vec<_> =
+        volume.with(0, |state| state.asked.iter().map(|held| held.offset_bytes / 512).collect());
     assert_eq!(again, [0, 20, 30], "in their old order");
     assert_ne!(before, 0);
     for _ in 0..3 {
@@ -332,11 +335,11 @@ fn what_was_left_is_done_again_after_its_first_try_has_ended() {
 
 #[test]
 fn a_large_request_is_not_continued_after_its_queue_stopped() {
-    let volume = HeldVolume::new();
+    let volume = HeldVolume::new(SIZE);
     let mut rig = Rig::new(&volume, Plan { depth: 2, ..Plan::default() });
     rig.submit(GuestOp::Write, 0, Data::Whole(4 * IO_BYTES_MAX));
     let _ = rig.round();
-    assert_eq!(volume.state().asked.len(), 2);
+    assert_eq!(volume.asked(0), 2);
     rig.disk.begin_stop(0, rig.now_ns);
     let _ = rig.round();
     let stopped = Stopped { index: 0, base: 1, left: 1 };
@@ -344,19 +347,19 @@ fn a_large_request_is_not_continued_after_its_queue_stopped() {
     volume.answer(Status::Done);
     volume.answer(Status::Done);
     let _ = rig.round();
-    assert_eq!((volume.state().asked.len(), rig.disk.outstanding()), (0, 0));
+    assert_eq!((volume.asked(0), rig.disk.outstanding()), (0, 0));
     rig.start(0);
     let _ = rig.round();
-    assert_eq!(volume.state().asked[0].offset_bytes, 0, "from its beginning");
+    assert_eq!(volume.with(0, |state| state.asked[0].offset_bytes), 0, "from its beginning");
 }
 
 #[test]
 fn letting_go_waits_for_the_kernel_and_keeps_its_memory() {
-    let volume = HeldVolume::new();
+    let volume = HeldVolume::new(SIZE);
     let mut rig = Rig::new(&volume, Plan::default());
     rig.submit(GuestOp::Read, 0, Data::Whole(512));
     let _ = rig.round();
-    volume.state().in_kernel = true;
+    volume.with(0, |state| state.in_kernel = true);
     rig.disk.let_go();
     let memory = Arc::downgrade(&rig.memory);
     rig.memory = Arc::default();
@@ -364,14 +367,14 @@ fn letting_go_waits_for_the_kernel_and_keeps_its_memory() {
         let _ = rig.round();
         assert!(Weak::upgrade(&memory).is_some(), "the kernel may still write there");
     }
-    volume.state().in_kernel = false;
+    volume.with(0, |state| state.in_kernel = false);
     let _ = rig.round();
     assert!(rig.disk.is_gone() && Weak::upgrade(&memory).is_none());
 }
 
 #[test]
 fn old_memory_stays_until_its_requests_have_ended() {
-    let volume = HeldVolume::new();
+    let volume = HeldVolume::new(SIZE);
     let mut rig = Rig::new(&volume, Plan::default());
     let slot = rig.submit(GuestOp::Read, 0, Data::Whole(512));
     let _ = rig.round();
@@ -389,7 +392,7 @@ fn old_memory_stays_until_its_requests_have_ended() {
 
 #[test]
 fn garbage_stops_the_disk_and_what_was_taken_is_still_answered() {
-    let volume = HeldVolume::new();
+    let volume = HeldVolume::new(SIZE);
     let mut rig = Rig::new(&volume, Plan { queues: 2, ..Plan::default() });
     rig.submit_to(1, GuestOp::Read, 0, Data::Whole(512));
     let _ = rig.round();
@@ -399,7 +402,7 @@ fn garbage_stops_the_disk_and_what_was_taken_is_still_answered() {
     assert!(rig.core.broken_why().expect("a reason").contains("queue 0"));
     rig.submit_to(1, GuestOp::Read, 0, Data::Whole(512));
     let _ = rig.round();
-    assert_eq!(volume.state().asked.len(), 1, "nothing is taken any more");
+    assert_eq!(volume.asked(0), 1, "nothing is taken any more");
     let mut wake = Wake::new();
     assert!(!rig.disk.arm(&mut wake).is_busy(), "and nobody waits for it");
     rig.disk.disarm();

@@ -1,0 +1,133 @@
+//! A volume that does nothing until the test says so.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use sidecore::Progress;
+
+use crate::volume::{
+    Channel, Durability, IO_BYTES_MAX, Incarnation, IoId, IoTable, Op, Open, OpenError,
+    SEGMENTS_MAX, Status, Volume, VolumeInfo,
+};
+
+/// What was asked and not answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    id: IoId,
+    pub(crate) op: Op,
+    pub(crate) offset_bytes: u64,
+    pub(crate) len_bytes: u32,
+    pub(crate) durable: bool,
+}
+
+/// One channel's requests.
+#[derive(Debug, Default)]
+pub(crate) struct HeldState {
+    pub(crate) asked: VecDeque<Held>,
+    answered: Vec<(IoId, Status)>,
+    /// Says no to `abandon`: a kernel that still owns the buffers.
+    pub(crate) in_kernel: bool,
+    pub(crate) abandoned: bool,
+}
+
+/// The volume. Its channels are numbered as they are opened.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldVolume {
+    info: VolumeInfo,
+    channels: Arc<Mutex<Vec<Arc<Mutex<HeldState>>>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no test panics with it")
+}
+
+impl HeldVolume {
+    pub(crate) fn new(size_bytes: u64) -> Self {
+        let info = VolumeInfo {
+            size_bytes,
+            block_bytes: 512,
+            read_only: false,
+            durability: Durability::Flush,
+            volatile: false,
+            incarnation: Incarnation::default(),
+        };
+        Self { info, channels: Arc::default() }
+    }
+
+    /// How many channels were ever opened.
+    pub(crate) fn opened(&self) -> usize {
+        lock(&self.channels).len()
+    }
+
+    /// Looks at a channel, or changes it.
+    pub(crate) fn with<R>(&self, channel: usize, f: impl FnOnce(&mut HeldState) -> R) -> R {
+        let state = Arc::clone(&lock(&self.channels)[channel]);
+        f(&mut lock(&state))
+    }
+
+    /// How much a channel was asked and has not answered.
+    pub(crate) fn asked(&self, channel: usize) -> usize {
+        self.with(channel, |state| state.asked.len())
+    }
+
+    /// Ends the oldest request of the first channel.
+    pub(crate) fn answer(&self, status: Status) -> Held {
+        self.answer_on(0, status)
+    }
+
+    /// Ends the oldest request of a channel.
+    pub(crate) fn answer_on(&self, channel: usize, status: Status) -> Held {
+        self.with(channel, |state| {
+            let held = state.asked.pop_front().expect("something was asked");
+            state.answered.push((held.id, status));
+            held
+        })
+    }
+}
+
+impl Volume for HeldVolume {
+    fn info(&self) -> VolumeInfo {
+        self.info.clone()
+    }
+
+    fn open(&self, _open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+        let state = Arc::new(Mutex::new(HeldState::default()));
+        lock(&self.channels).push(Arc::clone(&state));
+        Ok(Box::new(HeldChannel(state)))
+    }
+}
+
+#[derive(Debug)]
+struct HeldChannel(Arc<Mutex<HeldState>>);
+
+impl Channel for HeldChannel {
+    fn submit(&mut self, ios: &mut IoTable, id: IoId) {
+        let io = &ios[id];
+        let total: u64 = io.segments.iter().map(|segment| u64::from(segment.len)).sum();
+        assert_eq!(total, u64::from(io.len_bytes));
+        assert!(io.len_bytes <= IO_BYTES_MAX && io.segments.len() <= SEGMENTS_MAX);
+        let (op, offset_bytes, len_bytes) = (io.op, io.offset_bytes, io.len_bytes);
+        let held = Held { id, op, offset_bytes, len_bytes, durable: io.durable };
+        lock(&self.0).asked.push_back(held);
+    }
+
+    fn poll(&mut self, ios: &mut IoTable, _now_ns: u64, done: &mut Vec<IoId>) -> Progress {
+        let answered = std::mem::take(&mut lock(&self.0).answered);
+        for (id, status) in &answered {
+            ios[*id].status = *status;
+            done.push(*id);
+        }
+        Progress::busy_if(!answered.is_empty())
+    }
+
+    /// The test's answers come from outside, so that the sidecore has to look for them.
+    fn arm(&mut self, _wake: &mut sidecore::Wake) -> Progress {
+        Progress::busy_if(!lock(&self.0).answered.is_empty())
+    }
+
+    fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {
+        let mut state = lock(&self.0);
+        state.abandoned = true;
+        !state.in_kernel
+    }
+}

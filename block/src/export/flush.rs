@@ -1,0 +1,54 @@
+//! One flush of the export's own, between two epochs.
+
+use std::sync::Arc;
+
+use sidecore::{Progress, Services, Wake};
+
+use super::Export;
+use crate::attachment::{AttachOptions, Attachment};
+use crate::volume::{Channel, IoTable, Op, Open, OpenError, Status, io_table};
+
+/// The name under which the export itself opens channels; no peer can have it.
+const OWN_NAME: &str = "(export)";
+
+/// A flush on its way, with a channel of its own.
+#[derive(Debug)]
+pub(super) struct Flushing {
+    channel: Box<dyn Channel>,
+    ios: IoTable,
+    sent: bool,
+}
+
+impl Flushing {
+    /// Opens the channel.
+    ///
+    /// # Errors
+    /// When the volume cannot be opened.
+    pub(super) fn new(export: &Export, services: &Services) -> Result<Self, OpenError> {
+        let options =
+            AttachOptions { resume: false, accept_loss: false, error_after_ns: None, claimant: 0 };
+        let attachment = Arc::new(Attachment::new(OWN_NAME, options));
+        let open = Open { services, attachment: &attachment, index: 0, depth: 1 };
+        let channel = export.volume().open(&open)?;
+        Ok(Self { channel, ios: io_table(1), sent: false })
+    }
+
+    /// Sends it, then waits; how it ended.
+    pub(super) fn poll(&mut self, now_ns: u64) -> Option<Status> {
+        if !self.sent {
+            let id = self.ios.take().expect("the table has one slot and this is its first use");
+            self.ios[id].reset();
+            self.ios[id].op = Op::Flush;
+            self.channel.submit(&mut self.ios, id);
+            self.sent = true;
+        }
+        let mut done = Vec::with_capacity(1);
+        let _ = self.channel.poll(&mut self.ios, now_ns, &mut done);
+        done.first().map(|&id| self.ios[id].status)
+    }
+
+    /// Before the sidecore sleeps.
+    pub(super) fn arm(&mut self, wake: &mut Wake) -> Progress {
+        self.channel.arm(wake)
+    }
+}

@@ -1,0 +1,176 @@
+//! Counts allocations: once warm, a request costs none, from the guest's ring to the blocks and
+//! back.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::{Cell, RefCell};
+use std::num::NonZeroU64;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use block::backend::{FileOptions, FileVolume, MemoryVolume};
+use block::chain::{Chain, ChainSpec};
+use block::stage::Limit;
+use block::uring::Uring;
+use block::{AttachOptions, Attachment, DiskCore, DiskQueues, Open, Volume};
+use sidecore::Services;
+use virtio::Queue;
+use virtio::driver::{
+    Data, Guest, GuestPlan, Op, Request, RingDriver, RingOptions, RingShape, Status,
+};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting for each thread.
+struct Counting;
+
+// SAFETY: hands everything to the system's allocator and only counts.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(start, layout) }
+    }
+
+    unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.realloc(start, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const VOLUME_BYTES: u64 = 16 << 20;
+const QUEUES: u16 = 2;
+const TRANSFER_BYTES_MAX: u32 = 3 << 20;
+
+/// A guest with a disk, all on this thread.
+struct Rig {
+    disk: DiskQueues,
+    rings: Vec<RingDriver>,
+    uring: Option<Rc<RefCell<Uring>>>,
+    now_ns: u64,
+    completed: u64,
+}
+
+impl Rig {
+    fn new(volume: Arc<dyn Volume>, services: &Services) -> Self {
+        let limit = Limit {
+            iops: NonZeroU64::new(500_000),
+            bytes_per_second: NonZeroU64::new(4 << 30),
+            burst_ns: 1_000_000,
+        };
+        let stages = [ChainSpec::Meter, ChainSpec::Limit(limit), ChainSpec::Meter];
+        let chain = Chain::build(volume, &stages).expect("a good chain");
+        let options =
+            AttachOptions { resume: false, accept_loss: false, error_after_ns: None, claimant: 1 };
+        let attachment = Arc::new(Attachment::new("rig", options));
+        let shape = RingShape {
+            size: 256,
+            slots: 16,
+            transfer_bytes_max: TRANSFER_BYTES_MAX,
+            segments_max: 126,
+        };
+        let plan = GuestPlan { queues: QUEUES, shape, ..GuestPlan::default() };
+        let guest = Guest::new(&plan).expect("guest memory");
+        let memory = Arc::new(guest.memory().device_memory().expect("the same memory"));
+        let options = RingOptions { event_idx: true, indirect: true, ..RingOptions::default() };
+        let rings: Vec<_> = (0..QUEUES).map(|index| guest.ring(index, options.clone())).collect();
+        let core = DiskCore::new("rig", QUEUES);
+        let open = Open { services, attachment: &attachment, index: 0, depth: 24 };
+        let mut disk = DiskQueues::new(core, &*chain.volume, &open, false).expect("it opens");
+        for ring in &rings {
+            let config = ring.queue_config(Arc::clone(&memory)).expect("no descriptors needed");
+            disk.add_queue(Queue::new(config).expect("a good ring"));
+        }
+        Self { disk, rings, uring: services.get::<Uring>(), now_ns: 1, completed: 0 }
+    }
+
+    fn round(&mut self) {
+        self.now_ns += 2_000;
+        let progress = self.disk.poll(self.now_ns);
+        let reaped = self.uring.as_ref().map(|uring| uring.borrow_mut().round());
+        if !progress.is_busy() && reaped.is_some_and(|reaped| !reaped.is_busy()) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Requests of all kinds and cuts, in batches.
+    fn work(&mut self, batches: u64) {
+        for batch in 0..batches {
+            let mut outstanding = 0;
+            for (queue, ring) in self.rings.iter_mut().enumerate() {
+                for turn in 0..8u64 {
+                    let slot = ring.take_slot().expect("all are back");
+                    let kind = batch + turn + queue as u64;
+                    let (op, data) = match kind % 7 {
+                        0 => (Op::Flush, Data::None),
+                        1 => (Op::GetId, Data::Whole(20)),
+                        2 => (Op::Write, Data::Cut { len: 64 << 10, piece_bytes: 4096 }),
+                        3 => (Op::Read, Data::Cut { len: 64 << 10, piece_bytes: 4096 }),
+                        4 if kind.is_multiple_of(2) => (Op::Read, Data::Whole(TRANSFER_BYTES_MAX)),
+                        4 => (Op::Write, Data::Whole(TRANSFER_BYTES_MAX)),
+                        5 => (Op::Read, Data::Whole(4096)),
+                        _ => (Op::Write, Data::Whole(4096)),
+                    };
+                    let request = Request { slot, op, sector: turn * 64, data, token: 0 };
+                    ring.submit(&request).expect("room");
+                    outstanding += 1;
+                }
+                ring.publish();
+            }
+            while outstanding > 0 {
+                self.round();
+                for ring in &mut self.rings {
+                    while let Some(completion) = ring.complete().expect("no breach") {
+                        assert_eq!(completion.status, Status::Ok);
+                        ring.release(completion.slot);
+                        outstanding -= 1;
+                        self.completed += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn check(rig: &mut Rig) {
+    rig.work(50);
+    let (before, warm) = (ALLOCATIONS.get(), rig.completed);
+    assert!(before > 0, "allocations are counted");
+    rig.work(200);
+    let requests = rig.completed - warm;
+    assert_eq!(requests, 200 * 16);
+    assert_eq!(ALLOCATIONS.get() - before, 0, "allocations for {requests} requests");
+}
+
+#[test]
+fn a_warm_disk_in_memory_allocates_nothing() {
+    let volume = MemoryVolume::new(VOLUME_BYTES).expect("memory");
+    check(&mut Rig::new(Arc::new(volume), &Services::new()));
+}
+
+#[test]
+fn a_warm_disk_on_a_file_allocates_nothing() {
+    let services = Services::new();
+    match Uring::new() {
+        Ok(uring) => services.insert(Rc::new(RefCell::new(uring))),
+        Err(error) => {
+            let test = "a_warm_disk_on_a_file_allocates_nothing";
+            return println!("SKIP {test}: no io_uring here: {error}");
+        }
+    }
+    let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("room");
+    let path = directory.path().join("disk.img");
+    let options = FileOptions { size_bytes: Some(VOLUME_BYTES), ..FileOptions::new(path) };
+    let volume = FileVolume::open(&options).expect("a new file");
+    check(&mut Rig::new(Arc::new(volume), &services));
+}
