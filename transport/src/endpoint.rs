@@ -29,7 +29,7 @@ const ANSWERS_MAX: usize = 64;
 /// asks again.
 const HALF_OPEN_MAX: usize = 128;
 
-/// Packets that a session adds before the next one's turn: what the kernel cuts one large send into.
+/// Packets that a session adds before the next one's turn: what the kernel cuts out of one send.
 const TRANSMIT_RUN: usize = 64;
 
 /// Being called so much later than asked means that the process did not run.
@@ -92,7 +92,7 @@ pub struct Endpoint {
     answers: VecDeque<Answer>,
     sessions_made: u64,
     last_attempt: u64,
-    /// Sessions that we asked for, connected or not; that peers asked for; of those, half-open ones.
+    /// Sessions that we asked for, connected or not; that peers asked for; half-open ones of those.
     outgoing: usize,
     incoming: usize,
     half_open: usize,
@@ -190,8 +190,8 @@ impl Endpoint {
         self.vacate(place);
     }
 
-    /// Sends a call. `head` has at most [`HEAD_MAX`] bytes; the body is the first so many bytes of a
-    /// pool buffer, at most [`MESSAGE_MAX`], to which the endpoint takes a reference of its own
+    /// Sends a call. `head` has at most [`HEAD_MAX`] bytes; the body is the first so many bytes of
+    /// a pool buffer, at most [`MESSAGE_MAX`], to which the endpoint takes a reference of its own
     /// until it has arrived. `flow` is less than [`FLOWS_MAX`]. `token` comes back with the reply
     /// and should be unique among the calls outstanding. A call in want of credit waits inside.
     ///

@@ -32,8 +32,8 @@ use crate::wire::{
 const HELLO_FIRST_NS: u64 = 5_000_000;
 const HELLO_LAST_NS: u64 = 100_000_000;
 
-/// After so many Hellos without an answer from the port that the peer named, ask at its base address
-/// again: it may have been restarted with other ports.
+/// After so many Hellos without an answer from the port that the peer named, ask at its base
+/// address again: it may have been restarted with other ports.
 const MOVED_ATTEMPTS_MAX: u32 = 4;
 
 /// How long a half-open session waits for its first packet.

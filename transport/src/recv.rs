@@ -1,8 +1,8 @@
 //! Messages on their way in: put together from fragments, each of them taken once.
 //!
 //! A call has a place in a table of its session, `id % calls_max`, at both ends. The caller uses a
-//! place again, with a greater id, once the reply is complete. So a place remembers one id, and that
-//! is enough to recognise every fragment of the past.
+//! place again, with a greater id, once the reply is complete. So a place remembers one id, and
+//! that is enough to recognise every fragment of the past.
 
 use crate::bits::Bits;
 use crate::pool::BufId;

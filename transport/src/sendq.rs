@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! flow 3   small:   [call]              -- one fragment each, before the others
-//!          large:   [call][reply]       -- the first one's next fragment, then the next flow's turn
+//!          large:   [call][reply]       -- the first's next fragment, then the next flow's turn
 //!          waiting: [call][call]        -- no credit yet
 //! ```
 //!

@@ -140,8 +140,8 @@ impl TransmitBatch {
         }
     }
 
-    /// Adds a datagram to `to`, whose head and body the caller fills in. The reference to the body's
-    /// buffer becomes the batch's.
+    /// Adds a datagram to `to`, whose head and body the caller fills in. The reference to the
+    /// body's buffer becomes the batch's.
     pub(crate) fn next(&mut self, to: SocketAddr) -> &mut Datagram {
         assert!(self.end < self.datagrams.len(), "the batch is full");
         let datagram = &mut self.datagrams[self.end];

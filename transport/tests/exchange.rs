@@ -5,8 +5,8 @@ mod common;
 
 use common::{Faults, MS, Random, SECOND, World};
 
-/// Which seeds: the first ones, as many as `SEEDS` says if it says, or the one in `SEED` to replay a
-/// failure.
+/// Which seeds: the first ones, as many as `SEEDS` says if it says, or the one in `SEED` to replay
+/// a failure.
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().expect("SEED is a number")],
