@@ -568,6 +568,9 @@ mod tests {
         queue.lost(sent[3].1);
         queue.lost(sent[3].1);
         queue.lost(sent[7].1);
+        // Sent twice, arrived once, lost once: nothing to do.
+        assert!(!queue.acked(sent[5].1, &mut pool));
+        queue.lost(sent[5].1);
         let again: Vec<u16> =
             drain(&mut queue, usize::MAX).iter().map(|(_, r)| r.fragment).collect();
         assert_eq!(again, [3, 7]);

@@ -151,6 +151,12 @@ fn a_newer_attempt_replaces_the_session() {
     assert!(world.run_until(end_ns, |world| world.nodes[1].app.connected_count() == 2));
     assert_eq!(world.nodes[1].app.losses(), [LostReason::Replaced]);
     assert_eq!((connected(&world, 0), connected(&world, 1)), (1, 1));
+    // The older attempt is recognised, and not even half-open again.
+    let hello = tapped(&world, 0, raw::HELLO).remove(0);
+    world.inject(addr(0), addr(1), hello, 0);
+    world.run_for(MS);
+    let endpoint = &world.nodes[1].endpoint;
+    assert_eq!((endpoint.counters().dropped_stale_handshake, endpoint.sessions().count()), (1, 1));
 }
 
 #[test]

@@ -277,6 +277,31 @@ fn a_place_is_not_taken_from_a_call_that_is_served() {
     assert_eq!((sink.calls.len(), endpoint.counters().fragments_duplicate), (2, 2));
 }
 
+#[test]
+fn a_late_fragment_of_an_earlier_call_does_not_get_into_a_later_one() {
+    let (mut endpoint, mut sink, session) = lone_endpoint();
+    let mut number = 0;
+    let mut send = |endpoint: &mut Endpoint, sink: &mut Quiet, id: u64, index: u16, byte: u8| {
+        number += 1;
+        let frame = raw::fragment(5, 0, 0, 17_840, id, index);
+        let packet = raw::packet(raw::DATA, session, number, &frame, &[byte; 8920]);
+        endpoint.receive(SECOND, addr(6), &packet, sink);
+    };
+    for index in 0..2 {
+        send(&mut endpoint, &mut sink, 1024, index, 1);
+    }
+    let (call, body) = sink.calls.pop().expect("a call");
+    assert_eq!(endpoint.reply(SECOND, call, &[], None), Ok(()));
+    endpoint.pool_mut().release(body.expect("a body"));
+    send(&mut endpoint, &mut sink, 2048, 0, 2);
+    send(&mut endpoint, &mut sink, 1024, 1, 1);
+    assert!(sink.calls.is_empty(), "the later call is not complete");
+    send(&mut endpoint, &mut sink, 2048, 1, 2);
+    let (_, body) = sink.calls.pop().expect("a call");
+    assert!(endpoint.pool().bytes(body.expect("a body")).iter().all(|&byte| byte == 2));
+    assert_eq!(endpoint.counters().fragments_duplicate, 1);
+}
+
 /// Well-formed packets of nonsense on a live session: anything may come of it but a panic or
 /// unbounded memory.
 #[test]
