@@ -1,3 +1,8 @@
 //! Workloads, the checker of the data promise, event counts and the demo.
 
+pub mod checker;
 pub mod guest;
+pub mod nodes;
+pub mod sim;
+pub mod stand_in;
+pub mod workload;

@@ -1,0 +1,216 @@
+//! Real `vrio node` processes for tests and the demo: started, killed, stopped and looked at.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// How long a node may take to start or stop: these machines are shared.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often it is looked at meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Lines of a log that an error shows.
+const LOG_LINES: usize = 25;
+
+/// A node's place: its configuration, its log, its sockets.
+#[derive(Clone, Debug)]
+pub struct NodePlan {
+    /// The `vrio` program.
+    pub program: PathBuf,
+    /// The node's name.
+    pub name: String,
+    /// Where its files are; made if missing.
+    pub home: PathBuf,
+    /// Its configuration, without `name`, `control` and `[directories]`, which are made here.
+    pub config: String,
+    /// The network namespace to run in.
+    pub namespace: Option<String>,
+}
+
+impl NodePlan {
+    /// The control socket.
+    pub fn control(&self) -> PathBuf {
+        self.home.join("control")
+    }
+
+    /// A disk's socket.
+    pub fn socket(&self, disk: &str) -> PathBuf {
+        self.home.join(format!("{disk}.sock"))
+    }
+
+    /// A volume's file.
+    pub fn file(&self, file: &str) -> PathBuf {
+        self.home.join("volumes").join(file)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.home.join("log")
+    }
+
+    /// Starts the node and waits until its control socket answers.
+    ///
+    /// # Errors
+    /// When it does not start; the text ends with its log.
+    pub fn start(&self) -> Result<Node> {
+        fs::create_dir_all(self.home.join("volumes"))
+            .with_context(|| format!("making {}", self.home.display()))?;
+        let config = self.home.join("node.toml");
+        let home = self.home.display();
+        let text = format!(
+            "name = \"{}\"\ncontrol = \"{}\"\n{}\n[directories]\nvolumes = \"{home}/volumes\"\n\
+             sockets = \"{home}\"\n",
+            self.name,
+            self.control().display(),
+            self.config
+        );
+        fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
+        let log = File::options().create(true).append(true).open(self.log())?;
+        let mut command = match &self.namespace {
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", namespace]).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
+        command.arg("node").arg("--config").arg(&config);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+        let mut node = Node { plan: self.clone(), child };
+        node.wait_until("it answers on its control socket", |node| node.status().is_ok())?;
+        Ok(node)
+    }
+}
+
+/// A running node. Killed when dropped.
+#[derive(Debug)]
+pub struct Node {
+    plan: NodePlan,
+    child: Child,
+}
+
+impl Node {
+    /// Its place.
+    pub fn plan(&self) -> &NodePlan {
+        &self.plan
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it says of itself.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn status(&self) -> Result<serde_json::Value> {
+        status(&self.plan.control())
+    }
+
+    /// Waits until its disk can be connected to.
+    ///
+    /// # Errors
+    /// When that does not happen.
+    pub fn wait_for_disk(&mut self, disk: &str) -> Result<PathBuf> {
+        let socket = self.plan.socket(disk);
+        self.wait_until("its disk is served", |_| UnixStream::connect(&socket).is_ok())?;
+        Ok(socket)
+    }
+
+    /// Waits for something, and looks whether the process still runs.
+    ///
+    /// # Errors
+    /// When it does not happen in time, or the process ends.
+    pub fn wait_until(&mut self, what: &str, is: impl Fn(&Self) -> bool) -> Result<()> {
+        let by = Instant::now() + PATIENCE;
+        while !is(self) {
+            let name = &self.plan.name;
+            if let Some(status) = self.child.try_wait()? {
+                bail!("node {name} ended ({status}) before {what}:\n{}", self.log_tail());
+            }
+            if Instant::now() > by {
+                bail!("node {name}: {what} did not come in {PATIENCE:?}:\n{}", self.log_tail());
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(pid.context("a process number")?, signal)?;
+        Ok(())
+    }
+
+    /// kill -9, and gone when this returns.
+    ///
+    /// # Errors
+    /// When the process had ended by itself.
+    pub fn kill(mut self) -> Result<NodePlan> {
+        if let Some(status) = self.child.try_wait()? {
+            let name = &self.plan.name;
+            bail!("node {name} had ended by itself ({status}):\n{}", self.log_tail());
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(self.plan.clone())
+    }
+
+    /// SIGTERM, and waits for an orderly end.
+    ///
+    /// # Errors
+    /// When it does not end, or not well.
+    pub fn stop(mut self) -> Result<NodePlan> {
+        self.signal(rustix::process::Signal::TERM)?;
+        let by = Instant::now() + PATIENCE;
+        loop {
+            match self.child.try_wait()? {
+                Some(status) if status.success() => return Ok(self.plan.clone()),
+                Some(status) => bail!("{} ended with {status}:\n{}", self.plan.name, self.log_tail()),
+                None if Instant::now() > by => bail!("{} does not stop", self.plan.name),
+                None => thread::sleep(LOOK_AGAIN),
+            }
+        }
+    }
+
+    /// The end of its log.
+    pub fn log_tail(&self) -> String {
+        let text = fs::read_to_string(self.plan.log()).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Asks a node's control socket for its status.
+///
+/// # Errors
+/// When nobody answers, or not in the expected form.
+pub fn status(control: &Path) -> Result<serde_json::Value> {
+    let mut stream = UnixStream::connect(control)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /v1/status HTTP/1.1\r\nHost: vrio\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let body = answer.split_once("\r\n\r\n").context("an HTTP answer")?.1;
+    serde_json::from_str(body).context("the status is JSON")
+}

@@ -1,0 +1,21 @@
+//! The whole block path under simulation: the real code of rings, disk, channel, session, server
+//! and export on a simulated clock, network and disk, all from one seed.
+//!
+//! One IOhost with two sidecores exports one volume; one VMhost at a time holds its attachment,
+//! with several queues over two sidecores; requests overlap on purpose. Faults strike at random
+//! moments. [`crate::checker::Checker`] decides what the guest may see.
+
+mod client;
+mod fault;
+mod host;
+mod network;
+mod random;
+mod server;
+mod storage;
+mod world;
+
+pub use fault::{Fault, FaultCounts};
+pub use network::NetworkCounts;
+pub use random::Random;
+pub use storage::DiskCounts;
+pub use world::{Report, SimFailure, run};

@@ -1,0 +1,291 @@
+//! The simulated VMhost: its process, and the guest that outlives it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use block::{AttachOptions, Attachment, DiskCore, DiskQueues, Exports, Open, RemoteVolume};
+use sidecore::Progress;
+use virtio::driver::{
+    Backing, Data, Guest, GuestPlan, Op, Regions, Request, RingDriver, RingOptions, RingShape,
+    Slot, Status,
+};
+use virtio::{InflightRegion, Queue};
+
+use super::host::{HostPlan, PORT, SimCore, host_ip};
+use super::network::Network;
+use super::random::Random;
+use super::server::{SERVER, VOLUME};
+use super::storage::{BLOCK_BYTES, SimDisk};
+use crate::checker::{Began, Checker};
+
+/// Sidecores of a VMhost.
+const CORES: u16 = 2;
+
+/// The last byte of the first VMhost's address.
+const FIRST_NUMBER: u8 = 100;
+
+/// Descriptors of a ring: room for every slot's longest chain.
+const RING_SIZE: u16 = 512;
+
+/// The attachment's name: the same on every VMhost.
+const ATTACHMENT: &str = "alice";
+
+#[derive(Debug)]
+struct Process {
+    cores: Vec<SimCore>,
+    volume: Arc<RemoteVolume>,
+    disks: Vec<DiskQueues>,
+}
+
+/// A VMhost with its guest.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// Which VMhost it is.
+    pub(super) number: u8,
+    /// Stands still until then.
+    pub(super) paused_ns: u64,
+    /// The present process's attachment.
+    pub(super) attachment: Arc<Attachment>,
+    /// The guest remembers answers from before this process.
+    pub(super) resumed: bool,
+    /// The last epoch that the world knows of.
+    pub(super) epoch_seen: u64,
+    /// From before the process first claimed.
+    pub(super) before_claim: Option<Began>,
+    name: String,
+    datagram_bytes_max: usize,
+    process: Option<Process>,
+    back_ns: u64,
+    guest: Guest,
+    rings: Vec<RingDriver>,
+    inflight: (OwnedFd, u64),
+    reading: Option<Slot>,
+    fenced: Option<u64>,
+    error: Option<String>,
+}
+
+impl Client {
+    /// Starts a VMhost and a guest on it, with `queues` by chance.
+    pub(super) fn new(
+        number: u8,
+        name: &str,
+        random: &mut Random,
+        datagram_bytes_max: usize,
+        disk: &SimDisk,
+        resumed: bool,
+    ) -> Self {
+        let queues = u16::try_from(random.between(1, 4)).expect("small");
+        let shape =
+            RingShape { size: RING_SIZE, slots: 16, transfer_bytes_max: 24 * 512, segments_max: 24 };
+        let backing = Backing::Anonymous;
+        let plan = GuestPlan { queues, shape, backing, regions: Regions::One };
+        let guest = Guest::new(&plan).expect("memory for a small guest");
+        let options = RingOptions {
+            event_idx: random.hits(500_000),
+            indirect: random.hits(500_000),
+            kick: None,
+            call: None,
+        };
+        let rings = (0..queues).map(|index| guest.ring(index, options.clone())).collect();
+        let inflight = InflightRegion::create(queues, RING_SIZE).expect("a memory file");
+        let mut client = Self {
+            number,
+            paused_ns: 0,
+            attachment: new_attachment(resumed, random),
+            resumed,
+            epoch_seen: 0,
+            before_claim: None,
+            name: name.to_owned(),
+            datagram_bytes_max,
+            process: None,
+            back_ns: 0,
+            guest,
+            rings,
+            inflight,
+            reading: None,
+            fenced: None,
+            error: None,
+        };
+        client.start(random, disk);
+        client
+    }
+
+    /// The guest's rings.
+    pub(super) fn rings(&mut self) -> &mut [RingDriver] {
+        &mut self.rings
+    }
+
+    /// The sidecores of the running process.
+    pub(super) fn cores_mut(&mut self) -> impl Iterator<Item = &mut SimCore> {
+        self.process.iter_mut().flat_map(|process| &mut process.cores)
+    }
+
+    /// When something is to be done next.
+    pub(super) fn next_ns(&self) -> impl Iterator<Item = u64> {
+        let cores = self.process.iter().flat_map(|process| &process.cores);
+        cores.filter_map(SimCore::next_ns)
+    }
+
+    /// Whether the process runs and has its disk.
+    pub(super) fn is_running(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| !process.disks.is_empty())
+    }
+
+    /// Whether it knows that a successor has replaced it.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.fenced.is_some()
+    }
+
+    /// Requests that its channels sent again.
+    pub(super) fn resent(&self) -> u64 {
+        let volumes = self.process.iter().map(|process| &process.volume);
+        volumes.flat_map(|volume| volume.counters()).map(|counters| counters.resent.get()).sum()
+    }
+
+    /// Buffers that are in use on all sidecores.
+    pub(super) fn buffers_in_use(&self) -> usize {
+        let cores = self.process.iter().flat_map(|process| &process.cores);
+        cores.map(|core| core.endpoint.borrow().pool().in_use()).sum()
+    }
+
+    /// Kills the process; the guest lives on, and the process is started again at `back_ns`.
+    pub(super) fn kill(&mut self, back_ns: u64) {
+        self.process = None;
+        self.back_ns = back_ns;
+        self.paused_ns = 0;
+    }
+
+    /// Starts the process again when it is time.
+    pub(super) fn start_if_due(&mut self, now_ns: u64, random: &mut Random, disk: &SimDisk) {
+        if self.process.is_some() || now_ns < self.back_ns {
+            return;
+        }
+        // What the guest has ever been told, it remembers.
+        self.resumed |= self.rings.iter().any(|ring| ring.used_index() != 0);
+        self.attachment = new_attachment(self.resumed, random);
+        self.epoch_seen = 0;
+        self.before_claim = None;
+        self.start(random, disk);
+    }
+
+    fn start(&mut self, random: &mut Random, _disk: &SimDisk) {
+        let plan = HostPlan {
+            name: &self.name,
+            number: FIRST_NUMBER + self.number,
+            cores: CORES,
+            nonce: random.next(),
+            datagram_bytes_max: self.datagram_bytes_max,
+        };
+        let cores = SimCore::start(&plan, &Arc::new(Exports::default()));
+        let volume = RemoteVolume::new(SERVER.0, VOLUME);
+        for core in &cores {
+            let addr = (host_ip(SERVER.1), PORT).into();
+            core.plane.borrow_mut().clients.add_peer(SERVER.0, addr);
+        }
+        let described = cores[0].plane.borrow_mut().clients.describe(volume.clone());
+        assert!(described, "the peer was just added");
+        self.process = Some(Process { cores, volume, disks: Vec::new() });
+    }
+
+    /// One instant.
+    pub(super) fn run(&mut self, now_ns: u64, network: &mut Network) {
+        if now_ns < self.paused_ns {
+            return;
+        }
+        self.start_disks();
+        let Some(process) = &mut self.process else { return };
+        let disks = process.disks.iter_mut().map(Some).chain(std::iter::repeat_with(|| None));
+        for (core, mut disk) in process.cores.iter_mut().zip(disks) {
+            core.run(now_ns, network, |now_ns| match &mut disk {
+                Some(disk) => disk.poll(now_ns),
+                None => Progress::Idle,
+            });
+        }
+        if self.fenced.is_none() && self.attachment.is_fenced() {
+            self.fenced = Some(self.digest());
+        }
+    }
+
+    /// Once the volume is described: the disk's queues, spread over the sidecores.
+    fn start_disks(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        if !process.disks.is_empty() || process.volume.described().is_none() {
+            return;
+        }
+        let memory = Arc::new(self.guest.memory().device_memory().expect("a mapping"));
+        let (fd, len) = &self.inflight;
+        let queues = u16::try_from(self.rings.len()).expect("small");
+        let inflight = InflightRegion::map(fd.as_fd(), 0, *len, queues, RING_SIZE).expect("our own");
+        let disk = DiskCore::new("sim", queues);
+        for (core, index) in process.cores.iter().zip(0..) {
+            let (services, attachment) = (&core.services, &self.attachment);
+            let open = Open { services, attachment, index, depth: 64 };
+            let share = DiskQueues::new(disk.clone(), process.volume.as_ref(), &open, false);
+            process.disks.push(share.expect("a channel"));
+        }
+        for (at, ring) in self.rings.iter().enumerate() {
+            let mut config = ring.queue_config(memory.clone()).expect("no descriptors are needed");
+            config.inflight = inflight.queue(at);
+            let queue = Queue::new(config).expect("our own ring is sound");
+            process.disks[at % usize::from(CORES)].add_queue(queue);
+        }
+    }
+
+    fn digest(&self) -> u64 {
+        self.guest.memory().digest()
+    }
+
+    /// A client that was fenced has touched nothing since.
+    ///
+    /// # Errors
+    /// When its guest's memory has changed.
+    pub(super) fn check_untouched(&self) -> Result<(), String> {
+        match self.fenced {
+            Some(digest) if digest != self.digest() => {
+                Err(format!("{} touched its guest's memory after it was fenced", self.name))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks for a block on the first ring.
+    pub(super) fn read_block(&mut self, block: u64, checker: &mut Checker) -> Option<Began> {
+        let ring = &mut self.rings[0];
+        let slot = ring.take_slot()?;
+        let sector = block * (BLOCK_BYTES as u64 / 512);
+        let data = Data::Whole(u32::try_from(BLOCK_BYTES).expect("small"));
+        let request = Request { slot, op: Op::Read, sector, data, token: u64::MAX };
+        if let Err(error) = ring.submit(&request) {
+            self.error = Some(error.to_string());
+        }
+        ring.publish();
+        self.reading = Some(slot);
+        Some(checker.begin_read())
+    }
+
+    /// The block asked for, once it is there: `Some(None)` for an I/O error.
+    ///
+    /// # Errors
+    /// When the device broke the ring.
+    #[allow(clippy::option_option)]
+    pub(super) fn block_read(&mut self) -> Result<Option<Option<Vec<u8>>>, String> {
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        let ring = &mut self.rings[0];
+        let Some(done) = ring.complete().map_err(|breach| breach.to_string())? else {
+            return Ok(None);
+        };
+        assert_eq!(Some(done.slot), self.reading.take(), "one request at a time");
+        let mut bytes = vec![0; BLOCK_BYTES];
+        ring.read(done.slot, 0, &mut bytes);
+        ring.release(done.slot);
+        Ok(Some((done.status == Status::Ok).then_some(bytes)))
+    }
+}
+
+fn new_attachment(resume: bool, random: &mut Random) -> Arc<Attachment> {
+    let options =
+        AttachOptions { resume, accept_loss: false, error_after_ns: None, claimant: random.next() };
+    Arc::new(Attachment::new(ATTACHMENT, options))
+}

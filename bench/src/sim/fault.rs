@@ -1,0 +1,85 @@
+//! What goes wrong, and how often it did.
+
+use std::fmt;
+
+use super::random::Random;
+
+/// A fault that strikes at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The network becomes better or worse.
+    Weather,
+    /// The IOhost is cut off, and heals.
+    Partition,
+    /// The IOhost's process is killed, and started again.
+    KillServer,
+    /// The IOhost loses its power, and with it what was not flushed.
+    CutPower,
+    /// The VMhost's process is killed under a guest that lives on.
+    KillClient,
+    /// Both processes are killed.
+    KillBoth,
+    /// The IOhost's power is cut and the VMhost's process killed.
+    CutPowerKillClient,
+    /// The IOhost's process stands still for a while.
+    PauseServer,
+    /// The VMhost's process stands still for a while.
+    PauseClient,
+    /// Another VMhost takes the attachment over, with a guest memory of its own.
+    Migrate,
+    /// The guest and its VMhost's process are gone at once; the guest starts afresh.
+    CrashGuest,
+}
+
+impl Fault {
+    /// All, in the order of the report.
+    pub const ALL: [Self; 11] = [
+        Self::Weather,
+        Self::Partition,
+        Self::KillServer,
+        Self::CutPower,
+        Self::KillClient,
+        Self::KillBoth,
+        Self::CutPowerKillClient,
+        Self::PauseServer,
+        Self::PauseClient,
+        Self::Migrate,
+        Self::CrashGuest,
+    ];
+
+    /// One of them by chance.
+    pub fn random(random: &mut Random) -> Self {
+        let at = random.below(Self::ALL.len() as u64);
+        Self::ALL[usize::try_from(at).expect("small")]
+    }
+}
+
+/// How often each fault struck.
+#[derive(Clone, Debug, Default)]
+pub struct FaultCounts([u64; Fault::ALL.len()]);
+
+impl FaultCounts {
+    /// One more.
+    pub fn count(&mut self, fault: Fault) {
+        self.0[fault as usize] += 1;
+    }
+
+    /// How often this one struck.
+    pub fn of(&self, fault: Fault) -> u64 {
+        self.0[fault as usize]
+    }
+
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
+    }
+}
+
+impl fmt::Display for FaultCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for fault in Fault::ALL {
+            writeln!(f, "  {:<20} {:>9}", format!("{fault:?}"), self.of(fault))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! Hosts of the simulation: the real code of a node's sidecores, without threads and sockets.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use block::{Exports, Plane};
+use sidecore::{Progress, Services};
+use transport::{Endpoint, EndpointConfig, TransmitBatch};
+
+use super::network::Network;
+
+/// The port of a host's first sidecore; the others follow.
+pub(super) const PORT: u16 = 4870;
+
+/// Rounds at one instant, at most: a sidecore that is still busy then is in a circle.
+const ROUNDS_MAX: usize = 10_000;
+
+/// One sidecore.
+pub(super) struct SimCore {
+    /// What it shares.
+    pub(super) services: Services,
+    /// Its sessions.
+    pub(super) endpoint: Rc<RefCell<Endpoint>>,
+    /// Its block plane.
+    pub(super) plane: Rc<RefCell<Plane>>,
+    addr: SocketAddr,
+    arrived: VecDeque<(SocketAddr, Vec<u8>)>,
+    batch: TransmitBatch,
+}
+
+impl std::fmt::Debug for SimCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimCore").field("addr", &self.addr).finish_non_exhaustive()
+    }
+}
+
+/// What a host is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostPlan<'a> {
+    /// The node's name.
+    pub(super) name: &'a str,
+    /// The last byte of its address.
+    pub(super) number: u8,
+    /// How many sidecores it has.
+    pub(super) cores: u16,
+    /// Random; different for each process.
+    pub(super) nonce: u64,
+    /// The largest datagram.
+    pub(super) datagram_bytes_max: usize,
+}
+
+/// A host's address.
+pub(super) fn host_ip(number: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, number))
+}
+
+impl SimCore {
+    /// The sidecores of a host's process.
+    pub(super) fn start(plan: &HostPlan<'_>, exports: &Arc<Exports>) -> Vec<Self> {
+        let ports: Vec<_> = (0..plan.cores).map(|index| PORT + index).collect();
+        (0..plan.cores).map(|index| Self::new(plan, index, &ports, exports)).collect()
+    }
+
+    fn new(plan: &HostPlan<'_>, index: u16, ports: &[u16], exports: &Arc<Exports>) -> Self {
+        let seed = plan.nonce.wrapping_mul(0x9e37_79b9).wrapping_add(u64::from(index));
+        let mut config = EndpointConfig::new(plan.name, plan.nonce, seed);
+        config.index = index;
+        config.ports = ports.to_vec();
+        config.accept = true;
+        config.datagram_bytes_max = plan.datagram_bytes_max;
+        let endpoint = Rc::new(RefCell::new(Endpoint::new(config)));
+        let services = Services::new();
+        let plane = Plane::new(index, endpoint.clone(), exports.clone(), services.clone());
+        services.insert(plane.clone());
+        Self {
+            services,
+            endpoint,
+            plane,
+            addr: SocketAddr::new(host_ip(plan.number), ports[usize::from(index)]),
+            arrived: VecDeque::new(),
+            batch: TransmitBatch::new(64),
+        }
+    }
+
+    /// Where it listens.
+    pub(super) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// A datagram reaches its socket.
+    pub(super) fn arrive(&mut self, from: SocketAddr, bytes: Vec<u8>) {
+        self.arrived.push_back((from, bytes));
+    }
+
+    /// Rounds until there is nothing more to do at this instant. `work` is what the sidecore does
+    /// besides its sessions: its disks.
+    pub(super) fn run(
+        &mut self,
+        now_ns: u64,
+        network: &mut Network,
+        mut work: impl FnMut(u64) -> Progress,
+    ) {
+        for _ in 0..ROUNDS_MAX {
+            let mut progress = self.receive(now_ns);
+            progress |= self.plane.borrow_mut().poll(now_ns);
+            progress |= work(now_ns);
+            progress |= self.transmit(now_ns, network);
+            if !progress.is_busy() {
+                return;
+            }
+        }
+        panic!("{} is busy for ever at {now_ns} ns", self.addr);
+    }
+
+    fn receive(&mut self, now_ns: u64) -> Progress {
+        let progress = Progress::busy_if(!self.arrived.is_empty());
+        let mut plane = self.plane.borrow_mut();
+        plane.watch(now_ns);
+        let mut endpoint = self.endpoint.borrow_mut();
+        while let Some((from, bytes)) = self.arrived.pop_front() {
+            endpoint.receive(now_ns, from, &bytes, &mut *plane);
+        }
+        endpoint.advance(now_ns, &mut *plane);
+        progress
+    }
+
+    fn transmit(&mut self, now_ns: u64, network: &mut Network) -> Progress {
+        let mut endpoint = self.endpoint.borrow_mut();
+        endpoint.transmit(now_ns, &mut self.batch);
+        let count = self.batch.len();
+        for datagram in self.batch.datagrams() {
+            let mut bytes = datagram.head().to_vec();
+            bytes.extend_from_slice(datagram.body(endpoint.pool()));
+            network.send(now_ns, self.addr, datagram.to(), &bytes);
+        }
+        self.batch.consume(count);
+        Progress::busy_if(count > 0)
+    }
+
+    /// When its sessions want to be polled next.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.endpoint.borrow().next_timeout_ns()
+    }
+}

@@ -1,0 +1,166 @@
+//! The simulated network: datagrams with delay, loss, duplication, reordering, corruption and
+//! partitions.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::{IpAddr, SocketAddr};
+
+use super::random::Random;
+
+/// How bad the network is, in parts of a million datagrams, and how slow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weather {
+    /// Lost.
+    pub(super) loss_ppm: u64,
+    /// Delivered twice.
+    pub(super) duplicate_ppm: u64,
+    /// Delivered with flipped bits.
+    pub(super) corrupt_ppm: u64,
+    /// Held back for up to [`Self::late_ns`], so that others overtake them.
+    pub(super) late_ppm: u64,
+    /// The longest that a late one takes.
+    pub(super) late_ns: u64,
+    /// The shortest way.
+    pub(super) delay_ns: u64,
+}
+
+impl Weather {
+    /// Nothing happens to a datagram.
+    pub(super) const FINE: Self = Self {
+        loss_ppm: 0,
+        duplicate_ppm: 0,
+        corrupt_ppm: 0,
+        late_ppm: 0,
+        late_ns: 0,
+        delay_ns: 20_000,
+    };
+
+    /// Some weather, by chance.
+    pub(super) fn random(random: &mut Random) -> Self {
+        let scale = [0, 100, 2_000, 20_000, 100_000];
+        let mut pick = || scale[usize::try_from(random.below(5)).expect("small")];
+        let (loss_ppm, duplicate_ppm, corrupt_ppm, late_ppm) = (pick(), pick(), pick(), pick());
+        let late_ns = random.between(100_000, 300_000_000);
+        Self {
+            loss_ppm,
+            duplicate_ppm,
+            corrupt_ppm,
+            late_ppm,
+            late_ns,
+            delay_ns: random.between(5_000, 200_000),
+        }
+    }
+}
+
+/// What the network did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NetworkCounts {
+    /// Datagrams sent.
+    pub(super) sent: u64,
+    /// Lost by chance.
+    pub(super) lost: u64,
+    /// Lost to a partition or a host that is off.
+    pub(super) cut: u64,
+    /// Doubled.
+    pub(super) doubled: u64,
+    /// Corrupted.
+    pub(super) corrupted: u64,
+    /// Overtaken by a later one.
+    pub(super) late: u64,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Flying {
+    at_ns: u64,
+    order: u64,
+    from: SocketAddr,
+    to: SocketAddr,
+    bytes: Vec<u8>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Network {
+    random: Random,
+    /// The present weather.
+    pub(super) weather: Weather,
+    /// Hosts that hear nobody and whom nobody hears.
+    pub(super) cut_off: Vec<IpAddr>,
+    /// What happened.
+    pub(super) counts: NetworkCounts,
+    flying: BinaryHeap<Reverse<Flying>>,
+    order: u64,
+}
+
+impl Network {
+    /// A fine network.
+    pub(super) fn new(random: Random) -> Self {
+        Self {
+            random,
+            weather: Weather::FINE,
+            cut_off: Vec::new(),
+            counts: NetworkCounts::default(),
+            flying: BinaryHeap::new(),
+            order: 0,
+        }
+    }
+
+    /// Takes a datagram.
+    pub(super) fn send(&mut self, now_ns: u64, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        self.counts.sent += 1;
+        if self.cut_off.contains(&from.ip()) || self.cut_off.contains(&to.ip()) {
+            self.counts.cut += 1;
+            return;
+        }
+        if self.random.hits(self.weather.loss_ppm) {
+            self.counts.lost += 1;
+            return;
+        }
+        let copies = if self.random.hits(self.weather.duplicate_ppm) { 2 } else { 1 };
+        self.counts.doubled += copies - 1;
+        for _ in 0..copies {
+            self.fly(now_ns, from, to, bytes.to_vec());
+        }
+    }
+
+    fn fly(&mut self, now_ns: u64, from: SocketAddr, to: SocketAddr, mut bytes: Vec<u8>) {
+        let weather = self.weather;
+        if self.random.hits(weather.corrupt_ppm) && !bytes.is_empty() {
+            self.counts.corrupted += 1;
+            for _ in 0..self.random.between(1, 3) {
+                let bit = self.random.below(bytes.len() as u64 * 8);
+                bytes[usize::try_from(bit / 8).expect("inside")] ^= 1 << (bit % 8);
+            }
+            if self.random.hits(200_000) {
+                let len = self.random.below(bytes.len() as u64);
+                bytes.truncate(usize::try_from(len).expect("inside"));
+            }
+        }
+        let mut delay_ns = weather.delay_ns + self.random.below(weather.delay_ns / 8 + 1);
+        if self.random.hits(weather.late_ppm) {
+            self.counts.late += 1;
+            delay_ns += self.random.below(weather.late_ns + 1);
+        }
+        self.order += 1;
+        let at_ns = now_ns + delay_ns;
+        self.flying.push(Reverse(Flying { at_ns, order: self.order, from, to, bytes }));
+    }
+
+    /// The next datagram that has arrived by now: from, to, bytes.
+    pub(super) fn arrived(&mut self, now_ns: u64) -> Option<(SocketAddr, SocketAddr, Vec<u8>)> {
+        while self.flying.peek().is_some_and(|Reverse(first)| first.at_ns <= now_ns) {
+            let Reverse(it) = self.flying.pop().expect("just seen");
+            if self.cut_off.contains(&it.from.ip()) || self.cut_off.contains(&it.to.ip()) {
+                self.counts.cut += 1;
+                continue;
+            }
+            return Some((it.from, it.to, it.bytes));
+        }
+        None
+    }
+
+    /// When the next one arrives.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.flying.peek().map(|Reverse(first)| first.at_ns)
+    }
+}

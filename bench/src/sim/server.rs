@@ -1,0 +1,54 @@
+//! The simulated IOhost's process.
+
+use std::sync::Arc;
+
+use block::{Export, ExportOptions, Exports, Volume};
+
+use super::host::{HostPlan, SimCore};
+use super::network::Network;
+use super::storage::{SimDisk, SimRecords};
+
+/// The IOhost's name and the last byte of its address.
+pub(super) const SERVER: (&str, u8) = ("io1", 9);
+
+/// The volume that it exports.
+pub(super) const VOLUME: &str = "root";
+
+/// One life of the IOhost's process.
+#[derive(Debug)]
+pub(super) struct Server {
+    /// Its sidecores.
+    pub(super) cores: Vec<SimCore>,
+}
+
+impl Server {
+    /// Starts the process: reads the records and listens.
+    pub(super) fn start(
+        disk: &SimDisk,
+        records: &SimRecords,
+        clients: &[String],
+        nonce: u64,
+        datagram_bytes_max: usize,
+    ) -> Self {
+        let exports = Arc::new(Exports::default());
+        let options = ExportOptions { allow: clients.to_vec(), shared: false };
+        let volume: Arc<dyn Volume> = Arc::new(disk.clone());
+        let export = Export::new(VOLUME, volume, options, Arc::new(records.clone()));
+        exports.insert(export.expect("the simulated store can be read"));
+        let (name, number) = SERVER;
+        let plan = HostPlan { name, number, cores: 2, nonce, datagram_bytes_max };
+        Self { cores: SimCore::start(&plan, &exports) }
+    }
+
+    /// One instant.
+    pub(super) fn run(&mut self, now_ns: u64, network: &mut Network) {
+        for core in &mut self.cores {
+            core.run(now_ns, network, |_| sidecore::Progress::Idle);
+        }
+    }
+
+    /// Buffers that are in use on all sidecores.
+    pub(super) fn buffers_in_use(&self) -> usize {
+        self.cores.iter().map(|core| core.endpoint.borrow().pool().in_use()).sum()
+    }
+}

@@ -1,0 +1,587 @@
+//! One run: a seed, a world, faults, and at the end nothing missing.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use block::Durability;
+use block::attachment::Phase;
+
+use super::client::Client;
+use super::fault::{Fault, FaultCounts};
+use super::host::host_ip;
+use super::network::{Network, NetworkCounts, Weather};
+use super::random::Random;
+use super::server::{SERVER, Server};
+use super::storage::{BLOCK_BYTES, DiskCounts, Habits, SimDisk, SimRecords};
+use crate::checker::Checker;
+use crate::workload::{Failure, Mix, Workload, WorkloadCounts};
+
+/// Blocks of the simulated volume: few, so that requests meet.
+const BLOCKS: usize = 96;
+
+/// The longest step of the clock: channels that look again do so every millisecond.
+const STEP_NS_MAX: u64 = 1_000_000;
+
+/// After the last fault, everything must be done within this time.
+const CALM_NS_MAX: u64 = 120_000_000_000;
+
+/// Lines of history that a failure shows.
+const HISTORY_LINES: usize = 60;
+
+/// VMhosts that were taken over and are still watched.
+const RETIRED_MAX: usize = 3;
+
+/// What a run did.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Seeds run.
+    pub runs: u64,
+    /// What the guests saw.
+    pub guest: WorkloadCounts,
+    /// How often each fault struck.
+    pub faults: FaultCounts,
+    /// What the network did.
+    pub network: NetworkCounts,
+    /// What the disk did.
+    pub disk: DiskCounts,
+    /// Guests that were told that writes may be lost.
+    pub disks_failed: u64,
+    /// VMhosts that found out that they had been replaced.
+    pub fenced: u64,
+    /// Requests that were sent again.
+    pub resent: u64,
+    /// Simulated time.
+    pub simulated_ns: u64,
+}
+
+impl Report {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.guest.submitted += other.guest.submitted;
+        self.guest.completed += other.guest.completed;
+        self.guest.errors += other.guest.errors;
+        self.guest.blocks_checked += other.guest.blocks_checked;
+        self.faults.add(&other.faults);
+        self.network.sent += other.network.sent;
+        self.network.lost += other.network.lost;
+        self.network.cut += other.network.cut;
+        self.network.doubled += other.network.doubled;
+        self.network.corrupted += other.network.corrupted;
+        self.network.late += other.network.late;
+        self.disk.requests += other.disk.requests;
+        self.disk.errors += other.disk.errors;
+        self.disk.orphans += other.disk.orphans;
+        self.disk.blocks_lost += other.disk.blocks_lost;
+        self.disks_failed += other.disks_failed;
+        self.fenced += other.fenced;
+        self.resent += other.resent;
+        self.simulated_ns += other.simulated_ns;
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.simulated_ns / 1_000_000_000;
+        writeln!(f, "{} seeds, {seconds} simulated seconds", self.runs)?;
+        writeln!(
+            f,
+            "guests: {} requests, {} done, {} errors, {} blocks read and checked",
+            self.guest.submitted,
+            self.guest.completed,
+            self.guest.errors,
+            self.guest.blocks_checked
+        )?;
+        writeln!(f, "faults:\n{}", self.faults)?;
+        let network = &self.network;
+        writeln!(
+            f,
+            "network: {} datagrams; {} lost, {} cut off, {} doubled, {} corrupted, {} overtaken",
+            network.sent,
+            network.lost,
+            network.cut,
+            network.doubled,
+            network.corrupted,
+            network.late
+        )?;
+        let disk = &self.disk;
+        writeln!(
+            f,
+            "disk: {} requests; {} failed, {} parts landed after their process had died, \
+             {} blocks lost with the power",
+            disk.requests, disk.errors, disk.orphans, disk.blocks_lost
+        )?;
+        writeln!(
+            f,
+            "{} requests sent again; {} guests told of a loss; {} replaced VMhosts fenced",
+            self.resent, self.disks_failed, self.fenced
+        )
+    }
+}
+
+/// A run that broke the promise.
+#[derive(Clone, Debug)]
+pub struct SimFailure {
+    /// Runs it again.
+    pub seed: u64,
+    /// When, in simulated time.
+    pub now_ns: u64,
+    /// What happened.
+    pub why: String,
+    /// What happened before, the last lines.
+    pub history: Vec<String>,
+}
+
+impl fmt::Display for SimFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.history {
+            writeln!(f, "  {line}")?;
+        }
+        writeln!(f, "seed {} at {} ns: {}", self.seed, self.now_ns, self.why)?;
+        write!(f, "run it again with: make sim SEED={}", self.seed)
+    }
+}
+
+/// Something that is away and comes back.
+#[derive(Debug)]
+enum Up<T> {
+    Running(T),
+    DownUntil(u64),
+}
+
+struct World {
+    random: Random,
+    now_ns: u64,
+    network: Network,
+    disk: SimDisk,
+    records: SimRecords,
+    server: Up<Server>,
+    server_paused_ns: u64,
+    partition_until_ns: u64,
+    client: Client,
+    retired: VecDeque<Client>,
+    checker: Checker,
+    workload: Workload,
+    names: Vec<String>,
+    datagram_bytes_max: usize,
+    /// A loss would break the guest's trust: the disk is allowed, and bound, to fail.
+    loss: bool,
+    ops_left: u64,
+    next_fault_ns: u64,
+    volatile: bool,
+    /// How often a guest submits something in a step, in parts of a million.
+    eagerness_ppm: u64,
+    report: Report,
+    history: VecDeque<String>,
+}
+
+/// Runs one seed with about `operations` requests.
+///
+/// # Errors
+/// When the promise was broken, or something never ended.
+pub fn run(seed: u64, operations: u64) -> Result<Report, SimFailure> {
+    let mut world = World::new(seed, operations);
+    let result = world.run();
+    let World { now_ns, history, report, .. } = world;
+    match result {
+        Ok(()) => Ok(report),
+        Err(why) => Err(SimFailure { seed, now_ns, why, history: history.into() }),
+    }
+}
+
+impl World {
+    fn new(seed: u64, operations: u64) -> Self {
+        let mut random = Random::new(seed);
+        let durability =
+            if random.hits(200_000) { Durability::WriteThrough } else { Durability::Flush };
+        let habits = Habits {
+            slow_ns: random.between(50_000, 5_000_000),
+            stuck_ppm: if random.hits(300_000) { 20_000 } else { 0 },
+            error_ppm: if random.hits(200_000) { 10_000 } else { 0 },
+            volatile: durability == Durability::Flush && random.hits(100_000),
+            durability,
+        };
+        let mix = Mix {
+            block_bytes: u32::try_from(BLOCK_BYTES).expect("small"),
+            blocks_max: random.between(1, 24),
+            depth: u16::try_from(random.between(1, 16)).expect("small"),
+            reads_ppm: random.between(100_000, 700_000),
+            flushes_ppm: random.between(0, 100_000),
+            hot_blocks: if random.hits(700_000) { 12 } else { 0 },
+        };
+        let names: Vec<_> = (0..64).map(|number| format!("vm{number}")).collect();
+        let disk = SimDisk::new(BLOCKS, habits, random.fork());
+        let records = SimRecords::new(random.between(10_000, 5_000_000));
+        let datagram_bytes_max = [1200, 1472, 8972][usize::try_from(random.below(3)).expect("3")];
+        let server = Server::start(&disk, &records, &names, random.next(), datagram_bytes_max);
+        let client = Client::new(0, &names[0], &mut random, datagram_bytes_max, &disk, false);
+        Self {
+            now_ns: 1_000_000,
+            network: Network::new(random.fork()),
+            server: Up::Running(server),
+            server_paused_ns: 0,
+            partition_until_ns: 0,
+            client,
+            retired: VecDeque::new(),
+            checker: Checker::new(BLOCKS as u64),
+            workload: Workload::new(random.fork(), mix),
+            names,
+            datagram_bytes_max,
+            loss: false,
+            ops_left: operations,
+            next_fault_ns: 5_000_000,
+            volatile: habits.volatile,
+            eagerness_ppm: random.between(5_000, 100_000),
+            report: Report { runs: 1, ..Report::default() },
+            history: VecDeque::new(),
+            disk,
+            records,
+            random,
+        }
+    }
+
+    fn note(&mut self, what: impl fmt::Display) {
+        if self.history.len() == HISTORY_LINES {
+            self.history.pop_front();
+        }
+        self.history.push_back(format!("{:>14} {what}", self.now_ns));
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        while self.ops_left > 0 {
+            if self.now_ns >= self.next_fault_ns {
+                self.strike();
+            }
+            self.step(true)?;
+        }
+        self.calm()?;
+        self.finish()
+    }
+
+    /// Heals everything and waits until nothing is on its way.
+    fn calm(&mut self) -> Result<(), String> {
+        self.note("calm");
+        self.network.weather = Weather::FINE;
+        self.partition_until_ns = 0;
+        self.network.cut_off.clear();
+        let by_ns = self.now_ns + CALM_NS_MAX;
+        while self.workload.outstanding() > 0 || !self.client.is_running() {
+            self.step(false)?;
+            if self.now_ns > by_ns {
+                let stuck = self.workload.outstanding();
+                let why = self.client.attachment.why();
+                return Err(format!("{stuck} requests never ended: {why:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every block once more, and looks for what was left behind.
+    fn finish(&mut self) -> Result<(), String> {
+        self.note("the whole volume is read");
+        let by_ns = self.now_ns + CALM_NS_MAX;
+        let mut next = 0;
+        let mut began = None;
+        while next < self.checker.blocks() {
+            if began.is_none() {
+                began = self.client.read_block(next, &mut self.checker);
+            }
+            self.step_hosts();
+            if let Some(read) = began
+                && let Some(bytes) = self.client.block_read()?
+            {
+                began = None;
+                match bytes {
+                    Some(bytes) => {
+                        let end = self.checker.end_read(read, next, &bytes, BLOCK_BYTES);
+                        end.map_err(|breach| format!("in the end: {breach}"))?;
+                        next += 1;
+                    }
+                    // A disk with errors on purpose: once more.
+                    None => self.checker.drop_read(read),
+                }
+            }
+            if self.now_ns > by_ns {
+                return Err("the final reads never ended".to_owned());
+            }
+        }
+        self.leftovers()
+    }
+
+    fn leftovers(&mut self) -> Result<(), String> {
+        // Late acknowledgements and lost sessions' ends.
+        let by_ns = self.now_ns + 30_000_000_000;
+        while self.now_ns < by_ns && self.buffers_in_use() > 0 {
+            self.step_hosts();
+        }
+        if self.buffers_in_use() > 0 {
+            return Err(format!("{} buffers were never released", self.buffers_in_use()));
+        }
+        while let Some(client) = self.retired.pop_front() {
+            client.check_untouched()?;
+        }
+        self.report.guest = self.workload.counts;
+        self.report.network = self.network.counts;
+        self.report.disk = self.disk.counts();
+        self.report.simulated_ns = self.now_ns;
+        self.report.resent += self.client.resent();
+        Ok(())
+    }
+
+    fn buffers_in_use(&self) -> usize {
+        let server = match &self.server {
+            Up::Running(server) => server.buffers_in_use(),
+            Up::DownUntil(_) => 0,
+        };
+        server + self.client.buffers_in_use()
+    }
+
+    /// One step of the clock; the guest works when it may.
+    fn step(&mut self, work: bool) -> Result<(), String> {
+        if self.client.before_claim.is_none() {
+            self.client.before_claim = Some(self.checker.begin_flush());
+        }
+        self.step_hosts();
+        self.look_after_claims();
+        let failed = |failure: Failure| failure.to_string();
+        for ring in self.client.rings() {
+            self.workload.reap(ring, &mut self.checker).map_err(failed)?;
+        }
+        if work {
+            for at in 0..self.client.rings().len() {
+                if self.random.hits(self.eagerness_ppm) {
+                    let requests = usize::try_from(self.random.between(1, 4)).expect("small");
+                    let ring = &mut self.client.rings()[at];
+                    let staged = self.workload.submit(ring, &mut self.checker, requests);
+                    let staged = staged.map_err(failed)? as u64;
+                    self.ops_left = self.ops_left.saturating_sub(staged);
+                }
+            }
+        }
+        self.look_after_disk()
+    }
+
+    /// A claim makes durable what was acknowledged before.
+    fn look_after_claims(&mut self) {
+        let epoch = self.client.attachment.view().epoch;
+        if epoch != self.client.epoch_seen {
+            self.client.epoch_seen = epoch;
+            self.note(format_args!("epoch {epoch}, incarnation {}", self.client.attachment.incarnation()));
+            self.checker.recovered();
+            self.loss = false;
+            if let Some(began) = self.client.before_claim.take() {
+                self.checker.end_flush(began);
+            }
+        }
+    }
+
+    /// The guest's disk may have failed, or been fenced for no reason.
+    fn look_after_disk(&mut self) -> Result<(), String> {
+        let why = self.client.attachment.why().unwrap_or_default();
+        match self.client.attachment.view().phase {
+            Phase::Unclaimed | Phase::Held | Phase::Closed => Ok(()),
+            Phase::Fenced => Err(format!("the only client was fenced: {why}")),
+            Phase::Failed if !self.loss && !self.checker.unflushed() && !self.client.resumed => {
+                Err(format!("the disk failed though nothing was lost: {why}"))
+            }
+            Phase::Failed => {
+                self.note(format_args!("the disk failed: {why}"));
+                self.report.disks_failed += 1;
+                self.fresh_guest();
+                self.lose();
+                self.loss = false;
+                Ok(())
+            }
+        }
+    }
+
+    /// A guest that starts afresh after a power cut finds what survived.
+    fn lose(&mut self) {
+        self.note(format!("what was not flushed is lost: {:?}", self.checker));
+        if self.volatile {
+            self.checker.erase();
+        } else {
+            self.checker.lose();
+        }
+    }
+
+    /// The guest is gone, and a new one starts on the same VMhost.
+    fn fresh_guest(&mut self) {
+        self.checker.settle();
+        self.workload.forget();
+        self.report.resent += self.client.resent();
+        let number = self.client.number;
+        let name = self.names[usize::from(number)].clone();
+        let bytes = self.datagram_bytes_max;
+        self.client = Client::new(number, &name, &mut self.random, bytes, &self.disk, false);
+    }
+
+    fn step_hosts(&mut self) {
+        self.advance_clock();
+        let now_ns = self.now_ns;
+        self.disk.advance(now_ns);
+        if matches!(self.server, Up::Running(_)) {
+            self.records.advance(now_ns);
+        }
+        if self.partition_until_ns != 0 && now_ns >= self.partition_until_ns {
+            self.partition_until_ns = 0;
+            self.network.cut_off.clear();
+            self.note("the partition heals");
+        }
+        self.start_server();
+        self.client.start_if_due(now_ns, &mut self.random, &self.disk);
+        self.deliver();
+        if let Up::Running(server) = &mut self.server
+            && now_ns >= self.server_paused_ns
+        {
+            server.run(now_ns, &mut self.network);
+        }
+        self.client.run(now_ns, &mut self.network);
+        for client in &mut self.retired {
+            let fenced_before = client.is_fenced();
+            client.run(now_ns, &mut self.network);
+            self.report.fenced += u64::from(client.is_fenced() && !fenced_before);
+        }
+    }
+
+    fn start_server(&mut self) {
+        if let Up::DownUntil(until_ns) = self.server
+            && self.now_ns >= until_ns
+            && !self.disk.is_locked()
+        {
+            let nonce = self.random.next();
+            self.server = Up::Running(Server::start(
+                &self.disk,
+                &self.records,
+                &self.names,
+                nonce,
+                self.datagram_bytes_max,
+            ));
+            self.note("the IOhost is back");
+        }
+    }
+
+    fn advance_clock(&mut self) {
+        let mut next_ns = self.now_ns + STEP_NS_MAX;
+        let events = [self.network.next_ns(), self.disk.next_ns(), self.records.next_ns()];
+        for at_ns in events.into_iter().flatten().chain(self.client.next_ns()) {
+            next_ns = next_ns.min(at_ns);
+        }
+        if let Up::Running(server) = &self.server {
+            for at_ns in server.cores.iter().filter_map(|core| core.next_ns()) {
+                next_ns = next_ns.min(at_ns);
+            }
+        }
+        self.now_ns = next_ns.max(self.now_ns + 1_000);
+    }
+
+    fn deliver(&mut self) {
+        while let Some((from, to, bytes)) = self.network.arrived(self.now_ns) {
+            let server = match &mut self.server {
+                Up::Running(server) => server.cores.as_mut_slice(),
+                Up::DownUntil(_) => &mut [],
+            };
+            let clients = self.retired.iter_mut().flat_map(|client| client.cores_mut());
+            let mut all = server.iter_mut().chain(self.client.cores_mut()).chain(clients);
+            match all.find(|core| core.addr() == to) {
+                Some(core) => core.arrive(from, bytes),
+                None => self.network.counts.cut += 1,
+            }
+        }
+    }
+
+    fn strike(&mut self) {
+        self.next_fault_ns = self.now_ns + self.random.between(1_000_000, 150_000_000);
+        let fault = Fault::random(&mut self.random);
+        self.report.faults.count(fault);
+        self.note(format_args!("{fault:?}"));
+        let away_ns = self.random.between(0, 300_000_000);
+        match fault {
+            Fault::Weather => self.network.weather = Weather::random(&mut self.random),
+            Fault::Partition => {
+                self.network.cut_off = vec![host_ip(SERVER.1)];
+                self.partition_until_ns = self.now_ns + self.pause_ns();
+            }
+            Fault::KillServer => self.stop_server(false, away_ns),
+            Fault::CutPower => self.stop_server(true, away_ns),
+            Fault::KillClient => self.kill_client(),
+            Fault::KillBoth => {
+                self.stop_server(false, away_ns);
+                self.kill_client();
+            }
+            Fault::CutPowerKillClient => {
+                self.stop_server(true, away_ns);
+                self.kill_client();
+            }
+            Fault::PauseServer => self.server_paused_ns = self.now_ns + self.pause_ns(),
+            Fault::PauseClient => self.client.paused_ns = self.now_ns + self.pause_ns(),
+            Fault::Migrate => self.migrate(),
+            Fault::CrashGuest => {
+                self.fresh_guest();
+                if std::mem::take(&mut self.loss) {
+                    self.lose();
+                }
+            }
+        }
+    }
+
+    fn pause_ns(&mut self) -> u64 {
+        // The last one is beyond the silence after which a session is lost.
+        let longest = [5_000_000, 20_000_000, 100_000_000, 400_000_000, 6_000_000_000];
+        let at = usize::try_from(self.random.below(5)).expect("five");
+        self.random.between(1_000_000, longest[at])
+    }
+
+    fn stop_server(&mut self, power: bool, away_ns: u64) {
+        self.server = Up::DownUntil(self.now_ns + away_ns);
+        self.server_paused_ns = 0;
+        self.records.kill(&mut self.random);
+        if power {
+            self.checker.power_cut();
+            self.note(format!("the power is cut: {:?}", self.checker));
+            self.disk.cut_power();
+            let new = self.client.attachment.view().epoch == 0 && !self.client.resumed;
+            if new {
+                // A guest that has not seen the disk yet: for it, nothing was promised.
+                self.lose();
+            } else {
+                self.loss |= self.volatile || self.checker.unflushed();
+            }
+        } else {
+            self.disk.kill();
+        }
+    }
+
+    fn kill_client(&mut self) {
+        self.report.resent += self.client.resent();
+        let back_ns = self.now_ns + self.random.between(0, 300_000_000);
+        self.client.kill(back_ns);
+    }
+
+    /// Another VMhost starts with the same attachment while this one lives on.
+    fn migrate(&mut self) {
+        let number = self.client.number + 1;
+        if usize::from(number) >= self.names.len() {
+            return;
+        }
+        self.checker.settle();
+        self.workload.forget();
+        self.report.resent += self.client.resent();
+        let name = self.names[usize::from(number)].clone();
+        let bytes = self.datagram_bytes_max;
+        let next = Client::new(number, &name, &mut self.random, bytes, &self.disk, true);
+        let mut old = std::mem::replace(&mut self.client, next);
+        if old.attachment.view().epoch == 0 {
+            // It never had the attachment. Claims count in the order of their arrival, so a VMM
+            // stops a source's rings before it starts the target's.
+            old.kill(u64::MAX);
+        }
+        self.retired.push_back(old);
+        if self.retired.len() > RETIRED_MAX {
+            let oldest = self.retired.pop_front().expect("more than none");
+            if let Err(why) = oldest.check_untouched() {
+                self.note(why);
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! A checked guest on a real disk: the stand-in driver, its keeper, a workload and the model.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use virtio::driver::{
+    Data, FrontEnd, FrontEndConfig, GuestPlan, Keeper, Op, Request, RingDriver, RingShape, Role,
+    Status,
+};
+
+use crate::checker::{Checker, read_stamp};
+use crate::sim::Random;
+use crate::workload::{Mix, Workload};
+
+/// How long the first connection may take.
+const CONNECT_WAIT: Duration = Duration::from_secs(60);
+
+/// How long the rings may stand still before something is thought to be stuck.
+const STUCK: Duration = Duration::from_secs(90);
+
+/// The pause when nothing was done: the nodes need the cores, too.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// A guest at work.
+#[derive(Debug)]
+pub struct StandIn {
+    keeper: Keeper,
+    rings: Vec<RingDriver>,
+    mix: Mix,
+    /// Its work.
+    pub workload: Workload,
+    /// What it may see.
+    pub checker: Checker,
+}
+
+impl StandIn {
+    /// Connects to a disk's socket with so many queues. The model covers the disk's first
+    /// `blocks` blocks, which must be zeroes now.
+    ///
+    /// # Errors
+    /// When nobody answers, or the disk is smaller.
+    pub fn connect(
+        socket: &Path,
+        queues: u16,
+        mix: Mix,
+        blocks: u64,
+        random: &mut Random,
+    ) -> Result<Self> {
+        let mut config = FrontEndConfig::new(Role::Connect(socket.to_owned()));
+        let transfer = u32::try_from(mix.blocks_max)? * mix.block_bytes;
+        let segments_max = u16::try_from(mix.blocks_max)?;
+        config.guest = GuestPlan {
+            queues,
+            shape: RingShape {
+                // Room for every slot's longest chain, should the disk not take indirect ones.
+                size: (mix.depth * (segments_max + 2)).next_power_of_two(),
+                slots: mix.depth,
+                transfer_bytes_max: transfer,
+                segments_max,
+            },
+            ..config.guest
+        };
+        let mut front_end = FrontEnd::connect(config, CONNECT_WAIT)
+            .with_context(|| format!("connecting to {}", socket.display()))?;
+        let rings = (0..queues).map(|index| front_end.take_ring(index)).collect();
+        Ok(Self {
+            keeper: Keeper::new(front_end)?,
+            rings,
+            mix,
+            workload: Workload::new(random.fork(), mix),
+            checker: Checker::new(blocks),
+        })
+    }
+
+    /// How often the connection was made again.
+    pub fn reconnects(&self) -> u64 {
+        self.keeper.counters().reconnects()
+    }
+
+    /// Everything that a device may touch, as one number.
+    pub fn digest(&self) -> u64 {
+        self.rings[0].memory().digest()
+    }
+
+    /// Works until `done` says so; full queues all the time.
+    ///
+    /// # Errors
+    /// When the promise is broken, or nothing moves for a long time.
+    pub fn work(&mut self, mut done: impl FnMut(&Self) -> bool) -> Result<()> {
+        let mut moved = Instant::now();
+        while !done(self) {
+            if self.turn(true)? > 0 {
+                moved = Instant::now();
+            } else {
+                self.look_out(moved)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is on its way.
+    ///
+    /// # Errors
+    /// As [`Self::work`].
+    pub fn drain(&mut self) -> Result<()> {
+        let mut moved = Instant::now();
+        while self.workload.outstanding() > 0 {
+            if self.turn(false)? > 0 {
+                moved = Instant::now();
+            } else {
+                self.look_out(moved)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what is done and, with `work`, fills the queues. Gives how much was done.
+    fn turn(&mut self, work: bool) -> Result<usize> {
+        let mut reaped = 0;
+        for ring in &mut self.rings {
+            reaped += self.workload.reap(ring, &mut self.checker)?;
+            if work {
+                self.workload.submit(ring, &mut self.checker, usize::from(self.mix.depth))?;
+            }
+        }
+        Ok(reaped)
+    }
+
+    fn look_out(&self, moved: Instant) -> Result<()> {
+        if moved.elapsed() > STUCK {
+            let outstanding = self.workload.outstanding();
+            let failure = self.keeper.counters().failure();
+            bail!("{outstanding} requests stand still for {STUCK:?}; connection: {failure:?}");
+        }
+        thread::sleep(PAUSE);
+        Ok(())
+    }
+
+    /// Reads every block of the model once more, through the disk.
+    ///
+    /// # Errors
+    /// When one holds what it must not.
+    pub fn read_all(&mut self) -> Result<()> {
+        self.drain()?;
+        let mut first = 0;
+        while first < self.checker.blocks() {
+            let blocks = self.mix.blocks_max.min(self.checker.blocks() - first);
+            self.read(first, blocks)?;
+            first += blocks;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, first_block: u64, blocks: u64) -> Result<()> {
+        let block_bytes = self.mix.block_bytes;
+        let len = u32::try_from(blocks)? * block_bytes;
+        let ring = &mut self.rings[0];
+        let slot = ring.take_slot().context("an idle ring has a slot")?;
+        let began = self.checker.begin_read();
+        let sector = first_block * u64::from(block_bytes) / 512;
+        let data = Data::Whole(len);
+        ring.submit(&Request { slot, op: Op::Read, sector, data, token: u64::MAX })?;
+        ring.publish();
+        let asked = Instant::now();
+        let done = loop {
+            if let Some(done) = ring.complete()? {
+                break done;
+            }
+            ensure!(asked.elapsed() < STUCK, "a read stands still for {STUCK:?}");
+            thread::sleep(PAUSE);
+        };
+        ensure!(done.status == Status::Ok, "block {first_block} cannot be read");
+        let mut bytes = vec![0; len as usize];
+        ring.read(slot, 0, &mut bytes);
+        ring.release(slot);
+        self.checker.end_read(began, first_block, &bytes, block_bytes as usize)?;
+        Ok(())
+    }
+
+    /// Compares the volume's file, block by block, with what the model allows.
+    ///
+    /// # Errors
+    /// When one differs.
+    pub fn compare_image(&self, path: &Path) -> Result<()> {
+        let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+        let mut bytes = vec![0; self.mix.block_bytes as usize];
+        for block in 0..self.checker.blocks() {
+            file.read_exact_at(&mut bytes, block * u64::from(self.mix.block_bytes))?;
+            let found = read_stamp(block, &bytes)?;
+            let allowed = self.checker.allowed(block);
+            ensure!(
+                allowed.contains(&found),
+                "{}: block {block} holds write {found}, allowed are {allowed:?}",
+                path.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Ends the connection.
+    pub fn disconnect(self) {
+        drop(self.keeper.stop());
+    }
+}

@@ -1,0 +1,71 @@
+//! The whole block path under simulation, thousands of seeds: nothing acknowledged is lost.
+//!
+//! `SIM_SEEDS=n` runs that many (500 by default), `SIM_FIRST=n` starts elsewhere, `SIM_SEED=n`
+//! replays one and shows its history's end. `make sim SEED=n` does the same.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Mutex;
+
+use bench::sim::{Report, SimFailure, run};
+
+/// Requests of one seed.
+const OPERATIONS: u64 = 400;
+
+/// Seeds when nothing else is said; CI asks for more.
+const SEEDS: u64 = 500;
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
+}
+
+/// Panics inside a run are failures of its seed, too.
+fn run_caught(seed: u64) -> Result<Report, SimFailure> {
+    let result = std::panic::catch_unwind(|| run(seed, OPERATIONS));
+    result.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        let why = format!("panicked: {text}");
+        Err(SimFailure { seed, now_ns: 0, why, history: Vec::new() })
+    })
+}
+
+#[test]
+fn nothing_acknowledged_is_lost() {
+    if let Some(seed) = number("SIM_SEED") {
+        match run(seed, OPERATIONS) {
+            Ok(report) => println!("seed {seed} keeps the promise\n{report}"),
+            Err(failure) => panic!("{failure}"),
+        }
+        return;
+    }
+    let seeds = number("SIM_SEEDS").unwrap_or(SEEDS);
+    let first = number("SIM_FIRST").unwrap_or(1);
+    let next = AtomicU64::new(first);
+    let total = Mutex::new((Report::default(), Vec::new()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Relaxed);
+                    if seed >= first + seeds {
+                        return;
+                    }
+                    let result = run_caught(seed);
+                    let mut total = total.lock().expect("nothing panics with it");
+                    match result {
+                        Ok(report) => total.0.add(&report),
+                        Err(failure) => total.1.push(failure),
+                    }
+                }
+            });
+        }
+    });
+    let (report, failures) = total.into_inner().expect("nothing panics with it");
+    println!("{report}");
+    for failure in failures.iter().take(5) {
+        println!("{failure}\n");
+    }
+    assert!(failures.is_empty(), "{} of {seeds} seeds broke the promise", failures.len());
+}

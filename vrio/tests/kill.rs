@@ -1,0 +1,194 @@
+//! The checker against real processes: kill -9 and SIGSTOP under load.
+//!
+//! `KILLS=n` and `KILL_SEED=n` ask for more and for others.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bench::nodes::{Node, NodePlan};
+use bench::sim::Random;
+use bench::stand_in::StandIn;
+use bench::workload::Mix;
+
+/// Kills of one run; CI's share of "hundreds" in its time.
+const KILLS: u64 = 200;
+
+/// Requests that must be outstanding when a process is killed.
+const OUTSTANDING_MIN: usize = 16;
+
+/// Blocks of 4 KiB that are worked on.
+const BLOCKS: u64 = 2048;
+
+/// How long a VMhost is stopped; longer than any time-out of a session.
+const STOPPED: Duration = Duration::from_secs(30);
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    let text = std::env::var(variable).ok().filter(|text| !text.is_empty());
+    text.map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+fn mix() -> Mix {
+    Mix {
+        block_bytes: 4096,
+        blocks_max: 16,
+        depth: 16,
+        reads_ppm: 400_000,
+        flushes_ppm: 20_000,
+        hot_blocks: 64,
+    }
+}
+
+/// Ports of this test's nodes: apart from each other and from other tests' by process and number.
+fn port(number: u16) -> u16 {
+    20_000 + (std::process::id() % 3_000) as u16 * 10 + number * 4
+}
+
+struct Pair {
+    home: tempfile::TempDir,
+    io: u16,
+}
+
+impl Pair {
+    fn new(number: u16) -> Self {
+        Self { home: tempfile::tempdir().expect("a directory"), io: port(number) }
+    }
+
+    fn plan(&self, name: &str, config: String) -> NodePlan {
+        NodePlan {
+            program: PathBuf::from(env!("CARGO_BIN_EXE_vrio")),
+            name: name.to_owned(),
+            home: self.home.path().join(name),
+            config,
+            namespace: None,
+        }
+    }
+
+    /// The limit keeps requests waiting in the IOhost, so that a kill always meets some.
+    fn io_plan(&self) -> NodePlan {
+        let config = format!(
+            "listen = \"127.0.0.1:{}\"\n[sidecores]\ncount = 2\nidle = \"adaptive\"\n\
+             [[volume]]\nname = \"root\"\nbackend = {{ file = \"root.img\", size = \"64MiB\" }}\n\
+             chain = [\"meter\", {{ limit = {{ iops = 6000, burst = \"5ms\" }} }}]\n\
+             allow = [\"vm1\", \"vm2\"]\n",
+            self.io
+        );
+        self.plan("io1", config)
+    }
+
+    fn vm_plan(&self, name: &str, listen: u16) -> NodePlan {
+        let config = format!(
+            "listen = \"127.0.0.1:{listen}\"\n[sidecores]\ncount = 2\nidle = \"adaptive\"\n\
+             [[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:{}\"\n\
+             [[disk]]\nsocket = \"alice.sock\"\nvolume = \"io1/root\"\nqueues = 4\n",
+            self.io
+        );
+        self.plan(name, config)
+    }
+}
+
+/// Works until enough is outstanding, for a random while.
+fn work_a_while(guest: &mut StandIn, random: &mut Random, longest_ms: u64) {
+    let until = Instant::now() + Duration::from_micros(random.between(500, longest_ms * 1000));
+    let worked = guest
+        .work(|guest| Instant::now() >= until && guest.workload.outstanding() >= OUTSTANDING_MIN);
+    worked.expect("the promise is kept");
+}
+
+#[test]
+fn nothing_is_lost_when_processes_are_killed() {
+    let kills = number("KILLS", KILLS);
+    let seed = number("KILL_SEED", 1);
+    println!("KILL_SEED={seed} KILLS={kills}");
+    let mut random = Random::new(seed);
+    let pair = Pair::new(0);
+    let mut io = Some(pair.io_plan().start().expect("the IOhost starts"));
+    let mut vm = Some(pair.vm_plan("vm1", port(1)).start().expect("the VMhost starts"));
+    let socket = vm.as_mut().map(|vm| vm.wait_for_disk("alice")).expect("runs");
+    let socket = socket.expect("the disk is served");
+    let mut guest = StandIn::connect(&socket, 4, mix(), BLOCKS, &mut random).expect("connects");
+    let mut outstanding = Vec::new();
+    let (mut io_kills, mut vm_kills) = (0, 0);
+    while io_kills + vm_kills < kills {
+        work_a_while(&mut guest, &mut random, 40);
+        outstanding.push(guest.workload.outstanding());
+        let victims = random.below(5);
+        let io_plan = (victims < 3).then(|| kill(&mut io));
+        let vm_plan = (victims >= 2).then(|| kill(&mut vm));
+        io_kills += u64::from(io_plan.is_some());
+        vm_kills += u64::from(vm_plan.is_some());
+        if let Some(plan) = io_plan {
+            io = Some(plan.start().expect("the IOhost starts again"));
+        }
+        if let Some(plan) = vm_plan {
+            vm = Some(plan.start().expect("the VMhost starts again"));
+        }
+    }
+    guest.read_all().expect("all of the disk is as promised");
+    let image = pair.io_plan().file("root.img");
+    let counts = guest.workload.counts;
+    println!(
+        "{io_kills} kills of the IOhost, {vm_kills} of the VMhost, {} reconnects; {} requests, \
+         {} blocks checked; outstanding at a kill: at least {}",
+        guest.reconnects(),
+        counts.completed,
+        counts.blocks_checked,
+        outstanding.iter().min().expect("some kills")
+    );
+    assert!(outstanding.iter().all(|&outstanding| outstanding >= OUTSTANDING_MIN));
+    assert_eq!(counts.errors, 0, "a kill is a pause, not an error");
+    guest.compare_image(&image).expect("the whole image is as promised");
+    guest.disconnect();
+    vm.expect("runs").stop().expect("the VMhost stops in order");
+    io.expect("runs").stop().expect("the IOhost stops in order");
+}
+
+fn kill(node: &mut Option<Node>) -> NodePlan {
+    node.take().expect("both run between two kills").kill().expect("it ran until now")
+}
+
+#[test]
+fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
+    let mut random = Random::new(number("KILL_SEED", 1));
+    let pair = Pair::new(5);
+    let io = pair.io_plan().start().expect("the IOhost starts");
+    let mut old = pair.vm_plan("vm1", port(6)).start().expect("the VMhost starts");
+    let socket = old.wait_for_disk("alice").expect("the disk is served");
+    let mut guest = StandIn::connect(&socket, 4, mix(), BLOCKS, &mut random).expect("connects");
+    work_a_while(&mut guest, &mut random, 500);
+    old.signal(rustix::process::Signal::STOP).expect("it runs");
+    let left_behind = guest.workload.outstanding();
+    assert!(left_behind >= OUTSTANDING_MIN, "{left_behind} requests were on their way");
+    let mut before = guest.digest();
+
+    let mut new = pair.vm_plan("vm2", port(7)).start().expect("the successor starts");
+    let socket = new.wait_for_disk("alice").expect("the disk is served");
+    let mut successor = StandIn::connect(&socket, 4, mix(), BLOCKS, &mut random).expect("connects");
+    // The same volume: what the first guest wrote stays as it is.
+    guest.checker.settle();
+    guest.workload.forget();
+    std::mem::swap(&mut successor.checker, &mut guest.checker);
+    let until = Instant::now() + STOPPED;
+    successor.work(|_| Instant::now() >= until).expect("the successor's disk is as promised");
+    assert_eq!(guest.digest(), before, "a stopped process touches nothing");
+    old.signal(rustix::process::Signal::CONT).expect("it is stopped");
+    old.wait_until("it knows that it was replaced", |node| {
+        node.status().is_ok_and(|status| status.to_string().contains("successor"))
+    })
+    .expect("the old one learns of the new one");
+    let after = guest.digest();
+    if after != before {
+        // A stop can fall into the round that publishes completions; never more than that.
+        println!("the stop fell into a round: it was finished after the stop");
+        before = after;
+    }
+    let until = Instant::now() + Duration::from_secs(3);
+    successor.work(|_| Instant::now() >= until).expect("no write of the old one lands");
+    assert_eq!(guest.digest(), before, "the old one touches no ring again");
+    successor.read_all().expect("all of the disk is as promised");
+    successor.compare_image(&pair.io_plan().file("root.img")).expect("and the image");
+    println!("{left_behind} requests were left behind in the stopped VMhost");
+    drop((guest, successor));
+    new.stop().expect("the successor stops in order");
+    drop(old);
+    io.stop().expect("the IOhost stops in order");
+}
