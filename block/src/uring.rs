@@ -10,15 +10,20 @@
 //! all of them, and sorts what came back into one inbox per client. The ring never holds more
 //! requests than its completion ring has places, so completions cannot overflow, and an inbox has
 //! room for all that its client may have outstanding, so nothing is allocated on the way.
+//!
+//! A sleeping sidecore is woken through an eventfd. The ring's own descriptor would not do: with
+//! deferred completions the kernel wakes nobody who polls it (seen on Linux 6.18).
 
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use io_uring::{EnterFlags, IoUring, squeue};
+use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{Counter, Local, Poll, PollerId, Progress, Stage, Wake};
 
 /// Places in the submission ring: what one round can hand to the kernel. More than a few disks with
@@ -88,6 +93,8 @@ struct Client {
 /// The ring. Lives on one sidecore; see [`install`].
 pub struct Uring {
     ring: IoUring,
+    /// Signalled by the kernel when something comes back, while that is wanted.
+    event: OwnedFd,
     mode: Mode,
     clients: Vec<Client>,
     /// Pushed and not yet reaped, over all clients.
@@ -144,8 +151,14 @@ impl Uring {
             }
             Mode::Plain => {}
         }
+        let mut ring = builder.build(ENTRIES)?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        ring.submitter().register_eventfd(event.as_raw_fd())?;
+        // Not while we poll.
+        ring.completion().disable_eventfd();
         Ok(Self {
-            ring: builder.build(ENTRIES)?,
+            ring,
+            event,
             mode,
             clients: Vec::new(),
             in_kernel: 0,
@@ -261,6 +274,21 @@ impl Uring {
         Progress::busy_if(pending > 0 || reaped > 0)
     }
 
+    /// Before the sidecore sleeps: asks the kernel for signals, and looks once more.
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        self.ring.completion().enable_eventfd();
+        // We ask and then look; the kernel completes and then looks whether we ask.
+        fence(Ordering::SeqCst);
+        wake.on_readable(self.event.as_fd());
+        self.round() | Progress::busy_if(self.unclaimed > 0)
+    }
+
+    fn disarm(&mut self) {
+        self.ring.completion().disable_eventfd();
+        // Nothing to take is fine: the descriptor does not block.
+        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+    }
+
     /// Blocks until the kernel has done everything for one user. Only for tearing down: its
     /// buffers are about to go.
     pub fn wait_for(&mut self, id: ClientId) {
@@ -339,10 +367,11 @@ impl Poll for UringPoller {
     }
 
     fn arm(&mut self, wake: &mut Wake) -> Progress {
-        let mut uring = self.0.borrow_mut();
-        wake.on_readable(uring.ring.as_fd());
-        let more = uring.round();
-        more | Progress::busy_if(uring.unclaimed > 0)
+        self.0.borrow_mut().arm(wake)
+    }
+
+    fn disarm(&mut self) {
+        self.0.borrow_mut().disarm();
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod bounce;
 mod channel;
+mod failures;
 mod open;
 
 use std::fmt;
@@ -175,6 +176,7 @@ impl Shared {
                  every request on it is an error until the node is restarted; check the storage \
                  and the guest's file system first"
             );
+            failures::note(&self.file, &self.path);
         }
     }
 }

@@ -122,10 +122,13 @@ impl DiskCore {
 
     /// Stops the disk, and only the disk.
     pub(super) fn broke(&self, queue: usize, garbage: &dyn fmt::Display) {
-        if self.broken.swap(true, SeqCst) {
+        let mut story = self.story();
+        if story.broken.is_some() {
             return;
         }
-        let why = format!("queue {queue}: {garbage}");
+        story.broken = Some(format!("queue {queue}: {garbage}"));
+        self.broken.store(true, SeqCst);
+        drop(story);
         tracing::error!(
             disk = %self.name,
             queue,
@@ -133,14 +136,13 @@ impl DiskCore {
             "the guest broke the rules of its disk's ring: this disk stops until the guest \
              restarts it; nothing else is affected"
         );
-        self.story().broken = Some(why);
     }
 
     /// The volume cannot be opened on a sidecore: the configuration is wrong.
     pub(super) fn cannot_open(&self, error: &dyn fmt::Display) {
         tracing::error!(disk = %self.name, %error, "the disk's volume cannot be opened");
+        self.story().broken.get_or_insert(error.to_string());
         self.broken.store(true, SeqCst);
-        self.story().broken = Some(error.to_string());
     }
 
     /// A new start of the guest is a new chance.

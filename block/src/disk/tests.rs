@@ -263,6 +263,38 @@ fn a_volume_that_cannot_be_opened_breaks_the_disk_and_keeps_the_ring() {
     assert_eq!(core.channels(), 0);
 }
 
+/// Everything sleeps between requests: kicks, completions of the kernel and calls have to wake.
+#[test]
+fn a_sleeping_disk_on_a_file_is_woken_by_everything_it_waits_for() {
+    let test = "a_sleeping_disk_on_a_file_is_woken";
+    let directory = tempfile::TempDir::new().expect("room");
+    let options = crate::backend::FileOptions {
+        size_bytes: Some(SIZE),
+        ..crate::backend::FileOptions::new(directory.path().join("disk.img"))
+    };
+    let volume = Arc::new(crate::backend::FileVolume::open(&options).expect("a new file"));
+    let mut rig = Rig::new(volume, 4);
+    for sidecore in &rig.disk.sidecores {
+        let installed = sidecore.call(|local| crate::uring::install(local).map(|_| ()));
+        if let Err(error) = installed.expect("it runs") {
+            return println!("SKIP {test}: no io_uring here: {error}");
+        }
+    }
+    (0..4).for_each(|index| rig.start(index));
+    for round in 0..20 {
+        exercise(&mut rig.rings.iter_mut().collect::<Vec<_>>(), round * 1_000);
+        let slot = rig.rings[3].take_slot().expect("free");
+        let flush = Request { slot, op: Op::Flush, sector: 0, data: Data::None, token: 0 };
+        rig.rings[3].submit(&flush).expect("room");
+        rig.rings[3].publish();
+        assert_eq!(rig.complete(3), Status::Ok);
+    }
+    let core = rig.disk.core();
+    assert!(rig.disk.sidecores.iter().all(|sidecore| sidecore.counters().sleeps.get() > 0));
+    rig.disk.disconnected();
+    wait_until("the channels let go", || core.channels() == 0);
+}
+
 fn serve(disk: Disk, path: &std::path::Path) -> Server {
     virtio::serve(Socket::Listen(path.to_owned()), Box::new(disk)).expect("a socket")
 }

@@ -64,30 +64,74 @@ fn a_full_ring_refuses_and_counts() {
     }
 }
 
-/// What `arm` relies on: the ring's own descriptor becomes readable when something comes back.
+/// Whether the eventfd is, or within the time becomes, readable.
+fn is_signalled(uring: &Uring, timeout_s: i64) -> bool {
+    let mut fds = [PollFd::new(&uring.event, PollFlags::IN)];
+    let timeout = rustix::time::Timespec { tv_sec: timeout_s, tv_nsec: 0 };
+    poll(&mut fds, Some(&timeout)).expect("poll") == 1
+}
+
 #[test]
-fn the_ring_is_slept_on() {
-    for mut uring in rings("the_ring_is_slept_on") {
+fn what_comes_back_ends_a_sleep_and_only_then_signals() {
+    for mut uring in rings("what_comes_back_ends_a_sleep") {
         let client = uring.add_client(4);
         let (reader, mut writer) = io::pipe().expect("a pipe");
         let mut byte = [0u8; 1];
-        let fd = types::Fd(reader.as_raw_fd());
-        let entry = opcode::Read::new(fd, byte.as_mut_ptr(), 1).build();
-        // SAFETY: the byte and the pipe live until the completion was taken below.
-        unsafe { uring.push(client, 3, entry) }.expect("room");
-        let _ = uring.round();
-        let ready = |uring: &Uring, timeout_s| {
-            let mut fds = [PollFd::new(&uring.ring, PollFlags::IN)];
-            let timeout = rustix::time::Timespec { tv_sec: timeout_s, tv_nsec: 0 };
-            poll(&mut fds, Some(&timeout)).expect("poll") == 1
+        let entry = |byte: &mut [u8; 1]| {
+            opcode::Read::new(types::Fd(reader.as_raw_fd()), byte.as_mut_ptr(), 1).build()
         };
-        assert!(!ready(&uring, 0), "{:?}: nothing has come back", uring.mode());
-        writer.write_all(b"x").expect("the pipe has room");
-        assert!(ready(&uring, 60), "{:?}: nobody was woken", uring.mode());
+        // SAFETY: the byte and the pipe live until the completion was taken below.
+        unsafe { uring.push(client, 3, entry(&mut byte)) }.expect("room");
+        let _ = uring.round();
+        assert!(!uring.arm(&mut Wake::new()).is_busy() && !is_signalled(&uring, 0));
+        let wrote = std::thread::spawn(move || {
+            writer.write_all(b"x").expect("the pipe has room");
+            writer
+        });
+        assert!(is_signalled(&uring, 60), "{:?}: nobody was woken", uring.mode());
+        let mut writer = wrote.join().expect("no panic");
+        uring.disarm();
         assert!(uring.round().is_busy());
         let mut completions = Vec::new();
         uring.take(client, &mut completions);
         assert_eq!((completions[0], byte[0]), (Completion { token: 3, result: 1 }, b'x'));
+        // Awake, it is polled, and the kernel is spared the signals.
+        // SAFETY: as above.
+        unsafe { uring.push(client, 4, entry(&mut byte)) }.expect("room");
+        writer.write_all(b"y").expect("the pipe has room");
+        uring.wait_for(client);
+        assert!(!is_signalled(&uring, 0));
+        assert!(uring.arm(&mut Wake::new()).is_busy(), "there is mail");
+        uring.disarm();
+    }
+}
+
+/// A file's completions come through a worker of the kernel, and lazily: what the ring's own
+/// descriptor does not tell of.
+#[test]
+fn a_files_completion_ends_a_sleep() {
+    for mut uring in rings("a_files_completion_ends_a_sleep") {
+        let client = uring.add_client(1);
+        let here = std::env::current_exe().expect("a path");
+        let file = tempfile::tempfile_in(here.parent().expect("in a directory")).expect("room");
+        let bytes = vec![7u8; 1 << 20];
+        for turn in 0..20 {
+            let fd = types::Fd(file.as_raw_fd());
+            let entry = opcode::Write::new(fd, bytes.as_ptr(), bytes.len() as u32);
+            let entry = entry.offset(turn << 20).rw_flags(libc::RWF_DSYNC).build();
+            // SAFETY: bytes and file live until the completion was taken below.
+            unsafe { uring.push(client, 0, entry) }.expect("room");
+            let mut completions = Vec::new();
+            while completions.is_empty() {
+                let _ = uring.round();
+                if !uring.arm(&mut Wake::new()).is_busy() {
+                    assert!(is_signalled(&uring, 60), "{:?}: nobody was woken", uring.mode());
+                }
+                uring.disarm();
+                uring.take(client, &mut completions);
+            }
+            assert_eq!(completions[0].result, 1 << 20);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::bounce::Buffer;
-use super::{FileCounters, Shared, Syncs};
+use super::{FileCounters, Shared, Syncs, failures};
 use crate::volume::{Durability, Incarnation, VolumeInfo};
 
 /// How long to wait for a predecessor's lock. A killed server's last requests were seen to land
@@ -178,17 +178,16 @@ pub(super) fn open(options: &FileOptions) -> Result<Shared, FileError> {
     let (align_bytes, block_bytes) =
         if options.direct { direct_alignment(&file, path, is_block_device)? } else { (1, 512) };
     let size_bytes = size(&file, options, block_bytes)?;
-    let info =
-        VolumeInfo {
-            size_bytes,
-            block_bytes,
-            read_only: options.read_only,
-            durability: options.durability,
-            volatile: false,
-            incarnation: incarnation(&stat, is_block_device).map_err(|source| {
-                FileError::System { path: path.clone(), what: "read the host's boot id", source }
-            })?,
-        };
+    let info = VolumeInfo {
+        size_bytes,
+        block_bytes,
+        read_only: options.read_only,
+        durability: options.durability,
+        volatile: false,
+        incarnation: incarnation(&file, &stat, is_block_device).map_err(|source| {
+            FileError::System { path: path.clone(), what: "read the host's boot id", source }
+        })?,
+    };
     Ok(Shared {
         path: path.clone(),
         file,
@@ -373,9 +372,9 @@ fn probe_block_bytes(file: &OwnedFd) -> Option<u32> {
     })
 }
 
-/// The host's boot and the file: as long as these are the same, the page cache still has what was
-/// written, and so has the disk behind it.
-fn incarnation(stat: &Stat, is_block_device: bool) -> io::Result<Incarnation> {
+/// The host's boot, the file, and its failed syncs: as long as these are the same, the page cache
+/// still has what was written, and so has the disk behind it.
+fn incarnation(file: &OwnedFd, stat: &Stat, is_block_device: bool) -> io::Result<Incarnation> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let (device, inode) =
         if is_block_device { (stat.st_rdev, 0) } else { (stat.st_dev, stat.st_ino) };
@@ -383,6 +382,7 @@ fn incarnation(stat: &Stat, is_block_device: bool) -> io::Result<Incarnation> {
     hash.add(boot.trim().as_bytes());
     hash.add(&device.to_le_bytes());
     hash.add(&inode.to_le_bytes());
+    hash.add(&failures::count(file).to_le_bytes());
     Ok(Incarnation(hash.0.to_le_bytes()))
 }
 

@@ -250,6 +250,46 @@ fn a_failed_sync_fails_the_volume_for_good_on_every_channel() {
 }
 
 #[test]
+fn a_failed_sync_makes_the_next_server_another_incarnation() {
+    let Some(place) = Place::new("a_failed_sync_makes_another_incarnation") else { return };
+    let options = place.options("disk.img");
+    let volume = FileVolume::open(&options).expect("a new file");
+    let before = volume.info().incarnation;
+    place.set_fault(|_| -libc::EIO);
+    assert_eq!(place.bench(&volume).flush(), Status::Error);
+    place.set_fault(|completion| completion.result);
+    drop(volume);
+    let volume = FileVolume::open(&options).expect("nobody has it");
+    assert_ne!(volume.info().incarnation, before);
+    assert_eq!(place.bench(&volume).flush(), Status::Done);
+}
+
+/// Two sidecores, each with its ring: syncs take turns, nobody waits for ever, and each flush is
+/// answered.
+#[test]
+fn channels_of_two_sidecores_flush_together() {
+    let Some(place) = Place::new("channels_of_two_sidecores_flush_together") else { return };
+    let volume = FileVolume::open(&place.options("disk.img")).expect("a new file");
+    let work = |core: u64| {
+        let services = services_with_uring("on its own thread").expect("there is one above");
+        let mut bench = Bench::with_services(&volume, 16, &services);
+        for turn in 0..100u64 {
+            let offset = (turn % 64) * 8192 + core * 4096;
+            assert_eq!(bench.write(offset, &[turn as u8; 4096]), Status::Done);
+            let flushes: Vec<_> = (0..4).map(|_| bench.submit(Op::Flush, 0, None)).collect();
+            flushes.into_iter().for_each(|id| assert_eq!(bench.wait(id), Status::Done));
+        }
+        bench.abandon();
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(0));
+        work(1);
+    });
+    let syncs = volume.counters().syncs.load(Relaxed);
+    assert!((100..=200).contains(&syncs), "{syncs} syncs for 800 flushes in 200 groups");
+}
+
+#[test]
 fn two_flushes_at_once_both_learn_of_the_failure() {
     each("two_flushes_at_once_both_learn_of_the_failure", |place, volume| {
         let (mut one, mut two) = (place.bench(&volume), place.bench(&volume));
