@@ -12,6 +12,7 @@
 mod core;
 mod part;
 mod queues;
+mod served;
 
 use std::fmt;
 use std::os::fd::OwnedFd;

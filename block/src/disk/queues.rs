@@ -19,7 +19,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use sidecore::{Progress, SlotId, Slots, Wake};
 use virtio::{Chain, Head, Memory, Queue, Retained, Segment};
 
-use super::core::{DiskCore, QueueCounters};
+use super::core::DiskCore;
+use super::served::{Request, Rest, Served};
 use crate::attachment::Attachment;
 use crate::request::{self, Answer, Asked};
 use crate::volume::{
@@ -43,66 +44,6 @@ pub struct Stopped {
     pub base: u16,
     /// Requests that were not done; they are in the inflight region.
     pub left: u16,
-}
-
-/// A large request that does not fit one io: what is still to be submitted.
-#[derive(Clone, Copy, Debug)]
-struct Rest {
-    request: SlotId,
-    op: Op,
-    done_bytes: u32,
-    len_bytes: u32,
-    offset_bytes: u64,
-}
-
-/// A queue that is served.
-#[derive(Debug)]
-struct Served {
-    queue: Queue,
-    counters: Arc<QueueCounters>,
-    /// Waits until no request of an earlier start is outstanding anywhere.
-    held: bool,
-    /// Takes nothing more, and is gone when it has drained, or at this time.
-    stop_at_ns: Option<u64>,
-    /// Something was put and not published.
-    unpublished: bool,
-    armed: bool,
-    /// Requests that wait for the volume.
-    waiting: u32,
-    rest: Option<Rest>,
-    /// All of the data that `rest` is about; kept for its room.
-    rest_segments: Vec<Segment>,
-}
-
-/// One of the guest's requests, made of one io or more.
-#[derive(Clone, Copy, Debug)]
-struct Request {
-    /// The place of its queue; `None` for an orphan.
-    place: Option<u16>,
-    head: Head,
-    answer: *mut u8,
-    /// What is written into the guest's memory if it goes well, without the status.
-    inward_bytes: u32,
-    len_bytes: u32,
-    op: Op,
-    /// Ios that have not ended; the rest of a cut request counts for one.
-    pending: u32,
-    failed: bool,
-}
-
-impl Default for Request {
-    fn default() -> Self {
-        Self {
-            place: None,
-            head: Head::from_index(0),
-            answer: std::ptr::null_mut(),
-            inward_bytes: 0,
-            len_bytes: 0,
-            op: Op::Read,
-            pending: 0,
-            failed: false,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,17 +123,9 @@ impl DiskQueues {
         assert!(self.served(queue.index()).is_none(), "queue {} is served", queue.index());
         assert!(self.phase == Phase::Serving || self.is_fenced(), "it was let go");
         queue.disarm();
-        let served = Served {
-            counters: self.core.counters(queue.index()),
-            held: self.core.orphans.load(SeqCst) > 0,
-            queue,
-            stop_at_ns: None,
-            unpublished: false,
-            armed: false,
-            waiting: 0,
-            rest: None,
-            rest_segments: Vec::new(),
-        };
+        let counters = self.core.counters(queue.index());
+        let held = self.core.orphans.load(SeqCst) > 0;
+        let served = Served::new(queue, counters, held);
         served.counters.starts.add(1);
         if self.phase != Phase::Serving {
             // Fenced: not to be touched at all.

@@ -1,0 +1,86 @@
+//! What a disk's share keeps about each queue, and about each of the guest's requests.
+
+use std::sync::Arc;
+
+use sidecore::SlotId;
+use virtio::{Head, Queue, Segment};
+
+use super::core::QueueCounters;
+use crate::volume::Op;
+
+/// A large request that does not fit one io: what is still to be submitted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rest {
+    pub(super) request: SlotId,
+    pub(super) op: Op,
+    pub(super) done_bytes: u32,
+    pub(super) len_bytes: u32,
+    pub(super) offset_bytes: u64,
+}
+
+/// A queue that is served.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) queue: Queue,
+    pub(super) counters: Arc<QueueCounters>,
+    /// Waits until no request of an earlier start is outstanding anywhere.
+    pub(super) held: bool,
+    /// Takes nothing more, and is gone when it has drained, or at this time.
+    pub(super) stop_at_ns: Option<u64>,
+    /// Something was put and not published.
+    pub(super) unpublished: bool,
+    pub(super) armed: bool,
+    /// Requests that wait for the volume.
+    pub(super) waiting: u32,
+    pub(super) rest: Option<Rest>,
+    /// All of the data that `rest` is about; kept for its room.
+    pub(super) rest_segments: Vec<Segment>,
+}
+
+/// One of the guest's requests, made of one io or more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    /// The place of its queue; `None` for an orphan.
+    pub(super) place: Option<u16>,
+    pub(super) head: Head,
+    pub(super) answer: *mut u8,
+    /// What is written into the guest's memory if it goes well, without the status.
+    pub(super) inward_bytes: u32,
+    pub(super) len_bytes: u32,
+    pub(super) op: Op,
+    /// Ios that have not ended; the rest of a cut request counts for one.
+    pub(super) pending: u32,
+    pub(super) failed: bool,
+}
+
+impl Served {
+    /// A queue that is served from now on, or held back first.
+    pub(super) fn new(queue: Queue, counters: Arc<QueueCounters>, held: bool) -> Self {
+        Self {
+            queue,
+            counters,
+            held,
+            stop_at_ns: None,
+            unpublished: false,
+            armed: false,
+            waiting: 0,
+            rest: None,
+            rest_segments: Vec::new(),
+        }
+    }
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            place: None,
+            head: Head::from_index(0),
+            answer: std::ptr::null_mut(),
+            inward_bytes: 0,
+            len_bytes: 0,
+            op: Op::Read,
+            pending: 0,
+            failed: false,
+        }
+    }
+}
