@@ -376,3 +376,21 @@ fn resets_count_only_for_packets_that_were_sent() {
     world.run_for(MS);
     assert_eq!(world.nodes[0].app.losses(), [LostReason::Reset]);
 }
+
+/// A lone reply to a peer that is gone is sent again and again: that must not look like a wait
+/// that has just begun (simulation seed 3627).
+#[test]
+fn a_reply_that_nobody_takes_ends_the_session() {
+    let mut world = two_nodes(1);
+    connect(&mut world);
+    world.nodes[1].app.is_mute = true;
+    world.nodes[0].app.order(0, 0, 1000);
+    world.run_for(50 * MS);
+    world.nodes[0].is_down = true;
+    world.nodes[1].app.is_mute = false;
+    let down_ns = world.now_ns;
+    let is_lost = |world: &mut World| !world.nodes[1].app.losses().is_empty();
+    assert!(world.run_until(down_ns + 4 * SECOND, is_lost), "it is sent for ever");
+    assert_eq!(world.nodes[1].app.losses(), [LostReason::Silent]);
+    assert_eq!(world.nodes[1].endpoint.pool().in_use(), 0);
+}

@@ -198,7 +198,8 @@ impl Session {
         self.probe_packets = self.probe_packets.saturating_sub(1);
         if packet.is_reliable {
             self.reliable_ns = now_ns;
-            if !self.is_expecting() {
+            // A probe has just given the last such packet up: that is still the same wait.
+            if !self.is_expecting() && self.attempts == 0 {
                 self.expecting_since_ns = now_ns;
             }
         }
