@@ -87,7 +87,7 @@ impl Sink for Plane {
     }
 
     fn lost(&mut self, session: SessionId, why: &LostReason) {
-        self.clients.lost(session, &why.to_string());
+        self.clients.lost(self.now_ns, session, why);
         self.server.lost(session);
     }
 

@@ -315,7 +315,11 @@ impl World {
             self.step_hosts();
         }
         if self.buffers_in_use() > 0 {
-            return Err(format!("{} buffers were never released", self.buffers_in_use()));
+            let client = self.client.buffers_in_use();
+            return Err(format!(
+                "{} buffers were never released, {client} of them by the VMhost",
+                self.buffers_in_use()
+            ));
         }
         while let Some(client) = self.retired.pop_front() {
             client.check_untouched()?;
@@ -365,7 +369,11 @@ impl World {
     fn look_after_claims(&mut self) {
         let epoch = self.client.attachment.view().epoch;
         if epoch != self.client.epoch_seen {
+            let fresh = self.client.epoch_seen == 0 && !self.client.resumed;
             self.client.epoch_seen = epoch;
+            if fresh && self.loss {
+                self.lose();
+            }
             self.note(format_args!("epoch {epoch}, incarnation {}", self.client.attachment.incarnation()));
             self.checker.recovered();
             self.loss = false;

@@ -6,21 +6,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sidecore::Progress;
-use transport::{Endpoint, SessionId};
+use transport::{Endpoint, LostReason, SessionId};
 
 use super::RemoteVolume;
 use super::core::Core;
 use crate::volume::OpenError;
 use crate::wire::{Kind, Names, Outcome, Reply, Request, Title};
 
-/// The most remote channels on one sidecore: one per disk and sidecore; the flow's number and the
-/// token's key both have room for it.
-pub(crate) const CHANNELS_PER_CORE_MAX: usize = 4096;
+/// The most remote channels on one sidecore: one per disk and sidecore, each with a flow of its
+/// own, and a session has no more.
+pub(crate) const CHANNELS_PER_CORE_MAX: usize = transport::FLOWS_MAX;
 
 /// The flow that descriptions use; channels have those from 1.
 const DESCRIBE_FLOW: u16 = 0;
 
-/// How long a refused description waits before it asks again.
+/// How long a refused description or connection waits before it is tried again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
 
 /// A token's upper half names the channel, see [`token_flow`].
@@ -32,6 +32,8 @@ struct Peer {
     addr: SocketAddr,
     session: Option<SessionId>,
     up: bool,
+    /// No connection is tried before this: the peer has refused one.
+    connect_at_ns: u64,
     why: Option<String>,
 }
 
@@ -51,6 +53,8 @@ pub struct Clients {
     peers: Vec<Peer>,
     cores: Vec<Option<(usize, Rc<RefCell<Core>>)>>,
     descriptions: Vec<Description>,
+    /// The earliest of the peers' times to be connected to again.
+    connect_at_ns: u64,
     /// Something happened after which a peer may need a session or be asked.
     stirred: bool,
     /// Answers for nobody: the channel is gone.
@@ -69,7 +73,7 @@ fn key_of_token(token: u64) -> u32 {
 impl Clients {
     pub(crate) fn new(index: u16) -> Self {
         // Flow 0 is for descriptions.
-        Self { index, cores: vec![None], ..Self::default() }
+        Self { index, cores: vec![None], connect_at_ns: u64::MAX, ..Self::default() }
     }
 
     /// Makes a peer known. A peer that is known keeps its sessions; its address is replaced for
@@ -81,7 +85,7 @@ impl Clients {
         }
         let name = name.to_owned();
         self.stirred = true;
-        self.peers.push(Peer { name, addr, session: None, up: false, why: None });
+        self.peers.push(Peer { name, addr, session: None, up: false, connect_at_ns: 0, why: None });
     }
 
     /// Asks the volume's peer what it is, until it answers; see [`RemoteVolume::described`].
@@ -136,12 +140,15 @@ impl Clients {
             return Progress::Idle;
         }
         self.stirred = false;
+        self.connect_at_ns = u64::MAX;
         let mut progress = Progress::Idle;
         for at in 0..self.peers.len() {
             let needed = self.cores.iter().flatten().any(|(peer, _)| *peer == at)
                 || self.descriptions.iter().any(|description| description.peer == at);
             let peer = &mut self.peers[at];
-            if needed && peer.session.is_none() {
+            if needed && peer.session.is_none() && now_ns < peer.connect_at_ns {
+                self.connect_at_ns = self.connect_at_ns.min(peer.connect_at_ns);
+            } else if needed && peer.session.is_none() {
                 peer.session = Some(endpoint.connect(now_ns, peer.addr, &peer.name, self.index));
                 progress = Progress::Busy;
             }
@@ -176,7 +183,8 @@ impl Clients {
     /// When to look again, while a description was refused.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         let waiting = self.descriptions.iter().filter(|description| !description.asked);
-        waiting.map(|description| description.ask_at_ns).filter(|&at| at > 0).min()
+        let ask_at_ns = waiting.map(|description| description.ask_at_ns).filter(|&at| at > 0);
+        ask_at_ns.chain(Some(self.connect_at_ns).filter(|&at| at != u64::MAX)).min()
     }
 
     pub(crate) fn connected(&mut self, session: SessionId) {
@@ -187,7 +195,7 @@ impl Clients {
         }
     }
 
-    pub(crate) fn lost(&mut self, session: SessionId, why: &str) {
+    pub(crate) fn lost(&mut self, now_ns: u64, session: SessionId, why: &LostReason) {
         let Some(at) = self.peers.iter().position(|peer| peer.session == Some(session)) else {
             return;
         };
@@ -195,12 +203,16 @@ impl Clients {
         let peer = &mut self.peers[at];
         peer.session = None;
         peer.up = false;
-        peer.why = Some(why.to_owned());
+        if matches!(why, LostReason::Refused(_)) {
+            peer.connect_at_ns = now_ns + ASK_AGAIN_NS;
+        }
+        let why = why.to_string();
+        peer.why = Some(why.clone());
         for description in self.descriptions.iter_mut().filter(|it| it.peer == at) {
             description.asked = false;
         }
         for (_, core) in self.cores.iter().flatten().filter(|(peer, _)| *peer == at) {
-            core.borrow_mut().session_lost(session, why);
+            core.borrow_mut().session_lost(session, &why);
         }
     }
 
