@@ -176,7 +176,8 @@ pub struct PeerConfig {
 /// A disk for a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskConfig {
-    /// Its name; unless the file says otherwise, the socket's without its ending.
+    /// Its name; unless the file says otherwise, the socket's without its ending. Its beginning is
+    /// the serial number that the guest reads.
     pub name: String,
     /// The absolute path of its vhost-user socket.
     pub socket: PathBuf,
@@ -190,8 +191,6 @@ pub struct DiskConfig {
     pub when_lost: WhenLost,
     /// The name of its attachment in the volume's records.
     pub attachment: String,
-    /// What the guest reads as its serial number, at most 20 bytes.
-    pub serial: String,
     /// Serve a resumed guest although acknowledged writes may be lost.
     pub accept_loss: bool,
     /// Where its keys are.

@@ -65,26 +65,51 @@ pub enum ControlError {
     },
 }
 
-/// The running control API. Dropped, it takes its socket away.
+/// A control socket that nobody answers on yet. Dropped, it takes the socket away.
 #[derive(Debug)]
-pub struct Control {
+pub struct Claim {
     path: PathBuf,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-    /// Held as long as the socket is ours.
+    listener: UnixListener,
+    ours: Ours,
+}
+
+/// The socket's name, as long as it is ours.
+#[derive(Debug)]
+struct Ours {
+    path: PathBuf,
     _lock: File,
 }
 
-impl Control {
-    /// Makes the socket and answers on it.
+impl Drop for Ours {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(path = ?self.path, %error, "the control socket stays behind");
+        }
+    }
+}
+
+impl Claim {
+    /// Makes the socket, in place of one that a dead process left behind.
     ///
     /// # Errors
-    /// When the socket is in use or cannot be made.
-    pub fn start(path: &Path, gather: Gather) -> Result<Self, ControlError> {
+    /// When it is in use or cannot be made.
+    pub fn new(path: &Path) -> Result<Self, ControlError> {
         let lock = lock(path)?;
         let listener = listen(path)?;
-        let (stop, stopped) = oneshot::channel();
-        let refuse = |what| move |source| ControlError::Io { path: path.to_owned(), what, source };
+        let ours = Ours { path: path.to_owned(), _lock: lock };
+        Ok(Self { path: path.to_owned(), listener, ours })
+    }
+
+    /// Answers on it, on a thread of its own.
+    ///
+    /// # Errors
+    /// When the system refuses a thread or what it needs.
+    pub fn serve(self, gather: Gather) -> Result<Control, ControlError> {
+        let Self { path, listener, ours } = self;
+        let refuse = |what| {
+            let path = path.clone();
+            move |source| ControlError::Io { path, what, source }
+        };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -93,6 +118,7 @@ impl Control {
             let _inside = runtime.enter();
             tokio::net::UnixListener::from_std(listener).map_err(refuse("listen"))?
         };
+        let (stop, stopped) = oneshot::channel();
         let app = Router::new().route("/v1/status", get(status)).with_state(gather);
         let serve = async move {
             let served = axum::serve(listener, app);
@@ -110,12 +136,22 @@ impl Control {
                 runtime.shutdown_timeout(GATHER_TIME_MAX);
             })
             .map_err(refuse("start its thread"))?;
-        Ok(Self { path: path.to_owned(), stop: Some(stop), thread: Some(thread), _lock: lock })
+        Ok(Control { stop: Some(stop), thread: Some(thread), ours })
     }
+}
 
+/// The running control API. Dropped, it takes its socket away.
+#[derive(Debug)]
+pub struct Control {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    ours: Ours,
+}
+
+impl Control {
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.ours.path
     }
 }
 
@@ -127,9 +163,6 @@ impl Drop for Control {
         }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
-        }
-        if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(path = ?self.path, %error, "the control socket stays behind");
         }
     }
 }
@@ -225,7 +258,7 @@ mod tests {
     fn status_is_answered_and_the_socket_goes_at_the_end() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("made/node.control");
-        let control = Control::start(&path, gather()).unwrap();
+        let control = Claim::new(&path).unwrap().serve(gather()).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let request = "GET /v1/status HTTP/1.1\r\nHost: vrio\r\nConnection: close\r\n\r\n";
@@ -243,7 +276,7 @@ mod tests {
     fn other_paths_are_not_found() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("node.control");
-        let _control = Control::start(&path, gather()).unwrap();
+        let _control = Claim::new(&path).unwrap().serve(gather()).unwrap();
         let answer = ask(&path, "GET /v2/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
     }
@@ -252,14 +285,14 @@ mod tests {
     fn a_second_node_is_refused_and_a_dead_one_is_replaced() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("node.control");
-        let first = Control::start(&path, gather()).unwrap();
-        let error = Control::start(&path, gather()).unwrap_err();
+        let first = Claim::new(&path).unwrap().serve(gather()).unwrap();
+        let error = Claim::new(&path).unwrap_err();
         assert!(matches!(error, ControlError::InUse { .. }), "{error}");
         drop(first);
         // What a killed process leaves: the name of a socket that nobody has.
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        drop(Control::start(&path, gather()).unwrap());
+        drop(Claim::new(&path).unwrap().serve(gather()).unwrap());
     }
 
     #[test]
@@ -267,12 +300,12 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("node.control");
         let foreign = UnixListener::bind(&path).unwrap();
-        let error = Control::start(&path, gather()).unwrap_err();
+        let error = Claim::new(&path).unwrap_err();
         assert!(matches!(error, ControlError::InUse { .. }), "{error}");
         drop(foreign);
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "precious").unwrap();
-        let error = Control::start(&path, gather()).unwrap_err();
+        let error = Claim::new(&path).unwrap_err();
         assert!(matches!(error, ControlError::NotASocket { .. }), "{error}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     }

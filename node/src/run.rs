@@ -1,9 +1,20 @@
 //! A node's life: start everything, wait for a signal, stop everything within a bound.
 
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::Config;
 use crate::wiring::{Node, StartError};
+
+/// How long a stop may take. Queues drain for at most 2 s and closing an attachment takes a round
+/// trip and a sync; what is not done after several times that will not be, and service managers
+/// kill at 90 s or less.
+const STOP_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The exit code when a stop was cut off, as for any other failure while running.
+const EXIT_CUT_OFF: i32 = 1;
 
 /// Runs a node until SIGTERM or SIGINT.
 ///
@@ -31,7 +42,24 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         }
     });
     tracing::info!(signal, "stopping: guests' requests are drained, attachments are closed");
+    let stopped = watch_stop();
     node.stop();
+    drop(stopped);
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Ends the process if what it returns is not dropped in time. Whatever is cut off is as safe as
+/// after a kill: that is what the promises about data are made for.
+fn watch_stop() -> Sender<()> {
+    let (sender, stopped) = channel::<()>();
+    let watch = move || {
+        if stopped.recv_timeout(STOP_TIME_MAX) == Err(RecvTimeoutError::Timeout) {
+            tracing::error!(limit = ?STOP_TIME_MAX, "the stop takes too long and is cut off");
+            std::process::exit(EXIT_CUT_OFF);
+        }
+    };
+    // Without a thread there is no bound, which is no reason not to stop.
+    let _ = std::thread::Builder::new().name("stop-watch".to_owned()).spawn(watch);
+    sender
 }

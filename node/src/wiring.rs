@@ -1,10 +1,11 @@
 //! What is wired to what, and in which order it starts and stops.
 //!
 //! ```text
-//!   start: directories ─ control socket ─ sidecores ─ volumes ─ sessions ─ disks
-//!   stop:  disks ─ volumes ─ sidecores ─ control socket
+//!   start: directories ─ control socket ─ volumes ─ sidecores and sessions ─ disks
+//!   stop:  disks ─ sessions and sidecores ─ control socket ─ volumes
 //! ```
 
+mod disks;
 mod report;
 mod sidecores;
 mod volumes;
@@ -16,10 +17,11 @@ use std::time::Instant;
 
 use block::Exports;
 
+use self::disks::Disks;
 use self::sidecores::Core;
 use self::volumes::Volumes;
 use crate::config::Config;
-use crate::control::{Control, ControlError};
+use crate::control::{Claim, Control, ControlError};
 use crate::status::Status;
 
 /// Why a node could not be started.
@@ -116,29 +118,33 @@ struct Inside {
     started: Instant,
     volumes: Volumes,
     cores: Vec<Core>,
+    disks: Disks,
 }
 
 impl Node {
     /// Starts everything that the configuration asks for.
     ///
     /// # Errors
-    /// The first thing that cannot be started; what was started before it is stopped again.
+    /// The first kind of thing that cannot be started; what was started before it is stopped again.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         directories(config)?;
+        // First, so that a second node with the same configuration gets no further.
+        let claim = Claim::new(&config.control)?;
         let volumes = volumes::start(config)?;
         let exports = Arc::new(Exports::default());
         for served in &volumes.all {
             exports.insert(Arc::clone(&served.export));
         }
         let cores = sidecores::start(config, &exports)?;
+        let disks =
+            disks::start(config, &volumes, &cores).inspect_err(|_| sidecores::stop(&cores))?;
         let started = Instant::now();
-        let inside = Arc::new(Inside { config: config.clone(), started, volumes, cores });
+        let inside = Arc::new(Inside { config: config.clone(), started, volumes, cores, disks });
         let gather = {
             let inside = Arc::clone(&inside);
             Arc::new(move || report::status(&inside))
         };
-        let control = Control::start(&config.control, gather)?;
-        Ok(Self { control, inside })
+        Ok(Self { control: claim.serve(gather)?, inside })
     }
 
     /// What `vrio status` shows.
@@ -151,8 +157,15 @@ impl Node {
         self.control.path()
     }
 
-    /// Stops everything within a bound.
+    /// Stops everything within a bound, as dropping does.
     pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.inside.disks.stop();
         sidecores::stop(&self.inside.cores);
     }
 }

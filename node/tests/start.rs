@@ -20,7 +20,9 @@ impl Home {
 
     /// `text` with HOME put in, after the keys that every test needs.
     fn config(&self, text: &str) -> Config {
-        let text = format!("name = \"n\"\ncontrol = \"HOME/n.control\"\n{text}");
+        let control =
+            if text.contains("control =") { "" } else { "control = \"HOME/n.control\"\n" };
+        let text = format!("name = \"n\"\n{control}{text}");
         let text = text.replace("HOME", self.path().to_str().unwrap());
         Config::parse(Path::new("n.toml"), &text).unwrap_or_else(|error| panic!("{error}"))
     }
@@ -122,6 +124,7 @@ fn records_belong_to_one_node() {
     let home = Home::new();
     let first = Node::start(&home.config(FILE)).unwrap();
     let other = FILE.replace("a.img", "b.img");
+    let other = other.replace("[directories]", "control = \"HOME/other.control\"\n[directories]");
     contains(&home.refusal(&other), &["another node keeps its records there", "\"state\""]);
     first.stop();
     Node::start(&home.config(&other)).unwrap().stop();

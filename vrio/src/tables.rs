@@ -56,8 +56,8 @@ fn table(header: &[&str], numbers: usize) -> Table {
 
 fn disks(disks: &[DiskStatus]) -> Table {
     let header = [
-        "name", "state", "volume", "size", "queues", "epoch", "reads", "writes", "flushes",
-        "errors", "open",
+        "name", "state", "volume", "size", "queues", "epoch", "requests", "read", "written",
+        "flushes", "errors",
     ];
     let mut table = table(&header, 3);
     for disk in disks {
@@ -69,7 +69,10 @@ fn disks(disks: &[DiskStatus]) -> Table {
             disk.queues.to_string(),
             disk.epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string()),
         ];
-        row.extend(traffic(&disk.counters));
+        let bytes = |name| disk.counters.get(name).map_or_else(String::new, |b| show_size(*b));
+        row.push(number(&disk.counters, "requests"));
+        row.extend(["read_bytes", "written_bytes"].map(bytes));
+        row.extend(["flushes", "errors"].map(|name| number(&disk.counters, name)));
         table.add_row(row);
     }
     table
@@ -87,7 +90,6 @@ fn volumes(volumes: &[VolumeStatus]) -> Table {
         "writes",
         "flushes",
         "errors",
-        "open",
     ];
     let mut table = table(&header, 4);
     for volume in volumes {
@@ -118,8 +120,8 @@ fn volume_detail(volume: &VolumeStatus) -> String {
     parts.join(", ")
 }
 
-/// The columns that disks and volumes share.
-fn traffic(counters: &Counters) -> [String; 5] {
+/// What the volume's meter saw, if its chain has one.
+fn traffic(counters: &Counters) -> [String; 4] {
     let both = |count, bytes| match counters.get(bytes) {
         Some(bytes) if *bytes > 0 => format!("{} / {}", number(counters, count), show_size(*bytes)),
         _ => number(counters, count),
@@ -129,7 +131,6 @@ fn traffic(counters: &Counters) -> [String; 5] {
         both("writes", "written_bytes"),
         number(counters, "flushes"),
         number(counters, "errors"),
-        number(counters, "requests_now"),
     ]
 }
 
@@ -226,7 +227,8 @@ mod tests {
 
     fn status() -> Status {
         let text = |text: &str| text.to_owned();
-        let traffic = [("reads", 12), ("read_bytes", 49152), ("writes", 7), ("errors", 0)];
+        let traffic =
+            [("reads", 12), ("requests", 19), ("read_bytes", 49152), ("writes", 7), ("errors", 0)];
         Status {
             version: 1,
             node: NodeStatus {

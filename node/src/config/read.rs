@@ -28,9 +28,6 @@ const FILE_KEYS: [&str; 10] = [
     "link",
 ];
 
-/// virtio-blk's serial number has room for that many bytes.
-const SERIAL_BYTES_MAX: usize = 20;
-
 /// Reads the whole file. `None` when something that everything else needs is missing; whatever is
 /// wrong has been noted by then.
 pub(super) fn document(
@@ -304,17 +301,8 @@ fn peer(value: &Value<'_, '_>) -> Option<PeerConfig> {
 }
 
 fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> {
-    let keys = [
-        "name",
-        "socket",
-        "role",
-        "volume",
-        "queues",
-        "when-lost",
-        "attachment",
-        "serial",
-        "accept-loss",
-    ];
+    let keys =
+        ["name", "socket", "role", "volume", "queues", "when-lost", "attachment", "accept-loss"];
     let table = value.table(&keys)?;
     let socket = table.require("socket", "socket = \"alice.sock\"");
     let socket = socket.and_then(|value| socket_path(&value, directories));
@@ -327,7 +315,6 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
         (None, None) => None,
     };
     let attachment = table.get("attachment").and_then(|value| self::name(&value));
-    let serial = table.get("serial").and_then(|value| serial(&value));
     let roles = [("listen", Role::Listen), ("connect", Role::Connect)];
     let role = table.get("role").and_then(|value| value.word(&roles));
     let queues = table.get("queues").and_then(|value| value.integer(1..=u64::from(QUEUES_MAX)));
@@ -341,7 +328,6 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
         queues: queues.map_or(QUEUES_DEFAULT, |queues| queues as u16),
         when_lost: when_lost.unwrap_or_default(),
         attachment: attachment.unwrap_or_else(|| name.clone()),
-        serial: serial.unwrap_or_else(|| name.chars().take(SERIAL_BYTES_MAX).collect()),
         accept_loss: accept_loss.unwrap_or(false),
         lines: table.lines.clone(),
         name,
@@ -413,18 +399,6 @@ fn when_lost(value: &Value<'_, '_>) -> Option<WhenLost> {
             None
         }
     }
-}
-
-fn serial(value: &Value<'_, '_>) -> Option<String> {
-    let text = value.str()?;
-    if text.len() > SERIAL_BYTES_MAX || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        value.fail(format!(
-            "{text:?} is no serial number: at most {SERIAL_BYTES_MAX} printable ASCII characters, \
-             no blanks"
-        ));
-        return None;
-    }
-    Some(text.to_owned())
 }
 
 /// A table that may be left out.

@@ -1,5 +1,7 @@
 //! Gathers the status. On the control thread: it may wait for sidecores, never they for it.
 
+mod disk;
+
 use std::sync::atomic::Ordering::Relaxed;
 
 use block::backend::FileVolume;
@@ -22,6 +24,7 @@ pub(super) fn status(inside: &Inside) -> Status {
         node: node(inside),
         sidecores: sidecores(inside),
         volumes: volumes(inside),
+        disks: inside.disks.all.iter().map(|shown| disk::status(shown)).collect(),
         sessions: sessions(inside),
         ..Status::default()
     }
@@ -111,6 +114,14 @@ fn core_counters(core: &Core) -> Counters {
                 errors_late,
                 errors_other,
             ]
+        );
+    }
+    if let Some(server) = &core.server {
+        put_counters!(
+            map,
+            "server_",
+            server,
+            [requests, bytes, errors, fenced, parked, malformed, claims,]
         );
     }
     map

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::plane::{PlanePoll, Watch};
+use block::server::ServerCounters;
 use block::uring::UringCounters;
 use block::{Exports, Plane};
 use link::{Driver, Faults, Faulty, Link, LinkCounters, Udp, UdpConfig};
@@ -25,6 +26,8 @@ pub(super) struct Core {
     pub(super) uring: Option<Arc<UringCounters>>,
     /// Its sessions' address, if it has one, and its link's counters.
     pub(super) link: Option<(SocketAddr, Arc<LinkCounters>)>,
+    /// What it served to peers.
+    pub(super) server: Option<Arc<ServerCounters>>,
 }
 
 /// What was put onto a sidecore, to be taken off again.
@@ -52,7 +55,7 @@ pub(super) fn start(config: &Config, exports: &Arc<Exports>) -> Result<Vec<Core>
         let sidecore = sidecore::spawn(wanted)
             .map_err(|source| StartError::Sidecore { place: place(), source })?;
         let uring = if needs_uring(config) { Some(install_uring(&sidecore)?) } else { None };
-        let mut core = Core { sidecore, uring, link: None };
+        let mut core = Core { sidecore, uring, link: None, server: None };
         if let Some(link) = links.next() {
             let mut wanted = EndpointConfig::new(&config.name, process_nonce, random()?);
             wanted.index = index as u16;
@@ -62,7 +65,8 @@ pub(super) fn start(config: &Config, exports: &Arc<Exports>) -> Result<Vec<Core>
             wanted.receive_window_bytes =
                 u32::try_from(link.receive_buffer_bytes()).unwrap_or(u32::MAX);
             core.link = Some((link.local_addr(), Arc::clone(link.counters())));
-            connect(config, &core.sidecore, link, wanted, Arc::clone(exports));
+            let exports = Arc::clone(exports);
+            core.server = Some(connect(config, &core.sidecore, link, wanted, exports));
         }
         cores.push(core);
     }
@@ -128,7 +132,7 @@ fn connect(
     link: Udp,
     wanted: EndpointConfig,
     exports: Arc<Exports>,
-) {
+) -> Arc<ServerCounters> {
     let faults = config.link.fault.map(|fault| Faults {
         // Each sidecore has its own dice.
         seed: fault.seed.wrapping_add(u64::from(wanted.index)),
@@ -156,12 +160,14 @@ fn connect(
         let sink = Rc::clone(&plane);
         let driver = Driver::install(local, link, Rc::clone(&endpoint), sink);
         let poll = local.add(Stage::Serve, Box::new(PlanePoll(Rc::clone(&plane))));
+        let counters = plane.borrow().server.counters();
         local.services().insert(plane);
         local.services().insert(endpoint);
         let wired = Wired { watch, plane: poll, driver };
         local.services().insert(Rc::new(RefCell::new(Some(wired))));
+        counters
     });
-    connected.expect("a sidecore that has just started");
+    connected.expect("a sidecore that has just started")
 }
 
 /// Tells peers that their sessions end, takes everything off and stops the threads.

@@ -1,0 +1,129 @@
+//! What a disk is doing, in one word and in a few.
+
+use block::attachment::{Attachment, Phase};
+use block::{DiskCore, RemoteVolume};
+use virtio::ServerState;
+
+use super::super::disks::{Look, Shown, Source};
+use crate::status::{Counters, DiskState, DiskStatus};
+
+pub(super) fn status(shown: &Shown) -> DiskStatus {
+    let config = &shown.config;
+    let look = shown.look();
+    let (state, detail) = state(shown, &look);
+    let attachment = look.core.as_ref().and_then(|core| core.attachment());
+    let view = attachment.map(|attachment| attachment.view());
+    DiskStatus {
+        name: config.name.clone(),
+        socket: config.socket.display().to_string(),
+        volume: config.volume.to_string(),
+        queues: config.queues,
+        state,
+        detail,
+        size_bytes: shown.volume.size_bytes(),
+        epoch: view.filter(|view| view.phase == Phase::Held).map(|view| view.epoch),
+        counters: counters(shown, &look),
+    }
+}
+
+fn state(shown: &Shown, look: &Look) -> (DiskState, String) {
+    if let Some(why) = &look.refused {
+        return (DiskState::Waiting, why.clone());
+    }
+    let socket = shown.config.socket.display();
+    match &look.server {
+        None => (DiskState::Waiting, waits_for(shown)),
+        Some(ServerState::Predecessor(holder)) => {
+            let holder = holder.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+            let text = format!("another process{holder} serves {socket}; waiting for its end");
+            (DiskState::Waiting, text)
+        }
+        Some(ServerState::Failed(why)) => (DiskState::Failed, why.clone()),
+        Some(ServerState::Stopped) => (DiskState::Failed, "it was stopped".to_owned()),
+        Some(ServerState::Waiting) => (DiskState::Ready, format!("{socket}; no guest yet")),
+        Some(ServerState::Connected) => match &look.core {
+            Some(core) => used(core, away(shown)),
+            None => (DiskState::Ready, format!("{socket}; a guest is connecting")),
+        },
+    }
+}
+
+/// The state of a disk whose front end is there.
+fn used(core: &DiskCore, away: Option<String>) -> (DiskState, String) {
+    if core.is_broken() {
+        return (DiskState::Failed, core.broken_why().unwrap_or_default());
+    }
+    let Some(attachment) = core.attachment() else {
+        return (DiskState::Ready, "a guest is connected and has not started it".to_owned());
+    };
+    let why = |otherwise: &str| attachment.why().unwrap_or_else(|| otherwise.to_owned());
+    match attachment.view().phase {
+        Phase::Held => match away {
+            Some(why) => (DiskState::Lost, why),
+            None => (DiskState::Running, String::new()),
+        },
+        Phase::Unclaimed => (DiskState::Lost, why(lost(&attachment))),
+        Phase::Fenced => (DiskState::Failed, why("a successor has taken it over")),
+        Phase::Failed => (DiskState::Failed, why("it cannot go on")),
+        Phase::Closed => (DiskState::Ready, "a guest is connected and has stopped it".to_owned()),
+    }
+}
+
+fn lost(attachment: &Attachment) -> &'static str {
+    if attachment.view().epoch == 0 { "waiting for its volume" } else { "its volume is away" }
+}
+
+/// Why the volume's node is out of reach, if it is.
+fn away(shown: &Shown) -> Option<String> {
+    match &shown.volume {
+        Source::Local(_) => None,
+        Source::Remote(volume) => volume.why(),
+    }
+}
+
+fn waits_for(shown: &Shown) -> String {
+    away(shown).unwrap_or_else(|| format!("waiting to hear what {} is", shown.config.volume))
+}
+
+fn counters(shown: &Shown, look: &Look) -> Counters {
+    let mut map = Counters::new();
+    if let Some(core) = &look.core {
+        queue_counters(core, &mut map);
+    }
+    if let Source::Remote(volume) = &shown.volume {
+        remote_counters(volume, &mut map);
+    }
+    map
+}
+
+/// Adds fields that are counters to those of the same name.
+macro_rules! add_counters {
+    ($map:expr, $prefix:literal, $from:expr, [$($field:ident),* $(,)?]) => {
+        $(*$map.entry(concat!($prefix, stringify!($field)).to_owned()).or_default() +=
+            $from.$field.get();)*
+    };
+}
+
+fn queue_counters(core: &DiskCore, map: &mut Counters) {
+    for queue in 0..core.queues_max() {
+        let queue = core.counters(queue);
+        add_counters!(
+            map,
+            "",
+            queue,
+            [starts, requests, read_bytes, written_bytes, flushes, errors, batches, calls, full,]
+        );
+    }
+    map.insert("orphans_now".to_owned(), core.orphans() as u64);
+}
+
+fn remote_counters(volume: &RemoteVolume, map: &mut Counters) {
+    for channel in volume.counters() {
+        add_counters!(
+            map,
+            "remote_",
+            channel,
+            [calls, resent, rejected, stalls, pauses, malformed,]
+        );
+    }
+}

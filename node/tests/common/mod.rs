@@ -1,0 +1,116 @@
+//! What the tests of whole nodes share: directories, addresses, a stand-in guest.
+
+#![allow(unreachable_pub, reason = "each test file is a crate of its own")]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use node::status::{DiskState, DiskStatus, Status};
+use node::{Config, Node};
+use virtio::driver::{
+    Data, FrontEnd, FrontEndConfig, GuestPlan, Op, Request, Role, Status as Outcome,
+};
+
+/// Longer than anything here takes on a busy machine. Never a measurement: what comes late fails
+/// nothing, what never comes does.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A directory for one test, and the nodes that are configured in it.
+pub struct Home(tempfile::TempDir);
+
+impl Home {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// `text` with HOME put in.
+    pub fn config(&self, text: &str) -> Config {
+        let text = text.replace("HOME", self.0.path().to_str().unwrap());
+        Config::parse(Path::new("n.toml"), &text).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub fn start(&self, text: &str) -> Node {
+        Node::start(&self.config(text)).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// A loopback address that no other test uses: all of 127.0.0.0/8 is this host's.
+pub fn address() -> String {
+    static NEXT: AtomicU16 = AtomicU16::new(1);
+    let [high, low] = (std::process::id() as u16).to_be_bytes();
+    format!("127.{}.{low}.{}:4870", 64 + (high & 0x3f), NEXT.fetch_add(1, Relaxed))
+}
+
+/// Waits until the node's status is as wanted; gives that status.
+pub fn wait_for(node: &Node, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let status = node.status();
+        if wanted(&status) {
+            return status;
+        }
+        assert!(Instant::now() < until, "never {what}: {status:#?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until the only disk is in that state and its detail contains the text.
+pub fn wait_for_disk(node: &Node, state: DiskState, detail: &str) -> DiskStatus {
+    let what = format!("{state}: {detail}");
+    let status = wait_for(node, &what, |status| {
+        status.disks[0].state == state && status.disks[0].detail.contains(detail)
+    });
+    status.disks[0].clone()
+}
+
+/// A stand-in for a guest with requests of 4 KiB, one at a time.
+pub struct Guest(pub FrontEnd);
+
+const BLOCK_BYTES: u32 = 4096;
+const SECTORS: u64 = BLOCK_BYTES as u64 / 512;
+
+impl Guest {
+    pub fn connect(socket: PathBuf, queues: u16) -> Self {
+        let mut config = FrontEndConfig::new(Role::Connect(socket));
+        config.guest = GuestPlan { queues, ..GuestPlan::default() };
+        Self(FrontEnd::connect(config, PATIENCE).unwrap())
+    }
+
+    fn one(&mut self, queue: u16, op: Op, block: u64, seed: u64) -> Outcome {
+        let ring = self.0.ring(queue);
+        let slot = ring.take_slot().unwrap();
+        if op == Op::Write {
+            ring.fill(slot, BLOCK_BYTES, seed);
+        }
+        let data = if op == Op::Flush { Data::None } else { Data::Whole(BLOCK_BYTES) };
+        let request = Request { slot, op, sector: block * SECTORS, data, token: seed };
+        ring.submit(&request).unwrap();
+        ring.publish();
+        assert!(ring.wait(PATIENCE).unwrap(), "no answer to {op:?} of block {block}");
+        let done = ring.complete().unwrap().unwrap();
+        if op == Op::Read && done.status == Outcome::Ok {
+            assert_eq!(ring.mismatch(slot, BLOCK_BYTES, seed), None, "block {block}");
+        }
+        ring.release(slot);
+        done.status
+    }
+
+    /// Writes what follows from the seed.
+    pub fn write(&mut self, queue: u16, block: u64, seed: u64) -> Outcome {
+        self.one(queue, Op::Write, block, seed)
+    }
+
+    /// Reads, and checks that it is what follows from the seed.
+    pub fn check(&mut self, queue: u16, block: u64, seed: u64) -> Outcome {
+        self.one(queue, Op::Read, block, seed)
+    }
+
+    pub fn flush(&mut self, queue: u16) -> Outcome {
+        self.one(queue, Op::Flush, 0, 0)
+    }
+}
