@@ -299,13 +299,13 @@ mod tests {
             node vm1, vrio 0.1.0, pid 42, up 3h 2min, listens on 10.0.0.1:4870 (trust: network)
 
             DISKS
-             name  state  volume     size queues epoch    reads writes flushes errors open
+             name  state  volume     size queues epoch requests  read written flushes errors
              alice waiting io1/alice-root   ?    4   -
-             bob  running scratch     1GiB    1   3 12 / 48KiB    7        0
+             bob  running scratch     1GiB    1   3    19 48KiB             0
               alice: waits for io1 at 10.0.0.9:4870 to answer
 
             VOLUMES
-             name   durability allow in use by size block    reads writes flushes errors open
+             name   durability allow in use by size block    reads writes flushes errors
              scratch flush    -   bob    1GiB  512 12 / 48KiB    7        0
               scratch: memory, read-only, chain meter
 

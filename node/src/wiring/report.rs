@@ -26,7 +26,6 @@ pub(super) fn status(inside: &Inside) -> Status {
         volumes: volumes(inside),
         disks: inside.disks.all.iter().map(|shown| disk::status(shown)).collect(),
         sessions: sessions(inside),
-        ..Status::default()
     }
 }
 
