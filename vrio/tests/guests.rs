@@ -9,8 +9,14 @@ use bench::nodes::{Node, NodePlan};
 /// For what a script does: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Times that each of the three kinds of kill strikes the guest with four queues.
-const KILL_ROUNDS: usize = 3;
+/// Times that each of the three kinds of kill strikes the guest with four queues, by tier.
+fn kill_rounds() -> usize {
+    match std::env::var("VRIO_TIER").as_deref() {
+        Ok("long") => 300,
+        Ok("nightly") => 30,
+        _ => 3,
+    }
+}
 
 /// Many more than the 16 that were outstanding at the last kill: others go through again.
 const REQUESTS_BETWEEN_KILLS: u64 = 500;
@@ -119,7 +125,7 @@ fn four_queues_of_a_guest_survive_kills_of_either_node() {
     let shape = guest.wait_for("churn", BOOT_TIMEOUT).unwrap();
     assert_eq!(shape, "queues=4 processors=4");
     let mut requests = 0;
-    for round in 0..KILL_ROUNDS * 3 {
+    for round in 0..kill_rounds() * 3 {
         requests = wait_for_requests(&mut guest, requests + REQUESTS_BETWEEN_KILLS);
         if round % 3 != 0 {
             vm = vm.kill().unwrap().start().unwrap();
