@@ -18,7 +18,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::sync::oneshot;
 
@@ -54,7 +54,10 @@ pub enum ControlError {
         path: PathBuf,
     },
     /// The system refused.
-    #[error("the control socket {path:?}: cannot {what}: {source}")]
+    #[error(
+        "the control socket {path:?}: cannot {what}: {source}; write control = \"..\" with a path \
+         where this process may make it"
+    )]
     Io {
         /// The socket.
         path: PathBuf,
@@ -190,16 +193,8 @@ fn lock(path: &Path) -> Result<File, ControlError> {
     }
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = rustix::fs::open(&name, flags, Mode::RUSR | Mode::WUSR)
-        .map_err(|error| refuse("open its lock file")(error.into()))?;
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
-        if error == rustix::io::Errno::WOULDBLOCK {
-            return ControlError::InUse { path: path.to_owned() };
-        }
-        refuse("lock its lock file")(error.into())
-    })?;
-    Ok(File::from(file))
+    let taken = crate::lock::take(Path::new(&name)).map_err(refuse("lock the file beside it"))?;
+    taken.ok_or_else(|| ControlError::InUse { path: path.to_owned() })
 }
 
 /// Makes the socket, in place of one that a dead process left. The lock is held.

@@ -5,6 +5,7 @@
 
 pub mod config;
 pub mod control;
+mod lock;
 pub mod logging;
 mod run;
 pub mod status;

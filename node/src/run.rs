@@ -34,7 +34,14 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?)
     };
     let node = Node::start(config)?;
-    tracing::info!(node = config.name, control = ?config.control, "ready");
+    tracing::info!(
+        node = config.name,
+        control = ?config.control,
+        listen = config.listen.map(tracing::field::display),
+        volumes = config.volumes.len(),
+        disks = config.disks.len(),
+        "ready"
+    );
     let signal = runtime.block_on(async {
         tokio::select! {
             _ = terminate.recv() => "SIGTERM",

@@ -172,3 +172,100 @@ pub struct SessionStatus {
     /// What it did.
     pub counters: Counters,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A change here that is not an addition needs a new [`STATUS_VERSION`].
+    #[test]
+    fn the_shape_of_version_1_stays() {
+        let status = Status {
+            version: STATUS_VERSION,
+            sidecores: vec![SidecoreStatus::default()],
+            volumes: vec![VolumeStatus {
+                attachments: vec![AttachmentStatus::default()],
+                ..VolumeStatus::default()
+            }],
+            disks: vec![DiskStatus { state: DiskState::Running, ..DiskStatus::default() }],
+            sessions: vec![SessionStatus::default()],
+            ..Status::default()
+        };
+        let text = serde_json::to_string_pretty(&status).unwrap();
+        expect_test::expect![[r#"
+            {
+              "version": 1,
+              "node": {
+                "name": "",
+                "release": "",
+                "pid": 0,
+                "uptime_s": 0,
+                "listen": null,
+                "trust": ""
+              },
+              "sidecores": [
+                {
+                  "index": 0,
+                  "core": null,
+                  "idle": "",
+                  "address": null,
+                  "counters": {}
+                }
+              ],
+              "volumes": [
+                {
+                  "name": "",
+                  "backend": "",
+                  "size_bytes": 0,
+                  "block_bytes": 0,
+                  "durability": "",
+                  "read_only": false,
+                  "shared": false,
+                  "incarnation": "",
+                  "chain": [],
+                  "allow": [],
+                  "attachments": [
+                    {
+                      "name": ""
+                    }
+                  ],
+                  "counters": {}
+                }
+              ],
+              "disks": [
+                {
+                  "name": "",
+                  "socket": "",
+                  "volume": "",
+                  "queues": 0,
+                  "state": "running",
+                  "detail": "",
+                  "size_bytes": null,
+                  "epoch": null,
+                  "counters": {}
+                }
+              ],
+              "sessions": [
+                {
+                  "peer": "",
+                  "address": "",
+                  "sidecore": 0,
+                  "index": 0,
+                  "state": "",
+                  "outgoing": false,
+                  "protocol": 0,
+                  "counters": {}
+                }
+              ]
+            }"#]]
+        .assert_eq(&text);
+        assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
+    }
+
+    #[test]
+    fn what_a_reader_does_not_know_it_skips() {
+        let text = r#"{ "name": "a", "novelty": 1 }"#;
+        let known: AttachmentStatus = serde_json::from_str(text).unwrap();
+        assert_eq!(known.name, "a");
+    }
+}

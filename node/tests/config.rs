@@ -216,10 +216,7 @@ fn listening_to_the_world_needs_trust() {
     }
 }
 
-#[test]
-fn volumes_are_checked() {
-    check(
-        r#"
+const BAD_VOLUMES: &str = r#"
 name = "io1"
 listen = "127.0.0.1:0"
 [directories]
@@ -253,44 +250,49 @@ name = "device"
 backend = { null = "1TiB" }
 read-only = true
 shared = "yes"
-"#,
+"#;
+
+#[test]
+fn volumes_are_checked() {
+    check(
+        BAD_VOLUMES,
         &expect![[r#"
-            a.toml:3: "listen": port 0 is another port at each start, and the nodes that
-                use the volumes could not find it again; write a port, such as 4870
-            a.toml:8: volume "up": "file": "../etc/shadow" is no name of a file inside
-                "/var/lib/vrio"
-            a.toml:11: volume "out": "file": "/etc/shadow" is outside the directories
-                that "volumes" names (/var/lib/vrio, /dev); put it there, or add its
-                directory: volumes = ["..", "/etc"]
-            a.toml:14: volume "both": "backend": name exactly one of file = "..", memory
-                = "1GiB", null = "1GiB"
-            a.toml:17: volume "unit": "memory": "1G" is not a size ("G" is no unit; the
-                units are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB); write for instance
-                "20GiB", "512MiB" or "10GB"
-            a.toml:20: volume "direct": "direct": this belongs to a file; "memory" itself
-                gives the size
-            a.toml:23: volume "new": "size": 1000 bytes are no whole number of sectors
-                (512 bytes)
-            a.toml:27: volume "device": "read-only": this is a whole number, but true or
-                false is wanted
-            a.toml:28: volume "device": "chain", entry 1: unknown stage "metre"; did you
-                mean "meter"? (known: meter, limit)
-            a.toml:28: volume "device": "chain", entry 2: a limit says how much: { limit
-                = { iops = 50000 } }
-            a.toml:28: volume "device": "limit": a limit needs "iops", "bytes-per-second"
-                or both
-            a.toml:28: volume "device": "iops": 0 is out of range; from 1 to 1000000000
-                is allowed
-            a.toml:29: volume "device": "allow", entry 2: "v m" is no name: only letters,
-                digits, '-', '_' and '.', a letter or digit first
-            a.toml:29: volume "device": "allow": this node's own disks always may; name
-                other nodes here
-            a.toml:31: volume "device": "name": the volume of line 25 has the same name
-            a.toml:33: volume "device": "read-only": a null volume is for measuring, and
-                takes writes
-            a.toml:34: volume "device": "shared": this is a text, but true or false is
-                wanted
-        "#]],
+        a.toml:3: "listen": port 0 is another port at each start, and the nodes that
+            use the volumes could not find it again; write a port, such as 4870
+        a.toml:8: volume "up": "file": "../etc/shadow" is no name of a file inside
+            "/var/lib/vrio"
+        a.toml:11: volume "out": "file": "/etc/shadow" is outside the directories
+            that "volumes" names (/var/lib/vrio, /dev); put it there, or add its
+            directory: volumes = ["..", "/etc"]
+        a.toml:14: volume "both": "backend": name exactly one of file = "..", memory
+            = "1GiB", null = "1GiB"
+        a.toml:17: volume "unit": "memory": "1G" is not a size ("G" is no unit; the
+            units are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB); write for instance
+            "20GiB", "512MiB" or "10GB"
+        a.toml:20: volume "direct": "direct": this belongs to a file; "memory" itself
+            gives the size
+        a.toml:23: volume "new": "size": 1000 bytes are no whole number of sectors
+            (512 bytes)
+        a.toml:27: volume "device": "read-only": this is a whole number, but true or
+            false is wanted
+        a.toml:28: volume "device": "chain", entry 1: unknown stage "metre"; did you
+            mean "meter"? (known: meter, limit)
+        a.toml:28: volume "device": "chain", entry 2: a limit says how much: { limit
+            = { iops = 50000 } }
+        a.toml:28: volume "device": "limit": a limit needs "iops", "bytes-per-second"
+            or both
+        a.toml:28: volume "device": "iops": 0 is out of range; from 1 to 1000000000
+            is allowed
+        a.toml:29: volume "device": "allow", entry 2: "v m" is no name: only letters,
+            digits, '-', '_' and '.', a letter or digit first
+        a.toml:29: volume "device": "allow": this node's own disks always may; name
+            other nodes here
+        a.toml:31: volume "device": "name": the volume of line 25 has the same name
+        a.toml:33: volume "device": "read-only": a null volume is for measuring, and
+            takes writes
+        a.toml:34: volume "device": "shared": this is a text, but true or false is
+            wanted
+    "#]],
     );
 }
 
@@ -325,10 +327,7 @@ fn volumes_need_a_directory() {
     );
 }
 
-#[test]
-fn disks_are_checked() {
-    check(
-        r#"
+const BAD_DISKS: &str = r#"
 name = "vm1"
 [directories]
 sockets = "/run/vrio"
@@ -366,40 +365,45 @@ volume = "vm1/e"
 role = "server"
 [[disk]]
 volume = "vm1/g"
-"#,
+"#;
+
+#[test]
+fn disks_are_checked() {
+    check(
+        BAD_DISKS,
         &expect![[r#"
-            a.toml: the key "listen" is missing (peers answer to an address); write for
-                instance listen = "10.0.0.9:4870"
-            a.toml:7: peer "io1": "address": "io1:4870" is not an address with a port;
-                write for instance "10.0.0.9:4870" or "[fd00::9]:4870" (names are not
-                looked up)
-            a.toml:9: peer "vm1": "name": this is the node's own name; a volume of this
-                node is written without a peer
-            a.toml:14: disk "a.sock": "queues": 0 is out of range; from 1 to 64 is
-                allowed
-            a.toml:15: disk "a": "name": the disk of line 11 has the same name
-            a.toml:16: disk "/run/vrio/a.sock": "socket": the disk of line 12 has the
-                same socket
-            a.toml:18: disk "a.sock": "wait": a disk waits "forever"; to give up after a
-                while write { error-after = "30s" }
-            a.toml:20: disk "../c.sock": "socket": "../c.sock" is not inside the sockets'
-                directory "/run/vrio"
-            a.toml:21: disk "../c.sock": "volume": "vm1/c/d" names no volume ("c/d" is no
-                name: only letters, digits, '-', '_' and '.', a letter or digit first);
-                write "volume" for one of this node, "peer/volume" for another's
-            a.toml:23: disk "d d.sock": "d d" is no name: only letters, digits, '-', '_'
-                and '.', a letter or digit first; give the disk a name = ".." of its own
-            a.toml:25: disk "d d.sock": "error-after": "soon" is not a duration (it does
-                not start with a number); write for instance "500ms", "30s" or "5min"
-            a.toml:26: disk "d d.sock": unknown key "serial"; known are name, socket,
-                role, volume, queues, when-lost, attachment, accept-loss
-            a.toml:33: disk "f": "attachment": disk "e" is the same attachment "e" of
-                volume vm1/e, and each would take it from the other; give them different
-                names
-            a.toml:36: disk "f": "role": unknown word "server"; known are listen, connect
-            a.toml:37: disk 7: the key "socket" is missing; write for instance socket =
-                "alice.sock"
-        "#]],
+        a.toml: the key "listen" is missing (peers answer to an address); write for
+            instance listen = "10.0.0.9:4870"
+        a.toml:7: peer "io1": "address": "io1:4870" is not an address with a port;
+            write for instance "10.0.0.9:4870" or "[fd00::9]:4870" (names are not
+            looked up)
+        a.toml:9: peer "vm1": "name": this is the node's own name; a volume of this
+            node is written without a peer
+        a.toml:14: disk "a.sock": "queues": 0 is out of range; from 1 to 64 is
+            allowed
+        a.toml:15: disk "a": "name": the disk of line 11 has the same name
+        a.toml:16: disk "/run/vrio/a.sock": "socket": the disk of line 12 has the
+            same socket
+        a.toml:18: disk "a.sock": "wait": a disk waits "forever"; to give up after a
+            while write { error-after = "30s" }
+        a.toml:20: disk "../c.sock": "socket": "../c.sock" is not inside the sockets'
+            directory "/run/vrio"
+        a.toml:21: disk "../c.sock": "volume": "vm1/c/d" names no volume ("c/d" is no
+            name: only letters, digits, '-', '_' and '.', a letter or digit first);
+            write "volume" for one of this node, "peer/volume" for another's
+        a.toml:23: disk "d d.sock": "d d" is no name: only letters, digits, '-', '_'
+            and '.', a letter or digit first; give the disk a name = ".." of its own
+        a.toml:25: disk "d d.sock": "error-after": "soon" is not a duration (it does
+            not start with a number); write for instance "500ms", "30s" or "5min"
+        a.toml:26: disk "d d.sock": unknown key "serial"; known are name, socket,
+            role, volume, queues, when-lost, attachment, accept-loss
+        a.toml:33: disk "f": "attachment": disk "e" is the same attachment "e" of
+            volume vm1/e, and each would take it from the other; give them different
+            names
+        a.toml:36: disk "f": "role": unknown word "server"; known are listen, connect
+        a.toml:37: disk 7: the key "socket" is missing; write for instance socket =
+            "alice.sock"
+    "#]],
     );
 }
 

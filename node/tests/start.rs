@@ -145,3 +145,24 @@ fn what_was_started_before_a_failure_is_gone() {
     std::fs::remove_file(home.path().join("n.control")).unwrap();
     Node::start(&home.config(FILE)).unwrap().stop();
 }
+
+/// Waits for as long as a node waits for a predecessor's file.
+#[test]
+fn a_file_that_another_server_has_is_named() {
+    let home = Home::new();
+    let path = home.path().join("a.img");
+    let other = File::create(&path).unwrap();
+    other.set_len(1 << 20).unwrap();
+    rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    contains(&home.refusal(FILE), &["n.toml:8: volume \"a\"", "locked by", "stop that server"]);
+}
+
+#[test]
+fn an_address_that_is_not_ours_or_taken_is_named() {
+    let home = Home::new();
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let listen = format!("listen = \"{}\"\n", taken.local_addr().unwrap());
+    contains(&home.refusal(&listen), &["n.toml:3: \"listen\"", "in use", "another node"]);
+    let foreign = "listen = \"192.0.2.1:4870\"\ntrust = \"network\"\n";
+    contains(&home.refusal(foreign), &["n.toml:3: \"listen\"", "192.0.2.1:4870"]);
+}

@@ -1,5 +1,6 @@
 //! What the subcommands do.
 
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -16,8 +17,7 @@ const RUN_DIRECTORY: &str = "/run/vrio";
 pub(crate) fn node(args: &NodeArgs) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(Failure::configuration)?;
     if args.check {
-        println!("{}: node {:?} is fine", args.config.display(), config.name);
-        return Ok(());
+        return print(&format!("{}: node {:?} is fine\n", args.config.display(), config.name));
     }
     logging::start(match args.log {
         Log::Human => LogFormat::Human,
@@ -35,8 +35,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     };
     let answer = client::get(&socket, "/v1/status").map_err(Failure::no_answer)?;
     if args.json {
-        println!("{}", answer.trim_end());
-        return Ok(());
+        return print(&format!("{}\n", answer.trim_end()));
     }
     let status: Status = serde_json::from_str(&answer)
         .context("the node's answer is not understood; it may be another release")
@@ -47,8 +46,16 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
             format!("the node answers in version {theirs}; this vrio reads {STATUS_VERSION}");
         return Err(Failure::running(anyhow!(text)));
     }
-    print!("{}", tables::show(&status, args.all));
-    Ok(())
+    print(&tables::show(&status, args.all))
+}
+
+/// Prints to standard output. A reader who has seen enough is no error.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot print").map_err(Failure::running),
+    }
 }
 
 /// The one control socket of a directory.

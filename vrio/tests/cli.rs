@@ -1,6 +1,9 @@
 //! The command line as its users meet it: the built binary, its words and its exit codes.
 
+use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -148,4 +151,43 @@ fn a_second_node_on_one_control_socket_is_refused() {
     let output = vrio(&["node", "--config", config.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("is in use"), "{}", text(&output.stderr));
+}
+
+/// Somebody who may not write others' files, for tests that run as root.
+const NOBODY: u32 = 65534;
+
+#[test]
+fn a_file_that_is_not_writable_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name);
+    let config = r#"
+name = "n1"
+control = "HOME/run/n1.control"
+[directories]
+volumes = "HOME"
+state = "HOME/run/state"
+[[volume]]
+name = "a"
+backend = { file = "a.img", size = "1MiB" }
+"#;
+    let config = config.replace("HOME", home.path().to_str().unwrap());
+    std::fs::write(path("n.toml"), config).unwrap();
+    std::fs::write(path("a.img"), vec![0; 1 << 20]).unwrap();
+    std::fs::create_dir(path("run")).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_vrio"), path("vrio")).unwrap();
+    let modes = [("", 0o755), ("vrio", 0o755), ("n.toml", 0o644), ("a.img", 0o444)];
+    for (name, mode) in modes.into_iter().chain([("run", 0o777)]) {
+        std::fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
+    }
+    let mut command = Command::new(path("vrio"));
+    command.arg("node").arg("--config").arg(path("n.toml"));
+    if File::options().write(true).open(path("a.img")).is_ok() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    for part in ["n.toml:9: volume \"a\"", "a.img: not writable", "read-only"] {
+        assert!(error.contains(part), "{part:?} is missing in: {error}");
+    }
 }

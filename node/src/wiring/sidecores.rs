@@ -2,6 +2,7 @@
 //! in an order in which nothing loses its ground.
 
 use std::cell::RefCell;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -105,7 +106,12 @@ fn bind(config: &Config) -> Result<Vec<Udp>, StartError> {
         place: config.place(&config.lines, "listen"),
         source: Box::new(source),
     };
-    let first = Udp::bind(UdpConfig::new(listen)).map_err(refuse)?;
+    // A predecessor's socket goes a moment after its locks.
+    let first = crate::lock::patiently(|| match Udp::bind(UdpConfig::new(listen)) {
+        Err(error) if error.source.kind() == ErrorKind::AddrInUse => None,
+        bound => Some(bound),
+    });
+    let first = first.unwrap_or_else(|| Udp::bind(UdpConfig::new(listen))).map_err(refuse)?;
     let base = first.local_addr();
     let mut links = vec![first];
     for index in 1..config.sidecores.cores.len() {

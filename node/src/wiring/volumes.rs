@@ -1,8 +1,9 @@
 //! From a volume's configuration to an export: backend, chain, guard.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::num::NonZeroU64;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +12,6 @@ use block::chain::{Chain, ChainSpec};
 use block::record::{FileRecords, Record, RecordError, RecordStore, RecordWriter, Ticket};
 use block::stage::Limit;
 use block::{Durability, Export, ExportOptions, Volume};
-use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use super::{ObjectError, StartError};
 use crate::config::{Backend, Config, StageConfig, VolumeConfig};
@@ -151,16 +151,15 @@ fn lock_state(config: &Config, state: &Path) -> Result<File, StartError> {
         way_out: way_out.to_owned(),
     };
     let usable = "it holds the records of attachments and has to be writable";
-    std::fs::create_dir_all(state).map_err(|source| refuse(source, usable))?;
-    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = rustix::fs::open(state.join(".lock"), flags, Mode::RUSR | Mode::WUSR)
-        .map_err(|error| refuse(error.into(), usable))?;
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
+    // What guests are called is nobody else's business.
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(state);
+    made.map_err(|source| refuse(source, usable))?;
+    let taken = crate::lock::take(&state.join(".lock")).map_err(|source| refuse(source, usable))?;
+    taken.ok_or_else(|| {
         let other = "another node keeps its records there; stop that one, or give this one another \
                      \"state\"";
-        refuse(error.into(), other)
-    })?;
-    Ok(File::from(file))
+        refuse(std::io::ErrorKind::ResourceBusy.into(), other)
+    })
 }
 
 /// For volumes that do not outlive the process, on a node without a place for records: without one
