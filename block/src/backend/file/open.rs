@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags, flock, fstat,
-    fsync, ftruncate, ioctl_blksszget, major, minor, open as open_file, seek, statx,
+    AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags, fcntl_getfl,
+    fcntl_setfl, flock, fstat, fsync, ftruncate, ioctl_blksszget, major, minor, open as open_file,
+    seek, statx,
 };
 use rustix::io::Errno;
 
@@ -173,6 +174,10 @@ pub(super) fn open(options: &FileOptions) -> Result<Shared, FileError> {
         FileType::Directory => return Err(FileError::Directory { path: path.clone() }),
         _ => return Err(FileError::WrongType { path: path.clone() }),
     };
+    // Opening must not wait for a pipe's other end; but io_uring takes the flag as a wish that
+    // requests fail rather than wait.
+    let flags = fcntl_getfl(&file).map_err(system("read its flags"))? - OFlags::NONBLOCK;
+    fcntl_setfl(&file, flags).map_err(system("set its flags"))?;
     lock(&file, &stat, options)?;
     fill_empty(&file, options)?;
     let (align_bytes, block_bytes) =

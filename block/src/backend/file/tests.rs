@@ -5,6 +5,7 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl};
 use sidecore::Services;
 use tempfile::TempDir;
 
@@ -77,6 +78,15 @@ fn keeps_the_contract() {
         contract::check_all_with(&volume, &place.services);
         let written = fs::read(volume.path()).expect("the file");
         assert!(written.iter().any(|byte| *byte != 0), "it is the file that was written");
+    });
+}
+
+#[test]
+fn requests_wait_in_the_kernel_rather_than_fail() {
+    each("requests_wait_in_the_kernel", |_, volume| {
+        let flags = fcntl_getfl(&volume.shared.file).expect("an open file");
+        assert!(!flags.contains(OFlags::NONBLOCK));
+        assert_eq!(flags.contains(OFlags::DIRECT), volume.is_direct());
     });
 }
 
@@ -435,6 +445,10 @@ fn what_cannot_be_a_volume_is_refused_by_name() {
     assert!(message(&empty).contains("empty; give the volume a size"));
     assert!(message(&FileOptions::new("/dev/zero")).contains("neither a regular file"));
     assert!(message(&FileOptions::new("/dev/full")).contains("neither a regular file"));
+    let pipe = FileOptions { size_bytes: None, read_only: true, ..place.options("pipe") };
+    let made = rustix::fs::mknodat(CWD, &pipe.path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0);
+    made.expect("anyone may make a pipe");
+    assert!(message(&pipe).contains("neither a regular file"), "and opening it does not hang");
 }
 
 #[test]
