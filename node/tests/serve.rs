@@ -200,3 +200,26 @@ fn one_volume_is_not_given_to_two_disks() {
     assert_eq!(first.check(0, 0, 1), Outcome::Ok, "the first disk goes on");
     node.stop();
 }
+
+#[test]
+fn a_remote_disk_works_over_a_bad_network_and_uneven_sidecores() {
+    let home = Home::new();
+    let (there, here) = (address(), address());
+    let fault =
+        "[link]\nfault = { loss = 0.05, duplicate = 0.05, reorder = 0.1, corrupt = 0.02 }\n";
+    let three = "[sidecores]\ncount = 3\nidle = \"sleep\"\n";
+    let io1 = home.start(&format!("{}{three}{fault}", io1(&there, "vm1")));
+    let vm1 = home.start(&format!("{}{fault}", vm1(&here, &there, "io1/a")));
+    wait_for_disk(&vm1, DiskState::Ready, "a.sock");
+    let mut guest = Guest::connect(home.path("a.sock"), 2);
+    for block in 0..200 {
+        assert_eq!(guest.write(block as u16 % 2, block, block + 7), Outcome::Ok);
+    }
+    assert_eq!(guest.flush(0), Outcome::Ok);
+    for block in 0..200 {
+        assert_eq!(guest.check(block as u16 % 2, block, block + 7), Outcome::Ok);
+    }
+    drop(guest);
+    vm1.stop();
+    io1.stop();
+}
