@@ -1,0 +1,11 @@
+# shellcheck shell=dash
+# Writes and verifies on all queues until the host types a line, or for SECONDS; then tells the
+# digest of what the disk must hold. The host compares the image with it.
+THREADS=${THREADS:-16}
+SECONDS_MAX=${SECONDS_MAX:-600}
+SEED=${SEED:-1}
+
+set -- "/sys/block/${DISK#/dev/}"/mq/*
+say "churn queues=$# processors=$(nproc)"
+(read -r _ && touch /run/stop) </dev/console &
+agent churn "$DISK" --seed "$SEED" --threads "$THREADS" --seconds "$SECONDS_MAX" --stop /run/stop
