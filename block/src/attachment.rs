@@ -246,9 +246,12 @@ impl Attachment {
         self.end(Phase::Closed, None);
     }
 
-    /// Notes what is waited for, for `vrio status`.
+    /// Notes what is waited for, for `vrio status`. What ended it stays.
     pub fn waits(&self, why: impl Into<String>) {
-        self.story().why = Some(why.into());
+        let mut story = self.story();
+        if matches!(self.view().phase, Phase::Unclaimed | Phase::Held) {
+            story.why = Some(why.into());
+        }
     }
 
     /// Ends it once; a later end changes nothing, except that a failed or fenced one can be closed.
@@ -328,6 +331,7 @@ mod tests {
         it.fail("later");
         assert!(it.is_fenced());
         assert!(!it.hold(2, Incarnation::default()));
+        it.waits("a session was lost");
         assert_eq!(it.why().as_deref(), Some("successor"));
     }
 
