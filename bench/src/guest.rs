@@ -53,6 +53,8 @@ pub mod scripts {
     pub const VERIFY: &str = include_str!("../../guest/scripts/verify.sh");
     /// Writes and verifies until told to stop: `THREADS`, `SECONDS_MAX`, `SEED`.
     pub const CHURN: &str = include_str!("../../guest/scripts/churn.sh");
+    /// Is an IOhost: `CONFIG`.
+    pub const IOHOST: &str = include_str!("../../guest/scripts/iohost.sh");
     /// Tells throughput and latency: `SECONDS_EACH`, `DEPTH`, `WRITE`.
     pub const MEASURE: &str = include_str!("../../guest/scripts/measure.sh");
 }
