@@ -28,7 +28,7 @@ const FIRST_NUMBER: u8 = 100;
 const RING_SIZE: u16 = 512;
 
 /// The attachment's name: the same on every VMhost.
-const ATTACHMENT: &str = "alice";
+pub(super) const ATTACHMENT: &str = "alice";
 
 #[derive(Debug)]
 struct Process {
@@ -50,6 +50,10 @@ pub(super) struct Client {
     pub(super) resumed: bool,
     /// The last epoch that the world knows of.
     pub(super) epoch_seen: u64,
+    /// The last process closed the attachment clean, and no later one has claimed it.
+    pub(super) clean: bool,
+    /// An orderly stop is under way; from before it began.
+    pub(super) stopping: Option<Began>,
     /// From before the process first claimed.
     pub(super) before_claim: Option<Began>,
     name: String,
@@ -75,8 +79,12 @@ impl Client {
         resumed: bool,
     ) -> Self {
         let queues = u16::try_from(random.between(1, 4)).expect("small");
-        let shape =
-            RingShape { size: RING_SIZE, slots: 16, transfer_bytes_max: 24 * 512, segments_max: 24 };
+        let shape = RingShape {
+            size: RING_SIZE,
+            slots: 16,
+            transfer_bytes_max: 24 * 512,
+            segments_max: 24,
+        };
         let backing = Backing::Anonymous;
         let plan = GuestPlan { queues, shape, backing, regions: Regions::One };
         let guest = Guest::new(&plan).expect("memory for a small guest");
@@ -94,6 +102,8 @@ impl Client {
             attachment: new_attachment(resumed, random),
             resumed,
             epoch_seen: 0,
+            clean: false,
+            stopping: None,
             before_claim: None,
             name: name.to_owned(),
             datagram_bytes_max,
@@ -151,8 +161,24 @@ impl Client {
     /// Kills the process; the guest lives on, and the process is started again at `back_ns`.
     pub(super) fn kill(&mut self, back_ns: u64) {
         self.process = None;
+        self.stopping = None;
         self.back_ns = back_ns;
         self.paused_ns = 0;
+    }
+
+    /// Begins an orderly stop: what is outstanding stays in the inflight region, the attachment
+    /// is closed. See [`Self::has_stopped`].
+    pub(super) fn stop(&mut self, began: Began) {
+        let Some(process) = &mut self.process else { return };
+        self.stopping = Some(began);
+        self.attachment.close();
+        process.disks.iter_mut().for_each(DiskQueues::let_go);
+    }
+
+    /// Whether an orderly stop has come to its end.
+    pub(super) fn has_stopped(&self) -> bool {
+        let gone = |process: &Process| process.disks.iter().all(DiskQueues::is_gone);
+        self.stopping.is_some() && self.process.as_ref().is_some_and(gone)
     }
 
     /// Starts the process again when it is time.
@@ -209,13 +235,17 @@ impl Client {
     /// Once the volume is described: the disk's queues, spread over the sidecores.
     fn start_disks(&mut self) {
         let Some(process) = &mut self.process else { return };
+        if self.stopping.is_some() {
+            return;
+        }
         if !process.disks.is_empty() || process.volume.described().is_none() {
             return;
         }
         let memory = Arc::new(self.guest.memory().device_memory().expect("a mapping"));
         let (fd, len) = &self.inflight;
         let queues = u16::try_from(self.rings.len()).expect("small");
-        let inflight = InflightRegion::map(fd.as_fd(), 0, *len, queues, RING_SIZE).expect("our own");
+        let inflight =
+            InflightRegion::map(fd.as_fd(), 0, *len, queues, RING_SIZE).expect("our own");
         let disk = DiskCore::new("sim", queues);
         for (core, index) in process.cores.iter().zip(0..) {
             let (services, attachment) = (&core.services, &self.attachment);

@@ -17,6 +17,8 @@ pub enum Fault {
     CutPower,
     /// The VMhost's process is killed under a guest that lives on.
     KillClient,
+    /// The VMhost's process is stopped in order under a guest that lives on, and comes back.
+    StopClient,
     /// Both processes are killed.
     KillBoth,
     /// The IOhost's power is cut and the VMhost's process killed.
@@ -33,12 +35,13 @@ pub enum Fault {
 
 impl Fault {
     /// All, in the order of the report.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Weather,
         Self::Partition,
         Self::KillServer,
         Self::CutPower,
         Self::KillClient,
+        Self::StopClient,
         Self::KillBoth,
         Self::CutPowerKillClient,
         Self::PauseServer,

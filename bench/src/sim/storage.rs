@@ -397,6 +397,11 @@ impl SimRecords {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the attachment's record says that it was closed clean.
+    pub(super) fn is_clean(&self, attachment: &str) -> bool {
+        self.records().durable.get(attachment).is_some_and(|record| record.clean)
+    }
+
     /// Ends the writes that are due by now, in order.
     pub(super) fn advance(&self, now_ns: u64) {
         let mut records = self.records();

@@ -6,7 +6,7 @@ use std::fmt;
 use block::Durability;
 use block::attachment::Phase;
 
-use super::client::Client;
+use super::client::{ATTACHMENT, Client};
 use super::fault::{Fault, FaultCounts};
 use super::host::host_ip;
 use super::network::{Network, NetworkCounts, Weather};
@@ -48,6 +48,8 @@ pub struct Report {
     pub disks_failed: u64,
     /// VMhosts that found out that they had been replaced.
     pub fenced: u64,
+    /// Attachments closed clean.
+    pub closed_clean: u64,
     /// Requests that were sent again.
     pub resent: u64,
     /// Simulated time.
@@ -75,6 +77,7 @@ impl Report {
         self.disk.blocks_lost += other.disk.blocks_lost;
         self.disks_failed += other.disks_failed;
         self.fenced += other.fenced;
+        self.closed_clean += other.closed_clean;
         self.resent += other.resent;
         self.simulated_ns += other.simulated_ns;
     }
@@ -113,8 +116,9 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "{} requests sent again; {} guests told of a loss; {} replaced VMhosts fenced",
-            self.resent, self.disks_failed, self.fenced
+            "{} requests sent again; {} guests told of a loss; {} replaced VMhosts fenced; {} attachments \
+             closed clean",
+            self.resent, self.disks_failed, self.fenced, self.closed_clean
         )
     }
 }
@@ -346,6 +350,7 @@ impl World {
             self.client.before_claim = Some(self.checker.begin_flush());
         }
         self.step_hosts();
+        self.look_after_stop();
         self.look_after_claims();
         let failed = |failure: Failure| failure.to_string();
         for ring in self.client.rings() {
@@ -365,16 +370,36 @@ impl World {
         self.look_after_disk()
     }
 
+    /// A VMhost's process that was to stop has stopped, and comes back later.
+    fn look_after_stop(&mut self) {
+        if !self.client.has_stopped() {
+            return;
+        }
+        let clean = self.records.is_clean(ATTACHMENT);
+        self.note(format_args!("the VMhost has stopped, clean: {clean}"));
+        if let Some(began) = self.client.stopping.filter(|_| clean) {
+            // A late answer may have been lost; the record tells.
+            self.checker.end_flush(began);
+            self.report.closed_clean += 1;
+        }
+        self.kill_client();
+        self.client.clean = clean;
+    }
+
     /// A claim makes durable what was acknowledged before.
     fn look_after_claims(&mut self) {
         let epoch = self.client.attachment.view().epoch;
         if epoch != self.client.epoch_seen {
             let fresh = self.client.epoch_seen == 0 && !self.client.resumed;
             self.client.epoch_seen = epoch;
+            self.client.clean = false;
             if fresh && self.loss {
                 self.lose();
             }
-            self.note(format_args!("epoch {epoch}, incarnation {}", self.client.attachment.incarnation()));
+            self.note(format_args!(
+                "epoch {epoch}, incarnation {}",
+                self.client.attachment.incarnation()
+            ));
             self.checker.recovered();
             self.loss = false;
             if let Some(began) = self.client.before_claim.take() {
@@ -389,6 +414,9 @@ impl World {
         match self.client.attachment.view().phase {
             Phase::Unclaimed | Phase::Held | Phase::Closed => Ok(()),
             Phase::Fenced => Err(format!("the only client was fenced: {why}")),
+            Phase::Failed if self.client.clean && !self.volatile => {
+                Err(format!("the disk failed though it was closed clean: {why}"))
+            }
             Phase::Failed if !self.loss && !self.checker.unflushed() && !self.client.resumed => {
                 Err(format!("the disk failed though nothing was lost: {why}"))
             }
@@ -513,6 +541,10 @@ impl World {
             Fault::KillServer => self.stop_server(false, away_ns),
             Fault::CutPower => self.stop_server(true, away_ns),
             Fault::KillClient => self.kill_client(),
+            Fault::StopClient => {
+                let began = self.checker.begin_flush();
+                self.client.stop(began);
+            }
             Fault::KillBoth => {
                 self.stop_server(false, away_ns);
                 self.kill_client();
