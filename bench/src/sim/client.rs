@@ -199,7 +199,7 @@ impl Client {
             name: &self.name,
             number: FIRST_NUMBER + self.number,
             cores: CORES,
-            nonce: random.next(),
+            nonce: random.draw(),
             datagram_bytes_max: self.datagram_bytes_max,
         };
         let cores = SimCore::start(&plan, &Arc::new(Exports::default()));
@@ -316,6 +316,6 @@ impl Client {
 
 fn new_attachment(resume: bool, random: &mut Random) -> Arc<Attachment> {
     let options =
-        AttachOptions { resume, accept_loss: false, error_after_ns: None, claimant: random.next() };
+        AttachOptions { resume, accept_loss: false, error_after_ns: None, claimant: random.draw() };
     Arc::new(Attachment::new(ATTACHMENT, options))
 }

@@ -217,7 +217,7 @@ impl World {
         let disk = SimDisk::new(BLOCKS, habits, random.fork());
         let records = SimRecords::new(random.between(10_000, 5_000_000));
         let datagram_bytes_max = [1200, 1472, 8972][usize::try_from(random.below(3)).expect("3")];
-        let server = Server::start(&disk, &records, &names, random.next(), datagram_bytes_max);
+        let server = Server::start(&disk, &records, &names, random.draw(), datagram_bytes_max);
         let client = Client::new(0, &names[0], &mut random, datagram_bytes_max, &disk, false);
         Self {
             now_ns: 1_000_000,
@@ -485,7 +485,7 @@ impl World {
             && self.now_ns >= until_ns
             && !self.disk.is_locked()
         {
-            let nonce = self.random.next();
+            let nonce = self.random.draw();
             self.server = Up::Running(Server::start(
                 &self.disk,
                 &self.records,
