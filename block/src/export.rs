@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sidecore::{Progress, Services, Wake};
 
+use crate::attachment::CHANNELS_MAX;
 use crate::record::{Record, RecordError, RecordStore, Ticket};
 use crate::volume::{Durability, Incarnation, OpenError, Status, Volume, VolumeInfo};
 use crate::wire::{Claim, Outcome, Title, attachment_id};
@@ -36,6 +37,13 @@ use flush::Flushing;
 
 /// The most attachments that a volume remembers: names come from peers, memory must not.
 pub const ATTACHMENTS_MAX: usize = 1024;
+
+/// Epochs stay below this: they share a word with a phase in [`crate::Attachment`].
+pub const EPOCH_END: u64 = 1 << 60;
+
+/// How far ahead of our records a client's epoch may be: far more claims than a volume ever sees,
+/// and far fewer than there are epochs.
+const EPOCH_JUMP_MAX: u64 = 1 << 32;
 
 /// Why a claim, an opening or a close was not granted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,6 +88,14 @@ impl PendingClaim {
         }
     }
 
+    /// For a claim whose client is gone: whether it can be dropped without waiting for the kernel.
+    pub(crate) fn has_ended(&mut self, now_ns: u64) -> bool {
+        match &mut self.flush {
+            Flush::Sent(flushing) => flushing.poll(now_ns).is_some(),
+            Flush::Due | Flush::Done => true,
+        }
+    }
+
     /// Flushes what the older epochs wrote; they are drained. `None`: ask again.
     fn flush(
         &mut self,
@@ -110,6 +126,15 @@ pub struct PendingOpen {
     attachment: String,
     gate: Arc<Gate>,
     held: Arc<Held>,
+    admitted: bool,
+}
+
+impl Drop for PendingOpen {
+    fn drop(&mut self) {
+        if !self.admitted {
+            self.gate.close();
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -120,6 +145,12 @@ struct Entry {
 }
 
 impl Entry {
+    /// Its epoch is over, if it has one.
+    fn end(&self) {
+        self.held.epoch.store(0, SeqCst);
+        self.gates.iter().for_each(|gate| gate.close());
+    }
+
     fn is_live(&self) -> bool {
         self.gates.iter().any(|gate| !gate.is_closed())
     }
@@ -135,6 +166,22 @@ impl Entry {
 struct State {
     epoch_last: u64,
     entries: HashMap<String, Entry>,
+}
+
+impl State {
+    /// Forgets the oldest attachment that ended clean, when there are too many: nothing is lost
+    /// with it, but its guest cannot be resumed.
+    fn make_room(&mut self) {
+        if self.entries.len() < ATTACHMENTS_MAX {
+            return;
+        }
+        let clean = |entry: &Entry| entry.record.filter(|record| record.clean && !entry.is_live());
+        let ended = self.entries.iter().filter_map(|(name, entry)| Some((clean(entry)?, name)));
+        if let Some((_, name)) = ended.min_by_key(|(record, _)| record.epoch) {
+            let name = name.clone();
+            self.entries.remove(&name);
+        }
+    }
 }
 
 /// What an export may be used for.
@@ -218,34 +265,45 @@ impl Export {
         self.check_superseded(&state, attachment, title, claim)?;
         let record = state.entries.get(attachment).and_then(|entry| entry.record);
         self.check_loss(attachment, &info, record, title, claim)?;
+        if !state.entries.contains_key(attachment) {
+            state.make_room();
+        }
         if state.entries.len() >= ATTACHMENTS_MAX && !state.entries.contains_key(attachment) {
             let text = format!("volume {}: {ATTACHMENTS_MAX} attachments are known", self.name);
             return Err(Refusal::new(Outcome::Refused, text));
         }
-        // A client may know a later epoch than we do when our records were lost.
-        let epoch = state.epoch_last.max(title.epoch) + 1;
-        if epoch >= Self::EPOCH_END {
+        // A client may know a later epoch than we do when our records were lost; but no claim may
+        // use the epochs up.
+        if title.epoch > state.epoch_last.saturating_add(EPOCH_JUMP_MAX) {
             return Err(Refusal::new(Outcome::Refused, "the claim's epoch is impossible"));
         }
+        let epoch = state.epoch_last.max(title.epoch) + 1;
+        if epoch >= EPOCH_END {
+            return Err(Refusal::new(Outcome::Refused, "the volume's epochs are used up"));
+        }
         state.epoch_last = epoch;
+        if !self.options.shared {
+            // Whoever had the volume before has it no longer, under whatever name.
+            state.entries.values().for_each(Entry::end);
+        }
         let entry = state.entries.entry(attachment.to_owned()).or_default();
+        entry.end();
         let incarnation = info.incarnation;
-        let record = Record { epoch, claimant: claim.claimant, incarnation, clean: false };
+        let record = Record {
+            epoch,
+            claimant: claim.claimant,
+            incarnation,
+            clean: false,
+            replaced: entry.record.unwrap_or_default().replaced_by(claim.claimant),
+        };
         entry.record = Some(record);
         entry.held.epoch.store(epoch, SeqCst);
-        for gate in &entry.gates {
-            gate.close();
-        }
         let ticket = self.records.write(attachment, record);
         let flush =
             if info.durability == Durability::WriteThrough { Flush::Done } else { Flush::Due };
         let attachment = attachment.to_owned();
         Ok(PendingClaim { attachment, epoch, incarnation, ticket, flush })
     }
-
-    /// Epochs stay below this, so that a hostile claim cannot use them up; they share a word with
-    /// a phase in [`crate::Attachment`].
-    const EPOCH_END: u64 = 1 << 60;
 
     fn check_in_use(&self, state: &State, attachment: &str) -> Result<(), Refusal> {
         let other = state
@@ -271,7 +329,9 @@ impl Export {
     ) -> Result<(), Refusal> {
         let record = state.entries.get(attachment).and_then(|entry| entry.record);
         let live = title.epoch != 0;
-        let replaced = live && record.is_some_and(|record| record.claimant != claim.claimant);
+        let replaced = record.is_some_and(|record| {
+            (live && record.claimant != claim.claimant) || record.has_replaced(claim.claimant)
+        });
         let remembers = live || claim.resume;
         let mine = record.map_or(0, |record| record.epoch);
         let overtaken = remembers && !self.options.shared && state.epoch_last > mine;
@@ -331,7 +391,7 @@ impl Export {
         if let Err(refusal) = self.check_present(claim) {
             return Some(Err(refusal));
         }
-        if !self.is_drained(&claim.attachment, claim.epoch - 1) {
+        if !self.is_drained_for(claim) {
             return None;
         }
         if let Err(refusal) = claim.flush(self, services, now_ns)? {
@@ -340,6 +400,18 @@ impl Export {
         Some(match claim.ticket.result()? {
             Ok(()) => Ok((claim.epoch, claim.incarnation)),
             Err(error) => Err(Refusal::new(Outcome::Refused, error.to_string())),
+        })
+    }
+
+    /// Whether nothing is on its way that the claim's requests could be overtaken by.
+    fn is_drained_for(&self, claim: &PendingClaim) -> bool {
+        let shared = self.options.shared;
+        let mut state = self.state();
+        let mine = |name: &String| !shared || *name == claim.attachment;
+        let entries = state.entries.iter_mut().filter(|(name, _)| mine(name));
+        // All of them are looked at, so that all forget what has ended.
+        entries.fold(true, |drained, (_, entry)| {
+            entry.drained(|gate| gate.epoch() < claim.epoch) && drained
         })
     }
 
@@ -366,6 +438,10 @@ impl Export {
     ) -> Result<PendingOpen, Refusal> {
         let mut state = self.state();
         let over = || Refusal::new(Outcome::EpochOver, "the epoch is over");
+        if usize::from(channel) >= CHANNELS_MAX {
+            let text = format!("an attachment has at most {CHANNELS_MAX} channels");
+            return Err(Refusal::new(Outcome::Refused, text));
+        }
         let entry = state.entries.get_mut(attachment).ok_or_else(over)?;
         if title.attachment != attachment_id(&self.name, attachment)
             || entry.held.epoch.load(SeqCst) != title.epoch
@@ -383,7 +459,7 @@ impl Export {
         let gate = Arc::new(Gate::new(title.epoch, channel));
         entry.gates.push(gate.clone());
         let held = entry.held.clone();
-        Ok(PendingOpen { attachment: attachment.to_owned(), gate, held })
+        Ok(PendingOpen { attachment: attachment.to_owned(), gate, held, admitted: false })
     }
 
     /// Whether everything that came by an older way of this channel has completed.
@@ -401,11 +477,13 @@ impl Export {
     /// When the volume's own channel cannot be opened.
     pub fn admitted(
         &self,
-        pending: PendingOpen,
+        mut pending: PendingOpen,
         open: &crate::volume::Open<'_>,
     ) -> Result<Admitted, OpenError> {
-        let inner = self.volume.open(open).inspect_err(|_| pending.gate.close())?;
-        Ok(Admitted::new(inner, self.volume.info(), pending.gate, pending.held))
+        let inner = self.volume.open(open)?;
+        pending.admitted = true;
+        let (gate, held) = (pending.gate.clone(), pending.held.clone());
+        Ok(Admitted::new(inner, self.volume.info(), gate, held))
     }
 
     /// Ends the epoch of an attachment, as the first step of closing it. `false` when a successor

@@ -24,6 +24,30 @@ pub struct Record {
     pub incarnation: Incarnation,
     /// Closed, with everything acknowledged made durable first.
     pub clean: bool,
+    /// Claimants that a later one has replaced, the last one first; 0 for none. Without it a claim
+    /// that was under way for long could take the attachment back from a successor.
+    pub replaced: [u64; REPLACED_MAX],
+}
+
+/// Replaced claimants that are remembered: a client that comes back later than so many successors
+/// has long been given up.
+pub const REPLACED_MAX: usize = 8;
+
+impl Record {
+    /// Whether the claimant was replaced.
+    pub fn has_replaced(&self, claimant: u64) -> bool {
+        claimant != 0 && self.replaced.contains(&claimant)
+    }
+
+    /// The list after a claim by `claimant`.
+    pub fn replaced_by(&self, claimant: u64) -> [u64; REPLACED_MAX] {
+        let mut replaced = self.replaced;
+        if self.claimant != 0 && self.claimant != claimant {
+            replaced.rotate_right(1);
+            replaced[0] = self.claimant;
+        }
+        replaced
+    }
 }
 
 /// Why a record could not be written.

@@ -23,7 +23,10 @@ use lane::{LANE_DEPTH, Lane};
 const CALLS_PER_ROUND_MAX: usize = 256;
 
 /// Flows of one session: what a hostile peer may make us remember.
-const FLOWS_PER_SESSION_MAX: usize = 1024;
+const FLOWS_PER_SESSION_MAX: usize = transport::FLOWS_MAX;
+
+/// Flows of all sessions of one sidecore: each costs a table of requests.
+const FLOWS_MAX: usize = 4096;
 
 /// How often a claim or an opening that waits looks again.
 const LOOK_AGAIN_NS: u64 = 500_000;
@@ -84,6 +87,10 @@ pub struct Server {
     draining: Vec<Lane>,
     /// Closes whose session was lost: they go on.
     closing: Vec<Closing>,
+    /// Claims that nobody waits for any more; dropped when their flush has ended.
+    given_up: Vec<PendingClaim>,
+    /// Calls whose step was replaced by a newer one.
+    replaced: Vec<CallId>,
     counters: Arc<ServerCounters>,
 }
 
@@ -97,6 +104,8 @@ impl Server {
             flows: HashMap::new(),
             draining: Vec::new(),
             closing: Vec::new(),
+            given_up: Vec::new(),
+            replaced: Vec::new(),
             counters: Arc::default(),
         }
     }
@@ -118,8 +127,8 @@ impl Server {
         for key in gone {
             let flow = self.flows.remove(&key).expect("listed above");
             self.draining.extend(flow.lane.map(Lane::closed));
-            if let Some((Step::Close(closing), _)) = flow.step {
-                self.closing.push(closing);
+            if let Some((step, _)) = flow.step {
+                self.give_up(step);
             }
         }
     }
@@ -167,6 +176,9 @@ impl Server {
         let lanes = self.flows.values_mut().filter_map(|flow| flow.lane.as_mut());
         for lane in lanes.chain(&mut self.draining) {
             progress |= lane.arm(wake);
+        }
+        for claim in &mut self.given_up {
+            progress |= claim.arm(wake);
         }
         for closing in &mut self.closing {
             progress |= closing.arm(wake, now_ns);
@@ -273,20 +285,29 @@ impl Server {
             return Ok(());
         }
         let count = self.flows.keys().filter(|(session, _)| *session == key.0).count();
-        if count >= FLOWS_PER_SESSION_MAX {
-            let text = format!("a session has at most {FLOWS_PER_SESSION_MAX} channels");
+        if count >= FLOWS_PER_SESSION_MAX || self.flows.len() >= FLOWS_MAX {
+            let text = format!("a sidecore serves at most {FLOWS_MAX} channels");
             return Err(Refusal::new(Outcome::Refused, text));
         }
         self.flows.insert(key, Flow { export: export.clone(), step: None, lane: None });
         Ok(())
     }
 
-    /// A newer step replaces an older one, whose call stays unanswered: its sender has given it up.
+    /// Lets a step go on by itself that nobody waits for.
+    fn give_up(&mut self, step: Step) {
+        match step {
+            Step::Claim(claim) => self.given_up.push(claim),
+            Step::Close(closing) => self.closing.push(closing),
+            Step::Open(..) => {}
+        }
+    }
+
+    /// A newer step replaces an older one: its sender has given it up.
     fn set_step(&mut self, key: (SessionId, u16), step: Step, call: CallId) {
-        if let Some(flow) = self.flows.get_mut(&key)
-            && let Some((Step::Close(closing), _)) = flow.step.replace((step, call))
-        {
-            self.closing.push(closing);
+        let flow = self.flows.get_mut(&key);
+        if let Some((step, call)) = flow.and_then(|flow| flow.step.replace((step, call))) {
+            self.replaced.push(call);
+            self.give_up(step);
         }
     }
 
@@ -323,6 +344,10 @@ impl Server {
             }
         }
         self.closing.retain_mut(|closing| closing.poll(&self.services, now_ns).is_none());
+        self.given_up.retain_mut(|claim| !claim.has_ended(now_ns));
+        for call in self.replaced.drain(..) {
+            send(now_ns, call, &Reply::plain(Outcome::EpochOver), endpoint);
+        }
         progress
     }
 }

@@ -111,6 +111,8 @@ pub struct InflightRegion {
     mapping: Arc<Mapping>,
     queues: u16,
     size: u16,
+    /// Some queue had completed requests when the region was mapped.
+    resumes: bool,
 }
 
 impl InflightRegion {
@@ -154,13 +156,19 @@ impl InflightRegion {
         if mapping.can_shrink() {
             return Err(InflightError::NotSealed);
         }
-        Ok(Self { mapping: Arc::new(mapping), queues, size })
+        let mut region = Self { mapping: Arc::new(mapping), queues, size, resumes: false };
+        // Now, before any queue of this process touches it.
+        region.resumes = (0..usize::from(queues)).any(|index| {
+            let queue = region.queue(index);
+            queue.is_some_and(|queue| queue.area.load_u16(AT_USED_IDX) != 0)
+        });
+        Ok(region)
     }
 
     /// A region in memory that is already mapped.
     #[cfg(test)]
     pub(crate) fn from_mapping(mapping: Arc<Mapping>, queues: u16, size: u16) -> Self {
-        Self { mapping, queues, size }
+        Self { mapping, queues, size, resumes: false }
     }
 
     /// The part of one queue, if the region has it.
@@ -170,7 +178,7 @@ impl InflightRegion {
         }
         let stride = stride_bytes(self.size);
         let area = Area::new(&self.mapping, index * stride, stride)?;
-        Some(InflightQueue { area, size: self.size })
+        Some(InflightQueue { area, size: self.size, resumes: self.resumes })
     }
 }
 
@@ -191,9 +199,15 @@ pub struct InflightQueue {
     area: Area,
     /// How many descriptors there is room for.
     size: u16,
+    resumes: bool,
 }
 
 impl InflightQueue {
+    /// Whether any queue of the region had completed requests when the region was mapped.
+    pub(crate) fn resumes(&self) -> bool {
+        self.resumes
+    }
+
     /// Its bytes, to be scribbled on.
     #[cfg(test)]
     pub(crate) fn area(&self) -> &Area {

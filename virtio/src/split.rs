@@ -477,6 +477,12 @@ impl Queue {
         self.next_avail
     }
 
+    /// Whether the guest remembers answers from before this start: this queue's index is not at
+    /// zero, or the inflight region showed completed requests of any queue when it was mapped.
+    pub fn resumes(&self) -> bool {
+        self.next_avail != 0 || self.inflight.as_ref().is_some_and(InflightQueue::resumes)
+    }
+
     /// Why the queue stopped, if it did.
     pub fn failed(&self) -> Option<RingError> {
         self.failed

@@ -58,7 +58,7 @@ impl fmt::Debug for Start {
 impl Start {
     fn note_queue(&self, queue: &Queue, now_ns: u64) {
         self.latest_ns.fetch_max(now_ns, Relaxed);
-        if queue.base() != 0 {
+        if queue.resumes() {
             self.resume.store(true, SeqCst);
         }
         self.queues.fetch_add(1, SeqCst);

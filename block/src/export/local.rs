@@ -214,9 +214,12 @@ impl Channel for LocalChannel {
                 wake.at(self.now_ns + LOOK_AGAIN_NS);
                 pending.arm(wake)
             }
-            _ => {
-                wake.at(self.now_ns + LOOK_AGAIN_NS);
-                Progress::Idle
+            Way::None | Way::Opening(_) => {
+                let live = matches!(self.attachment.view().phase, Phase::Unclaimed | Phase::Held);
+                if live {
+                    wake.at(self.ask_at_ns.max(self.now_ns + LOOK_AGAIN_NS));
+                }
+                Progress::busy_if(!live && !self.waiting.is_empty())
             }
         }
     }

@@ -334,9 +334,47 @@ fn one_attachment_at_a_time_unless_shared() {
     assert!(refusal.text.contains("attachment a"), "{refusal}");
     drop(channel);
     bench.claim("b", Title::default(), by(2)).expect("the first is gone");
+    assert_eq!(outcome(bench.open("a", &first, 0)), Outcome::EpochOver, "it has to claim");
     assert_eq!(outcome(bench.claim("a", first, by(1))), Outcome::Superseded, "b has written");
     assert_eq!(outcome(bench.claim("a", Title::default(), resuming(3))), Outcome::Superseded);
     bench.claim("a", Title::default(), by(3)).expect("a fresh start is served");
+}
+
+#[test]
+fn a_claim_waits_for_what_another_attachment_left_behind() {
+    let bench = Bench::new();
+    let first = bench.claim("a", Title::default(), by(1)).expect("the first");
+    let mut channel = bench.open("a", &first, 0).expect("opens");
+    let mut ios = io_table(8);
+    bench.finish(false);
+    submit(&mut channel, &mut ios, Op::Write, 0);
+    channel.close();
+    let mut pending = bench.export.claim("b", &Title::default(), &by(2)).expect("not in use");
+    bench.finish(true);
+    assert!(bench.poll_claim(&mut pending).is_none(), "a write of the other is on its way");
+    poll(&mut channel, &mut ios);
+    assert!(bench.poll_claim(&mut pending).is_some());
+}
+
+#[test]
+fn a_claim_that_comes_late_takes_nothing_back() {
+    let bench = Bench::new();
+    // Granted, but the answer is lost.
+    bench.claim("a", Title::default(), by(1)).expect("the first");
+    bench.claim("a", Title::default(), by(2)).expect("a successor");
+    assert_eq!(outcome(bench.claim("a", Title::default(), by(1))), Outcome::Superseded);
+    let bench = bench.restart(1);
+    assert_eq!(outcome(bench.claim("a", Title::default(), by(1))), Outcome::Superseded);
+    bench.claim("a", Title::default(), by(3)).expect("another one");
+}
+
+#[test]
+fn an_opening_that_is_given_up_leaves_nothing_open() {
+    let bench = Bench::new();
+    let first = bench.claim("a", Title::default(), by(1)).expect("the first");
+    drop(bench.export.open("a", &first, 0).expect("admitted"));
+    bench.claim("b", Title::default(), by(2)).expect("nobody uses it");
+    assert_eq!(outcome(bench.open("b", &first, 64)), Outcome::Refused, "channels are bounded");
 }
 
 #[test]
@@ -359,7 +397,9 @@ fn what_makes_no_sense_is_invalid_and_harms_nothing() {
 #[test]
 fn a_hostile_epoch_cannot_use_epochs_up() {
     let bench = Bench::new();
-    let title = Title { epoch: u64::MAX - 1, ..Title::default() };
-    assert_eq!(outcome(bench.claim("a", title, by(1))), Outcome::Refused);
+    for epoch in [u64::MAX - 1, (1 << 60) - 2] {
+        let title = Title { epoch, ..Title::default() };
+        assert_eq!(outcome(bench.claim("a", title, by(1))), Outcome::Refused);
+    }
     bench.claim("a", Title::default(), by(1)).expect("as before");
 }

@@ -15,7 +15,7 @@ use crc_fast::{CrcAlgorithm::Crc32Iscsi, checksum};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{Record, RecordError, RecordStore, Ticket};
+use super::{REPLACED_MAX, Record, RecordError, RecordStore, Ticket};
 use crate::volume::Incarnation;
 
 /// The first bytes of every record.
@@ -39,6 +39,7 @@ struct RecordFile {
     epoch: U64,
     claimant: U64,
     incarnation: [u8; 16],
+    replaced: [U64; REPLACED_MAX],
     clean: U32,
     /// CRC-32C of everything before it.
     crc: U32,
@@ -54,6 +55,7 @@ impl RecordFile {
             epoch: record.epoch.into(),
             claimant: record.claimant.into(),
             incarnation: record.incarnation.0,
+            replaced: record.replaced.map(U64::new),
             clean: u32::from(record.clean).into(),
             crc: 0.into(),
         };
@@ -83,6 +85,7 @@ impl RecordFile {
             epoch: self.epoch.get(),
             claimant: self.claimant.get(),
             incarnation: Incarnation(self.incarnation),
+            replaced: self.replaced.map(U64::get),
             clean: self.clean.get() != 0,
         })
     }
@@ -250,6 +253,7 @@ mod tests {
             claimant: 9,
             incarnation: Incarnation([3; 16]),
             clean: epoch.is_multiple_of(2),
+            replaced: [epoch; REPLACED_MAX],
         }
     }
 

@@ -175,6 +175,7 @@ impl Clients {
             let head = request.encode();
             let sent = endpoint.call(now_ns, session, DESCRIBE_FLOW, token, head.as_bytes(), None);
             description.asked = sent.is_ok();
+            description.ask_at_ns = now_ns + ASK_AGAIN_NS;
             progress = Progress::Busy;
         }
         progress
@@ -182,7 +183,8 @@ impl Clients {
 
     /// When to look again, while a description was refused.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        let waiting = self.descriptions.iter().filter(|description| !description.asked);
+        let is_up = |description: &&Description| self.peers[description.peer].up;
+        let waiting = self.descriptions.iter().filter(|it| !it.asked).filter(is_up);
         let ask_at_ns = waiting.map(|description| description.ask_at_ns).filter(|&at| at > 0);
         ask_at_ns.chain(Some(self.connect_at_ns).filter(|&at| at != u64::MAX)).min()
     }

@@ -21,6 +21,7 @@ use super::clients::key_of_flow;
 use super::request::{Request, Stand, scatter_at};
 use crate::attachment::{Attachment, Phase};
 use crate::copy::gather;
+use crate::export::EPOCH_END;
 use crate::volume::{Durability, IoId, IoTable, Op, Open, Status, VolumeInfo};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Title, attachment_id};
 use crate::{RemoteVolume, wire::Claim};
@@ -83,6 +84,8 @@ pub(crate) struct Core {
     ended: VecDeque<u16>,
     outstanding: usize,
     now_ns: u64,
+    /// When the way was last lost; the volume is out of reach since then unless it is open.
+    away_since_ns: u64,
     /// No request expires before this.
     expire_at_ns: u64,
     close_by_ns: Option<u64>,
@@ -120,6 +123,7 @@ impl Core {
             ended: VecDeque::with_capacity(depth),
             outstanding: 0,
             now_ns: 0,
+            away_since_ns: 0,
             expire_at_ns: u64::MAX,
             close_by_ns: None,
             closed: false,
@@ -142,7 +146,8 @@ impl Core {
         request.offset_bytes = io.offset_bytes;
         request.len_bytes = io.len_bytes;
         request.durable = io.durable;
-        request.since_ns = self.now_ns;
+        // A channel that was idle knows only an old time.
+        request.since_ns = self.now_ns.max(io.submitted_ns);
         std::mem::swap(&mut request.segments, &mut io.segments);
         request.stand = Stand::Waiting;
         let limit_ns = self.attachment.options().error_after_ns.unwrap_or(u64::MAX);
@@ -214,15 +219,22 @@ impl Core {
     }
 
     pub(super) fn arm(&mut self, wake: &mut Wake) -> Progress {
-        if !self.ended.is_empty() {
+        let view = self.attachment.view();
+        let unopened = self.title.epoch != view.epoch || matches!(self.way, Way::Idle(_));
+        let ended = matches!(view.phase, Phase::Fenced | Phase::Failed);
+        // Another sidecore's channel may have changed the phase since this one last looked.
+        if !self.ended.is_empty()
+            || (view.phase == Phase::Held && unopened && self.way != Way::Down)
+            || (ended && !self.waiting.is_empty())
+        {
             return Progress::Busy;
         }
-        if self.outstanding > 0 && self.expire_at_ns != u64::MAX {
+        if self.outstanding > 0 && self.is_away() && self.expire_at_ns != u64::MAX {
             wake.at(self.expire_at_ns);
         }
         // Another sidecore's channel may be claiming: look again. Without a session there is
         // nothing to look for; its arrival wakes the sidecore.
-        if self.attachment.view().phase == Phase::Unclaimed && self.way != Way::Down {
+        if view.phase == Phase::Unclaimed && self.way != Way::Down {
             wake.at(self.ask_at_ns.max(self.now_ns + LOOK_AGAIN_NS));
         }
         if let Some(by) = self.close_by_ns {
@@ -257,8 +269,10 @@ impl Core {
     ) {
         let Some(reply) = Reply::decode(head) else {
             self.counters.malformed.add(1);
-            // The request can't be believed done; ask again by a new way.
-            if self.way.session() == Some(session) {
+            // Nothing that was sent can be believed done: all of it again, under another epoch.
+            if self.way == Way::Open(session) {
+                self.attachment.reclaim(self.title.epoch);
+            } else if self.way.session() == Some(session) {
                 self.fall_back(Way::Idle(session));
             }
             return;
@@ -286,7 +300,7 @@ impl Core {
 
     fn claimed(&mut self, now_ns: u64, reply: Reply) {
         match (reply.outcome, reply.volume) {
-            (Outcome::Done, Some(info)) if reply.epoch > self.attachment.view().epoch => {
+            (Outcome::Done, Some(info)) if self.is_possible(reply.epoch) => {
                 self.attachment.note_flushed(self.claim_covers);
                 self.attachment.hold(reply.epoch, info.incarnation);
             }
@@ -297,6 +311,11 @@ impl Core {
                 self.ask_at_ns = now_ns + ASK_AGAIN_NS;
             }
         }
+    }
+
+    /// Whether a server can have issued this epoch to us.
+    fn is_possible(&self, epoch: u64) -> bool {
+        epoch > self.attachment.view().epoch && epoch < EPOCH_END
     }
 
     fn opened(&mut self, session: SessionId, reply: &Reply) {
@@ -323,8 +342,8 @@ impl Core {
             Outcome::Done => self.done(at, body_len),
             Outcome::Error => self.accept(at, Status::Error),
             Outcome::Invalid => self.accept(at, Status::Invalid),
-            Outcome::NotOpen => self.fall_back(Way::Idle(session)),
-            Outcome::EpochOver
+            Outcome::NotOpen
+            | Outcome::EpochOver
             | Outcome::IncarnationOver
             | Outcome::Superseded
             | Outcome::Lost
@@ -386,13 +405,12 @@ impl Core {
         }
     }
 
-    /// This process stood still: what it knows of its epoch may be old.
+    /// This process stood still: what it knows of its epoch may be old. A new one is asked for, and
+    /// not only a new way: what was sent before may still arrive, and must find its epoch over.
     pub(super) fn paused(&mut self) {
-        if let Way::Open(session) = self.way
-            && self.outstanding > 0
-        {
+        if matches!(self.way, Way::Open(_)) && self.outstanding > 0 {
             self.counters.pauses.add(1);
-            self.fall_back(Way::Idle(session));
+            self.attachment.reclaim(self.title.epoch);
         }
     }
 
@@ -401,6 +419,10 @@ impl Core {
     fn fall_back(&mut self, to: Way) {
         if matches!(self.way, Way::Claiming(..)) {
             self.attachment.release_lead(self.index);
+        }
+        if !self.is_away() {
+            self.away_since_ns = self.now_ns;
+            self.expire_at_ns = 0;
         }
         self.way = to;
         for at in 0..self.requests.len() {
@@ -533,11 +555,15 @@ impl Core {
         sent.is_ok()
     }
 
-    /// Ends requests that have waited longer than the operator allows. Their outcome is unknown,
+    fn is_away(&self) -> bool {
+        !matches!(self.way, Way::Open(_))
+    }
+
+    /// Ends requests that the volume was out of reach for longer than the operator allows. Their outcome is unknown,
     /// so the epoch is given up first: nothing that comes after them can be overtaken by them.
     fn expire(&mut self, now_ns: u64) {
         let Some(limit_ns) = self.attachment.options().error_after_ns else { return };
-        if now_ns < self.expire_at_ns {
+        if now_ns < self.expire_at_ns || !self.is_away() {
             return;
         }
         self.expire_at_ns = u64::MAX;
@@ -546,7 +572,7 @@ impl Core {
             if !matches!(request.stand, Stand::Waiting | Stand::Sent { .. }) {
                 continue;
             }
-            let by_ns = request.since_ns.saturating_add(limit_ns);
+            let by_ns = request.since_ns.max(self.away_since_ns).saturating_add(limit_ns);
             if now_ns < by_ns {
                 self.expire_at_ns = self.expire_at_ns.min(by_ns);
                 continue;
