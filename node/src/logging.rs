@@ -1,5 +1,7 @@
 //! Logs: by `tracing`, to standard error, for people or as JSON. Never on a request's path.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 
 /// The environment variable that says what to log, such as `info` or `block=debug,info`.
@@ -22,7 +24,9 @@ pub fn start(format: LogFormat) {
         Ok(filter) => (filter, None),
         Err(error) => (EnvFilter::new("info"), Some(error)),
     };
+    let colours = std::io::stderr().is_terminal();
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = builder.with_ansi(colours);
     // Only fails when there is one already.
     let _ = match format {
         LogFormat::Human => builder.with_target(false).try_init(),

@@ -50,7 +50,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
 }
 
 /// Prints to standard output. A reader who has seen enough is no error.
-fn print(text: &str) -> Result<(), Failure> {
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

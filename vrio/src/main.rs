@@ -5,6 +5,7 @@
 
 mod client;
 mod commands;
+mod demo;
 mod tables;
 
 use std::path::PathBuf;
@@ -37,6 +38,11 @@ const STATUS_EXAMPLES: &str = "Examples:
   vrio status --config /etc/vrio/io1.toml
   vrio status --socket /run/vrio/io1.control --json | jq .disks";
 
+const DEMO_EXAMPLES: &str = "Examples:
+  vrio demo --no-guest            needs nothing but this program
+  vrio demo                       with a Linux guest under QEMU (`make demo` prepares it)
+  vrio demo --no-guest --json | jq .outage";
+
 const COMPLETION_EXAMPLES: &str = "Examples:
   vrio completion bash > /usr/share/bash-completion/completions/vrio
   vrio completion zsh > ~/.zfunc/_vrio";
@@ -49,6 +55,9 @@ enum Command {
     /// Show a running node's disks, volumes, sessions and sidecores.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
+    /// Watch a guest use a remote disk while the node that serves it is killed.
+    #[command(after_help = DEMO_EXAMPLES)]
+    Demo(demo::DemoArgs),
     /// Print a completion script for a shell.
     #[command(after_help = COMPLETION_EXAMPLES)]
     Completion {
@@ -119,6 +128,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Node(args) => commands::node(&args),
         Command::Status(args) => commands::status(&args),
+        Command::Demo(args) => demo::demo(&args),
         Command::Completion { shell } => {
             let out = &mut std::io::stdout();
             clap_complete::generate(shell, &mut Cli::command(), "vrio", out);

@@ -30,7 +30,7 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
         writeln!(text, "   {}: {}", volume.name, volume_detail(volume)).expect("to a string");
     }
     section(&mut text, "sessions", sessions(&status.sessions));
-    section(&mut text, "sidecores", sidecores(&status.sidecores));
+    section(&mut text, "sidecores", sidecores(&status.sidecores, node.uptime_s));
     if all {
         counters(&mut text, status);
     }
@@ -156,14 +156,16 @@ fn sessions(sessions: &[SessionStatus]) -> Table {
     table
 }
 
-fn sidecores(sidecores: &[SidecoreStatus]) -> Table {
+fn sidecores(sidecores: &[SidecoreStatus], uptime_s: u64) -> Table {
     let header =
         ["index", "core", "idle", "address", "busy", "awake", "asleep", "rounds", "sleeps"];
     let mut table = table(&header, 4);
     for core in sidecores {
         let ns = |name| core.counters.get(name).copied().unwrap_or(0);
-        let parts = [ns("busy_ns"), ns("idle_ns"), ns("asleep_ns")];
-        let whole = parts.iter().sum::<u64>().max(1);
+        let (busy, awake) = (ns("busy_ns"), ns("idle_ns"));
+        // A sleep is counted when it ends; the one that goes on is what is missing to the whole.
+        let whole = (busy + awake + ns("asleep_ns")).max(uptime_s * 1_000_000_000).max(1);
+        let parts = [busy, awake, whole - busy - awake];
         let mut row = vec![
             core.index.to_string(),
             core.core.map_or_else(|| "any".to_owned(), |core| core.to_string()),
@@ -244,7 +246,7 @@ mod tests {
                 core: Some(1),
                 idle: text("adaptive"),
                 address: Some(text("10.0.0.1:4870")),
-                counters: counted(&[("busy_ns", 250), ("idle_ns", 250), ("asleep_ns", 500)]),
+                counters: counted(&[("busy_ns", 3_031_250_000_000), ("idle_ns", 0)]),
             }],
             volumes: vec![VolumeStatus {
                 name: text("scratch"),
@@ -315,7 +317,7 @@ mod tests {
 
             SIDECORES
              index core idle   address     busy awake asleep rounds sleeps
-             0   1   adaptive 10.0.0.1:4870 25.0% 25.0%  50.0%
+             0   1   adaptive 10.0.0.1:4870 27.7%  0.0%  72.3%
         "#]]
         .assert_eq(&text);
     }

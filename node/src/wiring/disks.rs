@@ -22,6 +22,10 @@ use crate::config::{Config, DiskConfig, Role, WhenLost};
 /// it ends when all have.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// How long a disk waits before the log says for what: both nodes of a pair are often started
+/// together.
+const WAIT_QUIETLY: Duration = Duration::from_secs(1);
+
 /// How often a socket that cannot be made is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
@@ -198,28 +202,17 @@ fn describe(disks: &[Arc<Shown>], sidecore: &Sidecore) {
 
 /// Serves each disk when its volume is known, on a thread that ends when all are served.
 fn wait_for(
-    mut disks: Vec<Arc<Shown>>,
+    disks: Vec<Arc<Shown>>,
     sidecores: Vec<Sidecore>,
 ) -> std::io::Result<(Sender<()>, JoinHandle<()>)> {
     let (stop, stopped) = channel();
+    let now = Instant::now();
+    let mut waiting: Vec<_> =
+        disks.into_iter().map(|disk| Waiting { disk, since: now, said: None }).collect();
     let wait = move || {
-        let mut said: Vec<Option<String>> = vec![None; disks.len()];
-        let mut try_at = Instant::now();
-        while !disks.is_empty() {
-            let trying = Instant::now() >= try_at;
-            if trying {
-                try_at = Instant::now() + TRY_AGAIN;
-            }
-            let mut at = 0;
-            while at < disks.len() {
-                if step(&disks[at], &mut said[at], &sidecores, trying) {
-                    disks.swap_remove(at);
-                    said.swap_remove(at);
-                } else {
-                    at += 1;
-                }
-            }
-            if stopped.recv_timeout(LOOK_AGAIN) != Err(RecvTimeoutError::Timeout) {
+        loop {
+            waiting.retain_mut(|waiting| !waiting.step(&sidecores));
+            if waiting.is_empty() || stopped.recv_timeout(LOOK_AGAIN) != TIMED_OUT {
                 return;
             }
         }
@@ -228,35 +221,58 @@ fn wait_for(
     Ok((stop, thread))
 }
 
-/// One look at a disk that waits: `true` when it is served. Says in the log what has changed.
-fn step(disk: &Shown, said: &mut Option<String>, sidecores: &[Sidecore], trying: bool) -> bool {
-    let (name, volume) = (&disk.config.name, &disk.config.volume);
-    let Source::Remote(remote) = &disk.volume else { return true };
-    if remote.described().is_none() {
-        let why = remote.why();
-        if why.is_some() && why != *said {
-            tracing::warn!(disk = name, %volume, why = why.as_deref(), "waiting for the volume");
-            *said = why;
-        }
-        return false;
-    }
-    if disk.look().refused.is_some() && !trying {
-        return false;
-    }
-    match disk.serve(sidecores) {
-        Ok(()) => {
-            tracing::info!(disk = name, %volume, socket = ?disk.config.socket, "the disk is ready");
-            true
-        }
-        Err(error) => {
-            let why = Some(error.to_string());
-            if why != *said {
-                tracing::error!(disk = name, %error, "the disk cannot be served; trying on");
-                said.clone_from(&why);
+const TIMED_OUT: Result<(), RecvTimeoutError> = Err(RecvTimeoutError::Timeout);
+
+/// A disk that cannot be served yet.
+struct Waiting {
+    disk: Arc<Shown>,
+    /// Since when, or when its socket was last tried.
+    since: Instant,
+    /// What the log was told last.
+    said: Option<String>,
+}
+
+impl Waiting {
+    /// Looks at it: `true` when it is served. Says in the log what has changed.
+    fn step(&mut self, sidecores: &[Sidecore]) -> bool {
+        let disk = Arc::clone(&self.disk);
+        let Source::Remote(remote) = &disk.volume else { return true };
+        let (name, volume) = (&disk.config.name, &disk.config.volume);
+        if remote.described().is_none() {
+            let why = remote.why();
+            if self.since.elapsed() >= WAIT_QUIETLY && self.is_news(&why) {
+                tracing::warn!(disk = name, %volume, why, "waiting for the volume");
             }
-            disk.state().refused = why;
-            false
+            return false;
         }
+        if disk.look().refused.is_some() && self.since.elapsed() < TRY_AGAIN {
+            return false;
+        }
+        self.since = Instant::now();
+        match disk.serve(sidecores) {
+            Ok(()) => {
+                let socket = &disk.config.socket;
+                tracing::info!(disk = name, %volume, ?socket, "the disk is ready");
+                true
+            }
+            Err(error) => {
+                let why = Some(error.to_string());
+                if self.is_news(&why) {
+                    tracing::error!(disk = name, %error, "the disk cannot be served; trying on");
+                }
+                disk.state().refused = why;
+                false
+            }
+        }
+    }
+
+    /// Whether this was not said last; remembers it.
+    fn is_news(&mut self, why: &Option<String>) -> bool {
+        let news = why.is_some() && *why != self.said;
+        if news {
+            self.said.clone_from(why);
+        }
+        news
     }
 }
 

@@ -11,10 +11,10 @@ use block::plane::{PlanePoll, Watch};
 use block::server::ServerCounters;
 use block::uring::UringCounters;
 use block::{Exports, Plane};
-use link::{Driver, Faults, Faulty, Link, LinkCounters, Udp, UdpConfig};
+use link::{BATCH_DATAGRAMS, Driver, Faults, Faulty, Link, LinkCounters, Udp, UdpConfig};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{Local, PollerId, Sidecore, Stage};
-use transport::{Endpoint, EndpointConfig, SessionId};
+use transport::{Endpoint, EndpointConfig, SessionId, TransmitBatch};
 
 use super::StartError;
 use crate::config::{Backend, Config};
@@ -36,6 +36,7 @@ struct Wired {
     watch: PollerId,
     plane: PollerId,
     driver: Driver,
+    link: Rc<RefCell<dyn Link>>,
 }
 
 /// Starts a sidecore for each entry of the configuration.
@@ -164,12 +165,12 @@ fn connect(
         // Time is noted before anything arrives, and answers are sorted before disks look.
         let watch = local.add(Stage::Receive, Box::new(Watch(Rc::clone(&plane))));
         let sink = Rc::clone(&plane);
-        let driver = Driver::install(local, link, Rc::clone(&endpoint), sink);
+        let driver = Driver::install(local, Rc::clone(&link), Rc::clone(&endpoint), sink);
         let poll = local.add(Stage::Serve, Box::new(PlanePoll(Rc::clone(&plane))));
         let counters = plane.borrow().server.counters();
         local.services().insert(plane);
         local.services().insert(endpoint);
-        let wired = Wired { watch, plane: poll, driver };
+        let wired = Wired { watch, plane: poll, driver, link };
         local.services().insert(Rc::new(RefCell::new(Some(wired))));
         counters
     });
@@ -178,29 +179,15 @@ fn connect(
 
 /// Tells peers that their sessions end, takes everything off and stops the threads.
 pub(super) fn stop(cores: &[Core]) {
-    // A sidecore that has stopped already has nothing left to take off.
     for core in cores {
-        let _ = core.sidecore.call(close_sessions);
-    }
-    for core in cores {
-        // Calls run between rounds, so by the second one a round has sent what was said.
-        let _ = core.sidecore.call(|_| ());
+        // A sidecore that has stopped already has nothing left to take off.
         let _ = core.sidecore.call(take_off);
         core.sidecore.stop();
     }
 }
 
-fn close_sessions(local: &mut Local) {
-    let Some(endpoint) = local.services().get::<Endpoint>() else { return };
-    let mut endpoint = endpoint.borrow_mut();
-    let sessions: Vec<SessionId> = endpoint.sessions().map(|status| status.session).collect();
-    for session in sessions {
-        endpoint.close(local.now_ns(), session);
-    }
-}
-
-/// The plane's lanes go before the buffers that the kernel may still fill for them: dropping a
-/// file's channel waits for the kernel, and the buffers are the endpoint's.
+/// Takes off in one go what was put on. Nothing is received any more, or a peer that hears the end
+/// of its session would get a new one, from a node that is going.
 fn take_off(local: &mut Local) {
     if let Some(wired) = local.services().get::<Option<Wired>>()
         && let Some(wired) = wired.borrow_mut().take()
@@ -208,9 +195,26 @@ fn take_off(local: &mut Local) {
         wired.driver.remove(local);
         local.remove(wired.plane);
         local.remove(wired.watch);
+        close_sessions(local, &wired.link);
     }
+    // The plane's lanes go before the buffers that the kernel may still fill for them: dropping a
+    // file's channel waits for the kernel, and the buffers are the endpoint's.
     drop(local.services().remove::<Plane>());
     drop(local.services().remove::<Endpoint>());
+}
+
+/// Ends all sessions and tells the peers, once: one that does not hear it finds out by itself.
+fn close_sessions(local: &Local, link: &RefCell<dyn Link>) {
+    let Some(endpoint) = local.services().get::<Endpoint>() else { return };
+    let mut endpoint = endpoint.borrow_mut();
+    let sessions: Vec<SessionId> = endpoint.sessions().map(|status| status.session).collect();
+    let mut batch = TransmitBatch::new(BATCH_DATAGRAMS);
+    for session in sessions {
+        endpoint.close(local.now_ns(), session);
+        endpoint.transmit(local.now_ns(), &mut batch);
+        // What the socket does not take at once is lost, as any datagram may be.
+        let _ = link.borrow_mut().send(&mut batch, endpoint.pool());
+    }
 }
 
 fn random() -> Result<u64, StartError> {

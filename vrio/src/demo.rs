@@ -1,0 +1,37 @@
+//! `vrio demo`.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use bench::demo::{self, Options};
+
+use crate::{Failure, commands};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// Use the disk with a stand-in for a guest: needs neither root nor QEMU.
+    #[arg(long)]
+    no_guest: bool,
+    /// Keep logs, configurations and the guest's console in this directory.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the demo and prints its outcome.
+pub(crate) fn demo(args: &DemoArgs) -> Result<(), Failure> {
+    let program = std::env::current_exe().context("finding this program");
+    let options = Options {
+        program: program.map_err(Failure::running)?,
+        guest: !args.no_guest,
+        keep: args.keep.clone(),
+    };
+    let report = demo::run(&options).map_err(Failure::running)?;
+    if args.json {
+        let json = serde_json::to_string_pretty(&report).context("the report as JSON");
+        return commands::print(&format!("{}\n", json.map_err(Failure::running)?));
+    }
+    commands::print(&format!("\n{report}"))
+}

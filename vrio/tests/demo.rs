@@ -1,0 +1,83 @@
+//! The demo without a guest, as anybody may run it: it does what it says and leaves nothing behind.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// For what a busy machine takes to start two nodes.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn demo(temporary: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+    command.args(["demo", "--no-guest", "--json"]).env("TMPDIR", temporary);
+    command
+}
+
+/// Processes whose command line names a path below `folder`: nodes do, with their configuration.
+fn processes_of(folder: &Path) -> Vec<String> {
+    let folder = folder.to_str().expect("a name of ours");
+    let processes = fs::read_dir("/proc").expect("Linux").flatten();
+    let lines = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
+    lines.filter(|line| line.contains(folder)).collect()
+}
+
+fn assert_nothing_is_left(folder: &Path) {
+    assert_eq!(processes_of(folder), [""; 0], "processes are left behind");
+    let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(files.is_empty(), "files are left behind: {files:?}");
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_demo_without_a_guest_proves_and_measures() {
+    let temporary = tempfile::tempdir().unwrap();
+    let kept = tempfile::tempdir().unwrap();
+    let output = demo(temporary.path()).arg("--keep").arg(kept.path()).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let outage = &report["outage"];
+    assert!(outage["kills"].as_u64().unwrap() >= 1, "{report}");
+    assert!(outage["outstanding_at_kills_min"].as_u64().unwrap() >= 16, "{report}");
+    assert!(outage["writes_verified"].as_u64().unwrap() > 0, "{report}");
+    assert!(outage["image_bytes_verified"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(outage["errors"], 0, "{report}");
+    let rows = report["comparison"]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4, "{report}");
+    for row in rows {
+        for side in ["local", "remote"] {
+            for number in ["iops", "p50_us", "p99_us"] {
+                assert!(row[side][number].as_f64().unwrap() > 0.0, "{row}");
+            }
+        }
+    }
+    for node in ["io1", "vm1"] {
+        assert!(kept.path().join(node).join("log").is_file(), "the logs are kept");
+    }
+    assert_nothing_is_left(temporary.path());
+}
+
+#[test]
+fn an_interrupted_demo_leaves_nothing_behind() {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut child =
+        demo(temporary.path()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let by = Instant::now() + PATIENCE;
+    while processes_of(temporary.path()).is_empty() {
+        assert!(child.try_wait().unwrap().is_none() && Instant::now() < by, "no node is started");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", said(&output));
+    assert!(said(&output).contains("nothing was left behind"), "{}", said(&output));
+    assert_nothing_is_left(temporary.path());
+}
