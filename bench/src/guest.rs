@@ -55,6 +55,9 @@ pub mod scripts {
     pub const CHURN: &str = include_str!("../../guest/scripts/churn.sh");
     /// Is an IOhost: `CONFIG`.
     pub const IOHOST: &str = include_str!("../../guest/scripts/iohost.sh");
+    /// Makes ext4, writes files, works until told to stop, verifies: `FILES`, `FILE_KIB`,
+    /// `WORK_KIB`, `THREADS`.
+    pub const DEMO: &str = include_str!("../../guest/scripts/demo.sh");
     /// Tells throughput and latency: `SECONDS_EACH`, `DEPTH`, `WRITE`.
     pub const MEASURE: &str = include_str!("../../guest/scripts/measure.sh");
 }

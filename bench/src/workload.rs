@@ -35,6 +35,8 @@ pub struct WorkloadCounts {
     pub submitted: u64,
     /// Requests completed without error.
     pub completed: u64,
+    /// Writes among them: each acknowledged.
+    pub writes: u64,
     /// Requests completed with an error.
     pub errors: u64,
     /// Blocks read and checked.
@@ -196,7 +198,10 @@ impl Workload {
             self.counts.errors += 1;
         }
         match doing {
-            Doing::Write { number } => checker.end_write(number, ok),
+            Doing::Write { number } => {
+                self.counts.writes += u64::from(ok);
+                checker.end_write(number, ok);
+            }
             Doing::Flush { began } if ok => checker.end_flush(began),
             Doing::Flush { .. } => {}
             Doing::Read { began, .. } if !ok => checker.drop_read(began),

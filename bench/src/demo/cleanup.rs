@@ -1,0 +1,179 @@
+//! Leaves nothing behind: no process, no network namespace, no file; also after ^C.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// What a shell expects of a program that ^C has ended.
+const INTERRUPTED_STATUS: i32 = 130;
+
+/// How long killed processes may take to be gone before their files are removed.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const LOOKS: usize = 200;
+
+/// What is to be removed at the end.
+#[derive(Debug, Default)]
+struct Traces {
+    folder: Option<PathBuf>,
+    namespaces: Vec<String>,
+}
+
+/// Remembers what the demo makes, and removes it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cleanup {
+    traces: Arc<Mutex<Traces>>,
+    /// Held while a process is started: none comes to life behind the back of an interruption.
+    starting: Arc<Mutex<()>>,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Cleanup {
+    /// Cleans up and ends the process when it is asked to end (^C, a hang-up, SIGTERM).
+    ///
+    /// # Errors
+    /// When signals cannot be waited for.
+    pub(super) fn on_signals(&self) -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.context("cannot wait for signals")?;
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let entered = runtime.enter();
+        let signals = kinds.into_iter().map(signal).collect::<Result<Vec<_>, _>>();
+        let mut signals = signals.context("cannot wait for signals")?;
+        drop(entered);
+        let this = self.clone();
+        let wait = move || {
+            runtime.block_on(std::future::poll_fn(|context| {
+                let came = signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
+                if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+            }));
+            this.interrupt()
+        };
+        thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
+        Ok(())
+    }
+
+    fn interrupt(&self) -> ! {
+        self.interrupted.store(true, Ordering::Release);
+        kill_children();
+        // Never given back: nothing is started any more.
+        let _starting = self.start();
+        kill_children();
+        self.remove();
+        eprintln!("\nvrio: interrupted; nothing was left behind");
+        std::process::exit(INTERRUPTED_STATUS);
+    }
+
+    /// Waits for the end if the process was asked to end: what fails then is no news.
+    pub(super) fn yield_to_interruption(&self) {
+        // ^C reaches the nodes, too, and their end may be noticed before our own signal.
+        thread::sleep(LOOK_AGAIN * 10);
+        while self.interrupted.load(Ordering::Acquire) {
+            thread::park();
+        }
+    }
+
+    /// To be held while a process is started.
+    pub(super) fn start(&self) -> MutexGuard<'_, ()> {
+        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This folder is removed.
+    pub(super) fn folder(&self, folder: PathBuf) {
+        self.traces().folder = Some(folder);
+    }
+
+    /// This network namespace is removed.
+    pub(super) fn namespace(&self, name: &str) {
+        self.traces().namespaces.push(name.to_owned());
+    }
+
+    /// Removes everything. Processes must have ended.
+    pub(super) fn remove(&self) {
+        let traces = std::mem::take(&mut *self.traces());
+        // What is not there any more needs no removal, and nobody could do more about the rest.
+        for name in &traces.namespaces {
+            let _ = Command::new("ip").args(["netns", "del", name]).output();
+        }
+        if let Some(folder) = &traces.folder {
+            let _ = fs::remove_dir_all(folder);
+        }
+        let guests = format!("vrio-guest-{}-", std::process::id());
+        for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&guests) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    fn traces(&self) -> MutexGuard<'_, Traces> {
+        self.traces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Kills the processes that this one has started, and waits until they run no more.
+fn kill_children() {
+    for _ in 0..LOOKS {
+        let children = children();
+        if children.is_empty() {
+            return;
+        }
+        for child in children {
+            // It may have ended by itself.
+            let _ = kill_process(child, Signal::KILL);
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// The running processes that this one has started.
+fn children() -> Vec<Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let ours = i32::try_from(std::process::id()).unwrap_or(0);
+    pids.filter(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        running_parent(&stat) == Some(ours)
+    })
+    .filter_map(Pid::from_raw)
+    .collect()
+}
+
+/// The parent, from a line of `/proc/PID/stat`; nothing for a process that has ended already.
+fn running_parent(stat: &str) -> Option<i32> {
+    // The name in parentheses may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_is_read_past_odd_names() {
+        assert_eq!(running_parent("12 (vrio) S 7 12 0 0"), Some(7));
+        assert_eq!(running_parent("12 (a) R 9) S 7 12 0"), Some(7));
+        assert_eq!(running_parent("12 (vrio) Z 7 12 0 0"), None);
+        assert_eq!(running_parent(""), None);
+    }
+
+    #[test]
+    fn everything_that_was_noted_is_removed_once() {
+        let folder = tempfile::tempdir().unwrap().keep();
+        let cleanup = Cleanup::default();
+        cleanup.folder(folder.clone());
+        cleanup.remove();
+        assert!(!folder.exists());
+        cleanup.remove();
+    }
+}

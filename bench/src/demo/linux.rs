@@ -1,0 +1,182 @@
+//! The outage as a Linux guest sees it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::guest::{Accelerator, BOOT_TIMEOUT, Guest, Image, VhostDisk, image_digest, scripts};
+use crate::nodes::Node;
+
+use super::outage::{Outage, User};
+use super::progress::Progress;
+use super::stage::{CONSOLE, Stage};
+
+const KILLS: u32 = 3;
+
+/// Requests that the guest completes between two kills: many more than it has on their way.
+const REQUESTS_BETWEEN_KILLS: u64 = 300;
+
+/// For each thing that the guest does: an emulated guest on a busy machine is slow.
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
+
+const FILES: u64 = 8;
+const WORK_KIB: u64 = 16 << 10;
+const THREADS: u64 = 16;
+
+/// Boots a guest on the disk `alice` of the VMhost and kills the IOhost while it works; gives the
+/// IOhost back.
+///
+/// # Errors
+/// When the guest or the host finds anything but what was written, or a node does not start.
+pub(super) fn outage(
+    stage: &Stage,
+    image: &Image,
+    mut io: Node,
+    vm: &mut Node,
+    progress: &Progress,
+) -> Result<(Outage, Node)> {
+    progress.doing("looking whether hardware virtualisation works (a probing guest)");
+    let accelerator = Accelerator::choose(image);
+    let socket = vm.wait_for_disk("alice")?;
+    let (mut guest, kernel) = boot(stage, image, accelerator, socket, progress)?;
+    progress.doing("the guest makes a file system");
+    guest.wait_for("demo made", SCRIPT_TIMEOUT)?;
+    progress.doing("the guest writes files");
+    guest.wait_for("demo wrote", SCRIPT_TIMEOUT)?;
+    progress.done(format!("the guest made ext4 on its disk, wrote {FILES} files, and synced"));
+    let mut requests = 0;
+    for kill in 1..=KILLS {
+        let what = format!("the guest works: {THREADS} threads write, read and verify");
+        requests = work(&mut guest, requests + REQUESTS_BETWEEN_KILLS, &what, progress)?;
+        let pid = io.pid();
+        io = stage.kill_and_start(io)?;
+        let what = format!("io1 was killed (pid {pid}) and runs again; the guest goes on");
+        requests = work(&mut guest, requests + REQUESTS_BETWEEN_KILLS, &what, progress)?;
+        progress.done(format!(
+            "kill {kill} of {KILLS}: io1 (pid {pid}) killed -9 under {THREADS} writing threads, \
+             started again; the guest works on"
+        ));
+    }
+    guest.type_line("stop")?;
+    progress.doing("the guest reads everything back and verifies it");
+    let report = guest.wait_for("churned", SCRIPT_TIMEOUT)?;
+    guest.wait_for("demo verified", SCRIPT_TIMEOUT)?;
+    guest.wait_success(SCRIPT_TIMEOUT)?;
+    progress.done("the guest read everything back: as written; its file system is clean");
+    progress.doing("comparing the volume's image on io1");
+    let image_bytes = compare(stage, &io.plan().file("alice.img"), text(&report, "digest")?)?;
+    progress.done("the volume's image on io1 holds the same, by an independent tool (e2fsprogs)");
+    let outage = Outage {
+        user: User::Guest { accelerator: accelerator.name(), kernel },
+        kills: KILLS,
+        outstanding_at_kills_min: None,
+        pause_longest_ms: number(&report, "longest_ms")?,
+        writes_verified: number(&report, "writes")?,
+        reads_verified: number(&report, "reads")?,
+        errors: 0,
+        files_verified: FILES,
+        image_bytes_verified: image_bytes,
+    };
+    Ok((outage, io))
+}
+
+fn boot(
+    stage: &Stage,
+    image: &Image,
+    accelerator: Accelerator,
+    socket: PathBuf,
+    progress: &Progress,
+) -> Result<(Guest, String)> {
+    progress.doing("booting a Linux guest under QEMU");
+    let builder = Guest::builder(image)
+        .name("alice")
+        .accelerator(accelerator)
+        .processors(2)
+        .disk(VhostDisk { socket, queues: 2 })
+        .console(&stage.path(CONSOLE))
+        .set("FILES", FILES)
+        .set("WORK_KIB", WORK_KIB)
+        .set("THREADS", THREADS)
+        .script(scripts::DEMO);
+    let mut guest = {
+        let _starting = stage.cleanup.start();
+        builder.start()?
+    };
+    let booted = guest.wait_for("booted", BOOT_TIMEOUT)?;
+    let kernel = booted.split_whitespace().next().unwrap_or("Linux").to_owned();
+    progress.done(format!(
+        "a guest runs: Linux {kernel} under QEMU ({}), its disk is vm1's vhost-user socket",
+        accelerator.name()
+    ));
+    Ok((guest, kernel))
+}
+
+/// Waits until the guest has completed so many requests, and says how many these are by then.
+fn work(guest: &mut Guest, wanted: u64, what: &str, progress: &Progress) -> Result<u64> {
+    progress.doing(what);
+    loop {
+        let line = guest.wait_for("progress churn", SCRIPT_TIMEOUT)?;
+        let requests = number(&line, "requests")?;
+        progress.doing(format!("{what} ({requests} requests done)"));
+        if requests >= wanted {
+            return Ok(requests);
+        }
+    }
+}
+
+/// The value of a name in a line of `name=value` words.
+fn text<'a>(line: &'a str, name: &str) -> Result<&'a str> {
+    let values = line.split_whitespace().filter_map(|word| word.split_once('='));
+    let found = values.into_iter().find(|(key, _)| *key == name);
+    Ok(found.with_context(|| format!("the guest does not say {name}=: {line}"))?.1)
+}
+
+fn number(line: &str, name: &str) -> Result<u64> {
+    let value = text(line, name)?;
+    value.parse().with_context(|| format!("the guest says {name}={value}"))
+}
+
+/// Checks the image's file system and the file that the guest worked in; gives its bytes.
+fn compare(stage: &Stage, image: &Path, digest: &str) -> Result<u64> {
+    run("e2fsck", &["-fn".as_ref(), image.as_os_str()])?;
+    let work = stage.path("work");
+    let dump = format!("dump /work {}", work.display());
+    run("debugfs", &["-R".as_ref(), dump.as_ref(), image.as_os_str()])?;
+    let found = image_digest(&work).context("reading the file from the image")?;
+    ensure!(
+        format!("{found:016x}") == digest,
+        "the image on io1 differs from what the guest wrote: digest {found:016x}, not {digest}"
+    );
+    Ok(work.metadata()?.len())
+}
+
+/// Runs a tool of e2fsprogs.
+fn run(tool: &str, words: &[&std::ffi::OsStr]) -> Result<()> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let output = Command::new(tool)
+        .args(words)
+        .env("PATH", format!("{path}:/usr/sbin:/sbin"))
+        .output()
+        .with_context(|| format!("running {tool} (scripts/install has it)"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stdout);
+        bail!("{tool} finds faults in the image ({}): {}", output.status, said.trim());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guests_words_are_understood() {
+        let line = "blocks=4096 writes=10 longest_ms=7 digest=00ff";
+        assert_eq!(number(line, "writes").unwrap(), 10);
+        assert_eq!(text(line, "digest").unwrap(), "00ff");
+        assert!(number(line, "digest").unwrap_err().to_string().contains("digest=00ff"));
+        assert!(text(line, "reads").unwrap_err().to_string().contains("reads="));
+    }
+}

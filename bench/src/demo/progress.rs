@@ -1,0 +1,53 @@
+//! What the demo says while it works: a spinner on a terminal, plain lines elsewhere.
+
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How often the spinner turns.
+const TURN: Duration = Duration::from_millis(100);
+
+/// Says what is done and what was done, on standard error.
+#[derive(Debug)]
+pub(super) struct Progress {
+    bar: ProgressBar,
+    began: Instant,
+}
+
+impl Progress {
+    /// Begins to count the time.
+    pub(super) fn new() -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{elapsed:>6.dim} {spinner:.green} {wide_msg}");
+        bar.set_style(style.expect("a template of ours"));
+        bar.enable_steady_tick(TURN);
+        Self { bar, began: Instant::now() }
+    }
+
+    /// What is being done now; only shown on a terminal.
+    pub(super) fn doing(&self, what: impl Display) {
+        self.bar.set_message(what.to_string());
+    }
+
+    /// What was done: a line that stays.
+    pub(super) fn done(&self, what: impl Display) {
+        let line = format!("{:>5.1}s  {what}", self.began.elapsed().as_secs_f64());
+        if self.bar.is_hidden() {
+            eprintln!("{line}");
+        } else {
+            self.bar.println(line);
+        }
+    }
+
+    /// Takes the spinner away.
+    pub(super) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,212 @@
+//! What the demo says at the end: a screenful, or the same as JSON.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::compare::{Comparison, Row};
+use super::machine::Machine;
+use super::outage::{Outage, User};
+use super::stage::Network;
+
+/// The version of the JSON form.
+const REPORT_VERSION: u32 = 1;
+
+/// Everything that the demo found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The version of this form.
+    pub version: u32,
+    /// What lay between the nodes.
+    pub network: Network,
+    /// The outage.
+    pub outage: Outage,
+    /// The speed of the disk, local and remote.
+    pub comparison: Comparison,
+    /// The machine.
+    pub machine: Machine,
+    /// Where the logs are, if they were to be kept.
+    pub logs: Option<PathBuf>,
+}
+
+impl Report {
+    pub(super) fn new(
+        network: Network,
+        outage: Outage,
+        comparison: Comparison,
+        machine: Machine,
+    ) -> Self {
+        Self { version: REPORT_VERSION, network, outage, comparison, machine, logs: None }
+    }
+
+    fn title(&self) -> String {
+        let who = match self.outage.user {
+            User::Guest { .. } => "a guest",
+            User::StandIn => "a stand-in for a guest",
+        };
+        let times = self.outage.kills;
+        format!(
+            "The node that serves the disk of {who} was killed {times} times. Nothing was lost."
+        )
+    }
+
+    fn picture(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (user, below) = match &self.outage.user {
+            User::Guest { accelerator, kernel } => {
+                ("guest   ", format!("Linux {kernel}, {accelerator}"))
+            }
+            User::StandIn => ("stand-in", "virtio-blk driver".to_owned()),
+        };
+        let network = match self.network {
+            Network::Namespaces => "veth",
+            Network::Loopback => "loopback",
+        };
+        writeln!(
+            f,
+            "  {user} ─ virtio-blk ─▶ vm1 (VMhost) ═ UDP, {network:8} ═▶ io1 (IOhost) ─▶ file"
+        )?;
+        let (kills, space) = (self.outage.kills, "");
+        writeln!(f, "  {below:45.45}{space:11}killed -9 {kills} times")
+    }
+
+    fn facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let outage = &self.outage;
+        let pause = match &outage.user {
+            User::Guest { .. } => "the longest that one of the guest's requests took",
+            User::StandIn => "the longest without any completion",
+        };
+        writeln!(f, "  longest pause    {} ms: {pause}", outage.pause_longest_ms)?;
+        writeln!(f, "  failed requests  {}", outage.errors)?;
+        let (writes, reads) = (outage.writes_verified, outage.reads_verified);
+        let files = match outage.files_verified {
+            0 => String::new(),
+            files => format!(", {files} files by SHA-256, e2fsck"),
+        };
+        writeln!(
+            f,
+            "  verified         {writes} writes and {reads} reads by who made them{files}"
+        )?;
+        let mib = outage.image_bytes_verified >> 20;
+        writeln!(f, "  on the IOhost    {mib} MiB of the volume's file are what was written")
+    }
+
+    fn table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "  {:20}{:^26}  {:^26}  {:^12}",
+            "random 4 KiB", "volume on the VM's host", "volume on the IOhost", "remote/local"
+        )?;
+        let columns = format!("{:>9} {:>8} {:>7}", "IOPS", "p50 µs", "p99 µs");
+        writeln!(f, "  {:20}{columns}  {columns}  {:>6} {:>5}", "", "IOPS", "p50")?;
+        self.comparison.rows.iter().try_for_each(|row| line(f, row))
+    }
+
+    fn machine(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine { cores, processor, kernel, version, .. } = &self.machine;
+        let trip = match self.machine.cache_line_round_trip_ns {
+            Some(ns) => format!("cache line there and back {ns} ns"),
+            None => "one core only".to_owned(),
+        };
+        let driver = if self.comparison.driver_polls { "polls" } else { "sleeps" };
+        let commit = self.machine.commit.as_ref().map(|id| format!(" {id}")).unwrap_or_default();
+        let build = if self.machine.optimised { "" } else { ", NOT OPTIMISED" };
+        let processor: String = processor.chars().take(40).collect();
+        writeln!(f, "  {cores} × {processor}, {trip}, Linux {kernel}")?;
+        writeln!(
+            f,
+            "  vrio {version}{commit}{build}; files in the page cache, one sidecore a node, \
+             the driver {driver}"
+        )?;
+        if *cores < 4 {
+            let text = "Fewer than 4 cores share driver, sidecores and kernel: the ratio says";
+            writeln!(f, "  {text} more than the numbers.")?;
+        }
+        Ok(())
+    }
+}
+
+fn line(f: &mut fmt::Formatter<'_>, row: &Row) -> fmt::Result {
+    let name = format!("{}s, depth {}", row.op, row.depth);
+    write!(f, "  {name:20}")?;
+    for side in [&row.local, &row.remote] {
+        write!(f, "{:>9.0} {:>8.1} {:>7.0}  ", side.iops, side.p50_us, side.p99_us)?;
+    }
+    writeln!(f, "{:>6.2} {:>5.1}", row.iops_ratio, row.p50_ratio)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.title())?;
+        self.picture(f)?;
+        writeln!(f)?;
+        self.facts(f)?;
+        writeln!(f)?;
+        self.table(f)?;
+        self.machine(f)?;
+        writeln!(f)?;
+        if let Some(logs) = &self.logs {
+            writeln!(f, "  Logs: {}", logs.display())?;
+        }
+        writeln!(
+            f,
+            "  Next: make test (all proofs); examples/*.toml with docs/operating.md (your own pair);"
+        )?;
+        writeln!(f, "        vrio demo --json (this for programs), --keep DIR (with the logs)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Speed;
+
+    fn report(user: User) -> Report {
+        let speed = |iops| Speed { iops, p50_us: 1e5 / 3.0, p99_us: 123_456.7 };
+        let row = |op, depth| Row {
+            op,
+            depth,
+            local: speed(1_234_567.8),
+            remote: speed(654_321.0),
+            iops_ratio: 0.53,
+            p50_ratio: 12.5,
+        };
+        let rows = vec![row("read", 1), row("read", 32), row("write", 1), row("write", 32)];
+        let outage = Outage {
+            user,
+            kills: 3,
+            outstanding_at_kills_min: Some(16),
+            pause_longest_ms: 12_345,
+            writes_verified: 1_234_567,
+            reads_verified: 12_345_678,
+            errors: 0,
+            files_verified: 8,
+            image_bytes_verified: 16 << 20,
+        };
+        let comparison = Comparison { request_bytes: 4096, driver_polls: false, rows };
+        let machine = Machine {
+            cores: 2,
+            processor: "A processor whose name is rather long and goes on".to_owned(),
+            cache_line_round_trip_ns: Some(123),
+            kernel: "6.12.95+deb13-cloud-amd64".to_owned(),
+            version: "0.1.0",
+            commit: Some("0123456789ab-dirty".to_owned()),
+            optimised: false,
+        };
+        let logs = Some(PathBuf::from("/tmp/logs"));
+        Report { logs, ..Report::new(Network::Namespaces, outage, comparison, machine) }
+    }
+
+    #[test]
+    fn the_report_is_a_screenful() {
+        let kernel = "6.12.95+deb13-cloud-amd64".to_owned();
+        for user in [User::Guest { accelerator: "tcg", kernel }, User::StandIn] {
+            let text = report(user).to_string();
+            assert!(text.lines().count() <= 24, "{text}");
+            for line in text.lines() {
+                let columns = line.chars().count();
+                assert!(columns <= 100 && !line.ends_with(' '), "{columns} columns: '{line}'");
+            }
+        }
+    }
+}
