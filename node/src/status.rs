@@ -177,6 +177,72 @@ pub struct SessionStatus {
 mod tests {
     use super::*;
 
+    const SHAPE: &str = r#"{
+  "version": 1,
+  "node": {
+    "name": "",
+    "release": "",
+    "pid": 0,
+    "uptime_s": 0,
+    "listen": null,
+    "trust": ""
+  },
+  "sidecores": [
+    {
+      "index": 0,
+      "core": null,
+      "idle": "",
+      "address": null,
+      "counters": {}
+    }
+  ],
+  "volumes": [
+    {
+      "name": "",
+      "backend": "",
+      "size_bytes": 0,
+      "block_bytes": 0,
+      "durability": "",
+      "read_only": false,
+      "shared": false,
+      "incarnation": "",
+      "chain": [],
+      "allow": [],
+      "attachments": [
+        {
+          "name": ""
+        }
+      ],
+      "counters": {}
+    }
+  ],
+  "disks": [
+    {
+      "name": "",
+      "socket": "",
+      "volume": "",
+      "queues": 0,
+      "state": "running",
+      "detail": "",
+      "size_bytes": null,
+      "epoch": null,
+      "counters": {}
+    }
+  ],
+  "sessions": [
+    {
+      "peer": "",
+      "address": "",
+      "sidecore": 0,
+      "index": 0,
+      "state": "",
+      "outgoing": false,
+      "protocol": 0,
+      "counters": {}
+    }
+  ]
+}"#;
+
     /// A change here that is not an addition needs a new [`STATUS_VERSION`].
     #[test]
     fn the_shape_of_version_1_stays() {
@@ -192,73 +258,7 @@ mod tests {
             ..Status::default()
         };
         let text = serde_json::to_string_pretty(&status).unwrap();
-        expect_test::expect![[r#"
-            {
-              "version": 1,
-              "node": {
-                "name": "",
-                "release": "",
-                "pid": 0,
-                "uptime_s": 0,
-                "listen": null,
-                "trust": ""
-              },
-              "sidecores": [
-                {
-                  "index": 0,
-                  "core": null,
-                  "idle": "",
-                  "address": null,
-                  "counters": {}
-                }
-              ],
-              "volumes": [
-                {
-                  "name": "",
-                  "backend": "",
-                  "size_bytes": 0,
-                  "block_bytes": 0,
-                  "durability": "",
-                  "read_only": false,
-                  "shared": false,
-                  "incarnation": "",
-                  "chain": [],
-                  "allow": [],
-                  "attachments": [
-                    {
-                      "name": ""
-                    }
-                  ],
-                  "counters": {}
-                }
-              ],
-              "disks": [
-                {
-                  "name": "",
-                  "socket": "",
-                  "volume": "",
-                  "queues": 0,
-                  "state": "running",
-                  "detail": "",
-                  "size_bytes": null,
-                  "epoch": null,
-                  "counters": {}
-                }
-              ],
-              "sessions": [
-                {
-                  "peer": "",
-                  "address": "",
-                  "sidecore": 0,
-                  "index": 0,
-                  "state": "",
-                  "outgoing": false,
-                  "protocol": 0,
-                  "counters": {}
-                }
-              ]
-            }"#]]
-        .assert_eq(&text);
+        assert_eq!(text, SHAPE);
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
     }
 
