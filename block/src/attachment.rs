@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!              claimed                        superseded
-//!  Unclaimed ───────────▶ Held ──┐  Unclaimed ───────────▶ Fenced   (rings are never touched again)
+//!  Unclaimed ───────────▶ Held ──┐  Unclaimed ───────────▶ Fenced   (rings are left alone)
 //!      ▲                         │  Unclaimed ───────────▶ Failed   (every request is an error)
 //!      └── reclaim: restart, ────┘       any  ───────────▶ Closed
 //!          time-out, pause

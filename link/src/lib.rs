@@ -33,8 +33,8 @@ pub struct Sent {
 
 /// A way for datagrams between this sidecore and its peers. Never blocks.
 pub trait Link: fmt::Debug {
-    /// Sends what it can of `batch`, whose bodies lie in `pool`, with one system call. What was sent
-    /// is taken off the front; what the system refuses for now stays.
+    /// Sends what it can of `batch`, whose bodies lie in `pool`, with one system call. What was
+    /// sent is taken off the front; what the system refuses for now stays.
     fn send(&mut self, batch: &mut TransmitBatch, pool: &Pool) -> Sent;
 
     /// Takes in what has arrived, a bounded number, with one system call; hands each datagram to

@@ -7,9 +7,9 @@ pub struct TimersFull;
 
 /// Deadlines by key, at most one per key.
 ///
-/// Kept as a sorted array: asking for the next one, as every round does, reads one word; setting and
-/// cancelling search and move. That suits the tens of timers that an owner on a sidecore has (time
-/// to flush, to retry, to give up), not one timer per request.
+/// Kept as a sorted array: asking for the next one, as every round does, reads one word; setting
+/// and cancelling search and move. That suits the tens of timers that an owner on a sidecore has
+/// (time to flush, to retry, to give up), not one timer per request.
 #[derive(Debug)]
 pub struct Timers<K> {
     /// The latest first, so that the earliest is popped off the end. Of equal deadlines the one set

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Chunks are also of one of two shares: what the owner of the endpoint allocates, and what
-//! arriving calls are put together in. Neither share may take more than three quarters, so that two nodes
-//! whose pools are full of calls to each other still take each other's calls in.
+//! arriving calls are put together in. Neither share may take more than three quarters, so that two
+//! nodes whose pools are full of calls to each other still take each other's calls in.
 
 use std::fmt;
 

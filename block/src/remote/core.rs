@@ -559,8 +559,9 @@ impl Core {
         !matches!(self.way, Way::Open(_))
     }
 
-    /// Ends requests that the volume was out of reach for longer than the operator allows. Their outcome is unknown,
-    /// so the epoch is given up first: nothing that comes after them can be overtaken by them.
+    /// Ends requests that the volume was out of reach for longer than the operator allows. Their
+    /// outcome is unknown, so the epoch is given up first: nothing that comes after them can be
+    /// overtaken by them.
     fn expire(&mut self, now_ns: u64) {
         let Some(limit_ns) = self.attachment.options().error_after_ns else { return };
         if now_ns < self.expire_at_ns || !self.is_away() {

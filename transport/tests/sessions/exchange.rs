@@ -1,9 +1,7 @@
 //! Calls and replies over a network that loses, doubles, reorders and damages: each is delivered
 //! once, whole and right, and nothing is left behind.
 
-mod common;
-
-use common::{Faults, MS, Random, SECOND, World};
+use crate::common::{Faults, MS, Random, SECOND, World};
 
 /// Which seeds: the first ones, as many as `SEEDS` says if it says, or the one in `SEED` to replay
 /// a failure.

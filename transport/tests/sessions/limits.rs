@@ -1,8 +1,6 @@
 //! What is bounded, and what a full one does; who waits for whom; what is sent, and how much.
 
-mod common;
-
-use common::{Faults, MS, SECOND, World, addr, raw};
+use crate::common::{Faults, MS, SECOND, World, addr, raw};
 use transport::{CallError, Endpoint, SessionStatus};
 
 fn two_nodes(change: impl Fn(&mut transport::EndpointConfig)) -> World {

@@ -1,12 +1,10 @@
 //! How sessions begin and end: whatever is lost, doubled, late, or sent by somebody who was
 //! restarted.
 
-mod common;
-
 use std::net::{Ipv4Addr, SocketAddr};
 
-use common::app::Event;
-use common::{Faults, MS, SECOND, World, addr, raw};
+use crate::common::app::Event;
+use crate::common::{Faults, MS, SECOND, World, addr, raw};
 use transport::{LostReason, SessionState};
 
 fn two_nodes(seed: u64) -> World {

@@ -1,8 +1,6 @@
 //! Packets that nobody honest sends: they are counted, and nothing else happens.
 
-mod common;
-
-use common::{MS, Random, SECOND, World, addr, raw};
+use crate::common::{MS, Random, SECOND, World, addr, raw};
 use transport::{
     BufId, CallId, Endpoint, EndpointCounters, HEAD_MAX, LostReason, MESSAGE_MAX, PeerInfo,
     SessionId, SessionState, Sink,

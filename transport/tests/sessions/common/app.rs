@@ -25,20 +25,20 @@ fn table() -> &'static [u8] {
 
 /// What a call asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Order {
-    pub token: u64,
-    pub flow: u16,
-    pub call_bytes: usize,
-    pub reply_bytes: usize,
-    pub head_bytes: usize,
+pub(crate) struct Order {
+    pub(crate) token: u64,
+    pub(crate) flow: u16,
+    pub(crate) call_bytes: usize,
+    pub(crate) reply_bytes: usize,
+    pub(crate) head_bytes: usize,
     /// Where in the table the bodies begin.
-    pub start: usize,
+    pub(crate) start: usize,
 }
 
 const ORDER_BYTES: usize = 32;
 
 impl Order {
-    pub fn write(&self) -> Vec<u8> {
+    pub(crate) fn write(&self) -> Vec<u8> {
         let mut head = Vec::with_capacity(self.head_bytes);
         head.extend_from_slice(&self.token.to_le_bytes());
         head.extend_from_slice(&(self.call_bytes as u32).to_le_bytes());
@@ -87,47 +87,47 @@ struct Serving {
 
 /// What happened to sessions.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub(crate) enum Event {
     Connected(SessionId, PeerInfo),
     Lost(SessionId, LostReason),
 }
 
 /// See the module.
-pub struct App {
+pub(crate) struct App {
     random: Random,
     now_ns: u64,
     /// Connected sessions that it calls on.
-    pub sessions: Vec<SessionId>,
+    pub(crate) sessions: Vec<SessionId>,
     /// What it asks for: to be asked for again when lost.
     wanted: Vec<(SessionId, SocketAddr, String)>,
-    pub reconnects: bool,
-    pub events: Vec<(u64, Event)>,
+    pub(crate) reconnects: bool,
+    pub(crate) events: Vec<(u64, Event)>,
     /// Calls to make, in order.
-    pub orders: VecDeque<Order>,
+    pub(crate) orders: VecDeque<Order>,
     outstanding: HashMap<u64, Outstanding>,
-    pub outstanding_max: usize,
+    pub(crate) outstanding_max: usize,
     serving: Vec<Serving>,
     /// How long it serves, at most.
-    pub serve_ns: u64,
+    pub(crate) serve_ns: u64,
     /// Never answers.
-    pub is_mute: bool,
+    pub(crate) is_mute: bool,
     /// Calls executed, by session: at most once each.
     executed: HashSet<(SessionId, u64)>,
-    pub executed_count: u64,
-    pub replies: u64,
+    pub(crate) executed_count: u64,
+    pub(crate) replies: u64,
     /// Calls whose session was lost.
-    pub unknown: Vec<Order>,
-    pub full: u64,
-    pub pool_empty: u64,
+    pub(crate) unknown: Vec<Order>,
+    pub(crate) full: u64,
+    pub(crate) pool_empty: u64,
     to_release: Vec<BufId>,
     next_token: u64,
     /// Tokens in the order of their replies.
-    pub finished: Vec<u64>,
-    pub buffers_max: usize,
+    pub(crate) finished: Vec<u64>,
+    pub(crate) buffers_max: usize,
 }
 
 impl App {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self {
             random: Random(seed),
             now_ns: 0,
@@ -155,7 +155,7 @@ impl App {
     }
 
     /// A new process: what it served and asked for is gone, the counts stay.
-    pub fn restarted(&mut self, seed: u64) {
+    pub(crate) fn restarted(&mut self, seed: u64) {
         self.random = Random(seed);
         self.sessions.clear();
         self.wanted.clear();
@@ -166,12 +166,12 @@ impl App {
         self.executed.clear();
     }
 
-    pub fn connecting(&mut self, session: SessionId, to: SocketAddr, name: &str) {
+    pub(crate) fn connecting(&mut self, session: SessionId, to: SocketAddr, name: &str) {
         self.wanted.push((session, to, name.to_owned()));
     }
 
     /// Adds a call to make.
-    pub fn order(&mut self, flow: u16, call_bytes: usize, reply_bytes: usize) -> u64 {
+    pub(crate) fn order(&mut self, flow: u16, call_bytes: usize, reply_bytes: usize) -> u64 {
         let token = self.next_token;
         self.next_token += 1;
         let head_bytes = ORDER_BYTES + self.random.below(161) as usize;
@@ -181,19 +181,19 @@ impl App {
     }
 
     /// Nothing to do and nothing awaited.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.orders.is_empty() && self.outstanding.is_empty() && self.serving.is_empty()
     }
 
-    pub fn outstanding(&self) -> usize {
+    pub(crate) fn outstanding(&self) -> usize {
         self.outstanding.len()
     }
 
-    pub fn connected_count(&self) -> usize {
+    pub(crate) fn connected_count(&self) -> usize {
         self.events.iter().filter(|(_, event)| matches!(event, Event::Connected(..))).count()
     }
 
-    pub fn losses(&self) -> Vec<LostReason> {
+    pub(crate) fn losses(&self) -> Vec<LostReason> {
         let lost = |(_, event): &(u64, Event)| match event {
             Event::Lost(_, why) => Some(why.clone()),
             Event::Connected(..) => None,
@@ -201,14 +201,14 @@ impl App {
         self.events.iter().filter_map(lost).collect()
     }
 
-    pub fn next_ns(&self) -> u64 {
+    pub(crate) fn next_ns(&self) -> u64 {
         if self.is_mute {
             return u64::MAX;
         }
         self.serving.iter().map(|serving| serving.ready_ns).min().unwrap_or(u64::MAX)
     }
 
-    pub fn work(&mut self, now_ns: u64, endpoint: &mut Endpoint) {
+    pub(crate) fn work(&mut self, now_ns: u64, endpoint: &mut Endpoint) {
         self.now_ns = now_ns;
         for body in self.to_release.drain(..) {
             endpoint.pool_mut().release(body);

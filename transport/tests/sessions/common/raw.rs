@@ -1,17 +1,23 @@
 //! Packets written by hand, after `docs/protocol.md` and not with the crate's own code.
 
-pub const DATA: u8 = 0;
-pub const HELLO: u8 = 1;
-pub const WELCOME: u8 = 2;
-pub const REFUSED: u8 = 3;
-pub const RESET: u8 = 5;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HELLO: u8 = 1;
+pub(crate) const WELCOME: u8 = 2;
+pub(crate) const REFUSED: u8 = 3;
+pub(crate) const RESET: u8 = 5;
 
 fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 /// A datagram with right lengths and checksums.
-pub fn packet(kind: u8, session: u64, number: u64, frames: &[u8], payload: &[u8]) -> Vec<u8> {
+pub(crate) fn packet(
+    kind: u8,
+    session: u64,
+    number: u64,
+    frames: &[u8],
+    payload: &[u8],
+) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     bytes.push(u8::from(kind == DATA));
     bytes.push(kind);
@@ -30,7 +36,14 @@ pub fn packet(kind: u8, session: u64, number: u64, frames: &[u8], payload: &[u8]
 }
 
 /// The frame in front of a fragment.
-pub fn fragment(kind: u8, head: u8, flow: u16, body: u32, id: u64, fragment: u16) -> Vec<u8> {
+pub(crate) fn fragment(
+    kind: u8,
+    head: u8,
+    flow: u16,
+    body: u32,
+    id: u64,
+    fragment: u16,
+) -> Vec<u8> {
     let mut bytes = vec![kind, head];
     bytes.extend_from_slice(&flow.to_le_bytes());
     bytes.extend_from_slice(&body.to_le_bytes());
@@ -41,7 +54,13 @@ pub fn fragment(kind: u8, head: u8, flow: u16, body: u32, id: u64, fragment: u16
 }
 
 /// The frames of a Hello, from a peer that claims to be anyone.
-pub fn greeting(name: &str, session: u64, nonce: u64, versions: (u8, u8), index: u16) -> Vec<u8> {
+pub(crate) fn greeting(
+    name: &str,
+    session: u64,
+    nonce: u64,
+    versions: (u8, u8),
+    index: u16,
+) -> Vec<u8> {
     let mut bytes = vec![versions.0, versions.1, 0, name.len() as u8];
     bytes.extend_from_slice(&index.to_le_bytes());
     bytes.extend_from_slice(&1u16.to_le_bytes());
@@ -57,23 +76,23 @@ pub fn greeting(name: &str, session: u64, nonce: u64, versions: (u8, u8), index:
     bytes
 }
 
-pub fn kind(datagram: &[u8]) -> u8 {
+pub(crate) fn kind(datagram: &[u8]) -> u8 {
     datagram[5]
 }
 
-pub fn head_bytes(datagram: &[u8]) -> usize {
+pub(crate) fn head_bytes(datagram: &[u8]) -> usize {
     usize::from(u16::from_le_bytes([datagram[6], datagram[7]]))
 }
 
 /// The receiver's id for the session.
-pub fn session(datagram: &[u8]) -> u64 {
+pub(crate) fn session(datagram: &[u8]) -> u64 {
     word(datagram, 8)
 }
 
-pub fn number(datagram: &[u8]) -> u64 {
+pub(crate) fn number(datagram: &[u8]) -> u64 {
     word(datagram, 16)
 }
 
-pub fn word(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }

@@ -1,10 +1,8 @@
 //! A world for endpoints: a clock that jumps from event to event, a network that misbehaves as its
 //! seed says, and nodes that call and serve and check everything.
-#![allow(dead_code, reason = "each test file uses its own part")]
-#![allow(unreachable_pub, reason = "a module of several test binaries")]
 
-pub mod app;
-pub mod raw;
+pub(crate) mod app;
+pub(crate) mod raw;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,15 +12,15 @@ use transport::{Endpoint, EndpointConfig, TransmitBatch};
 
 use app::App;
 
-pub const MS: u64 = 1_000_000;
-pub const SECOND: u64 = 1000 * MS;
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1000 * MS;
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut value = self.0;
         value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,35 +28,35 @@ impl Random {
         value ^ (value >> 31)
     }
 
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
     /// True `per_mille` times in a thousand.
-    pub fn chance(&mut self, per_mille: u64) -> bool {
+    pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
 }
 
 /// What the network does to datagrams, in parts per thousand.
 #[derive(Clone, Debug, Default)]
-pub struct Faults {
-    pub loss: u64,
-    pub duplicate: u64,
-    pub reorder: u64,
-    pub corrupt: u64,
-    pub truncate: u64,
+pub(crate) struct Faults {
+    pub(crate) loss: u64,
+    pub(crate) duplicate: u64,
+    pub(crate) reorder: u64,
+    pub(crate) corrupt: u64,
+    pub(crate) truncate: u64,
 }
 
 /// How often each of them struck.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Struck {
-    pub lost: u64,
-    pub duplicated: u64,
-    pub reordered: u64,
-    pub corrupted: u64,
-    pub truncated: u64,
-    pub partitioned: u64,
+pub(crate) struct Struck {
+    pub(crate) lost: u64,
+    pub(crate) duplicated: u64,
+    pub(crate) reordered: u64,
+    pub(crate) corrupted: u64,
+    pub(crate) truncated: u64,
+    pub(crate) partitioned: u64,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,44 +70,44 @@ struct Flight {
 }
 
 /// One endpoint with its application, at an address.
-pub struct Node {
-    pub addr: SocketAddr,
-    pub endpoint: Endpoint,
-    pub app: App,
-    pub batch: TransmitBatch,
+pub(crate) struct Node {
+    pub(crate) addr: SocketAddr,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) app: App,
+    pub(crate) batch: TransmitBatch,
     /// Does nothing before: a process that is not scheduled.
-    pub paused_until_ns: u64,
+    pub(crate) paused_until_ns: u64,
     /// Arrived while it was paused.
     backlog: Vec<(SocketAddr, Vec<u8>)>,
-    pub is_down: bool,
+    pub(crate) is_down: bool,
 }
 
 /// Datagrams that a test wants to see: when, from whom, to whom, which.
-pub type Tap = Vec<(u64, SocketAddr, SocketAddr, Vec<u8>)>;
+pub(crate) type Tap = Vec<(u64, SocketAddr, SocketAddr, Vec<u8>)>;
 
-pub struct World {
-    pub now_ns: u64,
-    pub random: Random,
-    pub faults: Faults,
-    pub delay_ns: u64,
-    pub nodes: Vec<Node>,
-    pub struck: Struck,
+pub(crate) struct World {
+    pub(crate) now_ns: u64,
+    pub(crate) random: Random,
+    pub(crate) faults: Faults,
+    pub(crate) delay_ns: u64,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) struck: Struck,
     /// Nothing gets through before.
-    pub partitioned_until_ns: u64,
+    pub(crate) partitioned_until_ns: u64,
     /// Every datagram that was sent, when somebody wants to look.
-    pub tap: Option<Tap>,
+    pub(crate) tap: Option<Tap>,
     flights: BinaryHeap<Reverse<Flight>>,
     sequence: u64,
     /// The time of a round, during which datagrams gather.
-    pub round_ns: u64,
+    pub(crate) round_ns: u64,
 }
 
-pub fn addr(node: usize) -> SocketAddr {
+pub(crate) fn addr(node: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1 + node as u8), 4870))
 }
 
 impl World {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self {
             now_ns: SECOND,
             random: Random(seed),
@@ -126,19 +124,19 @@ impl World {
     }
 
     /// A configuration whose random parts come from the world's seed.
-    pub fn config(&mut self, name: &str) -> EndpointConfig {
+    pub(crate) fn config(&mut self, name: &str) -> EndpointConfig {
         let mut config = EndpointConfig::new(name, self.random.next(), self.random.next());
         config.datagram_bytes_max = 8972;
         config.pool_bytes_max = 64 << 20;
         config
     }
 
-    pub fn add(&mut self, config: EndpointConfig) -> usize {
+    pub(crate) fn add(&mut self, config: EndpointConfig) -> usize {
         let index = self.nodes.len();
         self.add_at(config, addr(index))
     }
 
-    pub fn add_at(&mut self, config: EndpointConfig, addr: SocketAddr) -> usize {
+    pub(crate) fn add_at(&mut self, config: EndpointConfig, addr: SocketAddr) -> usize {
         let seed = self.random.next();
         self.nodes.push(Node {
             addr,
@@ -153,7 +151,7 @@ impl World {
     }
 
     /// A new process in the place of a node's, with nothing left of the old one.
-    pub fn restart(&mut self, node: usize, config: EndpointConfig) {
+    pub(crate) fn restart(&mut self, node: usize, config: EndpointConfig) {
         let seed = self.random.next();
         let node = &mut self.nodes[node];
         node.endpoint = Endpoint::new(config);
@@ -163,7 +161,7 @@ impl World {
         node.is_down = false;
     }
 
-    pub fn connect(&mut self, from: usize, to: usize, name: &str) {
+    pub(crate) fn connect(&mut self, from: usize, to: usize, name: &str) {
         let (now_ns, to) = (self.now_ns, self.nodes[to].addr);
         let node = &mut self.nodes[from];
         let session = node.endpoint.connect(now_ns, to, name, 0);
@@ -171,13 +169,17 @@ impl World {
     }
 
     /// Runs for some time.
-    pub fn run_for(&mut self, time_ns: u64) {
+    pub(crate) fn run_for(&mut self, time_ns: u64) {
         let end_ns = self.now_ns + time_ns;
         self.run_until(end_ns, |_| false);
     }
 
     /// Runs until something is so, and tells whether it came to that before `end_ns`.
-    pub fn run_until(&mut self, end_ns: u64, mut is_so: impl FnMut(&mut Self) -> bool) -> bool {
+    pub(crate) fn run_until(
+        &mut self,
+        end_ns: u64,
+        mut is_so: impl FnMut(&mut Self) -> bool,
+    ) -> bool {
         while self.now_ns < end_ns {
             self.round();
             if is_so(self) {
@@ -190,7 +192,13 @@ impl World {
     }
 
     /// Puts a datagram on its way, unharmed.
-    pub fn inject(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>, delay_ns: u64) {
+    pub(crate) fn inject(
+        &mut self,
+        from: SocketAddr,
+        to: SocketAddr,
+        bytes: Vec<u8>,
+        delay_ns: u64,
+    ) {
         self.sequence += 1;
         let (at_ns, sequence) = (self.now_ns + delay_ns, self.sequence);
         self.flights.push(Reverse(Flight { at_ns, sequence, from, to, bytes }));
