@@ -144,7 +144,7 @@ impl Bench {
         histogram: &mut Histogram<u64>,
         mut next: impl FnMut(Instant) -> Option<u64>,
     ) -> Result<Duration> {
-        assert!(depth >= 1 && depth <= DEPTH_MAX, "a depth of {depth}");
+        assert!((1..=DEPTH_MAX).contains(&depth), "a depth of {depth}");
         let began = Instant::now();
         let (mut moved, mut more) = (began, true);
         loop {

@@ -178,7 +178,9 @@ impl Node {
         loop {
             match self.child.try_wait()? {
                 Some(status) if status.success() => return Ok(self.plan.clone()),
-                Some(status) => bail!("{} ended with {status}:\n{}", self.plan.name, self.log_tail()),
+                Some(status) => {
+                    bail!("{} ended with {status}:\n{}", self.plan.name, self.log_tail())
+                }
                 None if Instant::now() > by => bail!("{} does not stop", self.plan.name),
                 None => thread::sleep(LOOK_AGAIN),
             }

@@ -3,8 +3,8 @@
 //! `SIM_SEEDS=n` runs that many (500 by default), `SIM_FIRST=n` starts elsewhere, `SIM_SEED=n`
 //! replays one and shows its history's end. `make sim SEED=n` does the same.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bench::sim::{Report, SimFailure, run};
 

@@ -253,6 +253,10 @@ impl Disk {
         let mut takes_ns = self.random.between(slow_ns / 20, slow_ns);
         if self.random.hits(self.habits.stuck_ppm) {
             takes_ns *= self.random.between(2, 100);
+            if self.random.hits(100_000) {
+                // Longer than a silent session lives.
+                takes_ns = self.random.between(1_000_000_000, 8_000_000_000);
+            }
         }
         let ends_ns = self.now_ns + takes_ns;
         let fails = self.random.hits(self.habits.error_ppm) && io.op != Op::Flush;

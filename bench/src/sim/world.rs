@@ -116,8 +116,8 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "{} requests sent again; {} guests told of a loss; {} replaced VMhosts fenced; {} attachments \
-             closed clean",
+            "{} requests sent again; {} guests told of a loss; {} replaced VMhosts fenced; \
+             {} attachments closed clean",
             self.resent, self.disks_failed, self.fenced, self.closed_clean
         )
     }
@@ -215,7 +215,8 @@ impl World {
         };
         let names: Vec<_> = (0..64).map(|number| format!("vm{number}")).collect();
         let disk = SimDisk::new(BLOCKS, habits, random.fork());
-        let records = SimRecords::new(random.between(10_000, 5_000_000));
+        let record_ns = if random.hits(300_000) { 300_000_000 } else { 5_000_000 };
+        let records = SimRecords::new(random.between(10_000, record_ns));
         let datagram_bytes_max = [1200, 1472, 8972][usize::try_from(random.below(3)).expect("3")];
         let server = Server::start(&disk, &records, &names, random.draw(), datagram_bytes_max);
         let client = Client::new(0, &names[0], &mut random, datagram_bytes_max, &disk, false);
@@ -254,7 +255,7 @@ impl World {
     fn run(&mut self) -> Result<(), String> {
         while self.ops_left > 0 {
             if self.now_ns >= self.next_fault_ns {
-                self.strike();
+                self.strike()?;
             }
             self.step(true)?;
         }
@@ -526,7 +527,7 @@ impl World {
         }
     }
 
-    fn strike(&mut self) {
+    fn strike(&mut self) -> Result<(), String> {
         self.next_fault_ns = self.now_ns + self.random.between(1_000_000, 150_000_000);
         let fault = Fault::random(&mut self.random);
         self.report.faults.count(fault);
@@ -555,7 +556,7 @@ impl World {
             }
             Fault::PauseServer => self.server_paused_ns = self.now_ns + self.pause_ns(),
             Fault::PauseClient => self.client.paused_ns = self.now_ns + self.pause_ns(),
-            Fault::Migrate => self.migrate(),
+            Fault::Migrate => return self.migrate(),
             Fault::CrashGuest => {
                 self.fresh_guest();
                 if std::mem::take(&mut self.loss) {
@@ -563,6 +564,7 @@ impl World {
                 }
             }
         }
+        Ok(())
     }
 
     fn pause_ns(&mut self) -> u64 {
@@ -599,10 +601,16 @@ impl World {
     }
 
     /// Another VMhost starts with the same attachment while this one lives on.
-    fn migrate(&mut self) {
+    fn migrate(&mut self) -> Result<(), String> {
         let number = self.client.number + 1;
         if usize::from(number) >= self.names.len() {
-            return;
+            return Ok(());
+        }
+        // The old one has requests that may arrive after the new one's claim.
+        for ring in self.client.rings() {
+            self.workload
+                .submit(ring, &mut self.checker, 4)
+                .map_err(|failure| failure.to_string())?;
         }
         self.checker.settle();
         self.workload.forget();
@@ -611,6 +619,7 @@ impl World {
         let bytes = self.datagram_bytes_max;
         let next = Client::new(number, &name, &mut self.random, bytes, &self.disk, true);
         let mut old = std::mem::replace(&mut self.client, next);
+        old.paused_ns = self.now_ns + self.random.between(0, 400_000_000);
         if old.attachment.view().epoch == 0 {
             // It never had the attachment. Claims count in the order of their arrival, so a VMM
             // stops a source's rings before it starts the target's.
@@ -619,9 +628,8 @@ impl World {
         self.retired.push_back(old);
         if self.retired.len() > RETIRED_MAX {
             let oldest = self.retired.pop_front().expect("more than none");
-            if let Err(why) = oldest.check_untouched() {
-                self.note(why);
-            }
+            oldest.check_untouched()?;
         }
+        Ok(())
     }
 }
