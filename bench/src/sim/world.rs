@@ -580,6 +580,8 @@ impl World {
         self.records.kill(&mut self.random);
         if power {
             self.checker.power_cut();
+            // A claim that is under way has already taken "clean" back.
+            self.client.clean &= self.records.is_clean(ATTACHMENT);
             self.note(format!("the power is cut: {:?}", self.checker));
             self.disk.cut_power();
             let new = self.client.attachment.view().epoch == 0 && !self.client.resumed;
