@@ -1,6 +1,7 @@
 //! Leaves nothing behind: no process, no network namespace, no file; also after ^C.
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +68,8 @@ impl Cleanup {
         let _starting = self.start();
         kill_children();
         self.remove();
-        eprintln!("\nvrio: interrupted; nothing was left behind");
+        let text = "\nvrio: interrupted; nothing was left behind";
+        let _ = writeln!(std::io::stderr(), "{text}");
         std::process::exit(INTERRUPTED_STATUS);
     }
 

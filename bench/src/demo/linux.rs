@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::guest::{Accelerator, BOOT_TIMEOUT, Guest, Image, VhostDisk, image_digest, scripts};
 use crate::nodes::Node;
 
-use super::outage::{Outage, User};
+use super::outage::{Outage, User, ms, pause_after};
 use super::progress::Progress;
 use super::stage::{CONSOLE, Stage};
 
@@ -46,17 +46,20 @@ pub(super) fn outage(
     progress.doing("the guest writes files");
     guest.wait_for("demo wrote", SCRIPT_TIMEOUT)?;
     progress.done(format!("the guest made ext4 on its disk, wrote {FILES} files, and synced"));
-    let mut requests = 0;
+    let (mut requests, mut away_longest) = (0, Duration::ZERO);
     for kill in 1..=KILLS {
         let what = format!("the guest works: {THREADS} threads write, read and verify");
         requests = work(&mut guest, requests + REQUESTS_BETWEEN_KILLS, &what, progress)?;
         let pid = io.pid();
-        io = stage.kill_and_start(io)?;
+        let away;
+        (io, away) = stage.kill_and_start(io, pause_after(kill, KILLS))?;
+        away_longest = away_longest.max(away);
         let what = format!("io1 was killed (pid {pid}) and runs again; the guest goes on");
         requests = work(&mut guest, requests + REQUESTS_BETWEEN_KILLS, &what, progress)?;
         progress.done(format!(
-            "kill {kill} of {KILLS}: io1 (pid {pid}) killed -9 under {THREADS} writing threads, \
-             started again; the guest works on"
+            "kill {kill} of {KILLS}: io1 (pid {pid}) killed -9 while {THREADS} threads write; \
+             back after {} ms, they go on",
+            away.as_millis()
         ));
     }
     guest.type_line("stop")?;
@@ -72,6 +75,7 @@ pub(super) fn outage(
         user: User::Guest { accelerator: accelerator.name(), kernel },
         kills: KILLS,
         outstanding_at_kills_min: None,
+        away_longest_ms: ms(away_longest),
         pause_longest_ms: number(&report, "longest_ms")?,
         writes_verified: number(&report, "writes")?,
         reads_verified: number(&report, "reads")?,

@@ -1,6 +1,19 @@
 //! What happened to the guest while its IOhost was killed.
 
+use std::time::Duration;
+
 use serde::Serialize;
+
+/// How long the IOhost is away after a kill: not at all, but longer after the last one.
+pub(super) fn pause_after(kill: u32, kills: u32) -> Duration {
+    const LAST: Duration = Duration::from_secs(1);
+    if kill == kills { LAST } else { Duration::ZERO }
+}
+
+/// Milliseconds, for the report.
+pub(super) fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// Who used the disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -26,6 +39,8 @@ pub struct Outage {
     pub kills: u32,
     /// Requests on their way at each kill, at least; unknown for a real guest.
     pub outstanding_at_kills_min: Option<usize>,
+    /// The longest from a kill until the new process was up.
+    pub away_longest_ms: u64,
     /// The longest that the disk's user had to wait for anything.
     pub pause_longest_ms: u64,
     /// Acknowledged writes, all found again.

@@ -1,6 +1,7 @@
 //! What the demo says while it works: a spinner on a terminal, plain lines elsewhere.
 
 use std::fmt::Display;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -34,7 +35,8 @@ impl Progress {
     pub(super) fn done(&self, what: impl Display) {
         let line = format!("{:>5.1}s  {what}", self.began.elapsed().as_secs_f64());
         if self.bar.is_hidden() {
-            eprintln!("{line}");
+            // Nobody reads it any more: no reason to stop in the middle.
+            let _ = writeln!(std::io::stderr(), "{line}");
         } else {
             self.bar.println(line);
         }

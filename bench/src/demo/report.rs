@@ -54,41 +54,44 @@ impl Report {
     fn picture(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (user, below) = match &self.outage.user {
             User::Guest { accelerator, kernel } => {
-                ("guest   ", format!("Linux {kernel}, {accelerator}"))
+                ("guest", format!("Linux {kernel}, {accelerator}"))
             }
-            User::StandIn => ("stand-in", "virtio-blk driver".to_owned()),
+            User::StandIn => ("stand-in", "the driver of a guest, without one".to_owned()),
         };
         let network = match self.network {
-            Network::Namespaces => "veth",
+            Network::Namespaces => "two namespaces",
             Network::Loopback => "loopback",
         };
-        writeln!(
-            f,
-            "  {user} ─ virtio-blk ─▶ vm1 (VMhost) ═ UDP, {network:8} ═▶ io1 (IOhost) ─▶ file"
-        )?;
-        let (kills, space) = (self.outage.kills, "");
-        writeln!(f, "  {below:45.45}{space:11}killed -9 {kills} times")
+        let left = format!("{user} ── virtio-blk ──▶ vm1 (VMhost) ══ UDP, {network} ══▶ ");
+        let indent = left.chars().count();
+        writeln!(f, "  {left}io1 (IOhost) ──▶ file")?;
+        writeln!(f, "  {below:indent$}killed -9, {} times", self.outage.kills)
     }
 
     fn facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let outage = &self.outage;
-        let pause = match &outage.user {
-            User::Guest { .. } => "the longest that one of the guest's requests took",
-            User::StandIn => "the longest without any completion",
+        let what = match &outage.user {
+            User::Guest { .. } => "the guest's slowest request",
+            User::StandIn => "the longest time without an answer",
         };
-        writeln!(f, "  longest pause    {} ms: {pause}", outage.pause_longest_ms)?;
-        writeln!(f, "  failed requests  {}", outage.errors)?;
+        let (pause, away) = (outage.pause_longest_ms, outage.away_longest_ms);
+        writeln!(f, "  longest pause   {pause} ms: {what} (io1 was away for {away} ms)")?;
         let (writes, reads) = (outage.writes_verified, outage.reads_verified);
-        let files = match outage.files_verified {
-            0 => String::new(),
-            files => format!(", {files} files by SHA-256, e2fsck"),
-        };
+        let errors = outage.errors;
         writeln!(
             f,
-            "  verified         {writes} writes and {reads} reads by who made them{files}"
+            "  writes          {writes} acknowledged, none lost; {errors} requests failed"
         )?;
+        match outage.files_verified {
+            0 => writeln!(f, "  reads           {reads} blocks were what had been written last")?,
+            files => writeln!(
+                f,
+                "  reads           {reads} were what had been written last; {files} files by \
+                 SHA-256; e2fsck is content"
+            )?,
+        }
         let mib = outage.image_bytes_verified >> 20;
-        writeln!(f, "  on the IOhost    {mib} MiB of the volume's file are what was written")
+        writeln!(f, "  on the IOhost   the volume's file holds the same ({mib} MiB compared)")
     }
 
     fn table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -105,13 +108,13 @@ impl Report {
     fn machine(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Machine { cores, processor, kernel, version, .. } = &self.machine;
         let trip = match self.machine.cache_line_round_trip_ns {
-            Some(ns) => format!("cache line there and back {ns} ns"),
+            Some(ns) => format!("cache line round trip {ns} ns"),
             None => "one core only".to_owned(),
         };
         let driver = if self.comparison.driver_polls { "polls" } else { "sleeps" };
         let commit = self.machine.commit.as_ref().map(|id| format!(" {id}")).unwrap_or_default();
         let build = if self.machine.optimised { "" } else { ", NOT OPTIMISED" };
-        let processor: String = processor.chars().take(40).collect();
+        let processor: String = processor.chars().take(28).collect();
         writeln!(f, "  {cores} × {processor}, {trip}, Linux {kernel}")?;
         writeln!(
             f,
@@ -150,9 +153,12 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "  Next: make test (all proofs); examples/*.toml with docs/operating.md (your own pair);"
+            "  Next: a pair of your own: examples/*.toml, docs/operating.md; all proofs: make test"
         )?;
-        writeln!(f, "        vrio demo --json (this for programs), --keep DIR (with the logs)")
+        writeln!(
+            f,
+            "        vrio demo --no-guest (in seconds), --json (for programs), --keep DIR (logs)"
+        )
     }
 }
 
@@ -176,6 +182,7 @@ mod tests {
             user,
             kills: 3,
             outstanding_at_kills_min: Some(16),
+            away_longest_ms: 12_345,
             pause_longest_ms: 12_345,
             writes_verified: 1_234_567,
             reads_verified: 12_345_678,

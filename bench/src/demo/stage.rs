@@ -4,6 +4,8 @@ use std::fs;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -148,13 +150,15 @@ impl Stage {
         plan.start()
     }
 
-    /// kill -9, and a new process.
+    /// kill -9, and a new process after some time. Also says how long the node was away.
     ///
     /// # Errors
     /// When the node was not running, or does not start again.
-    pub(super) fn kill_and_start(&self, node: Node) -> Result<Node> {
+    pub(super) fn kill_and_start(&self, node: Node, pause: Duration) -> Result<(Node, Duration)> {
         let plan = node.kill()?;
-        self.start(&plan)
+        let died = Instant::now();
+        thread::sleep(pause);
+        Ok((self.start(&plan)?, died.elapsed()))
     }
 
     /// Copies logs, configurations and the guest's console.

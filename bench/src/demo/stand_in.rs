@@ -9,7 +9,7 @@ use crate::sim::Random;
 use crate::stand_in::StandIn;
 use crate::workload::Mix;
 
-use super::outage::{Outage, User};
+use super::outage::{Outage, User, ms, pause_after};
 use super::progress::Progress;
 use super::stage::Stage;
 
@@ -73,7 +73,7 @@ pub(super) fn outage(
     let mut guest = StandIn::connect(&socket, QUEUES, MIX, BLOCKS, &mut random)?;
     progress.done("a stand-in for a guest uses the disk: writes, reads, flushes; all checked");
     let mut pause = Pause::new();
-    let mut outstanding_min = usize::MAX;
+    let (mut outstanding_min, mut away_longest) = (usize::MAX, Duration::ZERO);
     for kill in 1..=KILLS {
         progress.doing("working");
         let until = Instant::now() + WORK;
@@ -84,7 +84,9 @@ pub(super) fn outage(
         let outstanding = guest.workload.outstanding();
         outstanding_min = outstanding_min.min(outstanding);
         let pid = io.pid();
-        io = stage.kill_and_start(io)?;
+        let away;
+        (io, away) = stage.kill_and_start(io, pause_after(kill, KILLS))?;
+        away_longest = away_longest.max(away);
         // All that was on its way, and more.
         let enough = guest.workload.counts.completed + 2 * outstanding as u64;
         guest.work(|guest| {
@@ -92,8 +94,9 @@ pub(super) fn outage(
             guest.workload.counts.completed >= enough
         })?;
         progress.done(format!(
-            "kill {kill} of {KILLS}: io1 (pid {pid}) killed -9 with {outstanding} requests on \
-             their way, started again; work goes on"
+            "kill {kill} of {KILLS}: io1 (pid {pid}) killed -9, {outstanding} requests on their way; back \
+             after {} ms, work goes on",
+            away.as_millis()
         ));
     }
     progress.doing("reading everything back");
@@ -107,7 +110,8 @@ pub(super) fn outage(
         user: User::StandIn,
         kills: KILLS,
         outstanding_at_kills_min: Some(outstanding_min),
-        pause_longest_ms: u64::try_from(pause.longest.as_millis()).unwrap_or(u64::MAX),
+        away_longest_ms: ms(away_longest),
+        pause_longest_ms: ms(pause.longest),
         writes_verified: counts.writes,
         reads_verified: counts.blocks_checked,
         errors: counts.errors,
