@@ -91,10 +91,14 @@ fn play(stage: &mut Stage, image: Option<&Image>, progress: &Progress) -> Result
         vm.pid()
     ));
     let outage;
-    (outage, io) = match image {
-        Some(image) => linux::outage(stage, image, io, &mut vm, progress)?,
-        None => stand_in::outage(stage, io, &mut vm, progress)?,
+    let lived = match image {
+        Some(image) => linux::outage(stage, image, io, &mut vm, progress),
+        None => stand_in::outage(stage, io, &mut vm, progress),
     };
+    (outage, io) = lived.map_err(|error| match vm.status() {
+        Ok(_) => error,
+        Err(_) => error.context("vm1, which nobody was to kill, does not answer any more"),
+    })?;
     let (near, far) = (vm.wait_for_disk("near")?, vm.wait_for_disk("far")?);
     let comparison = compare::compare(&near, &far, progress)?;
     progress.doing("stopping the nodes");

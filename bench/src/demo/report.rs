@@ -13,6 +13,9 @@ use super::stage::Network;
 /// The version of the JSON form.
 const REPORT_VERSION: u32 = 1;
 
+/// What there is room for in a line.
+const PROCESSOR_CHARS: usize = 28;
+
 /// Everything that the demo found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -111,21 +114,21 @@ impl Report {
             Some(ns) => format!("cache line round trip {ns} ns"),
             None => "one core only".to_owned(),
         };
-        let driver = if self.comparison.driver_polls { "polls" } else { "sleeps" };
         let commit = self.machine.commit.as_ref().map(|id| format!(" {id}")).unwrap_or_default();
         let build = if self.machine.optimised { "" } else { ", NOT OPTIMISED" };
-        let processor: String = processor.chars().take(28).collect();
+        let processor: String = processor.chars().take(PROCESSOR_CHARS).collect();
         writeln!(f, "  {cores} × {processor}, {trip}, Linux {kernel}")?;
         writeln!(
             f,
-            "  vrio {version}{commit}{build}; files in the page cache, one sidecore a node, \
-             the driver {driver}"
+            "  vrio {version}{commit}{build}; files in the page cache; one sidecore a node;"
         )?;
-        if *cores < 4 {
-            let text = "Fewer than 4 cores share driver, sidecores and kernel: the ratio says";
-            writeln!(f, "  {text} more than the numbers.")?;
+        match self.comparison.driver_polls {
+            true => writeln!(f, "  the driver polls for completions"),
+            false => writeln!(
+                f,
+                "  the driver sleeps: fewer than 4 cores, so the ratio says more than the numbers"
+            ),
         }
-        Ok(())
     }
 }
 
