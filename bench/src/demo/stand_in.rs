@@ -94,8 +94,8 @@ pub(super) fn outage(
             guest.workload.counts.completed >= enough
         })?;
         progress.done(format!(
-            "kill {kill} of {KILLS}: io1 (pid {pid}) killed -9, {outstanding} requests on their way; back \
-             after {} ms, work goes on",
+            "kill {kill} of {KILLS}: io1 (pid {pid}) killed -9, {outstanding} requests on their \
+             way; back after {} ms, work goes on",
             away.as_millis()
         ));
     }
