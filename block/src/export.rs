@@ -525,7 +525,14 @@ impl Export {
 
 /// The volumes that a node exports, by name. Shared by its sidecores; control path only.
 #[derive(Debug, Default)]
-pub struct Exports(Mutex<HashMap<String, Arc<Export>>>);
+pub struct Exports {
+    by_name: Mutex<HashMap<String, Arc<Export>>>,
+    /// The process of each peer that connected last, by the peer's name.
+    processes: Mutex<HashMap<String, u64>>,
+}
+
+/// Peers whose process is remembered: names come from peers, memory must not.
+const PROCESSES_MAX: usize = 4096;
 
 impl Exports {
     /// Adds one; gives back what had the name before.
@@ -546,6 +553,31 @@ impl Exports {
     }
 
     fn map(&self) -> MutexGuard<'_, HashMap<String, Arc<Export>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A process of `peer` has connected, on any sidecore.
+    pub(crate) fn note_process(&self, peer: &str, process_nonce: u64) {
+        let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        if processes.len() >= PROCESSES_MAX {
+            // What is forgotten is not refused.
+            processes.clear();
+        }
+        processes.insert(peer.to_owned(), process_nonce);
+    }
+
+    /// A session of this process was lost: if it was the last that connected, none is known.
+    pub(crate) fn forget_process(&self, peer: &str, process_nonce: u64) {
+        let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        if processes.get(peer) == Some(&process_nonce) {
+            processes.remove(peer);
+        }
+    }
+
+    /// Whether another process of `peer` has connected since this one: what this one asked for is
+    /// late, and may have been overtaken.
+    pub(crate) fn is_late(&self, peer: &str, process_nonce: u64) -> bool {
+        let processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        processes.get(peer).is_some_and(|&last| last != process_nonce)
     }
 }

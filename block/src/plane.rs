@@ -82,7 +82,7 @@ impl Sink for Plane {
         if peer.outgoing {
             self.clients.connected(session);
         } else {
-            self.server.connected(session, &peer.name);
+            self.server.connected(session, peer);
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use sidecore::{Counter, Progress, Services, Wake};
-use transport::{BufId, CallId, Endpoint, HEAD_MAX, SessionId};
+use transport::{BufId, CallId, Endpoint, HEAD_MAX, PeerInfo, SessionId};
 
 use crate::attachment::{AttachOptions, Attachment};
 use crate::export::{Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
@@ -80,7 +80,8 @@ struct Flow {
 pub struct Server {
     exports: Arc<Exports>,
     services: Services,
-    peers: HashMap<SessionId, String>,
+    /// Name and process of the peer at the other end.
+    peers: HashMap<SessionId, (String, u64)>,
     calls: VecDeque<Called>,
     flows: HashMap<(SessionId, u16), Flow>,
     /// Lanes without a flow: their sessions were lost or they were opened anew.
@@ -115,14 +116,14 @@ impl Server {
         self.counters.clone()
     }
 
-    pub(crate) fn connected(&mut self, session: SessionId, peer: &str) {
-        self.peers.insert(session, peer.to_owned());
+    pub(crate) fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
+        self.exports.note_process(&peer.name, peer.process_nonce);
+        self.peers.insert(session, (peer.name.clone(), peer.process_nonce));
     }
 
     pub(crate) fn lost(&mut self, session: SessionId) {
-        if self.peers.remove(&session).is_none() {
-            return;
-        }
+        let Some((peer, process_nonce)) = self.peers.remove(&session) else { return };
+        self.exports.forget_process(&peer, process_nonce);
         let gone: Vec<_> = self.flows.keys().filter(|(of, _)| *of == session).copied().collect();
         for key in gone {
             let flow = self.flows.remove(&key).expect("listed above");
@@ -245,6 +246,7 @@ impl Server {
         self.flow(key, &export)?;
         let step = match request.kind {
             Kind::Claim => {
+                self.check_process(called.session)?;
                 Step::Claim(export.claim(&names.attachment, &request.title, &request.claim)?)
             }
             Kind::Close => {
@@ -261,9 +263,22 @@ impl Server {
         Ok(None)
     }
 
+    /// A claim that a process made before it died must not win over its successor's.
+    fn check_process(&self, session: SessionId) -> Result<(), Refusal> {
+        let late =
+            self.peers.get(&session).filter(|(name, nonce)| self.exports.is_late(name, *nonce));
+        match late {
+            None => Ok(()),
+            Some((name, _)) => Err(Refusal::new(
+                Outcome::Refused,
+                format!("another process of {name} has connected since"),
+            )),
+        }
+    }
+
     /// The export that a peer asks for. What it may not have does not exist for it in detail.
     fn export(&self, session: SessionId, volume: &str) -> Result<Arc<Export>, Refusal> {
-        let peer = self.peers.get(&session).map_or("", String::as_str);
+        let peer = self.peers.get(&session).map_or("", |(name, _)| name.as_str());
         let refused = |text: String| Refusal::new(Outcome::Refused, text);
         let export = self.exports.get(volume).ok_or_else(|| {
             refused(format!("volume {volume} does not exist; see `vrio status` on its node"))

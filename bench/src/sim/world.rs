@@ -605,7 +605,9 @@ impl World {
     /// Another VMhost starts with the same attachment while this one lives on.
     fn migrate(&mut self) -> Result<(), String> {
         let number = self.client.number + 1;
-        if usize::from(number) >= self.names.len() {
+        // A VMM stops a source's rings before it starts the target's: a source that has not even
+        // claimed does not claim later.
+        if usize::from(number) >= self.names.len() || self.client.attachment.view().epoch == 0 {
             return Ok(());
         }
         // The old one has requests that may arrive after the new one's claim.
@@ -622,11 +624,6 @@ impl World {
         let next = Client::new(number, &name, &mut self.random, bytes, &self.disk, true);
         let mut old = std::mem::replace(&mut self.client, next);
         old.paused_ns = self.now_ns + self.random.between(0, 400_000_000);
-        if old.attachment.view().epoch == 0 {
-            // It never had the attachment. Claims count in the order of their arrival, so a VMM
-            // stops a source's rings before it starts the target's.
-            old.kill(u64::MAX);
-        }
         self.retired.push_back(old);
         if self.retired.len() > RETIRED_MAX {
             let oldest = self.retired.pop_front().expect("more than none");
