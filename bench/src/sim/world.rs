@@ -418,7 +418,12 @@ impl World {
             Phase::Failed if self.client.clean && !self.volatile => {
                 Err(format!("the disk failed though it was closed clean: {why}"))
             }
-            Phase::Failed if !self.loss && !self.checker.unflushed() && !self.client.resumed => {
+            Phase::Failed
+                if !self.volatile
+                    && !self.loss
+                    && !self.checker.unflushed()
+                    && !self.client.resumed =>
+            {
                 Err(format!("the disk failed though nothing was lost: {why}"))
             }
             Phase::Failed => {
