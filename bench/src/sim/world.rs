@@ -412,6 +412,8 @@ impl World {
     /// The guest's disk may have failed, or been fenced for no reason.
     fn look_after_disk(&mut self) -> Result<(), String> {
         let why = self.client.attachment.why().unwrap_or_default();
+        let expected =
+            self.volatile || self.loss || self.checker.unflushed() || self.client.resumed;
         match self.client.attachment.view().phase {
             Phase::Unclaimed | Phase::Held | Phase::Closed => Ok(()),
             Phase::Fenced => Err(format!("the only client was fenced: {why}")),
