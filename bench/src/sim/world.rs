@@ -420,12 +420,7 @@ impl World {
             Phase::Failed if self.client.clean && !self.volatile => {
                 Err(format!("the disk failed though it was closed clean: {why}"))
             }
-            Phase::Failed
-                if !self.volatile
-                    && !self.loss
-                    && !self.checker.unflushed()
-                    && !self.client.resumed =>
-            {
+            Phase::Failed if !expected => {
                 Err(format!("the disk failed though nothing was lost: {why}"))
             }
             Phase::Failed => {
