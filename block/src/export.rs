@@ -12,7 +12,7 @@
 //!
 //! Claims, opens and closes take a lock; requests do not ([`admit::Admitted`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -165,7 +165,7 @@ impl Entry {
 #[derive(Debug, Default)]
 struct State {
     epoch_last: u64,
-    entries: HashMap<String, Entry>,
+    entries: BTreeMap<String, Entry>,
 }
 
 impl State {

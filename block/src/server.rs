@@ -4,7 +4,7 @@
 //! that are on their way; a flow that is opened anew leaves its old lane to drain by itself.
 //! Events are noted when a datagram arrives and handled here, a bounded batch a round.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use sidecore::{Counter, Progress, Services, Wake};
@@ -83,7 +83,8 @@ pub struct Server {
     /// Name and process of the peer at the other end.
     peers: HashMap<SessionId, (String, u64)>,
     calls: VecDeque<Called>,
-    flows: HashMap<(SessionId, u16), Flow>,
+    /// In order, so that a simulated run is the same each time.
+    flows: BTreeMap<(SessionId, u16), Flow>,
     /// Lanes without a flow: their sessions were lost or they were opened anew.
     draining: Vec<Lane>,
     /// Closes whose session was lost: they go on.
@@ -102,7 +103,7 @@ impl Server {
             services,
             peers: HashMap::new(),
             calls: VecDeque::with_capacity(CALLS_PER_ROUND_MAX),
-            flows: HashMap::new(),
+            flows: BTreeMap::new(),
             draining: Vec::new(),
             closing: Vec::new(),
             given_up: Vec::new(),
