@@ -146,6 +146,15 @@ fn kill(node: &mut Option<Node>) -> NodePlan {
     node.take().expect("both run between two kills").kill().expect("it ran until now")
 }
 
+/// Whether every thread of the process stands still.
+fn is_stopped(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
+    tasks.flatten().all(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    })
+}
+
 #[test]
 fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
     let mut random = Random::new(number("KILL_SEED", 1));
@@ -156,6 +165,10 @@ fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
     let mut guest = StandIn::connect(&socket, 4, mix(), BLOCKS, &mut random).expect("connects");
     work_a_while(&mut guest, &mut random, 500);
     old.signal(rustix::process::Signal::STOP).expect("it runs");
+    // The signal is on its way when the call returns: a thread may still finish what it does.
+    while !is_stopped(old.pid()) {
+        std::thread::yield_now();
+    }
     let left_behind = guest.workload.outstanding();
     assert!(left_behind >= OUTSTANDING_MIN, "{left_behind} requests were on their way");
     let mut before = guest.digest();
