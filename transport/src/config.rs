@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use crate::flow;
+use crate::keys::Security;
 use crate::wire::{DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_MAX, VERSIONS};
 
 /// The most sessions that peers open at one endpoint, and the most that it asks for itself: as many
@@ -47,6 +48,13 @@ pub struct EndpointConfig {
     /// The protocol versions to offer; all that this program speaks, unless an upgrade is held
     /// back.
     pub versions: RangeInclusive<u8>,
+    /// Whether sessions are encrypted, and under which keys. Changed later with
+    /// [`Endpoint::set_security`](crate::Endpoint::set_security).
+    pub security: Security,
+    /// What keys and cookies are drawn from: 32 bytes from the system's random numbers, never the
+    /// same for two endpoints nor for two lives of one. Only a simulation, which has to repeat
+    /// itself, takes them from its seed.
+    pub entropy: [u8; 32],
 }
 
 impl EndpointConfig {
@@ -66,6 +74,8 @@ impl EndpointConfig {
             flow_window_bytes: 8 << 20,
             receive_window_bytes: 4 << 20,
             versions: VERSIONS,
+            security: Security::Plain,
+            entropy: [0; 32],
         }
     }
 
@@ -81,6 +91,10 @@ impl EndpointConfig {
         }
         assert!(usize::from(self.index) < self.ports.len(), "a sidecore without a port");
         assert!(!self.versions.is_empty(), "no protocol version to offer");
+        assert!(
+            !self.security.is_sealed() || self.entropy != [0; 32],
+            "an endpoint with keys needs entropy"
+        );
         self.datagram_bytes_max =
             self.datagram_bytes_max.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX);
         self.calls_max = self.calls_max.clamp(1, CALLS_MAX);

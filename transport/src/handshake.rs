@@ -162,6 +162,8 @@ fn agree(
             version,
             index,
             outgoing,
+            key: None,
+            binding: [0; 32],
         },
         attempt,
         local_id,
@@ -295,6 +297,8 @@ impl Connecting {
             version: 0,
             index: self.index,
             outgoing: true,
+            key: None,
+            binding: [0; 32],
         };
         blank_status(self.id, SessionState::Connecting, peer)
     }
@@ -342,6 +346,8 @@ impl HalfOpen {
             version: self.version,
             index: self.peer.greeting.index.get(),
             outgoing: false,
+            key: None,
+            binding: [0; 32],
         };
         blank_status(self.id, SessionState::HalfOpen, peer)
     }

@@ -22,6 +22,7 @@ mod endpoint;
 mod events;
 mod flow;
 mod handshake;
+mod keys;
 mod pool;
 mod random;
 mod recv;
@@ -37,6 +38,9 @@ pub use counters::EndpointCounters;
 pub use endpoint::Endpoint;
 pub use events::{
     CallError, CallId, LostReason, PeerInfo, SessionId, SessionState, SessionStatus, Sink,
+};
+pub use keys::{
+    KEY_BYTES, KEYS_MAX, Keyring, KeyringFull, KnownKey, NotAKey, PublicKey, SecretKey, Security,
 };
 pub use pool::{BufId, CHUNK_BYTES, CLASS_BYTES, PAGE_BYTES, Pool};
 pub use transmit::{DATAGRAM_HEAD_MAX, Datagram, TransmitBatch};

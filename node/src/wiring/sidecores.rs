@@ -62,6 +62,7 @@ pub(super) fn start(config: &Config, exports: &Arc<Exports>) -> Result<Vec<Core>
             let mut wanted = EndpointConfig::new(&config.name, process_nonce, random()?);
             wanted.index = index as u16;
             wanted.ports.clone_from(&ports);
+            fill_random(&mut wanted.entropy)?;
             wanted.datagram_bytes_max = link.datagram_max();
             wanted.accept = config.volumes.iter().any(|volume| !volume.allow.is_empty());
             wanted.receive_window_bytes =
@@ -219,7 +220,13 @@ fn close_sessions(local: &Local, link: &RefCell<dyn Link>) {
 
 fn random() -> Result<u64, StartError> {
     let mut bytes = [0; 8];
-    let got = getrandom(&mut bytes[..], GetRandomFlags::empty());
-    got.map_err(|error| StartError::System { what: "draw random numbers", source: error.into() })?;
+    fill_random(&mut bytes)?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+/// The system gives up to 256 bytes in one piece.
+fn fill_random(bytes: &mut [u8]) -> Result<(), StartError> {
+    let got = getrandom(bytes, GetRandomFlags::empty());
+    got.map_err(|error| StartError::System { what: "draw random numbers", source: error.into() })?;
+    Ok(())
 }
