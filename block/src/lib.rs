@@ -10,6 +10,7 @@ pub mod chain;
 mod copy;
 pub mod disk;
 pub mod export;
+pub mod latency;
 pub mod plane;
 pub mod record;
 pub mod remote;

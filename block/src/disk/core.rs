@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sidecore::Counter;
 
 use crate::attachment::Attachment;
+use crate::latency::Latencies;
 use crate::request::{self, ID_BYTES};
+use crate::volume::Op;
 
 /// What one queue counted, over all its starts. Written by the queue's sidecore only.
 #[derive(Debug, Default)]
@@ -34,6 +36,24 @@ pub struct QueueCounters {
     pub calls: Counter,
     /// Rounds in which it was not looked at because the table of requests was full.
     pub full: Counter,
+    /// How long reads took, those that failed included: from the round that took the request to
+    /// the round that answered it.
+    pub read_latencies: Latencies,
+    /// The same of writes.
+    pub write_latencies: Latencies,
+    /// The same of flushes.
+    pub flush_latencies: Latencies,
+}
+
+impl QueueCounters {
+    /// How long requests of one kind took.
+    pub fn latencies(&self, op: Op) -> &Latencies {
+        match op {
+            Op::Read => &self.read_latencies,
+            Op::Write => &self.write_latencies,
+            Op::Flush => &self.flush_latencies,
+        }
+    }
 }
 
 /// One disk, seen from anywhere.

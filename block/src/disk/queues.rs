@@ -398,6 +398,7 @@ impl DiskQueues {
             inward_bytes,
             len_bytes,
             op,
+            begun_ns: self.now_ns,
             pending: 1,
             failed: false,
         };
@@ -486,10 +487,12 @@ impl DiskQueues {
         let place = usize::from(place);
         let served = self.queues[place].as_mut().expect("it has a request");
         served.waiting -= 1;
+        let counters = &served.counters;
+        let latency_ns = self.now_ns.saturating_sub(request.begun_ns);
+        counters.latencies(request.op).record(latency_ns);
         if request.failed {
             return self.answer(place, request.head, request.answer, Answer::IoError, 0);
         }
-        let counters = &served.counters;
         match request.op {
             Op::Read => counters.read_bytes.add(u64::from(request.len_bytes)),
             Op::Write => counters.written_bytes.add(u64::from(request.len_bytes)),

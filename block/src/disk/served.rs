@@ -48,6 +48,8 @@ pub(super) struct Request {
     pub(super) inward_bytes: u32,
     pub(super) len_bytes: u32,
     pub(super) op: Op,
+    /// The round that took it.
+    pub(super) begun_ns: u64,
     /// Ios that have not ended; the rest of a cut request counts for one.
     pub(super) pending: u32,
     pub(super) failed: bool,
@@ -79,6 +81,7 @@ impl Default for Request {
             inward_bytes: 0,
             len_bytes: 0,
             op: Op::Read,
+            begun_ns: 0,
             pending: 0,
             failed: false,
         }

@@ -10,50 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hdrhistogram::Histogram;
 use sidecore::{Counter, Progress, Wake};
 
+use crate::latency::{self, Latencies};
 use crate::volume::{
     Channel, IoId, IoTable, Op, Open, OpenError, STAGES_MAX, Status, Volume, VolumeInfo,
 };
-
-/// Cells per power of two: values are kept to one part in 32, 3 %.
-const CELLS_PER_OCTAVE: usize = 32;
-
-/// log2 of [`CELLS_PER_OCTAVE`].
-const PRECISION_BITS: u32 = CELLS_PER_OCTAVE.ilog2();
-
-/// Longer than any request that is not lost: an hour and more, in nanoseconds.
-const LATENCY_BITS: u32 = 42;
-
-/// The longest latency that is told apart from longer ones.
-pub const LATENCY_NS_MAX: u64 = (1 << LATENCY_BITS) - 1;
-
-const CELLS: usize = (LATENCY_BITS - PRECISION_BITS + 1) as usize * CELLS_PER_OCTAVE;
-
-/// The cell of a value: exact below 32, then 32 cells per power of two.
-fn cell_of(value: u64) -> usize {
-    let value = value.min(LATENCY_NS_MAX);
-    let octave = (u64::BITS - value.leading_zeros()).saturating_sub(PRECISION_BITS + 1);
-    let within = (value >> octave) as usize;
-    octave as usize * CELLS_PER_OCTAVE + within
-}
-
-/// The middle of a cell.
-fn value_of(cell: usize) -> u64 {
-    let octave = (cell / CELLS_PER_OCTAVE).saturating_sub(1);
-    let first = ((cell - octave * CELLS_PER_OCTAVE) as u64) << octave;
-    first + (1 << octave) / 2
-}
-
-/// A histogram of latencies with one writer.
-#[derive(Debug)]
-struct Latencies {
-    cells: Box<[Counter]>,
-}
-
-impl Default for Latencies {
-    fn default() -> Self {
-        Self { cells: (0..CELLS).map(|_| Counter::new()).collect() }
-    }
-}
 
 /// What one channel counted of one kind of request.
 #[derive(Debug, Default)]
@@ -70,12 +30,7 @@ impl Cells {
         reading.requests += self.requests.get();
         reading.bytes += self.bytes.get();
         reading.errors += self.errors.get();
-        for (cell, count) in self.latencies.cells.iter().enumerate() {
-            let count = count.get();
-            if count > 0 {
-                reading.latency_ns.saturating_record_n(value_of(cell), count);
-            }
-        }
+        self.latencies.add_to(&mut reading.latency_ns);
     }
 }
 
@@ -106,14 +61,7 @@ pub struct Reading {
 
 impl Reading {
     fn new() -> Self {
-        // Two significant digits are finer than the cells are.
-        let latency_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2);
-        Self {
-            requests: 0,
-            bytes: 0,
-            errors: 0,
-            latency_ns: latency_ns.expect("constant bounds that are in order"),
-        }
+        Self { requests: 0, bytes: 0, errors: 0, latency_ns: latency::histogram() }
     }
 
     fn add(&mut self, other: &Self) {
@@ -253,7 +201,7 @@ impl Channel for MeterChannel {
                 cells.errors.add(1);
             }
             let latency_ns = now_ns.saturating_sub(io.scratch[self.depth]);
-            cells.latencies.cells[cell_of(latency_ns)].add(1);
+            cells.latencies.record(latency_ns);
         }
         progress
     }
@@ -285,19 +233,6 @@ mod tests {
 
     fn metered() -> MeterVolume {
         MeterVolume::new(Arc::new(MemoryVolume::new(1 << 20).expect("memory")), 0)
-    }
-
-    #[test]
-    fn cells_are_exact_to_three_percent_and_in_order() {
-        let mut last = 0;
-        for value in (0..100_000).chain((17..LATENCY_BITS).map(|bit| (1 << bit) + 12_345)) {
-            let cell = cell_of(value);
-            assert!(cell >= last && cell < CELLS, "{value} is in cell {cell}");
-            last = cell;
-            let error = value_of(cell).abs_diff(value);
-            assert!(error <= value / 32, "{value} reads as {}", value_of(cell));
-        }
-        assert_eq!(cell_of(u64::MAX), CELLS - 1);
     }
 
     #[test]

@@ -47,6 +47,12 @@ fn what_a_guest_writes_it_reads_however_it_asks() {
         assert_eq!((counters.requests.get(), counters.errors.get()), (201, 0));
         assert_eq!(counters.read_bytes.get(), counters.written_bytes.get());
         assert_eq!(counters.flushes.get(), 1);
+        for (op, count) in [(Op::Read, 100), (Op::Write, 100), (Op::Flush, 1)] {
+            let mut took = crate::latency::histogram();
+            counters.latencies(op).add_to(&mut took);
+            assert_eq!(took.len(), count, "{op:?}");
+            assert!(took.max() < rig.now_ns);
+        }
     }
 }
 
