@@ -51,6 +51,14 @@ pub struct Config {
     pub trust: Trust,
     /// The control socket's path.
     pub control: PathBuf,
+    /// Where Prometheus asks for metrics, if it may.
+    pub metrics_listen: Option<SocketAddr>,
+    /// The user that the node becomes when it was started as root.
+    pub user: Option<String>,
+    /// Whether the node gives up what it does not need.
+    pub privileges: Privileges,
+    /// The pools' sizes.
+    pub memory: Memory,
     /// The polling threads.
     pub sidecores: Sidecores,
     /// Where files and sockets may be.
@@ -75,6 +83,35 @@ pub enum Trust {
     Loopback,
     /// The operator declares that everything which reaches the address may be believed.
     Network,
+}
+
+/// Whether a node gives up what it does not need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Privileges {
+    /// It does, before it opens anything.
+    #[default]
+    Drop,
+    /// It does not: for a debugger, or to find out whether that is what is in the way.
+    Keep,
+}
+
+/// The pools' sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The most that the bodies of messages take, on each sidecore.
+    pub session_buffers_bytes: u64,
+    /// Whether to ask for huge pages for them.
+    pub huge_pages: bool,
+}
+
+/// Without a word in the configuration: enough for 256 large requests on each sidecore at once.
+/// Taken from the system as it is used.
+pub const SESSION_BUFFERS_BYTES_DEFAULT: u64 = 256 << 20;
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { session_buffers_bytes: SESSION_BUFFERS_BYTES_DEFAULT, huge_pages: true }
+    }
 }
 
 /// The polling threads.

@@ -1,6 +1,7 @@
 //! From TOML tables to the configuration's types, section by section.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 
 use block::{SECTOR_BYTES, STAGES_MAX};
@@ -10,16 +11,24 @@ use toml::de::DeTable;
 
 use super::reader::{Reader, Table, Value, unknown};
 use super::{
-    BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, LinkConfig,
-    NAME_BYTES_MAX, OBJECTS_MAX, PeerConfig, QUEUES_DEFAULT, QUEUES_MAX, Role, SIDECORES_MAX,
-    Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost,
+    BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, LinkConfig, Memory,
+    NAME_BYTES_MAX, OBJECTS_MAX, PeerConfig, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role,
+    SIDECORES_MAX, Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost, show_size,
 };
 
-const FILE_KEYS: [&str; 10] = [
+/// What the transport takes as a pool: at least a large request for each share, at most what its
+/// tables are made for.
+const SESSION_BUFFERS_BYTES: RangeInclusive<u64> = 4 << 20..=16 << 30;
+
+const FILE_KEYS: [&str; 14] = [
     "name",
     "listen",
     "trust",
     "control",
+    "metrics-listen",
+    "user",
+    "privileges",
+    "memory",
     "sidecores",
     "directories",
     "volume",
@@ -45,11 +54,16 @@ pub(super) fn document(
     let trust = file.get("trust").and_then(|value| value.word(&[("network", Trust::Network)]));
     let name = name?;
     let control = file.get("control").and_then(|value| absolute(&value));
+    let metrics_listen = file.get("metrics-listen").and_then(|value| address(&value));
     Some(Config {
         path: path.to_owned(),
         listen,
         trust: trust.unwrap_or_default(),
         control: control.unwrap_or_else(|| control_default(&name, &directories)),
+        metrics_listen,
+        user: file.get("user").and_then(|value| self::name(&value)),
+        privileges: privileges(&file),
+        memory: memory(&file),
         sidecores: sidecores(&file),
         link: link(&file),
         directories,
@@ -65,6 +79,39 @@ pub(super) fn document(
 fn control_default(name: &str, directories: &Directories) -> PathBuf {
     let directory = directories.sockets.as_deref().unwrap_or(Path::new("/run/vrio"));
     directory.join(format!("{name}.control"))
+}
+
+fn privileges(file: &Table<'_, '_>) -> Privileges {
+    let words = [("drop", Privileges::Drop), ("keep", Privileges::Keep)];
+    let privileges = file.get("privileges").and_then(|value| value.word(&words));
+    if privileges == Some(Privileges::Keep) && file.get("user").is_some() {
+        let text = "\"keep\" means that the node stays what it was started as, and \"user\" that \
+                    it becomes another; keep one of the two";
+        file.fail("privileges", text.to_owned());
+    }
+    privileges.unwrap_or_default()
+}
+
+fn memory(file: &Table<'_, '_>) -> Memory {
+    let mut memory = Memory::default();
+    let Some(table) = section(file, "memory", &["session-buffers", "huge-pages"]) else {
+        return memory;
+    };
+    if let Some(value) = table.get("session-buffers")
+        && let Some(bytes) = value.size_bytes()
+    {
+        if !SESSION_BUFFERS_BYTES.contains(&bytes) {
+            let [least, most] = [SESSION_BUFFERS_BYTES.start(), SESSION_BUFFERS_BYTES.end()];
+            let (least, most) = (show_size(*least), show_size(*most));
+            value.fail(format!("a sidecore's buffers take from {least} to {most}"));
+        }
+        memory.session_buffers_bytes = bytes;
+    }
+    let words = [("auto", true), ("never", false)];
+    if let Some(huge_pages) = table.get("huge-pages").and_then(|value| value.word(&words)) {
+        memory.huge_pages = huge_pages;
+    }
+    memory
 }
 
 fn sidecores(file: &Table<'_, '_>) -> Sidecores {

@@ -61,6 +61,7 @@ pub(super) fn start(config: &Config, exports: &Arc<Exports>) -> Result<Vec<Core>
         if let Some(link) = links.next() {
             let mut wanted = EndpointConfig::new(&config.name, process_nonce, random()?);
             wanted.index = index as u16;
+            wanted.pool_bytes_max = config.memory.session_buffers_bytes as usize;
             wanted.ports.clone_from(&ports);
             fill_random(&mut wanted.entropy)?;
             wanted.datagram_bytes_max = link.datagram_max();

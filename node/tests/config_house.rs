@@ -1,0 +1,80 @@
+//! The keys that say what a node may do and take: its user, its pools, who may ask for metrics.
+
+use std::path::Path;
+
+use expect_test::{Expect, expect};
+use node::Config;
+use node::config::Privileges;
+
+fn parse(text: &str) -> Config {
+    Config::parse(Path::new("a.toml"), text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// In lines of at most 80 columns.
+fn wrapped(text: &str) -> String {
+    let mut wrapped = String::new();
+    for line in text.lines() {
+        let mut width = 0;
+        for word in line.split(' ') {
+            if width > 0 && width + word.len() > 80 {
+                wrapped.push_str("\n   ");
+                width = 3;
+            }
+            let blank = if width > 0 { " " } else { "" };
+            wrapped.push_str(&format!("{blank}{word}"));
+            width += blank.len() + word.len();
+        }
+        wrapped.push('\n');
+    }
+    wrapped
+}
+
+fn check(text: &str, expect: &Expect) {
+    let error = Config::parse(Path::new("a.toml"), text).expect_err("this has to be refused");
+    expect.assert_eq(&wrapped(&error.to_string()));
+}
+
+#[test]
+fn privileges_metrics_and_memory_have_defaults_and_bounds() {
+    let config = parse("name = \"a\"\n");
+    assert_eq!((config.user, config.metrics_listen), (None, None));
+    assert_eq!(config.privileges, Privileges::Drop);
+    assert_eq!(config.memory.session_buffers_bytes, 256 << 20);
+    assert!(config.memory.huge_pages);
+    let config = parse(
+        r#"
+name = "a"
+user = "vrio"
+metrics-listen = "127.0.0.1:9470"
+[memory]
+session-buffers = "64MiB"
+huge-pages = "never"
+"#,
+    );
+    assert_eq!(config.user.as_deref(), Some("vrio"));
+    assert_eq!(config.metrics_listen.unwrap().port(), 9470);
+    assert_eq!(config.memory.session_buffers_bytes, 64 << 20);
+    assert!(!config.memory.huge_pages);
+    check(
+        r#"
+name = "a"
+user = "vr io"
+privileges = "keep"
+metrics-listen = "9470"
+[memory]
+session-buffers = "1MiB"
+huge-pages = "always"
+"#,
+        &expect![[r#"
+            a.toml:3: "user": "vr io" is no name: only letters, digits, '-', '_' and '.', a
+                letter or digit first
+            a.toml:4: "keep" means that the node stays what it was started as, and "user"
+                that it becomes another; keep one of the two
+            a.toml:5: "metrics-listen": "9470" is not an address with a port; write for
+                instance "10.0.0.9:4870" or "[fd00::9]:4870" (names are not looked up)
+            a.toml:7: [memory]: "session-buffers": a sidecore's buffers take from 4MiB to
+                16GiB
+            a.toml:8: [memory]: "huge-pages": unknown word "always"; known are auto, never
+        "#]],
+    );
+}
