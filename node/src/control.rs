@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io;
+use std::net::TcpListener;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use rustix::fs::Mode;
@@ -103,11 +105,15 @@ impl Claim {
         Ok(Self { path: path.to_owned(), listener, ours })
     }
 
-    /// Answers on it, on a thread of its own.
+    /// Answers on it, on a thread of its own; also, by TCP, to who asks for metrics.
     ///
     /// # Errors
     /// When the system refuses a thread or what it needs.
-    pub fn serve(self, gather: Gather) -> Result<Control, ControlError> {
+    pub fn serve(
+        self,
+        gather: Gather,
+        metrics_listener: Option<TcpListener>,
+    ) -> Result<Control, ControlError> {
         let Self { path, listener, ours } = self;
         let refuse = |what| {
             let path = path.clone();
@@ -121,8 +127,20 @@ impl Claim {
             let _inside = runtime.enter();
             tokio::net::UnixListener::from_std(listener).map_err(refuse("listen"))?
         };
+        if let Some(listener) = metrics_listener {
+            let _inside = runtime.enter();
+            let listener = tokio::net::TcpListener::from_std(listener).map_err(refuse("listen"))?;
+            let gather = Arc::clone(&gather);
+            runtime.spawn(async move {
+                let result = crate::metrics::listen::serve(listener, gather).await;
+                tracing::error!(?result, "metrics-listen ended");
+            });
+        }
         let (stop, stopped) = oneshot::channel();
-        let app = Router::new().route("/v1/status", get(status)).with_state(gather);
+        let app = Router::new()
+            .route("/v1/status", get(status))
+            .route("/v1/metrics", get(metrics))
+            .with_state(gather);
         let serve = async move {
             let served = axum::serve(listener, app);
             tokio::select! {
@@ -171,16 +189,29 @@ impl Drop for Control {
 }
 
 async fn status(State(gather): State<Gather>) -> Response {
+    gathered(gather).await.map_or_else(|refusal| refusal, |status| Json(status).into_response())
+}
+
+async fn metrics(State(gather): State<Gather>) -> Response {
+    let text = |status| {
+        let text = crate::metrics::text(&status);
+        ([(CONTENT_TYPE, crate::metrics::CONTENT_TYPE)], text).into_response()
+    };
+    gathered(gather).await.map_or_else(|refusal| refusal, text)
+}
+
+/// A status, or the answer that says why there is none.
+pub(crate) async fn gathered(gather: Gather) -> Result<Status, Response> {
     let gathered = tokio::task::spawn_blocking(move || gather());
     match tokio::time::timeout(GATHER_TIME_MAX, gathered).await {
-        Ok(Ok(status)) => Json(status).into_response(),
+        Ok(Ok(status)) => Ok(status),
         Ok(Err(error)) => {
             let text = format!("the status could not be gathered: {error}\n");
-            (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+            Err((StatusCode::INTERNAL_SERVER_ERROR, text).into_response())
         }
         Err(_) => {
             let text = "a sidecore does not answer; is the process stopped or overloaded?\n";
-            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+            Err((StatusCode::SERVICE_UNAVAILABLE, text).into_response())
         }
     }
 }
@@ -253,7 +284,7 @@ mod tests {
     fn status_is_answered_and_the_socket_goes_at_the_end() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("made/node.control");
-        let control = Claim::new(&path).unwrap().serve(gather()).unwrap();
+        let control = Claim::new(&path).unwrap().serve(gather(), None).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let request = "GET /v1/status HTTP/1.1\r\nHost: vrio\r\nConnection: close\r\n\r\n";
@@ -271,7 +302,7 @@ mod tests {
     fn other_paths_are_not_found() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("node.control");
-        let _control = Claim::new(&path).unwrap().serve(gather()).unwrap();
+        let _control = Claim::new(&path).unwrap().serve(gather(), None).unwrap();
         let answer = ask(&path, "GET /v2/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
     }
@@ -280,14 +311,14 @@ mod tests {
     fn a_second_node_is_refused_and_a_dead_one_is_replaced() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("node.control");
-        let first = Claim::new(&path).unwrap().serve(gather()).unwrap();
+        let first = Claim::new(&path).unwrap().serve(gather(), None).unwrap();
         let error = Claim::new(&path).unwrap_err();
         assert!(matches!(error, ControlError::InUse { .. }), "{error}");
         drop(first);
         // What a killed process leaves: the name of a socket that nobody has.
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        drop(Claim::new(&path).unwrap().serve(gather()).unwrap());
+        drop(Claim::new(&path).unwrap().serve(gather(), None).unwrap());
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod config;
 pub mod control;
 mod lock;
 pub mod logging;
+pub mod metrics;
 mod run;
 pub mod status;
 pub mod wiring;

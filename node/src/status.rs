@@ -15,6 +15,24 @@ pub const STATUS_VERSION: u32 = 1;
 /// `_now` only ever grow.
 pub type Counters = BTreeMap<String, u64>;
 
+/// How long requests took, by their kind: `read`, `write`, `flush`.
+pub type Latencies = BTreeMap<String, LatencyStatus>;
+
+/// Where the buckets of [`LatencyStatus`] end: 1, 2, 5 and so on, from 1 us to 50 s. Fine enough to
+/// tell a median that doubled, few enough for a thousand disks.
+pub const LATENCY_BUCKETS_NS: [u64; 24] = {
+    let mut buckets = [0; 24];
+    let (mut at, mut decade_ns) = (0, 1_000);
+    while at < buckets.len() {
+        buckets[at] = decade_ns;
+        buckets[at + 1] = 2 * decade_ns;
+        buckets[at + 2] = 5 * decade_ns;
+        at += 3;
+        decade_ns *= 10;
+    }
+    buckets
+};
+
 /// A node and everything it has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -91,6 +109,9 @@ pub struct VolumeStatus {
     pub attachments: Vec<AttachmentStatus>,
     /// What it did.
     pub counters: Counters,
+    /// How long its requests took, if its chain has a meter.
+    #[serde(default)]
+    pub latencies: Latencies,
 }
 
 /// A disk, here or elsewhere, that uses a volume of this node.
@@ -121,6 +142,59 @@ pub struct DiskStatus {
     pub epoch: Option<u64>,
     /// What it did.
     pub counters: Counters,
+    /// How long the guest's requests took, since the node started.
+    #[serde(default)]
+    pub latencies: Latencies,
+}
+
+/// How long requests of one kind took: counts that only ever grow, to 3 %.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyStatus {
+    /// Requests.
+    pub count: u64,
+    /// All their times together.
+    pub sum_ns: u64,
+    /// For each of [`LATENCY_BUCKETS_NS`], how many took that long at most.
+    pub buckets: Vec<u64>,
+}
+
+impl LatencyStatus {
+    /// The time that a share (0 to 1) of the requests stayed below, between two of the buckets'
+    /// bounds by proportion. `None` where there were none.
+    pub fn quantile_ns(&self, share: f64) -> Option<u64> {
+        if self.count == 0 {
+            return None;
+        }
+        let rank = (share * self.count as f64).ceil().clamp(1.0, self.count as f64);
+        let (mut below_ns, mut below) = (0, 0);
+        for (bound_ns, upto) in LATENCY_BUCKETS_NS.iter().zip(&self.buckets) {
+            if *upto as f64 >= rank {
+                let part = (rank - below as f64) / upto.saturating_sub(below).max(1) as f64;
+                return Some(below_ns + ((bound_ns - below_ns) as f64 * part) as u64);
+            }
+            (below_ns, below) = (*bound_ns, *upto);
+        }
+        // Longer than the longest bucket.
+        Some(below_ns)
+    }
+
+    /// What was counted since an earlier look.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before = earlier.buckets.iter().copied().chain(std::iter::repeat(0));
+        Self {
+            count: self.count.saturating_sub(earlier.count),
+            sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns),
+            buckets: self.buckets.iter().zip(before).map(|(n, b)| n.saturating_sub(b)).collect(),
+        }
+    }
+
+    /// Adds another's counts.
+    pub fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.sum_ns += other.sum_ns;
+        self.buckets.resize(self.buckets.len().max(other.buckets.len()), 0);
+        self.buckets.iter_mut().zip(&other.buckets).for_each(|(bucket, more)| *bucket += more);
+    }
 }
 
 /// What a disk is doing.
@@ -213,7 +287,8 @@ mod tests {
           "name": ""
         }
       ],
-      "counters": {}
+      "counters": {},
+      "latencies": {}
     }
   ],
   "disks": [
@@ -226,7 +301,14 @@ mod tests {
       "detail": "",
       "size_bytes": null,
       "epoch": null,
-      "counters": {}
+      "counters": {},
+      "latencies": {
+        "read": {
+          "count": 0,
+          "sum_ns": 0,
+          "buckets": []
+        }
+      }
     }
   ],
   "sessions": [
@@ -253,13 +335,34 @@ mod tests {
                 attachments: vec![AttachmentStatus::default()],
                 ..VolumeStatus::default()
             }],
-            disks: vec![DiskStatus { state: DiskState::Running, ..DiskStatus::default() }],
+            disks: vec![DiskStatus {
+                state: DiskState::Running,
+                latencies: [("read".to_owned(), LatencyStatus::default())].into(),
+                ..DiskStatus::default()
+            }],
             sessions: vec![SessionStatus::default()],
             ..Status::default()
         };
         let text = serde_json::to_string_pretty(&status).unwrap();
         assert_eq!(text, SHAPE);
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
+    }
+
+    #[test]
+    fn a_quantile_lies_in_its_bucket() {
+        assert_eq!(LATENCY_BUCKETS_NS[..4], [1_000, 2_000, 5_000, 10_000]);
+        assert_eq!(LATENCY_BUCKETS_NS[23], 50_000_000_000);
+        // Ten up to 2 us, ten more up to 5 us, one that is longer than all buckets.
+        let mut buckets = vec![20; 24];
+        (buckets[0], buckets[1]) = (0, 10);
+        let all = LatencyStatus { count: 21, sum_ns: 1, buckets };
+        assert_eq!(all.quantile_ns(0.0), Some(1_100));
+        assert_eq!(all.quantile_ns(0.5), Some(2_300));
+        assert_eq!(all.quantile_ns(1.0), Some(50_000_000_000));
+        assert_eq!(LatencyStatus::default().quantile_ns(0.5), None);
+        let mut twice = all.clone();
+        twice.add(&all);
+        assert_eq!(twice.since(&all), all);
     }
 
     #[test]

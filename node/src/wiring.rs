@@ -11,6 +11,7 @@ mod sidecores;
 mod volumes;
 
 use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -65,6 +66,19 @@ pub enum StartError {
         place: String,
         /// What the link says.
         source: Box<link::BindError>,
+    },
+    /// Prometheus's port is not to be had.
+    #[error(
+        "{place}: \"metrics-listen\": cannot listen on {address}: {source}; is it in use, and is \
+         the address this host's?"
+    )]
+    Metrics {
+        /// `file:line`.
+        place: String,
+        /// The address.
+        address: SocketAddr,
+        /// The system's answer.
+        source: io::Error,
     },
     /// No io_uring.
     #[error("no io_uring: {source}; {hint}")]
@@ -130,6 +144,7 @@ impl Node {
         directories(config)?;
         // First, so that a second node with the same configuration gets no further.
         let claim = Claim::new(&config.control)?;
+        let metrics_listener = listen_for_metrics(config)?;
         let volumes = volumes::start(config)?;
         let exports = Arc::new(Exports::default());
         for served in &volumes.all {
@@ -144,7 +159,7 @@ impl Node {
             let inside = Arc::clone(&inside);
             Arc::new(move || report::status(&inside))
         };
-        Ok(Self { control: claim.serve(gather)?, inside })
+        Ok(Self { control: claim.serve(gather, metrics_listener)?, inside })
     }
 
     /// What `vrio status` shows.
@@ -168,6 +183,18 @@ impl Drop for Node {
         self.inside.disks.stop();
         sidecores::stop(&self.inside.cores);
     }
+}
+
+fn listen_for_metrics(config: &Config) -> Result<Option<TcpListener>, StartError> {
+    let Some(address) = config.metrics_listen else { return Ok(None) };
+    let bind = || -> io::Result<TcpListener> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    let place = || config.place(&config.lines, "metrics-listen");
+    let refuse = |source| StartError::Metrics { place: place(), address, source };
+    bind().map(Some).map_err(refuse)
 }
 
 /// Sockets' directories are made, since they are lost at every boot; volumes' ones are not, since

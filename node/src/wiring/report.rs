@@ -1,13 +1,14 @@
 //! Gathers the status. On the control thread: it may wait for sidecores, never they for it.
 
 mod disk;
+mod latency;
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use block::backend::FileVolume;
 use block::stage::Meter;
 use block::{Durability, Op};
-use transport::{Endpoint, SessionState};
+use transport::{Endpoint, EndpointCounters, SessionState};
 
 use super::Inside;
 use super::sidecores::Core;
@@ -19,14 +20,43 @@ use crate::status::{
 };
 
 pub(super) fn status(inside: &Inside) -> Status {
+    let asked: Vec<_> = inside.cores.iter().map(ask).collect();
     Status {
         version: STATUS_VERSION,
         node: node(inside),
-        sidecores: sidecores(inside),
+        sidecores: sidecores(inside, &asked),
         volumes: volumes(inside),
         disks: inside.disks.all.iter().map(|shown| disk::status(shown)).collect(),
-        sessions: sessions(inside),
+        sessions: sessions(&asked),
     }
+}
+
+/// What only a sidecore itself can say: all zero and empty without sessions.
+#[derive(Default)]
+struct Asked {
+    sessions: Vec<transport::SessionStatus>,
+    counters: EndpointCounters,
+    pool: [(&'static str, u64); 4],
+}
+
+/// Asks a sidecore, so it may wait for a round of it. One that has stopped says nothing.
+fn ask(core: &Core) -> Asked {
+    let asked = core.sidecore.call(|local| {
+        let endpoint = local.services().get::<Endpoint>()?;
+        let endpoint = endpoint.borrow();
+        let pool = endpoint.pool();
+        Some(Asked {
+            sessions: endpoint.sessions().collect(),
+            counters: endpoint.counters().clone(),
+            pool: [
+                ("pool_bytes_now", pool.resident_bytes() as u64),
+                ("pool_bytes_max_now", pool.bytes_max() as u64),
+                ("pool_in_use_bytes_now", pool.in_use_bytes() as u64),
+                ("pool_refused", pool.refused()),
+            ],
+        })
+    });
+    asked.ok().flatten().unwrap_or_default()
 }
 
 fn node(inside: &Inside) -> NodeStatus {
@@ -45,15 +75,16 @@ fn node(inside: &Inside) -> NodeStatus {
     }
 }
 
-fn sidecores(inside: &Inside) -> Vec<SidecoreStatus> {
-    let cores = inside.cores.iter().zip(&inside.config.sidecores.cores).enumerate();
+fn sidecores(inside: &Inside, asked: &[Asked]) -> Vec<SidecoreStatus> {
+    let cores = inside.cores.iter().zip(&inside.config.sidecores.cores);
+    let cores = cores.zip(asked).enumerate();
     cores
-        .map(|(index, (core, pinned))| SidecoreStatus {
+        .map(|(index, ((core, pinned), asked))| SidecoreStatus {
             index,
             core: *pinned,
             idle: inside.config.sidecores.idle.to_string(),
             address: core.link.as_ref().map(|(address, _)| address.to_string()),
-            counters: core_counters(core),
+            counters: core_counters(core, asked),
         })
         .collect()
 }
@@ -65,7 +96,7 @@ macro_rules! put_counters {
     };
 }
 
-fn core_counters(core: &Core) -> Counters {
+fn core_counters(core: &Core, asked: &Asked) -> Counters {
     let mut map = Counters::new();
     let own = core.sidecore.counters();
     put_counters!(
@@ -115,6 +146,9 @@ fn core_counters(core: &Core) -> Counters {
             ]
         );
     }
+    if core.link.is_some() {
+        endpoint_counters(asked, &mut map);
+    }
     if let Some(server) = &core.server {
         put_counters!(
             map,
@@ -126,19 +160,32 @@ fn core_counters(core: &Core) -> Counters {
     map
 }
 
-/// Every sidecore's sessions; asks them, so it may wait for a round of each.
-fn sessions(inside: &Inside) -> Vec<SessionStatus> {
-    let mut all = Vec::new();
-    for (sidecore, core) in inside.cores.iter().enumerate() {
-        let asked = core.sidecore.call(|local| {
-            let endpoint = local.services().get::<Endpoint>()?;
-            let sessions: Vec<_> = endpoint.borrow().sessions().collect();
-            Some(sessions)
-        });
-        // A sidecore that has stopped has no sessions.
-        let sessions = asked.ok().flatten().unwrap_or_default();
-        all.extend(sessions.iter().map(|found| session(sidecore, found)));
+fn endpoint_counters(asked: &Asked, map: &mut Counters) {
+    let sessions = &asked.counters;
+    for (name, value) in [
+        ("sessions_connected", sessions.sessions_connected),
+        ("sessions_lost", sessions.sessions_lost),
+        ("sessions_fragments_resent", sessions.fragments_resent),
+        ("sessions_probes_sent", sessions.probes_sent),
+        ("sessions_dropped", sessions.dropped()),
+        ("sessions_hellos_refused", sessions.hellos_refused),
+        ("sessions_resets_sent", sessions.resets_sent),
+        ("sessions_calls_full", sessions.calls_full),
+        ("sessions_calls_waited_for_credit", sessions.calls_waited_for_credit),
+    ]
+    .into_iter()
+    .chain(asked.pool)
+    {
+        map.insert(name.to_owned(), value);
     }
+}
+
+/// Every sidecore's sessions.
+fn sessions(asked: &[Asked]) -> Vec<SessionStatus> {
+    let found = asked.iter().enumerate().flat_map(|(sidecore, asked)| {
+        asked.sessions.iter().map(move |found| session(sidecore, found))
+    });
+    let mut all: Vec<_> = found.collect();
     all.sort_by(|a, b| (&a.peer, a.sidecore, a.index).cmp(&(&b.peer, b.sidecore, b.index)));
     all
 }
@@ -197,6 +244,7 @@ fn volume((config, served): (&VolumeConfig, &Served)) -> VolumeStatus {
         allow: config.allow.clone(),
         attachments: attached.into_iter().map(|name| AttachmentStatus { name }).collect(),
         counters: volume_counters(served),
+        latencies: latency::of_volume(served),
     }
 }
 

@@ -5,6 +5,7 @@ use block::{DiskCore, RemoteVolume};
 use virtio::ServerState;
 
 use super::super::disks::{Look, Shown, Source};
+use super::latency;
 use crate::status::{Counters, DiskState, DiskStatus};
 
 pub(super) fn status(shown: &Shown) -> DiskStatus {
@@ -23,6 +24,7 @@ pub(super) fn status(shown: &Shown) -> DiskStatus {
         size_bytes: shown.volume.size_bytes(),
         epoch: view.filter(|view| view.phase == Phase::Held).map(|view| view.epoch),
         counters: counters(shown, &look),
+        latencies: look.core.as_deref().map(latency::of_disk).unwrap_or_default(),
     }
 }
 

@@ -1,0 +1,218 @@
+//! A status as Prometheus text (exposition format 0.0.4).
+//!
+//! One rule makes every name, so a counter that is new in the status is a metric at once:
+//! `vrio_`, the kind of object, the counter's name. What ends in `_now` there is a gauge here and
+//! loses that ending, everything else is a counter and gets `_total`; nanoseconds become seconds.
+
+mod help;
+pub(crate) mod listen;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::status::{
+    Counters, DiskState, LATENCY_BUCKETS_NS, Latencies, LatencyStatus, Status, VolumeStatus,
+};
+
+/// What an HTTP answer says that the text is.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+const STATES: [DiskState; 5] =
+    [DiskState::Waiting, DiskState::Ready, DiskState::Running, DiskState::Lost, DiskState::Failed];
+
+/// The whole text.
+pub fn text(status: &Status) -> String {
+    let mut page = Page::default();
+    let node = &status.node;
+    let labels = labels(&[("node", &node.name), ("release", &node.release)]);
+    page.gauge("vrio_node_info", &labels, Number::Count(1));
+    page.gauge("vrio_node_uptime_seconds", "", Number::Count(node.uptime_s));
+    for core in &status.sidecores {
+        let labels = self::labels(&[("sidecore", &core.index.to_string())]);
+        page.counters("sidecore", &labels, &core.counters);
+    }
+    status.volumes.iter().for_each(|volume| page.volume(volume));
+    for disk in &status.disks {
+        let labels = self::labels(&[("disk", &disk.name)]);
+        page.counters("disk", &labels, &disk.counters);
+        page.latencies("disk", &[("disk", &disk.name)], &disk.latencies);
+        if let Some(size_bytes) = disk.size_bytes {
+            page.gauge("vrio_disk_size_bytes", &labels, Number::Count(size_bytes));
+        }
+        for state in STATES {
+            let labels = self::labels(&[("disk", &disk.name), ("state", &state.to_string())]);
+            let is = Number::Count(u64::from(disk.state == state));
+            page.gauge("vrio_disk_state", &labels, is);
+        }
+    }
+    for session in &status.sessions {
+        let labels = self::labels(&[
+            ("peer", &session.peer),
+            ("address", &session.address),
+            ("sidecore", &session.sidecore.to_string()),
+            ("index", &session.index.to_string()),
+            ("direction", if session.outgoing { "outgoing" } else { "incoming" }),
+        ]);
+        page.counters("session", &labels, &session.counters);
+        let connected = Number::Count(u64::from(session.state == "connected"));
+        page.gauge("vrio_session_connected", &labels, connected);
+    }
+    page.print()
+}
+
+/// A value, and how it is written.
+#[derive(Clone, Copy)]
+enum Number {
+    Count(u64),
+    /// Nanoseconds, written as seconds, all digits kept.
+    Ns(u64),
+}
+
+impl Number {
+    fn value(&mut self) -> &mut u64 {
+        match self {
+            Self::Count(value) | Self::Ns(value) => value,
+        }
+    }
+}
+
+impl std::fmt::Display for Number {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Count(count) => write!(f, "{count}"),
+            Self::Ns(ns) if ns % 1_000_000_000 == 0 => write!(f, "{}", ns / 1_000_000_000),
+            Self::Ns(ns) => {
+                let text = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+                f.write_str(text.trim_end_matches('0'))
+            }
+        }
+    }
+}
+
+/// A metric with all its series.
+struct Family {
+    kind: &'static str,
+    help: String,
+    /// By labels, and of one histogram by place: the order in which they are printed.
+    samples: BTreeMap<(String, usize), Sample>,
+}
+
+struct Sample {
+    /// What follows the family's name.
+    suffix: &'static str,
+    labels: String,
+    number: Number,
+}
+
+#[derive(Default)]
+struct Page {
+    families: BTreeMap<String, Family>,
+}
+
+impl Page {
+    fn volume(&mut self, volume: &VolumeStatus) {
+        let labels = labels(&[("volume", &volume.name)]);
+        self.counters("volume", &labels, &volume.counters);
+        self.latencies("volume", &[("volume", &volume.name)], &volume.latencies);
+        self.gauge("vrio_volume_size_bytes", &labels, Number::Count(volume.size_bytes));
+        let attachments = Number::Count(volume.attachments.len() as u64);
+        self.gauge("vrio_volume_attachments", &labels, attachments);
+    }
+
+    fn gauge(&mut self, name: &str, labels: &str, number: Number) {
+        *self.place("gauge", name, labels) = number;
+    }
+
+    fn counters(&mut self, kind: &str, labels: &str, counters: &Counters) {
+        for (name, value) in counters {
+            let (name, now) = match name.strip_suffix("_now") {
+                Some(name) => (name, true),
+                None => (name.as_str(), false),
+            };
+            let (name, number) = match name.strip_suffix("_ns") {
+                Some(name) => (format!("vrio_{kind}_{name}_seconds"), Number::Ns(0)),
+                None => (format!("vrio_{kind}_{name}"), Number::Count(0)),
+            };
+            let place = if now {
+                self.place("gauge", &name, labels)
+            } else {
+                self.place("counter", &format!("{name}_total"), labels)
+            };
+            // Two sessions may have the same labels for a moment, while a peer that was restarted
+            // replaces its old one. A series must not be there twice, so they count together.
+            let sum = place.value().saturating_add(*value);
+            *place = number;
+            *place.value() = sum;
+        }
+    }
+
+    fn latencies(&mut self, kind: &str, object: &[(&str, &str)], latencies: &Latencies) {
+        let name = format!("vrio_{kind}_latency_seconds");
+        for (op, latency) in latencies {
+            self.histogram(&name, &[object, &[("op", op)]].concat(), latency);
+        }
+    }
+
+    fn histogram(&mut self, name: &str, object: &[(&str, &str)], latency: &LatencyStatus) {
+        let key = labels(object);
+        let bounds = LATENCY_BUCKETS_NS.iter().map(|ns| Number::Ns(*ns).to_string());
+        let counts = latency.buckets.iter().copied();
+        let buckets = bounds.zip(counts).chain([("+Inf".to_owned(), latency.count)]);
+        let mut samples: Vec<_> = buckets
+            .map(|(bound, count)| Sample {
+                suffix: "_bucket",
+                labels: labels(&[object, &[("le", &bound)]].concat()),
+                number: Number::Count(count),
+            })
+            .collect();
+        for (suffix, number) in
+            [("_sum", Number::Ns(latency.sum_ns)), ("_count", Number::Count(latency.count))]
+        {
+            samples.push(Sample { suffix, labels: key.clone(), number });
+        }
+        let family = self.family("histogram", name);
+        let keyed = samples.into_iter().enumerate();
+        family.samples.extend(keyed.map(|(place, sample)| ((key.clone(), place), sample)));
+    }
+
+    fn place(&mut self, kind: &'static str, name: &str, labels: &str) -> &mut Number {
+        let family = self.family(kind, name);
+        let sample = family.samples.entry((labels.to_owned(), 0)).or_insert_with(|| Sample {
+            suffix: "",
+            labels: labels.to_owned(),
+            number: Number::Count(0),
+        });
+        &mut sample.number
+    }
+
+    fn family(&mut self, kind: &'static str, name: &str) -> &mut Family {
+        let new = || Family { kind, help: help::of(name), samples: BTreeMap::new() };
+        self.families.entry(name.to_owned()).or_insert_with(new)
+    }
+
+    fn print(&self) -> String {
+        let mut text = String::new();
+        for (name, family) in &self.families {
+            let help = family.help.replace('\\', "\\\\").replace('\n', "\\n");
+            let wrote = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {}", family.kind);
+            wrote.expect("to a string");
+            for sample in family.samples.values() {
+                let Sample { suffix, labels, number } = sample;
+                writeln!(text, "{name}{suffix}{labels} {number}").expect("to a string");
+            }
+        }
+        text
+    }
+}
+
+/// `{name="value",..}`, with what would end a value early escaped.
+fn labels(pairs: &[(&str, &str)]) -> String {
+    let pairs = pairs.iter().map(|(name, value)| {
+        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        format!("{name}=\"{value}\"")
+    });
+    format!("{{{}}}", pairs.collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Answers `GET /metrics` on a TCP port, for Prometheus.
+//!
+//! Whoever reaches the port may ask, so what asking can cost is bounded: so many connections, each
+//! for so long, and one look at the sidecores for everyone who asks within a moment.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::{CONNECTION, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::serve::Listener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep};
+
+use crate::control::{self, Gather};
+
+/// Connections at once: several Prometheus servers and a person. The next one waits.
+pub(crate) const CONNECTIONS_MAX: usize = 8;
+
+/// How long a connection may last. An answer takes milliseconds; who holds a connection open
+/// without asking, or does not read, loses it.
+pub(crate) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long one look at the sidecores is good for. Nobody scrapes that often on purpose.
+const GOOD_FOR: Duration = Duration::from_millis(200);
+
+/// Answers until it is dropped.
+pub(crate) async fn serve(listener: TcpListener, gather: Gather) -> io::Result<()> {
+    let asked = Arc::new(Asked { gather, last: Mutex::default() });
+    let app = Router::new().route("/metrics", get(metrics)).with_state(asked);
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    axum::serve(Bounded { listener, places }, app).await
+}
+
+/// What there is to answer with.
+struct Asked {
+    gather: Gather,
+    last: Mutex<Option<(Instant, String)>>,
+}
+
+async fn metrics(State(asked): State<Arc<Asked>>) -> Response {
+    let mut last = asked.last.lock().await;
+    if last.as_ref().is_none_or(|(at, _)| at.elapsed() >= GOOD_FOR) {
+        match control::gathered(Arc::clone(&asked.gather)).await {
+            Ok(status) => *last = Some((Instant::now(), super::text(&status))),
+            Err(refusal) => return refusal,
+        }
+    }
+    let text = last.as_ref().map(|(_, text)| text.clone()).unwrap_or_default();
+    ([(CONTENT_TYPE, super::CONTENT_TYPE), (CONNECTION, "close")], text).into_response()
+}
+
+/// A listener with a bounded number of connections.
+struct Bounded {
+    listener: TcpListener,
+    places: Arc<Semaphore>,
+}
+
+impl Listener for Bounded {
+    type Io = Held;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Held, SocketAddr) {
+        let place = Arc::clone(&self.places).acquire_owned().await;
+        let place = place.expect("nobody closes the semaphore");
+        let (stream, address) = Listener::accept(&mut self.listener).await;
+        let deadline = Box::pin(tokio::time::sleep(CONNECTION_TIME_MAX));
+        (Held { stream, deadline, _place: place }, address)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection that ends in time.
+struct Held {
+    stream: TcpStream,
+    deadline: Pin<Box<Sleep>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Held {
+    /// The stream, as long as there is time.
+    fn stream(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut TcpStream>> {
+        match self.deadline.as_mut().poll(context) {
+            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
+            Poll::Pending => Ok(Pin::new(&mut self.stream)),
+        }
+    }
+}
+
+impl AsyncRead for Held {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.stream(context)?.poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Held {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.stream(context)?.poll_write(context, from)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream(context)?.poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream(context)?.poll_shutdown(context)
+    }
+}

@@ -1,0 +1,62 @@
+//! Latencies, from the histograms that sidecores write.
+
+use block::{DiskCore, Op};
+use hdrhistogram::Histogram;
+
+use crate::status::{LATENCY_BUCKETS_NS, Latencies, LatencyStatus};
+use crate::wiring::volumes::Served;
+
+const KINDS: [(Op, &str); 3] = [(Op::Read, "read"), (Op::Write, "write"), (Op::Flush, "flush")];
+
+/// The outermost meter's: what the volume's users saw.
+pub(super) fn of_volume(served: &Served) -> Latencies {
+    let Some(meter) = served.chain.meters.first() else { return Latencies::new() };
+    let read = |(op, name): (Op, &str)| (name.to_owned(), cut(&meter.read(op).latency_ns));
+    KINDS.map(read).into()
+}
+
+/// All queues' together: what the guest saw.
+pub(super) fn of_disk(core: &DiskCore) -> Latencies {
+    let read = |(op, name): (Op, &str)| {
+        let mut all = block::latency::histogram();
+        (0..core.queues_max()).for_each(|queue| {
+            core.counters(queue).latencies(op).add_to(&mut all);
+        });
+        (name.to_owned(), cut(&all))
+    };
+    KINDS.map(read).into()
+}
+
+/// Into the buckets that the status has.
+fn cut(histogram: &Histogram<u64>) -> LatencyStatus {
+    let mut status = LatencyStatus {
+        count: histogram.len(),
+        sum_ns: 0,
+        buckets: vec![0; LATENCY_BUCKETS_NS.len()],
+    };
+    for recorded in histogram.iter_recorded() {
+        let (ns, count) = (recorded.value_iterated_to(), recorded.count_at_value());
+        status.sum_ns = status.sum_ns.saturating_add(ns.saturating_mul(count));
+        let first = LATENCY_BUCKETS_NS.partition_point(|bound_ns| *bound_ns < ns);
+        status.buckets[first..].iter_mut().for_each(|bucket| *bucket += count);
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_is_in_the_buckets_from_its_own_on() {
+        let mut histogram = block::latency::histogram();
+        histogram.record_n(300, 2).unwrap();
+        histogram.record_n(1_500_000, 3).unwrap();
+        histogram.record(100_000_000_000).unwrap();
+        let status = cut(&histogram);
+        let at = |bound_ns| LATENCY_BUCKETS_NS.iter().position(|at| *at == bound_ns).unwrap();
+        assert_eq!((status.count, status.buckets[0], status.buckets[at(1_000_000)]), (6, 2, 2));
+        assert_eq!((status.buckets[at(2_000_000)], status.buckets[23]), (5, 5));
+        assert!(status.sum_ns.abs_diff(100_004_500_600) < 1_000_000_000, "{}", status.sum_ns);
+    }
+}
