@@ -22,7 +22,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use io_uring::{EnterFlags, IoUring, squeue};
+use io_uring::register::Restriction;
+use io_uring::{EnterFlags, IoUring, opcode, squeue};
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{Counter, Local, Poll, PollerId, Progress, Stage, Wake};
 
@@ -36,6 +37,18 @@ pub const IN_KERNEL_MAX: u32 = 4096;
 
 /// Ways to set the ring up, best first. Older kernels refuse the first ones.
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Plain];
+
+/// What the ring may be asked for: what it does is past the node's filter of system calls, and with
+/// other opcodes it opens files and connects sockets. Nothing can be registered with it any more.
+const OPCODES: [u8; 6] = [
+    opcode::Read::CODE,
+    opcode::Write::CODE,
+    opcode::Readv::CODE,
+    opcode::Writev::CODE,
+    opcode::Fsync::CODE,
+    // For tests.
+    opcode::Nop::CODE,
+];
 
 /// How completions get from the kernel's interrupt to our ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +152,7 @@ impl Uring {
     /// As [`Uring::new`], and `EINVAL` when the kernel is too old for the mode.
     pub fn with_mode(mode: Mode) -> io::Result<Self> {
         let mut builder = IoUring::builder();
-        builder.setup_cqsize(IN_KERNEL_MAX);
+        builder.setup_cqsize(IN_KERNEL_MAX).setup_r_disabled();
         match mode {
             Mode::Deferred => {
                 builder.setup_submit_all().setup_taskrun_flag();
@@ -154,6 +167,8 @@ impl Uring {
         let mut ring = builder.build(ENTRIES)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         ring.submitter().register_eventfd(event.as_raw_fd())?;
+        ring.submitter().register_restrictions(&mut OPCODES.map(Restriction::sqe_op))?;
+        ring.submitter().register_enable_rings()?;
         // Not while we poll.
         ring.completion().disable_eventfd();
         Ok(Self {

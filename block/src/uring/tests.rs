@@ -166,3 +166,26 @@ fn a_client_with_requests_outstanding_cannot_leave() {
     nop(&mut uring, client, 1).expect("room");
     uring.remove_client(client);
 }
+
+/// A ring that could open files would be a way past the filter of system calls.
+#[test]
+fn other_requests_than_ours_are_refused_by_the_kernel() {
+    for mut uring in rings("other_requests_than_ours_are_refused_by_the_kernel") {
+        let client = uring.add_client(4);
+        let path = c"/proc/version";
+        let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), path.as_ptr()).build();
+        let socket = opcode::Socket::new(libc::AF_UNIX, libc::SOCK_STREAM, 0).build();
+        for (token, entry) in [open, socket].into_iter().enumerate() {
+            // SAFETY: the path is a constant.
+            unsafe { uring.push(client, token as u32, entry) }.expect("room");
+        }
+        nop(&mut uring, client, 9).expect("room");
+        uring.wait_for(client);
+        let mut completions = Vec::new();
+        uring.take(client, &mut completions);
+        let results: Vec<_> = completions.iter().map(|completion| completion.result).collect();
+        assert_eq!(results, [-libc::EACCES, -libc::EACCES, 0], "{:?}", uring.mode());
+        let again = uring.ring.submitter().register_eventfd(uring.event.as_raw_fd());
+        assert_eq!(again.unwrap_err().raw_os_error(), Some(libc::EACCES));
+    }
+}
