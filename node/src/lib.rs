@@ -8,10 +8,12 @@ pub mod control;
 mod lock;
 pub mod logging;
 pub mod metrics;
+mod notify;
+pub mod privilege;
 mod run;
 pub mod status;
 pub mod wiring;
 
 pub use config::{Config, ConfigError};
 pub use run::run;
-pub use wiring::{Node, StartError};
+pub use wiring::{Node, Opened, StartError};

@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::Config;
-use crate::wiring::{Node, StartError};
+use crate::notify::Manager;
+use crate::privilege;
+use crate::wiring::{Node, Opened, StartError};
 
 /// How long a stop may take. Queues drain for at most 2 s and closing an attachment takes a round
 /// trip and a sync; what is not done after several times that will not be, and service managers
@@ -33,7 +35,12 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         };
         (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?)
     };
-    let node = Node::start(config)?;
+    // Before the files are restricted: its socket may be anywhere.
+    let manager = Manager::from_environment();
+    let opened = Opened::new(config)?;
+    privilege::drop(config)?;
+    let node = Node::start_with(config, opened)?;
+    privilege::filter(config)?;
     tracing::info!(
         node = config.name,
         control = ?config.control,
@@ -42,6 +49,7 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         disks = config.disks.len(),
         "ready"
     );
+    manager.tell("READY=1");
     let signal = runtime.block_on(async {
         tokio::select! {
             _ = terminate.recv() => "SIGTERM",
@@ -49,6 +57,7 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         }
     });
     tracing::info!(signal, "stopping: guests' requests are drained, attachments are closed");
+    manager.tell("STOPPING=1");
     let stopped = watch_stop();
     node.stop();
     drop(stopped);

@@ -23,6 +23,7 @@ use self::sidecores::Core;
 use self::volumes::Volumes;
 use crate::config::Config;
 use crate::control::{Claim, Control, ControlError};
+use crate::privilege::PrivilegeError;
 use crate::status::Status;
 
 /// Why a node could not be started.
@@ -94,6 +95,9 @@ pub enum StartError {
     /// No control socket.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// Rights that could not be given up.
+    #[error(transparent)]
+    Privilege(#[from] PrivilegeError),
 }
 
 /// A volume or disk that cannot be served.
@@ -141,16 +145,24 @@ impl Node {
     /// # Errors
     /// The first kind of thing that cannot be started; what was started before it is stopped again.
     pub fn start(config: &Config) -> Result<Self, StartError> {
+        Self::start_with(config, Opened::new(config)?)
+    }
+
+    /// The same with what was opened before, while the process had more rights.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn start_with(config: &Config, opened: Opened) -> Result<Self, StartError> {
+        let Opened { links, metrics_listener } = opened;
         directories(config)?;
         // First, so that a second node with the same configuration gets no further.
         let claim = Claim::new(&config.control)?;
-        let metrics_listener = listen_for_metrics(config)?;
         let volumes = volumes::start(config)?;
         let exports = Arc::new(Exports::default());
         for served in &volumes.all {
             exports.insert(Arc::clone(&served.export));
         }
-        let cores = sidecores::start(config, &exports)?;
+        let cores = sidecores::start(config, links, &exports)?;
         let disks =
             disks::start(config, &volumes, &cores).inspect_err(|_| sidecores::stop(&cores))?;
         let started = Instant::now();
@@ -182,6 +194,25 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.inside.disks.stop();
         sidecores::stop(&self.inside.cores);
+    }
+}
+
+/// What may need rights that a running node does not: ports below 1024, and receive buffers beyond
+/// the system's limit.
+#[derive(Debug)]
+pub struct Opened {
+    links: Vec<link::Udp>,
+    metrics_listener: Option<TcpListener>,
+}
+
+impl Opened {
+    /// Binds the node's sockets of the network.
+    ///
+    /// # Errors
+    /// When an address is taken or not this host's.
+    pub fn new(config: &Config) -> Result<Self, StartError> {
+        let metrics_listener = listen_for_metrics(config)?;
+        Ok(Self { links: sidecores::bind(config)?, metrics_listener })
     }
 }
 

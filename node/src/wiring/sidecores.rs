@@ -17,7 +17,7 @@ use sidecore::{Local, PollerId, Sidecore, Stage};
 use transport::{Endpoint, EndpointConfig, SessionId, TransmitBatch};
 
 use super::StartError;
-use crate::config::{Backend, Config};
+use crate::config::{Backend, Config, VolumeConfig};
 
 /// A sidecore and what of it is seen from outside.
 #[derive(Debug)]
@@ -39,14 +39,16 @@ struct Wired {
     link: Rc<RefCell<dyn Link>>,
 }
 
-/// Starts a sidecore for each entry of the configuration.
+/// Starts a sidecore for each entry of the configuration, each with its link if there are any.
 ///
 /// # Errors
-/// When a core is not there, an address is not ours, or the system refuses a thread or an
-/// io_uring.
-pub(super) fn start(config: &Config, exports: &Arc<Exports>) -> Result<Vec<Core>, StartError> {
+/// When a core is not there, or the system refuses a thread or an io_uring.
+pub(super) fn start(
+    config: &Config,
+    links: Vec<Udp>,
+    exports: &Arc<Exports>,
+) -> Result<Vec<Core>, StartError> {
     let place = || config.place(&config.lines, "sidecores");
-    let links = bind(config)?;
     let ports: Vec<_> = links.iter().map(|link| link.local_addr().port()).collect();
     let process_nonce = random()?;
     let mut cores = Vec::new();
@@ -56,7 +58,7 @@ pub(super) fn start(config: &Config, exports: &Arc<Exports>) -> Result<Vec<Core>
         let wanted = sidecore::Config { name, index, core: *core, idle: config.sidecores.idle };
         let sidecore = sidecore::spawn(wanted)
             .map_err(|source| StartError::Sidecore { place: place(), source })?;
-        let uring = if needs_uring(config) { Some(install_uring(&sidecore)?) } else { None };
+        let uring = uring_for(config, &sidecore)?;
         let mut core = Core { sidecore, uring, link: None, server: None };
         if let Some(link) = links.next() {
             let mut wanted = EndpointConfig::new(&config.name, process_nonce, random()?);
@@ -77,8 +79,24 @@ pub(super) fn start(config: &Config, exports: &Arc<Exports>) -> Result<Vec<Core>
     Ok(cores)
 }
 
-fn needs_uring(config: &Config) -> bool {
-    config.volumes.iter().any(|volume| matches!(volume.backend, Backend::File { .. }))
+/// A ring for a sidecore that has volumes in files, or may get some: a running node makes no new
+/// ring, since a ring of an intruder's own would be past the filter of system calls.
+fn uring_for(
+    config: &Config,
+    sidecore: &Sidecore,
+) -> Result<Option<Arc<UringCounters>>, StartError> {
+    let is_file = |volume: &VolumeConfig| matches!(volume.backend, Backend::File { .. });
+    if config.volumes.iter().any(is_file) {
+        return install_uring(sidecore).map(Some);
+    }
+    if config.directories.volumes.is_empty() {
+        return Ok(None);
+    }
+    let installed = install_uring(sidecore);
+    if let Err(error) = &installed {
+        tracing::warn!(%error, "volumes in files cannot be added while the node runs");
+    }
+    Ok(installed.ok())
 }
 
 fn install_uring(sidecore: &Sidecore) -> Result<Arc<UringCounters>, StartError> {
@@ -103,7 +121,10 @@ fn install_uring(sidecore: &Sidecore) -> Result<Arc<UringCounters>, StartError> 
 
 /// A socket for each sidecore: the first at the address that peers know, the others beside it or,
 /// where that is taken, anywhere. None without an address.
-fn bind(config: &Config) -> Result<Vec<Udp>, StartError> {
+///
+/// # Errors
+/// When the address is not ours, or taken.
+pub(super) fn bind(config: &Config) -> Result<Vec<Udp>, StartError> {
     let Some(listen) = config.listen else { return Ok(Vec::new()) };
     let refuse = |source| StartError::Listen {
         place: config.place(&config.lines, "listen"),

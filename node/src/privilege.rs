@@ -1,0 +1,183 @@
+//! A node gives up what it does not need, so that who takes it over has little.
+//!
+//! ```text
+//!   as started:     sockets of links and metrics are bound, directories in /run are made
+//!   drop():         another user ─ only the links' capabilities ─ no new privileges ─ Landlock
+//!   as it will be:  volumes, threads, rings, disks
+//!   filter():       system calls, on all threads
+//! ```
+//!
+//! The order is the point. Files are opened after the drop, with the rights that a later change of
+//! the running node has: what starts can also be reloaded. Landlock is a property of threads that
+//! new ones inherit, so it comes while there is one. The filter comes last, since a start needs
+//! calls (`io_uring_setup`, sockets of the network) that a running node does not.
+
+mod calls;
+mod files;
+mod user;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use calls::filter;
+use rustix::thread::CapabilitySet;
+
+use crate::config::{Config, Privileges};
+
+/// What the links of a node need of root's rights for as long as it runs. UDP needs none: its
+/// sockets are bound before, with buffers beyond the system's limit where root started the node.
+pub const LINK_CAPABILITIES: CapabilitySet = CapabilitySet::empty();
+
+/// Why privileges could not be given up. The node does not start then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrivilegeError {
+    /// The user is not known here.
+    #[error(
+        "{place}: \"user\": there is no user {user:?}; make it (useradd --system {user}), or name \
+         another"
+    )]
+    NoUser {
+        /// `file:line`.
+        place: String,
+        /// The name.
+        user: String,
+    },
+    /// Root again is no drop.
+    #[error("{place}: \"user\": {user:?} is root; name a user that may do less")]
+    Root {
+        /// `file:line`.
+        place: String,
+        /// The name.
+        user: String,
+    },
+    /// A directory cannot be made or used.
+    #[error("cannot use the directory {path:?} as {who}: {source}; {way_out}")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// As whom.
+        who: String,
+        /// The system's answer.
+        source: io::Error,
+        /// What to do.
+        way_out: String,
+    },
+    /// The system refused a step that every system has.
+    #[error(
+        "cannot {what}: {source}; to run without giving anything up, write privileges = \"keep\""
+    )]
+    System {
+        /// The step.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> PrivilegeError {
+    move |source| PrivilegeError::System { what, source: source.into() }
+}
+
+/// Becomes the configured user if this process is root's, keeps no capability but the links',
+/// and sees no file but those that the configuration names. To be called while this process has
+/// one thread.
+///
+/// # Errors
+/// When the user does not exist or cannot use a directory that the node needs, or the system
+/// refuses.
+pub fn drop(config: &Config) -> Result<(), PrivilegeError> {
+    if config.privileges == Privileges::Keep {
+        tracing::warn!("privileges = \"keep\": nothing is given up; meant for debugging");
+        return Ok(());
+    }
+    let user = match &config.user {
+        Some(name) if rustix::process::geteuid().is_root() => {
+            let place = || config.place(&config.lines, "user");
+            let found = user::find(name).map_err(system("look the user up"))?;
+            let no_user = || PrivilegeError::NoUser { place: place(), user: name.clone() };
+            let found = found.ok_or_else(no_user)?;
+            if found.uid.is_root() {
+                return Err(PrivilegeError::Root { place: place(), user: name.clone() });
+            }
+            Some(found)
+        }
+        Some(name) => {
+            tracing::info!(user = name, "not started as root: the user stays what it is");
+            None
+        }
+        None => {
+            if rustix::process::geteuid().is_root() {
+                tracing::warn!("the node runs as root; name a user = \"..\" for it");
+            }
+            None
+        }
+    };
+    for directory in own_directories(config) {
+        make(directory, user.as_ref())?;
+    }
+    if let Some(user) = &user {
+        user.become_it(LINK_CAPABILITIES)?;
+    } else if !rustix::process::geteuid().is_root() {
+        user::keep_capabilities(LINK_CAPABILITIES)?;
+    }
+    rustix::thread::set_no_new_privs(true).map_err(system("give up new privileges"))?;
+    check_directories(config, user.as_ref().map(|user| &*user.name))?;
+    files::restrict(config)
+}
+
+/// The directories in which the node makes files of its own.
+fn own_directories(config: &Config) -> impl Iterator<Item = &Path> {
+    let control = config.control.parent().filter(|path| !path.as_os_str().is_empty());
+    let state = config.directories.state.as_deref().filter(|_| !config.volumes.is_empty());
+    [config.directories.sockets.as_deref(), control, state].into_iter().flatten()
+}
+
+/// Makes a directory that is missing, and gives it to the user. Who is root only now cannot make
+/// one in /run later.
+fn make(path: &Path, user: Option<&user::User>) -> Result<(), PrivilegeError> {
+    // What is in the way is told by whoever needs the directory, with more words.
+    if path.exists() || path.parent().is_none_or(|parent| !parent.is_dir()) && user.is_none() {
+        return Ok(());
+    }
+    let refuse = |source| PrivilegeError::Directory {
+        path: path.to_owned(),
+        who: "root".to_owned(),
+        source,
+        way_out: "make it, or name another one".to_owned(),
+    };
+    match std::fs::create_dir_all(path) {
+        Err(_) if user.is_none() => return Ok(()),
+        made => made.map_err(refuse)?,
+    }
+    let Some(user) = user else { return Ok(()) };
+    let owned = rustix::fs::chown(path, Some(user.uid), Some(user.gid));
+    owned.map_err(|error| refuse(error.into()))
+}
+
+/// Whether the user that the node has become may use its directories. Without a change of user
+/// what needs a directory says so better itself.
+fn check_directories(config: &Config, user: Option<&str>) -> Result<(), PrivilegeError> {
+    use rustix::fs::{Access, AtFlags, CWD};
+    let Some(user) = user else { return Ok(()) };
+    let own = own_directories(config).map(|path| (path, Access::WRITE_OK | Access::EXEC_OK));
+    let volumes = config.directories.volumes.iter();
+    let volumes = volumes.map(|path| (&**path, Access::READ_OK | Access::EXEC_OK));
+    for (path, access) in own.chain(volumes) {
+        let checked = rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS);
+        checked.map_err(|error| PrivilegeError::Directory {
+            path: path.to_owned(),
+            who: format!("the user {user:?}"),
+            source: error.into(),
+            way_out: format!("chown {user} {}", path.display()),
+        })?;
+    }
+    if rustix::fs::accessat(CWD, &config.path, Access::READ_OK, AtFlags::EACCESS).is_err() {
+        let file = &config.path;
+        tracing::warn!(?file, user, "the user may not read the configuration: no reload will");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,269 @@
+//! seccomp: the system calls that a running node makes, and what becomes of the others.
+//!
+//! Two answers to a call that is not on the list. What only an intruder asks for (to run another
+//! program, to look into other processes, to change what the kernel is) ends the process: guests
+//! wait, the service manager starts a new node, and nothing acknowledged is lost, for that is what
+//! a kill -9 is here. Everything else fails with EPERM: more likely than an intruder is a call that
+//! a library makes on a path that nobody has tried, and then one disk that says "not permitted" is
+//! better than all guests that wait again and again.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use libc::c_long;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+use super::{PrivilegeError, system};
+use crate::config::{Config, Privileges};
+
+/// What a running node does: serve disks, and add and remove them.
+const ALLOWED: [c_long; 86] = [
+    // Data: the link, the io_uring, eventfds, sockets of front ends.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_io_uring_enter,
+    // Waiting.
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_eventfd2,
+    libc::SYS_futex,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_restart_syscall,
+    libc::SYS_sched_yield,
+    // Time, chance, oneself.
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrandom,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getcwd,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_sched_getaffinity,
+    // Files of volumes, records and locks.
+    libc::SYS_openat,
+    libc::SYS_open,
+    libc::SYS_close,
+    libc::SYS_fstat,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_access,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlink,
+    libc::SYS_readlinkat,
+    libc::SYS_lseek,
+    libc::SYS_ftruncate,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_flock,
+    libc::SYS_fcntl,
+    libc::SYS_fchmod,
+    libc::SYS_getdents64,
+    libc::SYS_mkdir,
+    libc::SYS_mkdirat,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_unlink,
+    libc::SYS_unlinkat,
+    // Sockets of disks and of the control API; `socket` itself is below.
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_shutdown,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    // Memory; `mmap` and `mprotect` are below.
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_memfd_create,
+    // Threads and their ends; `clone` is below.
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigreturn,
+];
+
+/// What nobody but an intruder asks for.
+const DEADLY: [c_long; 45] = [
+    // Another program in this one's place.
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    // Other processes.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_kcmp,
+    libc::SYS_pidfd_getfd,
+    // More rights.
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setgroups,
+    libc::SYS_capset,
+    libc::SYS_personality,
+    // Another view of the system.
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_open_by_handle_at,
+    // The kernel itself.
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_modify_ldt,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_clock_settime,
+];
+
+/// Filters the system calls of all threads from here on. To be called when the node has started.
+/// A kernel without seccomp is no reason not to run: the log says so.
+///
+/// # Errors
+/// When the system refuses although it could.
+pub fn filter(config: &Config) -> Result<(), PrivilegeError> {
+    if config.privileges == Privileges::Keep {
+        return Ok(());
+    }
+    let refuse = system::<io::Error>("filter system calls");
+    // The kernel asks all of them, and the strictest answer counts.
+    for program in programs().map_err(|error| refuse(io::Error::other(error)))? {
+        match seccompiler::apply_filter_all_threads(&program) {
+            Ok(()) => {}
+            Err(seccompiler::Error::Seccomp(error))
+                if [Some(libc::EINVAL), Some(libc::ENOSYS)].contains(&error.raw_os_error()) =>
+            {
+                tracing::warn!(%error, "system calls are not filtered: this kernel cannot");
+                return Ok(());
+            }
+            Err(error) => return Err(refuse(io::Error::other(error))),
+        }
+    }
+    tracing::info!(allowed = ALLOWED.len(), "system calls are filtered");
+    Ok(())
+}
+
+type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
+
+fn programs() -> Result<[BpfProgram; 3], seccompiler::BackendError> {
+    let all = |calls: &[c_long]| calls.iter().map(|call| (*call, Vec::new())).collect::<Rules>();
+    let mut allowed = all(&ALLOWED);
+    allowed.extend(by_arguments()?);
+    allowed.insert(libc::SYS_clone3, Vec::new());
+    let errno = |code: i32| SeccompAction::Errno(code.unsigned_abs());
+    // glibc starts threads with clone3, whose flags lie in memory where a filter cannot look; told
+    // that there is none it takes clone.
+    let clone3 = all(&[libc::SYS_clone3]);
+    Ok([
+        compile(all(&DEADLY), SeccompAction::Allow, SeccompAction::KillProcess)?,
+        compile(clone3, SeccompAction::Allow, errno(libc::ENOSYS))?,
+        // Last, since it does not let another filter be added.
+        compile(allowed, errno(libc::EPERM), SeccompAction::Allow)?,
+    ])
+}
+
+fn compile(
+    rules: Rules,
+    otherwise: SeccompAction,
+    matched: SeccompAction,
+) -> Result<BpfProgram, seccompiler::BackendError> {
+    SeccompFilter::new(rules, otherwise, matched, TargetArch::x86_64)?.try_into()
+}
+
+/// Calls that are allowed with some arguments only.
+fn by_arguments() -> Result<Rules, seccompiler::BackendError> {
+    use SeccompCmpOp::{Eq, MaskedEq};
+    let rule = |argument, op, value: i64| {
+        let value = value as u64;
+        let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value)?;
+        SeccompRule::new(vec![condition])
+    };
+    let one_of = |argument, values: &[i64]| {
+        values.iter().map(|value| rule(argument, Eq, *value)).collect::<Result<Vec<_>, _>>()
+    };
+    let without = |argument, bits: i64| Ok(vec![rule(argument, MaskedEq(bits as u64), 0)?]);
+    let threads = i64::from(libc::CLONE_THREAD | libc::CLONE_VM);
+    let unix = [i64::from(libc::AF_UNIX)];
+    let prctl = [libc::PR_SET_NAME, libc::PR_SET_TIMERSLACK, PR_SET_VMA].map(i64::from);
+    // Non-blocking, bytes to read, is it a terminal, a block device's block and size.
+    let ioctls = [libc::FIONBIO, libc::FIONREAD, libc::TCGETS, BLKSSZGET, BLKGETSIZE64];
+    let ioctls = ioctls.map(|request| request as i64);
+    let signals = [libc::SIGABRT, libc::SIGBUS].map(i64::from);
+    Ok([
+        (libc::SYS_socket, one_of(0, &unix)?),
+        (libc::SYS_socketpair, one_of(0, &unix)?),
+        (libc::SYS_mmap, without(2, i64::from(libc::PROT_EXEC))?),
+        (libc::SYS_mprotect, without(2, i64::from(libc::PROT_EXEC))?),
+        (libc::SYS_clone, vec![rule(0, MaskedEq(threads as u64), threads)?]),
+        (libc::SYS_prctl, one_of(0, &prctl)?),
+        (libc::SYS_ioctl, one_of(1, &ioctls)?),
+        // abort(), and a SIGBUS that was not about a guest's memory.
+        (libc::SYS_tgkill, one_of(2, &signals)?),
+        (libc::SYS_rt_sigaction, Vec::new()),
+        (libc::SYS_rt_sigprocmask, Vec::new()),
+    ]
+    .into())
+}
+
+/// Names a mapping; newer C libraries do it for their arenas.
+const PR_SET_VMA: libc::c_int = 0x5356_4d41;
+
+/// `<linux/fs.h>`: the smallest block of a device.
+const BLKSSZGET: libc::Ioctl = 0x1268;
+
+/// `<linux/fs.h>`: the size of a device.
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;

@@ -1,0 +1,92 @@
+//! Landlock: the files that a node can reach, whatever its user may.
+
+use std::path::Path;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, make_bitflags,
+};
+
+use super::{PrivilegeError, own_directories};
+use crate::config::Config;
+
+/// The newest version whose rules are asked for (Linux 6.12). Older kernels do what they know.
+const ABI_WANTED: ABI = ABI::V6;
+
+/// Restricts this thread, and all that it will start, to what the configuration names. A kernel
+/// without Landlock is no reason not to start: the log says so.
+pub(super) fn restrict(config: &Config) -> Result<(), PrivilegeError> {
+    let status = match rules(config).and_then(RulesetCreated::restrict_self) {
+        Ok(status) => status.ruleset,
+        Err(error) => {
+            let source = std::io::Error::other(error);
+            return Err(PrivilegeError::System { what: "restrict files by Landlock", source });
+        }
+    };
+    match status {
+        RulesetStatus::FullyEnforced => {
+            tracing::info!("files are restricted to the configured directories");
+        }
+        RulesetStatus::PartiallyEnforced => tracing::warn!(
+            "files are restricted to the configured directories as far as this kernel can; \
+             Linux 6.12 can all of it"
+        ),
+        RulesetStatus::NotEnforced => tracing::warn!(
+            "files are not restricted: this kernel has no Landlock, or it is not switched on \
+             (lsm= on its command line)"
+        ),
+    }
+    Ok(())
+}
+
+fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
+    let read = make_bitflags!(AccessFs::{ReadFile | ReadDir});
+    let files = read | make_bitflags!(AccessFs::{WriteFile | Truncate | MakeReg});
+    // Block devices tell their size and their block by ioctl.
+    let volumes = files | AccessFs::IoctlDev;
+    // Records are written beside and renamed; each volume has a directory.
+    let state = files | make_bitflags!(AccessFs::{MakeDir | RemoveFile});
+    let sockets = files | make_bitflags!(AccessFs::{MakeSock | RemoveFile});
+    // No connection by TCP, in or out: the port for metrics is open already. No signal to others,
+    // no abstract socket of others.
+    let mut rules = Ruleset::default()
+        .handle_access(AccessFs::from_all(ABI_WANTED))?
+        .handle_access(AccessNet::from_all(ABI_WANTED))?
+        .scope(Scope::from_all(ABI_WANTED))?
+        .create()?;
+    for path in &config.directories.volumes {
+        rules = allow(rules, path, volumes)?;
+    }
+    let state_directory = config.directories.state.as_deref();
+    for path in own_directories(config) {
+        let access = if Some(path) == state_directory { state } else { sockets };
+        rules = allow(rules, path, access)?;
+    }
+    for path in read_directories(config) {
+        rules = allow(rules, path, read)?;
+    }
+    // Who holds a lock, and which boot this is.
+    allow(rules, Path::new("/proc"), read)
+}
+
+/// Where what a reload reads is: directories, since an editor puts a new file in the old one's
+/// place.
+fn read_directories(config: &Config) -> impl Iterator<Item = &Path> {
+    let files = [config.path.as_path()];
+    files.into_iter().filter_map(|file| match file.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Some(Path::new(".")),
+        parent => parent,
+    })
+}
+
+/// A path that is not there has no rule, and stays out of reach.
+fn allow(
+    rules: RulesetCreated,
+    path: &Path,
+    access: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, RulesetError> {
+    match PathFd::new(path) {
+        Ok(path) => rules.add_rule(PathBeneath::new(path, access)),
+        Err(_) => Ok(rules),
+    }
+}

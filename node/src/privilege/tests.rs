@@ -1,0 +1,214 @@
+//! Each restriction in a process of its own: this test binary started again, since none of them
+//! can be taken back.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+
+use super::*;
+
+/// Says to a test that it is the child, and what its directory is.
+const CHILD: &str = "VRIO_PRIVILEGE_TEST_HOME";
+
+/// Runs the test of that name alone in a child process.
+fn in_child(name: &str, home: &Path) -> Output {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "--nocapture", "--test-threads=1"]);
+    child.arg(format!("privilege::tests::{name}"));
+    child.env(CHILD, home).output().unwrap()
+}
+
+fn child_home() -> Option<PathBuf> {
+    std::env::var_os(CHILD).map(PathBuf::from)
+}
+
+fn assert_success(output: &Output) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
+    assert!(text.contains("1 passed"), "the test was not run: {text}");
+}
+
+fn config(home: &Path, more: &str) -> Config {
+    let text = r#"
+name = "n"
+control = "HOME/run/n.control"
+[directories]
+volumes = "HOME/volumes"
+sockets = "HOME/run"
+[[volume]]
+name = "a"
+backend = { file = "a.img", size = "1MiB" }
+"#;
+    let text = format!("{more}{text}").replace("HOME", home.to_str().unwrap());
+    Config::parse(&home.join("etc/n.toml"), &text).unwrap()
+}
+
+/// A home with what a node has, and with what is none of its business.
+fn home() -> tempfile::TempDir {
+    let home = tempfile::tempdir().unwrap();
+    for name in ["volumes", "etc", "other"] {
+        std::fs::create_dir(home.path().join(name)).unwrap();
+    }
+    std::fs::write(home.path().join("etc/n.toml"), "").unwrap();
+    std::fs::write(home.path().join("other/secret"), "x").unwrap();
+    home
+}
+
+/// Whether this kernel can do what the test is about.
+fn has_landlock() -> bool {
+    // SAFETY: the call with this flag only tells its version.
+    let version =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) };
+    version > 0
+}
+
+#[test]
+fn only_the_configured_directories_are_left() {
+    let Some(path) = child_home() else {
+        if !has_landlock() {
+            return println!("SKIP only_the_configured_directories_are_left: no Landlock here");
+        }
+        let home = home();
+        let name = "only_the_configured_directories_are_left";
+        return assert_success(&in_child(name, home.path()));
+    };
+    let inside = |name: &str| path.join(name);
+    // No user: as who the tests run as, root perhaps, who may open everything.
+    drop(&config(&path, "")).unwrap();
+    File::create(inside("volumes/b.img")).unwrap().set_len(4096).unwrap();
+    std::fs::create_dir_all(inside("volumes/.vrio/a")).unwrap();
+    std::fs::write(inside("volumes/.vrio/a/new"), "1").unwrap();
+    std::fs::rename(inside("volumes/.vrio/a/new"), inside("volumes/.vrio/a/old")).unwrap();
+    let listener = UnixListener::bind(inside("run/a.sock")).unwrap();
+    UnixStream::connect(inside("run/a.sock")).unwrap();
+    std::mem::drop(listener);
+    std::fs::remove_file(inside("run/a.sock")).unwrap();
+    std::fs::read(inside("etc/n.toml")).unwrap();
+    std::fs::read("/proc/locks").unwrap();
+    let refused = |result: io::Result<File>| {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
+    };
+    refused(File::open(inside("other/secret")));
+    refused(File::open("/etc/passwd"));
+    refused(File::create(inside("etc/new")));
+    refused(File::options().write(true).open(inside("etc/n.toml")));
+    refused(File::create(inside("other/new")));
+    refused(File::open("/dev/null"));
+    // A volume's file is not removed by a node, nor is what is not its own.
+    assert!(std::fs::remove_file(inside("volumes/b.img")).is_err());
+    assert!(UnixListener::bind(inside("etc/a.sock")).is_err());
+    // What a thread gives up, the threads that it starts do not have.
+    let path = inside("other/secret");
+    refused(std::thread::spawn(move || File::open(path)).join().unwrap());
+}
+
+#[test]
+fn system_calls_of_a_running_node_are_left() {
+    let Some(path) = child_home() else {
+        let name = "system_calls_of_a_running_node_are_left";
+        return assert_success(&in_child(name, home().path()));
+    };
+    // Threads that are there already are filtered as well.
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let earlier = std::thread::spawn(move || {
+        wait.recv().unwrap();
+        UdpSocket::bind("127.0.0.1:0").map_err(|error| error.raw_os_error())
+    });
+    filter(&config(&path, "")).unwrap();
+    // What a disk that is added needs.
+    let listener = UnixListener::bind(path.join("a.sock")).unwrap();
+    let client = UnixStream::connect(path.join("a.sock")).unwrap();
+    listener.accept().unwrap();
+    client.set_nonblocking(true).unwrap();
+    let file = File::create(path.join("volumes/a.img")).unwrap();
+    file.set_len(1 << 20).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    rustix::fs::memfd_create("inflight", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let big = vec![1u8; 64 << 20];
+    assert_eq!(std::thread::spawn(move || big.len()).join().unwrap(), 64 << 20);
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // What nobody here does any more.
+    go.send(()).unwrap();
+    assert_eq!(earlier.join().unwrap().unwrap_err(), Some(libc::EPERM));
+    let refused = TcpListener::bind("127.0.0.1:0").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+    assert_eq!(Command::new("/bin/true").status().unwrap_err().raw_os_error(), Some(libc::EPERM));
+    // SAFETY: a mapping of its own that nobody uses.
+    let code = unsafe {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
+        libc::mmap(std::ptr::null_mut(), 4096, prot, flags | libc::MAP_ANONYMOUS, -1, 0)
+    };
+    assert_eq!(code, libc::MAP_FAILED, "memory that can be run");
+    // SAFETY: null is answered by EFAULT, if the call gets so far.
+    let code = unsafe { libc::syscall(libc::SYS_io_uring_setup, 8, std::ptr::null::<u8>()) };
+    assert_eq!((code, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EPERM)));
+}
+
+#[test]
+fn another_program_ends_the_process() {
+    let Some(path) = child_home() else {
+        let output = in_child("another_program_ends_the_process", home().path());
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.signal(), Some(libc::SIGSYS), "{}: {text}", output.status);
+        return assert!(!text.contains("it runs on"));
+    };
+    filter(&config(&path, "")).unwrap();
+    let arguments = [c"/bin/true".as_ptr(), std::ptr::null()];
+    // SAFETY: a list that ends in null, of strings that end in zero.
+    unsafe { libc::execv(arguments[0], arguments.as_ptr()) };
+    println!("it runs on");
+}
+
+#[test]
+fn nothing_is_given_up_when_that_is_asked_for() {
+    let Some(path) = child_home() else {
+        let name = "nothing_is_given_up_when_that_is_asked_for";
+        return assert_success(&in_child(name, home().path()));
+    };
+    let config = config(&path, "privileges = \"keep\"\n");
+    drop(&config).unwrap();
+    filter(&config).unwrap();
+    File::open(path.join("other/secret")).unwrap();
+    UdpSocket::bind("127.0.0.1:0").unwrap();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    assert!(status.contains("Seccomp:\t0") && status.contains("NoNewPrivs:\t0"), "{status}");
+}
+
+#[test]
+fn a_user_that_is_not_there_or_root_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("SKIP a_user_that_is_not_there_or_root_is_named: not root");
+    }
+    let home = home();
+    let error = drop(&config(home.path(), "user = \"no-such-user\"\n")).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("n.toml:1: \"user\": there is no user \"no-such-user\""), "{text}");
+    let error = drop(&config(home.path(), "user = \"root\"\n")).unwrap_err();
+    assert!(error.to_string().contains("is root; name a user"), "{error}");
+    assert!(rustix::process::geteuid().is_root());
+}
+
+#[test]
+fn a_directory_that_the_user_may_not_use_is_named_with_the_way_out() {
+    let Some(path) = child_home() else {
+        if !rustix::process::geteuid().is_root() {
+            let test = "a_directory_that_the_user_may_not_use_is_named_with_the_way_out";
+            return println!("SKIP {test}: not root");
+        }
+        let name = "a_directory_that_the_user_may_not_use_is_named_with_the_way_out";
+        let home = home();
+        // The way there is free, the directory itself is not.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(home.path(), open).unwrap();
+        std::fs::create_dir(home.path().join("run")).unwrap();
+        return assert_success(&in_child(name, home.path()));
+    };
+    let error = drop(&config(&path, "user = \"nobody\"\n")).unwrap_err().to_string();
+    assert!(error.contains("run\" as the user \"nobody\""), "{error}");
+    assert!(error.contains("chown nobody"), "{error}");
+}
