@@ -217,19 +217,19 @@ impl Outgoing for Pending<'_> {
     }
 
     fn to(&self, index: usize) -> SocketAddr {
-        self.batch.datagrams()[index].to()
+        self.batch.datagram(index).to()
     }
 
     fn head(&self, index: usize) -> &[u8] {
-        self.batch.datagrams()[index].head()
+        self.batch.datagram(index).head()
     }
 
     fn body(&self, index: usize) -> &[u8] {
-        self.batch.datagrams()[index].body(self.pool)
+        self.batch.datagram(index).body(self.pool)
     }
 
     fn len_bytes(&self, index: usize) -> usize {
-        self.batch.datagrams()[index].len_bytes()
+        self.batch.datagram(index).len_bytes()
     }
 }
 

@@ -4,7 +4,10 @@ use std::ops::RangeInclusive;
 
 use crate::flow;
 use crate::keys::Security;
-use crate::wire::{DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_MAX, VERSIONS};
+use crate::seal::{KEY_EPOCH_BITS, KEY_EPOCH_BITS_MIN};
+use crate::wire::{
+    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_MAX, SEALED_VERSION_MIN, VERSIONS,
+};
 
 /// The most sessions that peers open at one endpoint, and the most that it asks for itself: as many
 /// nodes with as many sidecores, or direct clients. Bounds the work that a Hello or a Reset causes.
@@ -55,6 +58,9 @@ pub struct EndpointConfig {
     /// same for two endpoints nor for two lives of one. Only a simulation, which has to repeat
     /// itself, takes them from its seed.
     pub entropy: [u8; 32],
+    /// How many packets one key seals, as a power of two: 22, and the same at both ends, or there
+    /// is no session. Tests lower it to see keys roll. Clamped to 12 and 22.
+    pub key_epoch_bits: u8,
 }
 
 impl EndpointConfig {
@@ -76,6 +82,15 @@ impl EndpointConfig {
             versions: VERSIONS,
             security: Security::Plain,
             entropy: [0; 32],
+            key_epoch_bits: KEY_EPOCH_BITS,
+        }
+    }
+
+    /// What sealed sessions need, and only our own mistake leaves out.
+    pub(crate) fn check_security(&self, security: &Security) {
+        if security.is_sealed() {
+            assert!(self.entropy != [0; 32], "an endpoint with keys needs entropy");
+            assert!(*self.versions.end() >= SEALED_VERSION_MIN, "no version that can be sealed");
         }
     }
 
@@ -91,10 +106,8 @@ impl EndpointConfig {
         }
         assert!(usize::from(self.index) < self.ports.len(), "a sidecore without a port");
         assert!(!self.versions.is_empty(), "no protocol version to offer");
-        assert!(
-            !self.security.is_sealed() || self.entropy != [0; 32],
-            "an endpoint with keys needs entropy"
-        );
+        self.check_security(&self.security);
+        self.key_epoch_bits = self.key_epoch_bits.clamp(KEY_EPOCH_BITS_MIN, KEY_EPOCH_BITS);
         self.datagram_bytes_max =
             self.datagram_bytes_max.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX);
         self.calls_max = self.calls_max.clamp(1, CALLS_MAX);

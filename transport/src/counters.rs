@@ -17,6 +17,10 @@ pub struct EndpointCounters {
     pub probes_sent: u64,
     /// Body bytes over which a checksum was computed in a pass of its own, sending and receiving.
     pub bytes_checksummed: u64,
+    /// Body bytes that were encrypted, and that were decrypted and found right.
+    pub bytes_sealed: u64,
+    /// See [`bytes_sealed`](Self::bytes_sealed).
+    pub bytes_opened: u64,
     /// Body bytes of calls that were copied into the pool.
     pub bytes_copied: u64,
 
@@ -34,6 +38,10 @@ pub struct EndpointCounters {
     pub dropped_head_checksum: u64,
     /// Dropped: the checksum over the payload does not match.
     pub dropped_payload_checksum: u64,
+    /// Dropped: not sealed by the session's peer for us, or changed on the way.
+    pub dropped_forged: u64,
+    /// Dropped: sealed under a key of long ago, or too far ahead.
+    pub dropped_key_epoch: u64,
     /// Dropped and answered by a reset: a session that does not exist here.
     pub dropped_unknown_session: u64,
     /// Dropped: a packet that was received before.
@@ -50,6 +58,8 @@ pub struct EndpointCounters {
     pub dropped_stale_reset: u64,
     /// Dropped: a Hello for which there is no room.
     pub dropped_hello_full: u64,
+    /// Dropped: a Hello of a source, or at a time, with too many handshakes.
+    pub dropped_hello_limited: u64,
     /// Answers (resets, refusals) that were not sent because too many waited.
     pub answers_dropped: u64,
     /// Fragments that had been received before in another packet.
@@ -57,6 +67,10 @@ pub struct EndpointCounters {
 
     /// Resets sent.
     pub resets_sent: u64,
+    /// Hellos that were asked to come again with a cookie.
+    pub retries_sent: u64,
+    /// Operations on a curve, the dear part of handshakes.
+    pub public_key_operations: u64,
     /// Hellos refused.
     pub hellos_refused: u64,
     /// Hellos redirected to another sidecore.
@@ -96,5 +110,8 @@ impl EndpointCounters {
             + self.dropped_stale_handshake
             + self.dropped_stale_reset
             + self.dropped_hello_full
+            + self.dropped_hello_limited
+            + self.dropped_forged
+            + self.dropped_key_epoch
     }
 }

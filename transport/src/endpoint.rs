@@ -3,28 +3,32 @@
 //! A session id is drawn at random by the side that receives under it, except for its lowest 16
 //! bits, which are the session's place in the endpoint's table: no packet needs a search.
 
+mod answers;
+mod hello;
 mod receive;
+mod security;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
+use rand_chacha::ChaCha20Rng;
 use zerocopy::IntoBytes;
 
 use crate::config::{EndpointConfig, SESSIONS_MAX};
 use crate::counters::EndpointCounters;
+use crate::door::Door;
+use crate::endpoint::answers::{Answer, Answers, Class, Content};
+use crate::endpoint::security::draw;
 use crate::events::{CallError, CallId, LostReason, SessionId, SessionStatus, Sink};
-use crate::handshake::{Connecting, HalfOpen, WelcomeLabel, write_packet, write_welcome};
-use crate::keys::Security;
+use crate::handshake::{Connecting, HalfOpen, write_packet, write_welcome};
 use crate::pool::{BufId, Pool};
 use crate::random::Random;
+use crate::seal::ResetKey;
 use crate::session::{OutgoingCall, Session};
 use crate::transmit::TransmitBatch;
 use crate::wire::{
-    FLOWS_MAX, FRAME_CLOSE, HEAD_MAX, Kind, Label, MESSAGE_MAX, Redirection, Refusal, VERSION_ANY,
+    DATAGRAM_BYTES_MAX, FLOWS_MAX, FRAME_CLOSE, HEAD_MAX, Kind, Label, MESSAGE_MAX, VERSION_ANY,
 };
-
-/// Answers to strangers that wait to be sent. More in one round is a flood, and dropped.
-const ANSWERS_MAX: usize = 64;
 
 /// Attempts that wait for their first packet. More at once is a flood, and dropped: an honest peer
 /// asks again.
@@ -58,23 +62,6 @@ struct Place {
     entry: Entry,
 }
 
-/// A packet that belongs to no session.
-#[derive(Clone, Copy, Debug)]
-struct Answer {
-    to: SocketAddr,
-    label: Label,
-    content: Content,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Content {
-    Nothing,
-    Refusal(Refusal),
-    Redirection(Redirection),
-    Close,
-    Welcome(WelcomeLabel),
-}
-
 /// The sessions of one sidecore, their timers and their buffers. One thread owns it.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -90,7 +77,14 @@ pub struct Endpoint {
     /// No deadline is earlier.
     earliest_ns: u64,
     ready: VecDeque<u16>,
-    answers: VecDeque<Answer>,
+    answers: Answers,
+    /// Draws all that nobody may guess but session ids, which are told in the clear anyway.
+    secrets: ChaCha20Rng,
+    door: Door,
+    /// Ours, when sessions are sealed.
+    reset_key: Option<ResetKey>,
+    /// Where a sealed packet is opened; taken out meanwhile.
+    opened: Vec<u8>,
     sessions_made: u64,
     last_attempt: u64,
     /// Sessions that we asked for, connected or not; that peers asked for; half-open ones of those.
@@ -107,6 +101,7 @@ impl Endpoint {
     pub fn new(config: EndpointConfig) -> Self {
         let config = config.checked();
         let sessions_max = usize::from(SESSIONS_MAX) + usize::from(config.sessions_max);
+        let mut secrets = security::generator(&config);
         Self {
             pool: Pool::new(config.pool_bytes_max),
             counters: EndpointCounters::default(),
@@ -116,7 +111,11 @@ impl Endpoint {
             deadlines_ns: Vec::with_capacity(sessions_max),
             earliest_ns: u64::MAX,
             ready: VecDeque::with_capacity(sessions_max),
-            answers: VecDeque::with_capacity(ANSWERS_MAX),
+            answers: Answers::new(),
+            door: Door::new(&draw(&mut secrets)),
+            secrets,
+            reset_key: security::reset_key(&config.security),
+            opened: vec![0; DATAGRAM_BYTES_MAX],
             sessions_made: 0,
             last_attempt: 0,
             outgoing: 0,
@@ -171,6 +170,7 @@ impl Endpoint {
         let ids = (session, local_id, attempt);
         let connecting = Connecting::new(now_ns, ids, peer, expected_name, index);
         self.places[place].entry = Entry::Connecting(Box::new(connecting));
+        self.begin_attempt(now_ns, place);
         self.touched(place);
         session
     }
@@ -180,18 +180,23 @@ impl Endpoint {
     pub fn close(&mut self, now_ns: u64, session: SessionId) {
         let _ = now_ns;
         let Some(place) = self.find(session) else { return };
-        if let Entry::Open(open) = &self.places[place].entry {
-            let agreed = open.agreed();
-            let label = Label {
-                kind: Kind::Data,
-                version: agreed.peer.version,
-                session: agreed.remote_id,
-                number: open.last_number(),
-            };
-            let answer = Answer { to: agreed.peer.addr, label, content: Content::Close };
-            self.answer(answer);
-        }
+        self.say_farewell(place);
         self.vacate(place);
+    }
+
+    /// Tells the peer of a session that we forget it now.
+    fn say_farewell(&mut self, place: usize) {
+        let Entry::Open(open) = &mut self.places[place].entry else { return };
+        let content = open.sealed_close().map_or(Content::Close, Content::Packet);
+        let agreed = open.agreed();
+        let label = Label {
+            kind: Kind::Data,
+            version: agreed.peer.version,
+            session: agreed.remote_id,
+            number: open.last_number(),
+        };
+        let to = agreed.peer.addr;
+        self.answer(Class::Known, Answer { to, label, content });
     }
 
     /// Sends a call. `head` has at most [`HEAD_MAX`] bytes; the body is the first so many bytes of
@@ -256,29 +261,6 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Changes the keys, or whether there are any. Sessions whose peer's key is not known any more, or
-    /// is another node's now, are lost; the others go on, under the keys that they have. What is
-    /// asked for but not connected begins anew. `unix_s` as in
-    /// [`set_wall_clock`](Self::set_wall_clock).
-    pub fn set_security(
-        &mut self,
-        now_ns: u64,
-        unix_s: u64,
-        security: Security,
-        sink: &mut dyn Sink,
-    ) {
-        self.config.security = security;
-        self.set_wall_clock(now_ns, unix_s, sink);
-    }
-
-    /// Tells what time it is, in seconds of Unix time: sessions whose peer's key has expired are
-    /// lost. About once a second is enough. It only goes forward here: a clock that jumps back
-    /// revives no key. Before it is first told, no key has expired.
-    pub fn set_wall_clock(&mut self, now_ns: u64, unix_s: u64, sink: &mut dyn Sink) {
-        let _ = (now_ns, sink);
-        self.unix_s = self.unix_s.max(unix_s);
-    }
-
     /// Takes one datagram. Whatever is in it, the worst that happens is a count.
     pub fn receive(&mut self, now_ns: u64, from: SocketAddr, datagram: &[u8], sink: &mut dyn Sink) {
         self.receive_datagram(now_ns, from, datagram, sink);
@@ -289,8 +271,8 @@ impl Endpoint {
     /// consumed are let go here.
     pub fn transmit(&mut self, now_ns: u64, out: &mut TransmitBatch) {
         out.prepare(&mut self.pool);
-        while let Some(answer) = self.answers.front().copied().filter(|_| !out.is_full()) {
-            self.answers.pop_front();
+        while !out.is_full() {
+            let Some(answer) = self.answers.pop() else { break };
             self.transmit_answer(&answer, out);
         }
         while let Some(place) = self.ready.front().copied().filter(|_| !out.is_full()) {
@@ -435,16 +417,21 @@ impl Endpoint {
 
     /// Lets a place send. `true`: it has more.
     fn transmit_from(&mut self, now_ns: u64, index: usize, out: &mut TransmitBatch) -> bool {
+        if let Entry::Connecting(connecting) = &self.places[index].entry
+            && connecting.wants_another_key(now_ns)
+        {
+            self.begin_attempt(now_ns, index);
+        }
         let place = &mut self.places[index];
         place.is_ready = false;
         match &mut place.entry {
             Entry::Vacant | Entry::HalfOpen(_) => {}
             Entry::Connecting(connecting) => {
                 if let Some(to) = connecting.hello_to(now_ns) {
-                    let datagram = out.next(to);
-                    connecting.write_hello(datagram, &self.config);
+                    let slot = out.next(to);
+                    connecting.write_hello(slot, &self.config);
                     self.counters.datagrams_sent += 1;
-                    self.counters.bytes_sent += datagram.len_bytes() as u64;
+                    self.counters.bytes_sent += slot.head_bytes as u64;
                 }
                 self.deadlines_ns[index] = connecting.deadline_ns();
             }
@@ -460,32 +447,38 @@ impl Endpoint {
     }
 
     fn transmit_answer(&mut self, answer: &Answer, out: &mut TransmitBatch) {
-        let datagram = out.next(answer.to);
+        let slot = out.next(answer.to);
         match &answer.content {
-            Content::Nothing => write_packet(datagram, answer.label, &[]),
-            Content::Refusal(refusal) => write_packet(datagram, answer.label, refusal.as_bytes()),
-            Content::Redirection(to) => write_packet(datagram, answer.label, to.as_bytes()),
-            Content::Close => write_packet(datagram, answer.label, &[FRAME_CLOSE]),
-            Content::Welcome(welcome) => write_welcome(datagram, &self.config, welcome),
+            Content::Nothing => write_packet(slot, answer.label, &[]),
+            Content::Refusal(refusal) => write_packet(slot, answer.label, refusal.as_bytes()),
+            Content::Redirection(to) => write_packet(slot, answer.label, to.as_bytes()),
+            Content::Close => write_packet(slot, answer.label, &[FRAME_CLOSE]),
+            Content::Welcome(welcome) => write_welcome(slot, &self.config, welcome),
+            Content::Cookie(cookie) => write_packet(slot, answer.label, cookie),
+            Content::Token(token) => write_packet(slot, answer.label, token),
+            Content::Frames(frames) => write_packet(slot, answer.label, frames),
+            Content::Packet(packet) => {
+                slot.head[..packet.len()].copy_from_slice(packet);
+                slot.head_bytes = packet.len();
+            }
         }
         self.counters.datagrams_sent += 1;
-        self.counters.bytes_sent += datagram.len_bytes() as u64;
+        self.counters.bytes_sent += slot.head_bytes as u64;
     }
 
     /// Queues a packet that belongs to no session; dropped and counted when too many wait.
-    fn answer(&mut self, answer: Answer) {
-        if self.answers.len() == ANSWERS_MAX {
-            self.counters.answers_dropped += 1;
-            return;
-        }
-        self.answers.push_back(answer);
+    fn answer(&mut self, class: Class, answer: Answer) {
+        self.counters.answers_dropped += u64::from(!self.answers.push(class, answer));
     }
 
     fn advance_place(&mut self, now_ns: u64, index: usize, sink: &mut dyn Sink) {
         match &mut self.places[index].entry {
             Entry::Vacant => return,
             Entry::Connecting(connecting) => {
-                connecting.advance(now_ns);
+                if let Some(why) = connecting.advance(now_ns) {
+                    self.lose(index, &why, sink);
+                    return;
+                }
             }
             Entry::HalfOpen(_) => {
                 self.vacate(index);

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! connector                                acceptor
-//!   Hello(attempt, my id, ...)   ------>     half-open: drawn an id, nothing else
+//!   Hello(attempt, my id, ...)   ------>     costs it one hash
+//!                                <------   Retry(cookie)
+//!   Hello(..., cookie)           ------>     half-open: drawn an id, nothing else
 //!                                <------   Welcome(attempt, my id, ...)
 //! connected
 //!   first packet, at least a ping ----->   connected; an older session of this peer is lost
@@ -11,30 +13,33 @@
 //! A Hello alone changes nothing for the acceptor's sessions, so a copy of an old one does no harm:
 //! whoever sent it does not confirm what it leads to. Of two attempts of one process, the one with
 //! the greater number is the newer.
+//!
+//! When sessions are sealed, Hello and Welcome carry the two messages of `noise`, and what they say
+//! about a node is in there. In the clear a Hello says only what is needed to answer it.
+
+mod connecting;
+
+pub(crate) use connecting::{Connecting, Ingredients, Welcomed};
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 
 use crate::config::{CALLS_MAX, EndpointConfig};
-use crate::events::{LostReason, PeerInfo, SessionId, SessionState, SessionStatus};
+use crate::events::{PeerInfo, SessionId, SessionState, SessionStatus};
+use crate::keys::PublicKey;
+use crate::seal::{HelloDigest, Seal};
 use crate::session::Agreed;
-use crate::transmit::Datagram;
+use crate::transmit::Slot;
 use crate::wire::{
-    self, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, Greeting, HEADER_BYTES, Kind, Label, MESSAGE_MAX,
-    NAME_BYTES_MAX, REFUSED_NOT_ACCEPTING, REFUSED_VERSION, Refusal, VERSION_ANY,
+    self, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, Entrance, Greeting, HEADER_BYTES, Kind, Label,
+    MESSAGE_MAX, NAME_BYTES_MAX, REFUSED_EXPIRED_KEY, REFUSED_NAME, REFUSED_NOT_ACCEPTING,
+    REFUSED_PLAIN_HERE, REFUSED_SEALED_HERE, REFUSED_UNKNOWN_KEY, REFUSED_VERSION,
+    REFUSED_WRONG_KEY, Refusal, SEALED_VERSION_MIN, SECURITY_PLAIN, SECURITY_SEALED, VERSION_ANY,
 };
-
-/// Time between Hellos: at first as short as a round trip may be, doubling up to what a user does
-/// not notice.
-const HELLO_FIRST_NS: u64 = 5_000_000;
-const HELLO_LAST_NS: u64 = 100_000_000;
-
-/// After so many Hellos without an answer from the port that the peer named, ask at its base
-/// address again: it may have been restarted with other ports.
-const MOVED_ATTEMPTS_MAX: u32 = 4;
 
 /// How long a half-open session waits for its first packet.
 const HALF_OPEN_NS: u64 = 3_000_000_000;
@@ -71,35 +76,90 @@ impl Peer {
     }
 }
 
+/// A Hello that makes sense.
+#[derive(Debug)]
+pub(crate) struct Hello<'a> {
+    /// What it says in the clear.
+    pub(crate) peer: Peer,
+    pub(crate) clear: &'a [u8],
+    /// `None`: of version 1.
+    pub(crate) entrance: Option<Entrance>,
+    /// The handshake's first message; empty when a plain session is asked for.
+    pub(crate) message: &'a [u8],
+}
+
+impl<'a> Hello<'a> {
+    /// Reads the frames of a Hello. `None` when it breaks a rule.
+    pub(crate) fn read(frames: &'a [u8]) -> Option<Self> {
+        let peer = Peer::read(frames)?;
+        let (clear, mut rest) = frames.split_at_checked(size_of::<Greeting>())?;
+        if peer.greeting.version_max < SEALED_VERSION_MIN || rest.is_empty() {
+            return Some(Self { peer, clear, entrance: None, message: &[] });
+        }
+        let entrance: Entrance = *wire::take(&mut rest)?;
+        let message = wire::take_bytes(&mut rest, usize::from(entrance.message_bytes.get()))?;
+        let security = if message.is_empty() { SECURITY_PLAIN } else { SECURITY_SEALED };
+        (security == entrance.security).then_some(Self {
+            peer,
+            clear,
+            entrance: Some(entrance),
+            message,
+        })
+    }
+
+    pub(crate) fn is_sealed(&self) -> bool {
+        !self.message.is_empty()
+    }
+}
+
+/// What both ends of a sealed handshake must agree on, beside what is in its messages.
+pub(crate) fn prologue(attempt: u64, epoch_bits: u8, clear: &[u8]) -> Vec<u8> {
+    let mut bytes = b"vrio session".to_vec();
+    bytes.push(epoch_bits);
+    bytes.extend_from_slice(&attempt.to_le_bytes());
+    bytes.extend_from_slice(clear);
+    bytes
+}
+
+/// Recognises a connector's message: its hash together with that of what is said in the clear.
+pub(crate) fn digest(prologue: &[u8], message: &[u8]) -> HelloDigest {
+    let mut context = Context::new(&SHA256);
+    context.update(prologue);
+    context.update(message);
+    context.finish().as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+/// The versions that are offered: sealed sessions came with the second.
+pub(crate) fn versions(config: &EndpointConfig) -> RangeInclusive<u8> {
+    let oldest = *config.versions.start();
+    let oldest = if config.security.is_sealed() { oldest.max(SEALED_VERSION_MIN) } else { oldest };
+    oldest..=*config.versions.end()
+}
+
 /// The newest version in both ranges.
 pub(crate) fn common_version(a: &RangeInclusive<u8>, b: &RangeInclusive<u8>) -> Option<u8> {
     let newest = *a.end().min(b.end());
     (newest >= *a.start().max(b.start())).then_some(newest)
 }
 
-/// The parts of a greeting that do not depend on the configuration.
-#[derive(Clone, Copy, Debug)]
-struct Opening {
-    kind: Kind,
-    /// The receiver's id for the session; 0 in a Hello.
-    to_session: u64,
-    attempt: u64,
+/// What we say about ourselves; the parts that do not depend on the configuration are told.
+pub(crate) fn greeting(
+    config: &EndpointConfig,
     version: u8,
     index: u16,
     local_id: u64,
-}
-
-fn write_greeting(datagram: &mut Datagram, config: &EndpointConfig, opening: Opening) {
+) -> Greeting {
     let mut name = [0; NAME_BYTES_MAX];
     name[..config.name.len()].copy_from_slice(config.name.as_bytes());
-    let greeting = Greeting {
-        version_min: *config.versions.start(),
-        version_max: *config.versions.end(),
-        version: opening.version,
+    let versions = versions(config);
+    Greeting {
+        version_min: *versions.start(),
+        version_max: *versions.end(),
+        version,
         name_bytes: config.name.len() as u8,
-        index: U16::new(opening.index),
+        index: U16::new(index),
         sidecores: U16::new(config.ports.len() as u16),
-        session: U64::new(opening.local_id),
+        session: U64::new(local_id),
         process_nonce: U64::new(config.process_nonce),
         datagram_bytes_max: U32::new(config.datagram_bytes_max as u32),
         receive_window_bytes: U32::new(config.receive_window_bytes),
@@ -107,30 +167,53 @@ fn write_greeting(datagram: &mut Datagram, config: &EndpointConfig, opening: Ope
         calls_max: U16::new(config.calls_max),
         reserved: U16::ZERO,
         name,
-    };
-    let label = Label {
-        kind: opening.kind,
-        version: VERSION_ANY,
-        session: opening.to_session,
-        number: opening.attempt,
-    };
-    write_packet(datagram, label, greeting.as_bytes());
+    }
 }
 
 /// Writes a packet that belongs to no session.
-pub(crate) fn write_packet(datagram: &mut Datagram, label: Label, frames: &[u8]) {
+pub(crate) fn write_packet(slot: &mut Slot, label: Label, frames: &[u8]) {
     let mut at = HEADER_BYTES;
-    wire::put(&mut datagram.head, &mut at, frames);
-    wire::seal(&mut datagram.head, at, label, &[]);
-    datagram.head_bytes = at;
+    wire::put(&mut slot.head, &mut at, frames);
+    wire::guard(&mut slot.head, at, label, &[]);
+    slot.head_bytes = at;
 }
 
-/// Why a peer said no, in words.
-pub(crate) fn refusal_text(refusal: &Refusal, ours: &RangeInclusive<u8>) -> String {
-    match refusal.reason {
-        REFUSED_VERSION => version_text(ours, &(refusal.version_min..=refusal.version_max)),
-        REFUSED_NOT_ACCEPTING => "the peer takes no sessions".to_owned(),
-        reason => format!("the peer gave reason {reason}, which is unknown here"),
+/// Why a peer said no, in words that say what to do. `peer` is its name as far as we know it.
+pub(crate) fn refusal_text(
+    refusal: &Refusal,
+    config: &EndpointConfig,
+    peer: &str,
+    keys: Option<(PublicKey, PublicKey)>,
+) -> String {
+    let name = &config.name;
+    match (refusal.reason, keys) {
+        (REFUSED_VERSION, _) => {
+            version_text(&versions(config), &(refusal.version_min..=refusal.version_max))
+        }
+        (REFUSED_NOT_ACCEPTING, _) => "the peer takes no sessions".to_owned(),
+        (REFUSED_SEALED_HERE, _) => "the peer's sessions are sealed, ours are plain: configure a \
+            key here (`vrio key new`), and the public key of each node at the other"
+            .to_owned(),
+        (REFUSED_PLAIN_HERE, _) => "the peer's sessions are plain, ours are sealed: configure a \
+            key there (`vrio key new`), or take ours away"
+            .to_owned(),
+        (REFUSED_WRONG_KEY, Some((_, theirs))) => format!(
+            "the peer has another key than {theirs}, which is configured here for \"{peer}\": \
+             compare it with what `vrio key show` says there"
+        ),
+        (REFUSED_UNKNOWN_KEY, Some((ours, _))) => format!(
+            "\"{peer}\" does not know our key {ours}, or has revoked it: configure it there, for \
+             the peer \"{name}\""
+        ),
+        (REFUSED_EXPIRED_KEY, Some((ours, _))) => format!(
+            "our key {ours} has expired at \"{peer}\": make a new one (`vrio key new`) and \
+             configure it at both ends"
+        ),
+        (REFUSED_NAME, Some((ours, _))) => format!(
+            "\"{peer}\" knows our key {ours} as another node's than \"{name}\": the names must \
+             agree"
+        ),
+        (reason, _) => format!("the peer gave reason {reason}, which makes no sense here"),
     }
 }
 
@@ -144,12 +227,20 @@ fn version_text(ours: &RangeInclusive<u8>, theirs: &RangeInclusive<u8>) -> Strin
     )
 }
 
+/// What a peer has proved about itself; nothing in a plain session.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Proof {
+    pub(crate) key: Option<PublicKey>,
+    pub(crate) binding: [u8; 32],
+}
+
 /// What both sides' greetings amount to.
 fn agree(
     config: &EndpointConfig,
     peer: &Peer,
     (id, local_id, attempt): (SessionId, u64, u64),
     (addr, version, index, outgoing): (SocketAddr, u8, u16, bool),
+    proof: &Proof,
 ) -> Agreed {
     let greeting = &peer.greeting;
     let theirs = (greeting.datagram_bytes_max.get() as usize).min(DATAGRAM_BYTES_MAX);
@@ -162,8 +253,8 @@ fn agree(
             version,
             index,
             outgoing,
-            key: None,
-            binding: [0; 32],
+            key: proof.key,
+            binding: proof.binding,
         },
         attempt,
         local_id,
@@ -176,134 +267,6 @@ fn agree(
     }
 }
 
-/// An attempt of ours.
-#[derive(Debug)]
-pub(crate) struct Connecting {
-    pub(crate) id: SessionId,
-    pub(crate) local_id: u64,
-    pub(crate) attempt: u64,
-    pub(crate) index: u16,
-    expected_name: String,
-    /// Where the peer's first sidecore is, and where we ask now.
-    base: SocketAddr,
-    target: SocketAddr,
-    hello_ns: u64,
-    hello_is_due: bool,
-    /// Hellos since the start, and since the peer last named a port.
-    hellos: u32,
-    hellos_there: u32,
-}
-
-impl Connecting {
-    pub(crate) fn new(
-        now_ns: u64,
-        (id, local_id, attempt): (SessionId, u64, u64),
-        base: SocketAddr,
-        expected_name: &str,
-        index: u16,
-    ) -> Self {
-        Self {
-            id,
-            local_id,
-            attempt,
-            index,
-            expected_name: expected_name.to_owned(),
-            base,
-            target: base,
-            hello_ns: now_ns,
-            hello_is_due: false,
-            hellos: 0,
-            hellos_there: 0,
-        }
-    }
-
-    pub(crate) fn deadline_ns(&self) -> u64 {
-        if self.hello_is_due { u64::MAX } else { self.hello_ns }
-    }
-
-    /// Time passed. `true`: a Hello has to leave.
-    pub(crate) fn advance(&mut self, now_ns: u64) -> bool {
-        self.hello_is_due |= now_ns >= self.hello_ns;
-        self.hello_is_due
-    }
-
-    /// Writes a Hello if it is time for one.
-    pub(crate) fn hello_to(&mut self, now_ns: u64) -> Option<SocketAddr> {
-        if !self.advance(now_ns) {
-            return None;
-        }
-        if self.hellos_there == MOVED_ATTEMPTS_MAX {
-            self.target = self.base;
-            self.hellos_there = 0;
-        }
-        let pause_ns = (HELLO_FIRST_NS << self.hellos.min(8)).min(HELLO_LAST_NS);
-        self.hello_ns = now_ns + pause_ns;
-        self.hello_is_due = false;
-        self.hellos = self.hellos.saturating_add(1);
-        self.hellos_there += u32::from(self.target != self.base);
-        Some(self.target)
-    }
-
-    pub(crate) fn write_hello(&self, datagram: &mut Datagram, config: &EndpointConfig) {
-        let opening = Opening {
-            kind: Kind::Hello,
-            to_session: 0,
-            attempt: self.attempt,
-            version: 0,
-            index: self.index,
-            local_id: self.local_id,
-        };
-        write_greeting(datagram, config, opening);
-    }
-
-    /// The peer says that another of its sidecores is meant. Asked at once, but only the first time
-    /// between two Hellos that were due anyway, so that two peers cannot send us to and fro.
-    pub(crate) fn moved(&mut self, port: u16) {
-        if self.target.port() == port {
-            return;
-        }
-        self.hello_is_due = self.target == self.base;
-        self.target.set_port(port);
-        self.hellos_there = 0;
-    }
-
-    /// The peer said yes. What is agreed, or why it is no session after all.
-    pub(crate) fn welcomed(
-        &self,
-        config: &EndpointConfig,
-        from: SocketAddr,
-        peer: &Peer,
-    ) -> Result<Agreed, LostReason> {
-        let version = peer.greeting.version;
-        if !config.versions.contains(&version) || !peer.versions().contains(&version) {
-            let text = version_text(&config.versions, &peer.versions());
-            return Err(LostReason::Refused(text));
-        }
-        if !self.expected_name.is_empty() && self.expected_name != peer.name {
-            return Err(LostReason::Refused(format!(
-                "the node at {from} calls itself \"{}\", expected was \"{}\"",
-                peer.name, self.expected_name
-            )));
-        }
-        let ids = (self.id, self.local_id, self.attempt);
-        Ok(agree(config, peer, ids, (from, version, self.index, true)))
-    }
-
-    pub(crate) fn status(&self) -> SessionStatus {
-        let peer = PeerInfo {
-            name: self.expected_name.clone(),
-            process_nonce: 0,
-            addr: self.target,
-            version: 0,
-            index: self.index,
-            outgoing: true,
-            key: None,
-            binding: [0; 32],
-        };
-        blank_status(self.id, SessionState::Connecting, peer)
-    }
-}
-
 /// An attempt of a peer that we said yes to.
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
@@ -312,8 +275,12 @@ pub(crate) struct HalfOpen {
     pub(crate) attempt: u64,
     pub(crate) version: u8,
     pub(crate) peer: Peer,
+    pub(crate) proof: Proof,
     from: SocketAddr,
     expires_ns: u64,
+    /// Of a sealed one: its keys, and the answer as it was given.
+    pub(crate) seal: Option<Box<Seal>>,
+    pub(crate) welcome: Box<[u8]>,
 }
 
 impl HalfOpen {
@@ -324,7 +291,23 @@ impl HalfOpen {
         peer: Peer,
         from: SocketAddr,
     ) -> Self {
-        Self { id, local_id, attempt, version, peer, from, expires_ns: now_ns + HALF_OPEN_NS }
+        Self {
+            id,
+            local_id,
+            attempt,
+            version,
+            peer,
+            proof: Proof::default(),
+            from,
+            expires_ns: now_ns + HALF_OPEN_NS,
+            seal: None,
+            welcome: Box::default(),
+        }
+    }
+
+    /// Makes it a sealed one.
+    pub(crate) fn seal_with(&mut self, proof: Proof, seal: Box<Seal>, welcome: Box<[u8]>) {
+        (self.proof, self.seal, self.welcome) = (proof, Some(seal), welcome);
     }
 
     pub(crate) fn deadline_ns(&self) -> u64 {
@@ -335,7 +318,7 @@ impl HalfOpen {
     pub(crate) fn agreed(&self, config: &EndpointConfig) -> Agreed {
         let ids = (self.id, self.local_id, self.attempt);
         let index = self.peer.greeting.index.get();
-        agree(config, &self.peer, ids, (self.from, self.version, index, false))
+        agree(config, &self.peer, ids, (self.from, self.version, index, false), &self.proof)
     }
 
     pub(crate) fn status(&self) -> SessionStatus {
@@ -346,28 +329,26 @@ impl HalfOpen {
             version: self.version,
             index: self.peer.greeting.index.get(),
             outgoing: false,
-            key: None,
-            binding: [0; 32],
+            key: self.proof.key,
+            binding: self.proof.binding,
         };
-        blank_status(self.id, SessionState::HalfOpen, peer)
+        let state_bytes = size_of::<Self>()
+            + self.seal.as_ref().map_or(0, |_| size_of::<Seal>())
+            + self.welcome.len();
+        SessionStatus { state_bytes, ..blank_status(self.id, SessionState::HalfOpen, peer) }
     }
 }
 
-/// Answers a Hello, the same way each time it comes.
-pub(crate) fn write_welcome(
-    datagram: &mut Datagram,
-    config: &EndpointConfig,
-    welcome: &WelcomeLabel,
-) {
-    let opening = Opening {
+/// Answers a Hello for a plain session, the same way each time it comes.
+pub(crate) fn write_welcome(slot: &mut Slot, config: &EndpointConfig, welcome: &WelcomeLabel) {
+    let greeting = greeting(config, welcome.version, welcome.index, welcome.local_id);
+    let label = Label {
         kind: Kind::Welcome,
-        to_session: welcome.remote_id,
-        attempt: welcome.attempt,
-        version: welcome.version,
-        index: welcome.index,
-        local_id: welcome.local_id,
+        version: VERSION_ANY,
+        session: welcome.remote_id,
+        number: welcome.attempt,
     };
-    write_greeting(datagram, config, opening);
+    write_packet(slot, label, greeting.as_bytes());
 }
 
 /// What a Welcome says about its session.
@@ -408,39 +389,5 @@ mod tests {
         assert_eq!(common_version(&(2..=2), &(1..=2)), Some(2));
         assert_eq!(common_version(&(1..=1), &(2..=3)), None);
         assert_eq!(common_version(&(4..=5), &(2..=3)), None);
-    }
-
-    #[test]
-    fn asks_ever_more_slowly_and_returns_to_the_base_address() {
-        let base: SocketAddr = "10.0.0.1:4870".parse().expect("an address");
-        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", 0);
-        let mut now_ns = 0;
-        let mut asked = Vec::new();
-        while asked.len() < 12 {
-            if let Some(to) = connecting.hello_to(now_ns) {
-                asked.push((to.port(), connecting.deadline_ns() - now_ns));
-                if asked.len() == 2 {
-                    connecting.moved(4871);
-                    assert_eq!(connecting.deadline_ns(), u64::MAX, "asks there at once");
-                    continue;
-                }
-            }
-            now_ns = connecting.deadline_ns();
-        }
-        let ports: Vec<u16> = asked.iter().map(|(port, _)| *port).collect();
-        assert_eq!(ports[..7], [4870, 4870, 4871, 4871, 4871, 4871, 4870]);
-        assert!(asked.iter().all(|&(_, pause_ns)| pause_ns <= HELLO_LAST_NS));
-        assert_eq!(asked[11].1, HELLO_LAST_NS);
-    }
-
-    #[test]
-    fn being_sent_to_and_fro_does_not_hurry_us() {
-        let base: SocketAddr = "10.0.0.1:1".parse().expect("an address");
-        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", 0);
-        assert!(connecting.hello_to(0).is_some());
-        connecting.moved(2);
-        assert!(connecting.hello_to(0).is_some());
-        connecting.moved(3);
-        assert!(connecting.hello_to(0).is_none());
     }
 }

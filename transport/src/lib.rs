@@ -7,9 +7,12 @@
 //! unknown, and the plane above decides.
 //!
 //! The files, in the order of a call's way: `endpoint` finds the session, `sendq` queues and cuts
-//! the message, `session/outgoing` makes packets of it, `sent` remembers them until `ack` says that
-//! they arrived, `session/incoming` takes them apart at the other side, `recv` puts the message
-//! together in a buffer of the `pool`.
+//! the message, `session/outgoing` makes packets of it, `seal` encrypts them, `sent` remembers them
+//! until `ack` says that they arrived, `session/incoming` takes them apart at the other side,
+//! `recv` puts the message together in a buffer of the `pool`.
+//!
+//! How a session comes to be is in `handshake`; `noise` is its cryptography, `keys` are who may,
+//! and `door` keeps strangers from costing much.
 #![forbid(unsafe_code)]
 
 mod ack;
@@ -18,15 +21,18 @@ mod config;
 mod congestion;
 mod counters;
 mod crc;
+mod door;
 mod endpoint;
 mod events;
 mod flow;
 mod handshake;
 mod keys;
+mod noise;
 mod pool;
 mod random;
 mod recv;
 mod rtt;
+mod seal;
 mod sendq;
 mod sent;
 mod session;

@@ -18,9 +18,14 @@ use crate::flow::{ReceiveCredit, window_bytes};
 use crate::pool::{BufId, Pool};
 use crate::recv::{OwnCalls, PeerCalls, Stage};
 use crate::rtt::RoundTrip;
+use crate::seal::{Seal, TAG_BYTES};
 use crate::sendq::{Message, SendQueue};
 use crate::sent::{SentPacket, SentPackets};
-use crate::wire::{FLOWS_MAX, OVERHEAD_BYTES};
+use crate::transmit::seal_into;
+use crate::wire::{
+    FLOWS_MAX, FRAME_CLOSE, HEADER_BYTES, Kind, Label, OVERHEAD_BYTES, SEALED_HEADER_BYTES,
+    SEALED_OVERHEAD_BYTES,
+};
 
 /// A session with calls outstanding that neither heard nor asked anything for so long asks: a
 /// restarted peer is noticed within 50 ms.
@@ -69,6 +74,8 @@ pub(crate) struct Inside<'a> {
 #[derive(Debug)]
 pub(crate) struct Session {
     agreed: Agreed,
+    /// Its keys; `None` in a plain session.
+    seal: Option<Box<Seal>>,
     chunk_bytes: usize,
     sendq: SendQueue,
     own_calls: OwnCalls,
@@ -106,9 +113,11 @@ pub(crate) struct Session {
 
 impl Session {
     /// A session that was just agreed on. Who asked for it confirms at once that it is there.
-    pub(crate) fn new(now_ns: u64, agreed: Agreed) -> Self {
-        let chunk_bytes = agreed.datagram_bytes_max - OVERHEAD_BYTES;
+    pub(crate) fn new(now_ns: u64, agreed: Agreed, seal: Option<Box<Seal>>) -> Self {
+        let overhead_bytes = if seal.is_some() { SEALED_OVERHEAD_BYTES } else { OVERHEAD_BYTES };
+        let chunk_bytes = agreed.datagram_bytes_max - overhead_bytes;
         Self {
+            seal,
             chunk_bytes,
             sendq: SendQueue::new(chunk_bytes, agreed.send_credit_bytes),
             own_calls: OwnCalls::new(agreed.calls_max),
@@ -240,6 +249,38 @@ impl Session {
         self.sent.next_number()
     }
 
+    /// The last packet of a sealed session. Nothing may be sent after it: it has the next number.
+    pub(crate) fn sealed_close(&mut self) -> Option<Box<[u8]>> {
+        let label = self.label();
+        let seal = self.seal.as_mut()?;
+        let mut packet = vec![0; SEALED_HEADER_BYTES + 1 + TAG_BYTES];
+        seal_into(&mut packet, &mut seal.sealer, label, &[], &[FRAME_CLOSE]);
+        Some(packet.into_boxed_slice())
+    }
+
+    /// Its keys, when it is sealed.
+    pub(crate) fn seal(&self) -> Option<&Seal> {
+        self.seal.as_deref()
+    }
+
+    pub(crate) fn seal_mut(&mut self) -> Option<&mut Seal> {
+        self.seal.as_deref_mut()
+    }
+
+    /// What identifies the next packet.
+    fn label(&self) -> Label {
+        Label {
+            kind: if self.seal.is_some() { Kind::Sealed } else { Kind::Data },
+            version: self.agreed.peer.version,
+            session: self.agreed.remote_id,
+            number: self.sent.next_number(),
+        }
+    }
+
+    fn header_bytes(&self) -> usize {
+        if self.seal.is_some() { SEALED_HEADER_BYTES } else { HEADER_BYTES }
+    }
+
     /// Gives back all buffers. Those of calls that are being served belong to who serves them.
     pub(crate) fn release(&mut self, pool: &mut Pool) {
         self.sendq.finish_all(pool);
@@ -270,6 +311,7 @@ impl Session {
 
     fn state_bytes(&self) -> usize {
         size_of::<Self>()
+            + self.seal.as_ref().map_or(0, |_| size_of::<Seal>())
             + self.sendq.state_bytes()
             + self.own_calls.state_bytes()
             + self.peer_calls.state_bytes()

@@ -4,6 +4,9 @@
 //! ```text
 //! datagram = packet header (32) | frames ...       | payload ...
 //!            `----- head: head_crc guards it -----'  `- payload_crc guards it
+//!
+//!   sealed = sealed header (24) | payload ... frames ... | tag (16)
+//!            `-- authenticated--'-- and encrypted -------'
 //! ```
 
 use std::ops::RangeInclusive;
@@ -12,6 +15,8 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::crc::crc32c;
+use crate::door::COOKIE_BYTES;
+use crate::seal::{RESET_TOKEN_BYTES, TAG_BYTES};
 
 /// The protocol's versions, one line for what each changed. Add a line, and raise
 /// [`VERSIONS`], whenever a packet changes; keep speaking the version before.
@@ -20,10 +25,15 @@ use crate::crc::crc32c;
 pub enum ProtocolVersion {
     /// The first: calls with replies, selective acknowledgement, credit per flow, CRC32C.
     First = 1,
+    /// A Hello brings a cookie; sessions may be sealed.
+    Second = 2,
 }
 
 /// The version that this program prefers.
-pub const PROTOCOL_VERSION: u8 = ProtocolVersion::First as u8;
+pub const PROTOCOL_VERSION: u8 = ProtocolVersion::Second as u8;
+
+/// The oldest version that knows cookies, and whose sessions can be sealed.
+pub(crate) const SEALED_VERSION_MIN: u8 = ProtocolVersion::Second as u8;
 
 /// All versions that this program speaks.
 pub const VERSIONS: RangeInclusive<u8> = 1..=PROTOCOL_VERSION;
@@ -61,16 +71,21 @@ pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
 /// The frame in front of a fragment.
 pub(crate) const FRAGMENT_BYTES: usize = size_of::<FragmentFrame>();
 
-/// The part of each datagram that is not fragment.
+/// The header of a sealed packet.
+pub(crate) const SEALED_HEADER_BYTES: usize = size_of::<SealedHeader>();
+
+/// The part of each datagram that is not fragment, in plain and in sealed sessions.
 pub(crate) const OVERHEAD_BYTES: usize = HEADER_BYTES + FRAGMENT_BYTES;
+pub(crate) const SEALED_OVERHEAD_BYTES: usize = SEALED_HEADER_BYTES + FRAGMENT_BYTES + TAG_BYTES;
 
 const _: () = assert!(HEADER_BYTES == 32 && FRAGMENT_BYTES == 20);
+const _: () = assert!(SEALED_HEADER_BYTES == 24 && SEALED_OVERHEAD_BYTES > OVERHEAD_BYTES);
 const _: () = assert!(
-    (MESSAGE_MAX + HEAD_MAX).div_ceil(DATAGRAM_BYTES_MIN - OVERHEAD_BYTES) <= FRAGMENTS_MAX,
+    (MESSAGE_MAX + HEAD_MAX).div_ceil(DATAGRAM_BYTES_MIN - SEALED_OVERHEAD_BYTES) <= FRAGMENTS_MAX,
     "a full message must fit into the fragment bitmap"
 );
 const _: () =
-    assert!(DATAGRAM_BYTES_MIN - OVERHEAD_BYTES >= HEAD_MAX, "the head fits one fragment");
+    assert!(DATAGRAM_BYTES_MIN - SEALED_OVERHEAD_BYTES >= HEAD_MAX, "the head fits one fragment");
 
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,17 +103,29 @@ pub(crate) enum Kind {
     Moved = 4,
     /// There is no such session: echoes session and number of the packet that it answers.
     Reset = 5,
+    /// Say Hello again, with this cookie.
+    Retry = 6,
+    /// Frames of a sealed session, under a [`SealedHeader`].
+    Sealed = 7,
 }
 
 impl Kind {
     fn from_wire(value: u8) -> Option<Self> {
-        const ALL: [Kind; 6] =
-            [Kind::Data, Kind::Hello, Kind::Welcome, Kind::Refused, Kind::Moved, Kind::Reset];
+        // Not `Sealed`, which has another header.
+        const ALL: [Kind; 7] = [
+            Kind::Data,
+            Kind::Hello,
+            Kind::Welcome,
+            Kind::Refused,
+            Kind::Moved,
+            Kind::Reset,
+            Kind::Retry,
+        ];
         ALL.get(usize::from(value)).copied()
     }
 }
 
-/// In front of every datagram.
+/// In front of every datagram that is not sealed.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Header {
@@ -121,6 +148,26 @@ pub(crate) struct Header {
     pub(crate) payload_bytes: U16,
     /// 0; not looked at.
     pub(crate) reserved: U16,
+}
+
+/// In front of a sealed packet. Version and kind are where [`Header`] has them.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct SealedHeader {
+    /// Bytes of payload, which come first.
+    pub(crate) payload_bytes: U16,
+    /// 0; not looked at.
+    pub(crate) reserved: U16,
+    /// The session's version.
+    pub(crate) version: u8,
+    /// [`Kind::Sealed`].
+    pub(crate) kind: u8,
+    /// Bytes of frames, which follow the payload.
+    pub(crate) frames_bytes: U16,
+    /// The id that the receiver chose for the session.
+    pub(crate) session: U64,
+    /// Packet number in the session, from 0, never used twice.
+    pub(crate) number: U64,
 }
 
 /// Hello and Welcome. Later versions may append, never change.
@@ -159,6 +206,46 @@ pub(crate) struct Greeting {
     pub(crate) name: [u8; NAME_BYTES_MAX],
 }
 
+/// Follows the greeting of a Hello from version 2 on, and the message of the handshake follows it.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Entrance {
+    /// A `SECURITY_*`.
+    pub(crate) security: u8,
+    /// 0.
+    pub(crate) reserved: u8,
+    /// Length of the handshake's message; 0 for a plain session.
+    pub(crate) message_bytes: U16,
+    /// 0.
+    pub(crate) reserved_too: U32,
+    /// What a Retry gave; zeros before.
+    pub(crate) cookie: [u8; COOKIE_BYTES],
+}
+
+/// A plain session is asked for.
+pub(crate) const SECURITY_PLAIN: u8 = 0;
+/// A sealed one.
+pub(crate) const SECURITY_SEALED: u8 = 1;
+
+/// What a sealed Hello holds.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct SealedHello {
+    /// What a Reset of the session carries, if the connector sends one.
+    pub(crate) reset_token: [u8; RESET_TOKEN_BYTES],
+    pub(crate) greeting: Greeting,
+}
+
+/// What a sealed Welcome holds. With a reason other than 0 it is a refusal, and the rest is zeros.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct SealedWelcome {
+    pub(crate) refusal: Refusal,
+    /// What a Reset of the session carries, if the acceptor sends one.
+    pub(crate) reset_token: [u8; RESET_TOKEN_BYTES],
+    pub(crate) greeting: Greeting,
+}
+
 /// Why a Hello was refused.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -177,6 +264,18 @@ pub(crate) struct Refusal {
 pub(crate) const REFUSED_VERSION: u8 = 1;
 /// This node takes no sessions.
 pub(crate) const REFUSED_NOT_ACCEPTING: u8 = 2;
+/// Sessions are sealed here.
+pub(crate) const REFUSED_SEALED_HERE: u8 = 3;
+/// Sessions are plain here.
+pub(crate) const REFUSED_PLAIN_HERE: u8 = 4;
+/// The handshake is for another key than ours.
+pub(crate) const REFUSED_WRONG_KEY: u8 = 5;
+/// The connector's key is not known here.
+pub(crate) const REFUSED_UNKNOWN_KEY: u8 = 6;
+/// It is known, but expired.
+pub(crate) const REFUSED_EXPIRED_KEY: u8 = 7;
+/// It is known as another node's.
+pub(crate) const REFUSED_NAME: u8 = 8;
 
 /// Where to send the Hello instead: the same address, this port.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -342,6 +441,72 @@ impl<'a> Packet<'a> {
     }
 }
 
+/// A sealed packet whose lengths are right. Nothing else about it is known yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SealedPacket<'a> {
+    pub(crate) version: u8,
+    pub(crate) session: u64,
+    pub(crate) number: u64,
+    /// What is authenticated and not encrypted.
+    pub(crate) header: &'a [u8],
+    /// Payload, frames and tag.
+    pub(crate) sealed: &'a [u8],
+    pub(crate) payload_bytes: usize,
+}
+
+impl<'a> SealedPacket<'a> {
+    /// Whether a datagram says that it is sealed.
+    pub(crate) fn is_meant(datagram: &[u8]) -> bool {
+        const KIND_AT: usize = std::mem::offset_of!(SealedHeader, kind);
+        datagram.get(KIND_AT) == Some(&(Kind::Sealed as u8))
+    }
+
+    pub(crate) fn parse(datagram: &'a [u8]) -> Result<Self, Malformed> {
+        let (header, _) = SealedHeader::ref_from_prefix(datagram).map_err(|_| Malformed::Short)?;
+        let payload_bytes = usize::from(header.payload_bytes.get());
+        let frames_bytes = usize::from(header.frames_bytes.get());
+        let bytes = SEALED_HEADER_BYTES + payload_bytes + frames_bytes + TAG_BYTES;
+        if frames_bytes == 0 || bytes != datagram.len() {
+            return Err(Malformed::Short);
+        }
+        let (head, sealed) = datagram.split_at(SEALED_HEADER_BYTES);
+        Ok(Self {
+            version: header.version,
+            session: header.session.get(),
+            number: header.number.get(),
+            header: head,
+            sealed,
+            payload_bytes,
+        })
+    }
+
+    /// The packet, once it was opened into `opened`.
+    pub(crate) fn opened<'b>(&self, opened: &'b [u8]) -> Packet<'b> {
+        let (payload, frames) = opened.split_at(self.payload_bytes);
+        Packet {
+            kind: Kind::Sealed,
+            version: self.version,
+            session: self.session,
+            number: self.number,
+            frames,
+            payload,
+        }
+    }
+}
+
+/// The header of a sealed packet.
+pub(crate) fn sealed_header(label: Label, payload: &[u8], frames: &[u8]) -> SealedHeader {
+    SealedHeader {
+        payload_bytes: U16::new(payload.len() as u16),
+        reserved: U16::ZERO,
+        version: label.version,
+        kind: Kind::Sealed as u8,
+        frames_bytes: U16::new(frames.len() as u16),
+        session: U64::new(label.session),
+        number: U64::new(label.number),
+    }
+}
+
 /// What identifies a packet to be written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Label {
@@ -351,8 +516,8 @@ pub(crate) struct Label {
     pub(crate) number: u64,
 }
 
-/// Writes the header in front of frames that are already in `head[HEADER_BYTES..head_bytes]`.
-pub(crate) fn seal(head: &mut [u8], head_bytes: usize, label: Label, payload: &[u8]) {
+/// Writes the header and its checksums in front of frames that are already in `head[HEADER_BYTES..head_bytes]`.
+pub(crate) fn guard(head: &mut [u8], head_bytes: usize, label: Label, payload: &[u8]) {
     let mut header = Header {
         head_crc: U32::ZERO,
         version: label.version,
@@ -402,7 +567,7 @@ mod tests {
         bytes.push(FRAME_PING);
         let head_bytes = bytes.len();
         let label = Label { kind: Kind::Data, version: 1, session: 0x0102, number: 7 };
-        seal(&mut bytes, head_bytes, label, payload);
+        guard(&mut bytes, head_bytes, label, payload);
         bytes.extend_from_slice(payload);
         bytes
     }
@@ -415,6 +580,9 @@ mod tests {
         assert_eq!(size_of::<CreditFrame>(), 12);
         assert_eq!(size_of::<Refusal>(), 4);
         assert_eq!(size_of::<Redirection>(), 2);
+        assert_eq!(size_of::<Entrance>(), 24);
+        assert_eq!(size_of::<SealedHello>(), 120);
+        assert_eq!(size_of::<SealedWelcome>(), 124);
         let bytes = packet(b"abc");
         assert_eq!(bytes[4..8], [1, 0, 33, 0]);
         assert_eq!(bytes[8..16], [2, 1, 0, 0, 0, 0, 0, 0]);

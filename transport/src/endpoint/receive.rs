@@ -1,26 +1,16 @@
-//! Who a datagram is for, and everything that is not for a session yet.
+//! Who a datagram is for, and the answers to what we asked.
 
 use std::net::SocketAddr;
 
-use zerocopy::byteorder::little_endian::U16;
-
-use crate::endpoint::{Answer, Content, Endpoint, Entry, HALF_OPEN_MAX, PLACE_BITS, answer_label};
+use crate::door::Cookie;
+use crate::endpoint::answers::{Answer, Class, Content};
+use crate::endpoint::{Endpoint, Entry, PLACE_BITS, answer_label};
 use crate::events::{LostReason, Sink};
-use crate::handshake::{HalfOpen, Peer, WelcomeLabel, common_version, refusal_text};
+use crate::handshake::Welcomed;
+use crate::noise::FINISH_OPERATIONS;
+use crate::seal::{TAG_BYTES, Unopened};
 use crate::session::{Inside, Outcome, Session};
-use crate::wire::{
-    self, Kind, Malformed, Packet, REFUSED_NOT_ACCEPTING, REFUSED_VERSION, Redirection, Refusal,
-};
-
-/// How a Hello relates to what we know of its sender.
-enum Standing {
-    /// Neither half-open nor a session: a new attempt.
-    New,
-    /// The answer was given before.
-    Known(WelcomeLabel),
-    /// Older than what we have from that process.
-    Stale,
-}
+use crate::wire::{self, Kind, Malformed, Packet, Redirection, Refusal, SealedPacket};
 
 impl Endpoint {
     pub(super) fn receive_datagram(
@@ -32,6 +22,10 @@ impl Endpoint {
     ) {
         self.counters.datagrams_received += 1;
         self.counters.bytes_received += datagram.len() as u64;
+        if SealedPacket::is_meant(datagram) {
+            self.receive_sealed(now_ns, from, datagram, sink);
+            return;
+        }
         let packet = match Packet::parse(datagram) {
             Ok(packet) => packet,
             Err(why) => {
@@ -43,9 +37,12 @@ impl Endpoint {
             Kind::Data => self.receive_data(now_ns, from, &packet, datagram.len(), sink),
             Kind::Hello => self.receive_hello(now_ns, from, &packet),
             Kind::Welcome => self.receive_welcome(now_ns, from, &packet, sink),
-            Kind::Refused => self.receive_refused(&packet, sink),
+            Kind::Refused => self.receive_refused(now_ns, &packet, sink),
             Kind::Moved => self.receive_moved(&packet),
+            Kind::Retry => self.receive_retry(&packet),
             Kind::Reset => self.receive_reset(&packet, sink),
+            // `Packet::parse` does not give one.
+            Kind::Sealed => self.counters.dropped_kind += 1,
         }
     }
 
@@ -61,7 +58,7 @@ impl Endpoint {
     }
 
     /// The place of the session with this id of ours.
-    fn find_local(&self, local_id: u64) -> Option<usize> {
+    pub(super) fn find_local(&self, local_id: u64) -> Option<usize> {
         let place = (local_id & ((1 << PLACE_BITS) - 1)) as usize;
         self.places
             .get(place)
@@ -78,25 +75,96 @@ impl Endpoint {
         sink: &mut dyn Sink,
     ) {
         let Some(place) = self.find_local(packet.session) else {
-            self.counters.dropped_unknown_session += 1;
-            self.counters.resets_sent += 1;
-            let label = answer_label(Kind::Reset, packet.session, packet.number);
-            self.answer(Answer { to: from, label, content: Content::Nothing });
+            self.answer_unknown(from, packet.session, packet.number, Content::Nothing);
             return;
         };
-        let version = match &self.places[place].entry {
-            Entry::Open(session) => session.agreed().peer.version,
-            Entry::HalfOpen(half_open) => half_open.version,
+        let (version, is_sealed) = match &self.places[place].entry {
+            Entry::Open(session) => (session.agreed().peer.version, session.seal().is_some()),
+            Entry::HalfOpen(half_open) => (half_open.version, half_open.seal.is_some()),
             Entry::Connecting(_) | Entry::Vacant => {
                 // Nobody was told this id as one to send data to.
                 self.counters.dropped_stale_handshake += 1;
                 return;
             }
         };
+        if is_sealed {
+            self.counters.dropped_forged += 1;
+            return;
+        }
         if packet.version != version {
             self.counters.dropped_version += 1;
             return;
         }
+        self.deliver(now_ns, place, packet, bytes, sink);
+    }
+
+    /// A packet that says it is sealed: nothing in it means anything before it is opened.
+    fn receive_sealed(
+        &mut self,
+        now_ns: u64,
+        from: SocketAddr,
+        datagram: &[u8],
+        sink: &mut dyn Sink,
+    ) {
+        let packet = match SealedPacket::parse(datagram) {
+            Ok(packet) => packet,
+            Err(why) => {
+                self.count_malformed(why);
+                return;
+            }
+        };
+        let Some(place) = self.find_local(packet.session) else {
+            let token = self
+                .reset_key
+                .as_ref()
+                .map(|key| Content::Token(key.token(self.config.index, packet.session)));
+            let content = token.unwrap_or(Content::Nothing);
+            self.answer_unknown(from, packet.session, packet.number, content);
+            return;
+        };
+        let (version, seal) = match &mut self.places[place].entry {
+            Entry::Open(session) => (session.agreed().peer.version, session.seal_mut()),
+            Entry::HalfOpen(half_open) => (half_open.version, half_open.seal.as_deref_mut()),
+            Entry::Connecting(_) | Entry::Vacant => {
+                self.counters.dropped_stale_handshake += 1;
+                return;
+            }
+        };
+        let Some(seal) = seal else {
+            self.counters.dropped_forged += 1;
+            return;
+        };
+        if packet.version != version {
+            self.counters.dropped_version += 1;
+            return;
+        }
+        let mut opened = std::mem::take(&mut self.opened);
+        let out = &mut opened[..packet.sealed.len() - TAG_BYTES];
+        match seal.opener.open(packet.number, packet.header, packet.sealed, out) {
+            Ok(()) => self.deliver(now_ns, place, &packet.opened(out), datagram.len(), sink),
+            Err(Unopened::Forged) => self.counters.dropped_forged += 1,
+            Err(Unopened::Epoch) => self.counters.dropped_key_epoch += 1,
+        }
+        self.opened = opened;
+    }
+
+    /// Says that there is no such session.
+    fn answer_unknown(&mut self, to: SocketAddr, session: u64, number: u64, content: Content) {
+        self.counters.dropped_unknown_session += 1;
+        self.counters.resets_sent += 1;
+        let label = answer_label(Kind::Reset, session, number);
+        self.answer(Class::Lost, Answer { to, label, content });
+    }
+
+    /// Gives a session a packet of its peer. The first one is what opens it.
+    fn deliver(
+        &mut self,
+        now_ns: u64,
+        place: usize,
+        packet: &Packet<'_>,
+        bytes: usize,
+        sink: &mut dyn Sink,
+    ) {
         if matches!(self.places[place].entry, Entry::HalfOpen(_)) {
             self.open(now_ns, place, sink);
         }
@@ -111,7 +179,8 @@ impl Endpoint {
 
     /// Makes a session of a half-open one: its peer confirmed. Older ones in its place go.
     fn open(&mut self, now_ns: u64, place: usize, sink: &mut dyn Sink) {
-        let Entry::HalfOpen(half_open) = &self.places[place].entry else { return };
+        let Entry::HalfOpen(half_open) = &mut self.places[place].entry else { return };
+        let seal = half_open.seal.take();
         let agreed = half_open.agreed(&self.config);
         for other in 0..self.places.len() {
             let why = match &self.places[other].entry {
@@ -142,124 +211,7 @@ impl Endpoint {
         self.counters.sessions_connected += 1;
         sink.connected(agreed.id, &agreed.peer);
         self.half_open -= 1;
-        self.places[place].entry = Entry::Open(Box::new(Session::new(now_ns, agreed)));
-    }
-
-    fn receive_hello(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet<'_>) {
-        let Some(peer) = Peer::read(packet.frames).filter(|_| packet.payload.is_empty()) else {
-            self.counters.dropped_violation += 1;
-            return;
-        };
-        let remote_id = peer.greeting.session.get();
-        let Some(version) = common_version(&self.config.versions, &peer.versions()) else {
-            self.refuse(from, remote_id, packet.number, REFUSED_VERSION);
-            return;
-        };
-        if !self.config.accept {
-            self.refuse(from, remote_id, packet.number, REFUSED_NOT_ACCEPTING);
-            return;
-        }
-        let owner = peer.greeting.index.get() % self.config.ports.len() as u16;
-        if owner != self.config.index {
-            self.counters.hellos_redirected += 1;
-            let port = U16::new(self.config.ports[usize::from(owner)]);
-            let label = answer_label(Kind::Moved, remote_id, packet.number);
-            let content = Content::Redirection(Redirection { port });
-            self.answer(Answer { to: from, label, content });
-            return;
-        }
-        let welcome = match self.standing(&peer, packet.number) {
-            Standing::Known(welcome) => welcome,
-            Standing::Stale => {
-                self.counters.dropped_stale_handshake += 1;
-                return;
-            }
-            Standing::New => {
-                if self.half_open == HALF_OPEN_MAX
-                    || self.incoming == usize::from(self.config.sessions_max)
-                {
-                    self.counters.dropped_hello_full += 1;
-                    return;
-                }
-                self.half_open += 1;
-                self.incoming += 1;
-                let place = self.take_place();
-                let index = peer.greeting.index.get();
-                let (session, local_id) = self.draw_ids(place);
-                let ids = (session, local_id, packet.number);
-                let half_open = HalfOpen::new(now_ns, ids, version, peer, from);
-                self.places[place].entry = Entry::HalfOpen(Box::new(half_open));
-                self.touched(place);
-                WelcomeLabel { attempt: packet.number, version, index, local_id, remote_id }
-            }
-        };
-        let label = answer_label(Kind::Welcome, remote_id, packet.number);
-        self.answer(Answer { to: from, label, content: Content::Welcome(welcome) });
-    }
-
-    fn refuse(&mut self, to: SocketAddr, session: u64, number: u64, reason: u8) {
-        self.counters.hellos_refused += 1;
-        let refusal = Refusal {
-            reason,
-            version_min: *self.config.versions.start(),
-            version_max: *self.config.versions.end(),
-            reserved: 0,
-        };
-        let label = answer_label(Kind::Refused, session, number);
-        self.answer(Answer { to, label, content: Content::Refusal(refusal) });
-    }
-
-    /// Looks through what the same peer asked for under the same index before. A half-open session
-    /// of an older attempt of the same process goes.
-    fn standing(&mut self, peer: &Peer, attempt: u64) -> Standing {
-        let greeting = &peer.greeting;
-        let (index, nonce) = (greeting.index.get(), greeting.process_nonce.get());
-        let mut outdated = None;
-        for (place_index, place) in self.places.iter().enumerate() {
-            let (name, their_index, their_nonce, known) = match &place.entry {
-                Entry::Open(session) if !session.agreed().peer.outgoing => {
-                    let agreed = session.agreed();
-                    let known = WelcomeLabel {
-                        attempt: agreed.attempt,
-                        version: agreed.peer.version,
-                        index,
-                        local_id: agreed.local_id,
-                        remote_id: agreed.remote_id,
-                    };
-                    (&agreed.peer.name, agreed.peer.index, agreed.peer.process_nonce, known)
-                }
-                Entry::HalfOpen(half_open) => {
-                    let theirs = &half_open.peer.greeting;
-                    let known = WelcomeLabel {
-                        attempt: half_open.attempt,
-                        version: half_open.version,
-                        index,
-                        local_id: half_open.local_id,
-                        remote_id: theirs.session.get(),
-                    };
-                    let name = &half_open.peer.name;
-                    (name, theirs.index.get(), theirs.process_nonce.get(), known)
-                }
-                _ => continue,
-            };
-            if their_index != index || their_nonce != nonce || *name != peer.name {
-                continue;
-            }
-            if attempt < known.attempt {
-                return Standing::Stale;
-            }
-            if attempt == known.attempt {
-                let is_same = known.remote_id == greeting.session.get();
-                return if is_same { Standing::Known(known) } else { Standing::Stale };
-            }
-            if matches!(place.entry, Entry::HalfOpen(_)) {
-                outdated = Some(place_index);
-            }
-        }
-        if let Some(place) = outdated {
-            self.vacate(place);
-        }
-        Standing::New
+        self.places[place].entry = Entry::Open(Box::new(Session::new(now_ns, agreed, seal)));
     }
 
     /// The place of the attempt of ours that a handshake packet answers.
@@ -282,26 +234,33 @@ impl Endpoint {
             self.counters.dropped_stale_handshake += 1;
             return;
         };
-        let Entry::Connecting(connecting) = &self.places[place].entry else { return };
-        let peer = Peer::read(packet.frames).filter(|peer| {
-            packet.payload.is_empty() && peer.greeting.index.get() == connecting.index
-        });
-        let Some(peer) = peer else {
+        let Entry::Connecting(connecting) = &mut self.places[place].entry else { return };
+        if !packet.payload.is_empty() {
             self.counters.dropped_violation += 1;
             return;
-        };
-        match connecting.welcomed(&self.config, from, &peer) {
-            Ok(agreed) => {
+        }
+        if connecting.key().is_some() {
+            if !connecting.admits_welcome() {
+                self.counters.dropped_forged += 1;
+                return;
+            }
+            self.counters.public_key_operations += FINISH_OPERATIONS;
+        }
+        match connecting.welcomed(&self.config, from, packet.frames) {
+            Welcomed::Agreed(agreed, seal) => {
                 self.counters.sessions_connected += 1;
                 sink.connected(agreed.id, &agreed.peer);
-                self.places[place].entry = Entry::Open(Box::new(Session::new(now_ns, agreed)));
+                let session = Session::new(now_ns, *agreed, seal);
+                self.places[place].entry = Entry::Open(Box::new(session));
                 self.touched(place);
             }
-            Err(why) => self.lose(place, &why, sink),
+            Welcomed::Lost(why) => self.lose(place, &why, sink),
+            Welcomed::Violation => self.counters.dropped_violation += 1,
+            Welcomed::Forged => self.counters.dropped_forged += 1,
         }
     }
 
-    fn receive_refused(&mut self, packet: &Packet<'_>, sink: &mut dyn Sink) {
+    fn receive_refused(&mut self, now_ns: u64, packet: &Packet<'_>, sink: &mut dyn Sink) {
         let Some(place) = self.find_attempt(packet) else {
             self.counters.dropped_stale_handshake += 1;
             return;
@@ -311,8 +270,28 @@ impl Endpoint {
             self.counters.dropped_violation += 1;
             return;
         };
-        let text = refusal_text(refusal, &self.config.versions);
-        self.lose(place, &LostReason::Refused(text), sink);
+        let Entry::Connecting(connecting) = &mut self.places[place].entry else { return };
+        match connecting.refused(now_ns, &self.config, refusal) {
+            Some(why) => self.lose(place, &why, sink),
+            None => self.touched(place),
+        }
+    }
+
+    /// The peer wants its Hello again, with a cookie.
+    fn receive_retry(&mut self, packet: &Packet<'_>) {
+        let Some(place) = self.find_attempt(packet) else {
+            self.counters.dropped_stale_handshake += 1;
+            return;
+        };
+        let mut frames = packet.frames;
+        let Some(cookie) = wire::take::<Cookie>(&mut frames) else {
+            self.counters.dropped_violation += 1;
+            return;
+        };
+        if let Entry::Connecting(connecting) = &mut self.places[place].entry {
+            connecting.retry(cookie);
+        }
+        self.touched(place);
     }
 
     fn receive_moved(&mut self, packet: &Packet<'_>) {
@@ -332,11 +311,14 @@ impl Endpoint {
     }
 
     /// The peer does not know the session that a packet of ours was for. It must be able to name
-    /// the packet. Rare, so the table is searched for the peer's id.
+    /// the packet, and to prove itself where the session is sealed. Rare, so the table is searched
+    /// for the peer's id.
     fn receive_reset(&mut self, packet: &Packet<'_>, sink: &mut dyn Sink) {
         let is_meant = |entry: &Entry| match entry {
             Entry::Open(session) => {
-                session.agreed().remote_id == packet.session && session.sent_lately(packet.number)
+                session.agreed().remote_id == packet.session
+                    && session.sent_lately(packet.number)
+                    && session.seal().is_none_or(|seal| seal.believes(packet.frames))
             }
             _ => false,
         };

@@ -10,7 +10,7 @@ use crate::sent::SentPacket;
 use crate::session::{Inside, Session};
 use crate::wire::{
     self, AckFrame, AckRange, CreditFrame, FLOWS_MAX, FRAME_ACK, FRAME_CALL, FRAME_CLOSE,
-    FRAME_CREDIT, FRAME_PING, FRAME_REPLY, FragmentFrame, Packet,
+    FRAME_CREDIT, FRAME_PING, FRAME_REPLY, FragmentFrame, Kind, Packet,
 };
 
 /// What became of a packet.
@@ -69,6 +69,11 @@ impl Session {
         }
         self.heard_ns = inside.now_ns;
         self.packets_received += 1;
+        let checked = match packet.kind {
+            Kind::Sealed => &mut inside.counters.bytes_opened,
+            _ => &mut inside.counters.bytes_checksummed,
+        };
+        *checked += packet.payload.len() as u64;
         let Ok(findings) = self.take_frames(inside, packet) else {
             inside.counters.dropped_violation += 1;
             return Outcome::Open;
@@ -188,7 +193,6 @@ impl Session {
             let range = fragment.first..fragment.first + fragment.data.len();
             inside.pool.bytes_mut(body)[range].copy_from_slice(fragment.data);
             inside.counters.bytes_copied += fragment.data.len() as u64;
-            inside.counters.bytes_checksummed += fragment.data.len() as u64;
         }
         if call.assembly.is_complete() {
             call.stage = Stage::Serving;
@@ -224,7 +228,6 @@ impl Session {
             }
             Piece::Contradiction => return Err(Violation),
         }
-        inside.counters.bytes_checksummed += fragment.data.len() as u64;
         let (session, token) = (self.agreed.id, call.token);
         let (is_wanted, is_complete) = (!call.is_forgotten, call.reply.is_complete());
         if is_wanted && !fragment.data.is_empty() {

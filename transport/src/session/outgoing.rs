@@ -4,22 +4,27 @@
 //! fragment with a part of a body. A full fragment leaves no room for control frames, so that the
 //! datagrams of a large body are all of one size and leave in one segmented send.
 
+use std::ops::Range;
+
 use zerocopy::byteorder::little_endian::{U16, U64};
 
 use crate::congestion::Congestion;
 use crate::counters::EndpointCounters;
-use crate::pool::Pool;
+use crate::pool::{BufId, Pool};
+use crate::seal::TAG_BYTES;
 use crate::sendq::{Next, SendQueue};
 use crate::sent::{PACKET_COST_BYTES, PACKET_FRAGMENTS_MAX, SentPacket};
 use crate::session::Session;
 use crate::transmit::{DATAGRAM_HEAD_MAX, TransmitBatch};
 use crate::wire::{
-    self, AckFrame, AckRange, CreditFrame, FRAGMENT_BYTES, FRAME_CREDIT, FRAME_PING, HEADER_BYTES,
-    Kind, Label,
+    self, AckFrame, AckRange, CreditFrame, DATAGRAM_BYTES_MIN, FRAGMENT_BYTES, FRAME_CREDIT,
+    FRAME_PING,
 };
 
 /// Credit frames in one packet.
 const PACKET_CREDITS_MAX: usize = 4;
+
+const _: () = assert!(DATAGRAM_HEAD_MAX + TAG_BYTES <= DATAGRAM_BYTES_MIN, "heads always fit");
 
 /// The shortest acknowledgement.
 const ACK_BYTES_MIN: usize = size_of::<AckFrame>() + size_of::<AckRange>();
@@ -62,16 +67,17 @@ impl Session {
         let next = if may_carry { self.sendq.peek() } else { None };
         // What is due and finds no room beside a full fragment goes before it.
         let is_ack_due = self.received.due_ns() <= now_ns;
-        let has_room = self.head_bytes_max(next.as_ref()) - HEADER_BYTES >= ACK_BYTES_MIN;
+        let header_bytes = self.header_bytes();
+        let has_room = self.head_bytes_max(next.as_ref()) - header_bytes >= ACK_BYTES_MIN;
         let next = next.filter(|_| has_room || !is_ack_due);
         let has_control = may_fly && (self.ping_is_due || !self.credit_due.is_empty());
         if next.is_none() && !has_control && !is_ack_due {
             return false;
         }
 
-        let datagram = out.next(self.agreed.peer.addr);
-        let head = &mut datagram.head;
-        let mut at = HEADER_BYTES;
+        let slot = out.next(self.agreed.peer.addr);
+        let head = &mut slot.head;
+        let mut at = header_bytes;
         let mut packet = SentPacket { sent_ns: now_ns, ..SentPacket::default() };
         let head_max = self.head_bytes_max(next.as_ref());
         self.put_control(now_ns, head, &mut at, head_max, next.is_some(), may_fly, &mut packet);
@@ -79,35 +85,51 @@ impl Session {
         if let Some(next) = next {
             body = self.put_fragments(next, head, &mut at, &mut packet, counters);
         }
-
-        let mut payload: &[u8] = &[];
-        if let Some((buffer, range)) = &body {
-            pool.retain(*buffer);
-            payload = &pool.bytes(*buffer)[range.clone()];
-            counters.bytes_checksummed += payload.len() as u64;
-        }
-        let number = self.sent.next_number();
-        let label = Label {
-            kind: Kind::Data,
-            version: self.agreed.peer.version,
-            session: self.agreed.remote_id,
-            number,
-        };
-        wire::seal(head, at, label, payload);
-        let bytes = at + payload.len();
-        datagram.head_bytes = at;
-        datagram.body = body;
+        let bytes = self.finish_packet(pool, counters, out, at, body);
         counters.datagrams_sent += 1;
         counters.bytes_sent += bytes as u64;
         self.note_sent(packet, bytes, counters);
         true
     }
 
+    /// Protects the datagram that was put together, whose frames end at `at`, and gives it its
+    /// payload: sealed, from the pool's buffer into the batch, or guarded by checksums. Says how
+    /// long it is.
+    fn finish_packet(
+        &mut self,
+        pool: &mut Pool,
+        counters: &mut EndpointCounters,
+        out: &mut TransmitBatch,
+        at: usize,
+        body: Option<(BufId, Range<usize>)>,
+    ) -> usize {
+        let label = self.label();
+        let payload: &[u8] = match &body {
+            Some((buffer, range)) => &pool.bytes(*buffer)[range.clone()],
+            None => &[],
+        };
+        if let Some(seal) = &mut self.seal {
+            counters.bytes_sealed += payload.len() as u64;
+            return out.seal_last(&mut seal.sealer, label, at, payload);
+        }
+        counters.bytes_checksummed += payload.len() as u64;
+        let bytes = at + payload.len();
+        let slot = out.last();
+        wire::guard(&mut slot.head, at, label, payload);
+        slot.head_bytes = at;
+        if let Some((buffer, _)) = &body {
+            pool.retain(*buffer);
+        }
+        slot.body = body;
+        bytes
+    }
+
     /// How far control frames may reach, so that the fragment after them still fits.
     fn head_bytes_max(&self, next: Option<&Next>) -> usize {
         let (frame_bytes, body_bytes) =
             next.map_or((0, 0), |next| (FRAGMENT_BYTES + next.head_bytes, next.body.len()));
-        let datagram_room = self.agreed.datagram_bytes_max - body_bytes;
+        let tag_bytes = if self.seal.is_some() { TAG_BYTES } else { 0 };
+        let datagram_room = self.agreed.datagram_bytes_max - tag_bytes - body_bytes;
         datagram_room.min(DATAGRAM_HEAD_MAX) - frame_bytes
     }
 
@@ -160,8 +182,9 @@ impl Session {
         at: &mut usize,
         packet: &mut SentPacket,
         counters: &mut EndpointCounters,
-    ) -> Option<(crate::pool::BufId, std::ops::Range<usize>)> {
-        let head_max = self.agreed.datagram_bytes_max.min(DATAGRAM_HEAD_MAX);
+    ) -> Option<(BufId, Range<usize>)> {
+        // No packet without a body is longer than that, whatever the tag: datagrams are.
+        let head_max = DATAGRAM_HEAD_MAX;
         loop {
             wire::put(head, at, &self.sendq.frame(&next));
             wire::put(head, at, self.sendq.head(&next));

@@ -1,6 +1,7 @@
 //! Packets that nobody honest sends: they are counted, and nothing else happens.
 
 use crate::common::{MS, Random, SECOND, World, addr, raw};
+use crate::strange;
 use transport::{
     BufId, CallId, Endpoint, EndpointCounters, HEAD_MAX, LostReason, MESSAGE_MAX, PeerInfo,
     SessionId, SessionState, Sink,
@@ -126,7 +127,7 @@ fn packets_that_were_received_are_dropped_when_they_come_again() {
 #[test]
 fn handshakes_that_make_no_sense_are_dropped() {
     let mut world = busy(1);
-    let good = |name: &str, session, versions| raw::greeting(name, session, 9, versions, 0);
+    let good = |name: &str, session, versions| strange::greeting(name, session, 9, versions, 0);
     let mut cases = vec![
         good("", 1, (1, 1)),
         good("x", 0, (1, 1)),
@@ -153,16 +154,16 @@ fn handshakes_that_make_no_sense_are_dropped() {
         let counters = drop_on(&mut world, 1, 5, &hello);
         assert_eq!(counters.dropped_violation, count);
     }
-    for kind in [raw::WELCOME, raw::REFUSED, 4, raw::RESET] {
+    for kind in [raw::WELCOME, raw::REFUSED, strange::MOVED, raw::RESET, raw::RETRY] {
         drop_on(&mut world, 1, 5, &raw::packet(kind, 77, 1, &good("x", 1, (1, 1)), &[]));
     }
-    let counters = drop_on(&mut world, 1, 5, &raw::packet(6, 77, 1, &[], &[]));
+    let counters = drop_on(&mut world, 1, 5, &raw::packet(9, 77, 1, &[], &[]));
     assert_eq!(counters.dropped_kind, 1);
 }
 
 /// A session of a hostile peer with a node: what the node calls it.
 fn hostile_session(endpoint: &mut Endpoint, now_ns: u64, sink: &mut Quiet) -> u64 {
-    let frames = raw::greeting("mallory", 0x77, 5, (1, 1), 0);
+    let frames = strange::greeting("mallory", 0x77, 5, (1, 1), 0);
     let hello = raw::packet(raw::HELLO, 0, 1, &frames, &[]);
     endpoint.receive(now_ns, addr(6), &hello, sink);
     let mut batch = transport::TransmitBatch::new(8);
@@ -197,29 +198,29 @@ fn frames_that_break_the_rules_are_violations() {
         bytes
     };
     let fragment_with = |at: usize, value: u8| {
-        let mut bytes = raw::fragment(5, 0, 0, 0, 1024, 0);
+        let mut bytes = strange::fragment(5, 0, 0, 0, 1024, 0);
         bytes[at] = value;
         bytes
     };
     let cases: Vec<(Vec<u8>, Vec<u8>)> = vec![
-        (vec![99], vec![]),                                              // no such frame
-        (vec![1], vec![0]),                                              // a payload of nothing
-        (vec![2, 1], vec![]),                                            // cut short
-        (ack(1, 1 << 40, &[(0, 1)]), vec![]),                            // never sent
-        (ack(0, 0, &[]), vec![]),                                        // no range
-        (ack(1, 0, &[(0, 0)]), vec![]),                                  // an empty range
-        (ack(1, 0, &[(0, 9)]), vec![]),                                  // below zero
-        (ack(3, 0, &[(0, 1), (5, 1)]), vec![]),                          // fewer ranges than said
-        (vec![3, 0, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0], vec![]),          // credit for no flow
-        (raw::fragment(5, 193, 0, 0, 1024, 0), vec![0; 193]),            // head too long
-        (raw::fragment(5, 0, 0, (1 << 20) + 1, 1024, 0), vec![0; 8920]), // body too long
-        (raw::fragment(5, 0, 256, 0, 1024, 0), vec![]),                  // no such flow
-        (raw::fragment(5, 0, 0, 0, 1024, 1), vec![]),                    // no such fragment
-        (raw::fragment(5, 0, 0, 100, 1024, 0), vec![0; 99]),             // too little
-        (raw::fragment(5, 0, 0, 100, 1024, 0), vec![0; 101]),            // too much
-        (raw::fragment(5, 9, 0, 0, 1024, 0), vec![]),                    // no head
-        (fragment_with(18, 1), vec![]),                                  // reserved
-        (raw::fragment(6, 0, 0, 0, 1024, 0), vec![]),                    // a reply to no call
+        (vec![99], vec![]),                                       // no such frame
+        (vec![1], vec![0]),                                       // a payload of nothing
+        (vec![2, 1], vec![]),                                     // cut short
+        (ack(1, 1 << 40, &[(0, 1)]), vec![]),                     // never sent
+        (ack(0, 0, &[]), vec![]),                                 // no range
+        (ack(1, 0, &[(0, 0)]), vec![]),                           // an empty range
+        (ack(1, 0, &[(0, 9)]), vec![]),                           // below zero
+        (ack(3, 0, &[(0, 1), (5, 1)]), vec![]),                   // fewer ranges than said
+        (vec![3, 0, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0], vec![]),   // credit for no flow
+        (strange::fragment(5, 193, 0, 0, 1024, 0), vec![0; 193]), // head too long
+        (strange::fragment(5, 0, 0, (1 << 20) + 1, 1024, 0), vec![0; 8920]), // body too long
+        (strange::fragment(5, 0, 256, 0, 1024, 0), vec![]),       // no such flow
+        (strange::fragment(5, 0, 0, 0, 1024, 1), vec![]),         // no such fragment
+        (strange::fragment(5, 0, 0, 100, 1024, 0), vec![0; 99]),  // too little
+        (strange::fragment(5, 0, 0, 100, 1024, 0), vec![0; 101]), // too much
+        (strange::fragment(5, 9, 0, 0, 1024, 0), vec![]),         // no head
+        (fragment_with(18, 1), vec![]),                           // reserved
+        (strange::fragment(6, 0, 0, 0, 1024, 0), vec![]),         // a reply to no call
     ];
     for (count, (frames, payload)) in (1..).zip(cases) {
         let packet = raw::packet(raw::DATA, session, count, &frames, &payload);
@@ -239,7 +240,7 @@ fn calls_beyond_the_credit_take_no_memory() {
         for call in 0..40 {
             // The first fragments only, so that the buffers stay.
             let id = 1024 + flow * 100 + call;
-            let frame = raw::fragment(5, 0, flow as u16, 1 << 20, id, 0);
+            let frame = strange::fragment(5, 0, flow as u16, 1 << 20, id, 0);
             let packet = raw::packet(raw::DATA, session, number, &frame, &[0; 8920]);
             endpoint.receive(SECOND, addr(6), &packet, &mut sink);
             number += 1;
@@ -260,7 +261,7 @@ fn calls_beyond_the_credit_take_no_memory() {
 fn a_place_is_not_taken_from_a_call_that_is_served() {
     let (mut endpoint, mut sink, session) = lone_endpoint();
     let send = |endpoint: &mut Endpoint, sink: &mut Quiet, number: u64, id: u64| {
-        let frame = raw::fragment(5, 0, 0, 0, id, 0);
+        let frame = strange::fragment(5, 0, 0, 0, id, 0);
         endpoint.receive(SECOND, addr(6), &raw::packet(0, session, number, &frame, &[]), sink);
     };
     send(&mut endpoint, &mut sink, 1, 1024);
@@ -281,7 +282,7 @@ fn a_late_fragment_of_an_earlier_call_does_not_get_into_a_later_one() {
     let mut number = 0;
     let mut send = |endpoint: &mut Endpoint, sink: &mut Quiet, id: u64, index: u16, byte: u8| {
         number += 1;
-        let frame = raw::fragment(5, 0, 0, 17_840, id, index);
+        let frame = strange::fragment(5, 0, 0, 17_840, id, index);
         let packet = raw::packet(raw::DATA, session, number, &frame, &[byte; 8920]);
         endpoint.receive(SECOND, addr(6), &packet, sink);
     };
@@ -330,7 +331,8 @@ fn nonsense_with_right_checksums_does_no_harm() {
                         let (kind, body) = (5 + random.below(2) as u8, random.below(40_000) as u32);
                         let id = 1024 * random.below(3) + random.below(20);
                         let index = random.below(6) as u16;
-                        let frame = raw::fragment(kind, 0, random.below(4) as u16, body, id, index);
+                        let frame =
+                            strange::fragment(kind, 0, random.below(4) as u16, body, id, index);
                         frames.extend_from_slice(&frame);
                         let rest = (u64::from(body)).saturating_sub(u64::from(index) * 8920);
                         payload.extend_from_slice(&vec![1; rest.min(8920) as usize]);

@@ -188,7 +188,7 @@ fn small_calls_pass_large_bodies() {
         let is_answered = |world: &mut World| world.nodes[0].app.finished.contains(&token);
         assert!(world.run_until(end_ns, is_answered));
         let tap = world.tap.as_ref().expect("a tap");
-        let small = |bytes: &[u8]| bytes.len() < 400 && raw::head_bytes(bytes) > 32 + 24;
+        let small = |bytes: &[u8]| bytes.len() < 400 && raw::frames_bytes(bytes) > 24;
         let position =
             tap[before..].iter().position(|(_, from, _, bytes)| *from == addr(0) && small(bytes));
         let position = position.expect("the small call left");
@@ -235,7 +235,7 @@ fn a_large_body_leaves_in_datagrams_of_one_size() {
         for pair in large.windows(2) {
             assert_eq!(raw::number(pair[0]) + 1, raw::number(pair[1]), "in sequence");
         }
-        assert!(rest[1..].iter().all(|bytes| raw::head_bytes(bytes) == 52));
+        assert!(rest[1..].iter().all(|bytes| raw::frames_bytes(bytes) == 20));
     }
 }
 

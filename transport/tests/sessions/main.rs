@@ -5,3 +5,8 @@ mod exchange;
 mod handshake;
 mod hostile;
 mod limits;
+mod plain;
+mod strange;
+
+/// What the world's nodes speak; `tests/sealed` runs the same tests the other way.
+const SEALED: bool = false;

@@ -14,7 +14,7 @@ use transport::{
 use super::{MS, Random};
 
 /// Bodies are slices of this.
-fn table() -> &'static [u8] {
+pub(crate) fn table() -> &'static [u8] {
     static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
     TABLE.get_or_init(|| {
         let mut random = Random(42);

@@ -8,7 +8,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use transport::{Endpoint, EndpointConfig, TransmitBatch};
+use std::sync::Arc;
+
+use transport::{Endpoint, EndpointConfig, Keyring, KnownKey, SecretKey, Security, TransmitBatch};
 
 use app::App;
 
@@ -106,6 +108,32 @@ pub(crate) fn addr(node: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1 + node as u8), 4870))
 }
 
+/// The names whose keys everybody knows.
+pub(crate) const NAMES: [&str; 4] = ["vm1", "vm2", "io1", "io2"];
+
+/// The key that a node has in all its lives.
+pub(crate) fn secret_of(name: &str) -> SecretKey {
+    let mut bytes = [0x5a; 32];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    SecretKey::from_bytes(bytes)
+}
+
+pub(crate) fn known(peer: &str, expires_unix_s: Option<u64>) -> KnownKey {
+    KnownKey { peer: peer.to_owned(), expires_unix_s }
+}
+
+pub(crate) fn keyring() -> Keyring {
+    let mut keyring = Keyring::new();
+    for name in NAMES {
+        keyring.add(secret_of(name).public(), known(name, None)).expect("room");
+    }
+    keyring
+}
+
+pub(crate) fn sealed_as(name: &str, keyring: &Keyring) -> Security {
+    Security::Sealed { secret: Arc::new(secret_of(name)), keyring: Arc::new(keyring.clone()) }
+}
+
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
@@ -128,6 +156,12 @@ impl World {
         let mut config = EndpointConfig::new(name, self.random.next(), self.random.next());
         config.datagram_bytes_max = 8972;
         config.pool_bytes_max = 64 << 20;
+        for part in config.entropy.chunks_mut(8) {
+            part.copy_from_slice(&self.random.next().to_le_bytes());
+        }
+        if crate::SEALED {
+            config.security = sealed_as(name, &keyring());
+        }
         config
     }
 
@@ -242,7 +276,7 @@ impl World {
             }
             for datagram_index in 0..count {
                 let node = &self.nodes[index];
-                let datagram = &node.batch.datagrams()[datagram_index];
+                let datagram = node.batch.datagram(datagram_index);
                 let mut bytes = datagram.head().to_vec();
                 bytes.extend_from_slice(datagram.body(node.endpoint.pool()));
                 assert_eq!(bytes.len(), datagram.len_bytes());

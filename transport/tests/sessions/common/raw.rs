@@ -5,6 +5,11 @@ pub(crate) const HELLO: u8 = 1;
 pub(crate) const WELCOME: u8 = 2;
 pub(crate) const REFUSED: u8 = 3;
 pub(crate) const RESET: u8 = 5;
+pub(crate) const RETRY: u8 = 6;
+pub(crate) const SEALED: u8 = 7;
+
+/// The header of packets that are not sealed.
+pub(crate) const HEADER: usize = 32;
 
 fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
@@ -29,59 +34,25 @@ pub(crate) fn packet(
     bytes.extend_from_slice(&(payload.len() as u16).to_le_bytes());
     bytes.extend_from_slice(&[0, 0]);
     bytes.extend_from_slice(frames);
-    let head_crc = crc32c(&bytes[4..]);
-    bytes[..4].copy_from_slice(&head_crc.to_le_bytes());
+    guard(&mut bytes);
     bytes.extend_from_slice(payload);
     bytes
 }
 
-/// The frame in front of a fragment.
-pub(crate) fn fragment(
-    kind: u8,
-    head: u8,
-    flow: u16,
-    body: u32,
-    id: u64,
-    fragment: u16,
-) -> Vec<u8> {
-    let mut bytes = vec![kind, head];
-    bytes.extend_from_slice(&flow.to_le_bytes());
-    bytes.extend_from_slice(&body.to_le_bytes());
-    bytes.extend_from_slice(&id.to_le_bytes());
-    bytes.extend_from_slice(&fragment.to_le_bytes());
-    bytes.extend_from_slice(&[0, 0]);
-    bytes
-}
-
-/// The frames of a Hello, from a peer that claims to be anyone.
-pub(crate) fn greeting(
-    name: &str,
-    session: u64,
-    nonce: u64,
-    versions: (u8, u8),
-    index: u16,
-) -> Vec<u8> {
-    let mut bytes = vec![versions.0, versions.1, 0, name.len() as u8];
-    bytes.extend_from_slice(&index.to_le_bytes());
-    bytes.extend_from_slice(&1u16.to_le_bytes());
-    bytes.extend_from_slice(&session.to_le_bytes());
-    bytes.extend_from_slice(&nonce.to_le_bytes());
-    bytes.extend_from_slice(&8972u32.to_le_bytes());
-    bytes.extend_from_slice(&(4u32 << 20).to_le_bytes());
-    bytes.extend_from_slice(&(8u32 << 20).to_le_bytes());
-    bytes.extend_from_slice(&1024u16.to_le_bytes());
-    bytes.extend_from_slice(&[0, 0]);
-    bytes.extend_from_slice(name.as_bytes());
-    bytes.resize(104, 0);
-    bytes
+/// Makes the checksum of the head right; there is no payload.
+pub(crate) fn guard(bytes: &mut [u8]) {
+    let head_crc = crc32c(&bytes[4..]);
+    bytes[..4].copy_from_slice(&head_crc.to_le_bytes());
 }
 
 pub(crate) fn kind(datagram: &[u8]) -> u8 {
     datagram[5]
 }
 
-pub(crate) fn head_bytes(datagram: &[u8]) -> usize {
-    usize::from(u16::from_le_bytes([datagram[6], datagram[7]]))
+/// Bytes of frames: of a sealed packet, of the others what the head has beside the header.
+pub(crate) fn frames_bytes(datagram: &[u8]) -> usize {
+    let bytes = usize::from(u16::from_le_bytes([datagram[6], datagram[7]]));
+    if kind(datagram) == SEALED { bytes } else { bytes - HEADER }
 }
 
 /// The receiver's id for the session.

@@ -1,0 +1,113 @@
+//! Packets that belong to no session and wait to be sent.
+//!
+//! Strangers can cause as many as they like. So what a flood causes has queues of its own, and
+//! pushes out neither what we want to say nor what was asked for by who has shown its address.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use crate::door::Cookie;
+use crate::handshake::WelcomeLabel;
+use crate::seal::ResetToken;
+use crate::wire::{Label, Redirection, Refusal};
+
+/// Answers of one class that wait. More in one round is a flood, and dropped: an honest peer asks
+/// again.
+const ANSWERS_MAX: usize = 64;
+
+/// Who is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// A peer of a session of ours, or one that has shown its address by a cookie.
+    Known,
+    /// Anybody who sent a Hello.
+    Stranger,
+    /// Anybody who sent a packet of a session that we do not know.
+    Lost,
+}
+
+/// A packet that belongs to no session.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) to: SocketAddr,
+    pub(super) label: Label,
+    pub(super) content: Content,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    Nothing,
+    Refusal(Refusal),
+    Redirection(Redirection),
+    Close,
+    Welcome(WelcomeLabel),
+    Cookie(Cookie),
+    Token(ResetToken),
+    /// Frames that were written before.
+    Frames(Box<[u8]>),
+    /// A whole packet of a session, sealed before the session went.
+    Packet(Box<[u8]>),
+}
+
+/// All that wait.
+#[derive(Debug)]
+pub(super) struct Answers {
+    known: VecDeque<Answer>,
+    strangers: VecDeque<Answer>,
+    lost: VecDeque<Answer>,
+}
+
+impl Answers {
+    pub(super) fn new() -> Self {
+        let queue = || VecDeque::with_capacity(ANSWERS_MAX);
+        Self { known: queue(), strangers: queue(), lost: queue() }
+    }
+
+    /// `false`: too many of its class wait, so it is dropped.
+    pub(super) fn push(&mut self, class: Class, answer: Answer) -> bool {
+        let queue = match class {
+            Class::Known => &mut self.known,
+            Class::Stranger => &mut self.strangers,
+            Class::Lost => &mut self.lost,
+        };
+        let has_room = queue.len() < ANSWERS_MAX;
+        if has_room {
+            queue.push_back(answer);
+        }
+        has_room
+    }
+
+    /// The next to be sent: the known first, since they are few.
+    pub(super) fn pop(&mut self) -> Option<Answer> {
+        let queues = [&mut self.known, &mut self.lost, &mut self.strangers];
+        queues.into_iter().find_map(VecDeque::pop_front)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty() && self.strangers.is_empty() && self.lost.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Kind, VERSION_ANY};
+
+    fn answer(number: u64) -> Answer {
+        let label = Label { kind: Kind::Reset, version: VERSION_ANY, session: 1, number };
+        Answer { to: SocketAddr::from(([10, 0, 0, 1], 1)), label, content: Content::Nothing }
+    }
+
+    #[test]
+    fn a_flood_of_one_class_leaves_room_for_the_others() {
+        let mut answers = Answers::new();
+        for flood in [Class::Stranger, Class::Lost] {
+            let taken = (0..1000).filter(|&number| answers.push(flood, answer(number))).count();
+            assert_eq!(taken, ANSWERS_MAX);
+        }
+        assert!(answers.push(Class::Known, answer(7)));
+        assert_eq!(answers.pop().map(|answer| answer.label.number), Some(7));
+        let rest = std::iter::from_fn(|| answers.pop()).count();
+        assert_eq!((rest, answers.is_empty()), (2 * ANSWERS_MAX, true));
+    }
+}

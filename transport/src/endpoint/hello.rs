@@ -1,0 +1,359 @@
+//! Sessions that peers ask for.
+
+use std::net::SocketAddr;
+
+use zerocopy::byteorder::little_endian::U16;
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::endpoint::answers::{Answer, Class, Content};
+use crate::endpoint::security::draw;
+use crate::endpoint::{Endpoint, Entry, HALF_OPEN_MAX, answer_label};
+use crate::events::SessionId;
+use crate::handshake::{
+    HalfOpen, Hello, Peer, Proof, WelcomeLabel, common_version, digest, greeting, prologue,
+    versions,
+};
+use crate::keys::{PublicKey, Security};
+use crate::noise::{ANSWER_OPERATIONS, Agreement, READ_OPERATIONS, Responder};
+use crate::seal::{HelloDigest, ResetToken, Seal};
+use crate::wire::{
+    self, Kind, Packet, REFUSED_EXPIRED_KEY, REFUSED_NAME, REFUSED_NOT_ACCEPTING,
+    REFUSED_PLAIN_HERE, REFUSED_SEALED_HERE, REFUSED_UNKNOWN_KEY, REFUSED_VERSION,
+    REFUSED_WRONG_KEY, Redirection, Refusal, SEALED_VERSION_MIN, SealedHello, SealedWelcome,
+};
+
+/// How a Hello relates to what we know of its sender.
+enum Standing {
+    /// Neither half-open nor a session: a new attempt.
+    New,
+    /// The answer was given before.
+    Known(WelcomeLabel),
+    /// Older than what we have from that process.
+    Stale,
+}
+
+/// Who sent a Hello, and where: what every answer to it needs.
+#[derive(Clone, Copy, Debug)]
+struct Caller {
+    from: SocketAddr,
+    remote_id: u64,
+    attempt: u64,
+}
+
+/// A sealed Hello that was opened.
+struct Opened {
+    responder: Responder,
+    key: PublicKey,
+    peer: Peer,
+    /// What the peer's Resets will carry.
+    reset_token: ResetToken,
+    digest: HelloDigest,
+}
+
+impl Endpoint {
+    pub(super) fn receive_hello(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet<'_>) {
+        let Some(hello) = Hello::read(packet.frames).filter(|_| packet.payload.is_empty()) else {
+            self.counters.dropped_violation += 1;
+            return;
+        };
+        let remote_id = hello.peer.greeting.session.get();
+        let caller = Caller { from, remote_id, attempt: packet.number };
+        let Some(version) = common_version(&versions(&self.config), &hello.peer.versions()) else {
+            self.refuse(caller, REFUSED_VERSION);
+            return;
+        };
+        let is_sealed = self.config.security.is_sealed();
+        if is_sealed != hello.is_sealed() {
+            let reason = if is_sealed { REFUSED_SEALED_HERE } else { REFUSED_PLAIN_HERE };
+            self.refuse(caller, reason);
+            return;
+        }
+        if !self.config.accept && !is_sealed {
+            self.refuse(caller, REFUSED_NOT_ACCEPTING);
+            return;
+        }
+        let owner = hello.peer.greeting.index.get() % self.config.ports.len() as u16;
+        if owner != self.config.index {
+            self.counters.hellos_redirected += 1;
+            let port = U16::new(self.config.ports[usize::from(owner)]);
+            let label = answer_label(Kind::Moved, remote_id, caller.attempt);
+            let content = Content::Redirection(Redirection { port });
+            self.answer(Class::Stranger, Answer { to: from, label, content });
+            return;
+        }
+        let knows_cookies = *self.config.versions.end() >= SEALED_VERSION_MIN;
+        if let Some(entrance) = hello.entrance.as_ref().filter(|_| knows_cookies)
+            && !self.door.knows(now_ns, from, remote_id, &entrance.cookie)
+        {
+            self.counters.retries_sent += 1;
+            let label = answer_label(Kind::Retry, remote_id, caller.attempt);
+            let content = Content::Cookie(self.door.cookie(now_ns, from, remote_id));
+            self.answer(Class::Stranger, Answer { to: from, label, content });
+            return;
+        }
+        if is_sealed {
+            self.receive_sealed_hello(now_ns, version, caller, &hello);
+        } else {
+            self.receive_plain_hello(now_ns, version, caller, hello);
+        }
+    }
+
+    fn receive_plain_hello(&mut self, now_ns: u64, version: u8, caller: Caller, hello: Hello<'_>) {
+        // Version 1 knows no cookies. Its Hellos get half of the room, so that a flood of them
+        // leaves the other half to who has shown its address.
+        let has_cookie = hello.entrance.is_some();
+        let room = if has_cookie { HALF_OPEN_MAX } else { HALF_OPEN_MAX / 2 };
+        let Caller { from, remote_id, attempt } = caller;
+        let welcome = match self.standing(&hello.peer, attempt) {
+            Standing::Known(welcome) => welcome,
+            Standing::Stale => {
+                self.counters.dropped_stale_handshake += 1;
+                return;
+            }
+            Standing::New => {
+                let index = hello.peer.greeting.index.get();
+                let make = |ids| HalfOpen::new(now_ns, ids, version, hello.peer, from);
+                let Some(local_id) = self.add_half_open(attempt, room, make) else { return };
+                WelcomeLabel { attempt, version, index, local_id, remote_id }
+            }
+        };
+        let class = if has_cookie { Class::Known } else { Class::Stranger };
+        let label = answer_label(Kind::Welcome, remote_id, attempt);
+        self.answer(class, Answer { to: from, label, content: Content::Welcome(welcome) });
+    }
+
+    /// Takes a place for a half-open session; gives its id. `None`, counted: there are `room`.
+    fn add_half_open(
+        &mut self,
+        attempt: u64,
+        room: usize,
+        make: impl FnOnce((SessionId, u64, u64)) -> HalfOpen,
+    ) -> Option<u64> {
+        if self.half_open >= room || self.incoming == usize::from(self.config.sessions_max) {
+            self.counters.dropped_hello_full += 1;
+            return None;
+        }
+        self.half_open += 1;
+        self.incoming += 1;
+        let place = self.take_place();
+        let (session, local_id) = self.draw_ids(place);
+        self.places[place].entry = Entry::HalfOpen(Box::new(make((session, local_id, attempt))));
+        self.touched(place);
+        Some(local_id)
+    }
+
+    /// A Hello for a sealed session, from who has shown its address.
+    fn receive_sealed_hello(
+        &mut self,
+        now_ns: u64,
+        version: u8,
+        caller: Caller,
+        hello: &Hello<'_>,
+    ) {
+        let prologue = prologue(caller.attempt, self.config.key_epoch_bits, hello.clear);
+        let digest = digest(&prologue, hello.message);
+        if self.answer_again(caller, &digest) {
+            return;
+        }
+        if !self.door.admits(now_ns, caller.from) {
+            self.counters.dropped_hello_limited += 1;
+            return;
+        }
+        let Some(opened) = self.open_hello(caller, hello, &prologue, digest) else { return };
+        if let Some(reason) = self.reason_against(&opened) {
+            self.refuse_sealed(caller, opened, reason);
+            return;
+        }
+        match self.standing(&opened.peer, caller.attempt) {
+            Standing::New => self.welcome_sealed(now_ns, version, caller, opened),
+            Standing::Known(_) | Standing::Stale => self.counters.dropped_stale_handshake += 1,
+        }
+    }
+
+    /// The same Hello gets the same answer, and costs no handshake; once the peer has confirmed
+    /// the session, it gets none.
+    fn answer_again(&mut self, caller: Caller, digest: &HelloDigest) -> bool {
+        let mut welcome = None;
+        for place in &self.places {
+            match &place.entry {
+                Entry::HalfOpen(it) if it.seal.as_ref().is_some_and(|it| it.hello == *digest) => {
+                    welcome = Some(Some(it.welcome.clone()));
+                }
+                Entry::Open(it) if it.seal().is_some_and(|it| it.hello == *digest) => {
+                    welcome = Some(None);
+                }
+                _ => {}
+            }
+        }
+        match welcome {
+            Some(Some(frames)) => self.answer_sealed(caller, frames),
+            Some(None) => self.counters.dropped_stale_handshake += 1,
+            None => return false,
+        }
+        true
+    }
+
+    /// Opens the message of a Hello: the first step that costs operations on a curve. `None`: it
+    /// was answered or counted.
+    fn open_hello(
+        &mut self,
+        caller: Caller,
+        hello: &Hello<'_>,
+        prologue: &[u8],
+        digest: HelloDigest,
+    ) -> Option<Opened> {
+        let Security::Sealed { secret, .. } = &self.config.security else { return None };
+        self.counters.public_key_operations += READ_OPERATIONS;
+        let seed = draw(&mut self.secrets);
+        let Some((responder, key, inside)) =
+            Responder::read(&seed, secret, prologue, hello.message)
+        else {
+            // Only a hint, since anybody could have sent it; an operator wants to know.
+            self.refuse(caller, REFUSED_WRONG_KEY);
+            return None;
+        };
+        let mut inside = &inside[..];
+        let clear = &hello.peer.greeting;
+        let sealed: Option<&SealedHello> = wire::take(&mut inside);
+        let opened = sealed.and_then(|sealed| {
+            let peer = Peer::read(sealed.greeting.as_bytes())?;
+            let is_same = peer.greeting.session == clear.session
+                && peer.greeting.index == clear.index
+                && peer.versions() == hello.peer.versions();
+            let reset_token = sealed.reset_token;
+            is_same.then_some(Opened { responder, key, peer, reset_token, digest })
+        });
+        self.counters.dropped_violation += u64::from(opened.is_none());
+        opened
+    }
+
+    /// Why there should be no session with who has proved to have this key.
+    fn reason_against(&self, opened: &Opened) -> Option<u8> {
+        let Security::Sealed { keyring, .. } = &self.config.security else { return None };
+        match keyring.get(&opened.key) {
+            None => Some(REFUSED_UNKNOWN_KEY),
+            Some(known) if known.is_expired(self.unix_s) => Some(REFUSED_EXPIRED_KEY),
+            Some(known) if known.peer != opened.peer.name => Some(REFUSED_NAME),
+            Some(_) if !self.config.accept => Some(REFUSED_NOT_ACCEPTING),
+            Some(_) => None,
+        }
+    }
+
+    /// Refuses so that the connector can believe it.
+    fn refuse_sealed(&mut self, caller: Caller, opened: Opened, reason: u8) {
+        self.counters.hellos_refused += 1;
+        self.counters.public_key_operations += ANSWER_OPERATIONS;
+        let inside = SealedWelcome { refusal: self.refusal(reason), ..SealedWelcome::new_zeroed() };
+        let answer = opened.responder.answer(inside.as_bytes(), self.config.key_epoch_bits);
+        if let Some((frames, _)) = answer {
+            self.answer_sealed(caller, frames.into_boxed_slice());
+        }
+    }
+
+    fn welcome_sealed(&mut self, now_ns: u64, version: u8, caller: Caller, opened: Opened) {
+        let index = opened.peer.greeting.index.get();
+        let Opened { responder, key, peer, reset_token, digest } = opened;
+        let from = caller.from;
+        let make = |ids| HalfOpen::new(now_ns, ids, version, peer, from);
+        let Some(local_id) = self.add_half_open(caller.attempt, HALF_OPEN_MAX, make) else {
+            return;
+        };
+        let inside = SealedWelcome {
+            refusal: self.refusal(0),
+            reset_token: self.own_reset_token(local_id),
+            greeting: greeting(&self.config, version, index, local_id),
+        };
+        self.counters.public_key_operations += ANSWER_OPERATIONS;
+        let answer = responder.answer(inside.as_bytes(), self.config.key_epoch_bits);
+        let place = self.find_local(local_id).expect("it was just added");
+        let Some((frames, agreement)) = answer else {
+            self.vacate(place);
+            self.counters.dropped_violation += 1;
+            return;
+        };
+        let Agreement { sealer, opener, binding } = agreement;
+        let seal = Box::new(Seal { sealer, opener, reset_token, hello: digest });
+        let frames = frames.into_boxed_slice();
+        if let Entry::HalfOpen(half_open) = &mut self.places[place].entry {
+            half_open.seal_with(Proof { key: Some(key), binding }, seal, frames.clone());
+        }
+        self.answer_sealed(caller, frames);
+    }
+
+    fn own_reset_token(&self, local_id: u64) -> ResetToken {
+        let key = self.reset_key.as_ref().expect("sealed sessions have one");
+        key.token(self.config.index, local_id)
+    }
+
+    fn answer_sealed(&mut self, caller: Caller, frames: Box<[u8]>) {
+        let label = answer_label(Kind::Welcome, caller.remote_id, caller.attempt);
+        let content = Content::Frames(frames);
+        self.answer(Class::Known, Answer { to: caller.from, label, content });
+    }
+
+    fn refuse(&mut self, caller: Caller, reason: u8) {
+        self.counters.hellos_refused += 1;
+        let label = answer_label(Kind::Refused, caller.remote_id, caller.attempt);
+        let content = Content::Refusal(self.refusal(reason));
+        self.answer(Class::Stranger, Answer { to: caller.from, label, content });
+    }
+
+    fn refusal(&self, reason: u8) -> Refusal {
+        let versions = versions(&self.config);
+        let (version_min, version_max) = (*versions.start(), *versions.end());
+        Refusal { reason, version_min, version_max, reserved: 0 }
+    }
+
+    /// Looks through what the same peer asked for under the same index before. A half-open session
+    /// of an older attempt of the same process goes.
+    fn standing(&mut self, peer: &Peer, attempt: u64) -> Standing {
+        let greeting = &peer.greeting;
+        let (index, nonce) = (greeting.index.get(), greeting.process_nonce.get());
+        let mut outdated = None;
+        for (place_index, place) in self.places.iter().enumerate() {
+            let (name, their_index, their_nonce, known) = match &place.entry {
+                Entry::Open(session) if !session.agreed().peer.outgoing => {
+                    let agreed = session.agreed();
+                    let known = WelcomeLabel {
+                        attempt: agreed.attempt,
+                        version: agreed.peer.version,
+                        index,
+                        local_id: agreed.local_id,
+                        remote_id: agreed.remote_id,
+                    };
+                    (&agreed.peer.name, agreed.peer.index, agreed.peer.process_nonce, known)
+                }
+                Entry::HalfOpen(half_open) => {
+                    let theirs = &half_open.peer.greeting;
+                    let known = WelcomeLabel {
+                        attempt: half_open.attempt,
+                        version: half_open.version,
+                        index,
+                        local_id: half_open.local_id,
+                        remote_id: theirs.session.get(),
+                    };
+                    let name = &half_open.peer.name;
+                    (name, theirs.index.get(), theirs.process_nonce.get(), known)
+                }
+                _ => continue,
+            };
+            if their_index != index || their_nonce != nonce || *name != peer.name {
+                continue;
+            }
+            if attempt < known.attempt {
+                return Standing::Stale;
+            }
+            if attempt == known.attempt {
+                let is_same = known.remote_id == greeting.session.get();
+                return if is_same { Standing::Known(known) } else { Standing::Stale };
+            }
+            if matches!(place.entry, Entry::HalfOpen(_)) {
+                outdated = Some(place_index);
+            }
+        }
+        if let Some(place) = outdated {
+            self.vacate(place);
+        }
+        Standing::New
+    }
+}

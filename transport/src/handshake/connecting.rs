@@ -1,0 +1,500 @@
+//! An attempt of ours to have a session.
+
+use std::net::SocketAddr;
+
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+
+use crate::config::EndpointConfig;
+use crate::door::{COOKIE_BYTES, Cookie};
+use crate::events::{LostReason, PeerInfo, SessionId, SessionState, SessionStatus};
+use crate::handshake::{
+    Peer, Proof, agree, blank_status, digest, greeting, prologue, refusal_text, version_text,
+    versions, write_packet,
+};
+use crate::keys::{PublicKey, SecretKey};
+use crate::noise::{Initiator, Seed};
+use crate::seal::{HelloDigest, ResetToken, Seal};
+use crate::session::Agreed;
+use crate::transmit::Slot;
+use crate::wire::{
+    self, DATAGRAM_BYTES_MIN, Entrance, Greeting, Kind, Label, MESSAGE_MAX, NAME_BYTES_MAX,
+    REFUSED_WRONG_KEY, Refusal, SEALED_VERSION_MIN, SECURITY_PLAIN, SECURITY_SEALED, SealedHello,
+    SealedWelcome, VERSION_ANY,
+};
+
+/// Time between Hellos: at first as short as a round trip may be, doubling up to what a user does
+/// not notice.
+const HELLO_FIRST_NS: u64 = 5_000_000;
+const HELLO_LAST_NS: u64 = 100_000_000;
+
+/// After so many Hellos without an answer from the port that the peer named, ask at its base
+/// address again: it may have been restarted with other ports.
+const MOVED_ATTEMPTS_MAX: u32 = 4;
+
+/// After so many Hellos without an answer, try the next key of a peer that has several.
+const KEY_HELLOS_MAX: u32 = 4;
+
+/// A reason why a sealed session cannot be had, told in the clear, may be anybody's invention: the
+/// true peer has so long to say something better.
+const HINT_NS: u64 = 1_000_000_000;
+
+/// Forged Welcomes of which each costs operations on a curve, for each Hello that was due.
+const WELCOMES_MAX: u32 = 64;
+
+/// The name in the clear part of a sealed Hello, where a peer of any version looks for one.
+const VEIL: &[u8] = b"sealed";
+
+/// An attempt of ours.
+#[derive(Debug)]
+pub(crate) struct Connecting {
+    pub(crate) id: SessionId,
+    pub(crate) local_id: u64,
+    pub(crate) attempt: u64,
+    pub(crate) index: u16,
+    pub(crate) expected_name: String,
+    /// Where the peer's first sidecore is, and where we ask now.
+    base: SocketAddr,
+    target: SocketAddr,
+    hello_ns: u64,
+    hello_is_due: bool,
+    /// Hellos since the start, and since the peer last named a port.
+    hellos: u32,
+    hellos_there: u32,
+    /// What the target asked us to show; zeros before.
+    cookie: Cookie,
+    /// It asked since the last Hello that was due anyway.
+    has_retried: bool,
+    mode: Mode,
+    /// Keys of the peer that were tried.
+    pub(crate) keys_tried: usize,
+    hint: Option<Hint>,
+}
+
+#[derive(Debug)]
+enum Mode {
+    Plain,
+    Sealed(Box<Sealing>),
+    /// We know no key of the peer: nothing is sent.
+    Keyless,
+}
+
+/// An attempt for a sealed session.
+#[derive(Debug)]
+struct Sealing {
+    /// Our key and the peer's.
+    keys: (PublicKey, PublicKey),
+    /// Whether the peer has other keys to try.
+    has_alternatives: bool,
+    initiator: Initiator,
+    clear: Greeting,
+    message: Vec<u8>,
+    hello: HelloDigest,
+    hellos: u32,
+    /// Welcomes since the last Hello that was due.
+    welcomes: u32,
+    /// Somebody says that the peer has another key.
+    is_wrong_key: bool,
+}
+
+#[derive(Debug)]
+struct Hint {
+    until_ns: u64,
+    why: String,
+}
+
+/// What an attempt for a sealed session is made of.
+pub(crate) struct Ingredients<'a> {
+    pub(crate) secret: &'a SecretKey,
+    /// The peer's key, and how many it has.
+    pub(crate) key: PublicKey,
+    pub(crate) keys: usize,
+    pub(crate) attempt: u64,
+    pub(crate) seed: Seed,
+    pub(crate) reset_token: ResetToken,
+}
+
+/// What came of a Welcome.
+#[derive(Debug)]
+pub(crate) enum Welcomed {
+    Agreed(Box<Agreed>, Option<Box<Seal>>),
+    Lost(LostReason),
+    /// It breaks the rules.
+    Violation,
+    /// It was not sealed by the peer for this attempt.
+    Forged,
+}
+
+impl Connecting {
+    pub(crate) fn new(
+        now_ns: u64,
+        (id, local_id, attempt): (SessionId, u64, u64),
+        base: SocketAddr,
+        expected_name: &str,
+        index: u16,
+    ) -> Self {
+        Self {
+            id,
+            local_id,
+            attempt,
+            index,
+            expected_name: expected_name.to_owned(),
+            base,
+            target: base,
+            hello_ns: now_ns,
+            hello_is_due: false,
+            hellos: 0,
+            hellos_there: 0,
+            cookie: [0; COOKIE_BYTES],
+            has_retried: false,
+            mode: Mode::Plain,
+            keys_tried: 0,
+            hint: None,
+        }
+    }
+
+    /// From now on it asks for a plain session.
+    pub(crate) fn be_plain(&mut self) {
+        self.mode = Mode::Plain;
+    }
+
+    /// There is no key to ask with; told as the reason of its loss.
+    pub(crate) fn be_keyless(&mut self, now_ns: u64, why: String) {
+        self.mode = Mode::Keyless;
+        self.hint = Some(Hint { until_ns: now_ns, why });
+    }
+
+    /// Begins a new attempt, for a sealed session with the peer that has a key.
+    pub(crate) fn be_sealed(&mut self, config: &EndpointConfig, with: &Ingredients<'_>) {
+        self.attempt = with.attempt;
+        self.keys_tried += 1;
+        let clear = veiled_greeting(config, self.index, self.local_id);
+        let inside = SealedHello {
+            reset_token: with.reset_token,
+            greeting: greeting(config, 0, self.index, self.local_id),
+        };
+        let prologue = prologue(self.attempt, config.key_epoch_bits, clear.as_bytes());
+        let (initiator, message) =
+            Initiator::start(&with.seed, with.secret, &with.key, &prologue, inside.as_bytes());
+        self.mode = Mode::Sealed(Box::new(Sealing {
+            keys: (with.secret.public(), with.key),
+            has_alternatives: with.keys > 1,
+            initiator,
+            hello: digest(&prologue, &message),
+            clear,
+            message,
+            hellos: 0,
+            welcomes: 0,
+            is_wrong_key: false,
+        }));
+    }
+
+    /// The peer's key with which it asks.
+    pub(crate) fn key(&self) -> Option<PublicKey> {
+        match &self.mode {
+            Mode::Sealed(sealing) => Some(sealing.keys.1),
+            Mode::Plain | Mode::Keyless => None,
+        }
+    }
+
+    /// Whether the next Hello should try another key.
+    pub(crate) fn wants_another_key(&self, now_ns: u64) -> bool {
+        let is_due = now_ns >= self.hello_ns;
+        match &self.mode {
+            Mode::Sealed(it) if it.has_alternatives && is_due => {
+                it.is_wrong_key || it.hellos >= KEY_HELLOS_MAX
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn deadline_ns(&self) -> u64 {
+        let hello_ns = if self.hello_is_due { u64::MAX } else { self.hello_ns };
+        let hint_ns = self.hint.as_ref().map_or(u64::MAX, |hint| hint.until_ns);
+        hello_ns.min(hint_ns)
+    }
+
+    /// Time passed. Tells why there will be no session, if so.
+    pub(crate) fn advance(&mut self, now_ns: u64) -> Option<LostReason> {
+        self.hello_is_due |= now_ns >= self.hello_ns;
+        let hint = self.hint.as_ref().filter(|hint| now_ns >= hint.until_ns)?;
+        Some(LostReason::Refused(hint.why.clone()))
+    }
+
+    /// Where to send a Hello, if it is time for one.
+    pub(crate) fn hello_to(&mut self, now_ns: u64) -> Option<SocketAddr> {
+        let is_due = now_ns >= self.hello_ns;
+        if !(is_due || self.hello_is_due) || matches!(self.mode, Mode::Keyless) {
+            return None;
+        }
+        if is_due {
+            self.has_retried = false;
+        }
+        if self.hellos_there == MOVED_ATTEMPTS_MAX {
+            self.target = self.base;
+            self.hellos_there = 0;
+            self.cookie = [0; COOKIE_BYTES];
+        }
+        let pause_ns = (HELLO_FIRST_NS << self.hellos.min(8)).min(HELLO_LAST_NS);
+        self.hello_ns = now_ns + pause_ns;
+        self.hello_is_due = false;
+        self.hellos = self.hellos.saturating_add(1);
+        self.hellos_there += u32::from(self.target != self.base);
+        if let Mode::Sealed(sealing) = &mut self.mode {
+            sealing.hellos += 1;
+            sealing.welcomes = if is_due { 0 } else { sealing.welcomes };
+        }
+        Some(self.target)
+    }
+
+    pub(crate) fn write_hello(&self, slot: &mut Slot, config: &EndpointConfig) {
+        let label =
+            Label { kind: Kind::Hello, version: VERSION_ANY, session: 0, number: self.attempt };
+        let (clear, message, security) = match &self.mode {
+            Mode::Sealed(it) => (it.clear, it.message.as_slice(), SECURITY_SEALED),
+            Mode::Plain | Mode::Keyless => {
+                (greeting(config, 0, self.index, self.local_id), &[][..], SECURITY_PLAIN)
+            }
+        };
+        if *config.versions.end() < SEALED_VERSION_MIN {
+            write_packet(slot, label, clear.as_bytes());
+            return;
+        }
+        let entrance = Entrance {
+            security,
+            reserved: 0,
+            message_bytes: U16::new(message.len() as u16),
+            reserved_too: U32::ZERO,
+            cookie: self.cookie,
+        };
+        let mut frames = [0; HELLO_BYTES_MAX];
+        let mut at = 0;
+        wire::put(&mut frames, &mut at, &clear);
+        wire::put(&mut frames, &mut at, &entrance);
+        wire::put(&mut frames, &mut at, message);
+        write_packet(slot, label, &frames[..at]);
+    }
+
+    /// The peer says that another of its sidecores is meant. Asked at once, but only the first time
+    /// between two Hellos that were due anyway, so that two peers cannot send us to and fro.
+    pub(crate) fn moved(&mut self, port: u16) {
+        if self.target.port() == port {
+            return;
+        }
+        self.hello_is_due = self.target == self.base;
+        self.target.set_port(port);
+        self.hellos_there = 0;
+        self.cookie = [0; COOKIE_BYTES];
+    }
+
+    /// The peer wants to see a cookie. Shown at once, but only once between two Hellos that were
+    /// due anyway, so that nobody makes us send more than he does.
+    pub(crate) fn retry(&mut self, cookie: &Cookie) {
+        self.cookie = *cookie;
+        self.hellos_there = 0;
+        self.hello_is_due |= !std::mem::replace(&mut self.has_retried, true);
+    }
+
+    /// Somebody said no, in the clear. Who asks for a plain session believes it; else it is
+    /// remembered for the case that nothing better comes.
+    pub(crate) fn refused(
+        &mut self,
+        now_ns: u64,
+        config: &EndpointConfig,
+        refusal: &Refusal,
+    ) -> Option<LostReason> {
+        let keys = match &mut self.mode {
+            Mode::Sealed(sealing) => {
+                sealing.is_wrong_key |= refusal.reason == REFUSED_WRONG_KEY;
+                Some(sealing.keys)
+            }
+            Mode::Plain | Mode::Keyless => None,
+        };
+        let why = refusal_text(refusal, config, &self.expected_name, keys);
+        if keys.is_none() {
+            return Some(LostReason::Refused(why));
+        }
+        let until_ns = self.hint.as_ref().map_or(now_ns + HINT_NS, |hint| hint.until_ns);
+        self.hint = Some(Hint { until_ns, why });
+        None
+    }
+
+    /// Whether a Welcome to a sealed attempt is looked into; counts it.
+    pub(crate) fn admits_welcome(&mut self) -> bool {
+        let Mode::Sealed(sealing) = &mut self.mode else { return false };
+        sealing.welcomes += 1;
+        sealing.welcomes <= WELCOMES_MAX
+    }
+
+    /// The peer, or somebody in its name, said yes.
+    pub(crate) fn welcomed(
+        &mut self,
+        config: &EndpointConfig,
+        from: SocketAddr,
+        frames: &[u8],
+    ) -> Welcomed {
+        let Mode::Sealed(sealing) = &mut self.mode else {
+            return match Peer::read(frames) {
+                Some(peer) => self.agreed(config, from, &peer, &Proof::default(), None),
+                None => Welcomed::Violation,
+            };
+        };
+        let Some((inside, agreement)) = sealing.initiator.finish(frames, config.key_epoch_bits)
+        else {
+            return Welcomed::Forged;
+        };
+        // From here on it is the peer that speaks, so what it says ends the attempt.
+        let nonsense = || LostReason::Refused("the peer's Welcome makes no sense".to_owned());
+        let mut inside = &inside[..];
+        let Some(welcome) = wire::take::<SealedWelcome>(&mut inside) else {
+            return Welcomed::Lost(nonsense());
+        };
+        let keys = sealing.keys;
+        if welcome.refusal.reason != 0 {
+            let text = refusal_text(&welcome.refusal, config, &self.expected_name, Some(keys));
+            return Welcomed::Lost(LostReason::Refused(text));
+        }
+        let seal = Box::new(Seal {
+            sealer: agreement.sealer,
+            opener: agreement.opener,
+            reset_token: welcome.reset_token,
+            hello: sealing.hello,
+        });
+        let proof = Proof { key: Some(keys.1), binding: agreement.binding };
+        let Some(peer) = Peer::read(welcome.greeting.as_bytes()) else {
+            return Welcomed::Lost(nonsense());
+        };
+        match self.agreed(config, from, &peer, &proof, Some(seal)) {
+            Welcomed::Violation => Welcomed::Lost(nonsense()),
+            other => other,
+        }
+    }
+
+    fn agreed(
+        &self,
+        config: &EndpointConfig,
+        from: SocketAddr,
+        peer: &Peer,
+        proof: &Proof,
+        seal: Option<Box<Seal>>,
+    ) -> Welcomed {
+        if peer.greeting.index.get() != self.index {
+            return Welcomed::Violation;
+        }
+        let (version, ours) = (peer.greeting.version, versions(config));
+        if !ours.contains(&version) || !peer.versions().contains(&version) {
+            let text = version_text(&ours, &peer.versions());
+            return Welcomed::Lost(LostReason::Refused(text));
+        }
+        if !self.expected_name.is_empty() && self.expected_name != peer.name {
+            return Welcomed::Lost(LostReason::Refused(format!(
+                "the node at {from} calls itself \"{}\", expected was \"{}\"",
+                peer.name, self.expected_name
+            )));
+        }
+        let ids = (self.id, self.local_id, self.attempt);
+        let agreed = agree(config, peer, ids, (from, version, self.index, true), proof);
+        Welcomed::Agreed(Box::new(agreed), seal)
+    }
+
+    pub(crate) fn status(&self) -> SessionStatus {
+        let peer = PeerInfo {
+            name: self.expected_name.clone(),
+            process_nonce: 0,
+            addr: self.target,
+            version: 0,
+            index: self.index,
+            outgoing: true,
+            key: self.key(),
+            binding: [0; 32],
+        };
+        blank_status(self.id, SessionState::Connecting, peer)
+    }
+}
+
+/// The longest Hello, without its header.
+const HELLO_BYTES_MAX: usize = size_of::<Greeting>()
+    + size_of::<Entrance>()
+    + size_of::<SealedHello>()
+    + crate::noise::MESSAGE_1_BYTES;
+
+/// What is said in the clear when the session is to be sealed: enough to be answered by any
+/// version, and nothing about the node.
+fn veiled_greeting(config: &EndpointConfig, index: u16, local_id: u64) -> Greeting {
+    let versions = versions(config);
+    let mut name = [0; NAME_BYTES_MAX];
+    name[..VEIL.len()].copy_from_slice(VEIL);
+    Greeting {
+        version_min: *versions.start(),
+        version_max: *versions.end(),
+        version: 0,
+        name_bytes: VEIL.len() as u8,
+        index: U16::new(index),
+        sidecores: U16::new(1),
+        session: U64::new(local_id),
+        process_nonce: U64::ZERO,
+        datagram_bytes_max: U32::new(DATAGRAM_BYTES_MIN as u32),
+        receive_window_bytes: U32::ZERO,
+        flow_credit_bytes: U32::new(MESSAGE_MAX as u32),
+        calls_max: U16::new(1),
+        reserved: U16::ZERO,
+        name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asks_ever_more_slowly_and_returns_to_the_base_address() {
+        let base: SocketAddr = "10.0.0.1:4870".parse().expect("an address");
+        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", 0);
+        let mut now_ns = 0;
+        let mut asked = Vec::new();
+        while asked.len() < 12 {
+            if let Some(to) = connecting.hello_to(now_ns) {
+                asked.push((to.port(), connecting.deadline_ns() - now_ns));
+                if asked.len() == 2 {
+                    connecting.moved(4871);
+                    assert_eq!(connecting.deadline_ns(), u64::MAX, "asks there at once");
+                    continue;
+                }
+            }
+            now_ns = connecting.deadline_ns();
+            assert_eq!(connecting.advance(now_ns), None);
+        }
+        let ports: Vec<u16> = asked.iter().map(|(port, _)| *port).collect();
+        assert_eq!(ports[..7], [4870, 4870, 4871, 4871, 4871, 4871, 4870]);
+        assert!(asked.iter().all(|&(_, pause_ns)| pause_ns <= HELLO_LAST_NS));
+        assert_eq!(asked[11].1, HELLO_LAST_NS);
+    }
+
+    #[test]
+    fn being_sent_to_and_fro_does_not_hurry_us() {
+        let base: SocketAddr = "10.0.0.1:1".parse().expect("an address");
+        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", 0);
+        assert!(connecting.hello_to(0).is_some());
+        connecting.moved(2);
+        assert!(connecting.hello_to(0).is_some());
+        connecting.moved(3);
+        assert!(connecting.hello_to(0).is_none());
+    }
+    #[test]
+    fn a_cookie_is_shown_at_once_but_nobody_makes_us_send_more_than_he_does() {
+        let base: SocketAddr = "10.0.0.1:1".parse().expect("an address");
+        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", 0);
+        assert!(connecting.hello_to(0).is_some());
+        connecting.retry(&[1; COOKIE_BYTES]);
+        assert!(connecting.hello_to(0).is_some());
+        for byte in 2..200 {
+            connecting.retry(&[byte; COOKIE_BYTES]);
+            assert!(connecting.hello_to(1).is_none());
+        }
+        assert_eq!(connecting.cookie, [199; COOKIE_BYTES], "the last one is the one to show");
+        let due_ns = connecting.deadline_ns();
+        assert!(connecting.hello_to(due_ns).is_some());
+        connecting.moved(2);
+        assert_eq!(connecting.cookie, [0; COOKIE_BYTES], "another sidecore has other cookies");
+    }
+}

@@ -1,0 +1,331 @@
+//! The handshake of sealed sessions, and the only place that knows its library: Noise IK, in which
+//! the connector knows the acceptor's key beforehand and shows its own only to who has that one.
+//!
+//! Curve25519 comes from the library that also seals packets: it is faster, wipes its secrets, and
+//! refuses points of low order.
+
+use std::fmt;
+
+use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use snow::params::{CipherChoice, DHChoice, HashChoice};
+use snow::resolvers::{CryptoResolver, DefaultResolver};
+use snow::types::{Cipher, Dh, Hash, Random};
+use snow::{Builder, HandshakeState};
+use zeroize::Zeroizing;
+
+use crate::keys::{KEY_BYTES, PublicKey, SecretKey};
+use crate::seal::{ChainSecret, Opener, Sealer, TAG_BYTES};
+
+/// The protocol's name in the Noise framework.
+const NAME: &str = "Noise_IK_25519_AESGCM_SHA256";
+
+/// What message 1 has beside its payload: an ephemeral key, a sealed static one, a tag.
+pub(crate) const MESSAGE_1_BYTES: usize = KEY_BYTES + KEY_BYTES + TAG_BYTES + TAG_BYTES;
+
+/// What message 2 has: an ephemeral key and a tag.
+pub(crate) const MESSAGE_2_BYTES: usize = KEY_BYTES + TAG_BYTES;
+
+/// Operations on the curve in each step, for the count of what handshakes cost.
+pub(crate) const START_OPERATIONS: u64 = 4;
+pub(crate) const FINISH_OPERATIONS: u64 = 2;
+pub(crate) const READ_OPERATIONS: u64 = 3;
+pub(crate) const ANSWER_OPERATIONS: u64 = 3;
+
+/// 32 bytes from an endpoint's generator, from which one handshake draws.
+pub(crate) type Seed = [u8; 32];
+
+/// What a handshake leads to.
+#[derive(Debug)]
+pub(crate) struct Agreement {
+    pub(crate) sealer: Sealer,
+    pub(crate) opener: Opener,
+    /// The same at both ends, and in no other session.
+    pub(crate) binding: [u8; 32],
+}
+
+/// The connector's side, from its message to the answer.
+pub(crate) struct Initiator(HandshakeState);
+
+impl Initiator {
+    /// Writes message 1, which is to be sent again as it is. `prologue` is what is said in the
+    /// clear beside it.
+    pub(crate) fn start(
+        seed: &Seed,
+        secret: &SecretKey,
+        peer: &PublicKey,
+        prologue: &[u8],
+        payload: &[u8],
+    ) -> (Self, Vec<u8>) {
+        let state = builder(seed)
+            .local_private_key(&secret.to_bytes()[..])
+            .and_then(|builder| builder.remote_public_key(&peer.0))
+            .and_then(|builder| builder.prologue(prologue))
+            .and_then(Builder::build_initiator);
+        let mut state = state.expect("both keys have their lengths");
+        let mut message = vec![0; payload.len() + MESSAGE_1_BYTES];
+        // A key of low order in the keyring gives an error here; nobody has the other half of it,
+        // so a message that nobody can open is as good as any.
+        match state.write_message(payload, &mut message) {
+            Ok(bytes) => assert_eq!(bytes, message.len(), "message 1 has its length"),
+            Err(_) => message.fill(0),
+        }
+        (Self(state), message)
+    }
+
+    /// Reads message 2: its payload, and what was agreed. After `None` (it was not made by the peer
+    /// for this attempt) another one may come.
+    pub(crate) fn finish(
+        &mut self,
+        message: &[u8],
+        epoch_bits: u8,
+    ) -> Option<(Vec<u8>, Agreement)> {
+        let mut payload = vec![0; message.len()];
+        let bytes = self.0.read_message(message, &mut payload).ok()?;
+        payload.truncate(bytes);
+        let (to_peer, from_peer) = split(&mut self.0);
+        Some((payload, agreement(&self.0, to_peer, from_peer, epoch_bits)))
+    }
+}
+
+/// The acceptor's side, between the two messages.
+pub(crate) struct Responder(HandshakeState);
+
+impl Responder {
+    /// Reads message 1: whose it is and its payload. `None`: it is not for our key, or it was
+    /// changed.
+    pub(crate) fn read(
+        seed: &Seed,
+        secret: &SecretKey,
+        prologue: &[u8],
+        message: &[u8],
+    ) -> Option<(Self, PublicKey, Vec<u8>)> {
+        let state = builder(seed)
+            .local_private_key(&secret.to_bytes()[..])
+            .and_then(|builder| builder.prologue(prologue))
+            .and_then(Builder::build_responder);
+        let mut state = state.expect("the key has its length");
+        let mut payload = vec![0; message.len()];
+        let bytes = state.read_message(message, &mut payload).ok()?;
+        payload.truncate(bytes);
+        let key = state.get_remote_static()?.try_into().ok()?;
+        Some((Self(state), PublicKey(key), payload))
+    }
+
+    /// Writes message 2. `None` when the peer's keys are points of low order.
+    pub(crate) fn answer(mut self, payload: &[u8], epoch_bits: u8) -> Option<(Vec<u8>, Agreement)> {
+        let mut message = vec![0; payload.len() + MESSAGE_2_BYTES];
+        let bytes = self.0.write_message(payload, &mut message).ok()?;
+        assert_eq!(bytes, message.len(), "message 2 has its length");
+        let (from_peer, to_peer) = split(&mut self.0);
+        Some((message, agreement(&self.0, to_peer, from_peer, epoch_bits)))
+    }
+}
+
+impl fmt::Debug for Initiator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Initiator")
+    }
+}
+
+fn builder(seed: &Seed) -> Builder<'static> {
+    let params = NAME.parse().expect("a name of the framework");
+    Builder::with_resolver(params, Box::new(Resolver(Zeroizing::new(*seed))))
+}
+
+/// The secrets of the two directions: from the connector, and to it.
+fn split(state: &mut HandshakeState) -> (ChainSecret, ChainSecret) {
+    let (from_initiator, to_initiator) = state.dangerously_get_raw_split();
+    (Zeroizing::new(from_initiator), Zeroizing::new(to_initiator))
+}
+
+fn agreement(
+    state: &HandshakeState,
+    to_peer: ChainSecret,
+    from_peer: ChainSecret,
+    epoch_bits: u8,
+) -> Agreement {
+    Agreement {
+        sealer: Sealer::new(to_peer, epoch_bits),
+        opener: Opener::new(from_peer, epoch_bits),
+        binding: state.get_handshake_hash().try_into().expect("SHA-256 has 32 bytes"),
+    }
+}
+
+/// Gives the library our random numbers and our curve.
+struct Resolver(Zeroizing<Seed>);
+
+impl CryptoResolver for Resolver {
+    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
+        Some(Box::new(Generator(ChaCha20Rng::from_seed(*self.0))))
+    }
+
+    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
+        matches!(choice, DHChoice::Curve25519).then(|| Box::<Curve>::default() as Box<dyn Dh>)
+    }
+
+    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
+        DefaultResolver.resolve_hash(choice)
+    }
+
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        DefaultResolver.resolve_cipher(choice)
+    }
+}
+
+struct Generator(ChaCha20Rng);
+
+impl Random for Generator {
+    fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
+        self.0.fill_bytes(dest);
+        Ok(())
+    }
+}
+
+/// X25519 with one private key.
+#[derive(Default)]
+struct Curve {
+    key: Option<PrivateKey>,
+    secret: Zeroizing<[u8; KEY_BYTES]>,
+    public: [u8; KEY_BYTES],
+}
+
+impl Dh for Curve {
+    fn name(&self) -> &'static str {
+        "25519"
+    }
+
+    fn pub_len(&self) -> usize {
+        KEY_BYTES
+    }
+
+    fn priv_len(&self) -> usize {
+        KEY_BYTES
+    }
+
+    fn set(&mut self, privkey: &[u8]) {
+        self.secret.copy_from_slice(privkey);
+        let key = PrivateKey::from_private_key(&X25519, privkey).expect("a key has 32 bytes");
+        let public = key.compute_public_key().expect("every key has a public half");
+        self.public.copy_from_slice(public.as_ref());
+        self.key = Some(key);
+    }
+
+    fn generate(&mut self, rng: &mut dyn Random) -> Result<(), snow::Error> {
+        let mut secret = Zeroizing::new([0; KEY_BYTES]);
+        rng.try_fill_bytes(&mut secret[..])?;
+        self.set(&secret[..]);
+        Ok(())
+    }
+
+    fn pubkey(&self) -> &[u8] {
+        &self.public
+    }
+
+    fn privkey(&self) -> &[u8] {
+        &self.secret[..]
+    }
+
+    fn dh(&self, pubkey: &[u8], out: &mut [u8]) -> Result<(), snow::Error> {
+        let key = self.key.as_ref().ok_or(snow::Error::Dh)?;
+        let peer = UnparsedPublicKey::new(&X25519, &pubkey[..KEY_BYTES]);
+        agree(key, peer, snow::Error::Dh, |shared| {
+            out[..shared.len()].copy_from_slice(shared);
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seal::{KEY_EPOCH_BITS, Unopened};
+
+    fn keys() -> (SecretKey, SecretKey) {
+        (SecretKey::from_bytes([1; 32]), SecretKey::from_bytes([2; 32]))
+    }
+
+    fn start(prologue: &[u8]) -> (Initiator, Vec<u8>) {
+        let (connector, acceptor) = keys();
+        Initiator::start(&[3; 32], &connector, &acceptor.public(), prologue, b"hello")
+    }
+
+    #[test]
+    fn both_ends_come_to_the_same() {
+        let (connector, acceptor) = keys();
+        let (mut initiator, hello) = start(b"clear");
+        let (responder, key, payload) =
+            Responder::read(&[4; 32], &acceptor, b"clear", &hello).expect("it is for us");
+        assert_eq!((key, payload.as_slice()), (connector.public(), &b"hello"[..]));
+        let (welcome, mut ours) = responder.answer(b"welcome", KEY_EPOCH_BITS).expect("an answer");
+        let (payload, mut theirs) =
+            initiator.finish(&welcome, KEY_EPOCH_BITS).expect("it is the answer");
+        assert_eq!((payload.as_slice(), ours.binding), (&b"welcome"[..], theirs.binding));
+
+        let mut sealed = [0; 5 + TAG_BYTES];
+        let mut opened = [0; 5];
+        ours.sealer.seal(0, b"h", b"", b"to it", &mut sealed);
+        assert_eq!(theirs.opener.open(0, b"h", &sealed, &mut opened), Ok(()));
+        assert_eq!(opened, *b"to it");
+        assert_eq!(
+            ours.opener.open(0, b"h", &sealed, &mut opened),
+            Err(Unopened::Forged),
+            "each direction has its own key"
+        );
+        theirs.sealer.seal(0, b"h", b"", b"to us", &mut sealed);
+        assert_eq!(ours.opener.open(0, b"h", &sealed, &mut opened), Ok(()));
+    }
+
+    #[test]
+    fn a_change_anywhere_is_noticed() {
+        let (_, acceptor) = keys();
+        let (mut initiator, hello) = start(b"clear");
+        let read = |prologue: &[u8], message: &[u8]| {
+            Responder::read(&[4; 32], &acceptor, prologue, message)
+        };
+        for bit in 0..hello.len() * 8 {
+            let mut damaged = hello.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            // The highest bit of a key on this curve means nothing, but it is part of the hash.
+            assert!(read(b"clear", &damaged).is_none(), "bit {bit}");
+        }
+        assert!(read(b"cleAr", &hello).is_none());
+        let other = SecretKey::from_bytes([5; 32]);
+        assert!(Responder::read(&[4; 32], &other, b"clear", &hello).is_none());
+
+        let (responder, ..) = read(b"clear", &hello).expect("unchanged");
+        let (welcome, _) = responder.answer(b"welcome", KEY_EPOCH_BITS).expect("an answer");
+        for bit in 0..welcome.len() * 8 {
+            let mut damaged = welcome.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(initiator.finish(&damaged, KEY_EPOCH_BITS).is_none(), "bit {bit}");
+        }
+        assert!(initiator.finish(&welcome, KEY_EPOCH_BITS).is_some(), "forgeries did no harm");
+    }
+
+    #[test]
+    fn points_of_low_order_are_refused() {
+        let (connector, _) = keys();
+        for point in [[0; 32], {
+            let mut one = [0; 32];
+            one[0] = 1;
+            one
+        }] {
+            let (_, hello) =
+                Initiator::start(&[3; 32], &connector, &PublicKey(point), b"", b"hello");
+            assert!(hello.iter().all(|&byte| byte == 0), "nothing is sealed under such a key");
+        }
+    }
+
+    #[test]
+    fn each_answer_has_keys_of_its_own() {
+        let (_, acceptor) = keys();
+        let (_, hello) = start(b"");
+        let bindings = [[4; 32], [5; 32]].map(|seed| {
+            let (responder, ..) = Responder::read(&seed, &acceptor, b"", &hello).expect("for us");
+            responder.answer(b"", KEY_EPOCH_BITS).expect("an answer").1.binding
+        });
+        assert_ne!(bindings[0], bindings[1]);
+    }
+}

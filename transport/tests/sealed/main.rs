@@ -1,0 +1,15 @@
+//! Sealed sessions between simulated nodes: what holds for plain ones, and what only sealing gives.
+
+#[path = "../sessions/common/mod.rs"]
+mod common;
+#[path = "../sessions/exchange.rs"]
+mod exchange;
+mod flood;
+#[path = "../sessions/handshake.rs"]
+mod handshake;
+mod keys;
+#[path = "../sessions/limits.rs"]
+mod limits;
+mod packets;
+
+const SEALED: bool = true;
