@@ -20,7 +20,7 @@ use super::{PrivilegeError, system};
 use crate::config::{Config, Privileges};
 
 /// What a running node does: serve disks, and add and remove them.
-const ALLOWED: [c_long; 86] = [
+const ALLOWED: [c_long; 94] = [
     // Data: the link, the io_uring, eventfds, sockets of front ends.
     libc::SYS_read,
     libc::SYS_write,
@@ -28,6 +28,11 @@ const ALLOWED: [c_long; 86] = [
     libc::SYS_writev,
     libc::SYS_pread64,
     libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    // Kicks are read by it, for it can be told not to block.
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
     libc::SYS_sendto,
     libc::SYS_recvfrom,
     libc::SYS_sendmsg,
@@ -82,6 +87,11 @@ const ALLOWED: [c_long; 86] = [
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_flock,
+    // A failed flush is remembered in an attribute of the file.
+    libc::SYS_fgetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_fremovexattr,
+    libc::SYS_fallocate,
     libc::SYS_fcntl,
     libc::SYS_fchmod,
     libc::SYS_getdents64,

@@ -129,6 +129,15 @@ fn system_calls_of_a_running_node_are_left() {
     file.sync_all().unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     rustix::fs::memfd_create("inflight", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let name = c"user.vrio.test";
+    let tried = rustix::fs::fsetxattr(&file, name, b"1", rustix::fs::XattrFlags::empty());
+    assert_ne!(tried, Err(rustix::io::Errno::PERM));
+    let kick = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let flags = rustix::io::ReadWriteFlags::NOWAIT;
+    let mut count = [0; 8];
+    let into = &mut [std::io::IoSliceMut::new(&mut count)];
+    let drained = rustix::io::preadv2(&kick, into, u64::MAX, flags);
+    assert_ne!(drained, Err(rustix::io::Errno::PERM));
     let big = vec![1u8; 64 << 20];
     assert_eq!(std::thread::spawn(move || big.len()).join().unwrap(), 64 << 20);
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
