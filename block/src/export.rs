@@ -19,11 +19,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sidecore::{Progress, Services, Wake};
 
 use crate::attachment::CHANNELS_MAX;
+use crate::proof::AttachmentKey;
 use crate::record::{Record, RecordError, RecordStore, Ticket};
 use crate::volume::{Durability, Incarnation, OpenError, Status, Volume, VolumeInfo};
 use crate::wire::{Claim, Outcome, Title, attachment_id};
 
 mod admit;
+mod allow;
 mod close;
 mod flush;
 pub mod local;
@@ -32,6 +34,8 @@ mod tests;
 
 pub use admit::Admitted;
 use admit::{Gate, Held};
+pub use allow::Allow;
+use allow::Allowed;
 pub use close::Closing;
 use flush::Flushing;
 
@@ -188,7 +192,7 @@ impl State {
 #[derive(Clone, Debug, Default)]
 pub struct ExportOptions {
     /// Peers that may attach; disks of this node always may.
-    pub allow: Vec<String>,
+    pub allow: Vec<Allow>,
     /// Several attachments at once, for guests with a cluster file system.
     pub shared: bool,
 }
@@ -198,7 +202,8 @@ pub struct ExportOptions {
 pub struct Export {
     name: String,
     volume: Arc<dyn Volume>,
-    options: ExportOptions,
+    allowed: Allowed,
+    shared: bool,
     records: Arc<dyn RecordStore>,
     state: Mutex<State>,
 }
@@ -221,7 +226,8 @@ impl Export {
             state.entries.insert(attachment, entry);
         }
         let state = Mutex::new(state);
-        Ok(Arc::new(Self { name: name.to_owned(), volume, options, records, state }))
+        let (name, allowed) = (name.to_owned(), Allowed::new(options.allow));
+        Ok(Arc::new(Self { name, volume, allowed, shared: options.shared, records, state }))
     }
 
     /// The volume's name.
@@ -234,9 +240,25 @@ impl Export {
         &self.volume
     }
 
-    /// Whether the peer may attach.
-    pub fn allows(&self, peer: &str) -> bool {
-        self.options.allow.iter().any(|allowed| allowed == peer)
+    /// Whether an attachment of the peer that has proved `key`, if any, may attach.
+    pub fn allows(&self, peer: &str, key: Option<AttachmentKey>) -> bool {
+        self.allowed.allows(peer, key)
+    }
+
+    /// Who may attach.
+    pub fn allow(&self) -> Vec<Allow> {
+        self.allowed.list()
+    }
+
+    /// Replaces the list of who may attach. Servers end the channels of those who may no longer in
+    /// their next round: what is on its way completes, nothing more is admitted.
+    pub fn set_allow(&self, allow: Vec<Allow>) {
+        self.allowed.set(allow);
+    }
+
+    /// Changes with each [`Export::set_allow`].
+    pub(crate) fn allow_generation(&self) -> u64 {
+        self.allowed.generation()
     }
 
     /// Names of the attachments that have an open channel, for people.
@@ -282,7 +304,7 @@ impl Export {
             return Err(Refusal::new(Outcome::Refused, "the volume's epochs are used up"));
         }
         state.epoch_last = epoch;
-        if !self.options.shared {
+        if !self.shared {
             // Whoever had the volume before has it no longer, under whatever name.
             state.entries.values().for_each(Entry::end);
         }
@@ -309,7 +331,7 @@ impl Export {
         let other = state
             .entries
             .iter()
-            .find(|(name, entry)| !self.options.shared && *name != attachment && entry.is_live());
+            .find(|(name, entry)| !self.shared && *name != attachment && entry.is_live());
         match other {
             None => Ok(()),
             Some((name, _)) => Err(Refusal::new(
@@ -334,7 +356,7 @@ impl Export {
         });
         let remembers = live || claim.resume;
         let mine = record.map_or(0, |record| record.epoch);
-        let overtaken = remembers && !self.options.shared && state.epoch_last > mine;
+        let overtaken = remembers && !self.shared && state.epoch_last > mine;
         // Lost records (`mine` is 0) are judged by `check_loss`.
         if replaced || (overtaken && mine != 0 && !claim.accept_loss) {
             let text = format!(
@@ -405,7 +427,7 @@ impl Export {
 
     /// Whether nothing is on its way that the claim's requests could be overtaken by.
     fn is_drained_for(&self, claim: &PendingClaim) -> bool {
-        let shared = self.options.shared;
+        let shared = self.shared;
         let mut state = self.state();
         let mine = |name: &String| !shared || *name == claim.attachment;
         let entries = state.entries.iter_mut().filter(|(name, _)| mine(name));

@@ -80,7 +80,7 @@ impl Plane {
 impl Sink for Plane {
     fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
         if peer.outgoing {
-            self.clients.connected(session);
+            self.clients.connected(session, peer);
         } else {
             self.server.connected(session, peer);
         }

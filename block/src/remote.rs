@@ -18,6 +18,7 @@ use transport::Endpoint;
 
 use crate::attachment::Attachment;
 use crate::plane::Plane;
+use crate::proof::AttachmentSecret;
 use crate::volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Open, OpenError, Volume, VolumeInfo,
 };
@@ -57,6 +58,7 @@ struct Described {
 pub struct RemoteVolume {
     peer: String,
     volume: String,
+    key: Option<Arc<AttachmentSecret>>,
     described: Mutex<Described>,
     counters: Mutex<Vec<Arc<RemoteCounters>>>,
 }
@@ -64,9 +66,15 @@ pub struct RemoteVolume {
 impl RemoteVolume {
     /// The volume `volume` of the peer `peer`; not described yet.
     pub fn new(peer: &str, volume: &str) -> Arc<Self> {
+        Self::with_key(peer, volume, None)
+    }
+
+    /// The same, for attachments that prove that they have this key.
+    pub fn with_key(peer: &str, volume: &str, key: Option<Arc<AttachmentSecret>>) -> Arc<Self> {
         Arc::new(Self {
             peer: peer.to_owned(),
             volume: volume.to_owned(),
+            key,
             described: Mutex::default(),
             counters: Mutex::default(),
         })
@@ -80,6 +88,10 @@ impl RemoteVolume {
     /// The volume's name at the peer.
     pub fn name(&self) -> &str {
         &self.volume
+    }
+
+    pub(crate) fn key(&self) -> Option<&Arc<AttachmentSecret>> {
+        self.key.as_ref()
     }
 
     /// What it is, once the peer has told; a disk can be shown to a guest from then on.

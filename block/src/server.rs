@@ -16,11 +16,16 @@ use crate::volume::{Incarnation, Open, VolumeInfo};
 use crate::wire::{Kind, Outcome, Reply, Request};
 
 mod lane;
+mod rights;
 
 use lane::{LANE_DEPTH, Lane};
+use rights::{Peer, Right, not_open};
 
 /// Calls handled in one round, so that one sidecore's disks and links get their turn.
 const CALLS_PER_ROUND_MAX: usize = 256;
+
+/// Proofs looked at in one round: each costs some 50 us, and a hostile peer may send many.
+const PROOFS_PER_ROUND_MAX: usize = 8;
 
 /// Flows of one session: what a hostile peer may make us remember.
 const FLOWS_PER_SESSION_MAX: usize = transport::FLOWS_MAX;
@@ -48,6 +53,10 @@ pub struct ServerCounters {
     pub malformed: Counter,
     /// Claims answered with an epoch.
     pub claims: Counter,
+    /// Proofs of attachment keys that were looked at.
+    pub proofs: Counter,
+    /// Channels ended because their node or attachment key is no longer allowed.
+    pub revoked: Counter,
 }
 
 #[derive(Debug)]
@@ -71,6 +80,7 @@ enum Step {
 #[derive(Debug)]
 struct Flow {
     export: Arc<Export>,
+    right: Right,
     step: Option<(Step, CallId)>,
     lane: Option<Lane>,
 }
@@ -80,8 +90,8 @@ struct Flow {
 pub struct Server {
     exports: Arc<Exports>,
     services: Services,
-    /// Name and process of the peer at the other end.
-    peers: HashMap<SessionId, (String, u64)>,
+    /// The peer at the other end.
+    peers: HashMap<SessionId, Peer>,
     calls: VecDeque<Called>,
     /// In order, so that a simulated run is the same each time.
     flows: BTreeMap<(SessionId, u16), Flow>,
@@ -119,12 +129,12 @@ impl Server {
 
     pub(crate) fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
         self.exports.note_process(&peer.name, peer.process_nonce);
-        self.peers.insert(session, (peer.name.clone(), peer.process_nonce));
+        self.peers.insert(session, Peer::new(peer));
     }
 
     pub(crate) fn lost(&mut self, session: SessionId) {
-        let Some((peer, process_nonce)) = self.peers.remove(&session) else { return };
-        self.exports.forget_process(&peer, process_nonce);
+        let Some(peer) = self.peers.remove(&session) else { return };
+        self.exports.forget_process(&peer.name, peer.process_nonce);
         let gone: Vec<_> = self.flows.keys().filter(|(of, _)| *of == session).copied().collect();
         for key in gone {
             let flow = self.flows.remove(&key).expect("listed above");
@@ -152,8 +162,12 @@ impl Server {
 
     /// One bounded batch of calls, then whatever has completed.
     pub(crate) fn poll(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
-        let mut progress = Progress::Idle;
+        let mut progress = self.revoke(now_ns, endpoint);
+        let proofs_max = self.counters.proofs.get() + PROOFS_PER_ROUND_MAX as u64;
         for _ in 0..CALLS_PER_ROUND_MAX {
+            if self.counters.proofs.get() >= proofs_max {
+                break;
+            }
             let Some(called) = self.calls.pop_front() else { break };
             self.handle(now_ns, &called, endpoint);
             progress = Progress::Busy;
@@ -212,7 +226,7 @@ impl Server {
         match request.kind {
             Kind::Read | Kind::Write | Kind::Flush => self.data(now_ns, called, &request, endpoint),
             Kind::Describe | Kind::Claim | Kind::Open | Kind::Close => {
-                match self.control(called, request) {
+                match self.control(now_ns, called, request, endpoint) {
                     Ok(None) => release(called, endpoint),
                     Ok(Some(reply)) => answer(now_ns, called, &reply, endpoint),
                     Err(refusal) => {
@@ -233,10 +247,16 @@ impl Server {
     }
 
     /// `Ok(None)`: the answer comes later.
-    fn control(&mut self, called: &Called, request: Request) -> Result<Option<Reply>, Refusal> {
+    fn control(
+        &mut self,
+        now_ns: u64,
+        called: &Called,
+        request: Request,
+        endpoint: &Endpoint,
+    ) -> Result<Option<Reply>, Refusal> {
         let key = (called.session, called.flow);
         let names = request.names.as_ref().expect("decoded with its kind");
-        let export = self.export(called.session, &names.volume)?;
+        let (export, right) = self.right(now_ns, called, &request, endpoint)?;
         if request.kind == Kind::Describe {
             let volume = Some(export.volume().info());
             return Ok(Some(Reply { volume, ..Reply::plain(Outcome::Done) }));
@@ -244,7 +264,7 @@ impl Server {
         if names.attachment.is_empty() {
             return Err(Refusal::new(Outcome::Refused, "an attachment needs a name"));
         }
-        self.flow(key, &export)?;
+        self.flow(key, &export, right)?;
         let step = match request.kind {
             Kind::Claim => {
                 self.check_process(called.session)?;
@@ -266,34 +286,43 @@ impl Server {
 
     /// A claim that a process made before it died must not win over its successor's.
     fn check_process(&self, session: SessionId) -> Result<(), Refusal> {
-        let late =
-            self.peers.get(&session).filter(|(name, nonce)| self.exports.is_late(name, *nonce));
-        match late {
+        let late = |peer: &&Peer| self.exports.is_late(&peer.name, peer.process_nonce);
+        match self.peers.get(&session).filter(late) {
             None => Ok(()),
-            Some((name, _)) => Err(Refusal::new(
+            Some(Peer { name, .. }) => Err(Refusal::new(
                 Outcome::Refused,
                 format!("another process of {name} has connected since"),
             )),
         }
     }
 
-    /// The export that a peer asks for. What it may not have does not exist for it in detail.
-    fn export(&self, session: SessionId, volume: &str) -> Result<Arc<Export>, Refusal> {
-        let peer = self.peers.get(&session).map_or("", |(name, _)| name.as_str());
-        let refused = |text: String| Refusal::new(Outcome::Refused, text);
-        let export = self.exports.get(volume).ok_or_else(|| {
-            refused(format!("volume {volume} does not exist; see `vrio status` on its node"))
-        })?;
-        if !export.allows(peer) {
-            return Err(refused(format!(
-                "volume {volume} does not allow {peer}; add it to `allow`"
-            )));
-        }
-        Ok(export)
+    /// The export that a peer asks for and by what right. Nothing is said about a volume before the
+    /// proof was looked at and the volume is found to be open to it.
+    fn right(
+        &mut self,
+        now_ns: u64,
+        called: &Called,
+        request: &Request,
+        endpoint: &Endpoint,
+    ) -> Result<(Arc<Export>, Right), Refusal> {
+        let volume = &request.names.as_ref().expect("decoded with its kind").volume;
+        let body = called.body.map(|(buffer, len)| &endpoint.pool().bytes(buffer)[..len]);
+        let Some(peer) = self.peers.get_mut(&called.session) else {
+            return Err(not_open(volume, "", None));
+        };
+        self.counters.proofs.add(u64::from(body.is_some()));
+        let key = peer.proved(request, body)?;
+        peer.right(now_ns, &self.exports, volume, key)
     }
 
-    fn flow(&mut self, key: (SessionId, u16), export: &Arc<Export>) -> Result<(), Refusal> {
+    fn flow(
+        &mut self,
+        key: (SessionId, u16),
+        export: &Arc<Export>,
+        right: Right,
+    ) -> Result<(), Refusal> {
         if let Some(flow) = self.flows.get_mut(&key) {
+            flow.right = right;
             if !Arc::ptr_eq(&flow.export, export) {
                 self.draining.extend(flow.lane.take().map(Lane::closed));
                 flow.export = export.clone();
@@ -305,8 +334,31 @@ impl Server {
             let text = format!("a sidecore serves at most {FLOWS_MAX} channels");
             return Err(Refusal::new(Outcome::Refused, text));
         }
-        self.flows.insert(key, Flow { export: export.clone(), step: None, lane: None });
+        self.flows.insert(key, Flow { export: export.clone(), right, step: None, lane: None });
         Ok(())
+    }
+
+    /// Ends the flows of those who may no longer: what is on its way completes by itself.
+    fn revoke(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
+        let mut gone = Vec::new();
+        for (key, flow) in &mut self.flows {
+            let peer = &self.peers[&key.0];
+            if !flow.right.holds(peer, &flow.export) {
+                gone.push((*key, flow.right.gone(peer, &flow.export)));
+            }
+        }
+        let progress = Progress::busy_if(!gone.is_empty());
+        for (key, refusal) in gone {
+            self.counters.revoked.add(1);
+            let flow = self.flows.remove(&key).expect("listed above");
+            self.draining.extend(flow.lane.map(Lane::closed));
+            if let Some((step, call)) = flow.step {
+                self.give_up(step);
+                let reply = Reply::refused(refusal.outcome, refusal.text);
+                send(now_ns, call, &reply, endpoint);
+            }
+        }
+        progress
     }
 
     /// Lets a step go on by itself that nobody waits for.

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sidecore::Progress;
-use transport::{Endpoint, LostReason, SessionId};
+use transport::{Endpoint, LostReason, PeerInfo, SessionId};
 
 use super::RemoteVolume;
 use super::core::Core;
+use crate::proof::{AttachmentSecret, Binding};
 use crate::volume::OpenError;
 use crate::wire::{Kind, Names, Outcome, Reply, Request, Title};
 
@@ -32,9 +33,19 @@ struct Peer {
     addr: SocketAddr,
     session: Option<SessionId>,
     up: bool,
+    /// Of the session that is up.
+    binding: Binding,
     /// No connection is tried before this: the peer has refused one.
     connect_at_ns: u64,
     why: Option<String>,
+}
+
+/// A session that is up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    /// What proofs are bound to.
+    pub(crate) binding: Binding,
 }
 
 #[derive(Debug)]
@@ -85,7 +96,15 @@ impl Clients {
         }
         let name = name.to_owned();
         self.stirred = true;
-        self.peers.push(Peer { name, addr, session: None, up: false, connect_at_ns: 0, why: None });
+        self.peers.push(Peer {
+            name,
+            addr,
+            session: None,
+            up: false,
+            binding: Binding::default(),
+            connect_at_ns: 0,
+            why: None,
+        });
     }
 
     /// Asks the volume's peer what it is, until it answers; see [`RemoteVolume::described`].
@@ -102,9 +121,10 @@ impl Clients {
     }
 
     /// The peer's session, when it is up.
-    pub(crate) fn session(&self, peer: usize) -> Option<SessionId> {
+    pub(crate) fn session(&self, peer: usize) -> Option<Session> {
         let peer = &self.peers[peer];
-        peer.session.filter(|_| peer.up)
+        let id = peer.session.filter(|_| peer.up)?;
+        Some(Session { id, binding: peer.binding })
     }
 
     pub(crate) fn enlist(
@@ -172,9 +192,10 @@ impl Clients {
             let volume = description.volume.name().to_owned();
             request.names = Some(Names { volume, attachment: String::new() });
             let token = u64::from(DESCRIBE_KEY) << 32 | at as u64;
-            let head = request.encode();
-            let sent = endpoint.call(now_ns, session, DESCRIBE_FLOW, token, head.as_bytes(), None);
-            description.asked = sent.is_ok();
+            let session = Session { id: session, binding: peer.binding };
+            let key = description.volume.key().map(AsRef::as_ref);
+            description.asked =
+                control(now_ns, session, (DESCRIBE_FLOW, token), &request, key, endpoint);
             description.ask_at_ns = now_ns + ASK_AGAIN_NS;
             progress = Progress::Busy;
         }
@@ -189,10 +210,11 @@ impl Clients {
         ask_at_ns.chain(Some(self.connect_at_ns).filter(|&at| at != u64::MAX)).min()
     }
 
-    pub(crate) fn connected(&mut self, session: SessionId) {
+    pub(crate) fn connected(&mut self, session: SessionId, info: &PeerInfo) {
         self.stirred = true;
         for peer in self.peers.iter_mut().filter(|peer| peer.session == Some(session)) {
             peer.up = true;
+            peer.binding = info.binding;
             peer.why = None;
         }
     }
@@ -280,4 +302,30 @@ impl Clients {
             }
         }
     }
+}
+
+/// Sends a call about an attachment, by this flow and under this token, with the proof of its key
+/// where it has one. `false` when it was not taken: there is no room now.
+pub(super) fn control(
+    now_ns: u64,
+    session: Session,
+    (flow, token): (u16, u64),
+    request: &Request,
+    key: Option<&AttachmentSecret>,
+    endpoint: &mut Endpoint,
+) -> bool {
+    let names = request.names.as_ref().expect("calls about attachments name them");
+    let head = request.encode();
+    let proof = key.and_then(|key| key.prove(&session.binding, request.kind, names));
+    let mut body = None;
+    if let Some(proof) = proof {
+        let Some(buffer) = endpoint.pool_mut().alloc(proof.len()) else { return false };
+        endpoint.pool_mut().bytes_mut(buffer)[..proof.len()].copy_from_slice(&proof);
+        body = Some((buffer, proof.len()));
+    }
+    let sent = endpoint.call(now_ns, session.id, flow, token, head.as_bytes(), body);
+    if let Some((buffer, _)) = body {
+        endpoint.pool_mut().release(buffer);
+    }
+    sent.is_ok()
 }

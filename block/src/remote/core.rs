@@ -17,11 +17,12 @@ use sidecore::{Progress, Wake};
 use transport::{Endpoint, SessionId};
 
 use super::RemoteCounters;
-use super::clients::key_of_flow;
+use super::clients::{self, Session, key_of_flow};
 use super::request::{Request, Stand, scatter_at};
 use crate::attachment::{Attachment, Phase};
 use crate::copy::gather;
 use crate::export::EPOCH_END;
+use crate::proof::{AttachmentSecret, Binding};
 use crate::volume::{Durability, IoId, IoTable, Op, Open, Status, VolumeInfo};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Title, attachment_id};
 use crate::{RemoteVolume, wire::Claim};
@@ -68,12 +69,15 @@ impl Way {
 #[derive(Debug)]
 pub(crate) struct Core {
     names: Names,
+    key: Option<Arc<AttachmentSecret>>,
     attachment: Arc<Attachment>,
     counters: Arc<RemoteCounters>,
     index: u16,
     flow: u16,
     write_through: bool,
     way: Way,
+    /// Of the way's session: what proofs are bound to.
+    binding: Binding,
     title: Title,
     /// Writes acknowledged before the claim that is under way: its answer makes them durable.
     claim_covers: u64,
@@ -108,12 +112,14 @@ impl Core {
         let attachment = attachment_id(&names.volume, &names.attachment);
         Self {
             names,
+            key: volume.key().cloned(),
             attachment: open.attachment.clone(),
             counters,
             index: open.index,
             flow: 0,
             write_through: info.durability == Durability::WriteThrough,
             way: Way::Down,
+            binding: Binding::default(),
             title: Title { attachment, ..Title::default() },
             claim_covers: 0,
             attempt: 0,
@@ -160,12 +166,13 @@ impl Core {
     pub(super) fn drive(
         &mut self,
         now_ns: u64,
-        session: Option<SessionId>,
+        session: Option<Session>,
         endpoint: &mut Endpoint,
     ) -> Progress {
         self.now_ns = now_ns;
         if let (Way::Down, Some(session)) = (self.way, session) {
-            self.way = Way::Idle(session);
+            self.way = Way::Idle(session.id);
+            self.binding = session.binding;
         }
         self.expire(now_ns);
         let view = self.attachment.view();
@@ -486,9 +493,9 @@ impl Core {
     ) -> Progress {
         request.names = Some(self.names.clone());
         let token = self.next_token(CONTROL);
-        let head = request.encode();
-        let sent = endpoint.call(now_ns, session, self.flow, token, head.as_bytes(), None);
-        if sent.is_err() {
+        let key = self.key.as_deref();
+        let (at, by) = (Session { id: session, binding: self.binding }, (self.flow, token));
+        if !clients::control(now_ns, at, by, &request, key, endpoint) {
             // Somebody else may have better luck.
             self.attachment.release_lead(self.index);
             return Progress::Idle;
@@ -599,7 +606,7 @@ impl Core {
         &mut self,
         ios: &mut IoTable,
         now_ns: u64,
-        session: Option<SessionId>,
+        session: Option<Session>,
         endpoint: &mut Endpoint,
     ) -> bool {
         self.now_ns = now_ns;
@@ -622,10 +629,11 @@ impl Core {
         if let Some(session) = session
             && !matches!(self.way, Way::Closing(..))
         {
+            self.binding = session.binding;
             self.title.epoch = view.epoch;
             self.title.incarnation = self.attachment.incarnation();
             let request = wire::Request::new(Kind::Close, self.title, self.index);
-            let _ = self.control(now_ns, session, request, endpoint, Way::Closing);
+            let _ = self.control(now_ns, session.id, request, endpoint, Way::Closing);
         }
         false
     }

@@ -1,0 +1,98 @@
+//! Who may attach to a volume; changed while others use it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::proof::AttachmentKey;
+
+/// Lets a node's attachments in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allow {
+    /// The node.
+    pub node: String,
+    /// Only those that prove that they have this key.
+    pub key: Option<AttachmentKey>,
+}
+
+impl fmt::Display for Allow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.key {
+            Some(key) => write!(f, "{} (key {key})", self.node),
+            None => f.write_str(&self.node),
+        }
+    }
+}
+
+impl Allow {
+    /// All attachments of a node.
+    pub fn node(name: &str) -> Self {
+        Self { node: name.to_owned(), key: None }
+    }
+}
+
+/// The list, and how often it was changed.
+#[derive(Debug)]
+pub(super) struct Allowed {
+    list: Mutex<Vec<Allow>>,
+    generation: AtomicU64,
+}
+
+impl Allowed {
+    pub(super) fn new(list: Vec<Allow>) -> Self {
+        Self { list: Mutex::new(list), generation: AtomicU64::new(0) }
+    }
+
+    /// Whether a node's attachment that has proved `key`, if any, may attach.
+    pub(super) fn allows(&self, node: &str, key: Option<AttachmentKey>) -> bool {
+        let list = self.guard();
+        let mut entries = list.iter().filter(|entry| entry.node == node);
+        entries.any(|entry| entry.key.is_none_or(|wanted| key == Some(wanted)))
+    }
+
+    pub(super) fn set(&self, list: Vec<Allow>) {
+        let mut held = self.guard();
+        *held = list;
+        // While the list is locked: who sees the new number sees the new list.
+        self.generation.fetch_add(1, SeqCst);
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(SeqCst)
+    }
+
+    pub(super) fn list(&self) -> Vec<Allow> {
+        self.guard().clone()
+    }
+
+    fn guard(&self) -> MutexGuard<'_, Vec<Allow>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_needs_its_name_and_where_asked_for_a_key() {
+        let (alice, bob) = (AttachmentKey([1; 32]), AttachmentKey([2; 32]));
+        let keyed = Allow { key: Some(alice), ..Allow::node("vm1") };
+        let allowed = Allowed::new(vec![keyed, Allow::node("vm2")]);
+        for (node, key, may) in [
+            ("vm1", None, false),
+            ("vm1", Some(bob), false),
+            ("vm1", Some(alice), true),
+            ("vm2", None, true),
+            ("vm2", Some(bob), true),
+            ("vm3", Some(alice), false),
+        ] {
+            assert_eq!(allowed.allows(node, key), may, "{node} {key:?}");
+        }
+        let before = allowed.generation();
+        allowed.set(vec![Allow { key: Some(bob), ..Allow::node("vm1") }]);
+        assert!(allowed.generation() > before);
+        assert!(allowed.allows("vm1", Some(bob)) && !allowed.allows("vm1", Some(alice)));
+        assert!(!allowed.allows("vm2", None));
+    }
+}

@@ -1,0 +1,128 @@
+//! Who a session belongs to, and what it may ask for.
+//!
+//! A stranger learns nothing about volumes: one that does not exist and one that is not open to him
+//! are refused with the same words. What is the case is for the log of this node.
+
+use std::sync::Arc;
+
+use transport::PeerInfo;
+
+use crate::export::{Export, Exports, Refusal};
+use crate::proof::{AttachmentKey, Binding, verify};
+use crate::wire::{Outcome, Request};
+
+/// Lines that a session may cause in the log in a minute: a hostile peer must not fill it.
+const LOG_LINES_MAX: u32 = 8;
+
+const LOG_MINUTE_NS: u64 = 60_000_000_000;
+
+/// The peer at the other end of a session.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) name: String,
+    pub(super) process_nonce: u64,
+    binding: Binding,
+    log_lines: u32,
+    log_minute_ns: u64,
+}
+
+impl Peer {
+    pub(super) fn new(info: &PeerInfo) -> Self {
+        Self {
+            name: info.name.clone(),
+            process_nonce: info.process_nonce,
+            binding: info.binding,
+            log_lines: 0,
+            log_minute_ns: 0,
+        }
+    }
+
+    /// The attachment key that a call's body proves; none without a body.
+    ///
+    /// # Errors
+    /// When there is a body and it proves nothing.
+    pub(super) fn proved(
+        &self,
+        request: &Request,
+        body: Option<&[u8]>,
+    ) -> Result<Option<AttachmentKey>, Refusal> {
+        let Some(body) = body else { return Ok(None) };
+        let names = request.names.as_ref().expect("decoded with its kind");
+        let key = verify(body, &self.binding, request.kind, names);
+        key.map(Some).map_err(|error| Refusal::new(Outcome::Refused, error.to_string()))
+    }
+
+    /// The volume, if it is there for this peer and key.
+    ///
+    /// # Errors
+    /// The same words whether it does not exist or is not open.
+    pub(super) fn right(
+        &mut self,
+        now_ns: u64,
+        exports: &Exports,
+        volume: &str,
+        key: Option<AttachmentKey>,
+    ) -> Result<(Arc<Export>, Right), Refusal> {
+        let why = match exports.get(volume) {
+            Some(export) => {
+                // The number first: a list that is changed in between is looked at again.
+                let right = Right { key, generation: export.allow_generation() };
+                if export.allows(&self.name, key) {
+                    return Ok((export, right));
+                }
+                "its `allow` has no entry for it"
+            }
+            None => "it does not exist",
+        };
+        self.log(now_ns, volume, key, why);
+        Err(not_open(volume, &self.name, key))
+    }
+
+    fn log(&mut self, now_ns: u64, volume: &str, key: Option<AttachmentKey>, why: &str) {
+        if now_ns.saturating_sub(self.log_minute_ns) >= LOG_MINUTE_NS {
+            (self.log_minute_ns, self.log_lines) = (now_ns, 0);
+        }
+        if self.log_lines < LOG_LINES_MAX {
+            self.log_lines += 1;
+            let key = key.map(tracing::field::display);
+            tracing::warn!(peer = self.name, volume, key, why, "a volume was refused");
+        }
+    }
+}
+
+/// By what a flow was opened; it lives with the flow.
+#[derive(Debug)]
+pub(super) struct Right {
+    key: Option<AttachmentKey>,
+    /// The volume's list in which it was found.
+    generation: u64,
+}
+
+impl Right {
+    /// Whether it still holds. Almost always one comparison.
+    pub(super) fn holds(&mut self, peer: &Peer, export: &Export) -> bool {
+        let generation = export.allow_generation();
+        if generation == self.generation {
+            return true;
+        }
+        self.generation = generation;
+        export.allows(&peer.name, self.key)
+    }
+
+    /// The refusal of a flow whose right is gone.
+    pub(super) fn gone(&self, peer: &Peer, export: &Export) -> Refusal {
+        not_open(export.name(), &peer.name, self.key)
+    }
+}
+
+/// Refuses a volume that does not exist, or is not open.
+pub(super) fn not_open(volume: &str, peer: &str, key: Option<AttachmentKey>) -> Refusal {
+    let text = match key {
+        None => format!(
+            "volume {volume} is not open to {peer}: check its name and `allow` there, and \
+             `attachment-key` here"
+        ),
+        Some(key) => format!("key {key} opens no volume {volume} to {peer}: see `allow` there"),
+    };
+    Refusal::new(Outcome::Refused, text)
+}
