@@ -128,8 +128,8 @@ pub fn verify(
         return Err(ProofError::Plain);
     }
     let (key, signature) = proof.split_at(KEY_BYTES);
-    let verified = UnparsedPublicKey::new(&ED25519, key)
-        .verify(&statement(binding, kind, names), signature);
+    let verified =
+        UnparsedPublicKey::new(&ED25519, key).verify(&statement(binding, kind, names), signature);
     let key = AttachmentKey(key.try_into().expect("split there"));
     verified.map(|()| key).map_err(|_| ProofError::Wrong(key))
 }

@@ -24,8 +24,8 @@ use rights::{Peer, Right, not_open};
 /// Calls handled in one round, so that one sidecore's disks and links get their turn.
 const CALLS_PER_ROUND_MAX: usize = 256;
 
-/// Proofs looked at in one round: each costs some 50 us, and a hostile peer may send many.
-const PROOFS_PER_ROUND_MAX: usize = 8;
+/// Proofs looked at in one round: each costs some 100 us, and a hostile peer may send many.
+const PROOFS_PER_ROUND_MAX: usize = 4;
 
 /// Flows of one session: what a hostile peer may make us remember.
 const FLOWS_PER_SESSION_MAX: usize = transport::FLOWS_MAX;
@@ -341,9 +341,10 @@ impl Server {
     /// Ends the flows of those who may no longer: what is on its way completes by itself.
     fn revoke(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         let mut gone = Vec::new();
-        for (key, flow) in &mut self.flows {
+        let old = self.flows.iter_mut().filter(|(_, flow)| flow.right.is_old(&flow.export));
+        for (key, flow) in old {
             let peer = &self.peers[&key.0];
-            if !flow.right.holds(peer, &flow.export) {
+            if !flow.right.renew(peer, &flow.export) {
                 gone.push((*key, flow.right.gone(peer, &flow.export)));
             }
         }

@@ -5,6 +5,7 @@
 //! that does not answer) is found when the node starts, and says the same line.
 
 mod check;
+mod keys;
 mod quantity;
 mod read;
 mod reader;
@@ -12,10 +13,12 @@ mod reader;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use block::Allow;
 pub use quantity::{show_duration, show_size};
 use reader::Reader;
 pub use reader::{ConfigError, Lines, Problem};
 use sidecore::Idle;
+use transport::PublicKey;
 
 /// The longest name of a node, volume, disk or attachment: what the head of a block message has
 /// room for.
@@ -38,6 +41,10 @@ pub const QUEUES_DEFAULT: u16 = 4;
 /// in a generator should not become a machine without memory.
 pub const OBJECTS_MAX: usize = 1024;
 
+/// The most keys of one peer: while one takes over from another there are two. With as many peers as
+/// there may be, all fit into one keyring.
+pub const KEYS_PER_PEER_MAX: usize = 4;
+
 /// A configuration that has been read and found consistent.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -47,7 +54,9 @@ pub struct Config {
     pub name: String,
     /// Where peers reach this node; `None` for a node with local disks only.
     pub listen: Option<SocketAddr>,
-    /// Whether the network between the nodes is trusted.
+    /// The file of this node's secret key: with it sessions are sealed.
+    pub key: Option<PathBuf>,
+    /// Whether the network between the nodes is trusted, for a node without a key.
     pub trust: Trust,
     /// The control socket's path.
     pub control: PathBuf,
@@ -75,7 +84,7 @@ pub struct Config {
     pub lines: Lines,
 }
 
-/// Which networks a node may listen on as long as sessions are not encrypted.
+/// Which networks a node without a key may listen on: its sessions are plain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
     /// Only this host's loopback.
@@ -145,8 +154,9 @@ pub struct VolumeConfig {
     pub write_through: bool,
     /// What every request passes on its way, first stage first.
     pub chain: Vec<StageConfig>,
-    /// The nodes whose disks may use it; this node's own always may.
-    pub allow: Vec<String>,
+    /// The nodes whose disks may use it, some only with an attachment key; this node's own always
+    /// may.
+    pub allow: Vec<Allow>,
     /// Refuse writes.
     pub read_only: bool,
     /// Several attachments at once may use it; the guests have to agree among themselves.
@@ -204,10 +214,28 @@ pub const BURST_NS_DEFAULT: u64 = 1_000_000_000;
 pub struct PeerConfig {
     /// Its name; a node that answers with another name is refused.
     pub name: String,
-    /// Where it listens.
-    pub address: SocketAddr,
+    /// Where it listens; `None` for one that only connects to this node.
+    pub address: Option<SocketAddr>,
+    /// The public keys by which it proves who it is; several while one takes over from another.
+    pub keys: Vec<PeerKey>,
     /// Where its keys are.
     pub lines: Lines,
+}
+
+impl PeerConfig {
+    /// Whether this is one of its keys.
+    pub fn has_key(&self, key: Option<PublicKey>) -> bool {
+        key.is_some_and(|key| self.keys.iter().any(|mine| mine.key == key))
+    }
+}
+
+/// A peer's public key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerKey {
+    /// The key.
+    pub key: PublicKey,
+    /// From then on, in seconds since 1970, it proves nothing.
+    pub expires_unix_s: Option<u64>,
 }
 
 /// A disk for a guest.
@@ -228,6 +256,8 @@ pub struct DiskConfig {
     pub when_lost: WhenLost,
     /// The name of its attachment in the volume's records.
     pub attachment: String,
+    /// The file of the secret key that proves whose attachment it is.
+    pub attachment_key: Option<PathBuf>,
     /// Serve a resumed guest although acknowledged writes may be lost.
     pub accept_loss: bool,
     /// Where its keys are.

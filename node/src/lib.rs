@@ -5,6 +5,7 @@
 
 pub mod config;
 pub mod control;
+pub mod keys;
 mod lock;
 pub mod logging;
 pub mod metrics;

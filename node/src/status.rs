@@ -63,8 +63,11 @@ pub struct NodeStatus {
     pub uptime_s: u64,
     /// Where peers reach it.
     pub listen: Option<String>,
-    /// `loopback` or `network`.
+    /// `keys`, `loopback` or `network`.
     pub trust: String,
+    /// Its public key, if its sessions are sealed.
+    #[serde(default)]
+    pub key: Option<String>,
 }
 
 /// A polling thread.
@@ -103,7 +106,7 @@ pub struct VolumeStatus {
     pub incarnation: String,
     /// The stages that every request passes.
     pub chain: Vec<String>,
-    /// The nodes whose disks may use it.
+    /// The nodes whose disks may use it, `vm1`, or with an attachment key, `vm1 (key ..)`.
     pub allow: Vec<String>,
     /// Who uses it now.
     pub attachments: Vec<AttachmentStatus>,
@@ -243,6 +246,18 @@ pub struct SessionStatus {
     pub outgoing: bool,
     /// The protocol's version, 0 while connecting.
     pub protocol: u32,
+    /// Both ends have proved who they are, and packets are encrypted.
+    #[serde(default)]
+    pub sealed: bool,
+    /// With what they are.
+    #[serde(default)]
+    pub cipher: Option<String>,
+    /// The public key by which the peer proved who it is.
+    #[serde(default)]
+    pub peer_key: Option<String>,
+    /// When that key ends, as `2027-01-01T00:00:00Z`.
+    #[serde(default)]
+    pub key_expires: Option<String>,
     /// What it did.
     pub counters: Counters,
 }
@@ -259,7 +274,8 @@ mod tests {
     "pid": 0,
     "uptime_s": 0,
     "listen": null,
-    "trust": ""
+    "trust": "",
+    "key": null
   },
   "sidecores": [
     {
@@ -320,6 +336,10 @@ mod tests {
       "state": "",
       "outgoing": false,
       "protocol": 0,
+      "sealed": false,
+      "cipher": null,
+      "peer_key": null,
+      "key_expires": null,
       "counters": {}
     }
   ]

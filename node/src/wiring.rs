@@ -1,11 +1,12 @@
 //! What is wired to what, and in which order it starts and stops.
 //!
 //! ```text
-//!   start: directories ─ control socket ─ volumes ─ sidecores and sessions ─ disks
+//!   start: directories ─ control socket ─ keys ─ volumes ─ sidecores and sessions ─ disks
 //!   stop:  disks ─ sessions and sidecores ─ control socket ─ volumes
 //! ```
 
 mod disks;
+mod keys;
 mod report;
 mod sidecores;
 mod volumes;
@@ -19,6 +20,7 @@ use std::time::Instant;
 use block::Exports;
 
 use self::disks::Disks;
+use self::keys::Keys;
 use self::sidecores::Core;
 use self::volumes::Volumes;
 use crate::config::Config;
@@ -134,6 +136,7 @@ pub struct Node {
 struct Inside {
     config: Config,
     started: Instant,
+    keys: Keys,
     volumes: Volumes,
     cores: Vec<Core>,
     disks: Disks,
@@ -157,21 +160,42 @@ impl Node {
         directories(config)?;
         // First, so that a second node with the same configuration gets no further.
         let claim = Claim::new(&config.control)?;
+        let keys = Keys::load(config)?;
         let volumes = volumes::start(config)?;
         let exports = Arc::new(Exports::default());
         for served in &volumes.all {
             exports.insert(Arc::clone(&served.export));
         }
-        let cores = sidecores::start(config, links, &exports)?;
+        let cores = sidecores::start(config, &keys, links, &exports)?;
         let disks =
             disks::start(config, &volumes, &cores).inspect_err(|_| sidecores::stop(&cores))?;
         let started = Instant::now();
-        let inside = Arc::new(Inside { config: config.clone(), started, volumes, cores, disks });
+        let config = config.clone();
+        let inside = Arc::new(Inside { config, started, keys, volumes, cores, disks });
+        let node = Self::serve(claim, metrics_listener, inside)?;
+        node.inside.keys.watch()?;
+        Ok(node)
+    }
+
+    fn serve(
+        claim: Claim,
+        metrics_listener: Option<TcpListener>,
+        inside: Arc<Inside>,
+    ) -> Result<Self, StartError> {
         let gather = {
             let inside = Arc::clone(&inside);
             Arc::new(move || report::status(&inside))
         };
         Ok(Self { control: claim.serve(gather, metrics_listener)?, inside })
+    }
+
+    /// Reads the keys that `config` names again, and takes its peers' keys and its volumes' `allow`
+    /// from it: sessions and channels of those who may no longer end, all others go on.
+    ///
+    /// # Errors
+    /// When a key file is not in order; nothing has changed then.
+    pub fn apply_keys(&self, config: &Config) -> Result<(), StartError> {
+        keys::apply(config, &self.inside.keys, &self.inside.volumes, &self.inside.cores)
     }
 
     /// What `vrio status` shows.

@@ -16,7 +16,12 @@ fn the_iohost_example_loads() {
     let config = example("io1.toml");
     assert_eq!(config.name, "io1");
     assert_eq!(config.listen, Some("10.0.0.9:4870".parse().unwrap()));
-    assert_eq!(config.trust, Trust::Network);
+    assert_eq!(
+        (config.trust, config.key.as_deref()),
+        (Trust::Loopback, Some(Path::new("/etc/vrio/io1.key")))
+    );
+    let [peer] = &config.peers[..] else { panic!("one peer") };
+    assert_eq!((peer.name.as_str(), peer.address, peer.keys.len()), ("vm1", None, 1));
     assert_eq!(config.sidecores.cores, [Some(0)]);
     assert_eq!(config.sidecores.idle, sidecore::Idle::Adaptive);
     assert_eq!(config.control, Path::new("/run/vrio/io1.control"));
@@ -30,7 +35,8 @@ fn the_iohost_example_loads() {
     let limit =
         StageConfig::Limit { iops: Some(50000), bytes_per_second: None, burst_ns: 1_000_000_000 };
     assert_eq!(volume.chain, [StageConfig::Meter, limit]);
-    assert_eq!(volume.allow, ["vm1"]);
+    let [allow] = &volume.allow[..] else { panic!("one entry") };
+    assert_eq!((allow.node.as_str(), allow.key.is_some()), ("vm1", true));
     assert!(config.disks.is_empty());
 }
 
@@ -47,7 +53,10 @@ fn the_vmhost_example_loads() {
     assert_eq!(disk.volume.to_string(), "io1/alice-root");
     assert_eq!(disk.queues, 4);
     assert_eq!(disk.when_lost, WhenLost::Wait);
-    assert_eq!(config.peer("io1").unwrap().address, "10.0.0.9:4870".parse().unwrap());
+    assert_eq!(disk.attachment_key.as_deref(), Some(Path::new("/etc/vrio/alice.key")));
+    let io1 = config.peer("io1").unwrap();
+    assert_eq!(io1.address, Some("10.0.0.9:4870".parse().unwrap()));
+    assert_eq!((io1.keys.len(), io1.keys[0].expires_unix_s), (1, None));
 }
 
 /// The errors of a text, as the operator sees them.
@@ -94,7 +103,7 @@ durability = "flsh"
             a.toml:2: "name": "io 1" is no name: only letters, digits, '-', '_' and '.',
                 a letter or digit first
             a.toml:3: unknown key "lisen"; did you mean "listen"? (known: name, listen,
-                trust, control, metrics-listen, user, privileges, memory, sidecores,
+                key, trust, control, metrics-listen, user, privileges, memory, sidecores,
                 directories, volume, peer, disk, link)
             a.toml:9: volume "a": unknown key "sise"; did you mean "size"? (known: file,
                 memory, null, size, direct)
@@ -185,14 +194,15 @@ chain = "meter"
 }
 
 #[test]
-fn listening_to_the_world_needs_trust() {
+fn listening_to_the_world_needs_a_key_or_trust() {
     check(
         "name = \"io1\"\nlisten = \"10.0.0.9:4870\"\n",
         &expect![[r#"
-            a.toml:2: "listen": 10.0.0.9:4870 is not a loopback address, and sessions are
-                neither encrypted nor authenticated yet: whoever reaches it can read and
-                write the volumes. If you trust everything that reaches it, write trust =
-                "network"; else listen on 127.0.0.1:4870
+            a.toml:2: "listen": 10.0.0.9:4870 is not a loopback address, and without a
+                key whoever reaches it can read and write the volumes. Make a key with
+                `vrio key new FILE` and write key = "FILE"; or, if you trust everything
+                that reaches the address, write trust = "network"; or listen on
+                127.0.0.1:4870
         "#]],
     );
     check(
@@ -258,42 +268,42 @@ fn volumes_are_checked() {
     check(
         BAD_VOLUMES,
         &expect![[r#"
-        a.toml:3: "listen": port 0 is another port at each start, and the nodes that
-            use the volumes could not find it again; write a port, such as 4870
-        a.toml:8: volume "up": "file": "../etc/shadow" is no name of a file inside
-            "/var/lib/vrio"
-        a.toml:11: volume "out": "file": "/etc/shadow" is outside the directories
-            that "volumes" names (/var/lib/vrio, /dev); put it there, or add its
-            directory: volumes = ["..", "/etc"]
-        a.toml:14: volume "both": "backend": name exactly one of file = "..", memory
-            = "1GiB", null = "1GiB"
-        a.toml:17: volume "unit": "memory": "1G" is not a size ("G" is no unit; the
-            units are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB); write for instance
-            "20GiB", "512MiB" or "10GB"
-        a.toml:20: volume "direct": "direct": this belongs to a file; "memory" itself
-            gives the size
-        a.toml:23: volume "new": "size": 1000 bytes are no whole number of sectors
-            (512 bytes)
-        a.toml:27: volume "device": "read-only": this is a whole number, but true or
-            false is wanted
-        a.toml:28: volume "device": "chain", entry 1: unknown stage "metre"; did you
-            mean "meter"? (known: meter, limit)
-        a.toml:28: volume "device": "chain", entry 2: a limit says how much: { limit
-            = { iops = 50000 } }
-        a.toml:28: volume "device": "limit": a limit needs "iops", "bytes-per-second"
-            or both
-        a.toml:28: volume "device": "iops": 0 is out of range; from 1 to 1000000000
-            is allowed
-        a.toml:29: volume "device": "allow", entry 2: "v m" is no name: only letters,
-            digits, '-', '_' and '.', a letter or digit first
-        a.toml:29: volume "device": "allow": this node's own disks always may; name
-            other nodes here
-        a.toml:31: volume "device": "name": the volume of line 25 has the same name
-        a.toml:33: volume "device": "read-only": a null volume is for measuring, and
-            takes writes
-        a.toml:34: volume "device": "shared": this is a text, but true or false is
-            wanted
-    "#]],
+            a.toml:3: "listen": port 0 is another port at each start, and the nodes that
+                use the volumes could not find it again; write a port, such as 4870
+            a.toml:8: volume "up": "file": "../etc/shadow" is no name of a file inside
+                "/var/lib/vrio"
+            a.toml:11: volume "out": "file": "/etc/shadow" is outside the directories
+                that "volumes" names (/var/lib/vrio, /dev); put it there, or add its
+                directory: volumes = ["..", "/etc"]
+            a.toml:14: volume "both": "backend": name exactly one of file = "..", memory
+                = "1GiB", null = "1GiB"
+            a.toml:17: volume "unit": "memory": "1G" is not a size ("G" is no unit; the
+                units are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB); write for instance
+                "20GiB", "512MiB" or "10GB"
+            a.toml:20: volume "direct": "direct": this belongs to a file; "memory" itself
+                gives the size
+            a.toml:23: volume "new": "size": 1000 bytes are no whole number of sectors
+                (512 bytes)
+            a.toml:27: volume "device": "read-only": this is a whole number, but true or
+                false is wanted
+            a.toml:28: volume "device": "chain", entry 1: unknown stage "metre"; did you
+                mean "meter"? (known: meter, limit)
+            a.toml:28: volume "device": "chain", entry 2: a limit says how much: { limit
+                = { iops = 50000 } }
+            a.toml:28: volume "device": "limit": a limit needs "iops", "bytes-per-second"
+                or both
+            a.toml:28: volume "device": "iops": 0 is out of range; from 1 to 1000000000
+                is allowed
+            a.toml:29: volume "device": "allow", entry 2: "v m" is no name: only letters,
+                digits, '-', '_' and '.', a letter or digit first
+            a.toml:29: volume "device": "allow": this node's own disks always may; name
+                other nodes here
+            a.toml:31: volume "device": "name": the volume of line 25 has the same name
+            a.toml:33: volume "device": "read-only": a null volume is for measuring, and
+                takes writes
+            a.toml:34: volume "device": "shared": this is a text, but true or false is
+                wanted
+        "#]],
     );
 }
 
@@ -373,38 +383,38 @@ fn disks_are_checked() {
     check(
         BAD_DISKS,
         &expect![[r#"
-        a.toml: the key "listen" is missing (peers answer to an address); write for
-            instance listen = "10.0.0.9:4870"
-        a.toml:7: peer "io1": "address": "io1:4870" is not an address with a port;
-            write for instance "10.0.0.9:4870" or "[fd00::9]:4870" (names are not
-            looked up)
-        a.toml:9: peer "vm1": "name": this is the node's own name; a volume of this
-            node is written without a peer
-        a.toml:14: disk "a.sock": "queues": 0 is out of range; from 1 to 64 is
-            allowed
-        a.toml:15: disk "a": "name": the disk of line 11 has the same name
-        a.toml:16: disk "/run/vrio/a.sock": "socket": the disk of line 12 has the
-            same socket
-        a.toml:18: disk "a.sock": "wait": a disk waits "forever"; to give up after a
-            while write { error-after = "30s" }
-        a.toml:20: disk "../c.sock": "socket": "../c.sock" is not inside the sockets'
-            directory "/run/vrio"
-        a.toml:21: disk "../c.sock": "volume": "vm1/c/d" names no volume ("c/d" is no
-            name: only letters, digits, '-', '_' and '.', a letter or digit first);
-            write "volume" for one of this node, "peer/volume" for another's
-        a.toml:23: disk "d d.sock": "d d" is no name: only letters, digits, '-', '_'
-            and '.', a letter or digit first; give the disk a name = ".." of its own
-        a.toml:25: disk "d d.sock": "error-after": "soon" is not a duration (it does
-            not start with a number); write for instance "500ms", "30s" or "5min"
-        a.toml:26: disk "d d.sock": unknown key "serial"; known are name, socket,
-            role, volume, queues, when-lost, attachment, accept-loss
-        a.toml:33: disk "f": "attachment": disk "e" is the same attachment "e" of
-            volume vm1/e, and each would take it from the other; give them different
-            names
-        a.toml:36: disk "f": "role": unknown word "server"; known are listen, connect
-        a.toml:37: disk 7: the key "socket" is missing; write for instance socket =
-            "alice.sock"
-    "#]],
+            a.toml: the key "listen" is missing (peers answer to an address); write for
+                instance listen = "10.0.0.9:4870"
+            a.toml:7: peer "io1": "address": "io1:4870" is not an address with a port;
+                write for instance "10.0.0.9:4870" or "[fd00::9]:4870" (names are not
+                looked up)
+            a.toml:9: peer "vm1": "name": this is the node's own name; a volume of this
+                node is written without a peer
+            a.toml:14: disk "a.sock": "queues": 0 is out of range; from 1 to 64 is
+                allowed
+            a.toml:15: disk "a": "name": the disk of line 11 has the same name
+            a.toml:16: disk "/run/vrio/a.sock": "socket": the disk of line 12 has the
+                same socket
+            a.toml:18: disk "a.sock": "wait": a disk waits "forever"; to give up after a
+                while write { error-after = "30s" }
+            a.toml:20: disk "../c.sock": "socket": "../c.sock" is not inside the sockets'
+                directory "/run/vrio"
+            a.toml:21: disk "../c.sock": "volume": "vm1/c/d" names no volume ("c/d" is no
+                name: only letters, digits, '-', '_' and '.', a letter or digit first);
+                write "volume" for one of this node, "peer/volume" for another's
+            a.toml:23: disk "d d.sock": "d d" is no name: only letters, digits, '-', '_'
+                and '.', a letter or digit first; give the disk a name = ".." of its own
+            a.toml:25: disk "d d.sock": "error-after": "soon" is not a duration (it does
+                not start with a number); write for instance "500ms", "30s" or "5min"
+            a.toml:26: disk "d d.sock": unknown key "serial"; known are name, socket,
+                role, volume, queues, when-lost, attachment, attachment-key, accept-loss
+            a.toml:33: disk "f": "attachment": disk "e" is the same attachment "e" of
+                volume vm1/e, and each would take it from the other; give them different
+                names
+            a.toml:36: disk "f": "role": unknown word "server"; known are listen, connect
+            a.toml:37: disk 7: the key "socket" is missing; write for instance socket =
+                "alice.sock"
+        "#]],
     );
 }
 
@@ -481,6 +491,236 @@ volume = "scratch"
     let config = Config::parse(Path::new("a.toml"), text).unwrap();
     assert_eq!(config.listen, None);
     assert_eq!(config.disks[0].volume.peer, None);
+}
+
+const KEY_A: &str = "dGhlIHB1YmxpYyBrZXkgb2YgaW8xOiByZXBsYWNlLi4=";
+const KEY_B: &str = "dGhlIHB1YmxpYyBrZXkgb2Ygdm0xOiByZXBsYWNlLi4=";
+
+/// A text with the two keys put in.
+fn keyed(text: &str) -> String {
+    text.replace("KEY_A", KEY_A).replace("KEY_B", KEY_B)
+}
+
+#[test]
+fn keys_and_their_ends_are_read() {
+    let text = keyed(
+        r#"
+name = "io1"
+listen = "10.0.0.9:4870"
+key = "/etc/vrio/io1.key"
+[[peer]]
+name = "vm1"
+keys = ["KEY_A", { key = "KEY_B", expires = 2027-01-01T01:00:00+01:00 }]
+[[peer]]
+name = "vm2"
+key = "YWxpY2UncyBhdHRhY2htZW50IGtleTogcmVwbGFjZS4="
+expires = 2027-01-01T00:00:00Z
+[[volume]]
+name = "a"
+backend = { memory = "1MiB" }
+allow = ["vm2", { node = "vm1", key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=" }]
+"#,
+    );
+    let config = Config::parse(Path::new("a.toml"), &text).unwrap();
+    let [vm1, vm2] = &config.peers[..] else { panic!("two peers") };
+    let ends: Vec<_> = vm1.keys.iter().map(|key| key.expires_unix_s).collect();
+    assert_eq!(ends, [None, Some(1_798_761_600)]);
+    assert_eq!(vm1.keys[1].key.to_string(), KEY_B);
+    assert_eq!(vm2.keys[0].expires_unix_s, Some(1_798_761_600));
+    let allow = &config.volumes[0].allow;
+    assert_eq!((allow[0].key, allow[1].key.map(|key| key.0)), (None, Some([0; 32])));
+}
+
+#[test]
+fn what_is_no_key_is_refused_and_not_repeated() {
+    check(
+        &keyed(
+            r#"
+name = "io1"
+key = "io1.key"
+[[peer]]
+name = "vm1"
+key = "KEY_A="
+expires = "2027-01-01"
+[[peer]]
+name = "vm2"
+key = "KEY_A"
+keys = ["KEY_B"]
+[[peer]]
+name = "vm3"
+keys = [{ key = "KEY_A", expires = 2027-01-01 }, { expires = 2027-01-01T00:00:00 }, 7]
+expires = 2027-01-01T00:00:00Z
+[[peer]]
+name = "vm4"
+keys = ["1", "2", "3", "4", "5"]
+[[volume]]
+name = "a"
+backend = { memory = "1MiB" }
+allow = [{ node = "vm1" }, { node = "vm2", key = "secret" }, { nod = "vm3" }]
+[[disk]]
+socket = "a.sock"
+volume = "a"
+attachment-key = "alice.key"
+"#,
+        ),
+        &expect![[r#"
+            a.toml: the key "listen" is missing (peers answer to an address); write for
+                instance listen = "10.0.0.9:4870"
+            a.toml:3: "key": "io1.key" is not an absolute path, such as "/var/lib/vrio"
+            a.toml:6: peer "vm1": "key": this is no public key, which is 32 bytes in
+                Base64 (44 characters, the last one "="); `vrio key show FILE` prints it
+            a.toml:7: peer "vm1": "expires": this is a text, but a date such as
+                2027-01-01T00:00:00Z is wanted
+            a.toml:11: peer "vm2": "key" is for one key and "keys" for several; keep one
+            a.toml:14: peer "vm3": "expires": 2027-01-01 is no point in time; write date,
+                time and zone, for instance 2027-01-01T00:00:00Z
+            a.toml:14: peer "vm3": the key "key" is missing; write for instance { key =
+                "..", expires = 2027-01-01T00:00:00Z }
+            a.toml:14: peer "vm3": "expires": 2027-01-01T00:00:00 is no point in time;
+                write date, time and zone, for instance 2027-01-01T00:00:00Z
+            a.toml:14: peer "vm3": "keys", entry 3: this is a whole number, but a text in
+                quotes is wanted
+            a.toml:15: peer "vm3": "expires": this belongs to "key"; with several write
+                keys = [{ key = "..", expires = .. }]
+            a.toml:18: peer "vm4": "keys": 5 are too many; at most 4
+            a.toml:22: volume "a": the key "key" is missing; write for instance { node =
+                "vm1", key = ".." }
+            a.toml:22: volume "a": "key": this is no public key, which is 32 bytes in
+                Base64 (44 characters, the last one "="); `vrio key show FILE` prints it
+            a.toml:22: volume "a": unknown key "nod"; did you mean "node"? (known: node,
+                key)
+            a.toml:22: volume "a": the key "node" is missing; write for instance { node =
+                "vm1", key = ".." }
+            a.toml:22: volume "a": the key "key" is missing; write for instance { node =
+                "vm1", key = ".." }
+            a.toml:24: disk "a.sock": "socket": no directory for sockets is named; write
+                [directories] sockets = "/run/vrio"
+            a.toml:26: disk "a.sock": "attachment-key": "alice.key" is not an absolute
+                path, such as "/var/lib/vrio"
+        "#]],
+    );
+}
+
+#[test]
+fn keys_and_plain_sessions_do_not_mix() {
+    check(
+        &keyed(
+            r#"
+name = "io1"
+listen = "10.0.0.9:4870"
+key = "/etc/vrio/io1.key"
+trust = "network"
+"#,
+        ),
+        &expect![[r#"
+            a.toml:5: "trust": with "key" sessions are sealed, and a network need not be
+                trusted; keep one of the two
+        "#]],
+    );
+    check(
+        &keyed(
+            r#"
+name = "io1"
+listen = "127.0.0.1:4870"
+[directories]
+sockets = "/run/vrio"
+[[peer]]
+name = "vm1"
+address = "127.0.0.1:4871"
+key = "KEY_A"
+[[peer]]
+name = "vm2"
+keys = ["KEY_B"]
+[[volume]]
+name = "a"
+backend = { memory = "1MiB" }
+allow = [{ node = "vm1", key = "KEY_A" }]
+[[disk]]
+socket = "a.sock"
+volume = "vm1/a"
+attachment-key = "/etc/vrio/alice.key"
+"#,
+        ),
+        &expect![[r#"
+            a.toml:9: peer "vm1": a peer's key says nothing while this node has none:
+                sessions are plain; make one with `vrio key new FILE` and write key =
+                "FILE" at the top
+            a.toml:10: peer "vm2": the key "address" is missing; write for instance
+                address = "10.0.0.9:4870" (only a peer that has a key, and whose volumes
+                no disk here uses, needs none)
+            a.toml:12: peer "vm2": a peer's key says nothing while this node has none:
+                sessions are plain; make one with `vrio key new FILE` and write key =
+                "FILE" at the top
+            a.toml:16: volume "a": "allow": an attachment key of "vm1" can only be proved
+                in sealed sessions; make a node key with `vrio key new FILE` and write
+                key = "FILE" at the top
+            a.toml:16: volume "a": "allow": the key of "vm1" is the node key of "vm1"; an
+                attachment key is made with `vrio key new --attachment FILE`
+            a.toml:20: disk "a": "attachment-key": it can only be proved in sealed
+                sessions; make a node key with `vrio key new FILE` and write key = "FILE"
+                at the top
+        "#]],
+    );
+}
+
+#[test]
+fn sealed_peers_have_keys_of_their_own() {
+    check(
+        &keyed(
+            r#"
+name = "io1"
+listen = "10.0.0.9:4870"
+key = "/etc/vrio/io1.key"
+[directories]
+sockets = "/run/vrio"
+[[peer]]
+name = "vm1"
+[[peer]]
+name = "vm2"
+keys = ["KEY_A", "KEY_A"]
+[[peer]]
+name = "vm3"
+key = "KEY_A"
+[[volume]]
+name = "a"
+backend = { memory = "1MiB" }
+allow = ["vm1", { node = "vm1", key = "KEY_B" }, "vm2", "vm2", "vm9", "io1"]
+[[volume]]
+name = "b"
+backend = { memory = "1MiB" }
+allow = [{ node = "vm1", key = "KEY_A" }]
+[[disk]]
+socket = "a.sock"
+volume = "vm2/a"
+[[disk]]
+socket = "b.sock"
+volume = "a"
+attachment-key = "/etc/vrio/alice.key"
+"#,
+        ),
+        &expect![[r#"
+            a.toml:7: peer "vm1": the key "key" is missing, by which it proves who it is;
+                write key = ".." with what `vrio key show` prints there
+            a.toml:9: peer "vm2": the key "address" is missing; write for instance
+                address = "10.0.0.9:4870" (only a peer that has a key, and whose volumes
+                no disk here uses, needs none)
+            a.toml:11: peer "vm2": "keys": dGhlIHB1YmxpYyBrZXkgb2YgaW8xOiByZXBsYWNlLi4=
+                is given twice; keep one
+            a.toml:14: peer "vm3": "key": dGhlIHB1YmxpYyBrZXkgb2YgaW8xOiByZXBsYWNlLi4= is
+                the key of peer "vm2" as well; every node has its own
+            a.toml:18: volume "a": "allow": "vm1" is allowed without a key, so its entry
+                with one keeps nobody out; keep one of the two
+            a.toml:18: volume "a": "allow": "vm2" is named twice; keep one
+            a.toml:18: volume "a": "allow": no [[peer]] is called "vm9", so no key proves
+                who that is; add [[peer]] name = "vm9", key = ".."
+            a.toml:18: volume "a": "allow": this node's own disks always may; name other
+                nodes here
+            a.toml:22: volume "b": "allow": the key of "vm1" is the node key of "vm2"; an
+                attachment key is made with `vrio key new --attachment FILE`
+            a.toml:29: disk "b": "attachment-key": this node's own disks need none; it is
+                for volumes of a peer, "peer/volume"
+        "#]],
+    );
 }
 
 #[test]

@@ -133,18 +133,18 @@ fn a_disk_that_is_not_allowed_is_told_so_and_others_go_on() {
     let (there, here) = (address(), address());
     let io1 = home.start(&io1(&there, "vm2"));
     let vm1 = home.start(&vm1(&here, &there, "io1/a"));
-    wait_for_disk(&vm1, DiskState::Waiting, "volume a does not allow vm1; add it to `allow`");
+    wait_for_disk(&vm1, DiskState::Waiting, "volume a is not open to vm1: check its name");
     vm1.stop();
     io1.stop();
 }
 
 #[test]
-fn a_volume_that_does_not_exist_is_named() {
+fn a_volume_that_does_not_exist_is_refused_in_the_same_words() {
     let home = Home::new();
     let (there, here) = (address(), address());
     let io1 = home.start(&io1(&there, "vm1"));
     let vm1 = home.start(&vm1(&here, &there, "io1/b"));
-    wait_for_disk(&vm1, DiskState::Waiting, "volume b does not exist");
+    wait_for_disk(&vm1, DiskState::Waiting, "volume b is not open to vm1: check its name");
     vm1.stop();
     io1.stop();
 }

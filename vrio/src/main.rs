@@ -6,6 +6,7 @@
 mod client;
 mod commands;
 mod demo;
+mod key;
 mod tables;
 
 use std::path::PathBuf;
@@ -55,6 +56,9 @@ enum Command {
     /// Show a running node's disks, volumes, sessions and sidecores.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
+    /// Make keys, and show what there is to copy from them.
+    #[command(subcommand)]
+    Key(key::KeyCommand),
     /// Watch a guest use a remote disk while the node that serves it is killed.
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(demo::DemoArgs),
@@ -128,6 +132,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Node(args) => commands::node(&args),
         Command::Status(args) => commands::status(&args),
+        Command::Key(command) => key::key(&command),
         Command::Demo(args) => demo::demo(&args),
         Command::Completion { shell } => {
             let out = &mut std::io::stdout();

@@ -1,5 +1,6 @@
 //! A status as tables for people.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -20,6 +21,9 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
         uptime(node.uptime_s),
         node.trust
     );
+    if let Some(key) = &node.key {
+        writeln!(text, "its public key is {key}").expect("to a string");
+    }
     section(&mut text, "disks", disks(&status.disks));
     for disk in status.disks.iter().filter(|disk| !disk.detail.is_empty()) {
         let mark = if disk.state == DiskState::Failed { "!" } else { " " };
@@ -30,6 +34,9 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
         writeln!(text, "   {}: {}", volume.name, volume_detail(volume)).expect("to a string");
     }
     section(&mut text, "sessions", sessions(&status.sessions));
+    for line in peer_keys(&status.sessions) {
+        writeln!(text, "   {line}").expect("to a string");
+    }
     section(&mut text, "sidecores", sidecores(&status.sidecores, node.uptime_s));
     if all {
         counters(&mut text, status);
@@ -135,15 +142,18 @@ fn traffic(counters: &Counters) -> [String; 4] {
 }
 
 fn sessions(sessions: &[SessionStatus]) -> Table {
-    let header =
-        ["peer", "address", "state", "core", "index", "rtt", "open", "sent", "received", "lost"];
-    let mut table = table(&header, 3);
+    let header = [
+        "peer", "address", "state", "sealed", "core", "index", "rtt", "open", "sent", "received",
+        "lost",
+    ];
+    let mut table = table(&header, 4);
     for session in sessions {
         let rtt = session.counters.get("rtt_ns_now");
         table.add_row(vec![
             session.peer.clone(),
             session.address.clone(),
             session.state.clone(),
+            session.cipher.clone().unwrap_or_else(|| "no".to_owned()),
             session.sidecore.to_string(),
             session.index.to_string(),
             rtt.map_or_else(String::new, |ns| format!("{}us", ns / 1_000)),
@@ -154,6 +164,16 @@ fn sessions(sessions: &[SessionStatus]) -> Table {
         ]);
     }
     table
+}
+
+/// What the peers proved who they are by: sessions of several sidecores have the same keys.
+fn peer_keys(sessions: &[SessionStatus]) -> BTreeSet<String> {
+    let keys = sessions.iter().filter_map(|session| {
+        let key = session.peer_key.as_ref()?;
+        let end = session.key_expires.as_ref().map(|at| format!(", good until {at}"));
+        Some(format!("{}: key {key}{}", session.peer, end.unwrap_or_default()))
+    });
+    keys.collect()
 }
 
 fn sidecores(sidecores: &[SidecoreStatus], uptime_s: u64) -> Table {
@@ -239,7 +259,8 @@ mod tests {
                 pid: 42,
                 uptime_s: 3 * 3600 + 125,
                 listen: Some(text("10.0.0.1:4870")),
-                trust: text("network"),
+                trust: text("keys"),
+                key: Some(text("kEy0")),
             },
             sidecores: vec![SidecoreStatus {
                 index: 0,
@@ -287,6 +308,10 @@ mod tests {
                 address: text("10.0.0.9:4870"),
                 state: text("connecting"),
                 outgoing: true,
+                sealed: true,
+                cipher: Some(text("AES-256-GCM")),
+                peer_key: Some(text("kEy1")),
+                key_expires: Some(text("2027-01-01T00:00:00Z")),
                 counters: counted(&[("rtt_ns_now", 45_000)]),
                 ..SessionStatus::default()
             }],
@@ -298,7 +323,8 @@ mod tests {
         // Columns are two blanks apart; here one is enough to compare them.
         let text = show(&status(), false).replace("  ", " ");
         expect![[r#"
-            node vm1, vrio 0.1.0, pid 42, up 3h 2min, listens on 10.0.0.1:4870 (trust: network)
+            node vm1, vrio 0.1.0, pid 42, up 3h 2min, listens on 10.0.0.1:4870 (trust: keys)
+            its public key is kEy0
 
             DISKS
              name  state  volume     size queues epoch requests  read written flushes errors
@@ -312,8 +338,9 @@ mod tests {
               scratch: memory, read-only, chain meter
 
             SESSIONS
-             peer address    state    core index  rtt open sent received lost
-             io1  10.0.0.9:4870 connecting   0   0 45us
+             peer address    state    sealed    core index  rtt open sent received lost
+             io1  10.0.0.9:4870 connecting AES-256-GCM   0   0 45us
+              io1: key kEy1, good until 2027-01-01T00:00:00Z
 
             SIDECORES
              index core idle   address     busy awake asleep rounds sleeps

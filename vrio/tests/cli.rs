@@ -106,13 +106,69 @@ fn no_node_is_exit_code_3() {
 
 #[test]
 fn help_has_examples_and_completion_completes() {
-    for command in ["node", "status", "completion"] {
-        let help = text(&vrio(&[command, "--help"]).stdout);
+    for command in ["node", "status", "completion", "key new", "key show"] {
+        let words: Vec<_> = command.split(' ').chain(["--help"]).collect();
+        let help = text(&vrio(&words).stdout);
         assert!(help.contains("Examples:"), "{command}: {help}");
     }
     let script = text(&vrio(&["completion", "bash"]).stdout);
     assert!(script.contains("--config"));
     assert_eq!(vrio(&["nod"]).status.code(), Some(2));
+}
+
+#[test]
+fn keys_are_made_once_and_shown_without_their_secret() {
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
+    for (file, option) in [("io1.key", None), ("alice.key", Some("--attachment"))] {
+        let file = path(file);
+        let words: Vec<_> = ["key", "new"].into_iter().chain(option).chain([&*file]).collect();
+        let made = vrio(&words);
+        assert!(made.status.success(), "{}", text(&made.stderr));
+        let public = text(&made.stdout).trim_end().to_owned();
+        assert_eq!(public.len(), 44, "only the public half is printed: {public}");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600);
+        let before = std::fs::read_to_string(&file).unwrap();
+        let again = vrio(&words);
+        assert_eq!(again.status.code(), Some(2));
+        assert!(text(&again.stderr).contains("it is there already and stays"));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
+        let shown = text(&vrio(&["key", "show", &file]).stdout);
+        let json = vrio(&["key", "show", &file, "--json"]).stdout;
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(
+            (&*public, &*file),
+            (json["public"].as_str().unwrap(), json["file"].as_str().unwrap())
+        );
+        let secret = before.lines().nth(1).unwrap().strip_prefix("secret: ").unwrap();
+        assert!(shown.contains(&public) && !shown.contains(secret), "{shown}");
+        let (kind, place) = match option {
+            None => ("node", "[[peer]]"),
+            Some(_) => ("attachment", "allow = [{ node = "),
+        };
+        assert_eq!(json["kind"], kind);
+        assert!(shown.contains(place), "{shown}");
+    }
+}
+
+#[test]
+fn a_bad_key_file_is_named_with_the_way_out() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("a.key");
+    let file = path.to_str().unwrap();
+    let refused = |code, part: &str| {
+        let output = vrio(&["key", "show", file]);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(part), "{part}: {}", text(&output.stderr));
+    };
+    refused(2, "make one with `vrio key new");
+    std::fs::write(&path, "vrio node key\n").unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    refused(2, "it is cut short");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    refused(2, "chmod 600");
+    let nowhere = vrio(&["key", "new", "/nonexistent/a.key"]);
+    assert_eq!(nowhere.status.code(), Some(1));
 }
 
 #[test]

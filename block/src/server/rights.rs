@@ -99,13 +99,14 @@ pub(super) struct Right {
 }
 
 impl Right {
-    /// Whether it still holds. Almost always one comparison.
-    pub(super) fn holds(&mut self, peer: &Peer, export: &Export) -> bool {
-        let generation = export.allow_generation();
-        if generation == self.generation {
-            return true;
-        }
-        self.generation = generation;
+    /// Whether the volume's list has changed since it was found there; asked each round.
+    pub(super) fn is_old(&self, export: &Export) -> bool {
+        export.allow_generation() != self.generation
+    }
+
+    /// Looks it up again: whether it still holds.
+    pub(super) fn renew(&mut self, peer: &Peer, export: &Export) -> bool {
+        self.generation = export.allow_generation();
         export.allows(&peer.name, self.key)
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::reader::{Lines, Reader};
-use super::{Backend, Config, DiskConfig, SOCKET_PATH_BYTES_MAX, Trust, VolumeConfig};
+use super::{Backend, Config, DiskConfig, SOCKET_PATH_BYTES_MAX, Trust, VolumeConfig, keys};
 
 /// Notes everything that does not fit together.
 pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
@@ -31,10 +31,7 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
         let text = format!("the control socket {:?} is a disk's as well", config.control);
         reader.note(config.lines.of("control"), "", text);
     }
-    for volume in config.volumes.iter().filter(|volume| volume.allow.contains(&config.name)) {
-        let text = "\"allow\": this node's own disks always may; name other nodes here".to_owned();
-        reader.note(volume.lines.of("allow"), &format!("volume {:?}", volume.name), text);
-    }
+    keys::consistent(reader, config, whole);
     for peer in config.peers.iter().filter(|peer| peer.name == config.name) {
         let text = "\"name\": this is the node's own name; a volume of this node is written \
                     without a peer"
@@ -54,7 +51,7 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
     same_file(reader, config);
 }
 
-/// Until sessions are encrypted, whoever reaches the address can read and write the volumes.
+/// In plain sessions whoever reaches the address can read and write the volumes.
 fn listening(reader: &Reader<'_>, config: &Config) {
     let Some(listen) = config.listen else {
         let exported = config.volumes.iter().find(|volume| !volume.allow.is_empty());
@@ -70,12 +67,13 @@ fn listening(reader: &Reader<'_>, config: &Config) {
         return reader.note(0, "", text);
     };
     let line = config.lines.of("listen");
-    if !listen.ip().is_loopback() && config.trust == Trust::Loopback {
+    let plain = config.key.is_none() && config.trust == Trust::Loopback;
+    if !listen.ip().is_loopback() && plain && !config.lines.has("key") {
         let text = format!(
-            "\"listen\": {listen} is not a loopback address, and sessions are neither encrypted \
-             nor authenticated yet: whoever reaches it can read and write the volumes. If you \
-             trust everything that reaches it, write trust = \"network\"; else listen on \
-             127.0.0.1:{}",
+            "\"listen\": {listen} is not a loopback address, and without a key whoever reaches it \
+             can read and write the volumes. Make a key with `vrio key new FILE` and write key = \
+             \"FILE\"; or, if you trust everything that reaches the address, write trust = \
+             \"network\"; or listen on 127.0.0.1:{}",
             listen.port()
         );
         reader.note(line, "", text);

@@ -12,17 +12,18 @@ use toml::de::DeTable;
 use super::reader::{Reader, Table, Value, unknown};
 use super::{
     BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, LinkConfig, Memory,
-    NAME_BYTES_MAX, OBJECTS_MAX, PeerConfig, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role,
-    SIDECORES_MAX, Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost, show_size,
+    NAME_BYTES_MAX, OBJECTS_MAX, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role, SIDECORES_MAX,
+    Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost, keys, show_size,
 };
 
 /// What the transport takes as a pool: at least a large request for each share, at most what its
 /// tables are made for.
 const SESSION_BUFFERS_BYTES: RangeInclusive<u64> = 4 << 20..=16 << 30;
 
-const FILE_KEYS: [&str; 14] = [
+const FILE_KEYS: [&str; 15] = [
     "name",
     "listen",
+    "key",
     "trust",
     "control",
     "metrics-listen",
@@ -37,6 +38,18 @@ const FILE_KEYS: [&str; 14] = [
     "link",
 ];
 
+const DISK_KEYS: [&str; 9] = [
+    "name",
+    "socket",
+    "role",
+    "volume",
+    "queues",
+    "when-lost",
+    "attachment",
+    "attachment-key",
+    "accept-loss",
+];
+
 /// Reads the whole file. `None` when something that everything else needs is missing; whatever is
 /// wrong has been noted by then.
 pub(super) fn document(
@@ -49,15 +62,17 @@ pub(super) fn document(
     let listen = file.get("listen").and_then(|value| address(&value));
     let directories = directories(&file);
     let volumes = objects(&file, "volume", |value| volume(&value, &directories));
-    let peers = objects(&file, "peer", |value| peer(&value));
+    let peers = objects(&file, "peer", |value| keys::peer(&value));
     let disks = objects(&file, "disk", |value| disk(&value, &directories));
     let trust = file.get("trust").and_then(|value| value.word(&[("network", Trust::Network)]));
     let name = name?;
+    let key = file.get("key").and_then(|value| absolute(&value));
     let control = file.get("control").and_then(|value| absolute(&value));
     let metrics_listen = file.get("metrics-listen").and_then(|value| address(&value));
     Some(Config {
         path: path.to_owned(),
         listen,
+        key,
         trust: trust.unwrap_or_default(),
         control: control.unwrap_or_else(|| control_default(&name, &directories)),
         metrics_listen,
@@ -204,7 +219,7 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
     let through = table.get("durability").and_then(|value| value.word(&words));
     let chain = table.get("chain").and_then(|value| chain(&value)).unwrap_or_default();
     let allow = table.get("allow").and_then(|value| value.array()).unwrap_or_default();
-    let allow = allow.iter().filter_map(self::name).collect();
+    let allow = allow.iter().filter_map(keys::allow).collect();
     let flag = |key| table.get(key).and_then(|value| value.bool()).unwrap_or(false);
     let read_only = flag("read-only");
     if read_only && matches!(backend, Some(Backend::Null { .. })) {
@@ -339,18 +354,8 @@ fn stage(value: &Value<'_, '_>) -> Option<StageConfig> {
     Some(StageConfig::Limit { iops, bytes_per_second, burst_ns: burst.unwrap_or(BURST_NS_DEFAULT) })
 }
 
-fn peer(value: &Value<'_, '_>) -> Option<PeerConfig> {
-    let table = value.table(&["name", "address"])?;
-    let name = table.require("name", "name = \"io1\"").and_then(|value| name(&value));
-    let example = "address = \"10.0.0.9:4870\"";
-    let address = table.require("address", example).and_then(|value| address(&value));
-    Some(PeerConfig { name: name?, address: address?, lines: table.lines.clone() })
-}
-
 fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> {
-    let keys =
-        ["name", "socket", "role", "volume", "queues", "when-lost", "attachment", "accept-loss"];
-    let table = value.table(&keys)?;
+    let table = value.table(&DISK_KEYS)?;
     let socket = table.require("socket", "socket = \"alice.sock\"");
     let socket = socket.and_then(|value| socket_path(&value, directories));
     let volume = table.require("volume", "volume = \"io1/alice-root\"");
@@ -366,6 +371,7 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
     let role = table.get("role").and_then(|value| value.word(&roles));
     let queues = table.get("queues").and_then(|value| value.integer(1..=u64::from(QUEUES_MAX)));
     let when_lost = table.get("when-lost").and_then(|value| when_lost(&value));
+    let attachment_key = table.get("attachment-key").and_then(|value| absolute(&value));
     let accept_loss = table.get("accept-loss").and_then(|value| value.bool());
     let name = name?;
     Some(DiskConfig {
@@ -375,6 +381,7 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
         queues: queues.map_or(QUEUES_DEFAULT, |queues| queues as u16),
         when_lost: when_lost.unwrap_or_default(),
         attachment: attachment.unwrap_or_else(|| name.clone()),
+        attachment_key,
         accept_loss: accept_loss.unwrap_or(false),
         lines: table.lines.clone(),
         name,
@@ -486,7 +493,7 @@ fn absolute(value: &Value<'_, '_>) -> Option<PathBuf> {
     Some(path.to_owned())
 }
 
-fn address(value: &Value<'_, '_>) -> Option<SocketAddr> {
+pub(super) fn address(value: &Value<'_, '_>) -> Option<SocketAddr> {
     let text = value.str()?;
     let address = text.parse().ok();
     if address.is_none() {
@@ -498,7 +505,7 @@ fn address(value: &Value<'_, '_>) -> Option<SocketAddr> {
     address
 }
 
-fn name(value: &Value<'_, '_>) -> Option<String> {
+pub(super) fn name(value: &Value<'_, '_>) -> Option<String> {
     let text = value.str()?;
     if let Some(problem) = name_problem(text) {
         value.fail(format!("{text:?} {problem}"));

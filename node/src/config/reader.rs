@@ -130,6 +130,11 @@ impl Lines {
         self.keys.get(key).copied().unwrap_or(self.whole)
     }
 
+    /// Whether the key is given.
+    pub fn has(&self, key: &str) -> bool {
+        self.keys.contains_key(key)
+    }
+
     /// The line where the object starts.
     pub fn whole(&self) -> usize {
         self.whole
@@ -272,6 +277,22 @@ impl<'r, 'i> Value<'r, 'i> {
     pub(super) fn duration_ns(&self) -> Option<u64> {
         let result = quantity::duration_ns(self.str()?);
         result.map_err(|why| self.fail(why)).ok()
+    }
+
+    /// A point in time, in seconds since 1970.
+    pub(super) fn unix_s(&self) -> Option<u64> {
+        let DeValue::Datetime(date) = self.value.get_ref() else {
+            return self.wrong("a date such as 2027-01-01T00:00:00Z");
+        };
+        let instant: Option<jiff::Timestamp> = date.to_string().parse().ok();
+        let unix_s = instant.and_then(|instant| u64::try_from(instant.as_second()).ok());
+        if unix_s.is_none() {
+            self.fail(format!(
+                "{date} is no point in time; write date, time and zone, for instance \
+                 2027-01-01T00:00:00Z"
+            ));
+        }
+        unix_s
     }
 
     /// One of a few words.

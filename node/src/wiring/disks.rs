@@ -15,7 +15,7 @@ use virtio::{Server, ServerState, Socket};
 
 use super::sidecores::Core;
 use super::volumes::Volumes;
-use super::{ObjectError, StartError};
+use super::{ObjectError, StartError, keys};
 use crate::config::{Config, DiskConfig, Role, WhenLost};
 
 /// How often it is looked whether a peer has told what its volume is: soon enough for people, and
@@ -143,10 +143,15 @@ pub(super) fn start(
     cores: &[Core],
 ) -> Result<Disks, StartError> {
     let sidecores: Vec<_> = cores.iter().map(|core| core.sidecore.clone()).collect();
-    let all: Vec<_> = config.disks.iter().map(|disk| shown(disk, volumes)).collect();
+    let (mut all, mut errors) = (Vec::new(), Vec::new());
+    for disk in &config.disks {
+        match shown(config, disk, volumes) {
+            Ok(disk) => all.push(disk),
+            Err(error) => errors.push(error),
+        }
+    }
     let (local, remote): (Vec<_>, Vec<_>) =
         all.iter().cloned().partition(|disk| matches!(disk.volume, Source::Local(_)));
-    let mut errors = Vec::new();
     for disk in local {
         if let Err(error) = disk.serve(&sidecores) {
             errors.push(ObjectError {
@@ -170,9 +175,12 @@ pub(super) fn start(
     Ok(disks)
 }
 
-fn shown(disk: &DiskConfig, volumes: &Volumes) -> Arc<Shown> {
+fn shown(config: &Config, disk: &DiskConfig, volumes: &Volumes) -> Result<Arc<Shown>, ObjectError> {
     let volume = match &disk.volume.peer {
-        Some(peer) => Source::Remote(RemoteVolume::new(peer, &disk.volume.volume)),
+        Some(peer) => {
+            let key = keys::attachment(config, disk)?;
+            Source::Remote(RemoteVolume::with_key(peer, &disk.volume.volume, key))
+        }
         None => {
             let mut all = volumes.all.iter();
             let served = all.find(|served| served.export.name() == disk.volume.volume);
@@ -180,7 +188,7 @@ fn shown(disk: &DiskConfig, volumes: &Volumes) -> Arc<Shown> {
             Source::Local(LocalVolume::new(Arc::clone(export)))
         }
     };
-    Arc::new(Shown { config: disk.clone(), volume, state: Mutex::default() })
+    Ok(Arc::new(Shown { config: disk.clone(), volume, state: Mutex::default() }))
 }
 
 /// Has a sidecore ask the peers what their volumes are, for as long as it takes.

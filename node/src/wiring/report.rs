@@ -11,6 +11,7 @@ use block::{Durability, Op};
 use transport::{Endpoint, EndpointCounters, SessionState};
 
 use super::Inside;
+use super::keys::{self, Keys};
 use super::sidecores::Core;
 use super::volumes::Served;
 use crate::config::{Backend, StageConfig, Trust, VolumeConfig, show_size};
@@ -18,6 +19,9 @@ use crate::status::{
     AttachmentStatus, Counters, NodeStatus, STATUS_VERSION, SessionStatus, SidecoreStatus, Status,
     VolumeStatus,
 };
+
+/// What seals packets.
+const CIPHER: &str = "AES-256-GCM";
 
 pub(super) fn status(inside: &Inside) -> Status {
     let asked: Vec<_> = inside.cores.iter().map(ask).collect();
@@ -27,7 +31,7 @@ pub(super) fn status(inside: &Inside) -> Status {
         sidecores: sidecores(inside, &asked),
         volumes: volumes(inside),
         disks: inside.disks.all.iter().map(|shown| disk::status(shown)).collect(),
-        sessions: sessions(&asked),
+        sessions: sessions(&inside.keys, &asked),
     }
 }
 
@@ -61,9 +65,10 @@ fn ask(core: &Core) -> Asked {
 
 fn node(inside: &Inside) -> NodeStatus {
     let config = &inside.config;
-    let trust = match config.trust {
-        Trust::Loopback => "loopback",
-        Trust::Network => "network",
+    let trust = match (&config.key, config.trust) {
+        (Some(_), _) => "keys",
+        (None, Trust::Loopback) => "loopback",
+        (None, Trust::Network) => "network",
     };
     NodeStatus {
         name: config.name.clone(),
@@ -72,6 +77,7 @@ fn node(inside: &Inside) -> NodeStatus {
         uptime_s: inside.started.elapsed().as_secs(),
         listen: config.listen.map(|listen| listen.to_string()),
         trust: trust.to_owned(),
+        key: keys::public(&inside.keys.security()),
     }
 }
 
@@ -181,16 +187,16 @@ fn endpoint_counters(asked: &Asked, map: &mut Counters) {
 }
 
 /// Every sidecore's sessions.
-fn sessions(asked: &[Asked]) -> Vec<SessionStatus> {
+fn sessions(keys: &Keys, asked: &[Asked]) -> Vec<SessionStatus> {
     let found = asked.iter().enumerate().flat_map(|(sidecore, asked)| {
-        asked.sessions.iter().map(move |found| session(sidecore, found))
+        asked.sessions.iter().map(move |found| session(keys, sidecore, found))
     });
     let mut all: Vec<_> = found.collect();
     all.sort_by(|a, b| (&a.peer, a.sidecore, a.index).cmp(&(&b.peer, b.sidecore, b.index)));
     all
 }
 
-fn session(sidecore: usize, found: &transport::SessionStatus) -> SessionStatus {
+fn session(keys: &Keys, sidecore: usize, found: &transport::SessionStatus) -> SessionStatus {
     let state = match found.state {
         SessionState::Connecting => "connecting",
         SessionState::HalfOpen => "half-open",
@@ -216,8 +222,20 @@ fn session(sidecore: usize, found: &transport::SessionStatus) -> SessionStatus {
         state: state.to_owned(),
         outgoing: found.peer.outgoing,
         protocol: u32::from(found.peer.version),
+        sealed: found.peer.key.is_some(),
+        cipher: found.peer.key.map(|_| CIPHER.to_owned()),
+        peer_key: found.peer.key.map(|key| key.to_string()),
+        key_expires: key_expires(keys, found),
         counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
     }
+}
+
+/// When the key ends by which the peer proved who it is.
+fn key_expires(keys: &Keys, found: &transport::SessionStatus) -> Option<String> {
+    let expires_unix_s = keys.known(&found.peer.key?)?.expires_unix_s?;
+    // Whatever a configuration can say is a time that can be shown.
+    let instant = jiff::Timestamp::from_second(i64::try_from(expires_unix_s).ok()?).ok()?;
+    Some(instant.to_string())
 }
 
 fn volumes(inside: &Inside) -> Vec<VolumeStatus> {
@@ -241,7 +259,7 @@ fn volume((config, served): (&VolumeConfig, &Served)) -> VolumeStatus {
         shared: config.shared,
         incarnation: info.incarnation.to_string(),
         chain: config.chain.iter().map(stage).collect(),
-        allow: config.allow.clone(),
+        allow: served.export.allow().iter().map(ToString::to_string).collect(),
         attachments: attached.into_iter().map(|name| AttachmentStatus { name }).collect(),
         counters: volume_counters(served),
         latencies: latency::of_volume(served),

@@ -17,6 +17,7 @@ use sidecore::{Local, PollerId, Sidecore, Stage};
 use transport::{Endpoint, EndpointConfig, SessionId, TransmitBatch};
 
 use super::StartError;
+use super::keys::{Keys, WallClock};
 use crate::config::{Backend, Config, VolumeConfig};
 
 /// A sidecore and what of it is seen from outside.
@@ -34,6 +35,8 @@ pub(super) struct Core {
 /// What was put onto a sidecore, to be taken off again.
 struct Wired {
     watch: PollerId,
+    /// Of a node with a key.
+    clock: Option<PollerId>,
     plane: PollerId,
     driver: Driver,
     link: Rc<RefCell<dyn Link>>,
@@ -45,6 +48,7 @@ struct Wired {
 /// When a core is not there, or the system refuses a thread or an io_uring.
 pub(super) fn start(
     config: &Config,
+    keys: &Keys,
     links: Vec<Udp>,
     exports: &Arc<Exports>,
 ) -> Result<Vec<Core>, StartError> {
@@ -66,6 +70,7 @@ pub(super) fn start(
             wanted.pool_bytes_max = config.memory.session_buffers_bytes as usize;
             wanted.ports.clone_from(&ports);
             fill_random(&mut wanted.entropy)?;
+            wanted.security = keys.security();
             wanted.datagram_bytes_max = link.datagram_max();
             wanted.accept = config.volumes.iter().any(|volume| !volume.allow.is_empty());
             wanted.receive_window_bytes =
@@ -172,13 +177,15 @@ fn connect(
         corruption_percent: fault.corrupt * 100.0,
         ..Faults::default()
     });
-    let peers: Vec<_> = config.peers.iter().map(|peer| (peer.name.clone(), peer.address)).collect();
+    let peers = config.peers.iter();
+    let peers: Vec<_> = peers.filter_map(|peer| Some((peer.name.clone(), peer.address?))).collect();
     let connected = sidecore.call(move |local| {
         let link: Rc<RefCell<dyn Link>> = match faults {
             Some(faults) => Rc::new(RefCell::new(Faulty::new(link, faults))),
             None => Rc::new(RefCell::new(link)),
         };
         let index = wanted.index;
+        let sealed = wanted.security.is_sealed();
         let endpoint = Rc::new(RefCell::new(Endpoint::new(wanted)));
         let services = local.services().clone();
         let plane = Plane::new(index, Rc::clone(&endpoint), exports, services);
@@ -187,13 +194,14 @@ fn connect(
         }
         // Time is noted before anything arrives, and answers are sorted before disks look.
         let watch = local.add(Stage::Receive, Box::new(Watch(Rc::clone(&plane))));
+        let clock = sealed.then(|| WallClock::install(local, &endpoint, &plane));
         let sink = Rc::clone(&plane);
         let driver = Driver::install(local, Rc::clone(&link), Rc::clone(&endpoint), sink);
         let poll = local.add(Stage::Serve, Box::new(PlanePoll(Rc::clone(&plane))));
         let counters = plane.borrow().server.counters();
         local.services().insert(plane);
         local.services().insert(endpoint);
-        let wired = Wired { watch, plane: poll, driver, link };
+        let wired = Wired { watch, clock, plane: poll, driver, link };
         local.services().insert(Rc::new(RefCell::new(Some(wired))));
         counters
     });
@@ -218,6 +226,9 @@ fn take_off(local: &mut Local) {
         wired.driver.remove(local);
         local.remove(wired.plane);
         local.remove(wired.watch);
+        if let Some(clock) = wired.clock {
+            local.remove(clock);
+        }
         close_sessions(local, &wired.link);
     }
     // The plane's lanes go before the buffers that the kernel may still fill for them: dropping a

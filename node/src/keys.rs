@@ -1,0 +1,406 @@
+//! Key files: what `vrio key` makes and a node reads.
+//!
+//! A file of three lines, for its owner alone:
+//!
+//! ```text
+//! vrio node key
+//! secret: 4S6TGm2m...
+//! public: 7Zk1x0eW...
+//! ```
+//!
+//! The first line says what it is, so that one kind is not taken for the other; the last one shows
+//! that the file is whole, since it follows from the secret.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use block::AttachmentSecret;
+use data_encoding::BASE64;
+use rustix::rand::{GetRandomFlags, getrandom};
+use transport::SecretKey;
+use zeroize::Zeroizing;
+
+/// The mode of a key file: its owner reads and writes it, nobody else.
+const MODE: u32 = 0o600;
+
+/// What others may not have of a key file's mode.
+const MODE_OTHERS: u32 = 0o077;
+
+/// No key file is longer; a wrong path may lead to anything.
+const FILE_BYTES_MAX: u64 = 1024;
+
+const SECRET_BYTES: usize = 32;
+
+/// What a key is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    /// Says which node it is: X25519.
+    Node,
+    /// Proves whose attachment it is: Ed25519.
+    Attachment,
+}
+
+impl KeyKind {
+    fn header(self) -> &'static str {
+        match self {
+            Self::Node => "vrio node key",
+            Self::Attachment => "vrio attachment key",
+        }
+    }
+
+    /// How one is made.
+    fn recipe(self) -> &'static str {
+        match self {
+            Self::Node => "vrio key new FILE",
+            Self::Attachment => "vrio key new --attachment FILE",
+        }
+    }
+}
+
+impl fmt::Display for KeyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Node => "node",
+            Self::Attachment => "attachment",
+        })
+    }
+}
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+#[error("key file {path:?}: {problem}")]
+pub struct KeyError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong and what to do.
+    pub problem: KeyProblem,
+}
+
+/// What is wrong with a key file.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyProblem {
+    /// There is none.
+    #[error("it is not there; make one with `{}`", .0.recipe())]
+    Missing(KeyKind),
+    /// It cannot be read or made.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// It is no file.
+    #[error("it is no regular file; name the file that `vrio key new` made")]
+    NotAFile,
+    /// It is there already.
+    #[error(
+        "it is there already and stays as it is; a key that is overwritten is lost. Choose another \
+         name, or move it away"
+    )]
+    Exists,
+    /// Others may read it.
+    #[error(
+        "others may read or write it (mode {mode:04o}). If nobody can have read it: chmod 600 \
+         {path:?}; else make a new key and replace this one everywhere"
+    )]
+    Open {
+        /// Its mode.
+        mode: u32,
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is something else.
+    #[error("this is no key file: its first line is not \"{}\"; make one with `{}`", .0.header(), .0.recipe())]
+    NotAKey(KeyKind),
+    /// It is a key of the other kind.
+    #[error("this is {} {found} key and {} {wanted} key is wanted; make one with `{}`",
+        article(*.found), article(*.wanted), .wanted.recipe())]
+    OtherKind {
+        /// What it is.
+        found: KeyKind,
+        /// What was asked for.
+        wanted: KeyKind,
+    },
+    /// Something of it is missing or changed.
+    #[error(
+        "it is damaged: {0}. Put the copy back that you have of it; without one make a new key and \
+         replace its public key everywhere"
+    )]
+    Damaged(&'static str),
+}
+
+fn article(kind: KeyKind) -> &'static str {
+    match kind {
+        KeyKind::Node => "a",
+        KeyKind::Attachment => "an",
+    }
+}
+
+/// A key with its secret.
+#[derive(Debug)]
+pub enum Key {
+    /// A node's.
+    Node(SecretKey),
+    /// An attachment's.
+    Attachment(AttachmentSecret),
+}
+
+impl Key {
+    fn from_secret(kind: KeyKind, secret: &Zeroizing<[u8; SECRET_BYTES]>) -> Self {
+        match kind {
+            KeyKind::Node => Self::Node(SecretKey::from_bytes(**secret)),
+            KeyKind::Attachment => Self::Attachment(AttachmentSecret::from_seed(secret)),
+        }
+    }
+
+    /// What it is for.
+    pub fn kind(&self) -> KeyKind {
+        match self {
+            Self::Node(_) => KeyKind::Node,
+            Self::Attachment(_) => KeyKind::Attachment,
+        }
+    }
+
+    /// Its public half, as configurations name it.
+    pub fn public(&self) -> String {
+        match self {
+            Self::Node(key) => key.public().to_string(),
+            Self::Attachment(key) => key.public().to_string(),
+        }
+    }
+}
+
+/// Makes a new key in a new file, and gives it.
+///
+/// # Errors
+/// When something is there already, or it cannot be made; nothing is left behind then.
+pub fn create(path: &Path, kind: KeyKind) -> Result<Key, KeyError> {
+    let refuse = |problem| KeyError { path: path.to_owned(), problem };
+    let mut secret = Zeroizing::new([0; SECRET_BYTES]);
+    let got = getrandom(&mut secret[..], GetRandomFlags::empty());
+    // Up to 256 bytes come whole.
+    let got = got.map_err(io::Error::from).and_then(|len| match len {
+        SECRET_BYTES => Ok(()),
+        _ => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+    });
+    got.map_err(|source| refuse(KeyProblem::Io { what: "draw random numbers", source }))?;
+    let key = Key::from_secret(kind, &secret);
+    let encoded = Zeroizing::new(BASE64.encode(&secret[..]));
+    let text = Zeroizing::new(format!(
+        "{}\nsecret: {}\npublic: {}\n",
+        kind.header(),
+        *encoded,
+        key.public()
+    ));
+    let opened = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
+    let file = opened.map_err(|source| {
+        refuse(match source.kind() {
+            io::ErrorKind::AlreadyExists => KeyProblem::Exists,
+            _ => KeyProblem::Io { what: "make it", source },
+        })
+    })?;
+    write(path, file, text.as_bytes()).map_err(|source| {
+        // A key that is not whole is worse than none.
+        let _ = std::fs::remove_file(path);
+        refuse(KeyProblem::Io { what: "write it", source })
+    })?;
+    Ok(key)
+}
+
+/// Durably: its public half may be in other nodes' configurations a moment later.
+fn write(path: &Path, mut file: File, text: &[u8]) -> io::Result<()> {
+    file.write_all(text)?;
+    file.sync_all()?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Reads a key file, whichever kind it is.
+///
+/// # Errors
+/// When it is no sound key file that only its owner can read.
+pub fn read(path: &Path) -> Result<Key, KeyError> {
+    read_kind(path, None)
+}
+
+/// Reads a node's secret key.
+///
+/// # Errors
+/// When it is not one.
+pub fn read_node(path: &Path) -> Result<SecretKey, KeyError> {
+    match read_kind(path, Some(KeyKind::Node))? {
+        Key::Node(key) => Ok(key),
+        Key::Attachment(_) => unreachable!("the kind was checked"),
+    }
+}
+
+/// Reads an attachment's secret key.
+///
+/// # Errors
+/// When it is not one.
+pub fn read_attachment(path: &Path) -> Result<AttachmentSecret, KeyError> {
+    match read_kind(path, Some(KeyKind::Attachment))? {
+        Key::Attachment(key) => Ok(key),
+        Key::Node(_) => unreachable!("the kind was checked"),
+    }
+}
+
+fn read_kind(path: &Path, wanted: Option<KeyKind>) -> Result<Key, KeyError> {
+    let refuse = |problem| KeyError { path: path.to_owned(), problem };
+    let text = contents(path, wanted.unwrap_or(KeyKind::Node)).map_err(refuse)?;
+    parse(&text, wanted).map_err(refuse)
+}
+
+fn contents(path: &Path, wanted: KeyKind) -> Result<Zeroizing<String>, KeyProblem> {
+    let io = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => KeyProblem::Missing(wanted),
+        _ => KeyProblem::Io { what: "read it", source },
+    };
+    // Not to wait for a writer where the path leads to a pipe.
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).custom_flags(nonblock).open(path).map_err(io)?;
+    let found = file.metadata().map_err(io)?;
+    if !found.is_file() {
+        return Err(KeyProblem::NotAFile);
+    }
+    let mode = found.mode() & 0o7777;
+    if mode & MODE_OTHERS != 0 {
+        return Err(KeyProblem::Open { mode, path: path.to_owned() });
+    }
+    // As much as there can be at once: a string that grows leaves pieces of itself behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
+    (&mut file).take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(KeyProblem::NotAKey(wanted));
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|_| KeyProblem::NotAKey(wanted))?;
+    Ok(Zeroizing::new(text.to_owned()))
+}
+
+fn parse(text: &str, wanted: Option<KeyKind>) -> Result<Key, KeyProblem> {
+    let mut lines = text.lines().map(str::trim_end);
+    let header = lines.next().unwrap_or_default();
+    let kinds = [KeyKind::Node, KeyKind::Attachment];
+    let found = kinds.into_iter().find(|kind| kind.header() == header);
+    let kind = match (found, wanted) {
+        (None, _) => return Err(KeyProblem::NotAKey(wanted.unwrap_or(KeyKind::Node))),
+        (Some(found), Some(wanted)) if found != wanted => {
+            return Err(KeyProblem::OtherKind { found, wanted });
+        }
+        (Some(found), _) => found,
+    };
+    let secret = lines.next().and_then(|line| line.strip_prefix("secret: "));
+    let public = lines.next().and_then(|line| line.strip_prefix("public: "));
+    let (Some(secret), Some(public)) = (secret, public) else {
+        return Err(KeyProblem::Damaged("it is cut short"));
+    };
+    if lines.any(|line| !line.is_empty()) {
+        return Err(KeyProblem::Damaged("something follows the key"));
+    }
+    let secret = BASE64.decode(secret.as_bytes()).map(Zeroizing::new);
+    let Ok(Ok(secret)) = secret.map(|bytes| <[u8; SECRET_BYTES]>::try_from(&bytes[..])) else {
+        return Err(KeyProblem::Damaged("its secret is not 32 bytes in Base64"));
+    };
+    let key = Key::from_secret(kind, &Zeroizing::new(secret));
+    if key.public() != public {
+        return Err(KeyProblem::Damaged("its public half does not belong to its secret"));
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// The file is refused as a node's key, and all of this is said.
+    fn refused(path: &Path, parts: &[&str]) {
+        let error = read_node(path).expect_err("this has to be refused").to_string();
+        for part in [&format!("key file {path:?}: ")[..]].iter().chain(parts) {
+            assert!(error.contains(part), "{part:?} is missing in: {error}");
+        }
+    }
+
+    #[test]
+    fn a_key_comes_back_and_is_never_overwritten() {
+        let home = tempfile::tempdir().unwrap();
+        for kind in [KeyKind::Node, KeyKind::Attachment] {
+            let path = home.path().join(kind.to_string());
+            let made = create(&path, kind).unwrap();
+            let found = std::fs::metadata(&path).unwrap();
+            assert_eq!(found.mode() & 0o7777, 0o600);
+            let back = read(&path).unwrap();
+            assert_eq!((back.kind(), back.public()), (kind, made.public()));
+            let before = std::fs::read(&path).unwrap();
+            let again = create(&path, kind).unwrap_err().to_string();
+            assert!(again.contains("it is there already"), "{again}");
+            assert_eq!(std::fs::read(&path).unwrap(), before);
+        }
+        let keys = ["node", "attachment"].map(|name| read(&home.path().join(name)).unwrap());
+        assert_ne!(keys[0].public(), keys[1].public());
+    }
+
+    #[test]
+    fn what_is_not_a_safe_key_file_is_refused_by_name() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("a.key");
+        refused(&path, &["it is not there", "`vrio key new FILE`"]);
+        create(&path, KeyKind::Attachment).unwrap();
+        refused(&path, &["this is an attachment key and a node key is wanted"]);
+        for mode in [0o640, 0o604, 0o620, 0o666] {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains("chmod 600") && error.contains("others may"), "{error}");
+        }
+        refused(home.path(), &["it is no regular file"]);
+    }
+
+    #[test]
+    fn a_damaged_key_file_is_refused_whatever_is_missing() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("a.key");
+        create(&path, KeyKind::Node).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let last = text.trim_end().len();
+        for at in (0..last).chain([text.len() + 1]) {
+            let torn = if at < text.len() { text[..at].to_owned() } else { format!("{text}more") };
+            std::fs::write(&path, torn).unwrap();
+            let error = read_node(&path).expect_err("it is not whole").to_string();
+            assert!(error.contains("damaged") || error.contains("no key file"), "{error}");
+        }
+        // One letter of the secret, and of the public half.
+        for line in ["secret: ", "public: "] {
+            // Not the first: curves leave bits of the first byte out.
+            let at = text.find(line).unwrap() + line.len() + 10;
+            let other = if &text[at..=at] == "A" { "B" } else { "A" };
+            std::fs::write(&path, format!("{}{other}{}", &text[..at], &text[at + 1..])).unwrap();
+            refused(&path, &["damaged", "its public half does not belong to its secret"]);
+        }
+        std::fs::write(&path, vec![b'x'; 1 << 20]).unwrap();
+        refused(&path, &["this is no key file", "`vrio key new FILE`"]);
+        std::fs::write(&path, [0xff, 0xfe]).unwrap();
+        assert!(read(&path).is_err());
+        std::fs::write(&path, &text).unwrap();
+        assert!(read_node(&path).is_ok());
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let home = tempfile::tempdir().unwrap();
+        for kind in [KeyKind::Node, KeyKind::Attachment] {
+            let path = home.path().join(kind.to_string());
+            create(&path, kind).unwrap();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let secret = text.lines().nth(1).unwrap().strip_prefix("secret: ").unwrap();
+            let key = read(&path).unwrap();
+            assert!(!format!("{key:?} {}", key.public()).contains(secret));
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Keys at work: read when the node starts and when it is told to read them again, given to every
+//! sidecore, and watched for their end.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use block::{AttachmentSecret, Plane};
+use sidecore::{Local, Poll, PollerId, Progress, Stage, Wake};
+use transport::{Endpoint, Keyring, KnownKey, PublicKey, Security};
+
+use super::sidecores::Core;
+use super::volumes::Volumes;
+use super::{ObjectError, StartError};
+use crate::config::{Config, DiskConfig, PeerConfig};
+use crate::keys;
+
+/// How often a sidecore tells its sessions the time: a key's end need not be more exact.
+const CLOCK_NS: u64 = 1_000_000_000;
+
+/// How long before a key's end the log speaks of it: a week, so that somebody works in it.
+const WARN_BEFORE_S: u64 = 7 * DAY_S;
+
+/// How often it does.
+const WARN_AGAIN_S: u64 = DAY_S;
+
+const DAY_S: u64 = 24 * 3600;
+
+/// How often it is looked whether a key ends.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// The keys that the node's sidecores have now.
+#[derive(Debug)]
+pub(super) struct Keys {
+    now: Arc<Mutex<Security>>,
+    watcher: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
+}
+
+impl Keys {
+    /// Reads what the configuration names.
+    ///
+    /// # Errors
+    /// Every key file that is no sound one, by line.
+    pub(super) fn load(config: &Config) -> Result<Self, StartError> {
+        let now = Arc::new(Mutex::new(security(config)?));
+        Ok(Self { now, watcher: Mutex::default() })
+    }
+
+    /// Says in the log, from now on, which keys end soon.
+    ///
+    /// # Errors
+    /// When the system refuses a thread.
+    pub(super) fn watch(&self) -> Result<(), StartError> {
+        if !self.security().is_sealed() {
+            return Ok(());
+        }
+        let (stop, stopped) = channel();
+        let now = Arc::clone(&self.now);
+        let watch = move || {
+            let mut ends = Ends::default();
+            loop {
+                let security = now.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                if let Security::Sealed { keyring, .. } = security {
+                    ends.news(unix_s(), &keyring).iter().for_each(End::log);
+                }
+                if stopped.recv_timeout(LOOK_AGAIN) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("keys".to_owned()).spawn(watch);
+        let thread = thread
+            .map_err(|source| StartError::System { what: "start a thread for keys", source })?;
+        *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some((stop, thread));
+        Ok(())
+    }
+
+    /// The keys that sidecores have now.
+    pub(super) fn security(&self) -> Security {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is known of a peer's key.
+    pub(super) fn known(&self, key: &PublicKey) -> Option<KnownKey> {
+        match self.security() {
+            Security::Sealed { keyring, .. } => keyring.get(key).cloned(),
+            Security::Plain => None,
+        }
+    }
+
+    fn replace(&self, security: Security) {
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = security;
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((stop, thread)) = watcher {
+            drop(stop);
+            if thread.join().is_err() {
+                tracing::error!("the thread that watches keys panicked");
+            }
+        }
+    }
+}
+
+/// Reads all keys again, the node's own and its peers', and gives them to every sidecore: sessions
+/// with a key that is no longer there end, the others go on. All or nothing: with an error nothing
+/// has changed.
+///
+/// Whether there is a key at all does not change while a node runs. Volumes that are in use take
+/// their `allow` from the configuration as well.
+///
+/// # Errors
+/// What is wrong with a key file, or that the node has to be restarted.
+pub(super) fn apply(
+    config: &Config,
+    keys: &Keys,
+    volumes: &Volumes,
+    cores: &[Core],
+) -> Result<(), StartError> {
+    let wanted = security(config)?;
+    if wanted.is_sealed() != keys.security().is_sealed() {
+        let text = "whether sessions are sealed does not change while the node runs: restart it";
+        return Err(problem(config.place(&config.lines, "key"), "key", text.to_owned()));
+    }
+    keys.replace(wanted.clone());
+    for served in &volumes.all {
+        let mut wanted = config.volumes.iter();
+        let wanted = wanted.find(|volume| volume.name == served.export.name());
+        if let Some(volume) = wanted.filter(|volume| volume.allow != served.export.allow()) {
+            served.export.set_allow(volume.allow.clone());
+        }
+    }
+    // After the lists: asking a sidecore wakes it, and its servers look at them.
+    for core in cores {
+        let wanted = wanted.clone();
+        let set = core.sidecore.call(move |local| {
+            let plane = local.services().get::<Plane>()?;
+            let endpoint = local.services().get::<Endpoint>()?;
+            let mut sink = plane.borrow_mut();
+            endpoint.borrow_mut().set_security(local.now_ns(), unix_s(), wanted, &mut *sink);
+            Some(())
+        });
+        // A sidecore that has stopped has no sessions.
+        let _ = set;
+    }
+    tracing::info!(own = public(&wanted), peers = config.peers.len(), "keys were read again");
+    Ok(())
+}
+
+/// The node's own public key, as others name it.
+pub(super) fn public(security: &Security) -> Option<String> {
+    match security {
+        Security::Sealed { secret, .. } => Some(secret.public().to_string()),
+        Security::Plain => None,
+    }
+}
+
+/// The key that proves whose attachment a disk is.
+///
+/// # Errors
+/// When its file is no sound one.
+pub(super) fn attachment(
+    config: &Config,
+    disk: &DiskConfig,
+) -> Result<Option<Arc<AttachmentSecret>>, ObjectError> {
+    let Some(path) = &disk.attachment_key else { return Ok(None) };
+    match keys::read_attachment(path) {
+        Ok(key) => Ok(Some(Arc::new(key))),
+        Err(error) => Err(ObjectError {
+            place: config.place(&disk.lines, "attachment-key"),
+            object: format!("disk {:?}", disk.name),
+            text: error.to_string(),
+        }),
+    }
+}
+
+fn problem(place: String, object: &str, text: String) -> StartError {
+    StartError::Objects(vec![ObjectError { place, object: object.to_owned(), text }])
+}
+
+fn security(config: &Config) -> Result<Security, StartError> {
+    let Some(path) = &config.key else { return Ok(Security::Plain) };
+    let secret = keys::read_node(path)
+        .map_err(|error| problem(config.place(&config.lines, "key"), "key", error.to_string()))?;
+    if let Some(peer) = config.peers.iter().find(|peer| peer.has_key(Some(secret.public()))) {
+        let text = format!(
+            "{} is this node's own key ({path:?}); write what `vrio key show` prints on {}",
+            secret.public(),
+            peer.name
+        );
+        let object = format!("peer {:?}", peer.name);
+        return Err(problem(config.place(&peer.lines, "key"), &object, text));
+    }
+    let keyring = Arc::new(keyring(&config.peers));
+    Ok(Security::Sealed { secret: Arc::new(secret), keyring })
+}
+
+fn keyring(peers: &[PeerConfig]) -> Keyring {
+    let mut keyring = Keyring::new();
+    for peer in peers {
+        for key in &peer.keys {
+            let known = KnownKey { peer: peer.name.clone(), expires_unix_s: key.expires_unix_s };
+            keyring.add(key.key, known).expect("the configuration bounds peers and their keys");
+        }
+    }
+    keyring
+}
+
+/// The time of day. A clock before 1970 is as good as one that stands at 1970: no key has expired.
+pub(super) fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Tells a sidecore's sessions the time of day, so that keys end when they should.
+pub(super) struct WallClock {
+    endpoint: Rc<RefCell<Endpoint>>,
+    plane: Rc<RefCell<Plane>>,
+    due_ns: u64,
+}
+
+impl WallClock {
+    /// Puts it onto a sidecore, before anything is received.
+    pub(super) fn install(
+        local: &mut Local,
+        endpoint: &Rc<RefCell<Endpoint>>,
+        plane: &Rc<RefCell<Plane>>,
+    ) -> PollerId {
+        let mut clock = Self { endpoint: Rc::clone(endpoint), plane: Rc::clone(plane), due_ns: 0 };
+        // At once: what arrives in the first round is judged by the time that it is.
+        let _ = clock.poll(local.now_ns());
+        local.add(Stage::Receive, Box::new(clock))
+    }
+}
+
+impl Poll for WallClock {
+    fn poll(&mut self, now_ns: u64) -> Progress {
+        if now_ns >= self.due_ns {
+            self.due_ns = now_ns + CLOCK_NS;
+            let mut sink = self.plane.borrow_mut();
+            self.endpoint.borrow_mut().set_wall_clock(now_ns, unix_s(), &mut *sink);
+        }
+        Progress::Idle
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        wake.at(self.due_ns);
+        Progress::Idle
+    }
+}
+
+/// What was said about the ends of keys.
+#[derive(Debug, Default)]
+struct Ends {
+    said_s: BTreeMap<PublicKey, u64>,
+}
+
+/// A key that ends soon, or has ended.
+#[derive(Debug, PartialEq, Eq)]
+struct End {
+    peer: String,
+    key: PublicKey,
+    /// Seconds until then; 0 when it has ended.
+    left_s: u64,
+}
+
+impl Ends {
+    /// The keys of which the log should speak now: once a day each, and when it ends.
+    fn news(&mut self, unix_s: u64, keyring: &Keyring) -> Vec<End> {
+        let mut news = Vec::new();
+        let mut said_s = BTreeMap::new();
+        for (key, known) in keyring.iter() {
+            let Some(ends_s) = known.expires_unix_s else { continue };
+            let left_s = ends_s.saturating_sub(unix_s);
+            if left_s > WARN_BEFORE_S {
+                continue;
+            }
+            let last_s = self.said_s.get(&key).copied();
+            let has_ended_since = last_s.is_some_and(|last_s| last_s < ends_s) && left_s == 0;
+            let is_due = last_s.is_none_or(|last_s| unix_s >= last_s + WARN_AGAIN_S);
+            let now = is_due || has_ended_since;
+            if now {
+                news.push(End { peer: known.peer.clone(), key, left_s });
+            }
+            said_s.insert(key, if now { unix_s } else { last_s.unwrap_or(unix_s) });
+        }
+        self.said_s = said_s;
+        news
+    }
+}
+
+impl End {
+    fn log(&self) {
+        let Self { peer, key, left_s } = self;
+        if *left_s == 0 {
+            tracing::error!(
+                peer,
+                %key,
+                "a peer's key has EXPIRED: it gets no session by it; give it a new one"
+            );
+        } else {
+            let left_h = left_s.div_ceil(3600);
+            tracing::warn!(peer, %key, left_h, "a peer's key EXPIRES soon; give it a new one");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_announced_daily_and_when_it_comes() {
+        let (key, other) = (PublicKey([1; 32]), PublicKey([2; 32]));
+        let ends_s = 100 * DAY_S;
+        let mut keyring = Keyring::new();
+        let known = |expires_unix_s| KnownKey { peer: "io1".to_owned(), expires_unix_s };
+        keyring.add(key, known(Some(ends_s))).unwrap();
+        keyring.add(other, known(None)).unwrap();
+        let mut ends = Ends::default();
+        let said: Vec<_> = (0..110 * 24)
+            .flat_map(|hour| ends.news(hour * 3600, &keyring))
+            .inspect(|end| assert_eq!(end.key, key))
+            .map(|end| end.left_s / 3600)
+            .collect();
+        // Seven days before, each day, at the end, and each day after.
+        let daily: Vec<_> = (1..=7).rev().map(|days| days * 24).chain([0; 10]).collect();
+        assert_eq!(said, daily);
+        // A clock that jumps back repeats nothing at once.
+        assert!(ends.news(99 * DAY_S, &keyring).is_empty());
+        // A key that comes and goes is spoken of again.
+        assert!(ends.news(110 * DAY_S, &Keyring::new()).is_empty());
+        assert_eq!(ends.news(110 * DAY_S, &keyring).len(), 1);
+    }
+
+    #[test]
+    fn an_end_within_a_day_of_the_last_word_is_told_when_it_comes() {
+        let mut keyring = Keyring::new();
+        let known = KnownKey { peer: "io1".to_owned(), expires_unix_s: Some(1_000) };
+        keyring.add(PublicKey([1; 32]), known).unwrap();
+        let mut ends = Ends::default();
+        let left = |news: Vec<End>| news.iter().map(|end| end.left_s).collect::<Vec<_>>();
+        assert_eq!(left(ends.news(900, &keyring)), [100]);
+        assert_eq!(ends.news(960, &keyring), []);
+        assert_eq!(left(ends.news(1_020, &keyring)), [0]);
+        assert_eq!(ends.news(1_080, &keyring), []);
+    }
+}

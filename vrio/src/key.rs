@@ -1,0 +1,104 @@
+//! `vrio key`.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Subcommand;
+use node::keys::{self, KeyError, KeyKind, KeyProblem};
+use serde::Serialize;
+
+use crate::{Failure, commands};
+
+const NEW_EXAMPLES: &str = "Examples:
+  vrio key new /etc/vrio/io1.key                   a node's key; prints its public half
+  vrio key new --attachment /etc/vrio/alice.key    an attachment's
+
+The public half of a node's key goes into the [[peer]] of the nodes that it speaks with, that of an
+attachment's into the `allow` of its volumes. The file stays where it is and is nobody else's.";
+
+const SHOW_EXAMPLES: &str = "Examples:
+  vrio key show /etc/vrio/io1.key
+  vrio key show /etc/vrio/alice.key --json | jq -r .public";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Make a secret key in a new file (mode 0600) and print its public half.
+    #[command(after_help = NEW_EXAMPLES)]
+    New {
+        /// Make an attachment key, which proves whose disk it is, instead of a node's.
+        #[arg(long)]
+        attachment: bool,
+        /// The new file; one that is there is never overwritten.
+        file: PathBuf,
+    },
+    /// Show of a key file what others need: its kind, its public half and where that goes.
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show {
+        /// The key file.
+        file: PathBuf,
+        /// Print it as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What is told of a key file.
+#[derive(Debug, Serialize)]
+struct Shown {
+    kind: String,
+    public: String,
+    file: PathBuf,
+}
+
+/// Makes or shows a key.
+pub(crate) fn key(command: &KeyCommand) -> Result<(), Failure> {
+    match command {
+        KeyCommand::New { attachment, file } => {
+            let kind = if *attachment { KeyKind::Attachment } else { KeyKind::Node };
+            let key = keys::create(file, kind).map_err(refused)?;
+            commands::print(&format!("{}\n", key.public()))
+        }
+        KeyCommand::Show { file, json } => {
+            let key = keys::read(file).map_err(refused)?;
+            // A configuration wants an absolute path.
+            let path = std::path::absolute(file).context("the working directory is gone");
+            let file = path.map_err(Failure::running)?;
+            let shown = Shown { kind: key.kind().to_string(), public: key.public(), file };
+            let text = if *json {
+                let json = serde_json::to_string_pretty(&shown).context("a key as JSON");
+                json.map_err(Failure::running)?
+            } else {
+                recipe(key.kind(), &shown)
+            };
+            commands::print(&format!("{}\n", text.trim_end()))
+        }
+    }
+}
+
+/// A file that is not as it should be is the caller's to put right; what the system refuses is not.
+fn refused(error: KeyError) -> Failure {
+    match error.problem {
+        KeyProblem::Io { .. } => Failure::running(error),
+        _ => Failure::configuration(error),
+    }
+}
+
+/// Kind, public half, and the lines of both configurations that it takes.
+fn recipe(kind: KeyKind, shown: &Shown) -> String {
+    let Shown { public, file, .. } = shown;
+    match kind {
+        KeyKind::Node => format!(
+            "a node's key\n\npublic   {public}\n\n\
+             here     key = {file:?}\n\
+             there    in the [[peer]] of each node that speaks with this one:\n         \
+             key = \"{public}\"\n"
+        ),
+        KeyKind::Attachment => format!(
+            "an attachment's key\n\npublic   {public}\n\n\
+             here     in each [[disk]] that is its owner's:\n         \
+             attachment-key = {file:?}\n\
+             there    in the [[volume]] that only its owner may use:\n         \
+             allow = [{{ node = \"vm1\", key = \"{public}\" }}]\n"
+        ),
+    }
+}
