@@ -1,5 +1,7 @@
 //! Real `vrio node` processes for tests and the demo: started, killed, stopped and looked at.
 
+mod keys;
+
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+pub use keys::Keys;
 
 /// How long a node may take to start or stop: these machines are shared.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,8 +1,8 @@
 //! Attachment keys: a client proves in a session that a disk's owner has let it use the volume.
 //!
 //! A node's key says which host speaks. An attachment key (Ed25519) says for which tenant, so that
-//! whoever steals a host's key opens nothing of a tenant whose volumes ask for one. A proof is bound
-//! to its session, attachment and kind of call: what was recorded is of no use anywhere else.
+//! whoever steals a host's key opens nothing of a tenant whose volumes ask for one. A proof is
+//! bound to its session, attachment and kind of call: what was recorded is of no use elsewhere.
 //! `docs/decisions/008-attachment-keys.md` says why it is made like this.
 
 use std::fmt;

@@ -41,8 +41,8 @@ pub const QUEUES_DEFAULT: u16 = 4;
 /// in a generator should not become a machine without memory.
 pub const OBJECTS_MAX: usize = 1024;
 
-/// The most keys of one peer: while one takes over from another there are two. With as many peers as
-/// there may be, all fit into one keyring.
+/// The most keys of one peer: while one takes over from another there are two. With as many peers
+/// as there may be, all fit into one keyring.
 pub const KEYS_PER_PEER_MAX: usize = 4;
 
 /// A configuration that has been read and found consistent.

@@ -93,6 +93,12 @@ pub enum KeyProblem {
         /// The system's answer.
         source: io::Error,
     },
+    /// Somebody else's.
+    #[error(
+        "this process may not read it; it has to belong to the user that the node runs as (chown \
+         USER {0:?})"
+    )]
+    Denied(PathBuf),
     /// It is no file.
     #[error("it is no regular file; name the file that `vrio key new` made")]
     NotAFile,
@@ -114,7 +120,11 @@ pub enum KeyProblem {
         path: PathBuf,
     },
     /// It is something else.
-    #[error("this is no key file: its first line is not \"{}\"; make one with `{}`", .0.header(), .0.recipe())]
+    #[error(
+        "this is no key file: its first line is not \"{}\"; make one with `{}`",
+        .0.header(),
+        .0.recipe()
+    )]
     NotAKey(KeyKind),
     /// It is a key of the other kind.
     #[error("this is {} {found} key and {} {wanted} key is wanted; make one with `{}`",
@@ -258,6 +268,7 @@ fn read_kind(path: &Path, wanted: Option<KeyKind>) -> Result<Key, KeyError> {
 fn contents(path: &Path, wanted: KeyKind) -> Result<Zeroizing<String>, KeyProblem> {
     let io = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => KeyProblem::Missing(wanted),
+        io::ErrorKind::PermissionDenied => KeyProblem::Denied(path.to_owned()),
         _ => KeyProblem::Io { what: "read it", source },
     };
     // Not to wait for a writer where the path leads to a pipe.

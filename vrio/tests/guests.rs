@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, VhostDisk, scripts};
-use bench::nodes::{Node, NodePlan};
+use bench::nodes::{Keys, Node, NodePlan};
 
 /// For what a script does: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -25,13 +25,20 @@ const REQUESTS_BETWEEN_KILLS: u64 = 500;
 struct Pair {
     home: tempfile::TempDir,
     io_port: u16,
+    keys: Keys,
 }
 
 impl Pair {
     /// `number` keeps the tests' ports apart: every node has one for each of two sidecores.
-    fn new(number: u16) -> Self {
+    fn plain(number: u16) -> Self {
         let io_port = 50_000 + (std::process::id() % 1_000) as u16 * 12 + number * 4;
-        Self { home: tempfile::tempdir().unwrap(), io_port }
+        Self { home: tempfile::tempdir().unwrap(), io_port, keys: Keys::plain() }
+    }
+
+    fn sealed(number: u16) -> Self {
+        let plain = Self::plain(number);
+        let keys = Keys::make(plain.home.path(), &["io1", "vm1"]).unwrap();
+        Self { keys, ..plain }
     }
 
     fn plan(&self, name: &str, port: u16, config: &str) -> NodePlan {
@@ -40,27 +47,33 @@ impl Pair {
             name: name.to_owned(),
             home: self.home.path().join(name),
             config: format!(
-                "listen = \"127.0.0.1:{port}\"\n[sidecores]\ncount = 2\nidle = \"adaptive\"\n\
-                 {config}"
+                "listen = \"127.0.0.1:{port}\"\n{}[sidecores]\ncount = 2\nidle = \"adaptive\"\n\
+                 {config}",
+                self.keys.own(name)
             ),
             namespace: None,
         }
     }
 
     fn io_plan(&self) -> NodePlan {
-        let config = "\
-            [[volume]]\nname = \"far\"\nbackend = { file = \"far.img\", size = \"64MiB\" }\n\
-            chain = [\"meter\"]\nallow = [\"vm1\"]\n\
-            [[volume]]\nname = \"near\"\nbackend = { file = \"near.img\", size = \"64MiB\" }\n\
-            [[disk]]\nsocket = \"near.sock\"\nvolume = \"near\"\n";
-        self.plan("io1", self.io_port, config)
+        let config = format!(
+            "{}[[volume]]\nname = \"far\"\nbackend = {{ file = \"far.img\", size = \"64MiB\" }}\n\
+             chain = [\"meter\"]\n{}\
+             [[volume]]\nname = \"near\"\nbackend = {{ file = \"near.img\", size = \"64MiB\" }}\n\
+             [[disk]]\nsocket = \"near.sock\"\nvolume = \"near\"\n",
+            self.keys.clients(&["vm1"]),
+            self.keys.allow(&["vm1"])
+        );
+        self.plan("io1", self.io_port, &config)
     }
 
     fn vm_plan(&self) -> NodePlan {
         let config = format!(
-            "[[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:{}\"\n\
-             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\nqueues = 4\n",
-            self.io_port
+            "[[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:{}\"\n{}\
+             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\nqueues = 4\n{}",
+            self.io_port,
+            self.keys.peer("io1"),
+            self.keys.disk()
         );
         self.plan("vm1", self.io_port + 2, &config)
     }
@@ -90,7 +103,7 @@ fn wait_for_requests(guest: &mut Guest, wanted: u64) -> u64 {
 fn file_systems_of_two_guests_read_back_over_a_local_and_a_remote_disk() {
     const TEST: &str = "file_systems_of_two_guests_read_back_over_a_local_and_a_remote_disk";
     let Some(image) = guest::available(TEST) else { return };
-    let pair = Pair::new(0);
+    let pair = Pair::plain(0);
     let (mut io, mut vm) = pair.start();
     let near = io.wait_for_disk("near").unwrap();
     let far = vm.wait_for_disk("far").unwrap();
@@ -118,7 +131,7 @@ fn file_systems_of_two_guests_read_back_over_a_local_and_a_remote_disk() {
 fn four_queues_of_a_guest_survive_kills_of_either_node() {
     const TEST: &str = "four_queues_of_a_guest_survive_kills_of_either_node";
     let Some(image) = guest::available(TEST) else { return };
-    let pair = Pair::new(1);
+    let pair = Pair::sealed(1);
     let (mut io, mut vm) = pair.start();
     let socket = vm.wait_for_disk("far").unwrap();
     let mut guest = on_disk(&image, "churn", &socket, 4).script(scripts::CHURN).start().unwrap();

@@ -65,7 +65,7 @@ impl Report {
             Network::Namespaces => "two namespaces",
             Network::Loopback => "loopback",
         };
-        let left = format!("{user} ── virtio-blk ──▶ vm1 (VMhost) ══ UDP, {network} ══▶ ");
+        let left = format!("{user} ── virtio-blk ──▶ vm1 (VMhost) ══ sealed UDP, {network} ══▶ ");
         let indent = left.chars().count();
         writeln!(f, "  {left}io1 (IOhost) ──▶ file")?;
         writeln!(f, "  {below:indent$}killed -9, {} times", self.outage.kills)

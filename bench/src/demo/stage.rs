@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use crate::nodes::{Node, NodePlan};
+use crate::nodes::{Keys, Node, NodePlan};
 
 use super::cleanup::Cleanup;
 
@@ -46,6 +46,7 @@ pub(super) struct Stage {
     pub(super) network: Network,
     io_listen: String,
     vm_listen: String,
+    keys: Keys,
     /// Removes it all.
     pub(super) cleanup: Cleanup,
 }
@@ -61,6 +62,7 @@ impl Stage {
         cleanup.folder(folder.clone());
         let [io, vm] = free_ports()?;
         Ok(Self {
+            keys: Keys::make(&folder, &["io1", "vm1"])?,
             folder,
             program,
             network: Network::Loopback,
@@ -103,39 +105,43 @@ impl Stage {
     pub(super) fn io_plan(&self) -> NodePlan {
         let volume = |name| {
             format!(
-                "[[volume]]\nname = \"{name}\"\nchain = [\"meter\"]\nallow = [\"vm1\"]\n\
-                 backend = {{ file = \"{name}.img\", size = \"{VOLUME_MIB}MiB\" }}\n"
+                "[[volume]]\nname = \"{name}\"\nchain = [\"meter\"]\n{}\
+                 backend = {{ file = \"{name}.img\", size = \"{VOLUME_MIB}MiB\" }}\n",
+                self.keys.allow(&["vm1"])
             )
         };
-        self.plan("io1", &self.io_listen, &format!("{}{}", volume("alice"), volume("far")))
+        let vm1 = self.keys.clients(&["vm1"]);
+        self.plan("io1", &self.io_listen, &format!("{vm1}{}{}", volume("alice"), volume("far")))
     }
 
     /// The VMhost: the guest's disk, and two to measure: `near` here and `far` on the IOhost.
     pub(super) fn vm_plan(&self) -> NodePlan {
+        let tenant = self.keys.disk();
         let config = format!(
-            "[[peer]]\nname = \"io1\"\naddress = \"{}\"\n\
+            "[[peer]]\nname = \"io1\"\naddress = \"{}\"\n{}\
              [[volume]]\nname = \"near\"\nchain = [\"meter\"]\n\
              backend = {{ file = \"near.img\", size = \"{VOLUME_MIB}MiB\" }}\n\
-             [[disk]]\nsocket = \"alice.sock\"\nvolume = \"io1/alice\"\nqueues = 2\n\
+             [[disk]]\nsocket = \"alice.sock\"\nvolume = \"io1/alice\"\nqueues = 2\n{tenant}\
              [[disk]]\nsocket = \"near.sock\"\nvolume = \"near\"\n\
-             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\n",
-            self.io_listen
+             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\n{tenant}",
+            self.io_listen,
+            self.keys.peer("io1"),
         );
         self.plan("vm1", &self.vm_listen, &config)
     }
 
     fn plan(&self, name: &str, listen: &str, config: &str) -> NodePlan {
-        let (trust, namespace) = match self.network {
-            Network::Namespaces => ("trust = \"network\"\n", Some(namespace(name))),
-            Network::Loopback => ("", None),
+        let namespace = match self.network {
+            Network::Namespaces => Some(namespace(name)),
+            Network::Loopback => None,
         };
         NodePlan {
             program: self.program.clone(),
             name: name.to_owned(),
             home: self.folder.join(name),
             config: format!(
-                "listen = \"{listen}\"\n{trust}[sidecores]\ncount = 1\nidle = \"adaptive\"\n\
-                 {config}"
+                "listen = \"{listen}\"\n{}[sidecores]\ncount = 1\nidle = \"adaptive\"\n{config}",
+                self.keys.own(name)
             ),
             namespace,
         }

@@ -160,7 +160,7 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
             map,
             "server_",
             server,
-            [requests, bytes, errors, fenced, parked, malformed, claims,]
+            [requests, bytes, errors, fenced, parked, malformed, claims, proofs, revoked,]
         );
     }
     map

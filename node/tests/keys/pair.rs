@@ -1,15 +1,14 @@
 //! Nodes with keys: who gets in, who does not and what he is told, and keys that change while a
 //! disk works.
 
-mod common;
-
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use common::{Guest, Home, address, wait_for, wait_for_disk};
 use node::Node;
 use node::keys::{self, KeyKind};
 use node::status::{DiskState, Status};
 use virtio::driver::Status as Outcome;
+
+use crate::common::{Guest, Home, address, wait_for, wait_for_disk};
 
 /// Two nodes and their keys, in one directory.
 struct Pair {

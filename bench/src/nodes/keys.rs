@@ -1,0 +1,91 @@
+//! Keys for nodes of tests and of the demo, and the lines of a configuration that name them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use node::keys::{self, KeyKind};
+
+/// What the attachment's key is called.
+const TENANT: &str = "tenant";
+
+/// Keys of some nodes and of one tenant, or none: then the nodes' sessions are plain, and every
+/// text here is what a plain configuration has in its place.
+#[derive(Clone, Debug, Default)]
+pub struct Keys {
+    folder: PathBuf,
+    /// Public halves by name; empty for plain sessions.
+    public: BTreeMap<String, String>,
+}
+
+impl Keys {
+    /// No keys.
+    pub fn plain() -> Self {
+        Self::default()
+    }
+
+    /// Makes a key for each of these nodes, and one for a tenant, in a folder that is there.
+    ///
+    /// # Errors
+    /// When one cannot be made.
+    pub fn make(folder: &Path, nodes: &[&str]) -> Result<Self> {
+        let mut made = Self { folder: folder.to_owned(), public: BTreeMap::new() };
+        let nodes = nodes.iter().map(|node| (*node, KeyKind::Node));
+        for (name, kind) in nodes.chain([(TENANT, KeyKind::Attachment)]) {
+            let key = keys::create(&made.file(name), kind).context("making a key")?;
+            made.public.insert(name.to_owned(), key.public());
+        }
+        Ok(made)
+    }
+
+    /// Whether there are any.
+    pub fn is_sealed(&self) -> bool {
+        !self.public.is_empty()
+    }
+
+    /// For the top of a node's configuration.
+    pub fn own(&self, node: &str) -> String {
+        self.line(|| format!("key = {:?}\n", self.file(node)))
+    }
+
+    /// For a `[[peer]]` that has a name already.
+    pub fn peer(&self, node: &str) -> String {
+        self.line(|| format!("key = {:?}\n", self.public[node]))
+    }
+
+    /// Whole tables of peers that only use this node's volumes.
+    pub fn clients(&self, nodes: &[&str]) -> String {
+        nodes.iter().fold(String::new(), |mut text, node| {
+            let table = self.line(|| format!("[[peer]]\nname = {node:?}\n{}", self.peer(node)));
+            text.push_str(&table);
+            text
+        })
+    }
+
+    /// For a `[[volume]]`: the tenant's disks on these nodes may use it; without keys all disks.
+    pub fn allow(&self, nodes: &[&str]) -> String {
+        let mut entries = String::new();
+        for node in nodes {
+            match self.public.get(TENANT) {
+                Some(key) => write!(entries, "{{ node = {node:?}, key = {key:?} }}, "),
+                None => write!(entries, "{node:?}, "),
+            }
+            .expect("to a string");
+        }
+        format!("allow = [{}]\n", entries.trim_end_matches(", "))
+    }
+
+    /// For a `[[disk]]` of the tenant.
+    pub fn disk(&self) -> String {
+        self.line(|| format!("attachment-key = {:?}\n", self.file(TENANT)))
+    }
+
+    fn line(&self, text: impl FnOnce() -> String) -> String {
+        if self.is_sealed() { text() } else { String::new() }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.key"))
+    }
+}
