@@ -1,8 +1,8 @@
 //! The whole block path under simulation: the real code of rings, disk, channel, session, server
 //! and export on a simulated clock, network and disk, all from one seed.
 //!
-//! One IOhost with two sidecores exports one volume; one VMhost at a time holds its attachment,
-//! with several queues over two sidecores; requests overlap on purpose. Faults strike at random
+//! One IOhost exports one volume; one VMhost at a time holds its attachment, with several queues;
+//! each has one to four sidecores, another number each time; requests overlap on purpose. Faults strike at random
 //! moments. [`crate::checker::Checker`] decides what the guest may see.
 
 mod client;

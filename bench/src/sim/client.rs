@@ -18,8 +18,8 @@ use super::server::{SERVER, VOLUME};
 use super::storage::{BLOCK_BYTES, SimDisk};
 use crate::checker::{Began, Checker};
 
-/// Sidecores of a VMhost.
-const CORES: u16 = 2;
+/// The most sidecores of a VMhost.
+const CORES_MAX: u64 = 4;
 
 /// The last byte of the first VMhost's address.
 const FIRST_NUMBER: u8 = 100;
@@ -198,7 +198,8 @@ impl Client {
         let plan = HostPlan {
             name: &self.name,
             number: FIRST_NUMBER + self.number,
-            cores: CORES,
+            // Another number each time: often not the IOhost's.
+            cores: u16::try_from(random.between(1, CORES_MAX)).expect("small"),
             nonce: random.draw(),
             datagram_bytes_max: self.datagram_bytes_max,
         };
@@ -257,7 +258,8 @@ impl Client {
             let mut config = ring.queue_config(memory.clone()).expect("no descriptors are needed");
             config.inflight = inflight.queue(at);
             let queue = Queue::new(config).expect("our own ring is sound");
-            process.disks[at % usize::from(CORES)].add_queue(queue);
+            let core = at % process.disks.len();
+            process.disks[core].add_queue(queue);
         }
     }
 

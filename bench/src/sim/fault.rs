@@ -27,6 +27,8 @@ pub enum Fault {
     PauseServer,
     /// The VMhost's process stands still for a while.
     PauseClient,
+    /// One sidecore of either side stands still for a while, and its siblings go on.
+    PauseCore,
     /// Another VMhost takes the attachment over, with a guest memory of its own.
     Migrate,
     /// The guest and its VMhost's process are gone at once; the guest starts afresh.
@@ -35,7 +37,7 @@ pub enum Fault {
 
 impl Fault {
     /// All, in the order of the report.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Weather,
         Self::Partition,
         Self::KillServer,
@@ -46,6 +48,7 @@ impl Fault {
         Self::CutPowerKillClient,
         Self::PauseServer,
         Self::PauseClient,
+        Self::PauseCore,
         Self::Migrate,
         Self::CrashGuest,
     ];

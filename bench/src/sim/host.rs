@@ -27,6 +27,8 @@ pub(super) struct SimCore {
     /// Its block plane.
     pub(super) plane: Rc<RefCell<Plane>>,
     addr: SocketAddr,
+    /// Stands still until then, while its siblings go on.
+    paused_ns: u64,
     arrived: VecDeque<(SocketAddr, Vec<u8>)>,
     batch: TransmitBatch,
 }
@@ -80,6 +82,7 @@ impl SimCore {
             endpoint,
             plane,
             addr: SocketAddr::new(host_ip(plan.number), ports[usize::from(index)]),
+            paused_ns: 0,
             arrived: VecDeque::new(),
             batch: TransmitBatch::new(64),
         }
@@ -88,6 +91,11 @@ impl SimCore {
     /// Where it listens.
     pub(super) fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Its thread does not get to run before `until_ns`.
+    pub(super) fn pause(&mut self, until_ns: u64) {
+        self.paused_ns = until_ns;
     }
 
     /// A datagram reaches its socket.
@@ -103,6 +111,9 @@ impl SimCore {
         network: &mut Network,
         mut work: impl FnMut(u64) -> Progress,
     ) {
+        if now_ns < self.paused_ns {
+            return;
+        }
         for _ in 0..ROUNDS_MAX {
             let mut progress = self.receive(now_ns);
             progress |= self.plane.borrow_mut().poll(now_ns);
@@ -142,6 +153,7 @@ impl SimCore {
 
     /// When its sessions want to be polled next.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.endpoint.borrow().next_timeout_ns()
+        let timeout_ns = self.endpoint.borrow().next_timeout_ns();
+        timeout_ns.map(|at_ns| at_ns.max(self.paused_ns))
     }
 }

@@ -2,7 +2,7 @@
 //! partitions.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::net::{IpAddr, SocketAddr};
 
 use super::random::Random;
@@ -22,7 +22,13 @@ pub(super) struct Weather {
     pub(super) late_ns: u64,
     /// The shortest way.
     pub(super) delay_ns: u64,
+    /// What the link to each host carries; 0 for more than anybody sends. What finds
+    /// [`QUEUE_BYTES`] before it is lost.
+    pub(super) bytes_per_s: u64,
 }
+
+/// What waits in front of a slow link: a very shallow switch, since the simulated requests are few.
+const QUEUE_BYTES: u64 = 64 << 10;
 
 impl Weather {
     /// Nothing happens to a datagram.
@@ -33,6 +39,7 @@ impl Weather {
         late_ppm: 0,
         late_ns: 0,
         delay_ns: 20_000,
+        bytes_per_s: 0,
     };
 
     /// Some weather, by chance.
@@ -41,6 +48,7 @@ impl Weather {
         let mut pick = || scale[usize::try_from(random.below(5)).expect("small")];
         let (loss_ppm, duplicate_ppm, corrupt_ppm, late_ppm) = (pick(), pick(), pick(), pick());
         let late_ns = random.between(100_000, 300_000_000);
+        let rates = [0, 0, 125_000_000, 12_500_000, 2_500_000];
         Self {
             loss_ppm,
             duplicate_ppm,
@@ -48,6 +56,7 @@ impl Weather {
             late_ppm,
             late_ns,
             delay_ns: random.between(5_000, 200_000),
+            bytes_per_s: rates[usize::try_from(random.below(5)).expect("small")],
         }
     }
 }
@@ -59,6 +68,8 @@ pub struct NetworkCounts {
     pub(super) sent: u64,
     /// Lost by chance.
     pub(super) lost: u64,
+    /// Lost in front of a slow link.
+    pub(super) overflowed: u64,
     /// Lost to a partition or a host that is off.
     pub(super) cut: u64,
     /// Doubled.
@@ -90,6 +101,8 @@ pub(super) struct Network {
     pub(super) counts: NetworkCounts,
     flying: BinaryHeap<Reverse<Flying>>,
     order: u64,
+    /// Until when the link to each host is busy.
+    busy_until_ns: BTreeMap<IpAddr, u64>,
 }
 
 impl Network {
@@ -102,6 +115,7 @@ impl Network {
             counts: NetworkCounts::default(),
             flying: BinaryHeap::new(),
             order: 0,
+            busy_until_ns: BTreeMap::new(),
         }
     }
 
@@ -116,11 +130,30 @@ impl Network {
             self.counts.lost += 1;
             return;
         }
+        let Some(queued_ns) = self.queue(now_ns, to, bytes.len() as u64) else {
+            self.counts.overflowed += 1;
+            return;
+        };
         let copies = if self.random.hits(self.weather.duplicate_ppm) { 2 } else { 1 };
         self.counts.doubled += copies - 1;
         for _ in 0..copies {
-            self.fly(now_ns, from, to, bytes.to_vec());
+            self.fly(now_ns + queued_ns, from, to, bytes.to_vec());
         }
+    }
+
+    /// How long a datagram waits for the link and takes on it; `None` when the queue is full.
+    fn queue(&mut self, now_ns: u64, to: SocketAddr, bytes: u64) -> Option<u64> {
+        let bytes_per_s = self.weather.bytes_per_s;
+        if bytes_per_s == 0 {
+            return Some(0);
+        }
+        let busy_until_ns = self.busy_until_ns.entry(to.ip()).or_default();
+        let start_ns = now_ns.max(*busy_until_ns);
+        if start_ns - now_ns > QUEUE_BYTES * 1_000_000_000 / bytes_per_s {
+            return None;
+        }
+        *busy_until_ns = start_ns + bytes * 1_000_000_000 / bytes_per_s;
+        Some(*busy_until_ns - now_ns)
     }
 
     fn fly(&mut self, now_ns: u64, from: SocketAddr, to: SocketAddr, mut bytes: Vec<u8>) {

@@ -6,6 +6,7 @@ use block::{Allow, Export, ExportOptions, Exports, Volume};
 
 use super::host::{HostPlan, SimCore};
 use super::network::Network;
+use super::random::Random;
 use super::storage::{SimDisk, SimRecords};
 
 /// The IOhost's name and the last byte of its address.
@@ -13,6 +14,9 @@ pub(super) const SERVER: (&str, u8) = ("io1", 9);
 
 /// The volume that it exports.
 pub(super) const VOLUME: &str = "root";
+
+/// The most sidecores that it has.
+const CORES_MAX: u64 = 4;
 
 /// One life of the IOhost's process.
 #[derive(Debug)]
@@ -27,7 +31,7 @@ impl Server {
         disk: &SimDisk,
         records: &SimRecords,
         clients: &[String],
-        nonce: u64,
+        random: &mut Random,
         datagram_bytes_max: usize,
     ) -> Self {
         let exports = Arc::new(Exports::default());
@@ -37,7 +41,9 @@ impl Server {
         let export = Export::new(VOLUME, volume, options, Arc::new(records.clone()));
         exports.insert(export.expect("the simulated store can be read"));
         let (name, number) = SERVER;
-        let plan = HostPlan { name, number, cores: 2, nonce, datagram_bytes_max };
+        // Another number each time, as after a change of the configuration.
+        let cores = u16::try_from(random.between(1, CORES_MAX)).expect("small");
+        let plan = HostPlan { name, number, cores, nonce: random.draw(), datagram_bytes_max };
         Self { cores: SimCore::start(&plan, &exports) }
     }
 

@@ -67,6 +67,7 @@ impl Report {
         self.faults.add(&other.faults);
         self.network.sent += other.network.sent;
         self.network.lost += other.network.lost;
+        self.network.overflowed += other.network.overflowed;
         self.network.cut += other.network.cut;
         self.network.doubled += other.network.doubled;
         self.network.corrupted += other.network.corrupted;
@@ -99,9 +100,10 @@ impl fmt::Display for Report {
         let network = &self.network;
         writeln!(
             f,
-            "network: {} datagrams; {} lost, {} cut off, {} doubled, {} corrupted, {} overtaken",
+            "network: {} datagrams; {} lost, {} before a slow link, {} cut off, {} doubled, {} corrupted, {} overtaken",
             network.sent,
             network.lost,
+            network.overflowed,
             network.cut,
             network.doubled,
             network.corrupted,
@@ -218,7 +220,7 @@ impl World {
         let record_ns = if random.hits(300_000) { 300_000_000 } else { 5_000_000 };
         let records = SimRecords::new(random.between(10_000, record_ns));
         let datagram_bytes_max = [1200, 1472, 8972][usize::try_from(random.below(3)).expect("3")];
-        let server = Server::start(&disk, &records, &names, random.draw(), datagram_bytes_max);
+        let server = Server::start(&disk, &records, &names, &mut random, datagram_bytes_max);
         let client = Client::new(0, &names[0], &mut random, datagram_bytes_max, &disk, false);
         Self {
             now_ns: 1_000_000,
@@ -488,12 +490,11 @@ impl World {
             && self.now_ns >= until_ns
             && !self.disk.is_locked()
         {
-            let nonce = self.random.draw();
             self.server = Up::Running(Server::start(
                 &self.disk,
                 &self.records,
                 &self.names,
-                nonce,
+                &mut self.random,
                 self.datagram_bytes_max,
             ));
             self.note("the IOhost is back");
@@ -558,6 +559,7 @@ impl World {
             }
             Fault::PauseServer => self.server_paused_ns = self.now_ns + self.pause_ns(),
             Fault::PauseClient => self.client.paused_ns = self.now_ns + self.pause_ns(),
+            Fault::PauseCore => self.pause_core(),
             Fault::Migrate => return self.migrate(),
             Fault::CrashGuest => {
                 self.fresh_guest();
@@ -574,6 +576,19 @@ impl World {
         let longest = [5_000_000, 20_000_000, 100_000_000, 400_000_000, 6_000_000_000];
         let at = usize::try_from(self.random.below(5)).expect("five");
         self.random.between(1_000_000, longest[at])
+    }
+
+    fn pause_core(&mut self) {
+        let until_ns = self.now_ns + self.pause_ns();
+        let server = match &mut self.server {
+            Up::Running(server) => server.cores.as_mut_slice(),
+            Up::DownUntil(_) => &mut [],
+        };
+        let mut cores: Vec<_> = server.iter_mut().chain(self.client.cores_mut()).collect();
+        if !cores.is_empty() {
+            let at = self.random.below(cores.len() as u64);
+            cores[usize::try_from(at).expect("small")].pause(until_ns);
+        }
     }
 
     fn stop_server(&mut self, power: bool, away_ns: u64) {
