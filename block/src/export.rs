@@ -321,10 +321,10 @@ impl Export {
         entry.record = Some(record);
         entry.held.epoch.store(epoch, SeqCst);
         let ticket = self.records.write(attachment, record);
-        let flush =
-            if info.durability == Durability::WriteThrough { Flush::Done } else { Flush::Due };
         let attachment = attachment.to_owned();
-        Ok(PendingClaim { attachment, epoch, incarnation, ticket, flush })
+        // Of a write-through volume, too: a successor may see what a predecessor's unanswered
+        // write left in a cache, and what it has seen must not vanish with the power.
+        Ok(PendingClaim { attachment, epoch, incarnation, ticket, flush: Flush::Due })
     }
 
     fn check_in_use(&self, state: &State, attachment: &str) -> Result<(), Refusal> {
