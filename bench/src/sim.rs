@@ -2,12 +2,14 @@
 //! and export on a simulated clock, network and disk, all from one seed.
 //!
 //! One IOhost exports one volume; one VMhost at a time holds its attachment, with several queues;
-//! each has one to four sidecores, another number each time; requests overlap on purpose. Faults strike at random
+//! each has one to four sidecores, another number each time; requests overlap on purpose. In half
+//! of the runs the sessions are sealed. Faults strike at random
 //! moments. [`crate::checker::Checker`] decides what the guest may see.
 
 mod client;
 mod fault;
 mod host;
+mod keys;
 mod network;
 mod random;
 mod server;

@@ -12,10 +12,11 @@ use virtio::driver::{
 use virtio::{InflightRegion, Queue};
 
 use super::host::{HostPlan, PORT, SimCore, host_ip};
+use super::keys::Keys;
 use super::network::Network;
 use super::random::Random;
 use super::server::{SERVER, VOLUME};
-use super::storage::{BLOCK_BYTES, SimDisk};
+use super::storage::BLOCK_BYTES;
 use crate::checker::{Began, Checker};
 
 /// The most sidecores of a VMhost.
@@ -58,6 +59,7 @@ pub(super) struct Client {
     pub(super) before_claim: Option<Began>,
     name: String,
     datagram_bytes_max: usize,
+    keys: Keys,
     process: Option<Process>,
     back_ns: u64,
     guest: Guest,
@@ -74,8 +76,7 @@ impl Client {
         number: u8,
         name: &str,
         random: &mut Random,
-        datagram_bytes_max: usize,
-        disk: &SimDisk,
+        (datagram_bytes_max, keys): (usize, &Keys),
         resumed: bool,
     ) -> Self {
         let queues = u16::try_from(random.between(1, 4)).expect("small");
@@ -107,6 +108,7 @@ impl Client {
             before_claim: None,
             name: name.to_owned(),
             datagram_bytes_max,
+            keys: keys.clone(),
             process: None,
             back_ns: 0,
             guest,
@@ -116,7 +118,7 @@ impl Client {
             fenced: None,
             error: None,
         };
-        client.start(random, disk);
+        client.start(random);
         client
     }
 
@@ -182,7 +184,7 @@ impl Client {
     }
 
     /// Starts the process again when it is time.
-    pub(super) fn start_if_due(&mut self, now_ns: u64, random: &mut Random, disk: &SimDisk) {
+    pub(super) fn start_if_due(&mut self, now_ns: u64, random: &mut Random) {
         if self.process.is_some() || now_ns < self.back_ns {
             return;
         }
@@ -191,10 +193,10 @@ impl Client {
         self.attachment = new_attachment(self.resumed, random);
         self.epoch_seen = 0;
         self.before_claim = None;
-        self.start(random, disk);
+        self.start(random);
     }
 
-    fn start(&mut self, random: &mut Random, _disk: &SimDisk) {
+    fn start(&mut self, random: &mut Random) {
         let plan = HostPlan {
             name: &self.name,
             number: FIRST_NUMBER + self.number,
@@ -202,6 +204,7 @@ impl Client {
             cores: u16::try_from(random.between(1, CORES_MAX)).expect("small"),
             nonce: random.draw(),
             datagram_bytes_max: self.datagram_bytes_max,
+            keys: &self.keys,
         };
         let cores = SimCore::start(&plan, &Arc::new(Exports::default()));
         let volume = RemoteVolume::new(SERVER.0, VOLUME);

@@ -10,7 +10,9 @@ use block::{Exports, Plane};
 use sidecore::{Progress, Services};
 use transport::{Endpoint, EndpointConfig, TransmitBatch};
 
+use super::keys::{Keys, bytes};
 use super::network::Network;
+use super::random::Random;
 
 /// The port of a host's first sidecore; the others follow.
 pub(super) const PORT: u16 = 4870;
@@ -52,6 +54,8 @@ pub(super) struct HostPlan<'a> {
     pub(super) nonce: u64,
     /// The largest datagram.
     pub(super) datagram_bytes_max: usize,
+    /// Who has which key.
+    pub(super) keys: &'a Keys,
 }
 
 /// A host's address.
@@ -73,6 +77,8 @@ impl SimCore {
         config.ports = ports.to_vec();
         config.accept = true;
         config.datagram_bytes_max = plan.datagram_bytes_max;
+        config.security = plan.keys.security(plan.name);
+        config.entropy = bytes(&mut Random::new(seed));
         let endpoint = Rc::new(RefCell::new(Endpoint::new(config)));
         let services = Services::new();
         let plane = Plane::new(index, endpoint.clone(), exports.clone(), services.clone());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use block::{Allow, Export, ExportOptions, Exports, Volume};
 
 use super::host::{HostPlan, SimCore};
+use super::keys::Keys;
 use super::network::Network;
 use super::random::Random;
 use super::storage::{SimDisk, SimRecords};
@@ -31,6 +32,7 @@ impl Server {
         disk: &SimDisk,
         records: &SimRecords,
         clients: &[String],
+        keys: &Keys,
         random: &mut Random,
         datagram_bytes_max: usize,
     ) -> Self {
@@ -43,7 +45,8 @@ impl Server {
         let (name, number) = SERVER;
         // Another number each time, as after a change of the configuration.
         let cores = u16::try_from(random.between(1, CORES_MAX)).expect("small");
-        let plan = HostPlan { name, number, cores, nonce: random.draw(), datagram_bytes_max };
+        let nonce = random.draw();
+        let plan = HostPlan { name, number, cores, nonce, datagram_bytes_max, keys };
         Self { cores: SimCore::start(&plan, &exports) }
     }
 

@@ -9,6 +9,7 @@ use block::attachment::Phase;
 use super::client::{ATTACHMENT, Client};
 use super::fault::{Fault, FaultCounts};
 use super::host::host_ip;
+use super::keys::Keys;
 use super::network::{Network, NetworkCounts, Weather};
 use super::random::Random;
 use super::server::{SERVER, Server};
@@ -169,6 +170,7 @@ struct World {
     checker: Checker,
     workload: Workload,
     names: Vec<String>,
+    keys: Keys,
     datagram_bytes_max: usize,
     /// A loss would break the guest's trust: the disk is allowed, and bound, to fail.
     loss: bool,
@@ -216,12 +218,22 @@ impl World {
             hot_blocks: if random.hits(700_000) { 12 } else { 0 },
         };
         let names: Vec<_> = (0..64).map(|number| format!("vm{number}")).collect();
+        let keys = if random.hits(500_000) {
+            let all = names.iter().map(String::as_str).chain([SERVER.0]);
+            Keys::for_all(all, &mut random)
+        } else {
+            Keys::none()
+        };
         let disk = SimDisk::new(BLOCKS, habits, random.fork());
         let record_ns = if random.hits(300_000) { 300_000_000 } else { 5_000_000 };
         let records = SimRecords::new(random.between(10_000, record_ns));
         let datagram_bytes_max = [1200, 1472, 8972][usize::try_from(random.below(3)).expect("3")];
-        let server = Server::start(&disk, &records, &names, &mut random, datagram_bytes_max);
-        let client = Client::new(0, &names[0], &mut random, datagram_bytes_max, &disk, false);
+        let server = {
+            let random = &mut random;
+            Server::start(&disk, &records, &names, &keys, random, datagram_bytes_max)
+        };
+        let shape = (datagram_bytes_max, &keys);
+        let client = Client::new(0, &names[0], &mut random, shape, false);
         Self {
             now_ns: 1_000_000,
             network: Network::new(random.fork()),
@@ -233,6 +245,7 @@ impl World {
             checker: Checker::new(BLOCKS as u64),
             workload: Workload::new(random.fork(), mix),
             names,
+            keys,
             datagram_bytes_max,
             loss: false,
             ops_left: operations,
@@ -453,8 +466,8 @@ impl World {
         self.report.resent += self.client.resent();
         let number = self.client.number;
         let name = self.names[usize::from(number)].clone();
-        let bytes = self.datagram_bytes_max;
-        self.client = Client::new(number, &name, &mut self.random, bytes, &self.disk, false);
+        let shape = (self.datagram_bytes_max, &self.keys);
+        self.client = Client::new(number, &name, &mut self.random, shape, false);
     }
 
     fn step_hosts(&mut self) {
@@ -470,7 +483,7 @@ impl World {
             self.note("the partition heals");
         }
         self.start_server();
-        self.client.start_if_due(now_ns, &mut self.random, &self.disk);
+        self.client.start_if_due(now_ns, &mut self.random);
         self.deliver();
         if let Up::Running(server) = &mut self.server
             && now_ns >= self.server_paused_ns
@@ -494,6 +507,7 @@ impl World {
                 &self.disk,
                 &self.records,
                 &self.names,
+                &self.keys,
                 &mut self.random,
                 self.datagram_bytes_max,
             ));
@@ -637,8 +651,8 @@ impl World {
         self.workload.forget();
         self.report.resent += self.client.resent();
         let name = self.names[usize::from(number)].clone();
-        let bytes = self.datagram_bytes_max;
-        let next = Client::new(number, &name, &mut self.random, bytes, &self.disk, true);
+        let shape = (self.datagram_bytes_max, &self.keys);
+        let next = Client::new(number, &name, &mut self.random, shape, true);
         let mut old = std::mem::replace(&mut self.client, next);
         old.paused_ns = self.now_ns + self.random.between(0, 400_000_000);
         self.retired.push_back(old);

@@ -1,0 +1,54 @@
+//! Who has which key in a simulated world, when its sessions are sealed.
+
+use std::sync::Arc;
+
+use transport::{Keyring, KnownKey, SecretKey, Security};
+
+use super::random::Random;
+
+/// The keys of all nodes of a world.
+#[derive(Clone, Debug)]
+pub(super) struct Keys(Option<Arc<Sealed>>);
+
+#[derive(Debug)]
+struct Sealed {
+    keyring: Arc<Keyring>,
+    secrets: Vec<(String, Arc<SecretKey>)>,
+}
+
+impl Keys {
+    /// Nobody has any.
+    pub(super) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Everybody has one, and everybody knows everybody's.
+    pub(super) fn for_all<'a>(names: impl Iterator<Item = &'a str>, random: &mut Random) -> Self {
+        let mut keyring = Keyring::new();
+        let mut secrets = Vec::new();
+        for name in names {
+            let secret = SecretKey::from_bytes(bytes(random));
+            let known = KnownKey { peer: name.to_owned(), expires_unix_s: None };
+            keyring.add(secret.public(), known).expect("room for a world's keys");
+            secrets.push((name.to_owned(), Arc::new(secret)));
+        }
+        Self(Some(Arc::new(Sealed { keyring: Arc::new(keyring), secrets })))
+    }
+
+    /// What a node's sidecores are told.
+    pub(super) fn security(&self, name: &str) -> Security {
+        let Some(sealed) = &self.0 else { return Security::Plain };
+        let mine = sealed.secrets.iter().find(|(of, _)| of == name);
+        let (_, secret) = mine.expect("every node of the world has a key");
+        Security::Sealed { secret: secret.clone(), keyring: sealed.keyring.clone() }
+    }
+}
+
+/// As many random bytes as a key or an endpoint's entropy has.
+pub(super) fn bytes(random: &mut Random) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    for word in bytes.chunks_exact_mut(8) {
+        word.copy_from_slice(&random.draw().to_le_bytes());
+    }
+    bytes
+}
