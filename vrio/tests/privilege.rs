@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bench::nodes::{Node, NodePlan};
+use bench::nodes::{Keys, Node, NodePlan};
 use bench::sim::Random;
 use bench::stand_in::StandIn;
 use bench::workload::Mix;
@@ -32,6 +32,17 @@ fn plan(home: &Path, name: &str, config: &str) -> NodePlan {
         config: format!("user = \"{USER}\"\n{config}"),
         namespace: None,
     }
+}
+
+/// Keys outside of all other directories, which the node's user may read and nobody else.
+fn keys(home: &Path) -> Keys {
+    let etc = home.join("etc");
+    fs::create_dir(&etc).expect("a directory");
+    let keys = Keys::make(&etc, &["io1", "vm1"]).expect("keys");
+    for file in fs::read_dir(&etc).expect("just made").flatten() {
+        std::os::unix::fs::chown(file.path(), Some(UID), Some(UID)).expect("root may");
+    }
+    keys
 }
 
 /// What the kernel says of every thread of a process.
@@ -80,24 +91,31 @@ fn a_node_of_nobody_serves_disks() {
     let home = tempfile::tempdir().expect("a directory");
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("ours");
     let port = 20_000 + (std::process::id() % 3_000) as u16 * 10 + 8;
+    let keys = keys(home.path());
     let io1 = plan(
         home.path(),
         "io1",
         &format!(
-            "listen = \"127.0.0.1:{port}\"\nmetrics-listen = \"127.0.0.1:0\"\n\
+            "listen = \"127.0.0.1:{port}\"\nmetrics-listen = \"127.0.0.1:0\"\n{}{}\
              [[volume]]\nname = \"root\"\nbackend = {{ file = \"root.img\", size = \"16MiB\" }}\n\
-             chain = [\"meter\"]\nallow = [\"vm1\"]\n"
+             chain = [\"meter\"]\n{}",
+            keys.own("io1"),
+            keys.clients(&["vm1"]),
+            keys.allow(&["vm1"])
         ),
     );
     let vm1 = plan(
         home.path(),
         "vm1",
         &format!(
-            "listen = \"127.0.0.1:0\"\n[sidecores]\ncount = 2\n\
-             [[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:{port}\"\n\
+            "listen = \"127.0.0.1:0\"\n{}[sidecores]\ncount = 2\n\
+             [[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:{port}\"\n{}\
              [[volume]]\nname = \"here\"\nbackend = {{ file = \"here.img\", size = \"16MiB\" }}\n\
-             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/root\"\n\
-             [[disk]]\nsocket = \"near.sock\"\nvolume = \"here\"\n"
+             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/root\"\n{}\
+             [[disk]]\nsocket = \"near.sock\"\nvolume = \"here\"\n",
+            keys.own("vm1"),
+            keys.peer("io1"),
+            keys.disk()
         ),
     );
     let mut random = Random::new(1);

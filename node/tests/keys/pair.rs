@@ -166,6 +166,28 @@ fn keys_that_fit_serve_a_disk_and_are_shown() {
 }
 
 #[test]
+fn a_sealed_disk_works_over_a_bad_network_and_uneven_sidecores() {
+    let pair = Pair::new();
+    let fault =
+        "[link]\nfault = { loss = 0.05, duplicate = 0.05, reorder = 0.1, corrupt = 0.02 }\n";
+    let three = "[sidecores]\ncount = 3\nidle = \"sleep\"\n";
+    let io1 = format!("{}{three}{fault}", pair.io1(&pair.key("vm1"), &pair.allow("alice")));
+    let vm1 = format!("{}{fault}", pair.vm1(&pair.key("io1"), &Pair::attachment("alice")));
+    let nodes = pair.start(&io1, &vm1);
+    wait_for_disk(&nodes.1, DiskState::Ready, "a.sock");
+    let mut guest = pair.guest();
+    for block in 0..200 {
+        assert_eq!(guest.write(block as u16 % 2, block, block + 7), Outcome::Ok);
+    }
+    assert_eq!(guest.flush(0), Outcome::Ok);
+    for block in 0..200 {
+        assert_eq!(guest.check(block as u16 % 2, block, block + 7), Outcome::Ok);
+    }
+    drop(guest);
+    stop(nodes);
+}
+
+#[test]
 fn a_wrong_or_unknown_key_gets_nothing_and_is_named() {
     let pair = Pair::new();
     let (own, stranger) = (pair.key("vm1"), pair.key("stranger"));
