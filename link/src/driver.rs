@@ -7,7 +7,7 @@ use std::rc::Rc;
 use sidecore::{Local, Poll, PollerId, Progress, Stage, Wake};
 use transport::{Endpoint, Sink, TransmitBatch};
 
-use crate::Link;
+use crate::{Arrival, Link};
 
 /// The most datagrams that one round sends: a quarter of a MiB over Ethernet, which is what the
 /// wire of a fast network takes in the time of a round.
@@ -62,9 +62,10 @@ impl Poll for Receiver {
     fn poll(&mut self, now_ns: u64) -> Progress {
         let mut endpoint = self.endpoint.borrow_mut();
         let mut sink = self.sink.borrow_mut();
-        let arrived = self.link.borrow_mut().receive(now_ns, &mut |from, datagram| {
-            endpoint.receive(now_ns, from, datagram, &mut *sink);
-        });
+        let arrived =
+            self.link.borrow_mut().receive(now_ns, &mut |Arrival { from, at_ns, bytes }| {
+                endpoint.receive(now_ns, at_ns, from, bytes, &mut *sink);
+            });
         let due = endpoint.next_timeout_ns().is_some_and(|at_ns| at_ns <= now_ns);
         endpoint.advance(now_ns, &mut *sink);
         Progress::busy_if(arrived > 0 || due)

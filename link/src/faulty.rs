@@ -10,7 +10,7 @@ use std::sync::Arc;
 use sidecore::Counter;
 use transport::{Pool, TransmitBatch};
 
-use crate::{Link, LinkCounters, Sent};
+use crate::{Arrival, Link, LinkCounters, Sent};
 
 /// The most datagrams held back at once; further ones are delivered at once, and counted. Bounds
 /// memory to a few hundred MiB at the very worst, in a test.
@@ -104,14 +104,14 @@ impl<L: Link> Link for Faulty<L> {
         self.inner.send(batch, pool)
     }
 
-    fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+    fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
         let Self { inner, spoiler } = self;
         let mut delivered = 0;
-        let mut deliver = |from, bytes: &[u8]| {
+        let mut deliver = |arrival: Arrival<'_>| {
             delivered += 1;
-            f(from, bytes);
+            f(arrival);
         };
-        inner.receive(now_ns, &mut |from, bytes| spoiler.take(now_ns, from, bytes, &mut deliver));
+        inner.receive(now_ns, &mut |arrival| spoiler.take(now_ns, arrival, &mut deliver));
         spoiler.release(now_ns, &mut deliver);
         delivered
     }
@@ -138,11 +138,11 @@ impl<L: Link> Link for Faulty<L> {
     }
 }
 
-type Deliver<'a> = &'a mut dyn FnMut(SocketAddr, &[u8]);
+type Deliver<'a> = &'a mut dyn FnMut(Arrival<'_>);
 
 impl Spoiler {
     /// A datagram arrived: decides what becomes of it.
-    fn take(&mut self, now_ns: u64, from: SocketAddr, bytes: &[u8], deliver: Deliver<'_>) {
+    fn take(&mut self, now_ns: u64, arrival: Arrival<'_>, deliver: Deliver<'_>) {
         if self.strikes(self.faults.loss_percent) {
             self.counters.lost.add(1);
             return;
@@ -156,16 +156,17 @@ impl Spoiler {
         for _ in 0..copies {
             if self.strikes(self.faults.corruption_percent) {
                 self.counters.corrupted.add(1);
-                let changed = self.corrupt(bytes);
-                self.pass(now_ns, from, &changed, deliver);
+                let changed = self.corrupt(arrival.bytes);
+                self.pass(now_ns, Arrival { bytes: &changed, ..arrival }, deliver);
             } else {
-                self.pass(now_ns, from, bytes, deliver);
+                self.pass(now_ns, arrival, deliver);
             }
         }
     }
 
     /// Delivers a datagram now or holds it back.
-    fn pass(&mut self, now_ns: u64, from: SocketAddr, bytes: &[u8], deliver: Deliver<'_>) {
+    fn pass(&mut self, now_ns: u64, arrival: Arrival<'_>, deliver: Deliver<'_>) {
+        let Arrival { from, bytes, .. } = arrival;
         if self.strikes(self.faults.delay_percent) {
             let due_ns = now_ns + self.random.below(self.faults.delay_ns_max.max(1));
             if self.hold(due_ns, u64::MAX, from, bytes) {
@@ -179,8 +180,8 @@ impl Spoiler {
                 return;
             }
         }
-        deliver(from, bytes);
-        self.overtake(deliver);
+        deliver(arrival);
+        self.overtake(now_ns, deliver);
     }
 
     fn hold(&mut self, due_ns: u64, overtakers: u64, from: SocketAddr, bytes: &[u8]) -> bool {
@@ -194,23 +195,25 @@ impl Spoiler {
     }
 
     /// One datagram passed those that are held back: delivers those that have waited for it.
-    fn overtake(&mut self, deliver: Deliver<'_>) {
+    fn overtake(&mut self, now_ns: u64, deliver: Deliver<'_>) {
         for held in &mut self.held {
             held.overtakers -= u64::from(held.overtakers != u64::MAX);
         }
-        self.deliver_if(|held| held.overtakers == 0, deliver);
+        self.deliver_if(now_ns, |held| held.overtakers == 0, deliver);
     }
 
     /// Delivers what is due.
     fn release(&mut self, now_ns: u64, deliver: Deliver<'_>) {
-        self.deliver_if(|held| held.due_ns <= now_ns, deliver);
+        self.deliver_if(now_ns, |held| held.due_ns <= now_ns, deliver);
     }
 
-    fn deliver_if(&mut self, ripe: impl Fn(&Held) -> bool, deliver: Deliver<'_>) {
+    /// What was held back on the way arrives at the end of that, as far as anyone can tell.
+    fn deliver_if(&mut self, now_ns: u64, ripe: impl Fn(&Held) -> bool, deliver: Deliver<'_>) {
         self.held.retain(|held| {
             let keep = !ripe(held);
             if !keep {
-                deliver(held.from, &held.bytes);
+                let at_ns = held.due_ns.min(now_ns);
+                deliver(Arrival { from: held.from, at_ns, bytes: &held.bytes });
             }
             keep
         });
@@ -282,11 +285,12 @@ mod tests {
             Sent { datagrams: 0, left: batch.len() }
         }
 
-        fn receive(&mut self, _now_ns: u64, f: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+        fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
             let first = self.next;
             self.next = (first + 10).min(self.end);
             for number in first..self.next {
-                f(self.local_addr(), &[number.to_le_bytes(), (!number).to_le_bytes()].concat());
+                let bytes = [number.to_le_bytes(), (!number).to_le_bytes()].concat();
+                f(Arrival { from: self.local_addr(), at_ns: now_ns, bytes: &bytes });
             }
             (self.next - first) as usize
         }
@@ -317,7 +321,7 @@ mod tests {
     fn run(link: &mut Faulty<Numbers>) -> Vec<Option<u32>> {
         let mut arrived = Vec::new();
         for now_ms in 0.. {
-            link.receive(now_ms * 1_000_000, &mut |_, bytes| {
+            link.receive(now_ms * 1_000_000, &mut |Arrival { bytes, .. }| {
                 let word = |at: usize| {
                     let bytes = bytes.get(at..at + 4)?;
                     Some(u32::from_le_bytes(bytes.try_into().ok()?))
@@ -407,7 +411,7 @@ mod tests {
         let mut link = numbers(u32::MAX, faults);
         let mut delivered = 0;
         for _ in 0..HELD_MAX / 10 + 10 {
-            delivered += link.receive(0, &mut |_, _| ());
+            delivered += link.receive(0, &mut |_| ());
         }
         assert_eq!(link.spoiler.held.len(), HELD_MAX);
         assert_eq!(link.fault_counters().overflowed.get(), delivered as u64);

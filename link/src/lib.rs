@@ -31,6 +31,18 @@ pub struct Sent {
     pub left: usize,
 }
 
+/// A datagram that arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// Where it came from.
+    pub from: SocketAddr,
+    /// When it reached this host, by the clock of `now_ns`; not later than that, and as near to the
+    /// wire as the link can tell.
+    pub at_ns: u64,
+    /// All of it.
+    pub bytes: &'a [u8],
+}
+
 /// A way for datagrams between this sidecore and its peers. Never blocks.
 pub trait Link: fmt::Debug {
     /// Sends what it can of `batch`, whose bodies lie in `pool`, with one system call. What was
@@ -38,8 +50,8 @@ pub trait Link: fmt::Debug {
     fn send(&mut self, batch: &mut TransmitBatch, pool: &Pool) -> Sent;
 
     /// Takes in what has arrived, a bounded number, with one system call; hands each datagram to
-    /// `f` with where it came from. Says how many it handed over.
-    fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(SocketAddr, &[u8])) -> usize;
+    /// `f`. Says how many it handed over.
+    fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize;
 
     /// When [`Link::receive`] has something that no descriptor tells of.
     fn next_ns(&self) -> Option<u64> {

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use transport::{Pool, TransmitBatch};
 
-use crate::{Link, LinkCounters, Sent};
+use crate::{Arrival, Link, LinkCounters, Sent};
 use group::{CALL_DATAGRAMS_MAX, Group, Outgoing, plan};
 use system::{ReceiveCall, SendCall};
 
@@ -133,7 +133,7 @@ impl Link for Udp {
         Sent { datagrams, left: batch.len() }
     }
 
-    fn receive(&mut self, _now_ns: u64, f: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+    fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
         let counters = &self.counters;
         counters.receive_calls.add(1);
         let messages = match self.receive_call.run(self.socket.as_fd()) {
@@ -152,15 +152,16 @@ impl Link for Udp {
                 continue;
             };
             bytes += message.bytes.len();
+            let (from, at_ns) = (message.from, now_ns);
             let Some(segment_bytes) = message.segment_bytes else {
                 datagrams += 1;
-                f(message.from, message.bytes);
+                f(Arrival { from, at_ns, bytes: message.bytes });
                 continue;
             };
             counters.receive_groups.add(1);
-            for datagram in message.bytes.chunks(segment_bytes) {
+            for bytes in message.bytes.chunks(segment_bytes) {
                 datagrams += 1;
-                f(message.from, datagram);
+                f(Arrival { from, at_ns, bytes });
             }
         }
         counters.receive_messages.add(messages as u64);

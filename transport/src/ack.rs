@@ -32,6 +32,17 @@ pub(crate) enum Freshness {
     Old,
 }
 
+/// What a packet wants said about its arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AckWish {
+    /// Nothing: it carries nothing but an acknowledgement.
+    None,
+    /// An acknowledgement, some time soon.
+    Soon,
+    /// One that waits for nothing: the sender's window is full.
+    AtOnce,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
     first: u64,
@@ -80,8 +91,8 @@ impl Received {
         Freshness::Fresh
     }
 
-    /// Notes a fresh packet. `wants_ack`: it carries more than an acknowledgement.
-    pub(crate) fn record(&mut self, now_ns: u64, number: u64, wants_ack: bool, bytes: usize) {
+    /// Notes a fresh packet, and whether its sender waits for the acknowledgement.
+    pub(crate) fn record(&mut self, now_ns: u64, number: u64, wish: AckWish, bytes: usize) {
         let in_order = match self.spans.last_mut() {
             Some(span) if number == span.last + 1 => {
                 span.last = number;
@@ -99,13 +110,15 @@ impl Received {
         if self.spans.last().is_some_and(|span| span.last == number) {
             self.largest_at_ns = now_ns;
         }
-        if !wants_ack {
+        if wish == AckWish::None {
             return;
         }
         self.waiting_packets += 1;
         self.waiting_bytes += bytes as u64;
-        let is_due =
-            !in_order || self.waiting_packets >= ACK_PACKETS || self.waiting_bytes >= ACK_BYTES;
+        let is_due = wish == AckWish::AtOnce
+            || !in_order
+            || self.waiting_packets >= ACK_PACKETS
+            || self.waiting_bytes >= ACK_BYTES;
         self.due_ns = self.due_ns.min(if is_due { now_ns } else { now_ns + ACK_DELAY_NS });
     }
 
@@ -227,7 +240,7 @@ mod tests {
         let mut received = Received::new();
         for number in [0, 1, 2, 5, 6, 9] {
             assert_eq!(received.freshness(number), Freshness::Fresh);
-            received.record(1_000, number, true, 100);
+            received.record(1_000, number, AckWish::Soon, 100);
         }
         assert_eq!(written(&mut received), (9, vec![(0, 1), (2, 2), (2, 3)]));
         assert!(!received.is_waiting());
@@ -242,15 +255,15 @@ mod tests {
     #[test]
     fn waits_in_order_and_hurries_when_something_is_missing() {
         let mut received = Received::new();
-        received.record(1_000, 0, true, 100);
+        received.record(1_000, 0, AckWish::Soon, 100);
         assert_eq!(received.due_ns(), 1_000 + ACK_DELAY_NS);
-        received.record(2_000, 2, true, 100);
+        received.record(2_000, 2, AckWish::Soon, 100);
         assert_eq!(received.due_ns(), 2_000);
         written(&mut received);
-        received.record(3_000, 3, false, 100);
+        received.record(3_000, 3, AckWish::None, 100);
         assert!(!received.is_waiting());
         for number in 4..4 + u64::from(ACK_PACKETS) {
-            received.record(4_000, number, true, 10);
+            received.record(4_000, number, AckWish::Soon, 10);
         }
         assert_eq!(received.due_ns(), 4_000);
     }
@@ -266,7 +279,7 @@ mod tests {
                 match received.freshness(number) {
                     Freshness::Fresh => {
                         assert!(model.insert(number));
-                        received.record(0, number, true, 1);
+                        received.record(0, number, AckWish::Soon, 1);
                     }
                     Freshness::Duplicate => assert!(model.contains(&number)),
                     Freshness::Old => assert!(number < received.floor),
@@ -282,8 +295,8 @@ mod tests {
     #[test]
     fn numbers_at_the_end_do_no_harm() {
         let mut received = Received::new();
-        received.record(0, 0, true, 1);
-        received.record(0, NUMBER_MAX - 1, true, 1);
+        received.record(0, 0, AckWish::Soon, 1);
+        received.record(0, NUMBER_MAX - 1, AckWish::Soon, 1);
         assert_eq!(written(&mut received), (NUMBER_MAX - 1, vec![(0, 1)]));
     }
 }

@@ -1,116 +1,497 @@
-//! How much may be in flight.
+//! How much may be in flight: a window that keeps the queue on the way short.
+//!
+//! What is compared is a round trip without the waits at its ends: from the sending of a packet to
+//! its arrival at the peer's host, and from the sending of the acknowledgement to its arrival at
+//! ours. What that takes beyond the shortest one seen is the queue in the network.
+//!
+//! ```text
+//! trip   = base + queue              base: the shortest trip of late
+//! target = TARGET_NS * sqrt(TARGET_RATE / rate)
+//! window = window * (base + target) / (base + queue)       once a round trip, half of the way
+//! ```
+//!
+//! All flows through one queue see the same delay, and the target falls with the rate, so they come
+//! to the same rate whatever their round trips are; with more flows the queue grows only with the
+//! root of their number. The shortest trip of a round counts, so a burst after a pause does not.
+//! Loss is a weak signal: up to a thirty-second of a round is bad luck, and only sent again.
+//! `docs/decisions/009-congestion.md` has the reasons, and what the simulator says.
 
-/// Decides the window from what was acknowledged and lost.
-pub(crate) trait Congestion {
-    /// Bytes that may be in flight.
-    fn window_bytes(&self) -> u64;
+use crate::pacing::Pacer;
 
-    /// `bytes` were acknowledged.
-    fn acked(&mut self, bytes: u64);
+/// The queueing delay at which a flow of [`TARGET_RATE`] stops growing: above what polling hosts
+/// add by themselves, below what a switch's buffer holds.
+const TARGET_NS: u64 = 100_000;
 
-    /// A packet sent at `sent_ns` was taken for lost at `now_ns`.
-    fn lost(&mut self, now_ns: u64, sent_ns: u64);
-}
+/// 10 Gbit/s, in bytes per second.
+const TARGET_RATE: u64 = 1_250_000_000;
 
-/// The window until a controller that measures delay replaces it: the bandwidth-delay product of
-/// 100 Gbit/s and 300 µs.
-pub(crate) const WINDOW_BYTES: u64 = 4 << 20;
+/// The target's square at one byte per second.
+const TARGET_SQUARE: u64 = TARGET_NS * TARGET_NS * TARGET_RATE;
 
-/// Losses do not shrink the window below four of the largest datagrams, nor a small buffer of the
-/// receiver below one: a window must carry something.
-const WINDOW_BYTES_MIN: u64 = 256 << 10;
+/// Faster than this the target falls no further: it would be less than a host's jitter.
+const TARGET_NS_MIN: u64 = 30_000;
+
+/// However slow the path, a packet may wait in its queue.
+const TARGET_PACKETS: u64 = 1;
+
+/// Before anything is known about the path.
+const WINDOW_BYTES_INITIAL: u64 = 64 << 10;
+
+/// The most: 10 Gbit/s over 50 ms, with what each packet counts beyond its bytes.
+pub(crate) const WINDOW_BYTES_MAX: u64 = 96 << 20;
+
+/// A small buffer of the receiver does not shrink it below one of the largest datagrams.
 const WINDOW_BYTES_FLOOR: u64 = 64 << 10;
 
-/// Losses in so many round trips, with no full window acknowledged for each of them in between, are
-/// more than bad luck.
-const STRIKES_MAX: u32 = 3;
+/// The receiver's buffer must hold what arrives in so long, while its process waits for its turn;
+/// on a longer path, more than one buffer may be in flight.
+const RECEIVER_PAUSE_NS: u64 = 5_000_000;
 
-/// A fixed window, halved by persistent loss and growing back with what is acknowledged.
+/// Who loses more than this part of so many packets, and more than bad luck's few, loses them to
+/// congestion.
+const LOSS_SHARE: u64 = 32;
+const LOSS_PACKETS_MIN: u64 = 4;
+const LOSS_SAMPLE_DATAGRAMS: u64 = 128;
+
+/// How long a base counts: so many trips, and at least so long (a power of two). Then the window
+/// is a quarter for so many trips, so that the queue empties and shows the base anew. All sessions
+/// of a host do that at the same time, and those of others as chance has it.
+const BASE_TRIPS: u64 = 128;
+const BASE_NS_MIN: u64 = 1 << 27;
+const BASE_NS_MAX: u64 = 1 << 40;
+const DRAIN_TRIPS: u64 = 2;
+const DRAIN_SHARE: u64 = 4;
+
+/// After so long without anything in flight, what was learned about the path is old.
+const IDLE_NS: u64 = 200_000_000;
+
+/// What an acknowledgement says about the way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trip {
+    /// When it arrived.
+    pub(crate) now_ns: u64,
+    /// When its largest packet was sent.
+    pub(crate) sent_ns: u64,
+    /// How long the peer says that it let it wait.
+    pub(crate) wait_ns: u64,
+}
+
+impl Trip {
+    /// With the waits.
+    pub(crate) fn whole_ns(&self) -> u64 {
+        self.now_ns.saturating_sub(self.sent_ns).max(1)
+    }
+
+    /// Without.
+    fn way_ns(&self) -> u64 {
+        self.whole_ns().saturating_sub(self.wait_ns).max(1)
+    }
+}
+
+/// The shortest trip of this and the last period.
 #[derive(Debug)]
-pub(crate) struct FixedWindow {
-    window_bytes: u64,
-    window_bytes_max: u64,
-    /// Losses of packets sent before this belong to a strike that was counted.
-    counted_until_ns: u64,
-    strikes: u32,
-    /// Acknowledged since the window last grew.
+struct Base {
+    this_ns: u64,
+    last_ns: u64,
+    since_ns: u64,
+}
+
+impl Base {
+    fn trip_ns(&self) -> u64 {
+        self.this_ns.min(self.last_ns)
+    }
+
+    fn next_period(&mut self, now_ns: u64) {
+        *self = Self { this_ns: u64::MAX, last_ns: self.this_ns, since_ns: now_ns };
+    }
+}
+
+/// What happened since a round trip began.
+#[derive(Debug)]
+struct Round {
+    began_ns: u64,
+    way_min_ns: u64,
+    whole_min_ns: u64,
     acked_bytes: u64,
+    /// More would have been sent if the window had been larger.
+    is_limited: bool,
 }
 
-impl FixedWindow {
-    /// A window that the receiver's buffer of `receive_window_bytes` bounds.
-    pub(crate) fn new(receive_window_bytes: u64) -> Self {
-        let window_bytes_max = WINDOW_BYTES.min(receive_window_bytes).max(WINDOW_BYTES_FLOOR);
+impl Round {
+    fn new(began_ns: u64) -> Self {
         Self {
-            window_bytes: window_bytes_max,
-            window_bytes_max,
-            counted_until_ns: 0,
-            strikes: 0,
+            began_ns,
+            way_min_ns: u64::MAX,
+            whole_min_ns: u64::MAX,
             acked_bytes: 0,
+            is_limited: false,
         }
     }
 }
 
-impl Congestion for FixedWindow {
-    fn window_bytes(&self) -> u64 {
-        self.window_bytes
-    }
+/// What was lost of late, of what was sent.
+#[derive(Debug, Default)]
+struct Losses {
+    all_bytes: u64,
+    lost_bytes: u64,
+    lost_packets: u64,
+}
 
-    fn acked(&mut self, bytes: u64) {
-        self.acked_bytes += bytes;
-        if self.acked_bytes >= self.window_bytes {
-            self.acked_bytes = 0;
-            self.strikes = self.strikes.saturating_sub(1);
-            self.window_bytes =
-                (self.window_bytes + self.window_bytes / 4).min(self.window_bytes_max);
+impl Losses {
+    /// More than chance takes.
+    fn are_many(&self) -> bool {
+        self.lost_packets >= LOSS_PACKETS_MIN && self.lost_bytes * LOSS_SHARE > self.all_bytes
+    }
+}
+
+/// The window of one session, and the pace at which it is used.
+#[derive(Debug)]
+pub(crate) struct Congestion {
+    window_bytes: u64,
+    receive_window_bytes: u64,
+    datagram_bytes: u64,
+    /// Doubling with each round trip, until a queue shows.
+    is_starting: bool,
+    /// Samples above the target, one after the other.
+    late_samples: u32,
+    /// Rounds in which the queue was short, one after the other.
+    short_rounds: u64,
+    base: Base,
+    round: Round,
+    losses: Losses,
+    was_limited: bool,
+    /// Until when the window is a quarter, and from when on the delay is not the drain's any more.
+    drain_until_ns: u64,
+    calm_from_ns: u64,
+    is_draining: bool,
+    pacer: Pacer,
+    sent_ns: u64,
+}
+
+impl Congestion {
+    /// For a receiver whose buffer holds `receive_window_bytes`, with the cost of a full datagram.
+    pub(crate) fn new(now_ns: u64, receive_window_bytes: u64, datagram_bytes: u64) -> Self {
+        let receive_window_bytes = receive_window_bytes.max(WINDOW_BYTES_FLOOR);
+        Self {
+            window_bytes: WINDOW_BYTES_INITIAL.max(2 * datagram_bytes).min(receive_window_bytes),
+            receive_window_bytes,
+            datagram_bytes,
+            is_starting: true,
+            late_samples: 0,
+            short_rounds: 0,
+            base: Base { this_ns: u64::MAX, last_ns: u64::MAX, since_ns: now_ns },
+            round: Round::new(now_ns),
+            losses: Losses::default(),
+            was_limited: false,
+            drain_until_ns: 0,
+            calm_from_ns: 0,
+            is_draining: false,
+            pacer: Pacer::new(now_ns),
+            sent_ns: now_ns,
         }
     }
 
-    fn lost(&mut self, now_ns: u64, sent_ns: u64) {
-        if sent_ns < self.counted_until_ns {
+    /// Bytes that may be in flight.
+    pub(crate) fn window_bytes(&self) -> u64 {
+        if self.is_draining { self.window_bytes / DRAIN_SHARE } else { self.window_bytes }
+    }
+
+    /// Whether another packet may leave now, with so many bytes in flight. When not because of the
+    /// pace alone, [`Self::resume_ns`] says when.
+    pub(crate) fn may_send(&mut self, now_ns: u64, in_flight_bytes: u64) -> bool {
+        if in_flight_bytes == 0 && now_ns.saturating_sub(self.sent_ns) >= IDLE_NS {
+            self.restart(now_ns);
+        }
+        if in_flight_bytes > 0 && in_flight_bytes >= self.window_bytes() {
+            self.round.is_limited = true;
+            return false;
+        }
+        self.pacer.may_send(now_ns)
+    }
+
+    /// When the pace allows the next packet.
+    pub(crate) fn resume_ns(&self) -> u64 {
+        self.pacer.resume_ns()
+    }
+
+    /// A packet that costs `bytes` left.
+    pub(crate) fn sent(&mut self, now_ns: u64, bytes: u64) {
+        self.sent_ns = now_ns;
+        self.pacer.sent(bytes);
+    }
+
+    /// A packet was taken for lost.
+    pub(crate) fn lost(&mut self, bytes: u64) {
+        self.losses.all_bytes += bytes;
+        self.losses.lost_bytes += bytes;
+        self.losses.lost_packets += 1;
+    }
+
+    /// An acknowledgement came: `bytes` arrived that were in flight, and the largest packet of them
+    /// made a `trip`, if its arrival was news.
+    pub(crate) fn acked(&mut self, trip: Option<&Trip>, bytes: u64) {
+        self.round.acked_bytes += bytes;
+        self.losses.all_bytes += bytes;
+        let Some(trip) = trip else { return };
+        let way_ns = trip.way_ns();
+        self.base.this_ns = self.base.this_ns.min(way_ns);
+        let round = &mut self.round;
+        round.way_min_ns = round.way_min_ns.min(way_ns);
+        round.whole_min_ns = round.whole_min_ns.min(trip.whole_ns());
+        if self.is_starting {
+            self.start(way_ns, bytes);
+        }
+        self.watch_base(trip);
+        if trip.sent_ns >= self.round.began_ns {
+            self.end_round(trip.now_ns);
+        }
+    }
+
+    /// Doubles, until two samples in a row show a queue. By then it is twice what fits.
+    fn start(&mut self, way_ns: u64, bytes: u64) {
+        let queue_ns = way_ns - self.base.trip_ns();
+        let is_late = queue_ns > self.target_ns(rate(self.window_bytes, way_ns));
+        self.late_samples = if is_late { self.late_samples + 1 } else { 0 };
+        if self.late_samples >= 2 {
+            self.is_starting = false;
+            self.set_window(self.window_bytes / 2);
+        } else if self.was_limited || self.round.is_limited {
+            self.set_window(self.window_bytes + bytes);
+            self.pacer.set_window(self.window_bytes);
+        }
+    }
+
+    fn end_round(&mut self, now_ns: u64) {
+        let round = std::mem::replace(&mut self.round, Round::new(now_ns));
+        self.was_limited = round.is_limited;
+        let base_ns = self.base.trip_ns();
+        let queue_ns = round.way_min_ns - base_ns;
+        let elapsed_ns = now_ns.saturating_sub(round.began_ns).max(round.whole_min_ns);
+        let target_ns = self.target_ns(rate(round.acked_bytes, elapsed_ns));
+        if self.losses.are_many() {
+            self.is_starting = false;
+            let Losses { all_bytes, lost_bytes, .. } = self.losses;
+            let less_bytes = scaled(self.window_bytes, lost_bytes, all_bytes);
+            self.set_window(self.window_bytes - less_bytes.min(self.window_bytes / 2));
+            self.losses = Losses::default();
+        } else if now_ns >= self.calm_from_ns && !self.is_starting {
+            self.adjust(queue_ns, target_ns, base_ns, round.is_limited);
+        }
+        if self.losses.all_bytes >= LOSS_SAMPLE_DATAGRAMS * self.datagram_bytes {
+            self.losses = Losses::default();
+        }
+        self.pacer.set(now_ns, self.window_bytes, round.whole_min_ns, self.datagram_bytes);
+    }
+
+    /// Goes half of the way to the window whose queue is the target.
+    fn adjust(&mut self, queue_ns: u64, target_ns: u64, base_ns: u64, is_limited: bool) {
+        let window_bytes = self.window_bytes;
+        let trip_ns = base_ns + queue_ns;
+        if queue_ns > target_ns {
+            self.short_rounds = 0;
+            let less_bytes = scaled(window_bytes, queue_ns - target_ns, 2 * trip_ns);
+            self.set_window(window_bytes - less_bytes.min(window_bytes / 2));
             return;
         }
-        self.counted_until_ns = now_ns;
-        self.strikes += 1;
-        if self.strikes >= STRIKES_MAX {
-            self.strikes = 0;
-            self.window_bytes =
-                (self.window_bytes / 2).max(WINDOW_BYTES_MIN.min(self.window_bytes_max));
+        if !is_limited {
+            return;
+        }
+        // On a long path the target is a small part of the trip: steps grow while nothing queues.
+        self.short_rounds = if queue_ns * 2 < target_ns { self.short_rounds + 1 } else { 0 };
+        let step_bytes = scaled(window_bytes, target_ns - queue_ns, 2 * trip_ns);
+        let more_bytes = (step_bytes * self.short_rounds.max(1)).min(window_bytes / 4);
+        self.set_window(window_bytes + more_bytes.max(self.datagram_bytes / 16));
+    }
+
+    /// Makes sure that the base is seen now and then.
+    fn watch_base(&mut self, trip: &Trip) {
+        let (now_ns, trip_ns) = (trip.now_ns, trip.whole_ns());
+        if self.is_draining {
+            if now_ns >= self.drain_until_ns {
+                self.is_draining = false;
+                self.calm_from_ns = now_ns.saturating_add(trip_ns);
+                self.base.next_period(now_ns);
+            }
+            return;
+        }
+        let trips_ns = BASE_TRIPS.saturating_mul(trip_ns).min(BASE_NS_MAX);
+        let period_ns = BASE_NS_MIN.max(trips_ns.next_power_of_two());
+        if now_ns / period_ns <= self.base.since_ns / period_ns {
+            return;
+        }
+        if self.was_limited && !self.is_starting {
+            self.is_draining = true;
+            self.drain_until_ns = now_ns.saturating_add(DRAIN_TRIPS.saturating_mul(trip_ns));
+            self.calm_from_ns = u64::MAX;
+        } else {
+            self.base.next_period(now_ns);
         }
     }
+
+    /// Nothing was sent for long: the path may be another one.
+    fn restart(&mut self, now_ns: u64) {
+        self.sent_ns = now_ns;
+        self.set_window(self.window_bytes.min(WINDOW_BYTES_INITIAL));
+        self.is_starting = true;
+        self.late_samples = 0;
+        self.short_rounds = 0;
+        self.was_limited = false;
+        self.is_draining = false;
+        self.round = Round::new(now_ns);
+        self.pacer = Pacer::new(now_ns);
+    }
+
+    fn set_window(&mut self, window_bytes: u64) {
+        let pauses = match self.base.trip_ns() {
+            u64::MAX => 1,
+            base_ns => (base_ns / RECEIVER_PAUSE_NS).max(1),
+        };
+        let most_bytes = self.receive_window_bytes.saturating_mul(pauses).min(WINDOW_BYTES_MAX);
+        self.window_bytes = window_bytes.clamp(self.datagram_bytes / 2, most_bytes);
+    }
+
+    /// The queueing delay that a flow of `rate` bytes per second aims at.
+    fn target_ns(&self, rate: u64) -> u64 {
+        let few_packets_ns = scaled(TARGET_PACKETS * self.datagram_bytes, 1_000_000_000, rate);
+        (TARGET_SQUARE / rate).isqrt().max(few_packets_ns).max(TARGET_NS_MIN)
+    }
+}
+
+/// Bytes per second, at least one.
+fn rate(bytes: u64, time_ns: u64) -> u64 {
+    scaled(bytes, 1_000_000_000, time_ns).max(1)
+}
+
+/// `value * part / whole`.
+fn scaled(value: u64, part: u64, whole: u64) -> u64 {
+    (u128::from(value) * u128::from(part) / u128::from(whole.max(1))) as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn one_loss_is_forgiven_many_halve_and_it_grows_back() {
-        let mut window = FixedWindow::new(u64::MAX);
-        window.lost(1_000, 10);
-        window.lost(1_001, 20);
-        assert_eq!(window.window_bytes(), WINDOW_BYTES);
-        window.lost(2_000, 1_500);
-        window.lost(3_000, 2_500);
-        assert_eq!(window.window_bytes(), WINDOW_BYTES / 2);
-        for round in 2..100 {
-            window.lost(round * 10_000, round * 10_000 - 1);
+    const DATAGRAM_BYTES: u64 = 1472 + 256;
+
+    /// A way without a queue up to `full_bytes` in flight, where each byte more adds to the trip.
+    struct Way {
+        base_ns: u64,
+        full_bytes: u64,
+        now_ns: u64,
+    }
+
+    impl Way {
+        /// One round trip in which the window is used in full, acknowledged in eight pieces.
+        fn round(&mut self, congestion: &mut Congestion) {
+            let window_bytes = congestion.window_bytes();
+            let queued_bytes = window_bytes.saturating_sub(self.full_bytes);
+            let trip_ns = self.base_ns + scaled(self.base_ns, queued_bytes, self.full_bytes);
+            let sent_ns = self.now_ns;
+            assert!(!congestion.may_send(sent_ns, window_bytes));
+            for piece in 1..=8 {
+                self.now_ns = sent_ns + trip_ns + piece;
+                let trip = Trip { now_ns: self.now_ns, sent_ns: sent_ns + piece, wait_ns: 0 };
+                congestion.acked(Some(&trip), window_bytes / 8);
+            }
         }
-        assert_eq!(window.window_bytes(), WINDOW_BYTES_MIN);
-        for _ in 0..10_000 {
-            window.acked(8_000);
-        }
-        assert_eq!(window.window_bytes(), WINDOW_BYTES);
     }
 
     #[test]
-    fn the_receivers_buffer_bounds_it() {
-        assert_eq!(FixedWindow::new(1 << 20).window_bytes(), 1 << 20);
-        assert_eq!(FixedWindow::new(0).window_bytes(), WINDOW_BYTES_FLOOR);
-        let mut small = FixedWindow::new(100_000);
-        for round in 1..10 {
-            small.lost(round * 10_000, round * 10_000 - 1);
+    fn finds_the_window_whose_queue_is_the_target() {
+        let mut congestion = Congestion::new(0, 64 << 20, DATAGRAM_BYTES);
+        let mut way = Way { base_ns: 200_000, full_bytes: 250_000, now_ns: 0 };
+        for _ in 0..400 {
+            way.round(&mut congestion);
         }
-        assert_eq!(small.window_bytes(), 100_000);
+        while congestion.is_draining || way.now_ns < congestion.calm_from_ns {
+            way.round(&mut congestion);
+        }
+        way.round(&mut congestion);
+        // 10 Gbit/s: 100 us of queue.
+        let window_bytes = congestion.window_bytes();
+        assert!((340_000..410_000).contains(&window_bytes), "{window_bytes}");
+        // Half of the rate, and so a window that is too large by far.
+        way.full_bytes /= 2;
+        for _ in 0..60 {
+            way.round(&mut congestion);
+        }
+        let window_bytes = congestion.window_bytes();
+        assert!((180_000..250_000).contains(&window_bytes), "{window_bytes}");
+    }
+
+    #[test]
+    fn a_target_is_the_root_of_the_rate() {
+        let congestion = Congestion::new(0, 64 << 20, DATAGRAM_BYTES);
+        assert_eq!(congestion.target_ns(TARGET_RATE), TARGET_NS);
+        assert_eq!(congestion.target_ns(TARGET_RATE / 100), 10 * TARGET_NS);
+        assert_eq!(congestion.target_ns(100 * TARGET_RATE), TARGET_NS_MIN);
+        // A packet takes longer than that at so few bytes per second.
+        assert_eq!(congestion.target_ns(1000), DATAGRAM_BYTES * 1_000_000);
+        assert!(congestion.target_ns(1) > 0);
+    }
+
+    #[test]
+    fn few_losses_are_forgiven_and_many_are_not() {
+        let way = || Way { base_ns: 200_000, full_bytes: 10 << 20, now_ns: 0 };
+        let after = |losses: u64| {
+            let mut congestion = Congestion::new(0, 64 << 20, DATAGRAM_BYTES);
+            let mut way = way();
+            for _ in 0..3 {
+                way.round(&mut congestion);
+            }
+            for _ in 0..losses {
+                congestion.lost(DATAGRAM_BYTES);
+            }
+            let before_bytes = congestion.window_bytes();
+            way.round(&mut congestion);
+            (before_bytes, congestion.window_bytes())
+        };
+        let (before_bytes, after_bytes) = after(3);
+        assert!(after_bytes > before_bytes);
+        let (before_bytes, after_bytes) = after(before_bytes / DATAGRAM_BYTES);
+        assert!(after_bytes < before_bytes * 4 / 3, "of twice as much: {after_bytes}");
+    }
+
+    #[test]
+    fn the_receivers_buffer_bounds_it_more_so_on_a_short_way() {
+        for (base_ns, buffers) in [(100_000, 1), (4_999_999, 1), (50_000_000, 10)] {
+            let mut congestion = Congestion::new(0, 1 << 20, DATAGRAM_BYTES);
+            let mut way = Way { base_ns, full_bytes: 1 << 40, now_ns: 0 };
+            for _ in 0..30 {
+                way.round(&mut congestion);
+            }
+            assert_eq!(congestion.window_bytes(), buffers << 20);
+        }
+        let congestion = Congestion::new(0, 0, DATAGRAM_BYTES);
+        assert_eq!(congestion.window_bytes(), WINDOW_BYTES_FLOOR);
+    }
+
+    #[test]
+    fn silence_makes_it_begin_anew() {
+        let mut congestion = Congestion::new(0, 64 << 20, DATAGRAM_BYTES);
+        let mut way = Way { base_ns: 100_000, full_bytes: 1 << 20, now_ns: 0 };
+        for _ in 0..10 {
+            way.round(&mut congestion);
+        }
+        congestion.sent(way.now_ns, DATAGRAM_BYTES);
+        assert!(congestion.window_bytes() > WINDOW_BYTES_INITIAL);
+        assert!(congestion.may_send(way.now_ns + IDLE_NS - 1, 0));
+        assert!(congestion.window_bytes() > WINDOW_BYTES_INITIAL);
+        assert!(congestion.may_send(way.now_ns + IDLE_NS, 0));
+        assert_eq!(congestion.window_bytes(), WINDOW_BYTES_INITIAL);
+    }
+
+    #[test]
+    fn times_that_make_no_sense_do_no_harm() {
+        let mut congestion = Congestion::new(0, 64 << 20, DATAGRAM_BYTES);
+        for (now_ns, sent_ns, wait_ns) in [(5, 9, 0), (9, 5, u64::MAX), (0, 0, 0), (u64::MAX, 0, 0)]
+        {
+            let trip = Trip { now_ns, sent_ns, wait_ns };
+            congestion.acked(Some(&trip), DATAGRAM_BYTES);
+            congestion.acked(None, DATAGRAM_BYTES);
+            congestion.lost(DATAGRAM_BYTES);
+            let _ = congestion.may_send(now_ns, 1);
+            assert!(congestion.window_bytes() > 0);
+        }
     }
 }

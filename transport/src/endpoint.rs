@@ -40,6 +40,17 @@ const TRANSMIT_RUN: usize = 64;
 /// Being called so much later than asked means that the process did not run.
 const PAUSE_NS: u64 = 250_000_000;
 
+/// No datagram has waited longer for us than a pause that a peer forgives: a clock that says so is
+/// wrong.
+const WAIT_NS_MAX: u64 = 3_000_000_000;
+
+/// When something arrived, and when it is looked at.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    now_ns: u64,
+    arrived_ns: u64,
+}
+
 /// Bits of ids that are the place in the table.
 const PLACE_BITS: u32 = 16;
 
@@ -194,6 +205,7 @@ impl Endpoint {
             version: agreed.peer.version,
             session: agreed.remote_id,
             number: open.last_number(),
+            flags: 0,
         };
         let to = agreed.peer.addr;
         self.answer(Class::Known, Answer { to, label, content });
@@ -262,8 +274,19 @@ impl Endpoint {
     }
 
     /// Takes one datagram. Whatever is in it, the worst that happens is a count.
-    pub fn receive(&mut self, now_ns: u64, from: SocketAddr, datagram: &[u8], sink: &mut dyn Sink) {
-        self.receive_datagram(now_ns, from, datagram, sink);
+    ///
+    /// It arrived at this host at `arrived_ns`, of the same clock, at most `now_ns`: what lies
+    /// between the two is no part of the network's delay.
+    pub fn receive(
+        &mut self,
+        now_ns: u64,
+        arrived_ns: u64,
+        from: SocketAddr,
+        datagram: &[u8],
+        sink: &mut dyn Sink,
+    ) {
+        let arrived_ns = arrived_ns.clamp(now_ns.saturating_sub(WAIT_NS_MAX), now_ns);
+        self.receive_datagram(Times { now_ns, arrived_ns }, from, datagram, sink);
     }
 
     /// Adds datagrams to a batch until it is full or nothing more may be sent now. The batch is
@@ -514,5 +537,5 @@ fn check_message(pool: &Pool, head: &[u8], body: Option<(BufId, usize)>) {
 
 /// The label of an answer to a handshake packet.
 fn answer_label(kind: Kind, session: u64, number: u64) -> Label {
-    Label { kind, version: VERSION_ANY, session, number }
+    Label { kind, version: VERSION_ANY, session, number, flags: 0 }
 }

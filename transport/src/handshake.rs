@@ -347,6 +347,7 @@ pub(crate) fn write_welcome(slot: &mut Slot, config: &EndpointConfig, welcome: &
         version: VERSION_ANY,
         session: welcome.remote_id,
         number: welcome.attempt,
+        flags: 0,
     };
     write_packet(slot, label, greeting.as_bytes());
 }

@@ -28,6 +28,7 @@ mod flow;
 mod handshake;
 mod keys;
 mod noise;
+mod pacing;
 mod pool;
 mod random;
 mod recv;

@@ -28,11 +28,11 @@ pub(crate) const TAG_BYTES: usize = 16;
 /// 2^-60.
 pub(crate) const KEY_EPOCH_BITS: u8 = 22;
 
-/// An epoch must be longer than the window of open packet numbers, so that a receiver which knows
-/// the next key can always follow.
+/// The shortest epoch, for tests. A sender has no more packet numbers open than an epoch has, so
+/// that a receiver which knows the next key can always follow.
 pub(crate) const KEY_EPOCH_BITS_MIN: u8 = 12;
 
-const _: () = assert!(1 << KEY_EPOCH_BITS_MIN >= crate::sent::SENT_MAX);
+const _: () = assert!(1 << KEY_EPOCH_BITS >= crate::sent::SENT_MAX);
 
 /// Bytes of a reset token.
 pub(crate) const RESET_TOKEN_BYTES: usize = 16;
@@ -138,6 +138,11 @@ impl Sealer {
         let mut chain = Chain(secret);
         let (current, next) = (chain.next_key(), chain.next_key());
         Self { epoch_bits, epoch: 0, current, next, chain, unused_from: 0 }
+    }
+
+    /// Packets in an epoch.
+    pub(crate) fn epoch_packets(&self) -> usize {
+        1 << self.epoch_bits
     }
 
     /// Seals a packet into `out`, which is as long as payload, frames and tag, and lays them there

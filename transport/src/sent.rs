@@ -5,12 +5,15 @@ use crate::rtt::RoundTrip;
 /// Messages in one packet. More would save little of the 32 bytes of header.
 pub(crate) const PACKET_FRAGMENTS_MAX: usize = 8;
 
-/// Numbers between the oldest packet that is neither acknowledged nor lost and the newest: a window
-/// of packets of a kilobyte.
-pub(crate) const SENT_MAX: usize = 4096;
+/// Numbers between the oldest packet that is neither acknowledged nor lost and the newest: the
+/// largest window in packets of Ethernet's size. A session that fills it holds 8 MiB of them.
+pub(crate) const SENT_MAX: usize = 1 << 16;
+
+/// A reset may speak of so many packet numbers.
+const RECENT: u64 = 4096;
 
 /// Of those, the last ones are for acknowledgements, which must not wait for the oldest packet.
-const SENT_RESERVED: usize = SENT_MAX / 4;
+const RESERVED_SHARE: usize = 4;
 
 /// The ring's size at first. It doubles when it must, and never shrinks.
 const SENT_INITIAL: usize = 64;
@@ -69,6 +72,8 @@ pub(crate) struct SentPackets {
     /// The oldest number that may be in flight, and the next to use.
     first: u64,
     next: u64,
+    /// The most numbers from `first` to `next`.
+    open_max: usize,
     in_flight_bytes: u64,
     reliable: usize,
     /// The largest number that was acknowledged, plus one.
@@ -76,8 +81,10 @@ pub(crate) struct SentPackets {
 }
 
 impl SentPackets {
-    pub(crate) fn new() -> Self {
+    /// With at most `open_max` numbers open, a power of two, and no more than [`SENT_MAX`].
+    pub(crate) fn new(open_max: usize) -> Self {
         Self {
+            open_max: open_max.min(SENT_MAX),
             ring: vec![SentPacket::default(); SENT_INITIAL],
             first: 0,
             next: 0,
@@ -102,17 +109,17 @@ impl SentPackets {
 
     /// No further packet that wants an acknowledgement before the oldest is acknowledged or lost.
     pub(crate) fn is_full(&self) -> bool {
-        (self.next - self.first) as usize >= SENT_MAX - SENT_RESERVED
+        (self.next - self.first) as usize >= self.open_max - self.open_max / RESERVED_SHARE
     }
 
     /// No further packet at all. A probe, at the latest, gives the oldest one up.
     pub(crate) fn is_exhausted(&self) -> bool {
-        (self.next - self.first) as usize == SENT_MAX
+        (self.next - self.first) as usize == self.open_max
     }
 
     /// Whether a packet of this number was sent lately.
     pub(crate) fn is_recent(&self, number: u64) -> bool {
-        number < self.next && self.next - number <= SENT_MAX as u64
+        number < self.next && self.next - number <= RECENT
     }
 
     pub(crate) fn state_bytes(&self) -> usize {
@@ -229,7 +236,7 @@ mod tests {
 
     #[test]
     fn later_arrivals_make_a_packet_lost() {
-        let mut sent = SentPackets::new();
+        let mut sent = SentPackets::new(SENT_MAX);
         let trip = RoundTrip::default();
         for number in 0..20 {
             sent.push(packet(number));
@@ -248,7 +255,7 @@ mod tests {
 
     #[test]
     fn the_ring_grows_to_its_bound_and_keeps_what_flies() {
-        let mut sent = SentPackets::new();
+        let mut sent = SentPackets::new(SENT_MAX);
         while !sent.is_exhausted() {
             sent.push(packet(sent.next_number()));
         }
@@ -264,7 +271,7 @@ mod tests {
 
     #[test]
     fn packets_that_want_no_answer_take_no_room() {
-        let mut sent = SentPackets::new();
+        let mut sent = SentPackets::new(SENT_MAX);
         for _ in 0..3 * SENT_MAX {
             sent.push(SentPacket::default());
         }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use crate::ack::Received;
 use crate::bits::Bits;
-use crate::congestion::{Congestion, FixedWindow};
+use crate::congestion::Congestion;
 use crate::counters::EndpointCounters;
 use crate::events::{
     CallError, LostReason, PeerInfo, SessionId, SessionState, SessionStatus, Sink,
@@ -20,7 +20,7 @@ use crate::recv::{OwnCalls, PeerCalls, Stage};
 use crate::rtt::RoundTrip;
 use crate::seal::{Seal, TAG_BYTES};
 use crate::sendq::{Message, SendQueue};
-use crate::sent::{SentPacket, SentPackets};
+use crate::sent::{PACKET_COST_BYTES, SENT_MAX, SentPacket, SentPackets};
 use crate::transmit::seal_into;
 use crate::wire::{
     FLOWS_MAX, FRAME_CLOSE, HEADER_BYTES, Kind, Label, OVERHEAD_BYTES, SEALED_HEADER_BYTES,
@@ -65,6 +65,8 @@ pub(crate) struct Agreed {
 /// What a session borrows from its endpoint while it works on a datagram.
 pub(crate) struct Inside<'a> {
     pub(crate) now_ns: u64,
+    /// When the datagram arrived at this host.
+    pub(crate) arrived_ns: u64,
     pub(crate) pool: &'a mut Pool,
     pub(crate) counters: &'a mut EndpointCounters,
     pub(crate) sink: &'a mut dyn Sink,
@@ -90,7 +92,7 @@ pub(crate) struct Session {
     received: Received,
     sent: SentPackets,
     trip: RoundTrip,
-    congestion: FixedWindow,
+    congestion: Congestion,
 
     /// When the last fresh packet came.
     heard_ns: u64,
@@ -105,6 +107,10 @@ pub(crate) struct Session {
     look_for_losses_ns: u64,
     /// Something has to be sent that wants an acknowledgement, whatever it is.
     ping_is_due: bool,
+    /// When the pace allows the next packet, if it does not now.
+    paced_until_ns: u64,
+    /// Sent since a packet last asked to be acknowledged at once.
+    unhurried_bytes: u64,
     /// Packets that may leave although the window is full.
     probe_packets: u32,
     packets_received: u64,
@@ -116,6 +122,9 @@ impl Session {
     pub(crate) fn new(now_ns: u64, agreed: Agreed, seal: Option<Box<Seal>>) -> Self {
         let overhead_bytes = if seal.is_some() { SEALED_OVERHEAD_BYTES } else { OVERHEAD_BYTES };
         let chunk_bytes = agreed.datagram_bytes_max - overhead_bytes;
+        let full_bytes = agreed.datagram_bytes_max as u64 + PACKET_COST_BYTES;
+        // An opener knows the keys of this epoch and its neighbours.
+        let open_max = seal.as_ref().map_or(SENT_MAX, |seal| seal.sealer.epoch_packets());
         Self {
             seal,
             chunk_bytes,
@@ -127,9 +136,11 @@ impl Session {
             credit_due: VecDeque::with_capacity(FLOWS_MAX),
             credit_is_due: Bits::default(),
             received: Received::new(),
-            sent: SentPackets::new(),
+            sent: SentPackets::new(open_max),
             trip: RoundTrip::default(),
-            congestion: FixedWindow::new(agreed.receive_window_bytes),
+            congestion: Congestion::new(now_ns, agreed.receive_window_bytes, full_bytes),
+            paced_until_ns: u64::MAX,
+            unhurried_bytes: 0,
             heard_ns: now_ns,
             asked_ns: now_ns,
             reliable_ns: now_ns,
@@ -211,6 +222,10 @@ impl Session {
         if now_ns >= self.look_for_losses_ns {
             self.look_for_losses(now_ns, counters);
         }
+        if now_ns >= self.paced_until_ns {
+            // To be looked at when it is its turn to send.
+            self.paced_until_ns = u64::MAX;
+        }
         if self.sent.reliable() > 0 {
             if now_ns >= self.reliable_ns + self.trip.probe_timeout_ns(self.attempts) {
                 self.probe(now_ns, counters);
@@ -230,7 +245,7 @@ impl Session {
         } else {
             self.ask_at_ns()
         };
-        let ack_ns = self.received.due_ns();
+        let ack_ns = self.received.due_ns().min(self.paced_until_ns);
         ack_ns.min(self.look_for_losses_ns).min(self.silent_at_ns()).min(ask_ns)
     }
 
@@ -274,6 +289,7 @@ impl Session {
             version: self.agreed.peer.version,
             session: self.agreed.remote_id,
             number: self.sent.next_number(),
+            flags: 0,
         }
     }
 
@@ -357,7 +373,7 @@ impl Session {
         loop {
             match self.sent.next_lost(now_ns, &self.trip) {
                 Ok(packet) => {
-                    self.congestion.lost(now_ns, packet.sent_ns);
+                    self.congestion.lost(packet.cost_bytes);
                     self.send_again(&packet, counters);
                 }
                 Err(look_again_ns) => {

@@ -25,7 +25,7 @@ use crate::seal::{RESET_TOKEN_BYTES, TAG_BYTES};
 pub enum ProtocolVersion {
     /// The first: calls with replies, selective acknowledgement, credit per flow, CRC32C.
     First = 1,
-    /// A Hello brings a cookie; sessions may be sealed.
+    /// A Hello brings a cookie; sessions may be sealed; a packet can ask to be acknowledged at once.
     Second = 2,
 }
 
@@ -146,8 +146,8 @@ pub(crate) struct Header {
     pub(crate) payload_crc: U32,
     /// Bytes of payload: the rest of the datagram.
     pub(crate) payload_bytes: U16,
-    /// 0; not looked at.
-    pub(crate) reserved: U16,
+    /// `FLAG_*` from version 2 on; 0 and not looked at before.
+    pub(crate) flags: U16,
 }
 
 /// In front of a sealed packet. Version and kind are where [`Header`] has them.
@@ -156,8 +156,8 @@ pub(crate) struct Header {
 pub(crate) struct SealedHeader {
     /// Bytes of payload, which come first.
     pub(crate) payload_bytes: U16,
-    /// 0; not looked at.
-    pub(crate) reserved: U16,
+    /// `FLAG_*`.
+    pub(crate) flags: U16,
     /// The session's version.
     pub(crate) version: u8,
     /// [`Kind::Sealed`].
@@ -169,6 +169,9 @@ pub(crate) struct SealedHeader {
     /// Packet number in the session, from 0, never used twice.
     pub(crate) number: U64,
 }
+
+/// The sender's window is full, or a quarter of it: acknowledge this packet at once.
+pub(crate) const FLAG_HURRY: u16 = 1;
 
 /// Hello and Welcome. Later versions may append, never change.
 #[derive(
@@ -404,6 +407,8 @@ pub(crate) struct Packet<'a> {
     pub(crate) version: u8,
     pub(crate) session: u64,
     pub(crate) number: u64,
+    /// To be acknowledged at once.
+    pub(crate) hurries: bool,
     pub(crate) frames: &'a [u8],
     pub(crate) payload: &'a [u8],
 }
@@ -435,6 +440,8 @@ impl<'a> Packet<'a> {
             version: header.version,
             session: header.session.get(),
             number: header.number.get(),
+            hurries: header.version >= ProtocolVersion::Second as u8
+                && header.flags.get() & FLAG_HURRY != 0,
             frames: &head[HEADER_BYTES..],
             payload,
         })
@@ -447,6 +454,7 @@ pub(crate) struct SealedPacket<'a> {
     pub(crate) version: u8,
     pub(crate) session: u64,
     pub(crate) number: u64,
+    flags: u16,
     /// What is authenticated and not encrypted.
     pub(crate) header: &'a [u8],
     /// Payload, frames and tag.
@@ -474,6 +482,7 @@ impl<'a> SealedPacket<'a> {
             version: header.version,
             session: header.session.get(),
             number: header.number.get(),
+            flags: header.flags.get(),
             header: head,
             sealed,
             payload_bytes,
@@ -488,6 +497,7 @@ impl<'a> SealedPacket<'a> {
             version: self.version,
             session: self.session,
             number: self.number,
+            hurries: self.flags & FLAG_HURRY != 0,
             frames,
             payload,
         }
@@ -498,7 +508,7 @@ impl<'a> SealedPacket<'a> {
 pub(crate) fn sealed_header(label: Label, payload: &[u8], frames: &[u8]) -> SealedHeader {
     SealedHeader {
         payload_bytes: U16::new(payload.len() as u16),
-        reserved: U16::ZERO,
+        flags: U16::new(label.flags),
         version: label.version,
         kind: Kind::Sealed as u8,
         frames_bytes: U16::new(frames.len() as u16),
@@ -514,6 +524,7 @@ pub(crate) struct Label {
     pub(crate) version: u8,
     pub(crate) session: u64,
     pub(crate) number: u64,
+    pub(crate) flags: u16,
 }
 
 /// Writes the header and its checksums in front of frames that are already in `head[HEADER_BYTES..head_bytes]`.
@@ -527,7 +538,7 @@ pub(crate) fn guard(head: &mut [u8], head_bytes: usize, label: Label, payload: &
         number: U64::new(label.number),
         payload_crc: U32::new(if payload.is_empty() { 0 } else { crc32c(payload) }),
         payload_bytes: U16::new(payload.len() as u16),
-        reserved: U16::ZERO,
+        flags: U16::new(label.flags),
     };
     head[..HEADER_BYTES].copy_from_slice(header.as_bytes());
     header.head_crc = U32::new(crc32c(&head[size_of::<U32>()..head_bytes]));
@@ -566,7 +577,7 @@ mod tests {
         let mut bytes = vec![0; HEADER_BYTES];
         bytes.push(FRAME_PING);
         let head_bytes = bytes.len();
-        let label = Label { kind: Kind::Data, version: 1, session: 0x0102, number: 7 };
+        let label = Label { kind: Kind::Data, version: 1, session: 0x0102, number: 7, flags: 0 };
         guard(&mut bytes, head_bytes, label, payload);
         bytes.extend_from_slice(payload);
         bytes

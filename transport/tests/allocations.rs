@@ -91,7 +91,7 @@ fn carry(from: &mut Node, to: &mut Node, now_ns: u64, datagram: &mut Vec<u8>, se
             datagram.clear();
             datagram.extend_from_slice(outgoing.head());
             datagram.extend_from_slice(outgoing.body(from.endpoint.pool()));
-            to.endpoint.receive(now_ns, from.addr, datagram, &mut to.notes);
+            to.endpoint.receive(now_ns, now_ns, from.addr, datagram, &mut to.notes);
         }
         let count = from.batch.len();
         from.batch.consume(count);

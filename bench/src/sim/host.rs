@@ -31,7 +31,8 @@ pub(super) struct SimCore {
     addr: SocketAddr,
     /// Stands still until then, while its siblings go on.
     paused_ns: u64,
-    arrived: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// What arrived, and when.
+    arrived: VecDeque<(u64, SocketAddr, Vec<u8>)>,
     batch: TransmitBatch,
 }
 
@@ -105,8 +106,8 @@ impl SimCore {
     }
 
     /// A datagram reaches its socket.
-    pub(super) fn arrive(&mut self, from: SocketAddr, bytes: Vec<u8>) {
-        self.arrived.push_back((from, bytes));
+    pub(super) fn arrive(&mut self, at_ns: u64, from: SocketAddr, bytes: Vec<u8>) {
+        self.arrived.push_back((at_ns, from, bytes));
     }
 
     /// Rounds until there is nothing more to do at this instant. `work` is what the sidecore does
@@ -137,8 +138,8 @@ impl SimCore {
         let mut plane = self.plane.borrow_mut();
         plane.watch(now_ns);
         let mut endpoint = self.endpoint.borrow_mut();
-        while let Some((from, bytes)) = self.arrived.pop_front() {
-            endpoint.receive(now_ns, from, &bytes, &mut *plane);
+        while let Some((at_ns, from, bytes)) = self.arrived.pop_front() {
+            endpoint.receive(now_ns, at_ns, from, &bytes, &mut *plane);
         }
         endpoint.advance(now_ns, &mut *plane);
         progress

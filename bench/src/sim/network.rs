@@ -179,15 +179,18 @@ impl Network {
         self.flying.push(Reverse(Flying { at_ns, order: self.order, from, to, bytes }));
     }
 
-    /// The next datagram that has arrived by now: from, to, bytes.
-    pub(super) fn arrived(&mut self, now_ns: u64) -> Option<(SocketAddr, SocketAddr, Vec<u8>)> {
+    /// The next datagram that has arrived by now: when, from, to, bytes.
+    pub(super) fn arrived(
+        &mut self,
+        now_ns: u64,
+    ) -> Option<(u64, SocketAddr, SocketAddr, Vec<u8>)> {
         while self.flying.peek().is_some_and(|Reverse(first)| first.at_ns <= now_ns) {
             let Reverse(it) = self.flying.pop().expect("just seen");
             if self.cut_off.contains(&it.from.ip()) || self.cut_off.contains(&it.to.ip()) {
                 self.counts.cut += 1;
                 continue;
             }
-            return Some((it.from, it.to, it.bytes));
+            return Some((it.at_ns, it.from, it.to, it.bytes));
         }
         None
     }

@@ -530,7 +530,7 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        while let Some((from, to, bytes)) = self.network.arrived(self.now_ns) {
+        while let Some((at_ns, from, to, bytes)) = self.network.arrived(self.now_ns) {
             let server = match &mut self.server {
                 Up::Running(server) => server.cores.as_mut_slice(),
                 Up::DownUntil(_) => &mut [],
@@ -538,7 +538,7 @@ impl World {
             let clients = self.retired.iter_mut().flat_map(|client| client.cores_mut());
             let mut all = server.iter_mut().chain(self.client.cores_mut()).chain(clients);
             match all.find(|core| core.addr() == to) {
-                Some(core) => core.arrive(from, bytes),
+                Some(core) => core.arrive(at_ns, from, bytes),
                 None => self.network.counts.cut += 1,
             }
         }

@@ -29,7 +29,7 @@ fn bytes_of(datagram: &(SocketAddr, Vec<u8>, Vec<u8>)) -> Vec<u8> {
 
 fn receive(udp: &mut Udp) -> Vec<(SocketAddr, Vec<u8>)> {
     let mut arrived = Vec::new();
-    let count = udp.receive(0, &mut |from, bytes| arrived.push((from, bytes.to_vec())));
+    let count = udp.receive(0, &mut |arrival| arrived.push((arrival.from, arrival.bytes.to_vec())));
     assert_eq!(count, arrived.len());
     arrived
 }

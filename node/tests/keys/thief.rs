@@ -87,8 +87,8 @@ impl Raw {
             assert!(Instant::now() < until, "no answer; lost: {:?}", self.told.lost);
             let now_ns = sidecore::now_ns();
             let (endpoint, told) = (&mut self.endpoint, &mut self.told);
-            self.link.receive(now_ns, &mut |from, datagram| {
-                endpoint.receive(now_ns, from, datagram, &mut *told);
+            self.link.receive(now_ns, &mut |arrival| {
+                endpoint.receive(now_ns, arrival.at_ns, arrival.from, arrival.bytes, &mut *told);
             });
             endpoint.advance(now_ns, told);
             endpoint.transmit(now_ns, &mut self.batch);

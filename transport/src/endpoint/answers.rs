@@ -94,7 +94,7 @@ mod tests {
     use crate::wire::{Kind, VERSION_ANY};
 
     fn answer(number: u64) -> Answer {
-        let label = Label { kind: Kind::Reset, version: VERSION_ANY, session: 1, number };
+        let label = Label { kind: Kind::Reset, version: VERSION_ANY, session: 1, number, flags: 0 };
         Answer { to: SocketAddr::from(([10, 0, 0, 1], 1)), label, content: Content::Nothing }
     }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::door::Cookie;
 use crate::endpoint::answers::{Answer, Class, Content};
-use crate::endpoint::{Endpoint, Entry, PLACE_BITS, answer_label};
+use crate::endpoint::{Endpoint, Entry, PLACE_BITS, Times, answer_label};
 use crate::events::{LostReason, Sink};
 use crate::handshake::Welcomed;
 use crate::noise::FINISH_OPERATIONS;
@@ -15,7 +15,7 @@ use crate::wire::{self, Kind, Malformed, Packet, Redirection, Refusal, SealedPac
 impl Endpoint {
     pub(super) fn receive_datagram(
         &mut self,
-        now_ns: u64,
+        times: Times,
         from: SocketAddr,
         datagram: &[u8],
         sink: &mut dyn Sink,
@@ -23,7 +23,7 @@ impl Endpoint {
         self.counters.datagrams_received += 1;
         self.counters.bytes_received += datagram.len() as u64;
         if SealedPacket::is_meant(datagram) {
-            self.receive_sealed(now_ns, from, datagram, sink);
+            self.receive_sealed(times, from, datagram, sink);
             return;
         }
         let packet = match Packet::parse(datagram) {
@@ -33,8 +33,9 @@ impl Endpoint {
                 return;
             }
         };
+        let now_ns = times.now_ns;
         match packet.kind {
-            Kind::Data => self.receive_data(now_ns, from, &packet, datagram.len(), sink),
+            Kind::Data => self.receive_data(times, from, &packet, datagram.len(), sink),
             Kind::Hello => self.receive_hello(now_ns, from, &packet),
             Kind::Welcome => self.receive_welcome(now_ns, from, &packet, sink),
             Kind::Refused => self.receive_refused(now_ns, &packet, sink),
@@ -68,7 +69,7 @@ impl Endpoint {
 
     fn receive_data(
         &mut self,
-        now_ns: u64,
+        times: Times,
         from: SocketAddr,
         packet: &Packet<'_>,
         bytes: usize,
@@ -95,13 +96,13 @@ impl Endpoint {
             self.counters.dropped_version += 1;
             return;
         }
-        self.deliver(now_ns, place, packet, bytes, sink);
+        self.deliver(times, place, packet, bytes, sink);
     }
 
     /// A packet that says it is sealed: nothing in it means anything before it is opened.
     fn receive_sealed(
         &mut self,
-        now_ns: u64,
+        times: Times,
         from: SocketAddr,
         datagram: &[u8],
         sink: &mut dyn Sink,
@@ -141,7 +142,7 @@ impl Endpoint {
         let mut opened = std::mem::take(&mut self.opened);
         let out = &mut opened[..packet.sealed.len() - TAG_BYTES];
         match seal.opener.open(packet.number, packet.header, packet.sealed, out) {
-            Ok(()) => self.deliver(now_ns, place, &packet.opened(out), datagram.len(), sink),
+            Ok(()) => self.deliver(times, place, &packet.opened(out), datagram.len(), sink),
             Err(Unopened::Forged) => self.counters.dropped_forged += 1,
             Err(Unopened::Epoch) => self.counters.dropped_key_epoch += 1,
         }
@@ -159,18 +160,19 @@ impl Endpoint {
     /// Gives a session a packet of its peer. The first one is what opens it.
     fn deliver(
         &mut self,
-        now_ns: u64,
+        times: Times,
         place: usize,
         packet: &Packet<'_>,
         bytes: usize,
         sink: &mut dyn Sink,
     ) {
         if matches!(self.places[place].entry, Entry::HalfOpen(_)) {
-            self.open(now_ns, place, sink);
+            self.open(times.now_ns, place, sink);
         }
         let Entry::Open(session) = &mut self.places[place].entry else { return };
         let (pool, counters) = (&mut self.pool, &mut self.counters);
-        let mut inside = Inside { now_ns, pool, counters, sink };
+        let Times { now_ns, arrived_ns } = times;
+        let mut inside = Inside { now_ns, arrived_ns, pool, counters, sink };
         match session.receive(&mut inside, packet, bytes) {
             Outcome::Open => self.touched(place),
             Outcome::Closed => self.lose(place, &LostReason::Closed, sink),

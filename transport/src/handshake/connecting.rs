@@ -248,8 +248,13 @@ impl Connecting {
     }
 
     pub(crate) fn write_hello(&self, slot: &mut Slot, config: &EndpointConfig) {
-        let label =
-            Label { kind: Kind::Hello, version: VERSION_ANY, session: 0, number: self.attempt };
+        let label = Label {
+            kind: Kind::Hello,
+            version: VERSION_ANY,
+            session: 0,
+            number: self.attempt,
+            flags: 0,
+        };
         let (clear, message, security) = match &self.mode {
             Mode::Sealed(it) => (it.clear, it.message.as_slice(), SECURITY_SEALED),
             Mode::Plain | Mode::Keyless => {

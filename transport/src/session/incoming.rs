@@ -1,7 +1,7 @@
 //! Packets taken apart. Nothing here trusts a length, an id or an order.
 
-use crate::ack::{Freshness, NUMBER_MAX};
-use crate::congestion::Congestion;
+use crate::ack::{AckWish, Freshness, NUMBER_MAX};
+use crate::congestion::Trip;
 use crate::events::CallId;
 use crate::pool::{Share, charge_bytes};
 use crate::recv::{Piece, Stage};
@@ -86,7 +86,12 @@ impl Session {
             inside.counters.dropped_no_buffer += 1;
             return Outcome::Open;
         }
-        self.received.record(inside.now_ns, packet.number, findings.wants_ack, bytes);
+        let wish = match (findings.wants_ack, packet.hurries) {
+            (false, _) => AckWish::None,
+            (true, false) => AckWish::Soon,
+            (true, true) => AckWish::AtOnce,
+        };
+        self.received.record(inside.arrived_ns, packet.number, wish, bytes);
         Outcome::Open
     }
 
@@ -262,7 +267,8 @@ impl Session {
         }
         // One above the range before the first.
         let mut above = largest + 1;
-        let mut has_news = false;
+        let mut landed_bytes = 0;
+        let mut trip = None;
         for _ in 0..frame.ranges {
             let range: &AckRange = wire::take(frames).ok_or(Violation)?;
             let end = above.checked_sub(u64::from(range.gap.get())).ok_or(Violation)?;
@@ -272,26 +278,32 @@ impl Session {
             }
             for number in self.sent.flying(first, end - 1) {
                 let Some(packet) = self.sent.land(number) else { continue };
-                has_news = true;
+                landed_bytes += packet.cost_bytes;
                 self.landed(inside, &packet);
                 if number == largest {
-                    let elapsed_ns = inside.now_ns.saturating_sub(packet.sent_ns);
-                    self.trip.sample(elapsed_ns, u64::from(frame.delay_us.get()) * 1000);
+                    trip = Some(Trip {
+                        now_ns: inside.arrived_ns,
+                        sent_ns: packet.sent_ns,
+                        wait_ns: u64::from(frame.delay_us.get()) * 1000,
+                    });
                 }
             }
             above = first;
         }
-        if has_news {
+        if landed_bytes > 0 {
             self.attempts = 0;
             self.sent.acknowledged(largest);
-            self.look_for_losses(inside.now_ns, inside.counters);
+            if let Some(trip) = &trip {
+                self.trip.sample(trip.whole_ns(), trip.wait_ns);
+            }
+            self.congestion.acked(trip.as_ref(), landed_bytes);
+            self.look_for_losses(inside.arrived_ns, inside.counters);
         }
         Ok(())
     }
 
     /// A packet of ours arrived.
     fn landed(&mut self, inside: &mut Inside<'_>, packet: &SentPacket) {
-        self.congestion.acked(packet.cost_bytes);
         if packet.acks_below > 0 {
             self.received.forget_below(packet.acks_below - 1);
         }

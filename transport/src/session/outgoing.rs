@@ -8,7 +8,6 @@ use std::ops::Range;
 
 use zerocopy::byteorder::little_endian::{U16, U64};
 
-use crate::congestion::Congestion;
 use crate::counters::EndpointCounters;
 use crate::pool::{BufId, Pool};
 use crate::seal::TAG_BYTES;
@@ -17,8 +16,8 @@ use crate::sent::{PACKET_COST_BYTES, PACKET_FRAGMENTS_MAX, SentPacket};
 use crate::session::Session;
 use crate::transmit::{DATAGRAM_HEAD_MAX, TransmitBatch};
 use crate::wire::{
-    self, AckFrame, AckRange, CreditFrame, DATAGRAM_BYTES_MIN, FRAGMENT_BYTES, FRAME_CREDIT,
-    FRAME_PING,
+    self, AckFrame, AckRange, CreditFrame, DATAGRAM_BYTES_MIN, FLAG_HURRY, FRAGMENT_BYTES,
+    FRAME_CREDIT, FRAME_PING, Label, ProtocolVersion,
 };
 
 /// Credit frames in one packet.
@@ -62,9 +61,8 @@ impl Session {
             return false;
         }
         let may_fly = !self.sent.is_full();
-        let is_open = self.sent.in_flight_bytes() < self.congestion.window_bytes();
-        let may_carry = may_fly && (is_open || self.probe_packets > 0);
-        let next = if may_carry { self.sendq.peek() } else { None };
+        let next = if may_fly { self.sendq.peek() } else { None };
+        let next = next.filter(|_| self.probe_packets > 0 || self.may_send(now_ns));
         // What is due and finds no room beside a full fragment goes before it.
         let is_ack_due = self.received.due_ns() <= now_ns;
         let header_bytes = self.header_bytes();
@@ -103,11 +101,12 @@ impl Session {
         at: usize,
         body: Option<(BufId, Range<usize>)>,
     ) -> usize {
-        let label = self.label();
         let payload: &[u8] = match &body {
             Some((buffer, range)) => &pool.bytes(*buffer)[range.clone()],
             None => &[],
         };
+        let hurries = self.hurries(at + payload.len());
+        let label = Label { flags: if hurries { FLAG_HURRY } else { 0 }, ..self.label() };
         if let Some(seal) = &mut self.seal {
             counters.bytes_sealed += payload.len() as u64;
             return out.seal_last(&mut seal.sealer, label, at, payload);
@@ -122,6 +121,29 @@ impl Session {
         }
         slot.body = body;
         bytes
+    }
+
+    /// Whether window and pace allow what waits to leave.
+    fn may_send(&mut self, now_ns: u64) -> bool {
+        let in_flight_bytes = self.sent.in_flight_bytes();
+        let may_send = self.congestion.may_send(now_ns, in_flight_bytes);
+        let is_paced = !may_send && in_flight_bytes < self.congestion.window_bytes();
+        self.paced_until_ns = if is_paced { self.congestion.resume_ns() } else { u64::MAX };
+        may_send
+    }
+
+    /// Whether a packet of so many bytes should be acknowledged at once: one in each quarter of the
+    /// window, while it is used that far.
+    fn hurries(&mut self, bytes: usize) -> bool {
+        let quarter_bytes = self.congestion.window_bytes() / 4;
+        self.unhurried_bytes += bytes as u64;
+        let hurries = self.agreed.peer.version >= ProtocolVersion::Second as u8
+            && self.unhurried_bytes >= quarter_bytes
+            && self.sent.in_flight_bytes() + bytes as u64 >= quarter_bytes;
+        if hurries {
+            self.unhurried_bytes = 0;
+        }
+        hurries
     }
 
     /// How far control frames may reach, so that the fragment after them still fits.
@@ -217,6 +239,7 @@ impl Session {
         let confirms = self.agreed.peer.outgoing && self.packets_received == 0;
         packet.is_reliable = has_fragments || packet.has_credit || confirms;
         packet.cost_bytes = bytes as u64 + PACKET_COST_BYTES;
+        self.congestion.sent(now_ns, packet.cost_bytes);
         self.asked_ns = now_ns;
         self.probe_packets = self.probe_packets.saturating_sub(1);
         if packet.is_reliable {

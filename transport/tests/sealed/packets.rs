@@ -53,7 +53,7 @@ fn drop_on(world: &mut World, node: usize, from: usize, bytes: &[u8]) {
     let endpoint = &mut world.nodes[node].endpoint;
     let (before, dropped) = (state(endpoint), endpoint.counters().dropped());
     let mut told = Told::default();
-    endpoint.receive(now_ns, addr(from), bytes, &mut told);
+    endpoint.receive(now_ns, now_ns, addr(from), bytes, &mut told);
     assert_eq!(state(endpoint), before);
     assert_eq!((endpoint.counters().dropped(), told.0), (dropped + 1, 0));
 }
@@ -343,8 +343,8 @@ fn the_same_hello_gets_the_same_answer_and_later_none() {
     let operations = world.nodes[1].endpoint.counters().public_key_operations;
     let now_ns = world.now_ns;
     let node = &mut world.nodes[1];
-    node.endpoint.receive(now_ns, addr(0), &hello, &mut node.app);
-    node.endpoint.receive(now_ns, addr(0), &hello, &mut node.app);
+    node.endpoint.receive(now_ns, now_ns, addr(0), &hello, &mut node.app);
+    node.endpoint.receive(now_ns, now_ns, addr(0), &hello, &mut node.app);
     world.run_for(MS);
     let welcomes = tapped(&world, 1, raw::WELCOME);
     assert_eq!(welcomes.len(), 3);

@@ -63,7 +63,7 @@ fn drop_on(world: &mut World, node: usize, from: usize, bytes: &[u8]) -> Endpoin
     let endpoint = &mut world.nodes[node].endpoint;
     let (before, dropped) = (state(endpoint), endpoint.counters().dropped());
     let mut sink = Quiet::default();
-    endpoint.receive(now_ns, addr(from), bytes, &mut sink);
+    endpoint.receive(now_ns, now_ns, addr(from), bytes, &mut sink);
     assert_eq!(state(endpoint), before);
     assert_eq!(endpoint.counters().dropped(), dropped + 1);
     assert!(sink.calls.is_empty() && sink.lost == 0);
@@ -165,13 +165,13 @@ fn handshakes_that_make_no_sense_are_dropped() {
 fn hostile_session(endpoint: &mut Endpoint, now_ns: u64, sink: &mut Quiet) -> u64 {
     let frames = strange::greeting("mallory", 0x77, 5, (1, 1), 0);
     let hello = raw::packet(raw::HELLO, 0, 1, &frames, &[]);
-    endpoint.receive(now_ns, addr(6), &hello, sink);
+    endpoint.receive(now_ns, now_ns, addr(6), &hello, sink);
     let mut batch = transport::TransmitBatch::new(8);
     endpoint.transmit(now_ns, &mut batch);
     let welcome = batch.datagrams().last().expect("a welcome").head().to_vec();
     assert_eq!(raw::kind(&welcome), raw::WELCOME);
     let session = raw::word(&welcome, 32 + 8);
-    endpoint.receive(now_ns, addr(6), &raw::packet(raw::DATA, session, 0, &[1], &[]), sink);
+    endpoint.receive(now_ns, now_ns, addr(6), &raw::packet(raw::DATA, session, 0, &[1], &[]), sink);
     assert!(endpoint.sessions().any(|status| status.state == SessionState::Connected));
     session
 }
@@ -224,11 +224,11 @@ fn frames_that_break_the_rules_are_violations() {
     ];
     for (count, (frames, payload)) in (1..).zip(cases) {
         let packet = raw::packet(raw::DATA, session, count, &frames, &payload);
-        endpoint.receive(SECOND, addr(6), &packet, &mut sink);
+        endpoint.receive(SECOND, SECOND, addr(6), &packet, &mut sink);
         assert_eq!(endpoint.counters().dropped_violation, count, "case {count}");
     }
     let packet = raw::packet(raw::DATA, session, u64::MAX, &[1], &[]);
-    endpoint.receive(SECOND, addr(6), &packet, &mut sink);
+    endpoint.receive(SECOND, SECOND, addr(6), &packet, &mut sink);
     assert_eq!(endpoint.counters().dropped_violation, 19);
 }
 
@@ -242,7 +242,7 @@ fn calls_beyond_the_credit_take_no_memory() {
             let id = 1024 + flow * 100 + call;
             let frame = strange::fragment(5, 0, flow as u16, 1 << 20, id, 0);
             let packet = raw::packet(raw::DATA, session, number, &frame, &[0; 8920]);
-            endpoint.receive(SECOND, addr(6), &packet, &mut sink);
+            endpoint.receive(SECOND, SECOND, addr(6), &packet, &mut sink);
             number += 1;
         }
     }
@@ -262,7 +262,13 @@ fn a_place_is_not_taken_from_a_call_that_is_served() {
     let (mut endpoint, mut sink, session) = lone_endpoint();
     let send = |endpoint: &mut Endpoint, sink: &mut Quiet, number: u64, id: u64| {
         let frame = strange::fragment(5, 0, 0, 0, id, 0);
-        endpoint.receive(SECOND, addr(6), &raw::packet(0, session, number, &frame, &[]), sink);
+        endpoint.receive(
+            SECOND,
+            SECOND,
+            addr(6),
+            &raw::packet(0, session, number, &frame, &[]),
+            sink,
+        );
     };
     send(&mut endpoint, &mut sink, 1, 1024);
     send(&mut endpoint, &mut sink, 2, 2048);
@@ -284,7 +290,7 @@ fn a_late_fragment_of_an_earlier_call_does_not_get_into_a_later_one() {
         number += 1;
         let frame = strange::fragment(5, 0, 0, 17_840, id, index);
         let packet = raw::packet(raw::DATA, session, number, &frame, &[byte; 8920]);
-        endpoint.receive(SECOND, addr(6), &packet, sink);
+        endpoint.receive(SECOND, SECOND, addr(6), &packet, sink);
     };
     for index in 0..2 {
         send(&mut endpoint, &mut sink, 1024, index, 1);
@@ -341,7 +347,7 @@ fn nonsense_with_right_checksums_does_no_harm() {
             }
             let packet = raw::packet(raw::DATA, session, number, &frames, &payload);
             now_ns += random.below(MS);
-            endpoint.receive(now_ns, addr(6), &packet, &mut sink);
+            endpoint.receive(now_ns, now_ns, addr(6), &packet, &mut sink);
             endpoint.advance(now_ns, &mut sink);
             endpoint.transmit(now_ns, &mut batch);
             batch.consume(batch.len());

@@ -79,8 +79,8 @@ pub(crate) struct Node {
     pub(crate) batch: TransmitBatch,
     /// Does nothing before: a process that is not scheduled.
     pub(crate) paused_until_ns: u64,
-    /// Arrived while it was paused.
-    backlog: Vec<(SocketAddr, Vec<u8>)>,
+    /// What arrived, and when, and was not looked at.
+    backlog: Vec<(u64, SocketAddr, Vec<u8>)>,
     pub(crate) is_down: bool,
 }
 
@@ -244,7 +244,7 @@ impl World {
             if let Some(node) = self.nodes.iter_mut().find(|node| node.addr == flight.to)
                 && !node.is_down
             {
-                node.backlog.push((flight.from, flight.bytes));
+                node.backlog.push((flight.at_ns, flight.from, flight.bytes));
             }
         }
         for index in 0..self.nodes.len() {
@@ -258,8 +258,8 @@ impl World {
         if node.is_down || now_ns < node.paused_until_ns {
             return;
         }
-        for (from, bytes) in std::mem::take(&mut node.backlog) {
-            node.endpoint.receive(now_ns, from, &bytes, &mut node.app);
+        for (at_ns, from, bytes) in std::mem::take(&mut node.backlog) {
+            node.endpoint.receive(now_ns, at_ns, from, &bytes, &mut node.app);
         }
         node.endpoint.advance(now_ns, &mut node.app);
         node.app.work(now_ns, &mut node.endpoint);
