@@ -26,17 +26,28 @@ pub(crate) fn node(args: &NodeArgs) -> Result<(), Failure> {
     node::run(&config).map_err(Failure::running)
 }
 
+/// The control socket that is meant: named, a configuration's, or the only one of this host.
+pub(crate) fn socket(socket: Option<&Path>, config: Option<&Path>) -> Result<PathBuf, Failure> {
+    match (socket, config) {
+        (Some(socket), _) => Ok(socket.to_owned()),
+        (None, Some(config)) => Ok(Config::load(config).map_err(Failure::configuration)?.control),
+        (None, None) => only_socket(Path::new(RUN_DIRECTORY)).map_err(Failure::no_answer),
+    }
+}
+
 /// `vrio status`.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
-    let socket = match (&args.socket, &args.config) {
-        (Some(socket), _) => socket.clone(),
-        (None, Some(config)) => Config::load(config).map_err(Failure::configuration)?.control,
-        (None, None) => only_socket(Path::new(RUN_DIRECTORY)).map_err(Failure::no_answer)?,
-    };
-    let answer = client::get(&socket, "/v1/status").map_err(Failure::no_answer)?;
+    let socket = socket(args.socket.as_deref(), args.config.as_deref())?;
     if args.json {
+        let answer = client::get(&socket, "/v1/status").map_err(Failure::no_answer)?;
         return print(&format!("{}\n", answer.trim_end()));
     }
+    print(&tables::show(&ask(&socket)?, args.all))
+}
+
+/// A node's status, if it is one that this release reads.
+pub(crate) fn ask(socket: &Path) -> Result<Status, Failure> {
+    let answer = client::get(socket, "/v1/status").map_err(Failure::no_answer)?;
     let status: Status = serde_json::from_str(&answer)
         .context("the node's answer is not understood; it may be another release")
         .map_err(Failure::running)?;
@@ -46,7 +57,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
             format!("the node answers in version {theirs}; this vrio reads {STATUS_VERSION}");
         return Err(Failure::running(anyhow!(text)));
     }
-    print(&tables::show(&status, args.all))
+    Ok(status)
 }
 
 /// Prints to standard output. A reader who has seen enough is no error.

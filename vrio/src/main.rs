@@ -8,7 +8,9 @@ mod commands;
 mod demo;
 mod key;
 mod tables;
+mod top;
 
+use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -39,6 +41,11 @@ const STATUS_EXAMPLES: &str = "Examples:
   vrio status --config /etc/vrio/io1.toml
   vrio status --socket /run/vrio/io1.control --json | jq .disks";
 
+const TOP_EXAMPLES: &str = "Examples:
+  vrio top                               the node of this host, if there is only one
+  vrio top --socket /run/vrio/io1.control
+  vrio top --json | jq '.disks[] | select(.latency_p99_ns > 5000000)'";
+
 const DEMO_EXAMPLES: &str = "Examples:
   vrio demo --no-guest            needs nothing but this program
   vrio demo                       with a Linux guest under QEMU (`make demo` prepares it)
@@ -56,6 +63,9 @@ enum Command {
     /// Show a running node's disks, volumes, sessions and sidecores.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
+    /// Watch a running node: load, rates and latencies, once a second.
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(top::TopArgs),
     /// Make keys, and show what there is to copy from them.
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -128,10 +138,18 @@ impl Failure {
     }
 }
 
+impl fmt::Display for Failure {
+    /// With the causes in one paragraph, outermost first.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.error)
+    }
+}
+
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Node(args) => commands::node(&args),
         Command::Status(args) => commands::status(&args),
+        Command::Top(args) => top::top(&args),
         Command::Key(command) => key::key(&command),
         Command::Demo(args) => demo::demo(&args),
         Command::Completion { shell } => {
@@ -143,8 +161,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // With the causes in one paragraph, outermost first.
-            eprintln!("vrio: {:#}", failure.error);
+            eprintln!("vrio: {failure}");
             ExitCode::from(failure.code)
         }
     }

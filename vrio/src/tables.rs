@@ -226,7 +226,7 @@ fn words(words: &[String]) -> String {
     if words.is_empty() { "-".to_owned() } else { words.join(", ") }
 }
 
-fn uptime(seconds: u64) -> String {
+pub(crate) fn uptime(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match seconds {
         ..60 => format!("{seconds}s"),

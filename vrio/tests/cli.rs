@@ -106,7 +106,7 @@ fn no_node_is_exit_code_3() {
 
 #[test]
 fn help_has_examples_and_completion_completes() {
-    for command in ["node", "status", "completion", "key new", "key show"] {
+    for command in ["node", "status", "top", "completion", "key new", "key show"] {
         let words: Vec<_> = command.split(' ').chain(["--help"]).collect();
         let help = text(&vrio(&words).stdout);
         assert!(help.contains("Examples:"), "{command}: {help}");

@@ -135,7 +135,7 @@ fn system_calls_of_a_running_node_are_left() {
     let kick = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     let flags = rustix::io::ReadWriteFlags::NOWAIT;
     let mut count = [0; 8];
-    let into = &mut [std::io::IoSliceMut::new(&mut count)];
+    let into = &mut [io::IoSliceMut::new(&mut count)];
     let drained = rustix::io::preadv2(&kick, into, u64::MAX, flags);
     assert_ne!(drained, Err(rustix::io::Errno::PERM));
     let big = vec![1u8; 64 << 20];

@@ -1,0 +1,77 @@
+//! `vrio top`: a node's disks, volumes, sessions and sidecores, a second at a time.
+//!
+//! ```text
+//!   status ──▶ View (rates between two of them) ──▶ Page (lines that fit) ──▶ terminal, or text
+//! ```
+
+mod page;
+mod screen;
+mod view;
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use node::status::Status;
+
+use crate::{Failure, commands};
+use view::View;
+
+/// How often the node is asked: what a person can follow.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TopArgs {
+    /// The node's control socket.
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    socket: Option<PathBuf>,
+    /// The node's configuration, which names the socket.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print one second as text, and no screen. So it is where the output is no terminal.
+    #[arg(long)]
+    once: bool,
+    /// Print one second as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A status and when it was asked for.
+#[derive(Debug)]
+struct Sample {
+    at: Instant,
+    status: Status,
+}
+
+impl Sample {
+    fn take(socket: &Path) -> Result<Self, Failure> {
+        let status = commands::ask(socket)?;
+        Ok(Self { at: Instant::now(), status })
+    }
+
+    /// What happened between an earlier one and this.
+    fn since(&self, earlier: Option<&Self>) -> View {
+        // Another process under the same name has counted from zero.
+        let earlier = earlier.filter(|earlier| earlier.status.node.pid == self.status.node.pid);
+        let between = earlier.map(|earlier| (&earlier.status, self.at - earlier.at));
+        View::new(between, &self.status)
+    }
+}
+
+/// Shows it until the user has seen enough.
+pub(crate) fn top(args: &TopArgs) -> Result<(), Failure> {
+    let socket = commands::socket(args.socket.as_deref(), args.config.as_deref())?;
+    let first = Sample::take(&socket)?;
+    let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if terminal && !args.once && !args.json {
+        return screen::run(&socket, first).map_err(Failure::running);
+    }
+    std::thread::sleep(INTERVAL);
+    let view = Sample::take(&socket)?.since(Some(&first));
+    if args.json {
+        let json = serde_json::to_string_pretty(&view).context("the view as JSON");
+        return commands::print(&format!("{}\n", json.map_err(Failure::running)?));
+    }
+    commands::print(&page::text(&view))
+}

@@ -1,0 +1,194 @@
+//! The terminal: drawn once a second and at each key, left as it was found.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::Paragraph;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::page::{self, Row, Tone};
+use super::view::View;
+use super::{INTERVAL, Sample};
+
+/// How often it is looked whether a signal has come.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+const HELP: &str = "q quits, arrows and Page Up/Down scroll";
+
+/// What is on the screen.
+#[derive(Debug)]
+pub(super) struct Screen {
+    view: View,
+    /// Why there is nothing newer.
+    problem: Option<String>,
+    /// The first line that is shown.
+    top: usize,
+    /// Lines that there were room for when it was drawn last.
+    height: usize,
+    /// Lines that there were.
+    length: usize,
+}
+
+/// What to do after a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Go,
+    Quit,
+}
+
+/// Shows the node until a key or a signal ends it.
+pub(super) fn run(socket: &Path, first: Sample) -> Result<()> {
+    let ended = signals()?;
+    // It has a hook for panics that does what `restore` does.
+    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
+    let result = show(&mut terminal, socket, first, &ended);
+    ratatui::restore();
+    result
+}
+
+fn show(
+    terminal: &mut ratatui::DefaultTerminal,
+    socket: &Path,
+    first: Sample,
+    ended: &AtomicBool,
+) -> Result<()> {
+    let mut screen = Screen::new(first.since(None));
+    let mut last = first;
+    let mut due = Instant::now() + INTERVAL;
+    terminal.draw(|frame| screen.draw(frame))?;
+    while !ended.load(Relaxed) {
+        let wait = due.saturating_duration_since(Instant::now()).min(LOOK_AGAIN);
+        let mut changed = false;
+        if event::poll(wait)? {
+            match event::read()? {
+                Event::Key(key) if screen.key(key) == Next::Quit => return Ok(()),
+                Event::Key(_) | Event::Resize(..) => changed = true,
+                _ => {}
+            }
+        }
+        if Instant::now() >= due {
+            due = Instant::now() + INTERVAL;
+            changed = true;
+            match Sample::take(socket) {
+                Ok(sample) => {
+                    screen.show(sample.since(Some(&last)));
+                    last = sample;
+                }
+                Err(failure) => screen.problem = Some(failure.to_string()),
+            }
+        }
+        if changed {
+            terminal.draw(|frame| screen.draw(frame))?;
+        }
+    }
+    Ok(())
+}
+
+/// Set when this process is asked to end. A key that would do it is only a key here.
+fn signals() -> Result<Arc<AtomicBool>> {
+    let ended = Arc::new(AtomicBool::new(false));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut signals = {
+        let _inside = runtime.enter();
+        [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()].map(signal)
+    };
+    let seen = Arc::clone(&ended);
+    let wait = move || {
+        let [terminate, hangup, interrupt] = &mut signals;
+        let (Ok(terminate), Ok(hangup), Ok(interrupt)) = (terminate, hangup, interrupt) else {
+            return;
+        };
+        runtime.block_on(async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        });
+        seen.store(true, Relaxed);
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
+    Ok(ended)
+}
+
+impl Screen {
+    pub(super) fn new(view: View) -> Self {
+        Self { view, problem: None, top: 0, height: 0, length: 0 }
+    }
+
+    /// Shows a newer view.
+    pub(super) fn show(&mut self, view: View) {
+        self.view = view;
+        self.problem = None;
+    }
+
+    pub(super) fn key(&mut self, key: KeyEvent) -> Next {
+        if key.kind == KeyEventKind::Release {
+            return Next::Go;
+        }
+        let page = self.height.saturating_sub(1).max(1);
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return Next::Quit,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                return Next::Quit;
+            }
+            KeyCode::Up | KeyCode::Char('k') => self.top = self.top.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.top += 1,
+            KeyCode::PageUp => self.top = self.top.saturating_sub(page),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.top += page,
+            KeyCode::Home | KeyCode::Char('g') => self.top = 0,
+            KeyCode::End | KeyCode::Char('G') => self.top = self.length,
+            _ => {}
+        }
+        self.top = self.top.min(self.length.saturating_sub(self.height));
+        Next::Go
+    }
+
+    pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
+        let area = frame.area();
+        let rows = page::rows(&self.view, usize::from(area.width));
+        // The last line is for help.
+        self.height = usize::from(area.height.saturating_sub(1));
+        self.length = rows.len();
+        self.top = self.top.min(self.length.saturating_sub(self.height));
+        let mut lines: Vec<_> =
+            rows.into_iter().skip(self.top).take(self.height).map(line).collect();
+        lines.resize(self.height, Line::default());
+        if area.height > 0 {
+            lines.push(self.foot());
+        }
+        frame.render_widget(Paragraph::new(lines), area);
+    }
+
+    fn foot(&self) -> Line<'static> {
+        if let Some(problem) = &self.problem {
+            return Line::styled(problem.clone(), Style::new().fg(Color::Red));
+        }
+        let below = self.length.saturating_sub(self.top + self.height);
+        let text = match below {
+            0 => HELP.to_owned(),
+            below => format!("{below} more lines below; {HELP}"),
+        };
+        Line::styled(text, Style::new().add_modifier(Modifier::DIM))
+    }
+}
+
+fn line(row: Row) -> Line<'static> {
+    let style = match row.tone {
+        Tone::Plain => Style::new(),
+        Tone::Header => Style::new().add_modifier(Modifier::BOLD),
+        Tone::Warning => Style::new().fg(Color::Yellow),
+        Tone::Failed => Style::new().fg(Color::Red),
+    };
+    Line::styled(row.text, style)
+}
+
+#[cfg(test)]
+mod tests;
