@@ -71,10 +71,11 @@ impl Pair {
         }
     }
 
-    /// The limit keeps requests waiting in the IOhost, so that a kill always meets some.
+    /// The limit keeps requests waiting in the IOhost, so that a kill always meets some. It has
+    /// one sidecore more than the VMhosts.
     fn io_plan(&self) -> NodePlan {
         let config = format!(
-            "listen = \"127.0.0.1:{}\"\n{}[sidecores]\ncount = 2\nidle = \"adaptive\"\n{}\
+            "listen = \"127.0.0.1:{}\"\n{}[sidecores]\ncount = 3\nidle = \"adaptive\"\n{}\
              [[volume]]\nname = \"root\"\nbackend = {{ file = \"root.img\", size = \"64MiB\" }}\n\
              chain = [\"meter\", {{ limit = {{ iops = 6000, burst = \"5ms\" }} }}]\n\
              {}",
