@@ -71,15 +71,15 @@ impl Poll for Receiver {
         Progress::busy_if(arrived > 0 || due)
     }
 
-    /// The descriptor stays readable while something is there, so no second look is needed.
     fn arm(&mut self, wake: &mut Wake) -> Progress {
-        let link = self.link.borrow();
+        let mut link = self.link.borrow_mut();
+        let progress = link.arm();
         wake.on_readable(link.fd());
         let timeout_ns = self.endpoint.borrow().next_timeout_ns();
         for deadline_ns in [timeout_ns, link.next_ns()].into_iter().flatten() {
             wake.at(deadline_ns);
         }
-        Progress::Idle
+        progress
     }
 }
 

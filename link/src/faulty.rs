@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use sidecore::Counter;
+use sidecore::{Counter, Progress};
 use transport::{Pool, TransmitBatch};
 
 use crate::{Arrival, Link, LinkCounters, Sent};
@@ -100,8 +100,12 @@ impl<L: Link> Faulty<L> {
 }
 
 impl<L: Link> Link for Faulty<L> {
-    fn send(&mut self, batch: &mut TransmitBatch, pool: &Pool) -> Sent {
-        self.inner.send(batch, pool)
+    fn send_first(&mut self, batch: &mut TransmitBatch, pool: &Pool, count_max: usize) -> Sent {
+        self.inner.send_first(batch, pool, count_max)
+    }
+
+    fn arm(&mut self) -> Progress {
+        self.inner.arm()
     }
 
     fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
@@ -281,7 +285,7 @@ mod tests {
     }
 
     impl Link for Numbers {
-        fn send(&mut self, batch: &mut TransmitBatch, _pool: &Pool) -> Sent {
+        fn send_first(&mut self, batch: &mut TransmitBatch, _: &Pool, _: usize) -> Sent {
             Sent { datagrams: 0, left: batch.len() }
         }
 

@@ -2,12 +2,14 @@
 //!
 //! A [`Link`] moves batches of datagrams with one system call in each direction, however many peers
 //! they are for. [`Udp`] is the one that works everywhere; [`Faulty`] wraps any other and loses,
-//! doubles, reorders, corrupts and delays what arrives. [`Driver`] joins a link to a sidecore's
+//! doubles, reorders, corrupts and delays what arrives; [`Shm`] takes shared memory where both ends
+//! are on one machine. [`Driver`] joins a link to a sidecore's
 //! [`transport::Endpoint`]: two pollers, one at each end of the round.
 
 mod counters;
 mod driver;
 mod faulty;
+mod shm;
 mod udp;
 
 use std::fmt;
@@ -18,6 +20,8 @@ use std::sync::Arc;
 pub use counters::LinkCounters;
 pub use driver::{BATCH_DATAGRAMS, Driver};
 pub use faulty::{FaultCounters, Faults, Faulty};
+pub use shm::{Callers, Door, Places, PlacesFull, Shm, ShmCounters};
+use sidecore::Progress;
 use transport::{Pool, TransmitBatch};
 pub use udp::{BindError, Udp, UdpConfig};
 
@@ -47,7 +51,13 @@ pub struct Arrival<'a> {
 pub trait Link: fmt::Debug {
     /// Sends what it can of `batch`, whose bodies lie in `pool`, with one system call. What was
     /// sent is taken off the front; what the system refuses for now stays.
-    fn send(&mut self, batch: &mut TransmitBatch, pool: &Pool) -> Sent;
+    fn send(&mut self, batch: &mut TransmitBatch, pool: &Pool) -> Sent {
+        self.send_first(batch, pool, usize::MAX)
+    }
+
+    /// As [`send`](Self::send), but only the first `count_max` datagrams: the next one is another
+    /// link's.
+    fn send_first(&mut self, batch: &mut TransmitBatch, pool: &Pool, count_max: usize) -> Sent;
 
     /// Takes in what has arrived, a bounded number, with one system call; hands each datagram to
     /// `f`. Says how many it handed over.
@@ -56,6 +66,12 @@ pub trait Link: fmt::Debug {
     /// When [`Link::receive`] has something that no descriptor tells of.
     fn next_ns(&self) -> Option<u64> {
         None
+    }
+
+    /// Before a sleep: asks for [`fd`](Self::fd) to become readable where it would not by itself.
+    /// Busy when something has arrived already.
+    fn arm(&mut self) -> Progress {
+        Progress::Idle
     }
 
     /// Becomes readable when something has arrived.

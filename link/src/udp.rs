@@ -127,8 +127,8 @@ impl Udp {
 }
 
 impl Link for Udp {
-    fn send(&mut self, batch: &mut TransmitBatch, pool: &Pool) -> Sent {
-        let datagrams = self.send_from(&Pending { batch, pool });
+    fn send_first(&mut self, batch: &mut TransmitBatch, pool: &Pool, count_max: usize) -> Sent {
+        let datagrams = self.send_from(&Pending { batch, pool, count_max });
         batch.consume(datagrams);
         Sent { datagrams, left: batch.len() }
     }
@@ -210,11 +210,12 @@ fn enlarge_buffers(socket: &UdpSocket) -> usize {
 struct Pending<'a> {
     batch: &'a TransmitBatch,
     pool: &'a Pool,
+    count_max: usize,
 }
 
 impl Outgoing for Pending<'_> {
     fn count(&self) -> usize {
-        self.batch.len()
+        self.batch.len().min(self.count_max)
     }
 
     fn to(&self, index: usize) -> SocketAddr {

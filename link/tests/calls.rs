@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use link::{Driver, Faults, Faulty, Link, LinkCounters, Udp, UdpConfig};
+use link::{
+    Door, Driver, Faults, Faulty, Link, LinkCounters, Places, Shm, ShmCounters, Udp, UdpConfig,
+};
 use sidecore::{Local, Services};
 use transport::{BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink};
 
@@ -24,6 +26,8 @@ struct Notes {
     calls: Vec<(CallId, Option<(BufId, usize)>)>,
     bodies: HashMap<u64, Vec<u8>>,
     replied: Vec<u64>,
+    may_be_lost: bool,
+    is_lost: bool,
 }
 
 impl Sink for Notes {
@@ -32,7 +36,8 @@ impl Sink for Notes {
     }
 
     fn lost(&mut self, _session: SessionId, why: &LostReason) {
-        panic!("the session is lost: {why}");
+        assert!(self.may_be_lost, "the session is lost: {why}");
+        self.is_lost = true;
     }
 
     fn reply_body(&mut self, _session: SessionId, token: u64, offset_bytes: usize, bytes: &[u8]) {
@@ -69,7 +74,8 @@ struct Side {
 }
 
 impl Side {
-    fn new(name: &str, faults: Option<Faults>) -> Self {
+    /// `wrap` puts something around its socket.
+    fn new(name: &str, wrap: impl FnOnce(Udp) -> Rc<RefCell<dyn Link>>) -> Self {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let config = UdpConfig { datagram_bytes_max: Some(1472), ..UdpConfig::new(listen) };
         let udp = Udp::bind(config).expect("loopback");
@@ -81,10 +87,7 @@ impl Side {
             ..EndpointConfig::new(name, seed, seed)
         };
         let endpoint = Rc::new(RefCell::new(Endpoint::new(endpoint)));
-        let link: Rc<RefCell<dyn Link>> = match faults {
-            Some(faults) => Rc::new(RefCell::new(Faulty::new(udp, faults))),
-            None => Rc::new(RefCell::new(udp)),
-        };
+        let link = wrap(udp);
         let notes = Rc::new(RefCell::new(Notes::default()));
         let mut local = Local::detached(0, Services::new());
         let sink = Rc::clone(&notes);
@@ -113,8 +116,19 @@ struct Pair {
 
 impl Pair {
     fn connected(faults: Option<Faults>) -> (Self, SessionId) {
-        let (client, server) = (Side::new("vm1", faults), Side::new("io-1", faults));
-        client.endpoint.borrow_mut().connect(0, server.addr, "io-1", 0);
+        let wrap = |udp| -> Rc<RefCell<dyn Link>> {
+            match faults {
+                Some(faults) => Rc::new(RefCell::new(Faulty::new(udp, faults))),
+                None => Rc::new(RefCell::new(udp)),
+            }
+        };
+        let (client, server) = (Side::new("vm1", wrap), Side::new("io-1", wrap));
+        let addr = server.addr;
+        Self::connect(client, server, addr)
+    }
+
+    fn connect(client: Side, server: Side, addr: SocketAddr) -> (Self, SessionId) {
+        client.endpoint.borrow_mut().connect(0, addr, "io-1", 0);
         let mut pair = Self { client, server, now_ns: 0, rounds: 0 };
         let notes = Rc::clone(&pair.client.notes);
         pair.run_until(|| notes.borrow().connected.is_some());
@@ -214,4 +228,124 @@ fn faults_on_both_ends_cost_time_but_no_byte() {
     let mut replied = notes.replied.clone();
     replied.sort_unstable();
     assert_eq!(replied, (0..40).collect::<Vec<_>>(), "each once");
+}
+
+/// A server with a door and a client that calls there.
+struct Shared {
+    home: tempfile::TempDir,
+    door: Option<Door>,
+    places: Places,
+    counters: [Arc<ShmCounters>; 2],
+}
+
+impl Shared {
+    fn connected() -> (Self, Pair, SessionId) {
+        let home = tempfile::tempdir().expect("a directory");
+        let path = home.path().join("io1.shm");
+        let places = Places::default();
+        let (door, mut callers) = Door::open(&path, &[4870]).expect("a door");
+        let side = |name: &str, callers| {
+            let mut counters = None;
+            let side = Side::new(name, |udp| {
+                let shm = Shm::new(udp, places.clone(), callers).expect("an epoll");
+                counters = Some(Arc::clone(shm.shm_counters()));
+                Rc::new(RefCell::new(shm))
+            });
+            (side, counters.expect("made above"))
+        };
+        let (client, client_counters) = side("vm1", None);
+        let (server, server_counters) = side("io-1", callers.pop());
+        let counters = [client_counters, server_counters];
+        let addr = places.address(&path).expect("room");
+        let (pair, session) = Pair::connect(client, server, addr);
+        (Self { home, door: Some(door), places, counters }, pair, session)
+    }
+}
+
+#[test]
+fn shared_memory_carries_calls_without_the_network() {
+    let (shared, mut pair, session) = Shared::connected();
+    for (token, len) in (1..).zip([1, 512, 4096, 100_000, 1 << 20]) {
+        pair.call(session, token, len);
+        pair.run_until_replied(token as usize);
+        assert!(pair.client.notes.borrow().bodies[&token] == pattern(token, len));
+    }
+    for (side, shm) in [&pair.client, &pair.server].into_iter().zip(&shared.counters) {
+        assert_eq!(side.counters.datagrams_sent.get(), 0, "{:?}", side.counters);
+        assert_eq!(shm.lines.get(), 1, "{shm:?}");
+        // Nobody slept.
+        assert_eq!((shm.bells_rung.get(), shm.dropped_full.get(), shm.broken.get()), (0, 0, 0));
+    }
+    let [client, server] = &shared.counters;
+    assert_eq!(client.datagrams_sent.get(), server.datagrams_received.get());
+}
+
+#[test]
+fn a_peer_that_hangs_up_is_called_again_when_it_is_back() {
+    let (mut shared, mut pair, session) = Shared::connected();
+    let path = shared.door.take().expect("it has one").path().to_owned();
+    // The server's process is gone, with its end of the line.
+    let udp_only = |udp| -> Rc<RefCell<dyn Link>> { Rc::new(RefCell::new(udp)) };
+    pair.server = Side::new("io-1", udp_only);
+    pair.call(session, 1, 100);
+    let client = Arc::clone(&shared.counters[0]);
+    pair.run_until(|| client.lines.get() == 0);
+    let before = client.dropped_unreachable.get();
+    pair.run_until(|| client.dropped_unreachable.get() > before);
+    // A new one opens its door; its endpoint has not heard of the session.
+    let (door, mut callers) = Door::open(&path, &[4870]).expect("a door again");
+    let (places, calls) = (shared.places.clone(), callers.pop());
+    pair.server = Side::new("io-1", |udp| {
+        Rc::new(RefCell::new(Shm::new(udp, places, calls).expect("an epoll")))
+    });
+    pair.client.notes.borrow_mut().may_be_lost = true;
+    let notes = Rc::clone(&pair.client.notes);
+    pair.run_until(|| notes.borrow().is_lost);
+    assert_eq!(client.lines.get(), 1, "the line is new");
+    drop((door, shared.home));
+}
+
+#[test]
+fn a_door_is_not_taken_from_the_living() {
+    let home = tempfile::tempdir().expect("a directory");
+    let path = home.path().join("io1.shm");
+    let door = Door::open(&path, &[1]).expect("a door");
+    let error = Door::open(&path, &[1]).expect_err("it is in use");
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    drop(door);
+    assert!(!path.exists());
+    std::fs::write(&path, "precious").expect("a file");
+    let error = Door::open(&path, &[1]).expect_err("no socket");
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    assert_eq!(std::fs::read_to_string(&path).expect("still there"), "precious");
+}
+
+#[test]
+fn callers_that_talk_nonsense_are_hung_up_on() {
+    let home = tempfile::tempdir().expect("a directory");
+    let path = home.path().join("io1.shm");
+    let (_door, mut callers) = Door::open(&path, &[4870]).expect("a door");
+    let (calls, places) = (callers.pop(), Places::default());
+    let mut counters = None;
+    let server = Side::new("io-1", |udp| {
+        let shm = Shm::new(udp, places.clone(), calls).expect("an epoll");
+        counters = Some(Arc::clone(shm.shm_counters()));
+        Rc::new(RefCell::new(shm))
+    });
+    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
+    for nonsense in [&b"GET / HTTP/1.1"[..], b"vrio-shm\x01\0\x06\x13", b"x"] {
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
+        let socket = socket.expect("a socket");
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).expect("it answers");
+        rustix::net::send(&socket, nonsense, SendFlags::empty()).expect("sent");
+        let (_, got) =
+            rustix::net::recv(&socket, &mut [0; 8], RecvFlags::empty()).unwrap_or((0, 0));
+        assert_eq!(got, 0, "hung up");
+    }
+    let client = Side::new("vm1", |udp| {
+        Rc::new(RefCell::new(Shm::new(udp, places.clone(), None).expect("an epoll")))
+    });
+    let addr = places.address(&path).expect("room");
+    let (_pair, _) = Pair::connect(client, server, addr);
+    assert_eq!(counters.expect("made").lines.get(), 1, "only the sound one");
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use link::{Driver, Faults, Faulty, Link, Udp, UdpConfig};
+use link::{Callers, Door, Driver, Faults, Faulty, Link, Places, Shm, Udp, UdpConfig};
 use sidecore::{Config, Idle, Local, Poll, Progress, Sidecore, Stage, spawn};
 use transport::{BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink};
 
@@ -76,6 +76,7 @@ fn start(
     name: &'static str,
     faults: Faults,
     peer: Option<(SocketAddr, u64)>,
+    shared: (Places, Option<Callers>),
 ) -> (Sidecore, SocketAddr, mpsc::Receiver<()>) {
     let udp = Udp::bind(UdpConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)))).expect("loopback");
     let addr = udp.local_addr();
@@ -88,7 +89,8 @@ fn start(
         }
         let endpoint = Rc::new(RefCell::new(endpoint));
         let notes = Rc::new(RefCell::new(Notes::default()));
-        let link = Rc::new(RefCell::new(Faulty::new(udp, faults)));
+        let shm = Shm::new(udp, shared.0, shared.1).expect("an epoll");
+        let link = Rc::new(RefCell::new(Faulty::new(shm, faults)));
         let sink = Rc::clone(&notes);
         Driver::install(local, link, Rc::clone(&endpoint), sink);
         let calls_wanted = peer.map_or(0, |(_, calls)| calls);
@@ -99,10 +101,31 @@ fn start(
     (core, addr, done)
 }
 
+fn alone() -> (Places, Option<Callers>) {
+    (Places::default(), None)
+}
+
+/// As with sockets, but what wakes is the other side's bell.
+#[test]
+fn shared_memory_wakes_sleeping_sidecores() {
+    let home = tempfile::tempdir().expect("a directory");
+    let path = home.path().join("io1.shm");
+    let (places, (_door, mut callers)) =
+        (Places::default(), Door::open(&path, &[4870]).expect("a door"));
+    let peer = (places.address(&path).expect("room"), 1_000);
+    let (server, ..) = start("io-1", Faults::default(), None, (places.clone(), callers.pop()));
+    let (client, _, done) = start("vm1", Faults::default(), Some(peer), (places, None));
+    done.recv_timeout(PATIENCE).expect("all calls are answered");
+    for core in [server, client] {
+        core.stop();
+        assert!(core.counters().wakeups.get() > 100, "{:?}", core.counters());
+    }
+}
+
 #[test]
 fn datagrams_wake_sleeping_sidecores() {
-    let (server, addr, _) = start("io-1", Faults::default(), None);
-    let (client, _, done) = start("vm1", Faults::default(), Some((addr, 1_000)));
+    let (server, addr, _) = start("io-1", Faults::default(), None, alone());
+    let (client, _, done) = start("vm1", Faults::default(), Some((addr, 1_000)), alone());
     done.recv_timeout(PATIENCE).expect("all calls are answered");
     for core in [server, client] {
         core.stop();
@@ -120,7 +143,7 @@ fn timers_wake_sleeping_sidecores() {
         delay_ns_max: 1_000_000,
         ..Faults::default()
     };
-    let (_server, addr, _) = start("io-1", faults(1), None);
-    let (_client, _, done) = start("vm1", faults(2), Some((addr, 200)));
+    let (_server, addr, _) = start("io-1", faults(1), None, alone());
+    let (_client, _, done) = start("vm1", faults(2), Some((addr, 200)), alone());
     done.recv_timeout(PATIENCE).expect("all calls are answered");
 }

@@ -1,0 +1,463 @@
+//! Datagrams between nodes on one machine, through memory that they share.
+//!
+//! A [`Shm`] wraps another link: datagrams to an address that [`Places`] gave out, and answers to
+//! those who called at this node's [`Door`], travel by shared rings; all others by the link inside.
+//! While both ends poll there are no system calls; a sleeping end is woken through an eventfd. The
+//! payload is copied once by each side, and nobody reads what the other side can still change.
+//!
+//! A full ring drops, as a switch does: one peer that stands still holds nobody else up.
+
+mod door;
+mod region;
+mod ring;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::event::epoll;
+use sidecore::{Counter, Progress};
+use transport::{Pool, TransmitBatch};
+
+use crate::{Arrival, Link, LinkCounters, Sent};
+use door::Line;
+pub use door::{Callers, Door};
+use ring::{Broken, Consumer, DATAGRAM_BYTES_MAX, Producer};
+
+/// Datagrams taken from one line in a round, so that the others get their turn.
+const BURST: usize = 64;
+
+/// Lines of one sidecore: as many as it may have sessions. More callers are hung up on.
+const LINES_MAX: usize = 1024;
+
+/// Peers on this machine that can be called.
+const PLACES_MAX: usize = 1024;
+
+/// How often a peer that does not answer its door is called, and how soon a line on which nothing
+/// comes back is looked at: a restarted peer is to be noticed within 50 ms.
+const LOOK_AGAIN_NS: u64 = 10_000_000;
+
+/// Each look that finds the peer alive doubles the time to the next one, and the last is after so
+/// long: a silent peer is the session's affair.
+const LOOK_LAST_NS: u64 = 320_000_000;
+
+/// Numbers of lines that others dialled begin here, beyond those of places.
+const CALLERS_FROM: u32 = 1 << 31;
+
+/// Addresses for peers on this machine: in the block that IPv6 has for what is discarded
+/// (100::/64, RFC 6666), so that no packet ever leaves for one by mistake.
+fn address(number: u32, port: u16) -> SocketAddr {
+    let [high, low] = [(number >> 16) as u16, number as u16];
+    (Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, high, low), port).into()
+}
+
+/// The number in such an address.
+fn number_of(address: SocketAddr) -> Option<u32> {
+    let SocketAddr::V6(address) = address else { return None };
+    match address.ip().segments() {
+        [0x100, 0, 0, 0, 0, 0, high, low] => Some(u32::from(high) << 16 | u32::from(low)),
+        _ => None,
+    }
+}
+
+/// The doors of other nodes on this machine that this one calls; shared by its sidecores.
+#[derive(Clone, Debug, Default)]
+pub struct Places(Arc<Mutex<Vec<PathBuf>>>);
+
+/// There is no room for another place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{PLACES_MAX} peers on this machine are known already")]
+pub struct PlacesFull;
+
+impl Places {
+    /// The address that stands for the node whose door is at `path`; the same each time.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn address(&self, path: &Path) -> Result<SocketAddr, PlacesFull> {
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = places.iter().position(|place| place == path);
+        let number = match known {
+            Some(number) => number,
+            None if places.len() == PLACES_MAX => return Err(PlacesFull),
+            None => {
+                places.push(path.to_owned());
+                places.len() - 1
+            }
+        };
+        Ok(address(number as u32, 0))
+    }
+
+    fn path(&self, number: u32) -> Option<PathBuf> {
+        let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        places.get(number as usize).cloned()
+    }
+}
+
+/// What goes through shared memory; the link inside counts its own.
+#[derive(Debug, Default)]
+pub struct ShmCounters {
+    /// Lines that are open.
+    pub lines: Counter,
+    /// Datagrams put into rings.
+    pub datagrams_sent: Counter,
+    /// Datagrams taken out of rings.
+    pub datagrams_received: Counter,
+    /// Bytes copied into and out of rings.
+    pub bytes_copied: Counter,
+    /// Sleeping peers woken: a system call each.
+    pub bells_rung: Counter,
+    /// Datagrams dropped because a ring was full.
+    pub dropped_full: Counter,
+    /// Datagrams dropped because nobody was at the other end.
+    pub dropped_unreachable: Counter,
+    /// Lines given up because the other end broke a rule.
+    pub broken: Counter,
+    /// Callers hung up on because there were too many.
+    pub refused: Counter,
+}
+
+/// One peer's sidecore.
+#[derive(Debug)]
+struct Lane {
+    address: SocketAddr,
+    line: Line,
+    producer: Producer,
+    consumer: Consumer,
+    /// When to look whether the peer is still there, since nothing came back; `u64::MAX` for not.
+    look_ns: u64,
+    look_pause_ns: u64,
+    /// The peer was asked to ring; its ring is there or on its way.
+    is_armed: bool,
+    is_rung: bool,
+    is_gone: bool,
+}
+
+impl Lane {
+    fn new(address: SocketAddr, line: Line) -> Self {
+        let [sends, receives] = if line.dialled { [0, 1] } else { [1, 0] };
+        Self {
+            address,
+            producer: Producer::new(&line.region, sends),
+            consumer: Consumer::new(&line.region, receives),
+            line,
+            look_ns: u64::MAX,
+            look_pause_ns: LOOK_AGAIN_NS,
+            is_armed: false,
+            is_rung: false,
+            is_gone: false,
+        }
+    }
+
+    /// Something was put in: an answer is awaited, or the peer looked at.
+    fn expect_answer(&mut self, now_ns: u64) {
+        self.look_pause_ns = LOOK_AGAIN_NS;
+        self.look_ns = self.look_ns.min(now_ns + LOOK_AGAIN_NS);
+    }
+
+    fn look(&mut self, now_ns: u64) {
+        self.is_gone |= self.line.is_hung_up();
+        self.look_pause_ns *= 2;
+        let again = self.look_pause_ns <= LOOK_LAST_NS;
+        self.look_ns = if again { now_ns + self.look_pause_ns } else { u64::MAX };
+    }
+}
+
+/// A link with shared memory beside it.
+pub struct Shm<L> {
+    inner: L,
+    places: Places,
+    callers: Option<Callers>,
+    lanes: Vec<Lane>,
+    /// Places in `lanes` by address.
+    index: BTreeMap<SocketAddr, usize>,
+    /// When a place was last called in vain.
+    unreachable_ns: BTreeMap<SocketAddr, u64>,
+    calls_taken: u32,
+    now_ns: u64,
+    epoll: OwnedFd,
+    /// Whose turn it is first.
+    turn: usize,
+    counters: Arc<ShmCounters>,
+}
+
+impl<L: Link> Shm<L> {
+    /// Wraps `inner`; calls `places`, and takes in `callers` when this node has a door.
+    ///
+    /// # Errors
+    /// When the system refuses an epoll.
+    pub fn new(inner: L, places: Places, callers: Option<Callers>) -> std::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        watch(&epoll, inner.fd())?;
+        if let Some(callers) = &callers {
+            watch(&epoll, callers.bell.as_fd())?;
+        }
+        Ok(Self {
+            inner,
+            places,
+            callers,
+            lanes: Vec::new(),
+            index: BTreeMap::new(),
+            unreachable_ns: BTreeMap::new(),
+            calls_taken: 0,
+            now_ns: 0,
+            epoll,
+            turn: 0,
+            counters: Arc::default(),
+        })
+    }
+
+    /// What went through shared memory.
+    pub fn shm_counters(&self) -> &Arc<ShmCounters> {
+        &self.counters
+    }
+
+    /// Makes a lane of a line, with its bell among what ends a sleep.
+    fn add(&mut self, address: SocketAddr, line: Line) -> Option<usize> {
+        if self.lanes.len() == LINES_MAX || watch(&self.epoll, line.own_bell.as_fd()).is_err() {
+            self.counters.refused.add(1);
+            return None;
+        }
+        let at = self.lanes.len();
+        self.lanes.push(Lane::new(address, line));
+        self.index.insert(address, at);
+        self.unreachable_ns.remove(&address);
+        self.counters.lines.set(self.lanes.len() as u64);
+        Some(at)
+    }
+
+    /// Those who called since the last round.
+    fn take_callers(&mut self) {
+        let Some(callers) = &self.callers else { return };
+        if !callers.news.load(Relaxed) || !callers.news.swap(false, Acquire) {
+            return;
+        }
+        door::hush(callers.bell.as_fd());
+        let lines: Vec<_> = std::iter::from_fn(|| callers.next()).collect();
+        // Those whose place they take may have gone without a word.
+        for lane in &mut self.lanes {
+            lane.is_gone |= lane.line.is_hung_up();
+        }
+        self.drop_gone();
+        for line in lines {
+            self.calls_taken = (self.calls_taken + 1) % CALLERS_FROM;
+            let address = address(CALLERS_FROM + self.calls_taken, 0);
+            let _ = self.add(address, line);
+        }
+    }
+
+    /// The lane to an address; a place that has none is called, now and then.
+    fn lane_to(&mut self, to: SocketAddr, number: u32) -> Option<usize> {
+        if let Some(&at) = self.index.get(&to) {
+            return Some(at);
+        }
+        let path = self.places.path(number).filter(|_| number < CALLERS_FROM)?;
+        let tried_ns = self.unreachable_ns.get(&to);
+        if tried_ns.is_some_and(|&at_ns| self.now_ns < at_ns + LOOK_AGAIN_NS) {
+            return None;
+        }
+        match Line::dial(&path, to.port()) {
+            Ok(line) => self.add(to, line),
+            Err(error) => {
+                tracing::debug!(?path, %error, "a peer on this machine cannot be called");
+                // As many as there are places and ports of theirs: bounded like lanes.
+                if self.unreachable_ns.len() == LINES_MAX {
+                    self.unreachable_ns.clear();
+                }
+                self.unreachable_ns.insert(to, self.now_ns);
+                None
+            }
+        }
+    }
+
+    /// Puts a datagram into its ring, or drops it.
+    fn put(&mut self, to: SocketAddr, number: u32, parts: [&[u8]; 2]) {
+        let Some(at) = self.lane_to(to, number) else {
+            self.counters.dropped_unreachable.add(1);
+            return;
+        };
+        let lane = &mut self.lanes[at];
+        match lane.producer.push(self.now_ns, parts) {
+            Ok(true) => {
+                lane.expect_answer(self.now_ns);
+                self.counters.datagrams_sent.add(1);
+                self.counters.bytes_copied.add((parts[0].len() + parts[1].len()) as u64);
+            }
+            Ok(false) => self.counters.dropped_full.add(1),
+            Err(Broken) => {
+                lane.is_gone = true;
+                self.counters.broken.add(1);
+            }
+        }
+    }
+
+    /// Publishes what was put in, and wakes those who sleep.
+    fn publish(&mut self) {
+        for lane in &mut self.lanes {
+            if lane.producer.publish() {
+                self.counters.bells_rung.add(1);
+                lane.is_gone |= door::ring(lane.line.peer_bell.as_fd()).is_err();
+            }
+        }
+    }
+
+    fn receive_from(&mut self, at: usize, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
+        let (now_ns, lane) = (self.now_ns, &mut self.lanes[at]);
+        let mut count = 0;
+        while count < BURST {
+            match lane.consumer.pop() {
+                Ok(Some((sent_ns, bytes))) => {
+                    count += 1;
+                    self.counters.bytes_copied.add(bytes.len() as u64);
+                    f(Arrival { from: lane.address, at_ns: sent_ns.min(now_ns), bytes });
+                }
+                Ok(None) => break,
+                Err(Broken) => {
+                    lane.is_gone = true;
+                    self.counters.broken.add(1);
+                    break;
+                }
+            }
+        }
+        if count > 0 {
+            lane.consumer.release();
+            lane.look_ns = u64::MAX;
+            self.counters.datagrams_received.add(count as u64);
+        } else if now_ns >= lane.look_ns {
+            lane.look(now_ns);
+        }
+        count
+    }
+
+    fn drop_gone(&mut self) {
+        if !self.lanes.iter().any(|lane| lane.is_gone) {
+            return;
+        }
+        // Closed descriptors leave the epoll by themselves, but for copies in other processes.
+        for lane in self.lanes.iter().filter(|lane| lane.is_gone) {
+            let _ = epoll::delete(&self.epoll, &lane.line.own_bell);
+        }
+        self.lanes.retain(|lane| !lane.is_gone);
+        let places = self.lanes.iter().enumerate();
+        self.index = places.map(|(at, lane)| (lane.address, at)).collect();
+        self.counters.lines.set(self.lanes.len() as u64);
+    }
+
+    /// Takes signals back that were asked for before a sleep.
+    fn disarm(&mut self) {
+        for lane in &mut self.lanes {
+            if std::mem::take(&mut lane.is_armed) {
+                lane.is_rung |= lane.consumer.wake();
+            }
+            // The peer may not have got to it yet; then it ends the next sleep early, once.
+            if lane.is_rung && door::hush(lane.line.own_bell.as_fd()) {
+                lane.is_rung = false;
+            }
+        }
+    }
+}
+
+impl<L: Link> Link for Shm<L> {
+    /// Sends runs of datagrams for the link inside with one call each: usually there is one.
+    fn send_first(&mut self, batch: &mut TransmitBatch, pool: &Pool, count_max: usize) -> Sent {
+        let mut done = 0;
+        while done < count_max && !batch.is_empty() {
+            let Some(first) = batch.datagrams().next() else { break };
+            if let Some(number) = number_of(first.to()) {
+                self.put(first.to(), number, [first.head(), first.body(pool)]);
+                batch.consume(1);
+                done += 1;
+                continue;
+            }
+            let others = batch.datagrams().take_while(|it| number_of(it.to()).is_none()).count();
+            let sent = self.inner.send_first(batch, pool, others.min(count_max - done));
+            done += sent.datagrams;
+            if sent.datagrams < others {
+                break;
+            }
+        }
+        self.publish();
+        Sent { datagrams: done, left: batch.len() }
+    }
+
+    fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
+        self.now_ns = now_ns;
+        let mut count = self.inner.receive(now_ns, f);
+        self.disarm();
+        self.take_callers();
+        let lanes = self.lanes.len();
+        self.turn = (self.turn + 1) % lanes.max(1);
+        for step in 0..lanes {
+            count += self.receive_from((self.turn + step) % lanes, f);
+        }
+        self.drop_gone();
+        count
+    }
+
+    fn arm(&mut self) -> Progress {
+        let mut progress = self.inner.arm();
+        for lane in &mut self.lanes {
+            lane.is_armed = true;
+            progress |= Progress::busy_if(!lane.consumer.sleep());
+        }
+        progress
+    }
+
+    fn next_ns(&self) -> Option<u64> {
+        let look_ns = self.lanes.iter().map(|lane| lane.look_ns).min();
+        let look_ns = look_ns.filter(|&at_ns| at_ns != u64::MAX);
+        [look_ns, self.inner.next_ns()].into_iter().flatten().min()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        self.inner.local_addr()
+    }
+
+    fn datagram_max(&self) -> usize {
+        self.inner.datagram_max().max(DATAGRAM_BYTES_MAX)
+    }
+
+    fn counters(&self) -> &Arc<LinkCounters> {
+        self.inner.counters()
+    }
+}
+
+impl<L: Link> fmt::Debug for Shm<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shm({} lines, {:?})", self.lanes.len(), self.inner)
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), rustix::io::Errno> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_stand_for_places_and_for_nothing_else() {
+        let places = Places::default();
+        let first = places.address(Path::new("/run/vrio/io1.shm")).expect("room");
+        let second = places.address(Path::new("/run/vrio/io2.shm")).expect("room");
+        assert_eq!(places.address(Path::new("/run/vrio/io1.shm")), Ok(first));
+        assert_eq!((number_of(first), number_of(second)), (Some(0), Some(1)));
+        assert_eq!(number_of(address(CALLERS_FROM + 7, 4_871)), Some(CALLERS_FROM + 7));
+        for elsewhere in ["10.0.0.9:4870", "[::1]:4870", "[100::1:0:0:1]:4870"] {
+            assert_eq!(number_of(elsewhere.parse().expect("an address")), None);
+        }
+        for number in 2..PLACES_MAX {
+            places.address(Path::new(&number.to_string())).expect("room");
+        }
+        assert_eq!(places.address(Path::new("one more")), Err(PlacesFull));
+    }
+}
