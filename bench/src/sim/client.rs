@@ -207,7 +207,7 @@ impl Client {
             keys: &self.keys,
         };
         let cores = SimCore::start(&plan, &Arc::new(Exports::default()));
-        let volume = RemoteVolume::new(SERVER.0, VOLUME);
+        let volume = RemoteVolume::with_key(SERVER.0, VOLUME, self.keys.tenant());
         for core in &cores {
             let addr = (host_ip(SERVER.1), PORT).into();
             core.plane.borrow_mut().clients.add_peer(SERVER.0, addr);

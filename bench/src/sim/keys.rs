@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use block::{Allow, AttachmentSecret};
 use transport::{Keyring, KnownKey, SecretKey, Security};
 
 use super::random::Random;
@@ -14,6 +15,8 @@ pub(super) struct Keys(Option<Arc<Sealed>>);
 struct Sealed {
     keyring: Arc<Keyring>,
     secrets: Vec<(String, Arc<SecretKey>)>,
+    /// What opens the volume.
+    tenant: Arc<AttachmentSecret>,
 }
 
 impl Keys {
@@ -32,7 +35,20 @@ impl Keys {
             keyring.add(secret.public(), known).expect("room for a world's keys");
             secrets.push((name.to_owned(), Arc::new(secret)));
         }
-        Self(Some(Arc::new(Sealed { keyring: Arc::new(keyring), secrets })))
+        let seed = SecretKey::from_bytes(bytes(random)).to_bytes();
+        let tenant = Arc::new(AttachmentSecret::from_seed(&seed));
+        Self(Some(Arc::new(Sealed { keyring: Arc::new(keyring), secrets, tenant })))
+    }
+
+    /// Who may use the volume: these nodes and, with keys, only the tenant on them.
+    pub(super) fn allow(&self, nodes: &[String]) -> Vec<Allow> {
+        let key = self.0.as_ref().map(|sealed| sealed.tenant.public());
+        nodes.iter().map(|node| Allow { node: node.clone(), key }).collect()
+    }
+
+    /// What a client proves that it may.
+    pub(super) fn tenant(&self) -> Option<Arc<AttachmentSecret>> {
+        self.0.as_ref().map(|sealed| sealed.tenant.clone())
     }
 
     /// What a node's sidecores are told.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{Allow, Export, ExportOptions, Exports, Volume};
+use block::{Export, ExportOptions, Exports, Volume};
 
 use super::host::{HostPlan, SimCore};
 use super::keys::Keys;
@@ -37,8 +37,7 @@ impl Server {
         datagram_bytes_max: usize,
     ) -> Self {
         let exports = Arc::new(Exports::default());
-        let allow = clients.iter().map(|name| Allow::node(name)).collect();
-        let options = ExportOptions { allow, shared: false };
+        let options = ExportOptions { allow: keys.allow(clients), shared: false };
         let volume: Arc<dyn Volume> = Arc::new(disk.clone());
         let export = Export::new(VOLUME, volume, options, Arc::new(records.clone()));
         exports.insert(export.expect("the simulated store can be read"));

@@ -79,14 +79,18 @@ impl Peer {
     }
 
     fn log(&mut self, now_ns: u64, volume: &str, key: Option<AttachmentKey>, why: &str) {
-        if now_ns.saturating_sub(self.log_minute_ns) >= LOG_MINUTE_NS {
-            (self.log_minute_ns, self.log_lines) = (now_ns, 0);
-        }
-        if self.log_lines < LOG_LINES_MAX {
-            self.log_lines += 1;
+        if self.may_log(now_ns) {
             let key = key.map(tracing::field::display);
             tracing::warn!(peer = self.name, volume, key, why, "a volume was refused");
         }
+    }
+
+    fn may_log(&mut self, now_ns: u64) -> bool {
+        if now_ns.saturating_sub(self.log_minute_ns) >= LOG_MINUTE_NS {
+            (self.log_minute_ns, self.log_lines) = (now_ns, 0);
+        }
+        self.log_lines += u32::from(self.log_lines <= LOG_LINES_MAX);
+        self.log_lines <= LOG_LINES_MAX
     }
 }
 
@@ -126,4 +130,40 @@ pub(super) fn not_open(volume: &str, peer: &str, key: Option<AttachmentKey>) -> 
         Some(key) => format!("key {key} opens no volume {volume} to {peer}: see `allow` there"),
     };
     Refusal::new(Outcome::Refused, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_cannot_fill_the_log() {
+        let addr = "127.0.0.1:1".parse().expect("an address");
+        let mut peer = Peer::new(&PeerInfo {
+            name: "vm1".to_owned(),
+            process_nonce: 1,
+            addr,
+            version: 2,
+            index: 0,
+            outgoing: false,
+            key: None,
+            binding: [1; 32],
+        });
+        let mut lines = |from_ns: u64| {
+            (0..1_000_000).filter(|tick| peer.may_log(from_ns + tick * 1_000)).count()
+        };
+        let lines_max = LOG_LINES_MAX as usize;
+        assert_eq!([lines(LOG_MINUTE_NS), lines(LOG_MINUTE_NS + 1_000_000_000)], [lines_max, 0]);
+        assert_eq!(lines(2 * LOG_MINUTE_NS + 1), lines_max, "a minute later");
+    }
+
+    #[test]
+    fn a_refusal_fits_a_reply() {
+        let key = AttachmentKey([7; 32]);
+        for key in [None, Some(key)] {
+            let refusal = not_open("alice-root", "vm1", key);
+            assert!(refusal.text.len() <= crate::wire::TEXT_BYTES_MAX, "{}", refusal.text);
+            assert!(key.is_none_or(|key| refusal.text.contains(&key.to_string())));
+        }
+    }
 }
