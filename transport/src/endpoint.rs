@@ -26,9 +26,7 @@ use crate::random::Random;
 use crate::seal::ResetKey;
 use crate::session::{OutgoingCall, Session};
 use crate::transmit::TransmitBatch;
-use crate::wire::{
-    DATAGRAM_BYTES_MAX, FLOWS_MAX, FRAME_CLOSE, HEAD_MAX, Kind, Label, MESSAGE_MAX, VERSION_ANY,
-};
+use crate::wire::{FLOWS_MAX, FRAME_CLOSE, HEAD_MAX, Kind, Label, MESSAGE_MAX, VERSION_ANY};
 
 /// Attempts that wait for their first packet. More at once is a flood, and dropped: an honest peer
 /// asks again.
@@ -94,7 +92,7 @@ pub struct Endpoint {
     door: Door,
     /// Ours, when sessions are sealed.
     reset_key: Option<ResetKey>,
-    /// Where a sealed packet is opened; taken out meanwhile.
+    /// Where a sealed packet is opened; taken out meanwhile, and empty before the first.
     opened: Vec<u8>,
     sessions_made: u64,
     last_attempt: u64,
@@ -113,6 +111,8 @@ impl Endpoint {
         let config = config.checked();
         let sessions_max = usize::from(SESSIONS_MAX) + usize::from(config.sessions_max);
         let mut secrets = security::generator(&config);
+        let mut config = config;
+        config.entropy = security::SPENT;
         Self {
             pool: Pool::new(config.pool_bytes_max),
             counters: EndpointCounters::default(),
@@ -126,7 +126,7 @@ impl Endpoint {
             door: Door::new(&draw(&mut secrets)),
             secrets,
             reset_key: security::reset_key(&config.security),
-            opened: vec![0; DATAGRAM_BYTES_MAX],
+            opened: Vec::new(),
             sessions_made: 0,
             last_attempt: 0,
             outgoing: 0,
@@ -478,7 +478,11 @@ impl Endpoint {
             Content::Close => write_packet(slot, answer.label, &[FRAME_CLOSE]),
             Content::Welcome(welcome) => write_welcome(slot, &self.config, welcome),
             Content::Cookie(cookie) => write_packet(slot, answer.label, cookie),
-            Content::Token(token) => write_packet(slot, answer.label, token),
+            Content::Token => {
+                let key = self.reset_key.as_ref();
+                let token = key.map(|key| key.token(self.config.index, answer.label.session));
+                write_packet(slot, answer.label, token.as_ref().map_or(&[], |token| &token[..]));
+            }
             Content::Frames(frames) => write_packet(slot, answer.label, frames),
             Content::Packet(packet) => {
                 slot.head[..packet.len()].copy_from_slice(packet);

@@ -21,6 +21,7 @@ mod connecting;
 
 pub(crate) use connecting::{Connecting, Ingredients, Welcomed};
 
+use std::mem::offset_of;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
@@ -43,6 +44,9 @@ use crate::wire::{
 
 /// How long a half-open session waits for its first packet.
 const HALF_OPEN_NS: u64 = 3_000_000_000;
+
+/// The longest message of a handshake that is read: later versions may say a little more.
+const MESSAGE_BYTES_MAX: usize = 1024;
 
 /// A greeting that makes sense.
 #[derive(Clone, Debug)]
@@ -97,7 +101,11 @@ impl<'a> Hello<'a> {
             return Some(Self { peer, clear, entrance: None, message: &[] });
         }
         let entrance: Entrance = *wire::take(&mut rest)?;
-        let message = wire::take_bytes(&mut rest, usize::from(entrance.message_bytes.get()))?;
+        let message_bytes = usize::from(entrance.message_bytes.get());
+        if message_bytes > MESSAGE_BYTES_MAX {
+            return None;
+        }
+        let message = wire::take_bytes(&mut rest, message_bytes)?;
         let security = if message.is_empty() { SECURITY_PLAIN } else { SECURITY_SEALED };
         (security == entrance.security).then_some(Self {
             peer,
@@ -112,12 +120,14 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// What both ends of a sealed handshake must agree on, beside what is in its messages.
-pub(crate) fn prologue(attempt: u64, epoch_bits: u8, clear: &[u8]) -> Vec<u8> {
+/// What both ends of a sealed handshake must agree on, beside what is in its messages: all that a
+/// Hello says in the clear but the cookie, which comes later.
+pub(crate) fn prologue(attempt: u64, epoch_bits: u8, clear: &[u8], entrance: &Entrance) -> Vec<u8> {
     let mut bytes = b"vrio session".to_vec();
     bytes.push(epoch_bits);
     bytes.extend_from_slice(&attempt.to_le_bytes());
     bytes.extend_from_slice(clear);
+    bytes.extend_from_slice(&entrance.as_bytes()[..offset_of!(Entrance, cookie)]);
     bytes
 }
 

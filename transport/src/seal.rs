@@ -96,7 +96,6 @@ impl ResetKey {
 }
 
 /// What protects one session.
-#[derive(Debug)]
 pub(crate) struct Seal {
     pub(crate) sealer: Sealer,
     pub(crate) opener: Opener,
@@ -238,6 +237,12 @@ impl Opener {
                 Some(std::mem::replace(&mut self.current, std::mem::replace(&mut self.next, next)));
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Seal({:?}, {:?})", self.sealer, self.opener)
     }
 }
 

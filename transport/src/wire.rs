@@ -65,6 +65,9 @@ pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// The most fragments of a message: a full one in the smallest datagrams.
 pub(crate) const FRAGMENTS_MAX: usize = 1024;
 
+/// The longest sealed packet: no datagram is longer over any protocol.
+pub(crate) const SEALED_BYTES_MAX: usize = 1 << 16;
+
 /// The packet header.
 pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
 
@@ -474,7 +477,7 @@ impl<'a> SealedPacket<'a> {
         let payload_bytes = usize::from(header.payload_bytes.get());
         let frames_bytes = usize::from(header.frames_bytes.get());
         let bytes = SEALED_HEADER_BYTES + payload_bytes + frames_bytes + TAG_BYTES;
-        if frames_bytes == 0 || bytes != datagram.len() {
+        if frames_bytes == 0 || bytes != datagram.len() || bytes > SEALED_BYTES_MAX {
             return Err(Malformed::Short);
         }
         let (head, sealed) = datagram.split_at(SEALED_HEADER_BYTES);
@@ -616,6 +619,29 @@ mod tests {
         let mut long = good;
         long.push(0);
         assert_eq!(Packet::parse(&long).err(), Some(Malformed::Short));
+    }
+
+    #[test]
+    fn a_sealed_packet_has_the_lengths_that_it_says() {
+        let label = Label { kind: Kind::Sealed, version: 2, session: 0x0102, number: 7 };
+        let packet = |payload: usize, frames: usize| {
+            let (payload, frames) = (vec![1; payload], vec![2; frames]);
+            let mut bytes = sealed_header(label, &payload, &frames).as_bytes().to_vec();
+            bytes.extend_from_slice(&payload);
+            bytes.extend_from_slice(&frames);
+            bytes.resize(bytes.len() + TAG_BYTES, 0);
+            bytes
+        };
+        let bytes = packet(3, 1);
+        assert_eq!(bytes[..9], [3, 0, 0, 0, 2, 7, 1, 0, 2]);
+        let parsed = SealedPacket::parse(&bytes).expect("right lengths");
+        assert_eq!((parsed.session, parsed.number, parsed.payload_bytes), (0x0102, 7, 3));
+        let wrong =
+            [&bytes[..bytes.len() - 1], &bytes[..10], &packet(3, 0), &packet(65_500, 65_500)];
+        for bytes in wrong {
+            assert!(SealedPacket::is_meant(bytes));
+            assert_eq!(SealedPacket::parse(bytes).err(), Some(Malformed::Short));
+        }
     }
 
     #[test]

@@ -4,8 +4,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 
+use std::sync::Arc;
+
 use transport::{
-    BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink, TransmitBatch,
+    BufId, CallId, Endpoint, EndpointConfig, EndpointCounters, Keyring, KnownKey, LostReason,
+    PeerInfo, SecretKey, Security, SessionId, Sink, TransmitBatch,
 };
 
 thread_local! {
@@ -65,9 +68,18 @@ impl Sink for Notes {
     }
 }
 
-fn node(index: u16) -> Node {
+fn node(index: u16, is_sealed: bool) -> Node {
     let mut config = EndpointConfig::new("node", index.into(), index.into());
     config.datagram_bytes_max = 8972;
+    config.entropy = [1; 32];
+    if is_sealed {
+        let secret = |index: u16| SecretKey::from_bytes([index as u8 + 1; 32]);
+        let mut keyring = Keyring::new();
+        let known = KnownKey { peer: "node".to_owned(), expires_unix_s: None };
+        keyring.add(secret(1 - index).public(), known).expect("room");
+        let secret = Arc::new(secret(index));
+        config.security = Security::Sealed { secret, keyring: Arc::new(keyring) };
+    }
     Node {
         endpoint: Endpoint::new(config),
         batch: TransmitBatch::new(64),
@@ -150,7 +162,18 @@ impl Pair {
 
 #[test]
 fn a_warm_session_does_not_allocate() {
-    let (caller, server) = (node(0), node(1));
+    exchange_without_allocations(false);
+}
+
+#[test]
+fn a_warm_sealed_session_does_not_allocate() {
+    let counters = exchange_without_allocations(true);
+    assert!(counters.bytes_sealed > 100 << 20 && counters.bytes_opened > 100 << 20);
+    assert_eq!(counters.bytes_checksummed, 0, "the seal is the checksum");
+}
+
+fn exchange_without_allocations(is_sealed: bool) -> EndpointCounters {
+    let (caller, server) = (node(0, is_sealed), node(1, is_sealed));
     let mut pair =
         Pair { caller, server, now_ns: 1, sent: 0, datagram: Vec::with_capacity(1 << 16) };
     pair.caller.endpoint.connect(1, pair.server.addr, "node", 0);
@@ -165,4 +188,5 @@ fn a_warm_session_does_not_allocate() {
     pair.exchange(3000, 8);
     assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "allocations in 3000 calls");
     assert!(pair.caller.endpoint.counters().packets_lost > lost, "some packets were lost");
+    pair.caller.endpoint.counters().clone()
 }

@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 
 use crate::door::Cookie;
 use crate::handshake::WelcomeLabel;
-use crate::seal::ResetToken;
 use crate::wire::{Label, Redirection, Refusal};
 
 /// Answers of one class that wait. More in one round is a flood, and dropped: an honest peer asks
@@ -42,7 +41,8 @@ pub(super) enum Content {
     Close,
     Welcome(WelcomeLabel),
     Cookie(Cookie),
-    Token(ResetToken),
+    /// The token of the session in the label, which is made when there is room to send it.
+    Token,
     /// Frames that were written before.
     Frames(Box<[u8]>),
     /// A whole packet of a session, sealed before the session went.

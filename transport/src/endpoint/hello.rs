@@ -150,13 +150,16 @@ impl Endpoint {
         caller: Caller,
         hello: &Hello<'_>,
     ) {
-        let prologue = prologue(caller.attempt, self.config.key_epoch_bits, hello.clear);
-        let digest = digest(&prologue, hello.message);
-        if self.answer_again(caller, &digest) {
-            return;
-        }
+        // Also those that come again count: the table is searched for them.
         if !self.door.admits(now_ns, caller.from) {
             self.counters.dropped_hello_limited += 1;
+            return;
+        }
+        let Some(entrance) = &hello.entrance else { return };
+        let bits = self.config.key_epoch_bits;
+        let prologue = prologue(caller.attempt, bits, hello.clear, entrance);
+        let digest = digest(&prologue, hello.message);
+        if self.answer_again(caller, &digest) {
             return;
         }
         let Some(opened) = self.open_hello(caller, hello, &prologue, digest) else { return };

@@ -10,7 +10,9 @@ use crate::handshake::Welcomed;
 use crate::noise::FINISH_OPERATIONS;
 use crate::seal::{TAG_BYTES, Unopened};
 use crate::session::{Inside, Outcome, Session};
-use crate::wire::{self, Kind, Malformed, Packet, Redirection, Refusal, SealedPacket};
+use crate::wire::{
+    self, Kind, Malformed, Packet, Redirection, Refusal, SEALED_BYTES_MAX, SealedPacket,
+};
 
 impl Endpoint {
     pub(super) fn receive_datagram(
@@ -115,11 +117,7 @@ impl Endpoint {
             }
         };
         let Some(place) = self.find_local(packet.session) else {
-            let token = self
-                .reset_key
-                .as_ref()
-                .map(|key| Content::Token(key.token(self.config.index, packet.session)));
-            let content = token.unwrap_or(Content::Nothing);
+            let content = if self.reset_key.is_some() { Content::Token } else { Content::Nothing };
             self.answer_unknown(from, packet.session, packet.number, content);
             return;
         };
@@ -140,6 +138,9 @@ impl Endpoint {
             return;
         }
         let mut opened = std::mem::take(&mut self.opened);
+        if opened.is_empty() {
+            opened = vec![0; SEALED_BYTES_MAX];
+        }
         let out = &mut opened[..packet.sealed.len() - TAG_BYTES];
         match seal.opener.open(packet.number, packet.header, packet.sealed, out) {
             Ok(()) => self.deliver(times, place, &packet.opened(out), datagram.len(), sink),

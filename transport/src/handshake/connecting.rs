@@ -13,7 +13,7 @@ use crate::handshake::{
     versions, write_packet,
 };
 use crate::keys::{PublicKey, SecretKey};
-use crate::noise::{Initiator, Seed};
+use crate::noise::{Initiator, MESSAGE_1_BYTES, Seed};
 use crate::seal::{HelloDigest, ResetToken, Seal};
 use crate::session::Agreed;
 use crate::transmit::Slot;
@@ -32,8 +32,9 @@ const HELLO_LAST_NS: u64 = 100_000_000;
 /// address again: it may have been restarted with other ports.
 const MOVED_ATTEMPTS_MAX: u32 = 4;
 
-/// After so many Hellos without an answer, try the next key of a peer that has several.
-const KEY_HELLOS_MAX: u32 = 4;
+/// After so many Hellos without an answer, try the next key of a peer that has several. A peer that
+/// has another key says so; this is for when that is lost, again and again.
+const KEY_HELLOS_MAX: u32 = 16;
 
 /// A reason why a sealed session cannot be had, told in the clear, may be anybody's invention: the
 /// true peer has so long to say something better.
@@ -173,7 +174,8 @@ impl Connecting {
             reset_token: with.reset_token,
             greeting: greeting(config, 0, self.index, self.local_id),
         };
-        let prologue = prologue(self.attempt, config.key_epoch_bits, clear.as_bytes());
+        let entrance = entrance(SECURITY_SEALED, MESSAGE_1_BYTES + size_of::<SealedHello>());
+        let prologue = prologue(self.attempt, config.key_epoch_bits, clear.as_bytes(), &entrance);
         let (initiator, message) =
             Initiator::start(&with.seed, with.secret, &with.key, &prologue, inside.as_bytes());
         self.mode = Mode::Sealed(Box::new(Sealing {
@@ -265,13 +267,7 @@ impl Connecting {
             write_packet(slot, label, clear.as_bytes());
             return;
         }
-        let entrance = Entrance {
-            security,
-            reserved: 0,
-            message_bytes: U16::new(message.len() as u16),
-            reserved_too: U32::ZERO,
-            cookie: self.cookie,
-        };
+        let entrance = Entrance { cookie: self.cookie, ..entrance(security, message.len()) };
         let mut frames = [0; HELLO_BYTES_MAX];
         let mut at = 0;
         wire::put(&mut frames, &mut at, &clear);
@@ -418,10 +414,19 @@ impl Connecting {
 }
 
 /// The longest Hello, without its header.
-const HELLO_BYTES_MAX: usize = size_of::<Greeting>()
-    + size_of::<Entrance>()
-    + size_of::<SealedHello>()
-    + crate::noise::MESSAGE_1_BYTES;
+const HELLO_BYTES_MAX: usize =
+    size_of::<Greeting>() + size_of::<Entrance>() + size_of::<SealedHello>() + MESSAGE_1_BYTES;
+
+/// An entrance before there is a cookie.
+fn entrance(security: u8, message_bytes: usize) -> Entrance {
+    Entrance {
+        security,
+        reserved: 0,
+        message_bytes: U16::new(message_bytes as u16),
+        reserved_too: U32::ZERO,
+        cookie: [0; COOKIE_BYTES],
+    }
+}
 
 /// What is said in the clear when the session is to be sealed: enough to be answered by any
 /// version, and nothing about the node.
