@@ -1,7 +1,7 @@
 //! What each metric is, for the HELP lines.
 
 /// By the metric's name without `vrio_` and without what its unit and its type add.
-const HELP: [(&str, &str); 87] = [
+const HELP: [(&str, &str); 94] = [
     ("node_info", "Always 1; the labels say what runs."),
     ("node_uptime_seconds", "For how long the node has run."),
     ("sidecore_rounds", "Rounds begun."),
@@ -52,7 +52,14 @@ const HELP: [(&str, &str); 87] = [
     ("sidecore_sessions_fragments_resent", "Fragments that were sent again."),
     ("sidecore_sessions_probes_sent", "Packets sent because nothing was acknowledged for long."),
     ("sidecore_sessions_dropped", "Datagrams that were dropped, for whatever reason."),
+    ("sidecore_sessions_dropped_forged", "Packets not sealed by the peer, or changed on the way."),
+    ("sidecore_sessions_dropped_hello_limited", "Handshakes beyond the limits."),
     ("sidecore_sessions_hellos_refused", "Peers that were refused."),
+    ("sidecore_sessions_retries_sent", "Peers that were asked to show their address first."),
+    ("sidecore_sessions_public_key_operations", "Operations on a curve, for handshakes."),
+    ("sidecore_sessions_bytes_sealed", "Bytes of bodies that were encrypted."),
+    ("sidecore_sessions_bytes_opened", "Bytes of bodies that were decrypted."),
+    ("sidecore_sessions_bytes_checksummed", "Bytes of bodies that a checksum was computed over."),
     ("sidecore_sessions_resets_sent", "Resets sent to who uses a session that is not there."),
     ("sidecore_sessions_calls_full", "Calls not taken because a session's table was full."),
     ("sidecore_sessions_calls_waited_for_credit", "Calls that had to wait for credit."),
