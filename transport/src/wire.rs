@@ -530,7 +530,8 @@ pub(crate) struct Label {
     pub(crate) flags: u16,
 }
 
-/// Writes the header and its checksums in front of frames that are already in `head[HEADER_BYTES..head_bytes]`.
+/// Writes the header and its checksums in front of frames that are already in
+/// `head[HEADER_BYTES..head_bytes]`.
 pub(crate) fn guard(head: &mut [u8], head_bytes: usize, label: Label, payload: &[u8]) {
     let mut header = Header {
         head_crc: U32::ZERO,
@@ -623,7 +624,7 @@ mod tests {
 
     #[test]
     fn a_sealed_packet_has_the_lengths_that_it_says() {
-        let label = Label { kind: Kind::Sealed, version: 2, session: 0x0102, number: 7 };
+        let label = Label { kind: Kind::Sealed, version: 2, session: 0x0102, number: 7, flags: 0 };
         let packet = |payload: usize, frames: usize| {
             let (payload, frames) = (vec![1; payload], vec![2; frames]);
             let mut bytes = sealed_header(label, &payload, &frames).as_bytes().to_vec();
