@@ -1,5 +1,7 @@
 //! Counts allocations: once warm, a request costs none, from the guest's ring to the blocks and
-//! back.
+//! back, on one node and over two.
+
+mod peers;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
@@ -12,7 +14,8 @@ use block::chain::{Chain, ChainSpec};
 use block::stage::Limit;
 use block::uring::Uring;
 use block::{AttachOptions, Attachment, DiskCore, DiskQueues, Open, Volume};
-use sidecore::Services;
+use peers::Peers;
+use sidecore::{Progress, Services};
 use virtio::Queue;
 use virtio::driver::{
     Data, Guest, GuestPlan, Op, Request, RingDriver, RingOptions, RingShape, Status,
@@ -57,19 +60,46 @@ struct Rig {
     disk: DiskQueues,
     rings: Vec<RingDriver>,
     uring: Option<Rc<RefCell<Uring>>>,
+    peers: Option<Peers>,
     now_ns: u64,
     completed: u64,
 }
 
+/// A chain of two over a volume: a meter and a limit that holds something back now and then.
+fn chain(volume: Arc<dyn Volume>) -> Chain {
+    let limit = Limit {
+        iops: NonZeroU64::new(500_000),
+        bytes_per_second: NonZeroU64::new(4 << 30),
+        burst_ns: 1_000_000,
+    };
+    let stages = [ChainSpec::Meter, ChainSpec::Limit(limit)];
+    Chain::build(volume, &stages).expect("a good chain")
+}
+
 impl Rig {
-    fn new(volume: Arc<dyn Volume>, services: &Services) -> Self {
-        let limit = Limit {
-            iops: NonZeroU64::new(500_000),
-            bytes_per_second: NonZeroU64::new(4 << 30),
-            burst_ns: 1_000_000,
-        };
-        let stages = [ChainSpec::Meter, ChainSpec::Limit(limit), ChainSpec::Meter];
-        let chain = Chain::build(volume, &stages).expect("a good chain");
+    /// A disk of a volume with a chain on the same node.
+    fn local(volume: Arc<dyn Volume>, services: &Services) -> Self {
+        let chain = chain(volume);
+        Self::new(&*chain.volume, services, services.get::<Uring>())
+    }
+
+    /// A disk of a volume with a chain on another node.
+    fn remote(volume: Arc<dyn Volume>, sealed: bool, uring: Option<Uring>) -> Self {
+        let (peers, remote) = Peers::new(chain(volume).volume, sealed);
+        assert_eq!(peers.sealed_sessions() > 0, sealed);
+        if let Some(uring) = uring {
+            peers.io_services().insert(Rc::new(RefCell::new(uring)));
+        }
+        let uring = peers.io_services().get::<Uring>();
+        let services = peers.services().clone();
+        let mut rig = Self::new(&*remote, &services, uring);
+        // Where the sessions' clock stands.
+        rig.now_ns = 10_000_000_000;
+        rig.peers = Some(peers);
+        rig
+    }
+
+    fn new(volume: &dyn Volume, services: &Services, uring: Option<Rc<RefCell<Uring>>>) -> Self {
         let options =
             AttachOptions { resume: false, accept_loss: false, error_after_ns: None, claimant: 1 };
         let attachment = Arc::new(Attachment::new("rig", options));
@@ -86,29 +116,34 @@ impl Rig {
         let rings: Vec<_> = (0..QUEUES).map(|index| guest.ring(index, options.clone())).collect();
         let core = DiskCore::new("rig", QUEUES);
         let open = Open { services, attachment: &attachment, index: 0, depth: 24 };
-        let mut disk = DiskQueues::new(core, &*chain.volume, &open, false).expect("it opens");
+        let mut disk = DiskQueues::new(core, volume, &open, false).expect("it opens");
         for ring in &rings {
             let config = ring.queue_config(Arc::clone(&memory)).expect("no descriptors needed");
             disk.add_queue(Queue::new(config).expect("a good ring"));
         }
-        Self { disk, rings, uring: services.get::<Uring>(), now_ns: 1, completed: 0 }
+        Self { disk, rings, uring, peers: None, now_ns: 1, completed: 0 }
     }
 
     fn round(&mut self) {
         self.now_ns += 2_000;
-        let progress = self.disk.poll(self.now_ns);
+        let (now_ns, disk) = (self.now_ns, &mut self.disk);
+        let mut progress = Progress::Idle;
+        match &mut self.peers {
+            Some(peers) => peers.round(now_ns, || progress = disk.poll(now_ns)),
+            None => progress = disk.poll(now_ns),
+        }
         let reaped = self.uring.as_ref().map(|uring| uring.borrow_mut().round());
         if !progress.is_busy() && reaped.is_some_and(|reaped| !reaped.is_busy()) {
             std::thread::yield_now();
         }
     }
 
-    /// Requests of all kinds and cuts, in batches.
-    fn work(&mut self, batches: u64) {
+    /// Requests of all kinds and cuts, in batches of so many for each queue.
+    fn work(&mut self, batches: u64, each: u64) {
         for batch in 0..batches {
             let mut outstanding = 0;
             for (queue, ring) in self.rings.iter_mut().enumerate() {
-                for turn in 0..8u64 {
+                for turn in 0..each {
                     let slot = ring.take_slot().expect("all are back");
                     let kind = batch + turn + queue as u64;
                     let (op, data) = match kind % 7 {
@@ -143,19 +178,20 @@ impl Rig {
 }
 
 fn check(rig: &mut Rig) {
-    rig.work(50);
+    // More at a time than later, so that every slot of every table has been used.
+    rig.work(30, 16);
     let (before, warm) = (ALLOCATIONS.get(), rig.completed);
     assert!(before > 0, "allocations are counted");
-    rig.work(200);
+    rig.work(100, 8);
     let requests = rig.completed - warm;
-    assert_eq!(requests, 200 * 16);
+    assert_eq!(requests, 100 * 16);
     assert_eq!(ALLOCATIONS.get() - before, 0, "allocations for {requests} requests");
 }
 
 #[test]
 fn a_warm_disk_in_memory_allocates_nothing() {
     let volume = MemoryVolume::new(VOLUME_BYTES).expect("memory");
-    check(&mut Rig::new(Arc::new(volume), &Services::new()));
+    check(&mut Rig::local(Arc::new(volume), &Services::new()));
 }
 
 #[test]
@@ -172,5 +208,32 @@ fn a_warm_disk_on_a_file_allocates_nothing() {
     let path = directory.path().join("disk.img");
     let options = FileOptions { size_bytes: Some(VOLUME_BYTES), ..FileOptions::new(path) };
     let volume = FileVolume::open(&options).expect("a new file");
-    check(&mut Rig::new(Arc::new(volume), &services));
+    check(&mut Rig::local(Arc::new(volume), &services));
+}
+
+/// Plain and sealed: sealing works in place.
+#[test]
+fn a_warm_disk_of_another_nodes_memory_allocates_nothing() {
+    for sealed in [false, true] {
+        let volume = MemoryVolume::new(VOLUME_BYTES).expect("memory");
+        check(&mut Rig::remote(Arc::new(volume), sealed, None));
+    }
+}
+
+#[test]
+fn a_warm_disk_of_another_nodes_file_allocates_nothing() {
+    let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("room");
+    for sealed in [false, true] {
+        let uring = match Uring::new() {
+            Ok(uring) => uring,
+            Err(error) => {
+                let test = "a_warm_disk_of_another_nodes_file_allocates_nothing";
+                return println!("SKIP {test}: no io_uring here: {error}");
+            }
+        };
+        let path = directory.path().join(format!("sealed-{sealed}.img"));
+        let options = FileOptions { size_bytes: Some(VOLUME_BYTES), ..FileOptions::new(path) };
+        let volume = FileVolume::open(&options).expect("a new file");
+        check(&mut Rig::remote(Arc::new(volume), sealed, Some(uring)));
+    }
 }

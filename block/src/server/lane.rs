@@ -41,13 +41,25 @@ pub(super) struct Lane {
     counters: Arc<ServerCounters>,
 }
 
+/// A table whose slots have room for a request's data: one piece, a buffer of the endpoint's. So
+/// the first request that comes to a slot costs no more than the others.
+fn one_piece_table() -> IoTable {
+    let mut ios = io_table(LANE_DEPTH);
+    let ids: Vec<_> = std::iter::from_fn(|| ios.take()).collect();
+    for id in ids {
+        ios[id].segments.reserve(1);
+        ios.free(id);
+    }
+    ios
+}
+
 impl Lane {
     pub(super) fn new(admitted: Admitted, title: Title, counters: Arc<ServerCounters>) -> Self {
         let depth = usize::from(LANE_DEPTH);
         Self {
             admitted,
             title,
-            ios: io_table(LANE_DEPTH),
+            ios: one_piece_table(),
             pending: (0..depth).map(|_| Pending::default()).collect(),
             parked: VecDeque::with_capacity(depth),
             done: Vec::with_capacity(depth),

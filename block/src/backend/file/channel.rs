@@ -70,6 +70,15 @@ const _: () = assert!(
         && align_of::<Vector>() == align_of::<libc::iovec>()
 );
 
+/// What most requests are cut into at most; the room for more is made by the first that needs it.
+const VECTORS_USUAL: usize = 4;
+
+impl Step {
+    fn with_room() -> Self {
+        Self { vectors: Vec::with_capacity(VECTORS_USUAL), ..Self::default() }
+    }
+}
+
 /// The channel.
 pub(super) struct FileChannel {
     shared: Arc<Shared>,
@@ -110,7 +119,7 @@ impl FileChannel {
             shared,
             uring,
             client,
-            steps: (0..depth).map(|_| Step::default()).collect(),
+            steps: (0..depth).map(|_| Step::with_room()).collect(),
             waiting: VecDeque::with_capacity(depth),
             syncing: VecDeque::with_capacity(depth),
             sync_in_kernel: false,

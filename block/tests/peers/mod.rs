@@ -1,0 +1,159 @@
+//! Two nodes' sidecores on one thread, and the wire between them: nothing of it allocates once it
+//! is warm, so that what is counted is the product's.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use block::record::{Record, RecordError, RecordStore, Ticket};
+use block::{Allow, Export, ExportOptions, Exports, Plane, RemoteVolume, Volume};
+use sidecore::Services;
+use transport::{Endpoint, EndpointConfig, Keyring, KnownKey, SecretKey, Security, TransmitBatch};
+
+const VMHOST: &str = "vm1";
+const IOHOST: &str = "io1";
+const VOLUME: &str = "a";
+
+/// Datagrams of one round of a sidecore.
+const BATCH_DATAGRAMS: usize = 64;
+
+/// Jumbo frames: fewer datagrams for the same requests.
+const DATAGRAM_BYTES: usize = 8972;
+
+#[derive(Debug)]
+struct Records;
+
+impl RecordStore for Records {
+    fn load(&self) -> Result<HashMap<String, Record>, RecordError> {
+        Ok(HashMap::new())
+    }
+
+    fn write(&self, _attachment: &str, _record: Record) -> Ticket {
+        let ticket = Ticket::new();
+        ticket.end(Ok(()));
+        ticket
+    }
+}
+
+struct Host {
+    addr: SocketAddr,
+    services: Services,
+    endpoint: Rc<RefCell<Endpoint>>,
+    plane: Rc<RefCell<Plane>>,
+    batch: TransmitBatch,
+}
+
+impl Host {
+    fn new(name: &str, number: u16, security: Security, exports: Arc<Exports>) -> Self {
+        let mut config = EndpointConfig::new(name, number.into(), number.into());
+        config.datagram_bytes_max = DATAGRAM_BYTES;
+        config.security = security;
+        config.entropy = [number as u8 + 1; 32];
+        let endpoint = Rc::new(RefCell::new(Endpoint::new(config)));
+        let services = Services::new();
+        let plane = Plane::new(0, Rc::clone(&endpoint), exports, services.clone());
+        services.insert(Rc::clone(&plane));
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 4870 + number));
+        Self { addr, services, endpoint, plane, batch: TransmitBatch::new(BATCH_DATAGRAMS) }
+    }
+
+    /// The beginning of a round: time passes, then calls and answers are looked at.
+    fn serve(&mut self, now_ns: u64) {
+        let mut plane = self.plane.borrow_mut();
+        plane.watch(now_ns);
+        self.endpoint.borrow_mut().advance(now_ns, &mut *plane);
+        let _ = plane.poll(now_ns);
+    }
+
+    /// The end of a round: everything that is to be sent arrives.
+    fn send(&mut self, to: &Self, now_ns: u64, datagram: &mut Vec<u8>) {
+        let mut plane = to.plane.borrow_mut();
+        loop {
+            let mut endpoint = self.endpoint.borrow_mut();
+            endpoint.transmit(now_ns, &mut self.batch);
+            if self.batch.is_empty() {
+                return;
+            }
+            for outgoing in self.batch.datagrams() {
+                datagram.clear();
+                datagram.extend_from_slice(outgoing.head());
+                datagram.extend_from_slice(outgoing.body(endpoint.pool()));
+                let mut there = to.endpoint.borrow_mut();
+                there.receive(now_ns, now_ns, self.addr, datagram, &mut *plane);
+            }
+            let count = self.batch.len();
+            self.batch.consume(count);
+        }
+    }
+}
+
+/// A VMhost and an IOhost.
+pub(crate) struct Peers {
+    vm: Host,
+    io: Host,
+    datagram: Vec<u8>,
+}
+
+impl Peers {
+    /// The IOhost exports `volume`; sealed or not, the VMhost has heard what it is.
+    pub(crate) fn new(volume: Arc<dyn Volume>, sealed: bool) -> (Self, Arc<RemoteVolume>) {
+        let options = ExportOptions { allow: vec![Allow::node(VMHOST)], shared: false };
+        let export = Export::new(VOLUME, volume, options, Arc::new(Records));
+        let exports = Arc::new(Exports::default());
+        exports.insert(export.expect("no records to read"));
+        let vm = Host::new(VMHOST, 0, security(VMHOST, sealed), Arc::default());
+        let io = Host::new(IOHOST, 1, security(IOHOST, sealed), exports);
+        vm.plane.borrow_mut().clients.add_peer(IOHOST, io.addr);
+        let remote = RemoteVolume::new(IOHOST, VOLUME);
+        assert!(vm.plane.borrow_mut().clients.describe(Arc::clone(&remote)));
+        let mut peers = Self { vm, io, datagram: Vec::with_capacity(1 << 16) };
+        let mut now_ns = 1;
+        while remote.described().is_none() {
+            now_ns += 1_000_000;
+            peers.round(now_ns, || {});
+            assert!(now_ns < 10_000_000_000, "never described: {:?}", remote.why());
+        }
+        (peers, remote)
+    }
+
+    /// What a disk on the VMhost uses.
+    pub(crate) fn services(&self) -> &Services {
+        &self.vm.services
+    }
+
+    /// What backends on the IOhost use.
+    pub(crate) fn io_services(&self) -> &Services {
+        &self.io.services
+    }
+
+    /// A round of both; `work` is what the VMhost does besides its sessions.
+    pub(crate) fn round(&mut self, now_ns: u64, work: impl FnOnce()) {
+        self.vm.serve(now_ns);
+        work();
+        self.vm.send(&self.io, now_ns, &mut self.datagram);
+        self.io.serve(now_ns);
+        self.io.send(&self.vm, now_ns, &mut self.datagram);
+    }
+
+    /// Calls that were made and answered in a sealed session, for a check that it was one.
+    pub(crate) fn sealed_sessions(&self) -> usize {
+        let endpoint = self.vm.endpoint.borrow();
+        endpoint.sessions().filter(|session| session.peer.key.is_some()).count()
+    }
+}
+
+/// Both know each other.
+fn security(name: &str, sealed: bool) -> Security {
+    if !sealed {
+        return Security::Plain;
+    }
+    let secret = |name: &str| SecretKey::from_bytes([name.len() as u8 + name.as_bytes()[0]; 32]);
+    let mut keyring = Keyring::new();
+    for peer in [VMHOST, IOHOST] {
+        let known = KnownKey { peer: peer.to_owned(), expires_unix_s: None };
+        keyring.add(secret(peer).public(), known).expect("two keys");
+    }
+    Security::Sealed { secret: Arc::new(secret(name)), keyring: Arc::new(keyring) }
+}
