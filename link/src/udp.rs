@@ -6,6 +6,7 @@
 //! heads and bodies itself.
 
 mod address;
+mod control;
 mod group;
 mod mtu;
 mod system;
@@ -66,6 +67,8 @@ pub struct Udp {
     local_addr: SocketAddr,
     datagram_bytes_max: usize,
     receive_buffer_bytes: usize,
+    /// When nothing was left to receive; 0 when that is not known.
+    emptied_ns: u64,
     sender: Sender,
     send_call: SendCall,
     receive_call: ReceiveCall,
@@ -90,6 +93,9 @@ impl Udp {
         if config.groups && system::enable_groups(socket.as_fd()).is_err() {
             tracing::info!("this kernel hands over arriving datagrams one by one (no UDP_GRO)");
         }
+        if system::enable_stamps(socket.as_fd()).is_err() {
+            tracing::info!("this kernel does not say when datagrams arrived (no SO_TIMESTAMPNS)");
+        }
         let datagram_bytes_max = config
             .datagram_bytes_max
             .unwrap_or_else(|| mtu::datagram_bytes_max(local_addr.ip()))
@@ -101,6 +107,7 @@ impl Udp {
             local_addr,
             datagram_bytes_max,
             receive_buffer_bytes,
+            emptied_ns: 0,
             sender: Sender::new(segment_bytes_max, Arc::clone(&counters)),
             send_call: SendCall::new(),
             receive_call: ReceiveCall::new(),
@@ -138,13 +145,18 @@ impl Link for Udp {
         counters.receive_calls.add(1);
         let messages = match self.receive_call.run(self.socket.as_fd()) {
             Ok(messages) => messages,
-            Err(Errno::AGAIN | Errno::INTR) => return 0,
+            Err(Errno::AGAIN | Errno::INTR) => {
+                self.emptied_ns = now_ns;
+                return 0;
+            }
             Err(error) => {
                 let late = matches!(error, Errno::CONNREFUSED | Errno::HOSTUNREACH);
                 if late { &counters.errors_late } else { &counters.errors_other }.add(1);
                 return 0;
             }
         };
+        let clocks = Clocks::read(now_ns, self.emptied_ns);
+        self.emptied_ns = if messages < system::RECEIVE_MESSAGES_MAX { now_ns } else { 0 };
         let (mut datagrams, mut bytes) = (0, 0);
         for index in 0..messages {
             let Some(message) = self.receive_call.message(index) else {
@@ -152,8 +164,8 @@ impl Link for Udp {
                 continue;
             };
             bytes += message.bytes.len();
-            let (from, at_ns) = (message.from, now_ns);
-            let Some(segment_bytes) = message.segment_bytes else {
+            let (from, at_ns) = (message.from, clocks.arrival_ns(message.told.stamp_ns));
+            let Some(segment_bytes) = message.told.segment_bytes else {
                 datagrams += 1;
                 f(Arrival { from, at_ns, bytes: message.bytes });
                 continue;
@@ -204,6 +216,35 @@ fn enlarge_buffers(socket: &UdpSocket) -> usize {
     }
     // The system doubles what it is asked for, to have room for its own bookkeeping.
     sockopt::socket_recv_buffer_size(socket).unwrap_or(0) / 2
+}
+
+/// From the kernel's stamps, which are in Unix time, to our clock.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    /// Now, by both.
+    monotonic_ns: u64,
+    unix_ns: u64,
+    /// No datagram arrived earlier or later.
+    earliest_ns: u64,
+    latest_ns: u64,
+}
+
+impl Clocks {
+    /// Reads both, which takes no system call. Nothing arrived before `earliest_ns`; what arrived
+    /// after `latest_ns` counts as of then.
+    fn read(latest_ns: u64, earliest_ns: u64) -> Self {
+        let unix = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let unix_ns =
+            (unix.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(unix.tv_nsec as u64);
+        Self { monotonic_ns: sidecore::now_ns(), unix_ns, earliest_ns, latest_ns }
+    }
+
+    /// A step of Unix time between the arrival and now is as good as no stamp.
+    fn arrival_ns(&self, stamp_ns: Option<u64>) -> u64 {
+        let Some(stamp_ns) = stamp_ns else { return self.latest_ns };
+        let ago_ns = self.unix_ns.saturating_sub(stamp_ns);
+        self.monotonic_ns.saturating_sub(ago_ns).max(self.earliest_ns).min(self.latest_ns)
+    }
 }
 
 /// A transport's batch, as something to send.

@@ -8,6 +8,7 @@ use std::ptr;
 use rustix::io::Errno;
 
 use super::address::{RAW_BYTES_MAX, RawAddress};
+use super::control::{self, ReceiveControl, SendControl, Told};
 use super::group::{CALL_DATAGRAMS_MAX, Group, Outgoing};
 
 /// The most messages taken in at once. Each may be a group of 64 KiB, so that a call takes in at
@@ -16,17 +17,6 @@ pub(super) const RECEIVE_MESSAGES_MAX: usize = 32;
 
 /// Room for one message: the largest that UDP has, group or not.
 const MESSAGE_BYTES_MAX: usize = 1 << 16;
-
-/// Room for one control message with a `u16` or an `int`, aligned like its header.
-type Control = [u64; 3];
-
-/// Bytes of a [`Control`].
-const CONTROL_BYTES: usize = size_of::<Control>();
-
-/// Bytes of a control message's header. Its data follows, aligned.
-const CONTROL_HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
-
-const _: () = assert!(CONTROL_HEADER_BYTES == 16 && CONTROL_BYTES >= CONTROL_HEADER_BYTES + 8);
 
 /// Head and body.
 const PARTS: usize = 2;
@@ -48,7 +38,7 @@ fn counted(result: libc::c_int) -> Result<usize, Errno> {
 pub(super) struct SendCall {
     iovecs: Vec<libc::iovec>,
     addresses: Vec<RawAddress>,
-    controls: Vec<Control>,
+    controls: Vec<SendControl>,
     messages: Vec<libc::mmsghdr>,
 }
 
@@ -110,7 +100,7 @@ impl SendCall {
                 return done;
             };
             self.addresses.push(address);
-            self.controls.push(segment_control(group.segment_bytes as u16));
+            self.controls.push(control::segment(group.segment_bytes as u16));
             for index in group.first..group.first + group.count {
                 // An empty body costs an entry and saves a case.
                 for part in [outgoing.head(index), outgoing.body(index)] {
@@ -136,7 +126,7 @@ impl SendCall {
             iovecs_used += PARTS * group.count;
             if group.count > 1 {
                 header.msg_control = self.controls.as_mut_ptr().wrapping_add(index).cast();
-                header.msg_controllen = CONTROL_BYTES;
+                header.msg_controllen = size_of::<SendControl>();
             }
             self.messages.push(message);
         }
@@ -144,53 +134,19 @@ impl SendCall {
     }
 }
 
-/// UDP_SEGMENT: cut the message into datagrams of `segment_bytes`.
-fn segment_control(segment_bytes: u16) -> Control {
-    let header_and_data = CONTROL_HEADER_BYTES + size_of_val(&segment_bytes);
-    let mut bytes = [0; CONTROL_BYTES];
-    bytes[..8].copy_from_slice(&header_and_data.to_ne_bytes());
-    bytes[8..12].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
-    bytes[12..16].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
-    bytes[16..18].copy_from_slice(&segment_bytes.to_ne_bytes());
-    control_of(bytes)
-}
-
-/// What a UDP_GRO message says: the length of each datagram in the group.
-fn group_segment_bytes(control: Control, len_bytes: usize) -> Option<usize> {
-    let bytes = bytes_of(control);
-    let number = |at: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));
-    let is_gro = len_bytes >= CONTROL_HEADER_BYTES + 4
-        && number(8) == libc::SOL_UDP
-        && number(12) == libc::UDP_GRO;
-    is_gro.then(|| usize::try_from(number(16)).ok()).flatten().filter(|&segment| segment > 0)
-}
-
-fn control_of(bytes: [u8; CONTROL_BYTES]) -> Control {
-    let word = |at: usize| [0, 1, 2, 3, 4, 5, 6, 7].map(|i| bytes[at + i]);
-    [0, 8, 16].map(|at| u64::from_ne_bytes(word(at)))
-}
-
-fn bytes_of(control: Control) -> [u8; CONTROL_BYTES] {
-    let mut bytes = [0; CONTROL_BYTES];
-    for (place, word) in bytes.chunks_exact_mut(8).zip(control) {
-        place.copy_from_slice(&word.to_ne_bytes());
-    }
-    bytes
-}
-
-/// One message that arrived: a datagram, or several of `segment_bytes` from the same peer.
+/// One message that arrived: a datagram, or several from the same peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message<'a> {
     pub(super) from: SocketAddr,
     pub(super) bytes: &'a [u8],
-    pub(super) segment_bytes: Option<usize>,
+    pub(super) told: Told,
 }
 
 /// recvmmsg, with the room for what arrives.
 pub(super) struct ReceiveCall {
     buffer: Vec<u8>,
     addresses: Vec<RawAddress>,
-    controls: Vec<Control>,
+    controls: Vec<ReceiveControl>,
     iovecs: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
 }
@@ -204,7 +160,7 @@ impl ReceiveCall {
         Self {
             buffer: vec![0; RECEIVE_MESSAGES_MAX * MESSAGE_BYTES_MAX],
             addresses: vec![RawAddress::ZERO; RECEIVE_MESSAGES_MAX],
-            controls: vec![[0; 3]; RECEIVE_MESSAGES_MAX],
+            controls: vec![[0; 7]; RECEIVE_MESSAGES_MAX],
             iovecs: vec![empty; RECEIVE_MESSAGES_MAX],
             messages: vec![zero_message(); RECEIVE_MESSAGES_MAX],
         }
@@ -224,7 +180,7 @@ impl ReceiveCall {
             header.msg_iov = self.iovecs.as_mut_ptr().wrapping_add(index);
             header.msg_iovlen = 1;
             header.msg_control = self.controls.as_mut_ptr().wrapping_add(index).cast();
-            header.msg_controllen = CONTROL_BYTES;
+            header.msg_controllen = size_of::<ReceiveControl>();
             header.msg_flags = 0;
         }
         // SAFETY: every message points to its own address, control message, iovec and piece of the
@@ -252,45 +208,36 @@ impl ReceiveCall {
         let from = self.addresses[index].read(header.msg_namelen as usize)?;
         let first = index * MESSAGE_BYTES_MAX;
         let bytes = &self.buffer[first..first + message.msg_len as usize];
-        let segment_bytes = group_segment_bytes(self.controls[index], header.msg_controllen);
-        Some(Message { from, bytes, segment_bytes })
+        let told = control::read(&self.controls[index], header.msg_controllen);
+        Some(Message { from, bytes, told })
     }
 }
 
 /// Asks the kernel to hand over groups as they arrived (UDP_GRO).
 pub(super) fn enable_groups(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    let on: libc::c_int = 1;
+    set(fd, libc::SOL_UDP, libc::UDP_GRO, 1)
+}
+
+/// Asks the kernel to say when each message arrived.
+pub(super) fn enable_stamps(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    set(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
+}
+
+fn set(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> Result<(), Errno> {
     // SAFETY: the option's value is an int, which lives beyond the call.
     let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
-            libc::SOL_UDP,
-            libc::UDP_GRO,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
         )
     };
     counted(result).map(|_| ())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn control_messages_are_written_and_read_by_their_layout() {
-        let bytes = bytes_of(segment_control(1472));
-        assert_eq!(usize::from_ne_bytes(bytes[..8].try_into().unwrap()), 18);
-        assert_eq!(bytes[8..16], [17, 0, 0, 0, 103, 0, 0, 0]);
-        assert_eq!(u16::from_ne_bytes([bytes[16], bytes[17]]), 1472);
-
-        let mut bytes = bytes;
-        bytes[12] = 104;
-        bytes[16..20].copy_from_slice(&1472i32.to_ne_bytes());
-        assert_eq!(group_segment_bytes(control_of(bytes), 24), Some(1472));
-        assert_eq!(group_segment_bytes(control_of(bytes), 0), None);
-        bytes[16..20].copy_from_slice(&(-1i32).to_ne_bytes());
-        assert_eq!(group_segment_bytes(control_of(bytes), 24), None);
-        assert_eq!(group_segment_bytes(segment_control(1472), 24), None);
-    }
 }

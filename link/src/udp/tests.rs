@@ -265,3 +265,38 @@ fn segments_beyond_the_mtu_are_sent_one_by_one() {
     };
     std::thread::spawn(on_thread).join().expect("the checks hold");
 }
+
+/// What the kernel says, by our clock, whenever we look. The system begins to stamp a little after
+/// the first socket asks for it, so the first ones may be as young as our look.
+#[test]
+fn datagrams_are_as_old_as_their_arrival() {
+    const WAIT_NS: u64 = 50_000_000;
+    for groups in [true, false] {
+        let (mut a, mut b) = (bind(groups), bind(groups));
+        let is_stamped = (0..20).any(|_| {
+            let before_ns = sidecore::now_ns();
+            a.send_from(&Listed(numbered(b.local_addr(), 3, 100)));
+            let after_ns = sidecore::now_ns();
+            std::thread::sleep(std::time::Duration::from_nanos(WAIT_NS));
+            let mut arrived = Vec::new();
+            b.receive(sidecore::now_ns(), &mut |arrival| arrived.push(arrival.at_ns));
+            assert_eq!(arrived.len(), 3);
+            // The two clocks are read one after the other, between which we may lose our turn.
+            assert!(arrived.iter().all(|&at_ns| before_ns <= at_ns + WAIT_NS / 5));
+            arrived.iter().all(|&at_ns| at_ns <= after_ns + WAIT_NS / 5)
+        });
+        assert!(is_stamped, "arrivals are as late as our look");
+    }
+}
+
+#[test]
+fn a_stamp_is_kept_between_the_last_look_and_this_one() {
+    let clocks =
+        Clocks { monotonic_ns: 5_000, unix_ns: 1_000_000, earliest_ns: 4_000, latest_ns: 4_900 };
+    let arrival_ns = |stamp_ns| clocks.arrival_ns(Some(stamp_ns));
+    assert_eq!(arrival_ns(999_500), 4_500);
+    assert_eq!(arrival_ns(999_950), 4_900, "it came while we looked");
+    assert_eq!((arrival_ns(998_000), arrival_ns(0)), (4_000, 4_000));
+    assert_eq!(arrival_ns(2_000_000), 4_900, "the clock was set back");
+    assert_eq!(clocks.arrival_ns(None), 4_900);
+}
