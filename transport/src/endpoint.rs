@@ -16,6 +16,7 @@ use zerocopy::IntoBytes;
 
 use crate::config::{EndpointConfig, SESSIONS_MAX};
 use crate::counters::EndpointCounters;
+use crate::deadlines::Deadlines;
 use crate::door::Door;
 use crate::endpoint::answers::{Answer, Answers, Class, Content};
 use crate::endpoint::security::draw;
@@ -81,10 +82,8 @@ pub struct Endpoint {
     /// Grows to the most sessions there ever were at once.
     places: Vec<Place>,
     vacant: Vec<u16>,
-    /// By place: when `advance` is due for it. Apart from the rest, since all are looked at.
-    deadlines_ns: Vec<u64>,
-    /// No deadline is earlier.
-    earliest_ns: u64,
+    /// By place: when `advance` is due for it.
+    deadlines: Deadlines,
     ready: VecDeque<u16>,
     answers: Answers,
     /// Draws all that nobody may guess but session ids, which are told in the clear anyway.
@@ -119,8 +118,7 @@ impl Endpoint {
             random: Random::new(config.seed),
             places: Vec::new(),
             vacant: Vec::with_capacity(sessions_max),
-            deadlines_ns: Vec::with_capacity(sessions_max),
-            earliest_ns: u64::MAX,
+            deadlines: Deadlines::new(),
             ready: VecDeque::with_capacity(sessions_max),
             answers: Answers::new(),
             door: Door::new(&draw(&mut secrets)),
@@ -308,25 +306,20 @@ impl Endpoint {
 
     /// Does what is due: losses, probes, time-outs. Call it each round, after receiving.
     pub fn advance(&mut self, now_ns: u64, sink: &mut dyn Sink) {
-        if now_ns < self.earliest_ns {
-            return;
-        }
-        self.earliest_ns = self.deadlines_ns.iter().copied().min().unwrap_or(u64::MAX);
-        let pause_ns = now_ns.saturating_sub(self.earliest_ns);
+        let pause_ns = now_ns.saturating_sub(self.deadlines.earliest_ns());
         if pause_ns >= PAUSE_NS {
             self.was_paused(now_ns, pause_ns);
         }
-        for place in 0..self.deadlines_ns.len() {
-            if self.deadlines_ns[place] <= now_ns {
-                self.advance_place(now_ns, place, sink);
-            }
+        let mut from = 0;
+        while let Some(place) = self.deadlines.first_due(from, now_ns) {
+            from = place + 1;
+            self.advance_place(now_ns, place, sink);
         }
-        self.earliest_ns = self.deadlines_ns.iter().copied().min().unwrap_or(u64::MAX);
     }
 
     /// When `advance` is due next. What can be sent at once does not count: `transmit` comes first.
     pub fn next_timeout_ns(&self) -> Option<u64> {
-        self.deadlines_ns.iter().copied().min().filter(|&deadline_ns| deadline_ns != u64::MAX)
+        Some(self.deadlines.earliest_ns()).filter(|&deadline_ns| deadline_ns != u64::MAX)
     }
 
     /// Whether `transmit` may have something to add.
@@ -366,7 +359,6 @@ impl Endpoint {
             is_ready: false,
             entry: Entry::Vacant,
         });
-        self.deadlines_ns.push(u64::MAX);
         self.places.len() - 1
     }
 
@@ -404,7 +396,7 @@ impl Endpoint {
         place.entry = Entry::Vacant;
         place.local_id = 0;
         place.session = SessionId(0);
-        self.deadlines_ns[place_index] = u64::MAX;
+        self.deadlines.set(place_index, u64::MAX);
         self.vacant.push(place_index as u16);
     }
 
@@ -431,8 +423,7 @@ impl Endpoint {
             Entry::HalfOpen(half_open) => half_open.deadline_ns(),
             Entry::Open(session) => session.deadline_ns(),
         };
-        self.deadlines_ns[place_index] = deadline_ns;
-        self.earliest_ns = self.earliest_ns.min(deadline_ns);
+        self.deadlines.set(place_index, deadline_ns);
         if !std::mem::replace(&mut place.is_ready, true) {
             self.ready.push_back(place_index as u16);
         }
@@ -456,16 +447,14 @@ impl Endpoint {
                     self.counters.datagrams_sent += 1;
                     self.counters.bytes_sent += slot.head_bytes as u64;
                 }
-                self.deadlines_ns[index] = connecting.deadline_ns();
+                self.deadlines.set(index, connecting.deadline_ns());
             }
             Entry::Open(session) => {
                 let (pool, counters) = (&mut self.pool, &mut self.counters);
                 place.is_ready = session.transmit(now_ns, pool, counters, out, TRANSMIT_RUN);
-                self.deadlines_ns[index] = session.deadline_ns();
+                self.deadlines.set(index, session.deadline_ns());
             }
         }
-        let place = &self.places[index];
-        self.earliest_ns = self.earliest_ns.min(self.deadlines_ns[index]);
         place.is_ready
     }
 

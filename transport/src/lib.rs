@@ -21,6 +21,7 @@ mod config;
 mod congestion;
 mod counters;
 mod crc;
+mod deadlines;
 mod door;
 mod endpoint;
 mod events;
