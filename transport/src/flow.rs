@@ -3,7 +3,7 @@
 //!
 //! What counts is what a body costs the receiver's pool, so the credit given out bounds the memory.
 
-use crate::pool::Pool;
+use crate::pool::{Pool, Share};
 use crate::wire::MESSAGE_MAX;
 
 /// The smallest window of a flow: what is granted lags by a quarter, and a full message must still
@@ -80,13 +80,37 @@ impl ReceiveCredit {
     }
 }
 
-/// The window for a flow while the pool is as full as it is: the configured one, and the least that
-/// works once half of the pool is in use.
-pub(crate) fn window_bytes(configured_bytes: u64, pool: &Pool) -> u64 {
-    if pool.in_use_bytes() * 2 < pool.bytes_max() {
-        configured_bytes.max(WINDOW_BYTES_MIN)
-    } else {
-        WINDOW_BYTES_MIN
+/// What bodies of one session take of its endpoint's pool.
+#[derive(Debug, Default)]
+pub(crate) struct SessionShare {
+    held_bytes: u64,
+}
+
+impl SessionShare {
+    /// Whether the session may bring a body. It has no more than what is still free for all, so
+    /// that one that brings bodies and never completes them leaves half to the others, and n of
+    /// them one part in n + 1. One body it may always have.
+    pub(crate) fn admits(&self, charge_bytes: u64, pool: &Pool) -> bool {
+        self.held_bytes == 0 || self.held_bytes + charge_bytes <= pool.free_bytes(Share::Incoming)
+    }
+
+    pub(crate) fn took(&mut self, charge_bytes: u64) {
+        self.held_bytes += charge_bytes;
+    }
+
+    pub(crate) fn gave_back(&mut self, charge_bytes: u64) {
+        self.held_bytes -= charge_bytes;
+    }
+
+    /// The window for a flow: the configured one, and the least that works once half of the pool,
+    /// or of what the session may have, is in use.
+    pub(crate) fn window_bytes(&self, configured_bytes: u64, pool: &Pool) -> u64 {
+        let is_empty = pool.in_use_bytes() * 2 < pool.bytes_max();
+        if is_empty && self.held_bytes * 2 <= pool.free_bytes(Share::Incoming) {
+            configured_bytes.max(WINDOW_BYTES_MIN)
+        } else {
+            WINDOW_BYTES_MIN
+        }
     }
 }
 

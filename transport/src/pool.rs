@@ -127,7 +127,8 @@ pub struct Pool {
     /// Chunks of each share.
     share_chunks: [usize; 2],
     in_use: usize,
-    in_use_bytes: usize,
+    /// By share.
+    used_bytes: [usize; 2],
     refused: u64,
 }
 
@@ -168,7 +169,7 @@ impl Pool {
             with_free: [lists(), lists()],
             share_chunks: [0; 2],
             in_use: 0,
-            in_use_bytes: 0,
+            used_bytes: [0; 2],
             refused: 0,
         }
     }
@@ -204,7 +205,7 @@ impl Pool {
         slot.generation = slot.generation.wrapping_add(1);
         slot.len_bytes = len_bytes as u32;
         self.in_use += 1;
-        self.in_use_bytes += CLASS_BYTES[class];
+        self.used_bytes[share as usize] += CLASS_BYTES[class];
         let index = (chunk_index * SLOTS_MAX + slot_index) as u32;
         Some(BufId { index, generation: slot.generation })
     }
@@ -225,7 +226,7 @@ impl Pool {
         let chunk = &mut self.chunks[chunk_index];
         chunk.free.push(slot_index as u8);
         self.in_use -= 1;
-        self.in_use_bytes -= CLASS_BYTES[chunk.class];
+        self.used_bytes[chunk.share as usize] -= CLASS_BYTES[chunk.class];
         if chunk.listed_at == UNLISTED {
             self.list(chunk_index);
         }
@@ -256,7 +257,12 @@ impl Pool {
 
     /// What the buffers in use cost, by their classes.
     pub fn in_use_bytes(&self) -> usize {
-        self.in_use_bytes
+        self.used_bytes.iter().sum()
+    }
+
+    /// What a share could still give, by bytes.
+    pub(crate) fn free_bytes(&self, share: Share) -> u64 {
+        (self.share_max() * CHUNK_BYTES).saturating_sub(self.used_bytes[share as usize]) as u64
     }
 
     /// Memory that was ever taken from the system; it is kept.

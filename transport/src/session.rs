@@ -14,7 +14,7 @@ use crate::counters::EndpointCounters;
 use crate::events::{
     CallError, LostReason, PeerInfo, SessionId, SessionState, SessionStatus, Sink,
 };
-use crate::flow::{ReceiveCredit, window_bytes};
+use crate::flow::{ReceiveCredit, SessionShare};
 use crate::pool::{BufId, Pool};
 use crate::recv::{OwnCalls, PeerCalls, Stage};
 use crate::rtt::RoundTrip;
@@ -39,6 +39,9 @@ const KEEP_ALIVE_NS: u64 = 5_000_000_000;
 
 /// And when it gives up: four times without an answer.
 const IDLE_NS: u64 = 20_000_000_000;
+
+/// A timer that is looked at so much later than it was due means that our process did not run.
+const LATE_NS: u64 = 1_000_000;
 
 /// Packets that are sent again when nothing is acknowledged: two, since one may be lost too.
 const PROBE_PACKETS: u32 = 2;
@@ -86,6 +89,7 @@ pub(crate) struct Session {
     serving: usize,
     /// By flow; and the flows of which the peer has yet to learn, each once.
     credit: Vec<ReceiveCredit>,
+    share: SessionShare,
     credit_due: VecDeque<u16>,
     credit_is_due: Bits,
 
@@ -107,6 +111,8 @@ pub(crate) struct Session {
     look_for_losses_ns: u64,
     /// Something has to be sent that wants an acknowledgement, whatever it is.
     ping_is_due: bool,
+    /// A timer was late, and got more time, since the last news.
+    is_excused: bool,
     /// When the pace allows the next packet, if it does not now.
     paced_until_ns: u64,
     /// Sent since a packet last asked to be acknowledged at once.
@@ -133,12 +139,14 @@ impl Session {
             peer_calls: PeerCalls::new(agreed.calls_max),
             serving: 0,
             credit: vec![ReceiveCredit::new(agreed.receive_credit_bytes); FLOWS_MAX],
+            share: SessionShare::default(),
             credit_due: VecDeque::with_capacity(FLOWS_MAX),
             credit_is_due: Bits::default(),
             received: Received::new(),
             sent: SentPackets::new(open_max),
             trip: RoundTrip::default(),
             congestion: Congestion::new(now_ns, agreed.receive_window_bytes, full_bytes),
+            is_excused: false,
             paced_until_ns: u64::MAX,
             unhurried_bytes: 0,
             heard_ns: now_ns,
@@ -202,7 +210,9 @@ impl Session {
         call.stage = Stage::Answered;
         let flow = call.flow;
         let credit = &mut self.credit[usize::from(flow)];
-        if credit.released(call.charge_bytes, window_bytes(flow_window_bytes, pool)) {
+        self.share.gave_back(call.charge_bytes);
+        let window_bytes = self.share.window_bytes(flow_window_bytes, pool);
+        if credit.released(call.charge_bytes, window_bytes) {
             self.announce_credit(flow);
         }
         let message = Message { flow, id, head, body: retained(pool, body) };
@@ -219,6 +229,7 @@ impl Session {
         if now_ns >= self.silent_at_ns() {
             return Some(LostReason::Silent);
         }
+        self.excuse(now_ns);
         if now_ns >= self.look_for_losses_ns {
             self.look_for_losses(now_ns, counters);
         }
@@ -234,6 +245,23 @@ impl Session {
             self.ping_is_due = true;
         }
         None
+    }
+
+    /// A timer of ours that was looked at late ran while we did not: what came in the meantime may
+    /// not have been taken in. It gets a little more time, once until there is news.
+    fn excuse(&mut self, now_ns: u64) {
+        let probe_ns = self.reliable_ns + self.trip.probe_timeout_ns(self.attempts);
+        let probe_ns = if self.sent.reliable() > 0 { probe_ns } else { u64::MAX };
+        let late_ns = now_ns.saturating_sub(probe_ns.min(self.look_for_losses_ns));
+        if late_ns < LATE_NS || std::mem::replace(&mut self.is_excused, true) {
+            return;
+        }
+        if probe_ns <= now_ns {
+            self.reliable_ns += now_ns - probe_ns + LATE_NS;
+        }
+        if self.look_for_losses_ns <= now_ns {
+            self.look_for_losses_ns = now_ns + LATE_NS;
+        }
     }
 
     /// When `advance` is due.

@@ -171,11 +171,16 @@ impl Session {
             }
             let mut body = None;
             if body_bytes > 0 {
+                if !self.share.admits(charge, inside.pool) {
+                    inside.counters.calls_beyond_share += 1;
+                    return Ok(false);
+                }
                 body = inside.pool.alloc_from(Share::Incoming, body_bytes);
                 if body.is_none() {
                     return Ok(false);
                 }
             }
+            self.share.took(charge);
             credit.arrived(charge);
             call.start(id, flow, charge, body);
         }
@@ -292,6 +297,7 @@ impl Session {
         }
         if landed_bytes > 0 {
             self.attempts = 0;
+            self.is_excused = false;
             self.sent.acknowledged(largest);
             if let Some(trip) = &trip {
                 self.trip.sample(trip.whole_ns(), trip.wait_ns);

@@ -257,6 +257,41 @@ fn calls_beyond_the_credit_take_no_memory() {
     assert_eq!((sink.lost, endpoint.pool().in_use()), (1, 0));
 }
 
+/// It begins calls on all flows and completes none. Half of the room stays for others.
+#[test]
+fn a_peer_that_completes_no_call_holds_up_nobody_else() {
+    let mut world = World::new(4);
+    for name in ["vm1", "io1"] {
+        let mut config = world.config(name);
+        config.pool_bytes_max = 32 << 20;
+        world.add(config);
+    }
+    let (now_ns, mut sink) = (world.now_ns, Quiet::default());
+    let endpoint = &mut world.nodes[1].endpoint;
+    let session = hostile_session(endpoint, now_ns, &mut sink);
+    for call in 0..1000 {
+        let frame = strange::fragment(5, 0, call as u16 % 256, 1 << 20, 1024 + call, 0);
+        let packet = raw::packet(raw::DATA, session, 1 + call, &frame, &[0; 8920]);
+        endpoint.receive(now_ns, now_ns, addr(6), &packet, &mut sink);
+    }
+    // Three quarters of the pool are for what arrives.
+    assert_eq!(endpoint.pool().in_use(), 12);
+    assert_eq!(endpoint.counters().calls_beyond_share, 1000 - 12);
+    world.connect(0, 1, "io1");
+    for flow in 0..100 {
+        world.nodes[0].app.order(flow % 4, 1 << 20, 0);
+    }
+    // It goes on being there.
+    for number in 2000..2020 {
+        let ping = raw::packet(raw::DATA, session, number, &[1], &[]);
+        world.inject(addr(6), addr(1), ping, (number - 2000) * 20 * MS);
+    }
+    let end_ns = world.now_ns + 400 * MS;
+    let is_done = world.run_until(end_ns, |world| world.nodes[0].app.replies == 100);
+    assert!(is_done, "{} of 100", world.nodes[0].app.replies);
+    assert_eq!(world.nodes[1].endpoint.pool().in_use(), 12);
+}
+
 #[test]
 fn a_place_is_not_taken_from_a_call_that_is_served() {
     let (mut endpoint, mut sink, session) = lone_endpoint();

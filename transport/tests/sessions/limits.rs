@@ -289,6 +289,42 @@ fn persistent_loss_shrinks_the_window_and_its_end_opens_it() {
     finish(&mut world, 300);
 }
 
+/// Our own process did not run: what came meanwhile may not have been taken in. One that goes on
+/// being late asks all the same.
+#[test]
+fn a_late_look_at_a_timer_is_no_loss() {
+    let mut world = two_nodes(|_| {});
+    world.nodes[1].is_down = true;
+    world.nodes[0].app.order(0, 100, 100);
+    world.run_for(10_000);
+    let node = &mut world.nodes[0];
+    let due_ns = node.endpoint.next_timeout_ns().expect("a probe");
+    let probes = |node: &crate::common::Node| node.endpoint.counters().probes_sent;
+    assert_eq!(probes(node), 0);
+    node.endpoint.advance(due_ns + 10 * MS, &mut node.app);
+    assert_eq!(probes(node), 0);
+    assert_eq!(node.endpoint.next_timeout_ns(), Some(due_ns + 11 * MS));
+    node.endpoint.advance(due_ns + 30 * MS, &mut node.app);
+    assert_eq!(probes(node), 1);
+}
+
+/// Time-outs are found without a look at each session.
+#[test]
+fn a_thousand_idle_sessions_keep_their_times() {
+    let mut world = two_nodes(|_| {});
+    for _ in 0..1000 {
+        let now_ns = world.now_ns;
+        world.nodes[0].endpoint.connect(now_ns, addr(9), "io1", 0);
+        world.run_for(20_000);
+    }
+    world.run_for(SECOND);
+    let sent = world.nodes[0].endpoint.counters().datagrams_sent;
+    world.run_for(SECOND);
+    // Each asks ten times a second.
+    let more = world.nodes[0].endpoint.counters().datagrams_sent - sent;
+    assert!((9_900..10_100).contains(&more), "{more}");
+}
+
 #[test]
 fn the_window_is_kept() {
     let mut world = two_nodes(|config| config.receive_window_bytes = 512 << 10);
