@@ -29,6 +29,9 @@ use crate::session::{OutgoingCall, Session};
 use crate::transmit::TransmitBatch;
 use crate::wire::{FLOWS_MAX, FRAME_CLOSE, HEAD_MAX, Kind, Label, MESSAGE_MAX, VERSION_ANY};
 
+/// The part of a batch that answers may take before the sessions had their turn.
+const ANSWERS_SHARE: usize = 4;
+
 /// Attempts that wait for their first packet. More at once is a flood, and dropped: an honest peer
 /// asks again.
 const HALF_OPEN_MAX: usize = 128;
@@ -292,16 +295,15 @@ impl Endpoint {
     /// consumed are let go here.
     pub fn transmit(&mut self, now_ns: u64, out: &mut TransmitBatch) {
         out.prepare(&mut self.pool);
-        while !out.is_full() {
-            let Some(answer) = self.answers.pop() else { break };
-            self.transmit_answer(&answer, out);
-        }
+        // Neither may a flood of strangers hold up the sessions, nor busy sessions the answers.
+        self.transmit_answers(out, out.capacity().div_ceil(ANSWERS_SHARE));
         while let Some(place) = self.ready.front().copied().filter(|_| !out.is_full()) {
             self.ready.pop_front();
             if self.transmit_from(now_ns, usize::from(place), out) {
                 self.ready.push_back(place);
             }
         }
+        self.transmit_answers(out, usize::MAX);
     }
 
     /// Does what is due: losses, probes, time-outs. Call it each round, after receiving.
@@ -456,6 +458,17 @@ impl Endpoint {
             }
         }
         place.is_ready
+    }
+
+    /// Adds up to `count` answers.
+    fn transmit_answers(&mut self, out: &mut TransmitBatch, count: usize) {
+        for _ in 0..count {
+            if out.is_full() {
+                return;
+            }
+            let Some(answer) = self.answers.pop() else { return };
+            self.transmit_answer(&answer, out);
+        }
     }
 
     fn transmit_answer(&mut self, answer: &Answer, out: &mut TransmitBatch) {

@@ -7,7 +7,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::endpoint::answers::{Answer, Class, Content};
 use crate::endpoint::security::draw;
-use crate::endpoint::{Endpoint, Entry, HALF_OPEN_MAX, answer_label};
+use crate::endpoint::{Endpoint, Entry, HALF_OPEN_MAX, Place, answer_label};
 use crate::events::SessionId;
 use crate::handshake::{
     HalfOpen, Hello, Peer, Proof, WelcomeLabel, common_version, digest, greeting, prologue,
@@ -258,6 +258,11 @@ impl Endpoint {
         let Opened { responder, key, peer, reset_token, digest } = opened;
         let from = caller.from;
         let make = |ids| HalfOpen::new(now_ns, ids, version, peer, from);
+        // Recordings of many Hellos, said again, must not keep a newcomer out. Who means it confirms
+        // within a round trip, and the limit to handshakes gives it that long.
+        if self.half_open == HALF_OPEN_MAX {
+            self.drop_oldest_half_open();
+        }
         let Some(local_id) = self.add_half_open(caller.attempt, HALF_OPEN_MAX, make) else {
             return;
         };
@@ -281,6 +286,16 @@ impl Endpoint {
             half_open.seal_with(Proof { key: Some(key), binding }, seal, frames.clone());
         }
         self.answer_sealed(caller, frames);
+    }
+
+    fn drop_oldest_half_open(&mut self) {
+        let expiry = |place: &Place| match &place.entry {
+            Entry::HalfOpen(half_open) => half_open.deadline_ns(),
+            _ => u64::MAX,
+        };
+        let oldest = (0..self.places.len()).min_by_key(|&place| expiry(&self.places[place]));
+        self.counters.dropped_hello_full += 1;
+        self.vacate(oldest.expect("some are half-open"));
     }
 
     fn own_reset_token(&self, local_id: u64) -> ResetToken {

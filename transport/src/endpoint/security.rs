@@ -57,7 +57,8 @@ impl Endpoint {
         self.config.security = security;
         self.unix_s = self.unix_s.max(unix_s);
         for place in 0..self.places.len() {
-            if matches!(self.places[place].entry, Entry::Connecting(_)) {
+            if let Entry::Connecting(connecting) = &mut self.places[place].entry {
+                connecting.forget_hint();
                 self.begin_attempt(now_ns, place);
                 self.touched(place);
             }

@@ -159,6 +159,11 @@ impl Connecting {
         self.mode = Mode::Plain;
     }
 
+    /// Things are other than they were when somebody said no.
+    pub(crate) fn forget_hint(&mut self) {
+        self.hint = None;
+    }
+
     /// There is no key to ask with; told as the reason of its loss.
     pub(crate) fn be_keyless(&mut self, now_ns: u64, why: String) {
         self.mode = Mode::Keyless;

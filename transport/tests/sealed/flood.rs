@@ -93,6 +93,27 @@ fn hellos_with_a_cookie_are_limited() {
     assert_eq!(world.nodes[1].endpoint.sessions().count(), 1);
 }
 
+/// Hellos of a node's earlier lives, recorded and said again from addresses that have cookies: they
+/// fill all places, and a newcomer gets in all the same.
+#[test]
+fn recorded_hellos_do_not_keep_a_newcomer_out() {
+    let mut world = two_nodes(1);
+    for life in 0..150 {
+        let config = world.config("vm1");
+        let node = world.add_at(config, addr(20 + life));
+        world.connect(node, 1, "io1");
+        let is_welcome = |world: &mut World| tapped(world, 1, raw::WELCOME).len() > life;
+        assert!(world.run_until(world.now_ns + SECOND, is_welcome));
+        world.nodes[node].is_down = true;
+    }
+    assert_eq!(world.nodes[1].endpoint.sessions().count(), 128);
+    assert_eq!(world.nodes[1].endpoint.counters().dropped_hello_full, 150 - 128);
+    let config = world.config("vm2");
+    let node = world.add_at(config, addr(200));
+    world.connect(node, 1, "io1");
+    assert!(world.run_until(world.now_ns + 50 * MS, |world| connected(world, 1) == 1));
+}
+
 #[test]
 fn packets_of_no_session_do_not_keep_a_newcomer_out() {
     let mut world = two_nodes(1);
