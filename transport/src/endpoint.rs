@@ -148,6 +148,11 @@ impl Endpoint {
         &mut self.pool
     }
 
+    /// Lets peers open sessions from now on, or no longer. Sessions that are open stay.
+    pub fn set_accept(&mut self, accept: bool) {
+        self.config.accept = accept;
+    }
+
     /// The configuration, with all limits in their range.
     pub fn config(&self) -> &EndpointConfig {
         &self.config
