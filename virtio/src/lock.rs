@@ -230,6 +230,24 @@ impl Claim {
     }
 }
 
+/// Gives up the lock of a socket that this process has stopped serving, so that another process
+/// may serve it while this one lives. `false` while it is still served here, or was never.
+///
+/// Only for a device that is gone as a whole: nothing of this process may touch the rings or the
+/// memory of a guest that came by this socket any more. The lock's file stays, as it does when a
+/// process dies: whoever removed it could lock another file of the same name than the next one.
+pub fn release(socket: &Path) -> bool {
+    let Some(name) = socket.file_name() else { return false };
+    let parent = socket.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let Ok(directory) = fs::canonicalize(parent.unwrap_or(Path::new("."))) else { return false };
+    let real = directory.join(name);
+    with_held(|all| {
+        let before = all.len();
+        all.retain(|held| held.path != real || held.in_use);
+        all.len() < before
+    })
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
         if *self.taken.get_mut() {

@@ -26,7 +26,7 @@ use crate::device::Device;
 use crate::lock::{self, Claim};
 use crate::session::Session;
 
-pub use crate::lock::SocketError;
+pub use crate::lock::{SocketError, release};
 
 /// How often a predecessor's lock is tried: a successor is to be there at once when it dies, and
 /// waiting for a lock can not be called off.
@@ -119,6 +119,13 @@ impl Server {
     /// What it is doing now.
     pub fn state(&self) -> ServerState {
         guard(&self.shared.state).clone()
+    }
+
+    /// The process of the front end that is there, as the system knows it.
+    pub fn front_end(&self) -> Option<u32> {
+        let connection = guard(&self.shared.connection);
+        let peer = rustix::net::sockopt::socket_peercred(connection.as_ref()?).ok()?;
+        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
     }
 
     /// Stops: the device is told that its front end went away and is dropped, the connection is

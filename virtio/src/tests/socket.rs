@@ -9,7 +9,7 @@ use vhost::VhostBackend;
 use vhost::vhost_user::Frontend;
 
 use super::server::*;
-use crate::socket::{ServerState, Socket, SocketError, serve};
+use crate::socket::{ServerState, Socket, SocketError, release, serve};
 
 fn listen(path: &Path) -> Result<crate::Server, SocketError> {
     serve(Socket::Listen(path.into()), Box::new(TestDevice::default()))
@@ -37,6 +37,28 @@ fn a_path_that_cannot_be_served_is_named() {
     let path = directory.path().join("x".repeat(120));
     let error = listen(&path).unwrap_err();
     assert!(matches!(error, SocketError::TooLong { .. }), "{error}");
+}
+
+#[test]
+fn a_lock_is_given_up_when_nobody_serves_the_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.sock");
+    assert!(!release(&path), "it was never served");
+    let server = listen(&path).unwrap();
+    assert!(!release(&path), "it is served");
+    let stream = UnixStream::connect(&path).unwrap();
+    wait_for(&server, |state| *state == ServerState::Connected);
+    assert_eq!(server.front_end(), Some(std::process::id()));
+    drop(stream);
+    wait_for(&server, |state| *state == ServerState::Waiting);
+    assert_eq!(server.front_end(), None);
+    server.stop();
+    let lock = File::open(directory.path().join("r.sock.lock")).unwrap();
+    let mine = || flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+    assert!(!mine(), "a stopped server keeps it");
+    assert!(release(&path));
+    assert!(mine(), "now another process could serve it");
+    assert!(!release(&path), "once");
 }
 
 #[test]
