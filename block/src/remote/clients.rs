@@ -29,6 +29,7 @@ const DESCRIBE_KEY: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Peer {
+    /// Empty: a place whose peer was removed, for the next one.
     name: String,
     addr: SocketAddr,
     session: Option<SessionId>,
@@ -50,6 +51,8 @@ pub(crate) struct Session {
 
 #[derive(Debug)]
 struct Description {
+    /// Never used twice: the answer to a question that was taken back must not be another's.
+    number: u32,
     volume: Arc<RemoteVolume>,
     peer: usize,
     asked: bool,
@@ -64,6 +67,8 @@ pub struct Clients {
     peers: Vec<Peer>,
     cores: Vec<Option<(usize, Rc<RefCell<Core>>)>>,
     descriptions: Vec<Description>,
+    /// The number of the next description.
+    description_next: u32,
     /// The earliest of the peers' times to be connected to again.
     connect_at_ns: u64,
     /// Something happened after which a peer may need a session or be asked.
@@ -96,7 +101,7 @@ impl Clients {
         }
         let name = name.to_owned();
         self.stirred = true;
-        self.peers.push(Peer {
+        let peer = Peer {
             name,
             addr,
             session: None,
@@ -104,7 +109,43 @@ impl Clients {
             binding: Binding::default(),
             connect_at_ns: 0,
             why: None,
-        });
+        };
+        match self.peers.iter_mut().find(|peer| peer.name.is_empty()) {
+            Some(vacant) => *vacant = peer,
+            None => self.peers.push(peer),
+        }
+    }
+
+    /// Reaches a known peer at another address from now on: its session ends, and whoever needs it
+    /// gets another one.
+    pub fn move_peer(
+        &mut self,
+        now_ns: u64,
+        name: &str,
+        addr: SocketAddr,
+        endpoint: &mut Endpoint,
+    ) {
+        self.add_peer(name, addr);
+        let peer = self.peers.iter().find(|peer| peer.name == name);
+        let Some(session) = peer.and_then(|peer| peer.session) else { return };
+        endpoint.close(now_ns, session);
+        self.lost(now_ns, session, &LostReason::Closed);
+    }
+
+    /// Forgets a peer and ends its session. `false`, and nothing is changed, while a channel or a
+    /// description needs it. A peer that is not known is forgotten already.
+    pub fn remove_peer(&mut self, now_ns: u64, name: &str, endpoint: &mut Endpoint) -> bool {
+        let Some(at) = self.peer(name) else { return true };
+        if self.is_needed(at) {
+            return false;
+        }
+        let peer = &mut self.peers[at];
+        peer.name.clear();
+        peer.up = false;
+        if let Some(session) = peer.session.take() {
+            endpoint.close(now_ns, session);
+        }
+        true
     }
 
     /// Asks the volume's peer what it is, until it answers; see [`RemoteVolume::described`].
@@ -112,12 +153,26 @@ impl Clients {
     pub fn describe(&mut self, volume: Arc<RemoteVolume>) -> bool {
         let Some(peer) = self.peer(volume.peer()) else { return false };
         self.stirred = true;
-        self.descriptions.push(Description { volume, peer, asked: false, ask_at_ns: 0 });
+        let number = self.description_next;
+        self.description_next = number.wrapping_add(1);
+        let description = Description { number, volume, peer, asked: false, ask_at_ns: 0 };
+        self.descriptions.push(description);
         true
     }
 
+    /// Does not ask any more: nobody shows the volume.
+    pub fn forget(&mut self, volume: &Arc<RemoteVolume>) {
+        self.descriptions.retain(|description| !Arc::ptr_eq(&description.volume, volume));
+    }
+
+    fn is_needed(&self, at: usize) -> bool {
+        self.cores.iter().flatten().any(|(peer, _)| *peer == at)
+            || self.descriptions.iter().any(|description| description.peer == at)
+    }
+
     pub(crate) fn peer(&self, name: &str) -> Option<usize> {
-        self.peers.iter().position(|peer| peer.name == name)
+        // An empty name is a vacant place's.
+        self.peers.iter().position(|peer| peer.name == name && !name.is_empty())
     }
 
     /// The peer's session, when it is up.
@@ -163,8 +218,7 @@ impl Clients {
         self.connect_at_ns = u64::MAX;
         let mut progress = Progress::Idle;
         for at in 0..self.peers.len() {
-            let needed = self.cores.iter().flatten().any(|(peer, _)| *peer == at)
-                || self.descriptions.iter().any(|description| description.peer == at);
+            let needed = self.is_needed(at);
             let peer = &mut self.peers[at];
             if needed && peer.session.is_none() && now_ns < peer.connect_at_ns {
                 self.connect_at_ns = self.connect_at_ns.min(peer.connect_at_ns);
@@ -178,7 +232,7 @@ impl Clients {
 
     fn ask_for_descriptions(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         let mut progress = Progress::Idle;
-        for (at, description) in self.descriptions.iter_mut().enumerate() {
+        for description in &mut self.descriptions {
             let peer = &self.peers[description.peer];
             let Some(session) = peer.session.filter(|_| peer.up) else {
                 let reason = peer.why.as_deref().unwrap_or("it does not answer");
@@ -191,7 +245,7 @@ impl Clients {
             let mut request = Request::new(Kind::Describe, Title::default(), 0);
             let volume = description.volume.name().to_owned();
             request.names = Some(Names { volume, attachment: String::new() });
-            let token = u64::from(DESCRIBE_KEY) << 32 | at as u64;
+            let token = u64::from(DESCRIBE_KEY) << 32 | u64::from(description.number);
             let session = Session { id: session, binding: peer.binding };
             let key = description.volume.key().map(AsRef::as_ref);
             description.asked =
@@ -285,8 +339,12 @@ impl Clients {
     }
 
     fn described(&mut self, now_ns: u64, token: u64, head: &[u8]) {
-        let at = usize::try_from(token & u64::from(u32::MAX)).expect("the lower half");
-        let Some(description) = self.descriptions.get_mut(at) else { return };
+        let number = token & u64::from(u32::MAX);
+        let mut asked = self.descriptions.iter_mut();
+        let Some(description) = asked.find(|it| u64::from(it.number) == number) else {
+            self.strays += 1;
+            return;
+        };
         match Reply::decode(head) {
             Some(Reply { outcome: Outcome::Done, volume: Some(info), .. }) => {
                 description.volume.describe(info);
