@@ -5,6 +5,10 @@ use std::sync::Arc;
 use crate::stage::{Limit, LimitVolume, Meter, MeterVolume};
 use crate::volume::{STAGES_MAX, Volume};
 
+mod swap;
+
+pub use swap::{Swap, Turning};
+
 /// One stage, as it is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainSpec {
@@ -41,6 +45,8 @@ pub struct Chain {
     pub meters: Vec<Arc<Meter>>,
     /// The chain's limits, outermost first.
     pub limits: Vec<Arc<LimitVolume>>,
+    /// What is behind all stages.
+    bare: Arc<dyn Volume>,
 }
 
 impl Chain {
@@ -49,15 +55,36 @@ impl Chain {
     /// # Errors
     /// When there are more than [`STAGES_MAX`], or one of them makes no sense.
     pub fn build(volume: Arc<dyn Volume>, stages: &[ChainSpec]) -> Result<Self, ChainError> {
+        Self::bare(volume).rebuilt(stages, 0)
+    }
+
+    fn bare(volume: Arc<dyn Volume>) -> Self {
+        let bare = Arc::clone(&volume);
+        Self { volume, meters: Vec::new(), limits: Vec::new(), bare }
+    }
+
+    /// Other stages around the same volume, at `now_ns` of the sidecores' clock. Stages that stay
+    /// go on as they are: the first meter with what the first one counted, and so on; a limit with
+    /// what it has saved up, that of the same rates before any other.
+    ///
+    /// # Errors
+    /// As [`Chain::build`].
+    pub fn rebuilt(&self, stages: &[ChainSpec], now_ns: u64) -> Result<Self, ChainError> {
         if stages.len() > STAGES_MAX {
             return Err(ChainError::TooLong { stages: stages.len() });
         }
-        let mut chain = Self { volume, meters: Vec::new(), limits: Vec::new() };
+        let mut earlier = self.earlier_limits(stages);
+        let mut meters = stages.iter().filter(|stage| **stage == ChainSpec::Meter).count();
+        let mut chain = Self::bare(Arc::clone(&self.bare));
         for (depth, stage) in stages.iter().enumerate().rev() {
             let inner = Arc::clone(&chain.volume);
             chain.volume = match stage {
                 ChainSpec::Meter => {
-                    let volume = Arc::new(MeterVolume::new(inner, depth));
+                    meters -= 1;
+                    let volume = Arc::new(match self.meters.get(meters) {
+                        Some(meter) => MeterVolume::going_on(inner, depth, meter),
+                        None => MeterVolume::new(inner, depth),
+                    });
                     chain.meters.insert(0, volume.meter());
                     volume
                 }
@@ -65,13 +92,32 @@ impl Chain {
                     if limit.iops.is_none() && limit.bytes_per_second.is_none() {
                         return Err(ChainError::NoLimit { stage: depth + 1 });
                     }
-                    let volume = Arc::new(LimitVolume::new(inner, *limit));
+                    let volume = Arc::new(match earlier[depth].take() {
+                        Some(earlier) => LimitVolume::going_on(inner, *limit, &earlier, now_ns),
+                        None => LimitVolume::new(inner, *limit),
+                    });
                     chain.limits.insert(0, Arc::clone(&volume));
                     volume
                 }
             };
         }
         Ok(chain)
+    }
+
+    /// For each of `stages` the limit of this chain that it goes on from.
+    fn earlier_limits(&self, stages: &[ChainSpec]) -> Vec<Option<Arc<LimitVolume>>> {
+        let mut left = self.limits.clone();
+        let mut earlier = vec![None; stages.len()];
+        for (stage, earlier) in stages.iter().zip(&mut earlier) {
+            let same = |limit: &Arc<LimitVolume>| *stage == ChainSpec::Limit(*limit.limit());
+            *earlier = left.iter().position(same).map(|at| left.remove(at));
+        }
+        for (stage, earlier) in stages.iter().zip(&mut earlier) {
+            if earlier.is_none() && matches!(stage, ChainSpec::Limit(_)) && !left.is_empty() {
+                *earlier = Some(left.remove(0));
+            }
+        }
+        earlier
     }
 }
 
@@ -116,6 +162,26 @@ mod tests {
         assert!(outer.latency_ns.max() > 500_000, "{}", outer.latency_ns.max());
         assert!(inner.latency_ns.max() < 500_000, "{}", inner.latency_ns.max());
         assert!(chain.limits[0].delayed() > 500);
+    }
+
+    #[test]
+    fn stages_that_stay_go_on_as_they_are() {
+        let chain = Chain::build(memory(), &[ChainSpec::Meter, limit(10), limit(500)]);
+        let chain = chain.expect("a good chain");
+        let mut bench = Bench::new(&*chain.volume, 8);
+        for _ in 0..5 {
+            bench.write(0, &[1; 512]);
+        }
+        let now_ns = bench.now_ns;
+        let stages = [limit(500), ChainSpec::Meter, ChainSpec::Meter, limit(20)];
+        let next = chain.rebuilt(&stages, now_ns).expect("a good chain");
+        let counted = [0, 1].map(|at: usize| next.meters[at].read(Op::Write).requests);
+        assert_eq!(counted, [5, 0]);
+        let given_ns = |limit: &LimitVolume| limit.given_ns();
+        assert_eq!(given_ns(&next.limits[0]), given_ns(&chain.limits[1]), "of the same rate");
+        assert_eq!(given_ns(&next.limits[1]), given_ns(&chain.limits[0]).min(now_ns));
+        let last = next.rebuilt(&[], now_ns).expect("a good chain");
+        assert!(last.meters.is_empty() && last.limits.is_empty());
     }
 
     #[test]

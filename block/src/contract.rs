@@ -48,6 +48,12 @@ impl Buffer {
         buffer
     }
 
+    /// The same byte everywhere. No request may be using the buffer.
+    pub(crate) fn fill(&self, byte: u8) {
+        // SAFETY: inside the allocation, of which nobody else makes use now.
+        unsafe { std::ptr::write_bytes(self.start(), byte, self.len) };
+    }
+
     fn start(&self) -> *mut u8 {
         // SAFETY: the allocation has room for the skew.
         unsafe { self.base.add(self.skew) }

@@ -208,6 +208,17 @@ pub struct Export {
     state: Mutex<State>,
 }
 
+/// An attachment that was claimed and not closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its name.
+    pub attachment: String,
+    /// What it is held under.
+    pub epoch: u64,
+    /// Whether a channel of it is open: its node is there.
+    pub live: bool,
+}
+
 impl Export {
     /// Puts a guard before `volume` and reads its attachments' records.
     ///
@@ -259,6 +270,25 @@ impl Export {
     /// Changes with each [`Export::set_allow`].
     pub(crate) fn allow_generation(&self) -> u64 {
         self.allowed.generation()
+    }
+
+    /// The attachments that hold an epoch: of disks that use the volume now, or whose nodes are
+    /// away and may come back.
+    pub fn holders(&self) -> Vec<Holder> {
+        let state = self.state();
+        let held = state.entries.iter().filter_map(|(name, entry)| {
+            let epoch = entry.held.epoch.load(SeqCst);
+            let holder = Holder { attachment: name.clone(), epoch, live: entry.is_live() };
+            (epoch != 0).then_some(holder)
+        });
+        held.collect()
+    }
+
+    /// Whether nothing of any attachment is on its way.
+    pub fn is_quiet(&self) -> bool {
+        let mut state = self.state();
+        // All of them are looked at, so that all forget what has ended.
+        state.entries.values_mut().fold(true, |quiet, entry| entry.drained(|_| true) && quiet)
     }
 
     /// Names of the attachments that have an open channel, for people.
@@ -560,6 +590,11 @@ impl Exports {
     /// Adds one; gives back what had the name before.
     pub fn insert(&self, export: Arc<Export>) -> Option<Arc<Export>> {
         self.map().insert(export.name().to_owned(), export)
+    }
+
+    /// Takes one away; whoever has it already keeps it.
+    pub fn remove(&self, name: &str) -> Option<Arc<Export>> {
+        self.map().remove(name)
     }
 
     /// The export called `name`.

@@ -127,6 +127,34 @@ impl Server {
         self.counters.clone()
     }
 
+    /// Ends every flow to an export: what is on its way completes, what comes later finds its
+    /// channel not open, and the claim that follows asks [`Exports`] again.
+    pub fn retire(&mut self, export: &Arc<Export>) {
+        let flows = self.flows.iter().filter(|(_, flow)| Arc::ptr_eq(&flow.export, export));
+        let gone: Vec<_> = flows.map(|(key, _)| *key).collect();
+        gone.into_iter().for_each(|key| self.end_flow(key));
+    }
+
+    fn end_flow(&mut self, key: (SessionId, u16)) {
+        let Some(flow) = self.flows.remove(&key) else { return };
+        self.draining.extend(flow.lane.map(Lane::closed));
+        if let Some((step, call)) = flow.step {
+            self.replaced.push(call);
+            self.give_up(step);
+        }
+    }
+
+    /// Closes an attachment whose node does not: drained, flushed and remembered as clean. See
+    /// [`Self::closings`].
+    pub fn close(&mut self, export: &Arc<Export>, attachment: &str, epoch: u64) {
+        self.closing.push(Closing::new(Arc::clone(export), attachment, epoch));
+    }
+
+    /// How many closes of an export's attachments are under way.
+    pub fn closings(&self, export: &Arc<Export>) -> usize {
+        self.closing.iter().filter(|closing| closing.is_of(export)).count()
+    }
+
     pub(crate) fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
         self.exports.note_process(&peer.name, peer.process_nonce);
         self.peers.insert(session, Peer::new(peer));
@@ -135,14 +163,9 @@ impl Server {
     pub(crate) fn lost(&mut self, session: SessionId) {
         let Some(peer) = self.peers.remove(&session) else { return };
         self.exports.forget_process(&peer.name, peer.process_nonce);
+        // Whoever waited for an answer is gone, which the transport knows.
         let gone: Vec<_> = self.flows.keys().filter(|(of, _)| *of == session).copied().collect();
-        for key in gone {
-            let flow = self.flows.remove(&key).expect("listed above");
-            self.draining.extend(flow.lane.map(Lane::closed));
-            if let Some((step, _)) = flow.step {
-                self.give_up(step);
-            }
-        }
+        gone.into_iter().for_each(|key| self.end_flow(key));
     }
 
     pub(crate) fn called(

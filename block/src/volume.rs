@@ -239,6 +239,13 @@ pub trait Channel: fmt::Debug {
     /// After the sidecore slept.
     fn disarm(&mut self) {}
 
+    /// Gives back what was submitted and not begun, oldest first: a queue of its own, such as a
+    /// limit's. The slots are the user's again, as if they had never been submitted. Anything that
+    /// the channel cannot be sure about it keeps, and completes.
+    fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
+        let _ = (ios, back);
+    }
+
     /// Lets go: afterwards the channel touches neither the volume nor any segment on behalf of
     /// requests that are still outstanding. `true` when that could be promised at once (nothing
     /// outstanding, or all of it elsewhere); `false` when the caller must go on polling (a local

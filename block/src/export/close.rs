@@ -39,6 +39,11 @@ impl Closing {
         Self { export, attachment: attachment.to_owned(), epoch, step }
     }
 
+    /// Whether it is an attachment of this export.
+    pub(crate) fn is_of(&self, export: &Arc<Export>) -> bool {
+        Arc::ptr_eq(&self.export, export)
+    }
+
     /// Moves on. `Some` when the close has ended; an error leaves the record as not clean.
     pub fn poll(&mut self, services: &Services, now_ns: u64) -> Option<Result<(), Refusal>> {
         // Each step leads to a later one, so this ends.

@@ -76,6 +76,24 @@ impl Bucket {
         Self { per_second, burst_ns, given_ns: AtomicU64::new(0) }
     }
 
+    /// A bucket of another rate that goes on where this one stands at `now_ns`: what is saved up
+    /// stays saved up, as far as the new burst reaches. What was given away ahead was for requests
+    /// that are asked for again.
+    fn changed(&self, per_second: Option<NonZeroU64>, burst_ns: u64, now_ns: u64) -> Self {
+        let next = Self::new(per_second, burst_ns);
+        let given_ns = if self.per_second.is_some() { self.given_ns.load(Relaxed) } else { 0 };
+        next.given_ns.store(given_ns.min(now_ns), Relaxed);
+        next
+    }
+
+    /// Takes back what was given away and not used.
+    fn give_back(&self, amount: u64) {
+        let Some(per_second) = self.per_second else { return };
+        let cost_ns = (u128::from(amount) * SECOND_NS / u128::from(per_second.get())) as u64;
+        let back = |given_ns: u64| Some(given_ns.saturating_sub(cost_ns));
+        let _ = self.given_ns.fetch_update(Relaxed, Relaxed, back);
+    }
+
     /// What the rate gives in [`BATCH_NS`].
     fn batch(&self) -> u64 {
         let per_second = self.per_second.map_or(u64::MAX, NonZeroU64::get);
@@ -142,6 +160,13 @@ impl Lease {
         }
     }
 
+    fn give_back(&mut self, bucket: &Bucket) {
+        if self.left != u64::MAX {
+            bucket.give_back(self.left);
+        }
+        *self = Self::default();
+    }
+
     fn lapse(&mut self, now_ns: u64) {
         if now_ns >= self.lapse_ns {
             *self = Self::default();
@@ -176,9 +201,33 @@ impl LimitVolume {
         Self { inner, limit, rates: Arc::new(rates) }
     }
 
+    /// Goes on where another one stands, under the same limit or another.
+    pub(crate) fn going_on(
+        inner: Arc<dyn Volume>,
+        limit: Limit,
+        earlier: &Self,
+        now_ns: u64,
+    ) -> Self {
+        let before = &earlier.rates;
+        if limit == earlier.limit {
+            return Self { inner, limit, rates: Arc::clone(before) };
+        }
+        let rates = Rates {
+            requests: before.requests.changed(limit.iops, limit.burst_ns, now_ns),
+            bytes: before.bytes.changed(limit.bytes_per_second, limit.burst_ns, now_ns),
+            delayed: AtomicU64::new(before.delayed.load(Relaxed)),
+        };
+        Self { inner, limit, rates: Arc::new(rates) }
+    }
+
     /// The limit.
     pub fn limit(&self) -> &Limit {
         &self.limit
+    }
+
+    #[cfg(test)]
+    pub(crate) fn given_ns(&self) -> u64 {
+        self.rates.requests.given_ns.load(Relaxed)
     }
 
     /// Requests that were held back so far.
@@ -271,6 +320,15 @@ impl Channel for LimitChannel {
 
     fn disarm(&mut self) {
         self.inner.disarm();
+    }
+
+    fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
+        // What this stage has let go of is older than what it holds.
+        self.inner.recall(ios, back);
+        back.extend(self.waiting.drain(..));
+        self.requests.give_back(&self.rates.requests);
+        self.bytes.give_back(&self.rates.bytes);
+        (self.head_seen, self.next_ns) = (false, None);
     }
 
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {

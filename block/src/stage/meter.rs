@@ -149,6 +149,11 @@ impl MeterVolume {
         Self { inner, depth, meter: Arc::default() }
     }
 
+    /// Goes on counting where another one did.
+    pub(crate) fn going_on(inner: Arc<dyn Volume>, depth: usize, meter: &Arc<Meter>) -> Self {
+        Self { meter: Arc::clone(meter), ..Self::new(inner, depth) }
+    }
+
     /// What it counted.
     pub fn meter(&self) -> Arc<Meter> {
         Arc::clone(&self.meter)
@@ -212,6 +217,11 @@ impl Channel for MeterChannel {
 
     fn disarm(&mut self) {
         self.inner.disarm();
+    }
+
+    fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
+        // Counted when they complete, wherever that is.
+        self.inner.recall(ios, back);
     }
 
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
