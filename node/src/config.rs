@@ -4,8 +4,10 @@
 //! object and what to do. What only the running system can tell (a file that is locked, a peer
 //! that does not answer) is found when the node starts, and says the same line.
 
+pub mod change;
 mod check;
 mod keys;
+mod object;
 mod quantity;
 mod read;
 mod reader;
@@ -14,6 +16,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use block::Allow;
+pub use object::Kind;
 pub use quantity::{show_duration, show_size};
 use reader::Reader;
 pub use reader::{ConfigError, Lines, Problem};
@@ -204,6 +207,26 @@ pub enum StageConfig {
         /// For how long an idle volume saves up its rate.
         burst_ns: u64,
     },
+}
+
+impl std::fmt::Display for StageConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self::Limit { iops, bytes_per_second, .. } = self else {
+            return f.write_str("meter");
+        };
+        let iops = iops.map(|iops| format!("{iops} IOPS"));
+        let bytes = bytes_per_second.map(|bytes| format!("{}/s", show_size(bytes)));
+        let parts: Vec<_> = iops.into_iter().chain(bytes).collect();
+        write!(f, "limit {}", parts.join(" "))
+    }
+}
+
+/// A chain in one line, first stage first.
+pub fn show_chain(chain: &[StageConfig]) -> String {
+    match chain {
+        [] => "empty".to_owned(),
+        stages => stages.iter().map(ToString::to_string).collect::<Vec<_>>().join(" > "),
+    }
 }
 
 /// For how long a limit saves up unless the file says otherwise.

@@ -14,17 +14,18 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::State;
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Json, Response};
-use axum::routing::get;
+use axum::response::{IntoResponse, Response};
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::status::Status;
+use crate::api::{Done, Plan, Refused, Reload};
+use crate::config::Kind;
+use crate::status::{DiskStatus, PeerStatus, Status, VolumeStatus};
+
+mod routes;
 
 /// How long a status may take to gather. Sidecores answer between two rounds, so a second is long;
 /// one that is stopped by a debugger must not make `vrio status` hang.
@@ -35,6 +36,52 @@ const BACKLOG: i32 = 16;
 
 /// Gathers a status; called on a thread that may wait.
 pub type Gather = Arc<dyn Fn() -> Status + Send + Sync>;
+
+/// What answers: a running node. Everything is called on a thread that may wait, and waits for a
+/// bounded time.
+pub trait Service: Send + Sync {
+    /// Everything there is to see.
+    fn status(&self) -> Status;
+
+    /// The disks alone.
+    fn disks(&self) -> Vec<DiskStatus>;
+
+    /// The volumes alone.
+    fn volumes(&self) -> Vec<VolumeStatus>;
+
+    /// The peers alone.
+    fn peers(&self) -> Vec<PeerStatus>;
+
+    /// Adds an object with these fields.
+    ///
+    /// # Errors
+    /// Why nothing was changed, as for all of those below.
+    fn add(&self, kind: Kind, body: &Value) -> Result<Done, Refused>;
+
+    /// Takes an object away; with `force` also from those who use it.
+    ///
+    /// # Errors
+    /// Who uses it, or why it cannot be taken away.
+    fn remove(&self, kind: Kind, name: &str, force: bool) -> Result<Done, Refused>;
+
+    /// Puts another chain before a volume: a list of stages, as the file's `chain` has them.
+    ///
+    /// # Errors
+    /// Why the old one stays.
+    fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused>;
+
+    /// What a reload of the configuration would change.
+    ///
+    /// # Errors
+    /// Every problem of the file.
+    fn plan(&self) -> Result<Plan, Refused>;
+
+    /// Reloads the configuration.
+    ///
+    /// # Errors
+    /// What could not be done; `applied` and `untried` say about the rest.
+    fn reload(&self, wanted: &Reload) -> Result<Done, Refused>;
+}
 
 /// Why there is no control socket.
 #[derive(Debug, thiserror::Error)]
@@ -111,7 +158,7 @@ impl Claim {
     /// When the system refuses a thread or what it needs.
     pub fn serve(
         self,
-        gather: Gather,
+        service: Arc<dyn Service>,
         metrics_listener: Option<TcpListener>,
     ) -> Result<Control, ControlError> {
         let Self { path, listener, ours } = self;
@@ -130,17 +177,15 @@ impl Claim {
         if let Some(listener) = metrics_listener {
             let _inside = runtime.enter();
             let listener = tokio::net::TcpListener::from_std(listener).map_err(refuse("listen"))?;
-            let gather = Arc::clone(&gather);
+            let service = Arc::clone(&service);
+            let gather: Gather = Arc::new(move || service.status());
             runtime.spawn(async move {
                 let result = crate::metrics::listen::serve(listener, gather).await;
                 tracing::error!(?result, "metrics-listen ended");
             });
         }
         let (stop, stopped) = oneshot::channel();
-        let app = Router::new()
-            .route("/v1/status", get(status))
-            .route("/v1/metrics", get(metrics))
-            .with_state(gather);
+        let app = routes::router(service);
         let serve = async move {
             let served = axum::serve(listener, app);
             tokio::select! {
@@ -186,18 +231,6 @@ impl Drop for Control {
             let _ = thread.join();
         }
     }
-}
-
-async fn status(State(gather): State<Gather>) -> Response {
-    gathered(gather).await.map_or_else(|refusal| refusal, |status| Json(status).into_response())
-}
-
-async fn metrics(State(gather): State<Gather>) -> Response {
-    let text = |status| {
-        let text = crate::metrics::text(&status);
-        ([(CONTENT_TYPE, crate::metrics::CONTENT_TYPE)], text).into_response()
-    };
-    gathered(gather).await.map_or_else(|refusal| refusal, text)
 }
 
 /// A status, or the answer that says why there is none.
@@ -261,15 +294,57 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::api::RefusedKind;
     use crate::status::{NodeStatus, STATUS_VERSION};
 
-    fn gather() -> Gather {
-        let node = NodeStatus { name: "io1".to_owned(), ..NodeStatus::default() };
-        Arc::new(move || Status {
-            version: STATUS_VERSION,
-            node: node.clone(),
-            ..Status::default()
-        })
+    /// A node of one name, which repeats what is asked of it.
+    struct Parrot;
+
+    impl Service for Parrot {
+        fn status(&self) -> Status {
+            let node = NodeStatus { name: "io1".to_owned(), ..NodeStatus::default() };
+            Status { version: STATUS_VERSION, node, ..Status::default() }
+        }
+
+        fn disks(&self) -> Vec<DiskStatus> {
+            vec![DiskStatus { name: "a".to_owned(), ..DiskStatus::default() }]
+        }
+
+        fn volumes(&self) -> Vec<VolumeStatus> {
+            Vec::new()
+        }
+
+        fn peers(&self) -> Vec<PeerStatus> {
+            Vec::new()
+        }
+
+        fn add(&self, kind: Kind, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("add {} {body}", kind.key())))
+        }
+
+        fn remove(&self, kind: Kind, name: &str, force: bool) -> Result<Done, Refused> {
+            Ok(said(format!("remove {} {name} {force}", kind.key())))
+        }
+
+        fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("chain {volume} {chain}")))
+        }
+
+        fn plan(&self) -> Result<Plan, Refused> {
+            Err(Refused::new(RefusedKind::Conflict, "no", "ask another one"))
+        }
+
+        fn reload(&self, wanted: &Reload) -> Result<Done, Refused> {
+            Ok(said(format!("reload {:?} {}", wanted.digest, wanted.force)))
+        }
+    }
+
+    fn said(text: String) -> Done {
+        Done { applied: vec![text], ..Done::default() }
+    }
+
+    fn parrot() -> Arc<dyn Service> {
+        Arc::new(Parrot)
     }
 
     fn ask(path: &Path, request: &str) -> String {
@@ -284,7 +359,7 @@ mod tests {
     fn status_is_answered_and_the_socket_goes_at_the_end() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("made/node.control");
-        let control = Claim::new(&path).unwrap().serve(gather(), None).unwrap();
+        let control = Claim::new(&path).unwrap().serve(parrot(), None).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let request = "GET /v1/status HTTP/1.1\r\nHost: vrio\r\nConnection: close\r\n\r\n";
@@ -292,17 +367,62 @@ mod tests {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
         let status: Status = serde_json::from_str(body).unwrap();
-        assert_eq!(status, gather()());
+        assert_eq!(status, parrot().status());
         assert_eq!(control.path(), path);
         drop(control);
         assert!(!path.exists());
     }
 
     #[test]
+    fn each_request_arrives_as_it_was_meant() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("node.control");
+        let _control = Claim::new(&path).unwrap().serve(parrot(), None).unwrap();
+        for (line, body, code, says) in [
+            ("GET /v1/disks", "", 200, "\"name\":\"a\""),
+            ("GET /v1/disks/a", "", 200, "\"name\":\"a\""),
+            ("GET /v1/disks/b", "", 404, "no such disk"),
+            ("GET /v1/volumes", "", 200, "[]"),
+            ("POST /v1/disks", "{\"queues\": 2}", 200, "add disk {\\\"queues\\\":2}"),
+            ("POST /v1/volumes", "{}", 200, "add volume {}"),
+            ("POST /v1/peers", "", 200, "add peer {}"),
+            ("POST /v1/peers", "{", 400, "this is not JSON"),
+            ("DELETE /v1/disks/a", "", 200, "remove disk a false"),
+            ("DELETE /v1/volumes/v?force=true", "", 200, "remove volume v true"),
+            ("DELETE /v1/peers/p?force=yes", "", 400, "the only parameter is force=true"),
+            ("PUT /v1/volumes/v/chain", "[\"meter\"]", 200, "chain v [\\\"meter\\\"]"),
+            ("GET /v1/reload", "", 409, "\"way_out\":\"ask another one\""),
+            ("POST /v1/reload", "{\"force\": true}", 200, "reload None true"),
+            ("POST /v1/reload", "{\"forse\": true}", 400, "unknown field `forse`"),
+            ("PATCH /v1/disks", "", 405, ""),
+        ] {
+            let length = body.len();
+            let head = format!("{line} HTTP/1.1\r\nHost: vrio\r\nConnection: close\r\n");
+            let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
+            let answer = ask(&path, &request);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{line}: {answer}");
+            assert!(answer.contains(says), "{line}: {says:?} is missing in {answer}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_too_big_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("node.control");
+        let _control = Claim::new(&path).unwrap().serve(parrot(), None).unwrap();
+        let length = 70_000;
+        let body = " ".repeat(length);
+        let head = "POST /v1/disks HTTP/1.1\r\nHost: vrio\r\nConnection: close\r\n";
+        let answer = ask(&path, &format!("{head}Content-Length: {length}\r\n\r\n{body}"));
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+        assert!(answer.contains("at most 65536 bytes"), "{answer}");
+    }
+
+    #[test]
     fn other_paths_are_not_found() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("node.control");
-        let _control = Claim::new(&path).unwrap().serve(gather(), None).unwrap();
+        let _control = Claim::new(&path).unwrap().serve(parrot(), None).unwrap();
         let answer = ask(&path, "GET /v2/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
     }
@@ -311,14 +431,14 @@ mod tests {
     fn a_second_node_is_refused_and_a_dead_one_is_replaced() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("node.control");
-        let first = Claim::new(&path).unwrap().serve(gather(), None).unwrap();
+        let first = Claim::new(&path).unwrap().serve(parrot(), None).unwrap();
         let error = Claim::new(&path).unwrap_err();
         assert!(matches!(error, ControlError::InUse { .. }), "{error}");
         drop(first);
         // What a killed process leaves: the name of a socket that nobody has.
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        drop(Claim::new(&path).unwrap().serve(gather(), None).unwrap());
+        drop(Claim::new(&path).unwrap().serve(parrot(), None).unwrap());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! [`Config::load`] reads a file, [`run`] does what it says. What is wired to what is in
 //! [`wiring`], one file per kind of thing.
 
+pub mod api;
 pub mod config;
 pub mod control;
 pub mod keys;

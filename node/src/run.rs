@@ -18,7 +18,7 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(10);
 /// The exit code when a stop was cut off, as for any other failure while running.
 const EXIT_CUT_OFF: i32 = 1;
 
-/// Runs a node until SIGTERM or SIGINT.
+/// Runs a node until SIGTERM or SIGINT. On SIGHUP it reloads its configuration.
 ///
 /// # Errors
 /// When something that the configuration asks for cannot be started; nothing is left running then.
@@ -28,12 +28,16 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         .build()
         .map_err(|source| StartError::System { what: "wait for signals", source })?;
     // Before anything is started, so that a signal during the start is not lost.
-    let (mut terminate, mut interrupt) = {
+    let (mut terminate, mut interrupt, mut hang_up) = {
         let _inside = runtime.enter();
         let listen = |kind| {
             signal(kind).map_err(|source| StartError::System { what: "wait for signals", source })
         };
-        (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?)
+        (
+            listen(SignalKind::terminate())?,
+            listen(SignalKind::interrupt())?,
+            listen(SignalKind::hangup())?,
+        )
     };
     // Before the files are restricted: its socket may be anywhere.
     let manager = Manager::from_environment();
@@ -50,12 +54,19 @@ pub fn run(config: &Config) -> Result<(), StartError> {
         "ready"
     );
     manager.tell("READY=1");
-    let signal = runtime.block_on(async {
-        tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
+    let signal = loop {
+        let signal = runtime.block_on(async {
+            tokio::select! {
+                _ = terminate.recv() => Some("SIGTERM"),
+                _ = interrupt.recv() => Some("SIGINT"),
+                _ = hang_up.recv() => None,
+            }
+        });
+        match signal {
+            Some(signal) => break signal,
+            None => reload(&node),
         }
-    });
+    };
     tracing::info!(signal, "stopping: guests' requests are drained, attachments are closed");
     manager.tell("STOPPING=1");
     let stopped = watch_stop();
@@ -63,6 +74,15 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     drop(stopped);
     tracing::info!("stopped");
     Ok(())
+}
+
+/// What SIGHUP asks for. The answer is in the log.
+fn reload(node: &Node) {
+    tracing::info!("SIGHUP: the configuration is reloaded");
+    match node.reload() {
+        Ok(done) => tracing::info!(changes = done.applied.len(), notes = ?done.notes, "reloaded"),
+        Err(error) => tracing::error!(%error, "not reloaded as a whole"),
+    }
 }
 
 /// Ends the process if what it returns is not dropped in time. Whatever is cut off is as safe as

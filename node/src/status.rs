@@ -48,6 +48,29 @@ pub struct Status {
     pub disks: Vec<DiskStatus>,
     /// By peer and sidecore.
     pub sessions: Vec<SessionStatus>,
+    /// In the configuration's order.
+    #[serde(default)]
+    pub peers: Vec<PeerStatus>,
+}
+
+/// Where an object came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// The configuration's file.
+    #[default]
+    File,
+    /// A command; it is gone when the node is restarted, unless it is put into the file.
+    Command,
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::File => "file",
+            Self::Command => "command",
+        })
+    }
 }
 
 /// A node as a whole.
@@ -68,6 +91,12 @@ pub struct NodeStatus {
     /// Its public key, if its sessions are sealed.
     #[serde(default)]
     pub key: Option<String>,
+    /// Its configuration.
+    #[serde(default)]
+    pub file: String,
+    /// In what the node differs from its file as it was last read; empty if in nothing.
+    #[serde(default)]
+    pub differs: Vec<String>,
 }
 
 /// A polling thread.
@@ -115,6 +144,9 @@ pub struct VolumeStatus {
     /// How long its requests took, if its chain has a meter.
     #[serde(default)]
     pub latencies: Latencies,
+    /// Where it came from.
+    #[serde(default)]
+    pub origin: Origin,
 }
 
 /// A disk, here or elsewhere, that uses a volume of this node.
@@ -148,6 +180,12 @@ pub struct DiskStatus {
     /// How long the guest's requests took, since the node started.
     #[serde(default)]
     pub latencies: Latencies,
+    /// Where it came from.
+    #[serde(default)]
+    pub origin: Origin,
+    /// The process that is connected to its socket, such as a guest's QEMU.
+    #[serde(default)]
+    pub front_end_pid: Option<u32>,
 }
 
 /// How long requests of one kind took: counts that only ever grow, to 3 %.
@@ -198,6 +236,21 @@ impl LatencyStatus {
         self.buckets.resize(self.buckets.len().max(other.buckets.len()), 0);
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(bucket, more)| *bucket += more);
     }
+}
+
+/// Another node whose volumes this node's disks may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it listens; none for one that only connects to this node.
+    pub address: Option<String>,
+    /// Where it came from.
+    #[serde(default)]
+    pub origin: Origin,
+    /// The disks that use its volumes.
+    #[serde(default)]
+    pub disks: Vec<String>,
 }
 
 /// What a disk is doing.
@@ -275,7 +328,9 @@ mod tests {
     "uptime_s": 0,
     "listen": null,
     "trust": "",
-    "key": null
+    "key": null,
+    "file": "",
+    "differs": []
   },
   "sidecores": [
     {
@@ -304,7 +359,8 @@ mod tests {
         }
       ],
       "counters": {},
-      "latencies": {}
+      "latencies": {},
+      "origin": "file"
     }
   ],
   "disks": [
@@ -324,7 +380,9 @@ mod tests {
           "sum_ns": 0,
           "buckets": []
         }
-      }
+      },
+      "origin": "file",
+      "front_end_pid": null
     }
   ],
   "sessions": [
@@ -341,6 +399,14 @@ mod tests {
       "peer_key": null,
       "key_expires": null,
       "counters": {}
+    }
+  ],
+  "peers": [
+    {
+      "name": "",
+      "address": null,
+      "origin": "file",
+      "disks": []
     }
   ]
 }"#;
@@ -361,6 +427,7 @@ mod tests {
                 ..DiskStatus::default()
             }],
             sessions: vec![SessionStatus::default()],
+            peers: vec![PeerStatus::default()],
             ..Status::default()
         };
         let text = serde_json::to_string_pretty(&status).unwrap();

@@ -1,32 +1,40 @@
-//! What is wired to what, and in which order it starts and stops.
+//! What is wired to what, in which order it starts and stops, and how it changes in between.
 //!
 //! ```text
-//!   start: directories ─ control socket ─ keys ─ volumes ─ sidecores and sessions ─ disks
-//!   stop:  disks ─ sessions and sidecores ─ control socket ─ volumes
+//!   start:  directories ─ control socket ─ keys ─ volumes ─ sidecores and sessions ─ disks
+//!   change: disks, volumes and peers, one at a time, by the same code ([`live`])
+//!   stop:   disks ─ sessions and sidecores ─ control socket ─ volumes
 //! ```
 
 mod disks;
 mod keys;
+mod live;
+mod objects;
+mod peers;
 mod report;
 mod sidecores;
+mod turns;
 mod volumes;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use block::Exports;
+use serde_json::Value;
 
-use self::disks::Disks;
+use self::disks::{Disks, Shown};
 use self::keys::Keys;
+use self::objects::Objects;
 use self::sidecores::Core;
-use self::volumes::Volumes;
-use crate::config::Config;
-use crate::control::{Claim, Control, ControlError};
+use self::turns::Turns;
+use self::volumes::{Served, Volumes};
+use crate::api::{Done, Plan, Refused, Reload};
+use crate::config::{Config, Kind};
+use crate::control::{Claim, Control, ControlError, Service};
 use crate::privilege::PrivilegeError;
-use crate::status::Status;
+use crate::status::{DiskStatus, PeerStatus, Status, VolumeStatus};
 
 /// Why a node could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -134,12 +142,60 @@ pub struct Node {
 /// What the control thread and the main thread share.
 #[derive(Debug)]
 struct Inside {
-    config: Config,
     started: Instant,
     keys: Keys,
     volumes: Volumes,
     cores: Vec<Core>,
     disks: Disks,
+    /// Who changes something waits for its turn first.
+    turns: Turns,
+    /// Held for as long as it takes to look or to note; never while something is started.
+    objects: Mutex<Objects>,
+}
+
+impl Inside {
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        // Each change notes what it has done in one step.
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Service for Inside {
+    fn status(&self) -> Status {
+        report::status(self)
+    }
+
+    fn disks(&self) -> Vec<DiskStatus> {
+        report::disks(&self.objects().clone())
+    }
+
+    fn volumes(&self) -> Vec<VolumeStatus> {
+        report::volumes(&self.objects().clone())
+    }
+
+    fn peers(&self) -> Vec<PeerStatus> {
+        report::peers(&self.objects())
+    }
+
+    fn add(&self, kind: Kind, body: &Value) -> Result<Done, Refused> {
+        self.add(kind, body)
+    }
+
+    fn remove(&self, kind: Kind, name: &str, force: bool) -> Result<Done, Refused> {
+        self.remove(kind, name, force)
+    }
+
+    fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused> {
+        self.set_chain(volume, chain)
+    }
+
+    fn plan(&self) -> Result<Plan, Refused> {
+        self.plan()
+    }
+
+    fn reload(&self, wanted: &Reload) -> Result<Done, Refused> {
+        self.reload(wanted)
+    }
 }
 
 impl Node {
@@ -162,31 +218,18 @@ impl Node {
         let claim = Claim::new(&config.control)?;
         let keys = Keys::load(config)?;
         let volumes = volumes::start(config)?;
-        let exports = Arc::new(Exports::default());
-        for served in &volumes.all {
-            exports.insert(Arc::clone(&served.export));
-        }
-        let cores = sidecores::start(config, &keys, links, &exports)?;
-        let disks =
-            disks::start(config, &volumes, &cores).inspect_err(|_| sidecores::stop(&cores))?;
-        let started = Instant::now();
-        let config = config.clone();
-        let inside = Arc::new(Inside { config, started, keys, volumes, cores, disks });
-        let node = Self::serve(claim, metrics_listener, inside)?;
+        let served = open_volumes(config, &volumes)?;
+        let cores = sidecores::start(config, &keys, links, volumes.exports())?;
+        let disks = disks::start(&cores).inspect_err(|_| sidecores::stop(&cores))?;
+        let (started, turns) = (Instant::now(), Turns::default());
+        let objects = Mutex::new(Objects::new(config, served, Vec::new()));
+        let inside = Arc::new(Inside { started, keys, volumes, cores, disks, turns, objects });
+        inside.show_disks(config).inspect_err(|_| inside.stop())?;
+        let control = claim.serve(Arc::clone(&inside) as Arc<dyn Service>, metrics_listener);
+        let control = control.inspect_err(|_| inside.stop())?;
+        let node = Self { control, inside };
         node.inside.keys.watch()?;
         Ok(node)
-    }
-
-    fn serve(
-        claim: Claim,
-        metrics_listener: Option<TcpListener>,
-        inside: Arc<Inside>,
-    ) -> Result<Self, StartError> {
-        let gather = {
-            let inside = Arc::clone(&inside);
-            Arc::new(move || report::status(&inside))
-        };
-        Ok(Self { control: claim.serve(gather, metrics_listener)?, inside })
     }
 
     /// Reads the keys that `config` names again, and takes its peers' keys and its volumes' `allow`
@@ -195,12 +238,23 @@ impl Node {
     /// # Errors
     /// When a key file is not in order; nothing has changed then.
     pub fn apply_keys(&self, config: &Config) -> Result<(), StartError> {
-        keys::apply(config, &self.inside.keys, &self.inside.volumes, &self.inside.cores)
+        let served = self.inside.objects().volumes.clone();
+        keys::apply(config, &self.inside.keys, &served, &self.inside.cores)?;
+        self.inside.objects().keys_applied(config);
+        Ok(())
     }
 
     /// What `vrio status` shows.
     pub fn status(&self) -> Status {
         report::status(&self.inside)
+    }
+
+    /// Reads the configuration's file again and makes the node what it says.
+    ///
+    /// # Errors
+    /// What could not be done; what was done before it stays.
+    pub fn reload(&self) -> Result<Done, Refused> {
+        self.inside.reload(&Reload::default())
     }
 
     /// Where the control socket is.
@@ -216,8 +270,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.inside.disks.stop();
-        sidecores::stop(&self.inside.cores);
+        self.inside.stop();
     }
 }
 
@@ -250,6 +303,64 @@ fn listen_for_metrics(config: &Config) -> Result<Option<TcpListener>, StartError
     let place = || config.place(&config.lines, "metrics-listen");
     let refuse = |source| StartError::Metrics { place: place(), address, source };
     bind().map(Some).map_err(refuse)
+}
+
+impl Inside {
+    /// Shows the disks of the file.
+    fn show_disks(&self, config: &Config) -> Result<(), StartError> {
+        let mut errors = Vec::new();
+        for disk in &config.disks {
+            let source = self.objects().source(disk);
+            let shown = source.and_then(|source| {
+                self.disks.show(disk, source).map_err(|text| ObjectError {
+                    place: config.place(&disk.lines, "socket"),
+                    object: format!("disk {:?}", disk.name),
+                    text,
+                })
+            });
+            match shown {
+                Ok(shown) => self.objects().disks.push(shown),
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(errors.into()) }
+    }
+
+    /// No more changes; disks, sessions and sidecores end.
+    fn stop(&self) {
+        self.turns.close();
+        let disks: Vec<Arc<Shown>> = self.objects().disks.clone();
+        self.disks.stop(&disks);
+        sidecores::stop(&self.cores);
+    }
+}
+
+/// Opens the volumes of the file.
+fn open_volumes(config: &Config, volumes: &Volumes) -> Result<Vec<Arc<Served>>, StartError> {
+    if !config.volumes.is_empty() {
+        volumes.lock_state().map_err(|error| StartError::Directory {
+            place: config.place(&config.lines, "directories"),
+            path: error.path,
+            source: error.source,
+            way_out: error.way_out.to_owned(),
+        })?;
+    }
+    let (mut all, mut errors) = (Vec::new(), Vec::new());
+    for volume in &config.volumes {
+        match volumes.open(volume) {
+            Ok(served) => all.push(Arc::new(served)),
+            Err(text) => errors.push(ObjectError {
+                place: config.place(&volume.lines, "backend"),
+                object: format!("volume {:?}", volume.name),
+                text,
+            }),
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors.into());
+    }
+    all.iter().for_each(|served| volumes.publish(served));
+    Ok(all)
 }
 
 /// Sockets' directories are made, since they are lost at every boot; volumes' ones are not, since

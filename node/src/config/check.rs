@@ -101,7 +101,11 @@ fn unique<'c>(
     let mut seen: HashMap<&str, usize> = HashMap::new();
     for (word, lines) in objects {
         if let Some(first) = seen.insert(word, lines.of(key)) {
-            let text = format!("{key:?}: the {kind} of line {first} has the same {key}");
+            let text = match first {
+                // It came by a command.
+                0 => format!("{key:?}: another {kind} has the same {key}"),
+                first => format!("{key:?}: the {kind} of line {first} has the same {key}"),
+            };
             reader.note(lines.of(key), &format!("{kind} {word:?}"), text);
         }
     }

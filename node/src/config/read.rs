@@ -90,6 +90,45 @@ pub(super) fn document(
     })
 }
 
+/// The `[[disk]]`s of a document that has nothing else.
+pub(super) fn disks(
+    reader: &Reader<'_>,
+    document: &Spanned<DeTable<'_>>,
+    directories: &Directories,
+) -> Vec<DiskConfig> {
+    objects(&alone(reader, document, "disk"), "disk", |value| disk(&value, directories))
+}
+
+/// The `[[volume]]`s of a document that has nothing else.
+pub(super) fn volumes(
+    reader: &Reader<'_>,
+    document: &Spanned<DeTable<'_>>,
+    directories: &Directories,
+) -> Vec<VolumeConfig> {
+    objects(&alone(reader, document, "volume"), "volume", |value| volume(&value, directories))
+}
+
+/// The `[[peer]]`s of a document that has nothing else.
+pub(super) fn peers(reader: &Reader<'_>, document: &Spanned<DeTable<'_>>) -> Vec<PeerConfig> {
+    objects(&alone(reader, document, "peer"), "peer", |value| peer(&value))
+}
+
+/// The `chain` of a document that has nothing else.
+pub(super) fn chain_alone(
+    reader: &Reader<'_>,
+    document: &Spanned<DeTable<'_>>,
+) -> Option<Vec<StageConfig>> {
+    chain(&alone(reader, document, "chain").get("chain")?)
+}
+
+fn alone<'r, 'i>(
+    reader: &'r Reader<'i>,
+    document: &'r Spanned<DeTable<'i>>,
+    key: &str,
+) -> Table<'r, 'i> {
+    Table::new(reader, document.get_ref(), &(0..0), "", &[key])
+}
+
 /// Beside the disks' sockets, or where daemons of the system have theirs.
 fn control_default(name: &str, directories: &Directories) -> PathBuf {
     let directory = directories.sockets.as_deref().unwrap_or(Path::new("/run/vrio"));

@@ -106,10 +106,16 @@ impl<'i> Reader<'i> {
         self.problems.borrow().is_empty()
     }
 
-    /// Everything found, by line; an error when there is anything.
-    pub(super) fn finish(self, path: &Path) -> Result<(), ConfigError> {
+    /// Everything found, by line.
+    pub(super) fn into_problems(self) -> Vec<Problem> {
         let mut problems = self.problems.into_inner();
         problems.sort_by_key(|problem| problem.line);
+        problems
+    }
+
+    /// Everything found, by line; an error when there is anything.
+    pub(super) fn finish(self, path: &Path) -> Result<(), ConfigError> {
+        let problems = self.into_problems();
         if problems.is_empty() {
             return Ok(());
         }

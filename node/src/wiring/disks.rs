@@ -1,9 +1,10 @@
-//! The disks of a node: each gets its socket as soon as its volume is known.
+//! The disks of a node: each gets its socket as soon as its volume is known, and can be taken away
+//! at any time.
 //!
-//! A volume of this node is known at once, and what is wrong with its disk keeps the node from
-//! starting. A peer's volume is known when the peer has told; one thread waits for all of those.
+//! A volume of this node is known at once, and what is wrong with its disk is told to whoever asked
+//! for it. A peer's volume is known when the peer has told; one thread waits for all of those.
 
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -13,10 +14,9 @@ use block::{LocalVolume, Plane, RemoteVolume, Volume};
 use sidecore::Sidecore;
 use virtio::{Server, ServerState, Socket};
 
+use super::StartError;
 use super::sidecores::Core;
-use super::volumes::Volumes;
-use super::{ObjectError, StartError, keys};
-use crate::config::{Config, DiskConfig, Role, WhenLost};
+use crate::config::{DiskConfig, Role, WhenLost};
 
 /// How often it is looked whether a peer has told what its volume is: soon enough for people, and
 /// it ends when all have.
@@ -29,8 +29,8 @@ const WAIT_QUIETLY: Duration = Duration::from_secs(1);
 /// How often a socket that cannot be made is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long attachments may take to close when the node stops: a sync of each volume and a round
-/// trip. A peer that is not there must not hold a stop up.
+/// How long attachments may take to close when their disks are taken away: a sync of each volume and a round
+/// trip. A peer that is not there must not hold that up.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(4);
 
 /// How often it is looked whether they have.
@@ -76,6 +76,8 @@ struct State {
     core: Option<Arc<DiskCore>>,
     /// Why its socket could not be made; it is tried again.
     refused: Option<String>,
+    /// It was taken away: it is not served any more, whoever still has it.
+    removed: bool,
 }
 
 /// A disk for the status.
@@ -84,9 +86,15 @@ pub(super) struct Look {
     pub(super) server: Option<ServerState>,
     pub(super) core: Option<Arc<DiskCore>>,
     pub(super) refused: Option<String>,
+    /// The process of the front end that is there.
+    pub(super) front_end: Option<u32>,
 }
 
 impl Shown {
+    fn new(config: &DiskConfig, volume: Source) -> Arc<Self> {
+        Arc::new(Self { config: config.clone(), volume, state: Mutex::default() })
+    }
+
     /// How far it is.
     pub(super) fn look(&self) -> Look {
         let state = self.state();
@@ -94,11 +102,17 @@ impl Shown {
             server: state.server.as_ref().map(Server::state),
             core: state.core.clone(),
             refused: state.refused.clone(),
+            front_end: state.server.as_ref().and_then(Server::front_end),
         }
     }
 
-    /// Makes the socket and serves the disk.
+    /// Makes the socket and serves the disk, unless it was taken away meanwhile.
     fn serve(&self, sidecores: &[Sidecore]) -> Result<(), virtio::SocketError> {
+        // Held while the socket is made, so that whoever takes the disk away takes that as well.
+        let mut state = self.state();
+        if state.removed {
+            return Ok(());
+        }
         let mut options = DiskOptions::new(&self.config.name);
         options.attachment.clone_from(&self.config.attachment);
         options.queues = self.config.queues;
@@ -115,8 +129,24 @@ impl Shown {
             Role::Connect => Socket::Connect(path),
         };
         let server = virtio::serve(socket, Box::new(disk))?;
-        *self.state() = State { server: Some(server), core: Some(core), refused: None };
+        *state = State { server: Some(server), core: Some(core), ..State::default() };
         Ok(())
+    }
+
+    /// Takes the disk away: queues drain, its socket goes, its attachment is closed. Bounded.
+    /// `false` when the attachment could not be closed clean in time.
+    fn take_away(&self) -> bool {
+        let State { server, core, .. } =
+            std::mem::replace(&mut *self.state(), State { removed: true, ..State::default() });
+        if let Some(server) = server {
+            server.stop();
+        }
+        let closed = core.is_none_or(wait_until_closed);
+        if closed && self.config.role == Role::Listen {
+            // Nothing of this process touches the guest any more, so another one may serve it.
+            virtio::release(&self.config.socket);
+        }
+        closed
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -124,112 +154,121 @@ impl Shown {
     }
 }
 
-/// All disks of a node.
+/// Shows disks and takes them away.
 #[derive(Debug)]
 pub(super) struct Disks {
-    /// In the configuration's order.
-    pub(super) all: Vec<Arc<Shown>>,
+    sidecores: Vec<Sidecore>,
     /// Waits for peers' volumes; hanging up ends it.
-    waiter: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
+    waiter: Mutex<Option<(Sender<Arc<Shown>>, JoinHandle<()>)>>,
 }
 
-/// Serves every disk whose volume is here, and waits for the others.
+/// Starts what disks need, without a disk.
 ///
 /// # Errors
-/// All local disks that cannot be served, each by line and name.
-pub(super) fn start(
-    config: &Config,
-    volumes: &Volumes,
-    cores: &[Core],
-) -> Result<Disks, StartError> {
+/// When the system refuses a thread.
+pub(super) fn start(cores: &[Core]) -> Result<Disks, StartError> {
     let sidecores: Vec<_> = cores.iter().map(|core| core.sidecore.clone()).collect();
-    let (mut all, mut errors) = (Vec::new(), Vec::new());
-    for disk in &config.disks {
-        match shown(config, disk, volumes) {
-            Ok(disk) => all.push(disk),
-            Err(error) => errors.push(error),
-        }
-    }
-    let (local, remote): (Vec<_>, Vec<_>) =
-        all.iter().cloned().partition(|disk| matches!(disk.volume, Source::Local(_)));
-    for disk in local {
-        if let Err(error) = disk.serve(&sidecores) {
-            errors.push(ObjectError {
-                place: config.place(&disk.config.lines, "socket"),
-                object: format!("disk {:?}", disk.config.name),
-                text: error.to_string(),
-            });
-        }
-    }
-    let disks = Disks { all, waiter: Mutex::default() };
-    if !errors.is_empty() {
-        disks.stop();
-        return Err(errors.into());
-    }
-    if !remote.is_empty() {
-        describe(&remote, &sidecores[0]);
-        let waiter = wait_for(remote, sidecores)
-            .map_err(|source| StartError::System { what: "start a thread for disks", source })?;
-        *disks.waiter.lock().unwrap_or_else(PoisonError::into_inner) = Some(waiter);
-    }
-    Ok(disks)
-}
-
-fn shown(config: &Config, disk: &DiskConfig, volumes: &Volumes) -> Result<Arc<Shown>, ObjectError> {
-    let volume = match &disk.volume.peer {
-        Some(peer) => {
-            let key = keys::attachment(config, disk)?;
-            Source::Remote(RemoteVolume::with_key(peer, &disk.volume.volume, key))
-        }
-        None => {
-            let mut all = volumes.all.iter();
-            let served = all.find(|served| served.export.name() == disk.volume.volume);
-            let export = &served.expect("the configuration was checked").export;
-            Source::Local(LocalVolume::new(Arc::clone(export)))
-        }
+    let (disk_in, disks) = channel();
+    let wait = {
+        let sidecores = sidecores.clone();
+        move || wait_for(&disks, &sidecores)
     };
-    Ok(Arc::new(Shown { config: disk.clone(), volume, state: Mutex::default() }))
+    let thread = std::thread::Builder::new().name("disks".to_owned()).spawn(wait);
+    let thread =
+        thread.map_err(|source| StartError::System { what: "start a thread for disks", source })?;
+    Ok(Disks { sidecores, waiter: Mutex::new(Some((disk_in, thread))) })
 }
 
-/// Has a sidecore ask the peers what their volumes are, for as long as it takes.
-fn describe(disks: &[Arc<Shown>], sidecore: &Sidecore) {
-    let volumes = disks.iter().filter_map(|disk| match &disk.volume {
-        Source::Remote(volume) => Some(Arc::clone(volume)),
-        Source::Local(_) => None,
-    });
-    let volumes: Vec<_> = volumes.collect();
-    let asked = sidecore.call(move |local| {
-        let plane = local.services().get::<Plane>().expect("peers need an address: checked");
-        for volume in volumes {
-            let known = plane.borrow_mut().clients.describe(volume);
-            assert!(known, "peers were made known when the sidecore started");
+/// Serves each disk when its volume is known, until nobody can send another one.
+fn wait_for(disks: &Receiver<Arc<Shown>>, sidecores: &[Sidecore]) {
+    let mut waiting: Vec<Waiting> = Vec::new();
+    loop {
+        let next = if waiting.is_empty() {
+            disks.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            disks.recv_timeout(LOOK_AGAIN)
+        };
+        match next {
+            Ok(disk) => waiting.push(Waiting { disk, since: Instant::now(), said: None }),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
         }
-    });
-    asked.expect("a sidecore that runs");
+        waiting.retain_mut(|waiting| !waiting.step(sidecores));
+    }
 }
 
-/// Serves each disk when its volume is known, on a thread that ends when all are served.
-fn wait_for(
-    disks: Vec<Arc<Shown>>,
-    sidecores: Vec<Sidecore>,
-) -> std::io::Result<(Sender<()>, JoinHandle<()>)> {
-    let (stop, stopped) = channel();
-    let now = Instant::now();
-    let mut waiting: Vec<_> =
-        disks.into_iter().map(|disk| Waiting { disk, since: now, said: None }).collect();
-    let wait = move || {
-        loop {
-            waiting.retain_mut(|waiting| !waiting.step(&sidecores));
-            if waiting.is_empty() || stopped.recv_timeout(LOOK_AGAIN) != TIMED_OUT {
-                return;
+impl Disks {
+    /// Shows a disk: at once if its volume is of this node, else when the peer has told what the
+    /// volume is. The peer has to be known.
+    ///
+    /// # Errors
+    /// What keeps a disk of this node from being served, and what to do; nothing is left of it.
+    pub(super) fn show(&self, config: &DiskConfig, volume: Source) -> Result<Arc<Shown>, String> {
+        let shown = Shown::new(config, volume);
+        match &shown.volume {
+            Source::Local(_) => shown.serve(&self.sidecores).map_err(|error| error.to_string())?,
+            Source::Remote(volume) => {
+                self.ask_for(volume);
+                if let Some((disks, _)) = &*self.waiter() {
+                    // The thread ends when this is taken away, not before.
+                    let _ = disks.send(Arc::clone(&shown));
+                }
             }
         }
-    };
-    let thread = std::thread::Builder::new().name("disks".to_owned()).spawn(wait)?;
-    Ok((stop, thread))
-}
+        Ok(shown)
+    }
 
-const TIMED_OUT: Result<(), RecvTimeoutError> = Err(RecvTimeoutError::Timeout);
+    /// Has a sidecore ask the peer what its volume is, for as long as it takes.
+    fn ask_for(&self, volume: &Arc<RemoteVolume>) {
+        let volume = Arc::clone(volume);
+        self.on_first(move |plane| {
+            let known = plane.clients.describe(volume);
+            assert!(known, "peers are made known before disks");
+        });
+    }
+
+    /// Takes a disk away. Bounded. `false` when its attachment could not be closed clean in time:
+    /// its volume sees it as torn off.
+    pub(super) fn remove(&self, shown: &Shown) -> bool {
+        let closed = shown.take_away();
+        if let Source::Remote(volume) = &shown.volume {
+            let volume = Arc::clone(volume);
+            self.on_first(move |plane| plane.clients.forget(&volume));
+        }
+        closed
+    }
+
+    /// Takes all disks away, at once: each drains for up to two seconds. A second call finds
+    /// nothing to do.
+    pub(super) fn stop(&self, all: &[Arc<Shown>]) {
+        let waiter = self.waiter().take();
+        if let Some((disks, thread)) = waiter {
+            drop(disks);
+            if thread.join().is_err() {
+                tracing::error!("the thread that waits for peers' volumes panicked");
+            }
+        }
+        std::thread::scope(|scope| {
+            for shown in all {
+                scope.spawn(|| shown.take_away());
+            }
+        });
+    }
+
+    /// Runs `f` on the first sidecore's plane, which asks for descriptions.
+    fn on_first(&self, f: impl FnOnce(&mut Plane) + Send + 'static) {
+        // A sidecore that has stopped asks for nothing; without an address there are no peers.
+        let _ = self.sidecores[0].call(move |local| {
+            if let Some(plane) = local.services().get::<Plane>() {
+                f(&mut plane.borrow_mut());
+            }
+        });
+    }
+
+    fn waiter(&self) -> MutexGuard<'_, Option<(Sender<Arc<Shown>>, JoinHandle<()>)>> {
+        self.waiter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A disk that cannot be served yet.
 struct Waiting {
@@ -245,6 +284,9 @@ impl Waiting {
     fn step(&mut self, sidecores: &[Sidecore]) -> bool {
         let disk = Arc::clone(&self.disk);
         let Source::Remote(remote) = &disk.volume else { return true };
+        if disk.state().removed {
+            return true;
+        }
         let (name, volume) = (&disk.config.name, &disk.config.volume);
         if remote.described().is_none() {
             let why = remote.why();
@@ -260,6 +302,9 @@ impl Waiting {
         match disk.serve(sidecores) {
             Ok(()) => {
                 let socket = &disk.config.socket;
+                if disk.state().removed {
+                    return true;
+                }
                 tracing::info!(disk = name, %volume, ?socket, "the disk is ready");
                 true
             }
@@ -284,47 +329,20 @@ impl Waiting {
     }
 }
 
-impl Disks {
-    /// Takes all disks away: queues drain, sockets go, attachments are closed. Bounded. A second
-    /// call finds nothing to do.
-    pub(super) fn stop(&self) {
-        let waiter = self.waiter.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((stop, thread)) = waiter {
-            drop(stop);
-            if thread.join().is_err() {
-                tracing::error!("the thread that waits for peers' volumes panicked");
-            }
-        }
-        let taken: Vec<_> =
-            self.all.iter().map(|disk| std::mem::take(&mut *disk.state())).collect();
-        let mut cores = Vec::new();
-        // All at once: each drains for up to two seconds.
-        std::thread::scope(|scope| {
-            for State { server, core, .. } in taken {
-                cores.extend(core);
-                if let Some(server) = server {
-                    scope.spawn(move || server.stop());
-                }
-            }
-        });
-        wait_until_closed(&cores);
-    }
-}
-
-/// Waits until the sidecores have let go of disks whose devices are gone: then nobody but us holds
-/// on to what their shares had in common, and their attachments are closed.
-fn wait_until_closed(cores: &[Arc<DiskCore>]) {
+/// Waits until the sidecores have let go of a disk whose device is gone: then nobody but us holds
+/// on to what its shares had in common, and its attachment is closed. `false` when that takes too
+/// long.
+fn wait_until_closed(core: Arc<DiskCore>) -> bool {
     let until = Instant::now() + CLOSE_TIME_MAX;
-    for core in cores {
-        while Arc::strong_count(core) > 1 {
-            if Instant::now() >= until {
-                tracing::warn!(
-                    disk = core.name(),
-                    "its attachment could not be closed in time; its volume will see it as torn off"
-                );
-                break;
-            }
-            std::thread::sleep(CLOSED_LOOK_AGAIN);
+    while Arc::strong_count(&core) > 1 {
+        if Instant::now() >= until {
+            tracing::warn!(
+                disk = core.name(),
+                "its attachment could not be closed in time; its volume will see it as torn off"
+            );
+            return false;
         }
+        std::thread::sleep(CLOSED_LOOK_AGAIN);
     }
+    true
 }

@@ -14,7 +14,7 @@ use sidecore::{Local, Poll, PollerId, Progress, Stage, Wake};
 use transport::{Endpoint, Keyring, KnownKey, PublicKey, Security};
 
 use super::sidecores::Core;
-use super::volumes::Volumes;
+use super::volumes::Served;
 use super::{ObjectError, StartError};
 use crate::config::{Config, DiskConfig, PeerConfig};
 use crate::keys;
@@ -121,16 +121,11 @@ impl Drop for Keys {
 pub(super) fn apply(
     config: &Config,
     keys: &Keys,
-    volumes: &Volumes,
+    volumes: &[Arc<Served>],
     cores: &[Core],
 ) -> Result<(), StartError> {
-    let wanted = security(config)?;
-    if wanted.is_sealed() != keys.security().is_sealed() {
-        let text = "whether sessions are sealed does not change while the node runs: restart it";
-        return Err(problem(config.place(&config.lines, "key"), "key", text.to_owned()));
-    }
-    keys.replace(wanted.clone());
-    for served in &volumes.all {
+    let wanted = wanted(config, keys)?;
+    for served in volumes {
         let mut wanted = config.volumes.iter();
         let wanted = wanted.find(|volume| volume.name == served.export.name());
         if let Some(volume) = wanted.filter(|volume| volume.allow != served.export.allow()) {
@@ -138,6 +133,34 @@ pub(super) fn apply(
         }
     }
     // After the lists: asking a sidecore wakes it, and its servers look at them.
+    give(config, wanted, keys, cores);
+    Ok(())
+}
+
+/// The same without the volumes.
+///
+/// # Errors
+/// As [`apply`].
+pub(super) fn apply_security(
+    config: &Config,
+    keys: &Keys,
+    cores: &[Core],
+) -> Result<(), StartError> {
+    give(config, wanted(config, keys)?, keys, cores);
+    Ok(())
+}
+
+fn wanted(config: &Config, keys: &Keys) -> Result<Security, StartError> {
+    let wanted = security(config)?;
+    if wanted.is_sealed() != keys.security().is_sealed() {
+        let text = "whether sessions are sealed does not change while the node runs: restart it";
+        return Err(problem(config.place(&config.lines, "key"), "key", text.to_owned()));
+    }
+    Ok(wanted)
+}
+
+fn give(config: &Config, wanted: Security, keys: &Keys, cores: &[Core]) {
+    keys.replace(wanted.clone());
     for core in cores {
         let wanted = wanted.clone();
         let set = core.sidecore.call(move |local| {
@@ -150,8 +173,9 @@ pub(super) fn apply(
         // A sidecore that has stopped has no sessions.
         let _ = set;
     }
-    tracing::info!(own = public(&wanted), peers = config.peers.len(), "keys were read again");
-    Ok(())
+    if wanted.is_sealed() {
+        tracing::info!(own = public(&wanted), peers = config.peers.len(), "keys were read again");
+    }
 }
 
 /// The node's own public key, as others name it.

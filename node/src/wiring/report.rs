@@ -12,27 +12,50 @@ use transport::{Endpoint, EndpointCounters, SessionState};
 
 use super::Inside;
 use super::keys::{self, Keys};
+use super::objects::Objects;
 use super::sidecores::Core;
 use super::volumes::Served;
-use crate::config::{Backend, StageConfig, Trust, VolumeConfig, show_size};
+use crate::config::{Backend, Config, Kind, Trust, VolumeConfig};
 use crate::status::{
-    AttachmentStatus, Counters, NodeStatus, STATUS_VERSION, SessionStatus, SidecoreStatus, Status,
-    VolumeStatus,
+    AttachmentStatus, Counters, DiskStatus, NodeStatus, PeerStatus, STATUS_VERSION, SessionStatus,
+    SidecoreStatus, Status, VolumeStatus,
 };
 
 /// What seals packets.
 const CIPHER: &str = "AES-256-GCM";
 
 pub(super) fn status(inside: &Inside) -> Status {
+    // A copy: what is read below may take a while, and changes do not wait for it.
+    let objects = inside.objects().clone();
     let asked: Vec<_> = inside.cores.iter().map(ask).collect();
     Status {
         version: STATUS_VERSION,
-        node: node(inside),
-        sidecores: sidecores(inside, &asked),
-        volumes: volumes(inside),
-        disks: inside.disks.all.iter().map(|shown| disk::status(shown)).collect(),
+        node: node(inside, &objects),
+        sidecores: sidecores(inside, &objects.config, &asked),
+        volumes: volumes(&objects),
+        disks: disks(&objects),
+        peers: peers(&objects),
         sessions: sessions(&inside.keys, &asked),
     }
+}
+
+/// The disks, in the order in which they came.
+pub(super) fn disks(objects: &Objects) -> Vec<DiskStatus> {
+    let all = objects.disks.iter();
+    all.map(|shown| disk::status(shown, objects.origin(Kind::Disk, &shown.config.name))).collect()
+}
+
+/// The peers, in the order in which they came.
+pub(super) fn peers(objects: &Objects) -> Vec<PeerStatus> {
+    let peers = objects.config.peers.iter();
+    peers
+        .map(|peer| PeerStatus {
+            name: peer.name.clone(),
+            address: peer.address.map(|address| address.to_string()),
+            origin: objects.origin(Kind::Peer, &peer.name),
+            disks: objects.disks_of_peer(&peer.name),
+        })
+        .collect()
 }
 
 /// What only a sidecore itself can say: all zero and empty without sessions.
@@ -63,8 +86,8 @@ fn ask(core: &Core) -> Asked {
     asked.ok().flatten().unwrap_or_default()
 }
 
-fn node(inside: &Inside) -> NodeStatus {
-    let config = &inside.config;
+fn node(inside: &Inside, objects: &Objects) -> NodeStatus {
+    let config = &objects.config;
     let trust = match (&config.key, config.trust) {
         (Some(_), _) => "keys",
         (None, Trust::Loopback) => "loopback",
@@ -78,17 +101,19 @@ fn node(inside: &Inside) -> NodeStatus {
         listen: config.listen.map(|listen| listen.to_string()),
         trust: trust.to_owned(),
         key: keys::public(&inside.keys.security()),
+        file: config.path.display().to_string(),
+        differs: objects.differs(),
     }
 }
 
-fn sidecores(inside: &Inside, asked: &[Asked]) -> Vec<SidecoreStatus> {
-    let cores = inside.cores.iter().zip(&inside.config.sidecores.cores);
+fn sidecores(inside: &Inside, config: &Config, asked: &[Asked]) -> Vec<SidecoreStatus> {
+    let cores = inside.cores.iter().zip(&config.sidecores.cores);
     let cores = cores.zip(asked).enumerate();
     cores
         .map(|(index, ((core, pinned), asked))| SidecoreStatus {
             index,
             core: *pinned,
-            idle: inside.config.sidecores.idle.to_string(),
+            idle: config.sidecores.idle.to_string(),
             address: core.link.as_ref().map(|(address, _)| address.to_string()),
             counters: core_counters(core, asked),
         })
@@ -245,11 +270,17 @@ fn key_expires(keys: &Keys, found: &transport::SessionStatus) -> Option<String> 
     Some(instant.to_string())
 }
 
-fn volumes(inside: &Inside) -> Vec<VolumeStatus> {
-    inside.config.volumes.iter().zip(&inside.volumes.all).map(volume).collect()
+/// The volumes, in the order in which they came.
+pub(super) fn volumes(objects: &Objects) -> Vec<VolumeStatus> {
+    let both = objects.config.volumes.iter().zip(&objects.volumes);
+    both.map(|(config, served)| VolumeStatus {
+        origin: objects.origin(Kind::Volume, &config.name),
+        ..volume(config, served)
+    })
+    .collect()
 }
 
-fn volume((config, served): (&VolumeConfig, &Served)) -> VolumeStatus {
+fn volume(config: &VolumeConfig, served: &Served) -> VolumeStatus {
     let info = served.export.volume().info();
     let durability = match info.durability {
         Durability::Flush => "flush",
@@ -265,11 +296,12 @@ fn volume((config, served): (&VolumeConfig, &Served)) -> VolumeStatus {
         read_only: info.read_only,
         shared: config.shared,
         incarnation: info.incarnation.to_string(),
-        chain: config.chain.iter().map(stage).collect(),
+        chain: config.chain.iter().map(ToString::to_string).collect(),
         allow: served.export.allow().iter().map(ToString::to_string).collect(),
         attachments: attached.into_iter().map(|name| AttachmentStatus { name }).collect(),
         counters: volume_counters(served),
         latencies: latency::of_volume(served),
+        ..VolumeStatus::default()
     }
 }
 
@@ -285,24 +317,15 @@ fn backend(config: &VolumeConfig, served: &Served) -> String {
     format!("file {} ({how}{failed})", file.path().display())
 }
 
-fn stage(stage: &StageConfig) -> String {
-    let StageConfig::Limit { iops, bytes_per_second, .. } = stage else {
-        return "meter".to_owned();
-    };
-    let iops = iops.map(|iops| format!("{iops} IOPS"));
-    let bytes = bytes_per_second.map(|bytes| format!("{}/s", show_size(bytes)));
-    let parts: Vec<_> = iops.into_iter().chain(bytes).collect();
-    format!("limit {}", parts.join(" "))
-}
-
 fn volume_counters(served: &Served) -> Counters {
     let mut counters = Counters::new();
     let mut put = |name: &str, value| counters.insert(name.to_owned(), value);
-    if let Some(meter) = served.chain.meters.first() {
+    let chain = served.chain();
+    if let Some(meter) = chain.meters.first() {
         meter_counters(meter, &mut put);
     }
-    if !served.chain.limits.is_empty() {
-        put("delayed", served.chain.limits.iter().map(|limit| limit.delayed()).sum());
+    if !chain.limits.is_empty() {
+        put("delayed", chain.limits.iter().map(|limit| limit.delayed()).sum());
     }
     if let Some(file) = &served.file {
         file_counters(file, &mut put);

@@ -90,8 +90,7 @@ fn uring_for(
     config: &Config,
     sidecore: &Sidecore,
 ) -> Result<Option<Arc<UringCounters>>, StartError> {
-    let is_file = |volume: &VolumeConfig| matches!(volume.backend, Backend::File { .. });
-    if config.volumes.iter().any(is_file) {
+    if config.volumes.iter().any(needs_uring) {
         return install_uring(sidecore).map(Some);
     }
     if config.directories.volumes.is_empty() {
@@ -102,6 +101,11 @@ fn uring_for(
         tracing::warn!(%error, "volumes in files cannot be added while the node runs");
     }
     Ok(installed.ok())
+}
+
+/// Whether the volume's blocks are reached by io_uring.
+pub(super) fn needs_uring(volume: &VolumeConfig) -> bool {
+    matches!(volume.backend, Backend::File { .. })
 }
 
 fn install_uring(sidecore: &Sidecore) -> Result<Arc<UringCounters>, StartError> {

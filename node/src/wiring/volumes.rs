@@ -1,81 +1,257 @@
-//! From a volume's configuration to an export: backend, chain, guard.
+//! From a volume's configuration to an export: backend, chain, guard; and the way back.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File};
 use std::num::NonZeroU64;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
-use block::chain::{Chain, ChainSpec};
+use block::chain::{Chain, ChainSpec, Swap, Turning};
 use block::record::{FileRecords, Record, RecordError, RecordStore, RecordWriter, Ticket};
+use block::server::Server;
 use block::stage::Limit;
-use block::{Durability, Export, ExportOptions, Volume};
+use block::{Allow, Durability, Export, ExportOptions, Exports, Plane, Volume};
 
-use super::{ObjectError, StartError};
-use crate::config::{Backend, Config, StageConfig, VolumeConfig};
+use super::StartError;
+use super::sidecores::Core;
+use crate::config::{Backend, Config, Directories, StageConfig, VolumeConfig};
+
+/// How long a volume that is taken away may take to drain, flush and remember that its attachments
+/// ended clean; as long as a disk may take to close.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(4);
+
+/// How long the channels of a volume may take to drain, so that its chain can be replaced; guests
+/// wait meanwhile, as long as they do when a disk is stopped.
+const TURN_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether they have.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A volume with everything around it.
 #[derive(Debug)]
 pub(super) struct Served {
     /// What disks and peers use.
     pub(super) export: Arc<Export>,
+    /// What the export guards: the chain, which can be replaced.
+    swap: Arc<Swap>,
     /// Its stages, for their counters.
-    pub(super) chain: Chain,
+    chain: Mutex<Chain>,
     /// The file behind it, if there is one, for its counters.
     pub(super) file: Option<FileVolume>,
 }
 
-/// All volumes of a node.
-#[derive(Debug)]
-pub(super) struct Volumes {
-    /// In the configuration's order.
-    pub(super) all: Vec<Served>,
-    /// Held as long as the records are ours.
-    _lock: Option<File>,
-}
+impl Served {
+    /// Its stages as they are now.
+    pub(super) fn chain(&self) -> Chain {
+        self.stages().clone()
+    }
 
-/// Opens every volume.
-///
-/// # Errors
-/// All volumes that cannot be opened, each by line and name.
-pub(super) fn start(config: &Config) -> Result<Volumes, StartError> {
-    let state = config.directories.state.as_deref().filter(|_| !config.volumes.is_empty());
-    let lock = state.map(|state| lock_state(config, state)).transpose()?;
-    let writer = RecordWriter::start()
-        .map_err(|source| StartError::System { what: "start the writer of records", source })?;
-    let (mut all, mut errors) = (Vec::new(), Vec::new());
-    for volume in &config.volumes {
-        match serve(config, volume, state, &writer) {
-            Ok(served) => all.push(served),
-            Err(text) => errors.push(ObjectError {
-                place: config.place(&volume.lines, "backend"),
-                object: format!("volume {:?}", volume.name),
-                text,
-            }),
+    fn stages(&self) -> MutexGuard<'_, Chain> {
+        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the chain while disks use it.
+    ///
+    /// # Errors
+    /// When a stage cannot be opened, or requests do not complete in time. The old chain stays.
+    pub(super) fn set_chain(&self, chain: &[StageConfig], cores: &[Core]) -> Result<(), String> {
+        let next = self.chain().rebuilt(&stages(chain), sidecore::now_ns());
+        let next = next.map_err(|error| error.to_string())?;
+        self.swap.begin(Arc::clone(&next.volume));
+        if let Err(text) = self.turn(cores) {
+            self.swap.revert();
+            wait_for_turn(&self.swap, cores);
+            return Err(text);
+        }
+        *self.stages() = next;
+        // The old chain's channels go.
+        wake(cores);
+        Ok(())
+    }
+
+    fn turn(&self, cores: &[Core]) -> Result<(), String> {
+        loop {
+            match wait_for_turn(&self.swap, cores) {
+                Turning::Done if self.swap.settle() => return Ok(()),
+                // A channel has just been opened.
+                Turning::Done => {}
+                Turning::Failed(why) => return Err(why),
+                Turning::Left(channels) => {
+                    return Err(format!(
+                        "{channels} of its channels did not drain within {TURN_TIME_MAX:?}; its \
+                         storage may be stuck"
+                    ));
+                }
+            }
         }
     }
-    if errors.is_empty() { Ok(Volumes { all, _lock: lock }) } else { Err(errors.into()) }
 }
 
-fn serve(
-    config: &Config,
-    wanted: &VolumeConfig,
-    state: Option<&Path>,
-    writer: &RecordWriter,
-) -> Result<Served, String> {
-    let (bare, file) = open(config, wanted)?;
-    let stages: Vec<_> = wanted.chain.iter().map(stage).collect();
-    let chain = Chain::build(bare, &stages).map_err(|error| error.to_string())?;
-    let records: Arc<dyn RecordStore> = match state {
-        Some(state) => FileRecords::open(state, &wanted.name, writer.clone()).map_err(records)?,
-        None => Arc::new(NoRecords),
-    };
-    let options = ExportOptions { allow: wanted.allow.clone(), shared: wanted.shared };
-    let export = Export::new(&wanted.name, Arc::clone(&chain.volume), options, records);
-    let export = export.map_err(|error| error.to_string())?;
-    Ok(Served { export, chain, file })
+/// Waits until every channel has turned, one cannot, or the time is over.
+fn wait_for_turn(swap: &Swap, cores: &[Core]) -> Turning {
+    wake(cores);
+    let until = Instant::now() + TURN_TIME_MAX;
+    loop {
+        match swap.turning() {
+            Turning::Left(_) if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
+            turning => return turning,
+        }
+    }
+}
+
+fn wake(cores: &[Core]) {
+    cores.iter().for_each(|core| core.sidecore.waker().wake());
+}
+
+/// Opens volumes and takes them away.
+#[derive(Debug)]
+pub(super) struct Volumes {
+    directories: Directories,
+    /// What peers find.
+    exports: Arc<Exports>,
+    writer: RecordWriter,
+    /// Held as long as the records are ours, from the first volume on.
+    lock: Mutex<Option<File>>,
+}
+
+/// Starts what volumes need, without a volume.
+///
+/// # Errors
+/// When the system refuses a thread.
+pub(super) fn start(config: &Config) -> Result<Volumes, StartError> {
+    let writer = RecordWriter::start()
+        .map_err(|source| StartError::System { what: "start the writer of records", source })?;
+    Ok(Volumes {
+        directories: config.directories.clone(),
+        exports: Arc::default(),
+        writer,
+        lock: Mutex::default(),
+    })
+}
+
+impl Volumes {
+    /// The volumes that peers find.
+    pub(super) fn exports(&self) -> &Arc<Exports> {
+        &self.exports
+    }
+
+    /// Makes the records' directory ours, if there is one and it is not ours yet.
+    ///
+    /// # Errors
+    /// Which directory cannot be used, why, and what to do.
+    pub(super) fn lock_state(&self) -> Result<(), StateError> {
+        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (None, Some(state)) = (&*lock, &self.directories.state) {
+            *lock = Some(lock_state(state)?);
+        }
+        Ok(())
+    }
+
+    /// Opens a volume; nobody finds it before [`Self::publish`].
+    ///
+    /// # Errors
+    /// What is wrong with it and what to do; nothing is left open.
+    pub(super) fn open(&self, wanted: &VolumeConfig) -> Result<Served, String> {
+        let (bare, file) = open(&self.directories, wanted)?;
+        let chain = Chain::build(bare, &stages(&wanted.chain)).map_err(|e| e.to_string())?;
+        let records: Arc<dyn RecordStore> = match &self.directories.state {
+            Some(state) => {
+                FileRecords::open(state, &wanted.name, self.writer.clone()).map_err(records)?
+            }
+            None => Arc::new(NoRecords),
+        };
+        let options = ExportOptions { allow: wanted.allow.clone(), shared: wanted.shared };
+        let swap = Swap::new(Arc::clone(&chain.volume));
+        let guarded = Arc::clone(&swap) as Arc<dyn Volume>;
+        let export = Export::new(&wanted.name, guarded, options, records);
+        let export = export.map_err(|error| error.to_string())?;
+        Ok(Served { export, swap, chain: Mutex::new(chain), file })
+    }
+
+    /// Lets peers find a volume.
+    pub(super) fn publish(&self, served: &Served) {
+        self.exports.insert(Arc::clone(&served.export));
+    }
+
+    /// Says anew who may use a volume. Whoever uses it and may no longer is cut off.
+    pub(super) fn set_allow(&self, served: &Served, allow: &[Allow], cores: &[Core]) {
+        served.export.set_allow(allow.to_vec());
+        // Their servers look at the lists, each round.
+        wake(cores);
+    }
+
+    /// Takes a volume from the peers that use it: they find it no more, what is on its way
+    /// completes, and each attachment is closed clean but those of `own` disks, which close
+    /// themselves.
+    ///
+    /// # Errors
+    /// When the storage does not come to an end in time. Peers find the volume again then, and go
+    /// on with it.
+    pub(super) fn withdraw(
+        &self,
+        served: &Served,
+        own: &[String],
+        cores: &[Core],
+    ) -> Result<(), String> {
+        let export = &served.export;
+        self.exports.remove(export.name());
+        for core in cores {
+            let export = Arc::clone(export);
+            on_server(core, move |server| server.retire(&export));
+        }
+        let holders = export.holders().into_iter();
+        for holder in holders.filter(|holder| !own.contains(&holder.attachment)) {
+            let export = Arc::clone(export);
+            on_server(&cores[0], move |server| {
+                server.close(&export, &holder.attachment, holder.epoch);
+            });
+        }
+        let until = Instant::now() + DRAIN_TIME_MAX;
+        while !is_withdrawn(export, own, cores) {
+            if Instant::now() >= until {
+                self.publish(served);
+                return Err(format!(
+                    "requests of its attachments have not completed within {DRAIN_TIME_MAX:?}; \
+                     its storage may be stuck. It stays, and its users go on"
+                ));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+}
+
+/// Whether no peer has anything of the volume, and every close has ended.
+fn is_withdrawn(export: &Arc<Export>, own: &[String], cores: &[Core]) -> bool {
+    let closings: usize = cores
+        .iter()
+        .filter_map(|core| {
+            let export = Arc::clone(export);
+            on_server(core, move |server| server.closings(&export))
+        })
+        .sum();
+    // Disks of this node may go on while the peers' requests drain.
+    closings == 0 && (!own.is_empty() || export.is_quiet())
+}
+
+/// Runs `f` on a sidecore's server of peers, if it has one.
+fn on_server<R: Send + 'static>(
+    core: &Core,
+    f: impl FnOnce(&mut Server) -> R + Send + 'static,
+) -> Option<R> {
+    let asked = core.sidecore.call(move |local| {
+        let plane = local.services().get::<Plane>()?;
+        let answer = f(&mut plane.borrow_mut().server);
+        Some(answer)
+    });
+    asked.ok().flatten()
+}
+
+fn stages(chain: &[StageConfig]) -> Vec<ChainSpec> {
+    chain.iter().map(stage).collect()
 }
 
 fn records(error: RecordError) -> String {
@@ -84,12 +260,12 @@ fn records(error: RecordError) -> String {
 
 type Bare = (Arc<dyn Volume>, Option<FileVolume>);
 
-fn open(config: &Config, wanted: &VolumeConfig) -> Result<Bare, String> {
+fn open(directories: &Directories, wanted: &VolumeConfig) -> Result<Bare, String> {
     let durability =
         if wanted.write_through { Durability::WriteThrough } else { Durability::Flush };
     match &wanted.backend {
         Backend::File { path, size_bytes, direct } => {
-            inside(path, &config.directories.volumes)?;
+            inside(path, &directories.volumes)?;
             let mut options = FileOptions::new(path);
             options.size_bytes = *size_bytes;
             options.direct = *direct;
@@ -142,14 +318,19 @@ fn stage(stage: &StageConfig) -> ChainSpec {
     }
 }
 
+/// Why the records' directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("[directories]: cannot use {path:?}: {source}; {way_out}")]
+pub(super) struct StateError {
+    pub(super) path: PathBuf,
+    pub(super) source: std::io::Error,
+    pub(super) way_out: &'static str,
+}
+
 /// Two nodes that write the same records would break each other's promises.
-fn lock_state(config: &Config, state: &Path) -> Result<File, StartError> {
-    let refuse = |source: std::io::Error, way_out: &str| StartError::Directory {
-        place: config.place(&config.lines, "directories"),
-        path: state.to_owned(),
-        source,
-        way_out: way_out.to_owned(),
-    };
+fn lock_state(state: &Path) -> Result<File, StateError> {
+    let refuse =
+        |source: std::io::Error, way_out| StateError { path: state.to_owned(), source, way_out };
     let usable = "it holds the records of attachments and has to be writable";
     // What guests are called is nobody else's business.
     let made = DirBuilder::new().recursive(true).mode(0o700).create(state);

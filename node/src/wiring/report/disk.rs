@@ -6,9 +6,9 @@ use virtio::ServerState;
 
 use super::super::disks::{Look, Shown, Source};
 use super::latency;
-use crate::status::{Counters, DiskState, DiskStatus};
+use crate::status::{Counters, DiskState, DiskStatus, Origin};
 
-pub(super) fn status(shown: &Shown) -> DiskStatus {
+pub(super) fn status(shown: &Shown, origin: Origin) -> DiskStatus {
     let config = &shown.config;
     let look = shown.look();
     let (state, detail) = state(shown, &look);
@@ -25,6 +25,8 @@ pub(super) fn status(shown: &Shown) -> DiskStatus {
         epoch: view.filter(|view| view.phase == Phase::Held).map(|view| view.epoch),
         counters: counters(shown, &look),
         latencies: look.core.as_deref().map(latency::of_disk).unwrap_or_default(),
+        origin,
+        front_end_pid: look.front_end,
     }
 }
 

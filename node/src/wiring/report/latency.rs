@@ -10,7 +10,8 @@ const KINDS: [(Op, &str); 3] = [(Op::Read, "read"), (Op::Write, "write"), (Op::F
 
 /// The outermost meter's: what the volume's users saw.
 pub(super) fn of_volume(served: &Served) -> Latencies {
-    let Some(meter) = served.chain.meters.first() else { return Latencies::new() };
+    let chain = served.chain();
+    let Some(meter) = chain.meters.first() else { return Latencies::new() };
     let read = |(op, name): (Op, &str)| (name.to_owned(), cut(&meter.read(op).latency_ns));
     KINDS.map(read).into()
 }

@@ -1,0 +1,246 @@
+//! The way from one configuration to another, as a list of changes. Pure: what is running is a
+//! value, what is wanted is a value, and the difference is a value too.
+//!
+//! ```text
+//!   remove disks ─ volumes ─ peers  ▶  add peers ─ volumes ─ allow, chains ─ disks
+//! ```
+//! What goes away goes first, dependents before what they depend on, so that its names, sockets
+//! and files are free for what comes. What cannot be changed in place is removed and added again.
+
+use std::fmt;
+
+use super::{Config, DiskConfig, Lines, PeerConfig, StageConfig, VolumeConfig, show_chain};
+
+/// One step. Applied in the order of [`changes`], each finds what it needs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Takes a disk away.
+    RemoveDisk {
+        /// Its name.
+        name: String,
+        /// The keys for which it is added again; none if it is gone for good.
+        again: Vec<&'static str>,
+    },
+    /// Takes a volume away.
+    RemoveVolume {
+        /// Its name.
+        name: String,
+        /// The keys for which it is added again; none if it is gone for good.
+        again: Vec<&'static str>,
+    },
+    /// Forgets a peer.
+    RemovePeer {
+        /// Its name.
+        name: String,
+    },
+    /// Makes a peer known.
+    AddPeer(PeerConfig),
+    /// Reaches a peer in another way, in place.
+    ChangePeer(PeerConfig),
+    /// Opens a volume.
+    AddVolume(VolumeConfig),
+    /// Says anew which nodes may use a volume, in place.
+    ChangeAllow(VolumeConfig),
+    /// Puts another chain before a volume, in place.
+    ChangeChain(VolumeConfig),
+    /// Shows a disk.
+    AddDisk(DiskConfig),
+}
+
+impl Change {
+    /// What it is about, such as `disk "alice"`.
+    pub fn object(&self) -> String {
+        match self {
+            Self::RemoveDisk { name, .. } => format!("disk {name:?}"),
+            Self::AddDisk(disk) => format!("disk {:?}", disk.name),
+            Self::RemoveVolume { name, .. } => format!("volume {name:?}"),
+            Self::AddVolume(volume) | Self::ChangeAllow(volume) | Self::ChangeChain(volume) => {
+                format!("volume {:?}", volume.name)
+            }
+            Self::RemovePeer { name } => format!("peer {name:?}"),
+            Self::AddPeer(peer) | Self::ChangePeer(peer) => format!("peer {:?}", peer.name),
+        }
+    }
+
+    /// Whether a guest or a peer that uses the object notices: it waits, or needs `--force`.
+    pub fn interrupts(&self) -> bool {
+        matches!(self, Self::RemoveDisk { .. } | Self::RemoveVolume { .. })
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let object = self.object();
+        match self {
+            Self::RemoveDisk { again, .. } | Self::RemoveVolume { again, .. } => {
+                write!(f, "remove {object}")?;
+                if again.is_empty() {
+                    return Ok(());
+                }
+                write!(f, ", to add it again below ({} changed)", again.join(", "))
+            }
+            Self::RemovePeer { .. } => write!(f, "remove {object}"),
+            Self::AddPeer(_) | Self::AddVolume(_) => write!(f, "add {object}"),
+            Self::AddDisk(disk) => write!(f, "add {object} of volume {}", disk.volume),
+            Self::ChangePeer(_) => write!(f, "change {object}: how it is reached"),
+            Self::ChangeAllow(_) => write!(f, "change {object}: \"allow\""),
+            Self::ChangeChain(volume) => {
+                write!(f, "change {object}: the chain is now {}", show_chain(&volume.chain))
+            }
+        }
+    }
+}
+
+/// What leads from `running` to `wanted`, in the order in which it has to be done. Nothing for two
+/// configurations that say the same, wherever in the file they say it.
+pub fn changes(running: &Config, wanted: &Config) -> Vec<Change> {
+    let volumes = replaced_volumes(running, wanted);
+    let disks = replaced_disks(running, wanted, &volumes);
+    let mut changes = Vec::new();
+    for disk in &running.disks {
+        let again = again(&disks, &disk.name);
+        if wanted.disks.iter().all(|it| it.name != disk.name) || !again.is_empty() {
+            changes.push(Change::RemoveDisk { name: disk.name.clone(), again });
+        }
+    }
+    for volume in &running.volumes {
+        let again = again(&volumes, &volume.name);
+        if wanted.volumes.iter().all(|it| it.name != volume.name) || !again.is_empty() {
+            changes.push(Change::RemoveVolume { name: volume.name.clone(), again });
+        }
+    }
+    let gone = running.peers.iter().filter(|peer| wanted.peer(&peer.name).is_none());
+    changes.extend(gone.map(|peer| Change::RemovePeer { name: peer.name.clone() }));
+    for peer in &wanted.peers {
+        match running.peer(&peer.name) {
+            None => changes.push(Change::AddPeer(peer.clone())),
+            Some(now) if bare_peer(now) != bare_peer(peer) => {
+                changes.push(Change::ChangePeer(peer.clone()));
+            }
+            Some(_) => {}
+        }
+    }
+    for volume in &wanted.volumes {
+        let now = running.volumes.iter().find(|it| it.name == volume.name);
+        match now.filter(|_| again(&volumes, &volume.name).is_empty()) {
+            None => changes.push(Change::AddVolume(volume.clone())),
+            Some(now) => changes.extend(in_place(now, volume)),
+        }
+    }
+    for disk in &wanted.disks {
+        let known = running.disks.iter().any(|it| it.name == disk.name);
+        if !known || !again(&disks, &disk.name).is_empty() {
+            changes.push(Change::AddDisk(disk.clone()));
+        }
+    }
+    changes
+}
+
+fn in_place(now: &VolumeConfig, wanted: &VolumeConfig) -> Vec<Change> {
+    let mut changes = Vec::new();
+    if now.allow != wanted.allow {
+        changes.push(Change::ChangeAllow(wanted.clone()));
+    }
+    if now.chain != wanted.chain {
+        changes.push(Change::ChangeChain(wanted.clone()));
+    }
+    changes
+}
+
+/// What of the file as a whole is different and takes a restart of the node.
+pub fn needs_restart(running: &Config, wanted: &Config) -> Vec<&'static str> {
+    let different = [
+        ("name", running.name != wanted.name),
+        ("listen", running.listen != wanted.listen),
+        ("trust", running.trust != wanted.trust),
+        // Another file is read by a reload; whether sessions are sealed at all is for good.
+        ("key", running.key.is_some() != wanted.key.is_some()),
+        ("control", running.control != wanted.control),
+        ("[sidecores]", running.sidecores != wanted.sidecores),
+        ("[directories]", running.directories != wanted.directories),
+        ("[link]", running.link != wanted.link),
+        ("user", running.user != wanted.user),
+        ("privileges", running.privileges != wanted.privileges),
+        ("metrics-listen", running.metrics_listen != wanted.metrics_listen),
+        ("[memory]", running.memory != wanted.memory),
+    ];
+    different.into_iter().filter(|(_, different)| *different).map(|(key, _)| key).collect()
+}
+
+/// Names of objects that cannot be changed in place, and for which keys.
+type Replaced = Vec<(String, Vec<&'static str>)>;
+
+fn again(replaced: &Replaced, name: &str) -> Vec<&'static str> {
+    let found = replaced.iter().find(|(of, _)| of == name);
+    found.map(|(_, keys)| keys.clone()).unwrap_or_default()
+}
+
+fn replaced_volumes(running: &Config, wanted: &Config) -> Replaced {
+    let pairs = running.volumes.iter().filter_map(|now| {
+        Some((now, wanted.volumes.iter().find(|volume| volume.name == now.name)?))
+    });
+    let keys = pairs.map(|(now, wanted)| (now.name.clone(), volume_keys(now, wanted)));
+    keys.filter(|(_, keys)| !keys.is_empty()).collect()
+}
+
+fn volume_keys(now: &VolumeConfig, wanted: &VolumeConfig) -> Vec<&'static str> {
+    let different = [
+        ("backend", now.backend != wanted.backend),
+        ("durability", now.write_through != wanted.write_through),
+        ("read-only", now.read_only != wanted.read_only),
+        ("shared", now.shared != wanted.shared),
+    ];
+    keys(&different, bare_volume(now) != bare_volume(wanted))
+}
+
+fn replaced_disks(running: &Config, wanted: &Config, volumes: &Replaced) -> Replaced {
+    let pairs = running
+        .disks
+        .iter()
+        .filter_map(|now| Some((now, wanted.disks.iter().find(|disk| disk.name == now.name)?)));
+    let keys = pairs.map(|(now, wanted)| {
+        let mut keys = disk_keys(now, wanted);
+        let local = now.volume.peer.is_none();
+        if keys.is_empty() && local && !again(volumes, &now.volume.volume).is_empty() {
+            keys.push("its volume");
+        }
+        (now.name.clone(), keys)
+    });
+    keys.filter(|(_, keys)| !keys.is_empty()).collect()
+}
+
+fn disk_keys(now: &DiskConfig, wanted: &DiskConfig) -> Vec<&'static str> {
+    let different = [
+        ("socket", now.socket != wanted.socket),
+        ("role", now.role != wanted.role),
+        ("volume", now.volume != wanted.volume),
+        ("queues", now.queues != wanted.queues),
+        ("when-lost", now.when_lost != wanted.when_lost),
+        ("attachment", now.attachment != wanted.attachment),
+        ("accept-loss", now.accept_loss != wanted.accept_loss),
+        ("attachment-key", now.attachment_key != wanted.attachment_key),
+    ];
+    keys(&different, bare_disk(now) != bare_disk(wanted))
+}
+
+/// The keys that are different. A key that is not listed is not overlooked for that.
+fn keys(different: &[(&'static str, bool)], any: bool) -> Vec<&'static str> {
+    let keys = different.iter().filter(|(_, different)| *different);
+    let keys: Vec<_> = keys.map(|(key, _)| *key).collect();
+    if keys.is_empty() && any { vec!["other keys"] } else { keys }
+}
+
+/// Where an object stands in the file is no difference.
+fn bare_disk(disk: &DiskConfig) -> DiskConfig {
+    DiskConfig { lines: Lines::default(), ..disk.clone() }
+}
+
+fn bare_peer(peer: &PeerConfig) -> PeerConfig {
+    PeerConfig { lines: Lines::default(), ..peer.clone() }
+}
+
+/// Without what can be changed in place.
+fn bare_volume(volume: &VolumeConfig) -> VolumeConfig {
+    let (allow, chain) = (Vec::new(), Vec::<StageConfig>::new());
+    VolumeConfig { lines: Lines::default(), allow, chain, ..volume.clone() }
+}

@@ -1,0 +1,442 @@
+//! Changes of a running node: one at a time, each all or nothing.
+//!
+//! A command and a reload come to the same: a wanted configuration, whose difference from the
+//! running one is a list of [`Change`]s. Each is done here by the same code that starts a node.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::objects::{Objects, unknown};
+use super::turns::{NoTurn, Turn};
+use super::{Inside, keys, peers, sidecores};
+use crate::api::{API_VERSION, Done, Plan, Planned, Refused, RefusedKind, Reload};
+use crate::config::change::{Change, changes, needs_restart};
+use crate::config::{Config, DiskConfig, Kind, PeerConfig, Problem, VolumeConfig};
+
+/// What goes with something that a command has added.
+const UNTIL_RESTART: &str = "this lives until the node is restarted, unless the file has it too";
+
+/// What goes with a chain that a command has replaced.
+const CHAIN_UNTIL_RESTART: &str =
+    "this lives until the node is restarted or its file is reloaded, unless the file says it too";
+
+/// What goes with something of the file that a command has taken away.
+const BACK_AT_RESTART: &str =
+    "the file still has it, so a restart or a reload brings it back; take it out there as well";
+
+impl Inside {
+    fn turn(&self) -> Result<Turn<'_>, Refused> {
+        self.turns.take().map_err(|error| {
+            let way_out = match error {
+                NoTurn::Full => "try again when they are done",
+                NoTurn::Closed => "change it when it runs again",
+            };
+            Refused::new(RefusedKind::Busy, error.to_string(), way_out)
+        })
+    }
+
+    /// Adds what a request describes.
+    pub(super) fn add(&self, kind: Kind, body: &Value) -> Result<Done, Refused> {
+        let Some(fields) = body.as_object() else {
+            let key = kind.key();
+            let way_out = format!("send the fields of a [[{key}]] as a JSON object");
+            return Err(Refused::new(RefusedKind::Bad, "this is no JSON object", way_out));
+        };
+        let _turn = self.turn()?;
+        let running = self.objects().config.clone();
+        let wanted = running.with(kind, fields).map_err(|problems| bad(&problems))?;
+        let mut done = Done { version: API_VERSION, ..Done::default() };
+        for change in changes(&running, &wanted) {
+            done.notes.extend(self.apply(&change, false)?);
+            done.applied.push(change.to_string());
+        }
+        let name = match kind {
+            Kind::Disk => wanted.disks.last().map(|disk| disk.name.clone()),
+            Kind::Volume => wanted.volumes.last().map(|volume| volume.name.clone()),
+            Kind::Peer => wanted.peers.last().map(|peer| peer.name.clone()),
+        };
+        self.objects().came_by_command(kind, &name.expect("it was just added"));
+        done.notes.push(UNTIL_RESTART.to_owned());
+        log(&done);
+        Ok(done)
+    }
+
+    /// Takes an object away; with `force` also from those who use it.
+    pub(super) fn remove(&self, kind: Kind, name: &str, force: bool) -> Result<Done, Refused> {
+        let _turn = self.turn()?;
+        let change = {
+            let objects = self.objects();
+            let (name, config) = (name.to_owned(), &objects.config);
+            let known: Vec<_> = match kind {
+                Kind::Disk => config.disks.iter().map(|disk| disk.name.clone()).collect(),
+                Kind::Volume => config.volumes.iter().map(|volume| volume.name.clone()).collect(),
+                Kind::Peer => config.peers.iter().map(|peer| peer.name.clone()).collect(),
+            };
+            if !known.contains(&name) {
+                return Err(unknown(kind, &name, &known));
+            }
+            match kind {
+                Kind::Disk => Change::RemoveDisk { name, again: Vec::new() },
+                Kind::Volume => Change::RemoveVolume { name, again: Vec::new() },
+                Kind::Peer => Change::RemovePeer { name },
+            }
+        };
+        let notes = self.apply(&change, force)?;
+        let mut done = Done { version: API_VERSION, applied: vec![change.to_string()], notes };
+        if self.objects().file_has(kind, name) {
+            done.notes.push(BACK_AT_RESTART.to_owned());
+        }
+        log(&done);
+        Ok(done)
+    }
+
+    /// Puts another chain before a volume.
+    pub(super) fn set_chain(&self, name: &str, chain: &Value) -> Result<Done, Refused> {
+        let chain = Config::chain(chain).map_err(|problems| bad(&problems))?;
+        let _turn = self.turn()?;
+        let mut wanted = self.objects().config.clone();
+        let running = wanted.clone();
+        let Some(volume) = wanted.volumes.iter_mut().find(|volume| volume.name == name) else {
+            let known: Vec<_> = running.volumes.iter().map(|it| it.name.clone()).collect();
+            return Err(unknown(Kind::Volume, name, &known));
+        };
+        volume.chain = chain;
+        let mut done = Done { version: API_VERSION, ..Done::default() };
+        for change in changes(&running, &wanted) {
+            done.notes.extend(self.apply(&change, false)?);
+            done.applied.push(change.to_string());
+            done.notes.push(CHAIN_UNTIL_RESTART.to_owned());
+        }
+        log(&done);
+        Ok(done)
+    }
+
+    /// Reads the file again and says what that would change.
+    pub(super) fn plan(&self) -> Result<Plan, Refused> {
+        let objects = self.objects().clone();
+        Ok(read(&objects)?.plan)
+    }
+
+    /// Reads the file again and makes the node what it says. What fails ends it; what was done
+    /// before stays, and what comes after is not tried.
+    pub(super) fn reload(&self, wanted: &Reload) -> Result<Done, Refused> {
+        let _turn = self.turn()?;
+        let objects = self.objects().clone();
+        let Read { file, target, changes, plan } = read(&objects)?;
+        if wanted.digest.as_ref().is_some_and(|digest| *digest != plan.digest) {
+            let error = "what would change is not what it was when you looked";
+            return Err(Refused::new(RefusedKind::Conflict, error, "look again"));
+        }
+        // First, and all of them: who may no longer in is out before anything else.
+        self.read_keys(&target)?;
+        self.objects().key_is(&file);
+        self.objects().file_read(file);
+        let mut done = Done { version: API_VERSION, ..Done::default() };
+        for (at, change) in changes.iter().enumerate() {
+            match self.apply(change, wanted.force) {
+                Ok(notes) => done.notes.extend(notes),
+                Err(refused) => {
+                    let untried = changes[at + 1..].iter().map(ToString::to_string).collect();
+                    let error = format!("could not {change}: {}", refused.error);
+                    let refused = Refused { error, applied: done.applied, untried, ..refused };
+                    tracing::error!(error = %refused, applied = ?refused.applied,
+                        untried = ?refused.untried, "the reload was not completed");
+                    return Err(refused);
+                }
+            }
+            done.applied.push(change.to_string());
+        }
+        done.notes.extend(
+            plan.needs_restart.iter().map(|key| {
+                format!("{key} of the file is different and takes a restart of the node")
+            }),
+        );
+        log(&done);
+        Ok(done)
+    }
+
+    /// Does one change, or leaves everything as it was. Gives what else there is to know.
+    fn apply(&self, change: &Change, force: bool) -> Result<Vec<String>, Refused> {
+        match change {
+            Change::RemoveDisk { name, .. } => self.remove_disk(name, force),
+            Change::RemoveVolume { name, .. } => self.remove_volume(name, force),
+            Change::RemovePeer { name } => self.remove_peer(name),
+            Change::AddPeer(peer) | Change::ChangePeer(peer) => self.set_peer(peer),
+            Change::AddVolume(volume) => self.add_volume(volume),
+            Change::ChangeAllow(volume) => self.set_allow(volume),
+            Change::ChangeChain(volume) => self.replace_chain(volume),
+            Change::AddDisk(disk) => self.add_disk(disk),
+        }
+    }
+
+    fn add_disk(&self, disk: &DiskConfig) -> Result<Vec<String>, Refused> {
+        let (source, home) = {
+            let objects = self.objects();
+            (objects.source(disk), objects.config.directories.sockets.clone())
+        };
+        let source = source.map_err(|error| {
+            let error = format!("{}: {}", error.object, error.text);
+            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
+        })?;
+        if home.is_none_or(|home| !disk.socket.starts_with(home)) {
+            return Err(takes_restart("its socket is in another directory", "[directories]"));
+        }
+        let shown = self.disks.show(disk, source).map_err(|text| {
+            let way_out = "nothing was changed; try again when that is done";
+            Refused::new(RefusedKind::Failed, format!("disk {:?}: {text}", disk.name), way_out)
+        })?;
+        self.objects().add_disk(disk, shown);
+        Ok(Vec::new())
+    }
+
+    fn remove_disk(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
+        let (shown, users) = {
+            let objects = self.objects();
+            let shown = objects.disk(name).expect("the caller has looked");
+            (Arc::clone(shown), objects.user_of_disk(name))
+        };
+        refuse_used(&format!("disk {name:?}"), &users, force, "stop the guest or unplug the disk")?;
+        let closed = self.disks.remove(&shown);
+        self.objects().remove_disk(name);
+        let note = format!(
+            "disk {name:?} is gone, but its attachment could not be closed clean in time: its \
+             volume {} sees it as torn off",
+            shown.config.volume
+        );
+        Ok(if closed { Vec::new() } else { vec![note] })
+    }
+
+    fn add_volume(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
+        let refused = |text: String| {
+            let error = format!("volume {:?}: {text}", volume.name);
+            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
+        };
+        self.check_listens(!volume.allow.is_empty(), "other nodes may use it")?;
+        self.volumes.lock_state().map_err(|error| refused(error.to_string()))?;
+        // A running node makes no ring: its filter of system calls would not let it.
+        let has_uring = self.cores.iter().all(|core| core.uring.is_some());
+        if sidecores::needs_uring(volume) && !has_uring {
+            let why = "its sidecores have no io_uring (the log of the start says why)";
+            return Err(takes_restart(why, "[directories] \"volumes\""));
+        }
+        let served = Arc::new(self.volumes.open(volume).map_err(refused)?);
+        self.objects().add_volume(volume, Arc::clone(&served));
+        self.volumes.publish(&served);
+        self.accept_as_allowed();
+        Ok(Vec::new())
+    }
+
+    fn remove_volume(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
+        let (served, users, disks, own) = {
+            let objects = self.objects();
+            let disks = objects.disks_of_volume(name);
+            let own = objects.attachments_of(&disks);
+            let served = Arc::clone(objects.volume(name).expect("the caller has looked"));
+            (served, objects.users_of_volume(name), disks, own)
+        };
+        refuse_used(&format!("volume {name:?}"), &users, force, "remove or stop those first")?;
+        self.volumes.withdraw(&served, &own, &self.cores).map_err(|text| {
+            let error = format!("volume {name:?}: {text}");
+            Refused::new(RefusedKind::Failed, error, "look at its storage, then try again")
+        })?;
+        let mut notes = Vec::new();
+        for disk in disks {
+            // Forced: who uses the volume was named above.
+            notes.extend(self.remove_disk(&disk, true)?);
+            notes.push(format!("disk {disk:?} was removed with its volume"));
+        }
+        self.objects().remove_volume(name);
+        self.accept_as_allowed();
+        Ok(notes)
+    }
+
+    fn set_allow(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
+        self.check_listens(!volume.allow.is_empty(), "other nodes may use it")?;
+        let served = {
+            let mut objects = self.objects();
+            let config = objects.volume_config(&volume.name).expect("the caller has looked");
+            config.allow.clone_from(&volume.allow);
+            Arc::clone(objects.volume(&volume.name).expect("beside its configuration"))
+        };
+        self.volumes.set_allow(&served, &volume.allow, &self.cores);
+        self.accept_as_allowed();
+        Ok(Vec::new())
+    }
+
+    fn replace_chain(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
+        let name = &volume.name;
+        let served = Arc::clone(self.objects().volume(name).expect("the caller has looked"));
+        served.set_chain(&volume.chain, &self.cores).map_err(|text| {
+            let error = format!("volume {name:?}: {text}");
+            let way_out = "the old chain stays and its users go on; look at its storage";
+            Refused::new(RefusedKind::Failed, error, way_out)
+        })?;
+        let mut objects = self.objects();
+        let config = objects.volume_config(name).expect("the caller has the turn");
+        config.chain.clone_from(&volume.chain);
+        Ok(Vec::new())
+    }
+
+    fn set_peer(&self, peer: &PeerConfig) -> Result<Vec<String>, Refused> {
+        self.check_listens(true, "peers answer to an address")?;
+        let mut wanted = self.objects().config.clone();
+        let had = wanted.peers.iter_mut().find(|had| had.name == peer.name);
+        let before = had.map(|had| std::mem::replace(had, peer.clone()));
+        if before.is_none() {
+            wanted.peers.push(peer.clone());
+        }
+        self.read_keys(&wanted)?;
+        let changed = match &before {
+            Some(before) => peers::change(&self.cores, before, peer),
+            None => {
+                peers::add(&self.cores, peer);
+                true
+            }
+        };
+        if !changed {
+            return Err(self.still_needed(&peer.name));
+        }
+        self.objects().config.peers = wanted.peers;
+        Ok(Vec::new())
+    }
+
+    fn remove_peer(&self, name: &str) -> Result<Vec<String>, Refused> {
+        let (users, mut wanted) = {
+            let objects = self.objects();
+            (objects.disks_of_peer(name), objects.config.clone())
+        };
+        let users: Vec<_> = users.iter().map(|disk| format!("disk {disk:?}")).collect();
+        // Without the peer they could not be there at all, whatever is forced.
+        refuse_used(&format!("peer {name:?}"), &users, false, "remove those first")?;
+        let at = wanted.peers.iter().position(|peer| peer.name == name);
+        let peer = wanted.peers.remove(at.expect("the caller has looked"));
+        self.read_keys(&wanted)?;
+        if !peers::remove(&self.cores, &peer) {
+            return Err(self.still_needed(name));
+        }
+        self.objects().remove_peer(name);
+        Ok(Vec::new())
+    }
+
+    /// A peer that cannot go yet: its keys are what they were.
+    fn still_needed(&self, name: &str) -> Refused {
+        let config = self.objects().config.clone();
+        if let Err(refused) = self.read_keys(&config) {
+            tracing::error!(error = %refused, "the keys that were in use cannot be read again");
+        }
+        let error = format!("peer {name:?}: a disk that was removed still lets go of it");
+        Refused::new(RefusedKind::Conflict, error, "try again in a few seconds")
+    }
+
+    /// Gives every sidecore the keys of a configuration.
+    fn read_keys(&self, wanted: &Config) -> Result<(), Refused> {
+        keys::apply_security(wanted, &self.keys, &self.cores).map_err(|error| {
+            let way_out = "no key was changed; correct that, then try again";
+            Refused::new(RefusedKind::Failed, error.to_string(), way_out)
+        })
+    }
+
+    /// Peers may open sessions when there is something for them.
+    fn accept_as_allowed(&self) {
+        let volumes = self.objects().config.volumes.clone();
+        peers::set_accept(&self.cores, volumes.iter().any(|volume| !volume.allow.is_empty()));
+    }
+
+    fn check_listens(&self, needed: bool, why: &str) -> Result<(), Refused> {
+        if needed && self.objects().config.listen.is_none() {
+            return Err(takes_restart(&format!("this node has no address ({why})"), "\"listen\""));
+        }
+        Ok(())
+    }
+}
+
+/// A file and what it leads to.
+struct Read {
+    file: Config,
+    /// The file with what commands have added.
+    target: Config,
+    changes: Vec<Change>,
+    plan: Plan,
+}
+
+/// Reads the file that the node was started with, and compares.
+fn read(objects: &Objects) -> Result<Read, Refused> {
+    let refused = |error: crate::ConfigError| {
+        let way_out = "nothing was changed; correct the file and reload it again";
+        Refused::new(RefusedKind::Bad, error.to_string(), way_out)
+    };
+    let file = Config::load(objects.path()).map_err(refused)?;
+    let target = objects.wanted(&file).map_err(refused)?;
+    let changes = changes(&objects.config, &target);
+    let planned = |change: &Change| Planned {
+        what: change.to_string(),
+        used_by: match change {
+            Change::RemoveDisk { name, .. } => objects.user_of_disk(name),
+            Change::RemoveVolume { name, .. } => left_users(objects, name, &changes),
+            _ => Vec::new(),
+        },
+    };
+    let restart = needs_restart(&objects.config, &target);
+    let plan = Plan {
+        version: API_VERSION,
+        file: objects.path().display().to_string(),
+        digest: digest(&changes, &restart),
+        changes: changes.iter().map(planned).collect(),
+        needs_restart: restart.into_iter().map(str::to_owned).collect(),
+        reads_keys: target.key.is_some(),
+    };
+    Ok(Read { file, target, changes, plan })
+}
+
+/// Who uses a volume and is not taken away before it.
+fn left_users(objects: &Objects, volume: &str, changes: &[Change]) -> Vec<String> {
+    let gone: Vec<_> = changes
+        .iter()
+        .filter(|change| matches!(change, Change::RemoveDisk { .. }))
+        .map(Change::object)
+        .collect();
+    let users = objects.users_of_volume(volume).into_iter();
+    users.filter(|user| !gone.contains(user)).collect()
+}
+
+/// Stands for a list of changes with everything that is in them; no secret, and nobody to be kept
+/// from making two lists that look alike.
+fn digest(changes: &[Change], restart: &[&str]) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    format!("{changes:?} {restart:?}").hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
+fn refuse_used(object: &str, users: &[String], force: bool, instead: &str) -> Result<(), Refused> {
+    if users.is_empty() || force {
+        return Ok(());
+    }
+    let error = format!("{object} is used by {}", users.join(", "));
+    let forced = match object.starts_with("peer") {
+        true => String::new(),
+        false => "; or say --force (force=true), which takes it from them".to_owned(),
+    };
+    Err(Refused::new(RefusedKind::Conflict, error, format!("{instead}{forced}")))
+}
+
+fn takes_restart(why: &str, key: &str) -> Refused {
+    let way_out = format!("set {key} in the file and restart the node");
+    Refused::new(RefusedKind::Failed, why, way_out)
+}
+
+fn bad(problems: &[Problem]) -> Refused {
+    let texts = problems.iter().map(|problem| match problem.object.as_str() {
+        "" => problem.text.clone(),
+        object => format!("{object}: {}", problem.text),
+    });
+    let way_out = "nothing was changed; the keys are those of the configuration's file";
+    Refused::new(RefusedKind::Bad, texts.collect::<Vec<_>>().join("\n"), way_out)
+}
+
+fn log(done: &Done) {
+    for what in &done.applied {
+        tracing::info!(what, "changed");
+    }
+}

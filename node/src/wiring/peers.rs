@@ -1,0 +1,69 @@
+//! Makes peers known to every sidecore, and forgets them.
+
+use block::Plane;
+
+use super::sidecores::Core;
+use crate::config::PeerConfig;
+
+/// Makes a peer known, if it can be reached. Sessions are opened when a disk needs one.
+pub(super) fn add(cores: &[Core], peer: &PeerConfig) {
+    let Some(address) = peer.address else { return };
+    for core in cores {
+        let name = peer.name.clone();
+        on_plane(core, move |plane, _| plane.clients.add_peer(&name, address));
+    }
+}
+
+/// Reaches a peer at another address. Disks that use it wait for the new session. `false`, and
+/// nothing has changed, when it has no address any more and a channel still lets go of it.
+pub(super) fn change(cores: &[Core], before: &PeerConfig, peer: &PeerConfig) -> bool {
+    let Some(address) = peer.address else { return remove(cores, before) };
+    if before.address == Some(address) {
+        return true;
+    }
+    for core in cores {
+        let name = peer.name.clone();
+        on_plane(core, move |plane, now_ns| {
+            let Plane { clients, endpoint, .. } = plane;
+            clients.move_peer(now_ns, &name, address, &mut endpoint.borrow_mut());
+        });
+    }
+    true
+}
+
+/// Forgets a peer and ends its sessions. `false`, and it stays known, while a channel needs it.
+pub(super) fn remove(cores: &[Core], peer: &PeerConfig) -> bool {
+    for (done, core) in cores.iter().enumerate() {
+        let name = peer.name.clone();
+        let removed = on_plane(core, move |plane, now_ns| {
+            let Plane { clients, endpoint, .. } = plane;
+            clients.remove_peer(now_ns, &name, &mut endpoint.borrow_mut())
+        });
+        if removed == Some(false) {
+            add(&cores[..done], peer);
+            return false;
+        }
+    }
+    true
+}
+
+/// Whether peers may open sessions: whether there is a volume that they may use.
+pub(super) fn set_accept(cores: &[Core], accept: bool) {
+    for core in cores {
+        on_plane(core, move |plane, _| plane.endpoint.borrow_mut().set_accept(accept));
+    }
+}
+
+/// Runs `f` on a sidecore's plane, if it has one.
+fn on_plane<R: Send + 'static>(
+    core: &Core,
+    f: impl FnOnce(&mut Plane, u64) -> R + Send + 'static,
+) -> Option<R> {
+    let asked = core.sidecore.call(move |local| {
+        let now_ns = local.now_ns();
+        let plane = local.services().get::<Plane>()?;
+        let answer = f(&mut plane.borrow_mut(), now_ns);
+        Some(answer)
+    });
+    asked.ok().flatten()
+}

@@ -1,0 +1,141 @@
+//! One change at a time, in the order in which they were asked for.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// How many changes may wait for their turn. People and scripts ask for them, one at a time; each
+/// takes milliseconds, at worst a few seconds.
+pub(super) const WAITING_MAX: usize = 16;
+
+/// Why there is no turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoTurn {
+    #[error("{WAITING_MAX} changes wait for their turn already")]
+    Full,
+    #[error("the node is stopping")]
+    Closed,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The ticket that the next one gets.
+    next: u64,
+    /// The ticket whose turn it is.
+    serving: u64,
+    closed: bool,
+}
+
+/// The queue of changes.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    state: Mutex<State>,
+    moved: Condvar,
+}
+
+/// A turn; the next one's begins when it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn<'t>(&'t Turns);
+
+impl Turns {
+    /// Waits for a turn.
+    ///
+    /// # Errors
+    /// When too many wait, or no more changes are taken.
+    pub(super) fn take(&self) -> Result<Turn<'_>, NoTurn> {
+        let mut state = self.state();
+        if state.closed {
+            return Err(NoTurn::Closed);
+        }
+        let mine = state.next;
+        if mine - state.serving > WAITING_MAX as u64 {
+            return Err(NoTurn::Full);
+        }
+        state.next += 1;
+        while state.serving != mine {
+            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let turn = Turn(self);
+        // Dropped before it is used: the next one must not wait for ever.
+        if state.closed {
+            drop(state);
+            drop(turn);
+            return Err(NoTurn::Closed);
+        }
+        Ok(turn)
+    }
+
+    /// Takes no more changes, and waits for the one that is under way. Those that wait are refused.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        while state.serving != state.next {
+            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.state().serving += 1;
+        self.0.moved.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::thread;
+
+    use super::*;
+
+    fn wait_until(turns: &Turns, waiting: u64) {
+        while turns.state().next - turns.state().serving < waiting {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn turns_come_in_order_and_one_at_a_time() {
+        let (turns, order) = (Turns::default(), Mutex::new(Vec::new()));
+        let first = turns.take().unwrap();
+        thread::scope(|scope| {
+            for number in 0..WAITING_MAX {
+                let (turns, order) = (&turns, &order);
+                scope.spawn(move || {
+                    let turn = turns.take().unwrap();
+                    order.lock().unwrap().push(number);
+                    drop(turn);
+                });
+                // The next one asks after this one.
+                wait_until(turns, number as u64 + 2);
+            }
+            assert_eq!(turns.take().unwrap_err(), NoTurn::Full);
+            assert!(order.lock().unwrap().is_empty(), "the first has its turn");
+            drop(first);
+        });
+        assert_eq!(*order.lock().unwrap(), (0..WAITING_MAX).collect::<Vec<_>>());
+        drop(turns.take().unwrap());
+    }
+
+    #[test]
+    fn closing_waits_for_the_one_under_way_and_refuses_the_others() {
+        let turns = Turns::default();
+        let first = turns.take().unwrap();
+        thread::scope(|scope| {
+            let second = scope.spawn(|| turns.take().err());
+            wait_until(&turns, 2);
+            let closing = scope.spawn(|| turns.close());
+            while !turns.state().closed {
+                thread::yield_now();
+            }
+            assert!(!closing.is_finished(), "the first is under way");
+            drop(first);
+            closing.join().unwrap();
+            assert_eq!(second.join().unwrap(), Some(NoTurn::Closed));
+        });
+        assert_eq!(turns.take().unwrap_err(), NoTurn::Closed);
+    }
+}

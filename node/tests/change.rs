@@ -1,0 +1,140 @@
+//! The way from one configuration to another: what is done, in which order, and what is nothing.
+
+use std::path::Path;
+
+use expect_test::{Expect, expect};
+use node::Config;
+use node::config::change::{changes, needs_restart};
+
+const HEAD: &str = "name = \"n\"\nlisten = \"127.0.0.1:4870\"\n[directories]\nvolumes = \"/v\"\n\
+                    sockets = \"/s\"\n";
+const PEER: &str = "[[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:1\"\n";
+const VOLUME: &str = "[[volume]]\nname = \"a\"\nbackend = { file = \"a.img\" }\n";
+const LOCAL: &str = "[[disk]]\nsocket = \"l.sock\"\nvolume = \"a\"\n";
+const REMOTE: &str = "[[disk]]\nsocket = \"r.sock\"\nvolume = \"io1/b\"\n";
+
+fn config(parts: &[&str]) -> Config {
+    let text = format!("{HEAD}{}", parts.concat());
+    Config::parse(Path::new("n.toml"), &text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What leads from one to the other, and that doing it leaves nothing to do.
+fn check(from: &[&str], to: &[&str], expect: &Expect) {
+    let (from, to) = (config(from), config(to));
+    let lines = changes(&from, &to).into_iter().map(|change| format!("{change}\n"));
+    expect.assert_eq(&lines.collect::<String>());
+    assert!(changes(&to, &to).is_empty() && changes(&from, &from).is_empty());
+}
+
+#[test]
+fn the_same_in_another_order_is_nothing() {
+    check(&[PEER, VOLUME, LOCAL], &["\n# moved\n", LOCAL, VOLUME, PEER], &expect![[""]]);
+}
+
+#[test]
+fn what_is_needed_comes_first_and_goes_last() {
+    let all = [REMOTE, LOCAL, VOLUME, PEER];
+    check(
+        &[],
+        &all,
+        &expect![[r#"
+            add peer "io1"
+            add volume "a"
+            add disk "r" of volume io1/b
+            add disk "l" of volume a
+        "#]],
+    );
+    check(
+        &all,
+        &[],
+        &expect![[r#"
+            remove disk "r"
+            remove disk "l"
+            remove volume "a"
+            remove peer "io1"
+        "#]],
+    );
+}
+
+#[test]
+fn what_can_be_changed_in_place_is() {
+    let chain = format!("{VOLUME}chain = [\"meter\", {{ limit = {{ iops = 5 }} }}]\n");
+    let allow = format!("{VOLUME}allow = [\"vm1\"]\n");
+    let peer = PEER.replace(":1", ":2");
+    check(
+        &[VOLUME, LOCAL, PEER, REMOTE],
+        &[&chain, LOCAL, &peer, REMOTE],
+        &expect![[r#"
+            change peer "io1": how it is reached
+            change volume "a": the chain is now meter > limit 5 IOPS
+        "#]],
+    );
+    check(
+        &[&allow],
+        &[VOLUME],
+        &expect![[r#"
+        change volume "a": "allow"
+    "#]],
+    );
+}
+
+#[test]
+fn a_volume_that_is_replaced_takes_its_disks_with_it() {
+    let through = format!("{VOLUME}durability = \"write-through\"\nread-only = true\n");
+    check(
+        &[VOLUME, LOCAL, PEER, REMOTE],
+        &[&through, LOCAL, PEER, REMOTE],
+        &expect![[r#"
+            remove disk "l", to add it again below (its volume changed)
+            remove volume "a", to add it again below (durability, read-only changed)
+            add volume "a"
+            add disk "l" of volume a
+        "#]],
+    );
+}
+
+#[test]
+fn each_key_of_a_disk_replaces_it() {
+    let keys = [
+        ("queues = 2", "queues"),
+        ("role = \"connect\"", "role"),
+        ("when-lost = { error-after = \"30s\" }", "when-lost"),
+        ("attachment = \"x\"", "attachment"),
+        ("accept-loss = true", "accept-loss"),
+    ];
+    for (line, key) in keys {
+        let disk = format!("{LOCAL}{line}\n");
+        let changes = changes(&config(&[VOLUME, LOCAL]), &config(&[VOLUME, &disk]));
+        let first = changes[0].to_string();
+        assert!(first.contains(&format!("({key} changed)")), "{line}: {first}");
+        assert_eq!(changes.len(), 2);
+    }
+}
+
+#[test]
+fn a_file_can_change_its_volumes_name() {
+    let renamed = VOLUME.replace("\"a\"", "\"z\"");
+    let disk = LOCAL.replace("\"a\"", "\"z\"");
+    check(
+        &[VOLUME, LOCAL],
+        &[&renamed, &disk],
+        &expect![[r#"
+            remove disk "l", to add it again below (volume changed)
+            remove volume "a"
+            add volume "z"
+            add disk "l" of volume z
+        "#]],
+    );
+}
+
+#[test]
+fn what_takes_a_restart_is_named() {
+    let before = config(&[]);
+    assert!(needs_restart(&before, &before).is_empty());
+    let text = "name = \"m\"\nlisten = \"127.0.0.1:4871\"\ncontrol = \"/c\"\n[sidecores]\ncount = \
+                2\n[directories]\nvolumes = \"/w\"\n[link]\nfault = { loss = 0.5 }\n";
+    let after = Config::parse(Path::new("n.toml"), text).unwrap();
+    let wanted = ["name", "listen", "control", "[sidecores]", "[directories]", "[link]"];
+    assert_eq!(needs_restart(&before, &after), wanted);
+    assert!(changes(&before, &after).is_empty());
+}
