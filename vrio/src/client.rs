@@ -10,44 +10,75 @@ use anyhow::{Context, Result, bail};
 /// How long a node may take to answer: it gives up gathering after two seconds itself.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// How long a change may take: its turn, the drain of disks and of a volume, their closes. Each is
+/// bounded by the node.
+const CHANGE_TIME_MAX: Duration = Duration::from_secs(120);
+
 /// The longest answer: a thousand disks are a few megabytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// What a node answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) body: String,
+}
 
 /// Asks for `path` and gives the body of the answer.
 ///
 /// # Errors
 /// When nobody answers there, or with anything but 200.
 pub(crate) fn get(socket: &Path, path: &str) -> Result<String> {
+    let Answer { code, body } = ask(socket, "GET", path, None)?;
+    match code {
+        200 => Ok(body),
+        404 => {
+            bail!("the node at {socket:?} does not know this question; it may be another release")
+        }
+        code => bail!("the node at {socket:?} answered {code}: {}", body.trim()),
+    }
+}
+
+/// Asks something of a node, with a JSON body or without.
+///
+/// # Errors
+/// When nobody answers there.
+pub(crate) fn ask(socket: &Path, method: &str, path: &str, body: Option<&str>) -> Result<Answer> {
     let mut stream = UnixStream::connect(socket).with_context(|| no_node(socket))?;
-    let limit = Some(ANSWER_TIME_MAX);
+    let limit = Some(if method == "GET" { ANSWER_TIME_MAX } else { CHANGE_TIME_MAX });
     stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))?;
     // HTTP/1.0 of our own node: it closes at the end and does not cut the body into chunks.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: vrio\r\n\r\n")?;
+    let mut question = format!("{method} {path} HTTP/1.0\r\nHost: vrio\r\n");
+    if let Some(body) = body {
+        let length = body.len();
+        question += &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+    }
+    question += "\r\n";
+    question += body.unwrap_or_default();
+    stream.write_all(question.as_bytes())?;
     let mut answer = String::new();
     stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).map_err(|error| {
         let late = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
         let why = if late { "it took too long" } else { "reading failed" };
         anyhow::Error::new(error).context(format!("the node at {socket:?} did not answer: {why}"))
     })?;
-    body(&answer).with_context(|| format!("the node at {socket:?}"))
+    parse(&answer).with_context(|| format!("the node at {socket:?}"))
 }
 
 fn no_node(socket: &Path) -> String {
     format!("no node answers at {socket:?}; is it running, and may you open its socket?")
 }
 
-/// The body of an answer that is 200.
-fn body(answer: &str) -> Result<String> {
+fn parse(answer: &str) -> Result<Answer> {
     let Some((head, body)) = answer.split_once("\r\n\r\n") else {
         bail!("gave no whole answer");
     };
     let line = head.lines().next().unwrap_or_default();
-    match line.split(' ').nth(1) {
-        Some("200") => Ok(body.to_owned()),
-        Some("404") => bail!("does not know this question; it may be another release than this"),
-        Some(code) => bail!("answered {code}: {}", body.trim()),
-        None => bail!("does not speak HTTP"),
-    }
+    let code = line.split(' ').nth(1).and_then(|code| code.parse().ok());
+    let Some(code) = code.filter(|_| line.starts_with("HTTP/")) else {
+        bail!("does not speak HTTP");
+    };
+    Ok(Answer { code, body: body.to_owned() })
 }
 
 #[cfg(test)]

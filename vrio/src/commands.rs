@@ -8,16 +8,20 @@ use node::Config;
 use node::logging::{self, LogFormat};
 use node::status::{STATUS_VERSION, Status};
 
-use crate::{Failure, Log, NodeArgs, StatusArgs, client, tables};
+use crate::{Failure, Log, NodeArgs, NodeCommand, StatusArgs, client, live, tables};
 
 /// Where nodes of the system have their control sockets.
 const RUN_DIRECTORY: &str = "/run/vrio";
 
 /// `vrio node`.
 pub(crate) fn node(args: &NodeArgs) -> Result<(), Failure> {
-    let config = Config::load(&args.config).map_err(Failure::configuration)?;
+    if let Some(NodeCommand::Reload(reload)) = &args.command {
+        return live::reload(reload);
+    }
+    let path = args.config.as_deref().expect("required unless there is a subcommand");
+    let config = Config::load(path).map_err(Failure::configuration)?;
     if args.check {
-        return print(&format!("{}: node {:?} is fine\n", args.config.display(), config.name));
+        return print(&format!("{}: node {:?} is fine\n", path.display(), config.name));
     }
     logging::start(match args.log {
         Log::Human => LogFormat::Human,
@@ -71,7 +75,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 
 /// The one control socket of a directory.
 fn only_socket(directory: &Path) -> anyhow::Result<PathBuf> {
-    let say = "say which node with --socket or --config";
+    let say = "say which node with --control or --config";
     let entries = std::fs::read_dir(directory)
         .with_context(|| format!("no node is found in {directory:?}; {say}"))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));

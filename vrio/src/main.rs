@@ -7,6 +7,7 @@ mod client;
 mod commands;
 mod demo;
 mod key;
+mod live;
 mod tables;
 mod top;
 
@@ -34,6 +35,7 @@ const EXIT_CODES: &str = "Exit codes: 0 it is done, 1 it went wrong while runnin
 const NODE_EXAMPLES: &str = "Examples:
   vrio node --config /etc/vrio/io1.toml            run a node until SIGTERM or SIGINT
   vrio node --config /etc/vrio/io1.toml --check    say what is wrong with a configuration
+  vrio node reload                                 make a running node what its file says now
   VRIO_LOG=debug vrio node --config io1.toml --log json 2>io1.log";
 
 const STATUS_EXAMPLES: &str = "Examples:
@@ -69,6 +71,15 @@ enum Command {
     /// Make keys, and show what there is to copy from them.
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// Add, remove and list the disks of a running node.
+    #[command(subcommand, after_help = live::DISK_EXAMPLES)]
+    Disk(live::DiskCommand),
+    /// Add, remove and list the volumes of a running node, and change their chains.
+    #[command(subcommand, after_help = live::VOLUME_EXAMPLES)]
+    Volume(live::VolumeCommand),
+    /// Add, remove and list the nodes that a running node knows.
+    #[command(subcommand, after_help = live::PEER_EXAMPLES)]
+    Peer(live::PeerCommand),
     /// Watch a guest use a remote disk while the node that serves it is killed.
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(demo::DemoArgs),
@@ -81,16 +92,26 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct NodeArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<NodeCommand>,
     /// The node's configuration.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: PathBuf,
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) config: Option<PathBuf>,
     /// Only check the configuration: print every problem, or nothing.
     #[arg(long)]
     pub(crate) check: bool,
     /// How log lines look, on standard error. VRIO_LOG says which (default: info).
     #[arg(long, value_enum, default_value_t = Log::Human)]
     pub(crate) log: Log,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// Make a running node what its configuration's file says now.
+    #[command(after_help = live::RELOAD_EXAMPLES)]
+    Reload(live::ReloadArgs),
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -104,7 +125,7 @@ pub(crate) enum Log {
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
     /// The node's control socket.
-    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    #[arg(long, visible_alias = "control", value_name = "PATH", conflicts_with = "config")]
     pub(crate) socket: Option<PathBuf>,
     /// The node's configuration, which names the socket.
     #[arg(long, value_name = "FILE")]
@@ -151,6 +172,9 @@ fn main() -> ExitCode {
         Command::Status(args) => commands::status(&args),
         Command::Top(args) => top::top(&args),
         Command::Key(command) => key::key(&command),
+        Command::Disk(command) => live::disk(&command),
+        Command::Volume(command) => live::volume(&command),
+        Command::Peer(command) => live::peer(&command),
         Command::Demo(args) => demo::demo(&args),
         Command::Completion { shell } => {
             let out = &mut std::io::stdout();

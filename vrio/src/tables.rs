@@ -6,8 +6,72 @@ use std::fmt::Write;
 use comfy_table::{CellAlignment, Table, presets};
 use node::config::show_size;
 use node::status::{
-    Counters, DiskState, DiskStatus, SessionStatus, SidecoreStatus, Status, VolumeStatus,
+    Counters, DiskState, DiskStatus, PeerStatus, SessionStatus, SidecoreStatus, Status,
+    VolumeStatus,
 };
+
+const STRING: &str = "a string takes what is written to it";
+
+/// Disks in a table.
+pub(crate) fn disk_list(all: &[DiskStatus]) -> String {
+    let mut text = String::new();
+    section(&mut text, "disks", disks(all));
+    text.trim_start().to_owned()
+}
+
+/// One disk with everything.
+pub(crate) fn disk_alone(disk: &DiskStatus) -> String {
+    let mut text = disk_list(std::slice::from_ref(disk));
+    writeln!(text, "   socket {}, came by {}", disk.socket, disk.origin).expect(STRING);
+    if let Some(pid) = disk.front_end_pid {
+        writeln!(text, "   process {pid} is connected").expect(STRING);
+    }
+    if !disk.detail.is_empty() {
+        writeln!(text, "   {}", disk.detail).expect(STRING);
+    }
+    section(&mut text, "counters", counter_table(&disk.counters));
+    text
+}
+
+/// Volumes in a table.
+pub(crate) fn volume_list(all: &[VolumeStatus]) -> String {
+    let mut text = String::new();
+    section(&mut text, "volumes", volumes(all));
+    text.trim_start().to_owned()
+}
+
+/// One volume with everything.
+pub(crate) fn volume_alone(volume: &VolumeStatus) -> String {
+    let mut text = volume_list(std::slice::from_ref(volume));
+    writeln!(text, "   {}, came by {}", volume_detail(volume), volume.origin).expect(STRING);
+    section(&mut text, "counters", counter_table(&volume.counters));
+    text
+}
+
+/// Peers in a table.
+pub(crate) fn peer_list(all: &[PeerStatus]) -> String {
+    let mut text = String::new();
+    section(&mut text, "peers", peers(all));
+    text.trim_start().to_owned()
+}
+
+fn peers(peers: &[PeerStatus]) -> Table {
+    let mut table = table(&["name", "address", "came by", "disks"], 4);
+    for peer in peers {
+        let origin = peer.origin.to_string();
+        let address = peer.address.clone().unwrap_or_else(|| "-".to_owned());
+        table.add_row(vec![peer.name.clone(), address, origin, words(&peer.disks)]);
+    }
+    table
+}
+
+fn counter_table(counters: &Counters) -> Table {
+    let mut table = table(&["counter", "value"], 1);
+    for (name, value) in counters {
+        table.add_row(vec![name.clone(), value.to_string()]);
+    }
+    table
+}
 
 /// The whole status; with every counter, if `all`.
 pub(crate) fn show(status: &Status, all: bool) -> String {
@@ -24,6 +88,12 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
     if let Some(key) = &node.key {
         writeln!(text, "its public key is {key}").expect("to a string");
     }
+    if !node.differs.is_empty() {
+        writeln!(text, "\nThe configuration differs from the file {}:", node.file).expect(STRING);
+        for what in &node.differs {
+            writeln!(text, "   {what}").expect(STRING);
+        }
+    }
     section(&mut text, "disks", disks(&status.disks));
     for disk in status.disks.iter().filter(|disk| !disk.detail.is_empty()) {
         let mark = if disk.state == DiskState::Failed { "!" } else { " " };
@@ -33,6 +103,7 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
     for volume in &status.volumes {
         writeln!(text, "   {}: {}", volume.name, volume_detail(volume)).expect("to a string");
     }
+    section(&mut text, "peers", peers(&status.peers));
     section(&mut text, "sessions", sessions(&status.sessions));
     for line in peer_keys(&status.sessions) {
         writeln!(text, "   {line}").expect("to a string");
@@ -261,6 +332,7 @@ mod tests {
                 listen: Some(text("10.0.0.1:4870")),
                 trust: text("keys"),
                 key: Some(text("kEy0")),
+                ..NodeStatus::default()
             },
             sidecores: vec![SidecoreStatus {
                 index: 0,
@@ -315,6 +387,12 @@ mod tests {
                 counters: counted(&[("rtt_ns_now", 45_000)]),
                 ..SessionStatus::default()
             }],
+            peers: vec![PeerStatus {
+                name: text("io1"),
+                address: Some(text("10.0.0.9:4870")),
+                origin: node::status::Origin::Command,
+                disks: vec![text("alice")],
+            }],
         }
     }
 
@@ -336,6 +414,10 @@ mod tests {
              name   durability allow in use by size block    reads writes flushes errors
              scratch flush    -   bob    1GiB  512 12 / 48KiB    7        0
               scratch: memory, read-only, chain meter
+
+            PEERS
+             name address    came by disks
+             io1  10.0.0.9:4870 command alice
 
             SESSIONS
              peer address    state    sealed    core index  rtt open sent received lost

@@ -106,13 +106,16 @@ fn no_node_is_exit_code_3() {
 
 #[test]
 fn help_has_examples_and_completion_completes() {
-    for command in ["node", "status", "top", "completion", "key new", "key show"] {
+    let commands = ["node", "status", "top", "completion", "key new", "key show", "disk", "volume"];
+    for command in commands.into_iter().chain(["peer", "node reload"]) {
         let words: Vec<_> = command.split(' ').chain(["--help"]).collect();
         let help = text(&vrio(&words).stdout);
         assert!(help.contains("Examples:"), "{command}: {help}");
     }
     let script = text(&vrio(&["completion", "bash"]).stdout);
-    assert!(script.contains("--config"));
+    for word in ["--config", "--error-after", "reload"] {
+        assert!(script.contains(word), "{word}");
+    }
     assert_eq!(vrio(&["nod"]).status.code(), Some(2));
 }
 
@@ -197,6 +200,100 @@ idle = "sleep"
     assert_eq!(node.terminate(), Some(0));
     node.wait_for("stopped");
     assert!(!Path::new(socket).exists());
+}
+
+/// A node with a volume, changed by nothing but commands.
+#[test]
+fn a_running_node_is_changed_by_commands() {
+    let config = r#"
+name = "n1"
+control = "HOME/n1.control"
+[directories]
+volumes = "HOME"
+sockets = "HOME"
+"#;
+    let node = Running::start(config);
+    node.wait_for("ready");
+    let file = node.path("node.toml");
+    let run = |line: &str| {
+        let mut args: Vec<_> = line.split(' ').collect();
+        args.extend(["--config", file.to_str().unwrap()]);
+        let output = vrio(&args);
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let good = |line: &str, says: &str| {
+        let (code, out, error) = run(line);
+        assert_eq!(code, Some(0), "{line}: {error}");
+        assert!(out.contains(says), "{line}: {says:?} is missing in: {out}");
+    };
+    let bad = |line: &str, wanted: i32, says: &str| {
+        let (code, out, error) = run(line);
+        assert_eq!(code, Some(wanted), "{line}: {out}{error}");
+        assert!(error.contains(says), "{line}: {says:?} is missing in: {error}");
+    };
+    good("volume add a --file a.img --size 1MiB --chain meter", "done: add volume \"a\"");
+    good("volume chain a meter limit:iops=500,burst=1s", "meter > limit 500 IOPS");
+    good("disk add --volume a --socket x.sock --queues 2 --error-after 30s", "note: this lives");
+    good("disk list", "ready");
+    good("disk show x", "came by command");
+    good("disk show x --json", "\"origin\":\"command\"");
+    good("volume show a", "chain meter > limit 500 IOPS");
+    good("volume list --json", "[{\"name\":\"a\"");
+    good("status", "disk \"x\" came by a command");
+    good("peer list --json", "[]");
+    bad("volume remove a", 1, "is used by disk \"x\"; remove or stop those first; or say --force");
+    bad("volume add b --file b.img --chain limit:iops=none", 2, "a whole number is wanted");
+    bad("volume add b", 2, "--file");
+    bad("disk add --volume a --socket x.sock", 2, "the same socket");
+    bad("disk remove y", 1, "no disk is called \"y\"");
+    bad("peer add io1 --address 127.0.0.1:1", 2, "\"listen\" is missing");
+    good("disk remove x", "done: remove disk \"x\"");
+    good("volume chain a --none", "the chain is now empty");
+    good("volume remove a", "done: remove volume \"a\"");
+}
+
+#[test]
+fn a_reload_asks_first_and_a_signal_does_it() {
+    let config = r#"
+name = "n1"
+control = "HOME/n1.control"
+[directories]
+volumes = "HOME"
+sockets = "HOME"
+"#;
+    let node = Running::start(config);
+    node.wait_for("ready");
+    let file = node.path("node.toml");
+    let reload = |more: &[&str]| {
+        let config = ["--config", file.to_str().unwrap()];
+        let args: Vec<_> = ["node", "reload"].iter().chain(&config).chain(more).copied().collect();
+        let output = vrio(&args);
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let before = std::fs::read_to_string(&file).unwrap();
+    let (code, out, _) = reload(&[]);
+    assert_eq!((code, out.contains("nothing is to be changed")), (Some(0), true), "{out}");
+    let volume = "[[volume]]\nname = \"a\"\nbackend = { memory = \"1MiB\" }\n";
+    std::fs::write(&file, format!("{before}{volume}")).unwrap();
+    let (code, out, error) = reload(&[]);
+    assert_eq!(code, Some(2), "nobody is there to say yes");
+    assert!(
+        out.contains("1 change\n  add volume \"a\"") && error.contains("--yes"),
+        "{out}{error}"
+    );
+    let (code, out, _) = reload(&["--check"]);
+    assert_eq!((code, out.contains("add volume")), (Some(0), true), "{out}");
+    let (code, out, error) = reload(&["--yes"]);
+    assert_eq!((code, out.contains("done: add volume \"a\"")), (Some(0), true), "{out}{error}");
+    std::fs::write(&file, format!("{before}{volume}backend = 1\n")).unwrap();
+    let (code, _, error) = reload(&["--yes"]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("node.toml:10: the key \"backend\" is given twice"), "{error}");
+    std::fs::write(&file, before).unwrap();
+    let pid = node.child.id().to_string();
+    assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+    node.wait_for("remove volume");
+    node.wait_for("reloaded");
 }
 
 #[test]

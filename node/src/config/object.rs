@@ -97,12 +97,33 @@ fn toml_text(
     if let Some((key, _)) = fields.iter().find(|(_, value)| has_null(value)) {
         return Err(refused(format!("{key:?}: null says nothing; leave the key out")));
     }
-    let table = toml::Table::try_from(fields);
+    let table = toml::Table::try_from(fields).map(|mut table| {
+        table.values_mut().for_each(dates);
+        dates_of(&mut table);
+        table
+    });
     // Written in one line each: a table of its own would end the object's.
     let table =
         table.map_err(|error| refused(format!("this cannot be written as TOML: {error}")))?;
     let lines = table.iter().map(|(key, value)| format!("{} = {value}\n", toml_key(key)));
     Ok(head.chars().chain(lines.collect::<String>().chars()).collect())
+}
+
+/// JSON has no dates: what `expires` says is one, if it can be.
+fn dates_of(table: &mut toml::Table) {
+    if let Some(value) = table.get_mut("expires")
+        && let Some(date) = value.as_str().and_then(|text| text.parse().ok())
+    {
+        *value = toml::Value::Datetime(date);
+    }
+}
+
+fn dates(value: &mut toml::Value) {
+    match value {
+        toml::Value::Array(values) => values.iter_mut().for_each(dates),
+        toml::Value::Table(table) => dates_of(table),
+        _ => {}
+    }
 }
 
 fn toml_key(key: &str) -> String {

@@ -110,7 +110,7 @@ pub(super) fn volumes(
 
 /// The `[[peer]]`s of a document that has nothing else.
 pub(super) fn peers(reader: &Reader<'_>, document: &Spanned<DeTable<'_>>) -> Vec<PeerConfig> {
-    objects(&alone(reader, document, "peer"), "peer", |value| peer(&value))
+    objects(&alone(reader, document, "peer"), "peer", |value| keys::peer(&value))
 }
 
 /// The `chain` of a document that has nothing else.

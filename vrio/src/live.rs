@@ -1,0 +1,582 @@
+//! Commands that change a running node: `vrio disk|volume|peer ..`, `vrio node reload`.
+//!
+//! Each option is a key of the configuration's table of the same name; the node checks them, with
+//! the same words as it checks its file.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand};
+use node::api::{Done, Plan, Refused, Reload};
+use node::status::{DiskStatus, PeerStatus, VolumeStatus};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::client::{self, Answer};
+use crate::commands::{self, print};
+use crate::{Failure, tables};
+
+pub(crate) const DISK_EXAMPLES: &str = "Examples:
+  vrio disk list
+  vrio disk add --volume io1/alice-root --socket alice.sock --queues 4 --error-after 30s
+  vrio disk show alice
+  vrio disk remove alice              refused while a guest uses it
+  vrio disk remove alice --force      drains and closes it all the same";
+
+pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
+  vrio volume add bob --file bob.img --size 20GiB --allow vm1 --chain meter
+  vrio volume chain bob meter limit:iops=50000,bytes-per-second=200MiB
+  vrio volume chain bob --none
+  vrio volume show bob --json
+  vrio volume remove bob --force      also ends the attachments that use it";
+
+pub(crate) const PEER_EXAMPLES: &str = "Examples:
+  vrio peer add io2 --address 10.0.0.10:4870 --key BASE64
+  vrio peer list
+  vrio peer remove io2";
+
+pub(crate) const RELOAD_EXAMPLES: &str = "Examples:
+  vrio node reload                    say what will change, ask, change it
+  vrio node reload --check            only say it
+  vrio node reload --yes --force      do not ask, and take from guests what the file takes
+  kill -HUP $(pidof vrio)             the same as --yes; the answer is in the log";
+
+/// Which node is meant, and how it answers.
+#[derive(Debug, Args)]
+pub(crate) struct Which {
+    /// The node's control socket; default: the only one in /run/vrio.
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    control: Option<PathBuf>,
+    /// The node's configuration, which names the control socket.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the node's answer as it is.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Which {
+    fn socket(&self) -> Result<PathBuf, Failure> {
+        commands::socket(self.control.as_deref(), self.config.as_deref())
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Remove {
+    /// Its name.
+    name: String,
+    /// Take it also from those who use it: drain, flush, close.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// Its name.
+    name: String,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DiskCommand {
+    /// Show a disk to a guest, from now until the node is restarted.
+    Add(DiskAdd),
+    /// Take a disk away: its requests are drained and its attachment is closed.
+    Remove(Remove),
+    /// List the disks.
+    List(Which),
+    /// Show one disk with all its counters.
+    Show(Show),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiskAdd {
+    /// Its name; default: the socket's, without its ending.
+    name: Option<String>,
+    /// "volume" of this node or "peer/volume" of another.
+    #[arg(long)]
+    volume: String,
+    /// Its vhost-user socket, in the sockets' directory.
+    #[arg(long)]
+    socket: String,
+    /// Who makes the socket: "listen" (the node) or "connect" (the VMM).
+    #[arg(long)]
+    role: Option<String>,
+    /// How many queues it offers.
+    #[arg(long)]
+    queues: Option<u64>,
+    /// Fail requests when the volume was out of reach for so long, such as "30s".
+    #[arg(long, value_name = "DURATION")]
+    error_after: Option<String>,
+    /// Its name in the volume's records.
+    #[arg(long)]
+    attachment: Option<String>,
+    /// The file of the secret key that proves whose attachment it is.
+    #[arg(long, value_name = "FILE")]
+    attachment_key: Option<String>,
+    /// Serve the guest although acknowledged writes may be lost.
+    #[arg(long)]
+    accept_loss: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl DiskAdd {
+    fn fields(&self) -> Map<String, Value> {
+        let mut fields = Fields::default();
+        fields.text("name", self.name.as_ref());
+        fields.text("volume", Some(&self.volume));
+        fields.text("socket", Some(&self.socket));
+        fields.text("role", self.role.as_ref());
+        fields.put("queues", self.queues.map(Value::from));
+        fields.put("when-lost", self.error_after.as_ref().map(|it| json!({ "error-after": it })));
+        fields.text("attachment", self.attachment.as_ref());
+        fields.text("attachment-key", self.attachment_key.as_ref());
+        fields.flag("accept-loss", self.accept_loss);
+        fields.0
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VolumeCommand {
+    /// Open a volume, from now until the node is restarted.
+    Add(VolumeAdd),
+    /// Take a volume away.
+    Remove(Remove),
+    /// List the volumes.
+    List(Which),
+    /// Show one volume with all its counters.
+    Show(Show),
+    /// Replace the stages that its requests pass, while disks use it.
+    Chain(VolumeChain),
+}
+
+#[derive(Debug, Args)]
+#[group(id = "backend", required = true, args = ["file", "memory", "null"])]
+pub(crate) struct VolumeAdd {
+    /// Its name.
+    name: String,
+    /// A raw file or block device.
+    #[arg(long)]
+    file: Option<String>,
+    /// How much of the file is used; one that is missing is made.
+    #[arg(long, requires = "file")]
+    size: Option<String>,
+    /// Past the page cache.
+    #[arg(long, requires = "file")]
+    direct: bool,
+    /// So much of the node's memory; gone with it.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// Nothing, of this size: for measuring.
+    #[arg(long, value_name = "SIZE")]
+    null: Option<String>,
+    /// "flush" or "write-through".
+    #[arg(long)]
+    durability: Option<String>,
+    /// A stage, first one first: "meter" or "limit:iops=50000,bytes-per-second=200MiB,burst=1s".
+    #[arg(long, value_name = "STAGE")]
+    chain: Vec<String>,
+    /// A node whose disks may use it, or only those that prove a key; may be given several times.
+    #[arg(long, value_name = "NODE[=KEY]")]
+    allow: Vec<String>,
+    /// Refuse writes.
+    #[arg(long)]
+    read_only: bool,
+    /// Several disks may use it at once.
+    #[arg(long)]
+    shared: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl VolumeAdd {
+    fn fields(&self) -> Result<Map<String, Value>, Failure> {
+        let mut backend = Fields::default();
+        backend.text("file", self.file.as_ref());
+        backend.text("size", self.size.as_ref());
+        backend.flag("direct", self.direct);
+        backend.text("memory", self.memory.as_ref());
+        backend.text("null", self.null.as_ref());
+        let mut fields = Fields::default();
+        fields.text("name", Some(&self.name));
+        fields.put("backend", Some(Value::Object(backend.0)));
+        fields.text("durability", self.durability.as_ref());
+        let chain = stages(&self.chain)?;
+        fields.put("chain", Some(chain).filter(|_| !self.chain.is_empty()));
+        let allow: Vec<_> = self.allow.iter().map(|word| allowed(word)).collect();
+        fields.put("allow", (!allow.is_empty()).then_some(Value::from(allow)));
+        fields.flag("read-only", self.read_only);
+        fields.flag("shared", self.shared);
+        Ok(fields.0)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeChain {
+    /// The volume's name.
+    name: String,
+    /// The stages, first one first: "meter", "limit:iops=50000,bytes-per-second=200MiB,burst=1s".
+    #[arg(required_unless_present = "none", conflicts_with = "none")]
+    stages: Vec<String>,
+    /// No stages at all.
+    #[arg(long)]
+    none: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PeerCommand {
+    /// Make a node known whose volumes disks may use, until this node is restarted.
+    Add(PeerAdd),
+    /// Forget a node.
+    Remove(Remove),
+    /// List the peers.
+    List(Which),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PeerAdd {
+    /// Its name.
+    name: String,
+    /// Where it listens; not for one that only connects to this node.
+    #[arg(long, required_unless_present = "key")]
+    address: Option<String>,
+    /// A public key by which it proves who it is; several while one takes over from another.
+    #[arg(long)]
+    key: Vec<String>,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    /// Only say what would change.
+    #[arg(long, conflicts_with_all = ["yes", "force"])]
+    check: bool,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    /// Take disks and volumes also from guests that use them.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// A JSON object that grows by what was said.
+#[derive(Default)]
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn put(&mut self, key: &str, value: Option<Value>) {
+        self.0.extend(value.map(|value| (key.to_owned(), value)));
+    }
+
+    fn text(&mut self, key: &str, text: Option<&String>) {
+        self.put(key, text.map(|text| Value::from(text.as_str())));
+    }
+
+    fn flag(&mut self, key: &str, set: bool) {
+        self.put(key, set.then_some(Value::Bool(true)));
+    }
+}
+
+/// An entry of the configuration's `allow`.
+fn allowed(word: &str) -> Value {
+    match word.split_once('=') {
+        Some((node, key)) => json!({ "node": node, "key": key }),
+        None => Value::from(word),
+    }
+}
+
+/// Stages as the configuration's `chain` has them.
+fn stages(words: &[String]) -> Result<Value, Failure> {
+    words.iter().map(|word| stage(word)).collect::<Result<Vec<_>, _>>().map(Value::from)
+}
+
+fn stage(word: &str) -> Result<Value, Failure> {
+    let Some((kind, parameters)) = word.split_once(':') else { return Ok(Value::from(word)) };
+    let mut fields = Map::new();
+    for parameter in parameters.split(',') {
+        let Some((key, value)) = parameter.split_once('=') else {
+            let text = format!(
+                "{word:?} is no stage: {parameter:?} has no '='; write for instance \
+                 limit:iops=50000,burst=1s"
+            );
+            return Err(Failure::configuration(anyhow!(text)));
+        };
+        let value = value.parse::<u64>().map_or_else(|_| Value::from(value), Value::from);
+        if fields.insert(key.to_owned(), value).is_some() {
+            let text = format!("{word:?}: {key:?} is given twice; keep one of the two");
+            return Err(Failure::configuration(anyhow!(text)));
+        }
+    }
+    Ok(json!({ kind: fields }))
+}
+
+pub(crate) fn disk(command: &DiskCommand) -> Result<(), Failure> {
+    match command {
+        DiskCommand::Add(add) => change(&add.which, "POST", "/v1/disks", &add.fields().into()),
+        DiskCommand::Remove(remove) => take_away("disks", remove),
+        DiskCommand::List(which) => {
+            list(which, "/v1/disks", |all: &Vec<DiskStatus>| tables::disk_list(all))
+        }
+        DiskCommand::Show(show) => {
+            one(show, "disk", |disk: &DiskStatus| &disk.name, |disk| tables::disk_alone(disk))
+        }
+    }
+}
+
+pub(crate) fn volume(command: &VolumeCommand) -> Result<(), Failure> {
+    match command {
+        VolumeCommand::Add(add) => change(&add.which, "POST", "/v1/volumes", &add.fields()?.into()),
+        VolumeCommand::Remove(remove) => take_away("volumes", remove),
+        VolumeCommand::List(which) => {
+            list(which, "/v1/volumes", |all: &Vec<VolumeStatus>| tables::volume_list(all))
+        }
+        VolumeCommand::Show(show) => {
+            one(show, "volume", |volume: &VolumeStatus| &volume.name, tables::volume_alone)
+        }
+        VolumeCommand::Chain(chain) => {
+            let path = format!("/v1/volumes/{}/chain", segment(&chain.name)?);
+            change(&chain.which, "PUT", &path, &stages(&chain.stages)?)
+        }
+    }
+}
+
+pub(crate) fn peer(command: &PeerCommand) -> Result<(), Failure> {
+    match command {
+        PeerCommand::Add(add) => {
+            let mut fields = Fields::default();
+            fields.text("name", Some(&add.name));
+            fields.text("address", add.address.as_ref());
+            fields.put("keys", (!add.key.is_empty()).then(|| json!(add.key)));
+            change(&add.which, "POST", "/v1/peers", &fields.0.into())
+        }
+        PeerCommand::Remove(remove) => take_away("peers", remove),
+        PeerCommand::List(which) => {
+            list(which, "/v1/peers", |all: &Vec<PeerStatus>| tables::peer_list(all))
+        }
+    }
+}
+
+/// `vrio node reload`.
+pub(crate) fn reload(args: &ReloadArgs) -> Result<(), Failure> {
+    let socket = args.which.socket()?;
+    let answer = ask(&socket, "GET", "/v1/reload", None)?;
+    if args.check && args.which.json {
+        return print(&format!("{}\n", answer.trim_end()));
+    }
+    let plan: Plan = understood(&answer)?;
+    if !args.which.json {
+        print(&show_plan(&plan))?;
+    }
+    let nothing = plan.changes.is_empty() && !plan.reads_keys;
+    if args.check || (nothing && !args.which.json) {
+        return Ok(());
+    }
+    let used = plan.changes.iter().any(|change| !change.used_by.is_empty());
+    if used && !args.force {
+        let text = "guests use what would be taken away, as said above; stop them, or say --force";
+        return Err(Failure::running(anyhow!(text)));
+    }
+    if !args.yes && !confirmed()? {
+        return print("nothing was changed\n");
+    }
+    let wanted = Reload { digest: Some(plan.digest), force: args.force };
+    let wanted = serde_json::to_value(&wanted).expect("a structure of texts and flags");
+    let answer = ask(&socket, "POST", "/v1/reload", Some(&wanted))?;
+    show_done(&answer, args.which.json)
+}
+
+fn show_plan(plan: &Plan) -> String {
+    let mut text = match plan.changes.len() {
+        0 => format!("{}: nothing is to be changed\n", plan.file),
+        1 => format!("{}: 1 change\n", plan.file),
+        several => format!("{}: {several} changes\n", plan.file),
+    };
+    for change in &plan.changes {
+        text.push_str(&format!("  {}\n", change.what));
+        for user in &change.used_by {
+            text.push_str(&format!("    ! used by {user}\n"));
+        }
+    }
+    if plan.reads_keys {
+        text.push_str("  the key files are read again\n");
+    }
+    for key in &plan.needs_restart {
+        text.push_str(&format!("  {key} is different too: that takes a restart of the node\n"));
+    }
+    text
+}
+
+/// Asks on the terminal. Without one nobody can say yes.
+fn confirmed() -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        let text = "nothing was changed: there is no terminal to ask on; say --yes";
+        return Err(Failure::configuration(anyhow!(text)));
+    }
+    let mut line = String::new();
+    let asked = std::io::stdout()
+        .write_all(b"Change this now? [y/N] ")
+        .and_then(|()| std::io::stdout().flush())
+        .and_then(|()| std::io::stdin().lock().read_line(&mut line));
+    asked.context("asking on the terminal").map_err(Failure::running)?;
+    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+}
+
+fn take_away(kinds: &str, remove: &Remove) -> Result<(), Failure> {
+    let force = if remove.force { "?force=true" } else { "" };
+    let path = format!("/v1/{kinds}/{}{force}", segment(&remove.name)?);
+    let answer = ask(&remove.which.socket()?, "DELETE", &path, None)?;
+    show_done(&answer, remove.which.json)
+}
+
+fn change(which: &Which, method: &str, path: &str, body: &Value) -> Result<(), Failure> {
+    let answer = ask(&which.socket()?, method, path, Some(body))?;
+    show_done(&answer, which.json)
+}
+
+fn show_done(answer: &str, json: bool) -> Result<(), Failure> {
+    if json {
+        return print(&format!("{}\n", answer.trim_end()));
+    }
+    let done: Done = understood(answer)?;
+    let mut text = String::new();
+    for what in &done.applied {
+        text.push_str(&format!("done: {what}\n"));
+    }
+    if done.applied.is_empty() {
+        text.push_str("nothing was to be changed\n");
+    }
+    for note in &done.notes {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    print(&text)
+}
+
+fn list<T: DeserializeOwned>(
+    which: &Which,
+    path: &str,
+    show: impl Fn(&T) -> String,
+) -> Result<(), Failure> {
+    let answer = ask(&which.socket()?, "GET", path, None)?;
+    if which.json {
+        return print(&format!("{}\n", answer.trim_end()));
+    }
+    print(&show(&understood(&answer)?))
+}
+
+/// One of a list, by name.
+fn one<T: DeserializeOwned>(
+    show: &Show,
+    kind: &str,
+    name: impl Fn(&T) -> &String,
+    text: impl Fn(&T) -> String,
+) -> Result<(), Failure> {
+    let answer = ask(&show.which.socket()?, "GET", &format!("/v1/{kind}s"), None)?;
+    let all: Vec<Value> = understood(&answer)?;
+    for value in all {
+        let object: T = serde_json::from_value(value.clone())
+            .context("the node's answer is not understood; it may be another release")
+            .map_err(Failure::running)?;
+        if *name(&object) == show.name {
+            let json = serde_json::to_string(&value).expect("it was JSON before");
+            return print(&if show.which.json { format!("{json}\n") } else { text(&object) });
+        }
+    }
+    let text = format!("no {kind} is called {:?}; see `vrio {kind} list`", show.name);
+    Err(Failure::running(anyhow!(text)))
+}
+
+/// Asks, and makes a refusal an error with its way out.
+fn ask(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> Result<String, Failure> {
+    let body = body.map(Value::to_string);
+    let answer = client::ask(socket, method, path, body.as_deref()).map_err(Failure::no_answer)?;
+    let Answer { code, body } = answer;
+    if code == 200 {
+        return Ok(body);
+    }
+    let Ok(refused) = serde_json::from_str::<Refused>(&body) else {
+        let text = format!("the node answered {code}: {}", body.trim());
+        return Err(Failure::running(anyhow!(text)));
+    };
+    let mut text = refused.to_string();
+    for what in &refused.applied {
+        text.push_str(&format!("\n  done before: {what}"));
+    }
+    for what in &refused.untried {
+        text.push_str(&format!("\n  not tried: {what}"));
+    }
+    let failure = if code == 400 { Failure::configuration } else { Failure::running };
+    Err(failure(anyhow!(text)))
+}
+
+fn understood<T: DeserializeOwned>(answer: &str) -> Result<T, Failure> {
+    serde_json::from_str(answer)
+        .context("the node's answer is not understood; it may be another release")
+        .map_err(Failure::running)
+}
+
+/// A name as a part of a path. Names have no other characters; what is none cannot be found.
+fn segment(name: &str) -> Result<&str, Failure> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if !name.is_empty() && name.bytes().all(plain) && !name.starts_with('.') {
+        return Ok(name);
+    }
+    Err(Failure::configuration(anyhow!("{name:?} is no name: letters, digits, '-', '_' and '.'")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_are_read_as_the_file_has_them() {
+        let words = ["meter", "limit:iops=50000,bytes-per-second=200MiB"].map(str::to_owned);
+        let wanted = json!(["meter", { "limit": { "iops": 50000, "bytes-per-second": "200MiB" } }]);
+        assert_eq!(stages(&words).unwrap(), wanted);
+        assert_eq!(stages(&[]).unwrap(), json!([]));
+        for wrong in ["limit:iops", "limit:iops=1,iops=2", "limit:"] {
+            let failure = stages(&[wrong.to_owned()]).unwrap_err();
+            assert_eq!(failure.code, 2, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_plan_says_what_comes_who_is_hit_and_what_takes_a_restart() {
+        let planned = |what: &str, user: Option<&str>| node::api::Planned {
+            what: what.to_owned(),
+            used_by: user.map(str::to_owned).into_iter().collect(),
+        };
+        let plan = Plan {
+            file: "/etc/vrio/vm1.toml".to_owned(),
+            changes: vec![
+                planned("remove disk \"a\"", Some("a guest (process 7)")),
+                planned("add peer \"io2\"", None),
+            ],
+            needs_restart: vec!["\"listen\"".to_owned()],
+            ..Plan::default()
+        };
+        let text = show_plan(&plan);
+        let wanted = "/etc/vrio/vm1.toml: 2 changes\n  remove disk \"a\"\n    ! used by a guest \
+                      (process 7)\n  add peer \"io2\"\n  \"listen\" is different too: that takes a \
+                      restart of the node\n";
+        assert_eq!(text, wanted);
+        assert!(show_plan(&Plan::default()).contains("nothing is to be changed"));
+    }
+
+    #[test]
+    fn names_are_parts_of_paths_and_nothing_else_is() {
+        assert_eq!(segment("alice-root.1").unwrap(), "alice-root.1");
+        for wrong in ["", "a/b", "..", "a b", "a?force=true", "ä"] {
+            assert!(segment(wrong).is_err(), "{wrong}");
+        }
+    }
+}
