@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::reader::{Problem, Reader};
+use super::reader::{Lines, Problem, Reader};
 use super::{Config, OBJECTS_MAX, StageConfig, check, read};
 
 /// What a request can add.
@@ -56,6 +56,13 @@ impl Config {
             }
             check::consistent(&reader, &config);
         }
+        // Lines of a request mean nothing later.
+        let lines = [
+            config.disks.last_mut().map(|it| &mut it.lines).filter(|_| kind == Kind::Disk),
+            config.volumes.last_mut().map(|it| &mut it.lines).filter(|_| kind == Kind::Volume),
+            config.peers.last_mut().map(|it| &mut it.lines).filter(|_| kind == Kind::Peer),
+        ];
+        lines.into_iter().flatten().for_each(|lines| *lines = Lines::default());
         match reader.into_problems() {
             problems if problems.is_empty() => Ok(config),
             problems => Err(problems),
@@ -98,7 +105,7 @@ fn toml_text(
         return Err(refused(format!("{key:?}: null says nothing; leave the key out")));
     }
     let table = toml::Table::try_from(fields).map(|mut table| {
-        table.values_mut().for_each(dates);
+        table.iter_mut().for_each(|(_, value)| dates(value));
         dates_of(&mut table);
         table
     });

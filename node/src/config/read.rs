@@ -109,7 +109,10 @@ pub(super) fn volumes(
 }
 
 /// The `[[peer]]`s of a document that has nothing else.
-pub(super) fn peers(reader: &Reader<'_>, document: &Spanned<DeTable<'_>>) -> Vec<PeerConfig> {
+pub(super) fn peers(
+    reader: &Reader<'_>,
+    document: &Spanned<DeTable<'_>>,
+) -> Vec<super::PeerConfig> {
     objects(&alone(reader, document, "peer"), "peer", |value| keys::peer(&value))
 }
 

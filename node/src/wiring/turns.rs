@@ -92,7 +92,11 @@ mod tests {
     use super::*;
 
     fn wait_until(turns: &Turns, waiting: u64) {
-        while turns.state().next - turns.state().serving < waiting {
+        let enough = || {
+            let state = turns.state();
+            state.next - state.serving >= waiting
+        };
+        while !enough() {
             thread::yield_now();
         }
     }

@@ -147,7 +147,7 @@ fn a_remote_disk_is_built_and_taken_apart_by_commands() {
     done(&io1, "DELETE", "/v1/volumes/a?force=true", &Value::Null);
     thread::scope(|scope| {
         let waits = scope.spawn(|| guest.check(0, 1, 1));
-        wait_for_disk(&vm1, DiskState::Lost, "volume a does not exist");
+        wait_for_disk(&vm1, DiskState::Lost, "volume a is not open to vm1");
         done(&io1, "POST", "/v1/volumes", &volume);
         assert_eq!(waits.join().unwrap(), Outcome::Ok);
     });
@@ -211,7 +211,7 @@ fn a_peer_that_may_no_longer_use_a_volume_waits_until_it_may_again() {
     assert_eq!(changed.applied, ["change volume \"a\": \"allow\""]);
     thread::scope(|scope| {
         let waits = scope.spawn(|| guest.check(0, 5, 5));
-        wait_for_disk(&vm1, DiskState::Lost, "does not allow vm1");
+        wait_for_disk(&vm1, DiskState::Lost, "volume a is not open to vm1");
         write_file(&home, "io1.toml", &format!("{file}allow = [\"vm1\", \"vm2\"]\n"));
         done(&io1, "POST", "/v1/reload", &json!({}));
         assert_eq!(waits.join().unwrap(), Outcome::Ok);

@@ -8,7 +8,7 @@ use node::api::{Done, Refused};
 use serde_json::Value;
 
 /// Sends a request; gives the answer's code and body.
-pub fn ask(node: &Node, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
+pub(crate) fn ask(node: &Node, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
     let mut stream = UnixStream::connect(node.control_path()).unwrap();
     let body = body.filter(|body| !body.is_null()).map(Value::to_string).unwrap_or_default();
     let length = body.len();
@@ -22,14 +22,14 @@ pub fn ask(node: &Node, method: &str, path: &str, body: Option<&Value>) -> (u16,
 }
 
 /// What a change did that has to succeed.
-pub fn done(node: &Node, method: &str, path: &str, body: &Value) -> Done {
+pub(crate) fn done(node: &Node, method: &str, path: &str, body: &Value) -> Done {
     let (code, answer) = ask(node, method, path, Some(body));
     assert_eq!(code, 200, "{method} {path} {body}: {answer}");
     serde_json::from_str(&answer).unwrap()
 }
 
 /// Why a change is refused that has to be.
-pub fn refused(
+pub(crate) fn refused(
     node: &Node,
     method: &str,
     path: &str,

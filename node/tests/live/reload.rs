@@ -66,7 +66,7 @@ fn a_typo_changes_nothing_and_its_line_is_named() {
         let typo = refused(&node, method, "/v1/reload", None, 400);
         let lines: Vec<_> = typo.error.lines().collect();
         assert_eq!(lines.len(), 2, "every problem: {typo}");
-        assert!(lines[0].contains("n.toml:13: disk \"x\": unknown key \"queus\""), "{typo}");
+        assert!(lines[0].contains("n.toml:13: disk \"x.sock\": unknown key \"queus\""), "{typo}");
         assert!(typo.way_out.contains("nothing was changed"), "{typo}");
     }
     assert!(node.status().disks.is_empty());
