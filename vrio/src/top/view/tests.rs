@@ -87,6 +87,7 @@ pub(in crate::top) fn status(turn: u64) -> Status {
             ]),
             ..SessionStatus::default()
         }],
+        ..Status::default()
     }
 }
 
