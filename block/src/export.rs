@@ -288,7 +288,8 @@ impl Export {
     pub fn is_quiet(&self) -> bool {
         let mut state = self.state();
         // All of them are looked at, so that all forget what has ended.
-        state.entries.values_mut().fold(true, |quiet, entry| entry.drained(|_| true) && quiet)
+        let busy = state.entries.values_mut().map(|entry| !entry.drained(|_| true));
+        busy.filter(|busy| *busy).count() == 0
     }
 
     /// Names of the attachments that have an open channel, for people.

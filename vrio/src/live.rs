@@ -328,7 +328,7 @@ pub(crate) fn disk(command: &DiskCommand) -> Result<(), Failure> {
             list(which, "/v1/disks", |all: &Vec<DiskStatus>| tables::disk_list(all))
         }
         DiskCommand::Show(show) => {
-            one(show, "disk", |disk: &DiskStatus| &disk.name, |disk| tables::disk_alone(disk))
+            one(show, "disk", |disk: &DiskStatus| &disk.name, tables::disk_alone)
         }
     }
 }

@@ -244,12 +244,16 @@ impl Pair {
 
     /// Takes away what is left.
     fn clear(&self, random: &mut Random, there: &mut [[bool; PLACES as usize]; 3]) {
-        for place in 0..PLACES as usize {
-            there[0][place].then(|| self.local(random, place, &mut true));
-            there[1][place].then(|| self.remote(random, place, &mut true));
-            there[2][place].then(|| self.peer(place, &mut true));
+        let [local, remote, peers] = std::mem::take(there);
+        for (place, _) in local.iter().enumerate().filter(|(_, there)| **there) {
+            self.local(random, place, &mut true);
         }
-        *there = Default::default();
+        for (place, _) in remote.iter().enumerate().filter(|(_, there)| **there) {
+            self.remote(random, place, &mut true);
+        }
+        for (place, _) in peers.iter().enumerate().filter(|(_, there)| **there) {
+            self.peer(place, &mut true);
+        }
         done(&self.io, "PUT", "/v1/volumes/keep/chain", &json!(["meter"]));
     }
 

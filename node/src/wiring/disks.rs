@@ -154,12 +154,15 @@ impl Shown {
     }
 }
 
+/// The thread that waits, and the way to give it a disk.
+type Waiter = (Sender<Arc<Shown>>, JoinHandle<()>);
+
 /// Shows disks and takes them away.
 #[derive(Debug)]
 pub(super) struct Disks {
     sidecores: Vec<Sidecore>,
     /// Waits for peers' volumes; hanging up ends it.
-    waiter: Mutex<Option<(Sender<Arc<Shown>>, JoinHandle<()>)>>,
+    waiter: Mutex<Option<Waiter>>,
 }
 
 /// Starts what disks need, without a disk.
@@ -265,7 +268,7 @@ impl Disks {
         });
     }
 
-    fn waiter(&self) -> MutexGuard<'_, Option<(Sender<Arc<Shown>>, JoinHandle<()>)>> {
+    fn waiter(&self) -> MutexGuard<'_, Option<Waiter>> {
         self.waiter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
