@@ -9,6 +9,7 @@
 mod counters;
 mod driver;
 mod faulty;
+mod pages;
 mod shm;
 mod udp;
 
@@ -20,6 +21,7 @@ use std::sync::Arc;
 pub use counters::LinkCounters;
 pub use driver::{BATCH_DATAGRAMS, Driver};
 pub use faulty::{FaultCounters, Faults, Faulty};
+pub use pages::{HUGE_PAGE_BYTES, HugePages};
 pub use shm::{Callers, Door, Places, PlacesFull, Shm, ShmCounters};
 use sidecore::Progress;
 use transport::{Pool, TransmitBatch};

@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use crate::flow;
 use crate::keys::Security;
+use crate::pool::PoolMemory;
 use crate::seal::{KEY_EPOCH_BITS, KEY_EPOCH_BITS_MIN};
 use crate::wire::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_MAX, SEALED_VERSION_MIN, VERSIONS,
@@ -38,6 +40,8 @@ pub struct EndpointConfig {
     pub accept: bool,
     /// The limit of the buffer pool.
     pub pool_bytes_max: usize,
+    /// Where its memory comes from; the program's allocator, if not said.
+    pub pool_memory: Option<Arc<dyn PoolMemory>>,
     /// Calls in each direction of a session; a session uses the smaller one of its two ends.
     /// Clamped to 1 and [`CALLS_MAX`].
     pub calls_max: u16,
@@ -88,6 +92,7 @@ impl EndpointConfig {
             datagram_bytes_max: 1472,
             accept: true,
             pool_bytes_max: 256 << 20,
+            pool_memory: None,
             calls_max: 1024,
             sessions_max: SESSIONS_MAX,
             flow_window_bytes: 8 << 20,

@@ -116,7 +116,7 @@ impl Endpoint {
         let mut config = config;
         config.entropy = security::SPENT;
         Self {
-            pool: Pool::new(config.pool_bytes_max),
+            pool: Pool::with_memory(config.pool_bytes_max, config.pool_memory.clone()),
             counters: EndpointCounters::default(),
             random: Random::new(config.seed),
             places: Vec::new(),

@@ -50,7 +50,7 @@ pub use events::{
 pub use keys::{
     KEY_BYTES, KEYS_MAX, Keyring, KeyringFull, KnownKey, NotAKey, PublicKey, SecretKey, Security,
 };
-pub use pool::{BufId, CHUNK_BYTES, CLASS_BYTES, PAGE_BYTES, Pool};
+pub use pool::{BufId, CHUNK_BYTES, CLASS_BYTES, ChunkMemory, PAGE_BYTES, Pool, PoolMemory};
 pub use transmit::{DATAGRAM_HEAD_MAX, Datagram, TransmitBatch};
 pub use wire::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, FLOWS_MAX, HEAD_MAX, MESSAGE_MAX, NAME_BYTES_MAX,

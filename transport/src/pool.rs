@@ -15,6 +15,7 @@
 //! nodes whose pools are full of calls to each other still take each other's calls in.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// The alignment of every buffer: what direct I/O and page-wise copying want.
 pub const PAGE_BYTES: usize = 4096;
@@ -70,9 +71,36 @@ struct Slot {
 /// Where a chunk is listed.
 const UNLISTED: usize = usize::MAX;
 
+/// Where a pool's memory comes from, if not from the program's allocator: huge pages, say, which
+/// need system calls and pointers that this crate does without.
+pub trait PoolMemory: fmt::Debug + Send + Sync {
+    /// [`CHUNK_BYTES`] for a chunk, aligned to [`PAGE_BYTES`], which stay where they are for as
+    /// long as the answer lives. `None` when there is nothing: then the allocator is asked.
+    fn chunk(&self) -> Option<Box<dyn ChunkMemory>>;
+}
+
+/// The memory of one chunk.
+pub trait ChunkMemory: Send {
+    /// All of it.
+    fn bytes(&self) -> &[u8];
+
+    /// All of it, to be written.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+impl ChunkMemory for Box<[u8]> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
 struct Chunk {
-    /// One page more than is used, to align the start.
-    memory: Box<[u8]>,
+    memory: Box<dyn ChunkMemory>,
+    /// The first aligned byte.
     start: usize,
     class: usize,
     share: Share,
@@ -84,9 +112,13 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn new(class: usize, share: Share) -> Self {
-        let memory = vec![0u8; CHUNK_BYTES + PAGE_BYTES].into_boxed_slice();
-        let start = memory.as_ptr().align_offset(PAGE_BYTES);
+    fn new(class: usize, share: Share, source: Option<&dyn PoolMemory>) -> Self {
+        // From the allocator one page more than is used, to align the start.
+        let memory = source
+            .and_then(PoolMemory::chunk)
+            .unwrap_or_else(|| Box::new(vec![0u8; CHUNK_BYTES + PAGE_BYTES].into_boxed_slice()));
+        let start = memory.bytes().as_ptr().align_offset(PAGE_BYTES);
+        assert!(memory.bytes().len() >= start + CHUNK_BYTES, "memory for a whole chunk");
         let mut chunk = Self {
             memory,
             start,
@@ -120,6 +152,7 @@ impl Chunk {
 
 /// All buffers of an endpoint.
 pub struct Pool {
+    source: Option<Arc<dyn PoolMemory>>,
     chunks: Vec<Chunk>,
     chunks_max: usize,
     /// Chunks with free slots, by share and class; stacks of chunk indices.
@@ -160,10 +193,16 @@ impl Pool {
     /// A pool that grows to at most `bytes_max`, rounded down to whole chunks of 1 MiB, at least
     /// four of them and at most 16384. Nothing is allocated yet.
     pub fn new(bytes_max: usize) -> Self {
+        Self::with_memory(bytes_max, None)
+    }
+
+    /// The same with memory from elsewhere.
+    pub fn with_memory(bytes_max: usize, source: Option<Arc<dyn PoolMemory>>) -> Self {
         let chunks_max = (bytes_max / CHUNK_BYTES).clamp(CHUNKS_MIN, CHUNKS_MAX);
         let list = || Vec::with_capacity(chunks_max);
         let lists = || [list(), list(), list(), list(), list()];
         Self {
+            source,
             chunks: Vec::with_capacity(chunks_max),
             chunks_max,
             with_free: [lists(), lists()],
@@ -237,7 +276,7 @@ impl Pool {
         let (chunk_index, slot_index) = split(id);
         let chunk = &self.chunks[chunk_index];
         check(&chunk.slots[slot_index], id);
-        &chunk.memory[chunk.range(slot_index)]
+        &chunk.memory.bytes()[chunk.range(slot_index)]
     }
 
     /// The bytes of a buffer, to be written. They are aligned to [`PAGE_BYTES`] and stay where they
@@ -247,7 +286,7 @@ impl Pool {
         let chunk = &mut self.chunks[chunk_index];
         check(&chunk.slots[slot_index], id);
         let range = chunk.range(slot_index);
-        &mut chunk.memory[range]
+        &mut chunk.memory.bytes_mut()[range]
     }
 
     /// Buffers that somebody holds.
@@ -314,7 +353,7 @@ impl Pool {
     fn add_chunk(&mut self, class: usize, share: Share) -> Option<usize> {
         let share_is_full = self.share_chunks[share as usize] >= self.share_max();
         let chunk_index = if self.chunks.len() < self.chunks_max && !share_is_full {
-            self.chunks.push(Chunk::new(class, share));
+            self.chunks.push(Chunk::new(class, share, self.source.as_deref()));
             self.chunks.len() - 1
         } else {
             let usable =
@@ -355,6 +394,30 @@ mod tests {
         }
         assert_eq!(pool.in_use(), 6);
         assert_eq!(pool.in_use_bytes(), 4096 * 2 + 16384 + 65536 + 262_144 + CHUNK_BYTES);
+    }
+
+    /// Gives two chunks, then nothing.
+    #[derive(Debug, Default)]
+    struct TwoChunks(std::sync::atomic::AtomicUsize);
+
+    impl PoolMemory for TwoChunks {
+        fn chunk(&self) -> Option<Box<dyn ChunkMemory>> {
+            let given = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let memory = vec![given as u8 + 1; CHUNK_BYTES + PAGE_BYTES].into_boxed_slice();
+            (given < 2).then(|| Box::new(memory) as Box<dyn ChunkMemory>)
+        }
+    }
+
+    #[test]
+    fn memory_from_elsewhere_is_used_as_long_as_there_is_any() {
+        let mut pool = Pool::with_memory(8 << 20, Some(Arc::new(TwoChunks::default())));
+        let ids: Vec<_> = (0..3).map(|_| pool.alloc(CHUNK_BYTES).expect("room")).collect();
+        let firsts: Vec<_> = ids.iter().map(|id| pool.bytes(*id)[0]).collect();
+        assert_eq!(firsts, [1, 2, 0], "the third is the allocator's");
+        for id in ids {
+            assert_eq!(pool.bytes(id).as_ptr().align_offset(PAGE_BYTES), 0);
+            pool.bytes_mut(id).fill(9);
+        }
     }
 
     #[test]

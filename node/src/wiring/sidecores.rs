@@ -11,7 +11,9 @@ use block::plane::{PlanePoll, Watch};
 use block::server::ServerCounters;
 use block::uring::UringCounters;
 use block::{Exports, Plane};
-use link::{BATCH_DATAGRAMS, Driver, Faults, Faulty, Link, LinkCounters, Udp, UdpConfig};
+use link::{
+    BATCH_DATAGRAMS, Driver, Faults, Faulty, HugePages, Link, LinkCounters, Udp, UdpConfig,
+};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{Local, PollerId, Sidecore, Stage};
 use transport::{Endpoint, EndpointConfig, SessionId, TransmitBatch};
@@ -68,6 +70,9 @@ pub(super) fn start(
             let mut wanted = EndpointConfig::new(&config.name, process_nonce, random()?);
             wanted.index = index as u16;
             wanted.pool_bytes_max = config.memory.session_buffers_bytes as usize;
+            if config.memory.huge_pages {
+                wanted.pool_memory = Some(Arc::new(HugePages::default()));
+            }
             wanted.ports.clone_from(&ports);
             fill_random(&mut wanted.entropy)?;
             wanted.security = keys.security();
