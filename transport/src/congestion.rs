@@ -34,11 +34,19 @@ const TARGET_NS_MIN: u64 = 30_000;
 /// However slow the path, a packet may wait in its queue.
 const TARGET_PACKETS: u64 = 1;
 
+/// Where the hosts themselves take long for each trip, since they share their cores with others, so
+/// small a part of that in the network costs nobody anything; and what such hosts measure of the
+/// network is not exact either.
+const HOSTS_SHARE: u64 = 8;
+
 /// Before anything is known about the path.
-const WINDOW_BYTES_INITIAL: u64 = 64 << 10;
+const WINDOW_BYTES_INITIAL: u64 = 128 << 10;
 
 /// The most: 10 Gbit/s over 50 ms, with what each packet counts beyond its bytes.
 pub(crate) const WINDOW_BYTES_MAX: u64 = 96 << 20;
+
+/// Losses alone do not shrink it below this: a receiver without room for a call loses packets, too.
+const WINDOW_BYTES_LOSSY: u64 = 64 << 10;
 
 /// A small buffer of the receiver does not shrink it below one of the largest datagrams.
 const WINDOW_BYTES_FLOOR: u64 = 64 << 10;
@@ -63,7 +71,10 @@ const DRAIN_TRIPS: u64 = 2;
 const DRAIN_SHARE: u64 = 4;
 
 /// After so long without anything in flight, what was learned about the path is old.
-const IDLE_NS: u64 = 200_000_000;
+const IDLE_NS: u64 = 1_000_000_000;
+
+/// So many samples in a row show a queue, and not a host that was busy.
+const LATE_SAMPLES: u32 = 3;
 
 /// What an acknowledgement says about the way.
 #[derive(Clone, Copy, Debug)]
@@ -74,12 +85,19 @@ pub(crate) struct Trip {
     pub(crate) sent_ns: u64,
     /// How long the peer says that it let it wait.
     pub(crate) wait_ns: u64,
+    /// How long the acknowledgement waited for us.
+    pub(crate) late_ns: u64,
 }
 
 impl Trip {
     /// With the waits.
     pub(crate) fn whole_ns(&self) -> u64 {
         self.now_ns.saturating_sub(self.sent_ns).max(1)
+    }
+
+    /// The waits.
+    fn hosts_ns(&self) -> u64 {
+        self.wait_ns.saturating_add(self.late_ns)
     }
 
     /// Without.
@@ -111,7 +129,7 @@ impl Base {
 struct Round {
     began_ns: u64,
     way_min_ns: u64,
-    whole_min_ns: u64,
+    hosts_min_ns: u64,
     acked_bytes: u64,
     /// More would have been sent if the window had been larger.
     is_limited: bool,
@@ -122,7 +140,7 @@ impl Round {
         Self {
             began_ns,
             way_min_ns: u64::MAX,
-            whole_min_ns: u64::MAX,
+            hosts_min_ns: u64::MAX,
             acked_bytes: 0,
             is_limited: false,
         }
@@ -154,6 +172,8 @@ pub(crate) struct Congestion {
     is_starting: bool,
     /// Samples above the target, one after the other.
     late_samples: u32,
+    /// The queue of the round before: one that stands is there in two.
+    last_queue_ns: u64,
     /// Rounds in which the queue was short, one after the other.
     short_rounds: u64,
     base: Base,
@@ -178,6 +198,7 @@ impl Congestion {
             datagram_bytes,
             is_starting: true,
             late_samples: 0,
+            last_queue_ns: 0,
             short_rounds: 0,
             base: Base { this_ns: u64::MAX, last_ns: u64::MAX, since_ns: now_ns },
             round: Round::new(now_ns),
@@ -237,9 +258,9 @@ impl Congestion {
         self.base.this_ns = self.base.this_ns.min(way_ns);
         let round = &mut self.round;
         round.way_min_ns = round.way_min_ns.min(way_ns);
-        round.whole_min_ns = round.whole_min_ns.min(trip.whole_ns());
+        round.hosts_min_ns = round.hosts_min_ns.min(trip.hosts_ns());
         if self.is_starting {
-            self.start(way_ns, bytes);
+            self.start(way_ns, trip.hosts_ns(), bytes);
         }
         self.watch_base(trip);
         if trip.sent_ns >= self.round.began_ns {
@@ -247,12 +268,13 @@ impl Congestion {
         }
     }
 
-    /// Doubles, until two samples in a row show a queue. By then it is twice what fits.
-    fn start(&mut self, way_ns: u64, bytes: u64) {
+    /// Doubles, until samples in a row show a queue. By then it is twice what fits.
+    fn start(&mut self, way_ns: u64, hosts_ns: u64, bytes: u64) {
         let queue_ns = way_ns - self.base.trip_ns();
-        let is_late = queue_ns > self.target_ns(rate(self.window_bytes, way_ns));
+        let target_ns = self.target_ns(rate(self.window_bytes, way_ns));
+        let is_late = queue_ns > target_ns.max(hosts_ns / HOSTS_SHARE);
         self.late_samples = if is_late { self.late_samples + 1 } else { 0 };
-        if self.late_samples >= 2 {
+        if self.late_samples >= LATE_SAMPLES {
             self.is_starting = false;
             self.set_window(self.window_bytes / 2);
         } else if self.was_limited || self.round.is_limited {
@@ -266,21 +288,27 @@ impl Congestion {
         self.was_limited = round.is_limited;
         let base_ns = self.base.trip_ns();
         let queue_ns = round.way_min_ns - base_ns;
-        let elapsed_ns = now_ns.saturating_sub(round.began_ns).max(round.whole_min_ns);
-        let target_ns = self.target_ns(rate(round.acked_bytes, elapsed_ns));
+        let elapsed_ns = now_ns.saturating_sub(round.began_ns).max(round.way_min_ns);
+        let target_ns = self
+            .target_ns(rate(round.acked_bytes, elapsed_ns))
+            .max(round.hosts_min_ns / HOSTS_SHARE);
         if self.losses.are_many() {
             self.is_starting = false;
             let Losses { all_bytes, lost_bytes, .. } = self.losses;
             let less_bytes = scaled(self.window_bytes, lost_bytes, all_bytes);
-            self.set_window(self.window_bytes - less_bytes.min(self.window_bytes / 2));
+            let least_bytes = (self.window_bytes / 2).max(WINDOW_BYTES_LOSSY);
+            let less_bytes = less_bytes.min(self.window_bytes.saturating_sub(least_bytes));
+            self.set_window(self.window_bytes - less_bytes);
             self.losses = Losses::default();
         } else if now_ns >= self.calm_from_ns && !self.is_starting {
-            self.adjust(queue_ns, target_ns, base_ns, round.is_limited);
+            let standing_ns = queue_ns.min(self.last_queue_ns);
+            self.adjust(standing_ns, target_ns, base_ns, round.is_limited);
         }
+        self.last_queue_ns = queue_ns;
         if self.losses.all_bytes >= LOSS_SAMPLE_DATAGRAMS * self.datagram_bytes {
             self.losses = Losses::default();
         }
-        self.pacer.set(now_ns, self.window_bytes, round.whole_min_ns, self.datagram_bytes);
+        self.pacer.set(now_ns, self.window_bytes, base_ns, self.datagram_bytes);
     }
 
     /// Goes half of the way to the window whose queue is the target.
@@ -390,7 +418,8 @@ mod tests {
             assert!(!congestion.may_send(sent_ns, window_bytes));
             for piece in 1..=8 {
                 self.now_ns = sent_ns + trip_ns + piece;
-                let trip = Trip { now_ns: self.now_ns, sent_ns: sent_ns + piece, wait_ns: 0 };
+                let trip =
+                    Trip { now_ns: self.now_ns, sent_ns: sent_ns + piece, wait_ns: 0, late_ns: 0 };
                 congestion.acked(Some(&trip), window_bytes / 8);
             }
         }
@@ -486,7 +515,7 @@ mod tests {
         let mut congestion = Congestion::new(0, 64 << 20, DATAGRAM_BYTES);
         for (now_ns, sent_ns, wait_ns) in [(5, 9, 0), (9, 5, u64::MAX), (0, 0, 0), (u64::MAX, 0, 0)]
         {
-            let trip = Trip { now_ns, sent_ns, wait_ns };
+            let trip = Trip { now_ns, sent_ns, wait_ns, late_ns: wait_ns };
             congestion.acked(Some(&trip), DATAGRAM_BYTES);
             congestion.acked(None, DATAGRAM_BYTES);
             congestion.lost(DATAGRAM_BYTES);

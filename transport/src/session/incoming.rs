@@ -290,6 +290,7 @@ impl Session {
                         now_ns: inside.arrived_ns,
                         sent_ns: packet.sent_ns,
                         wait_ns: u64::from(frame.delay_us.get()) * 1000,
+                        late_ns: inside.now_ns.saturating_sub(inside.arrived_ns),
                     });
                 }
             }
