@@ -25,7 +25,8 @@ use crate::seal::{RESET_TOKEN_BYTES, TAG_BYTES};
 pub enum ProtocolVersion {
     /// The first: calls with replies, selective acknowledgement, credit per flow, CRC32C.
     First = 1,
-    /// A Hello brings a cookie; sessions may be sealed; a packet can ask to be acknowledged at once.
+    /// A Hello brings a cookie; sessions may be sealed; a packet can ask to be acknowledged at
+    /// once.
     Second = 2,
 }
 

@@ -258,8 +258,8 @@ impl Endpoint {
         let Opened { responder, key, peer, reset_token, digest } = opened;
         let from = caller.from;
         let make = |ids| HalfOpen::new(now_ns, ids, version, peer, from);
-        // Recordings of many Hellos, said again, must not keep a newcomer out. Who means it confirms
-        // within a round trip, and the limit to handshakes gives it that long.
+        // Recordings of many Hellos, said again, must not keep a newcomer out. Who means it
+        // confirms within a round trip, and the limit to handshakes gives it that long.
         if self.half_open == HALF_OPEN_MAX {
             self.drop_oldest_half_open();
         }
