@@ -35,7 +35,7 @@ pub use inflight::{InflightError, InflightQueue, InflightRegion};
 pub use mapping::{MapError, Mapping};
 pub use memory::{Memory, MemoryError, Region};
 pub use session::SessionError;
-pub use socket::{Server, ServerState, Socket, SocketError, release, serve};
+pub use socket::{Server, ServerState, Socket, SocketError, release, serve, serve_stream};
 pub use split::{Queue, QueueConfig, QueueCounters, Retained};
 
 /// The largest ring: what QEMU gives a device at most. Bounds every table that is made per queue.

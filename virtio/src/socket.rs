@@ -197,6 +197,19 @@ pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketEr
     Ok(Server { shared, thread })
 }
 
+/// Serves one front end that is connected already, on the caller's thread, until it leaves or does
+/// something wrong. The device is then told that it went away, and dropped.
+///
+/// # Errors
+/// What the front end did wrong.
+pub fn serve_stream(stream: UnixStream, device: Box<dyn Device>) -> io::Result<()> {
+    let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let state = Mutex::new(ServerState::Connected);
+    let shared = Shared { state, stop, connection: Mutex::new(None) };
+    let session = Arc::new(Mutex::new(Session::new(device, "a stream".into())));
+    converse(&shared, stream, &session).map_err(|error| io::Error::other(error.to_string()))
+}
+
 /// How front ends are come by.
 enum Way {
     /// A predecessor has to die first.
