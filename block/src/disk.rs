@@ -204,7 +204,10 @@ impl Disk {
                 running.drain_until_ns = None;
                 return Ok(());
             }
-            Ok(Err(source)) => StartError::Ring { disk, source },
+            Ok(Err(source)) => {
+                self.core.note_failure(source.name());
+                StartError::Ring { disk, source }
+            }
             Err(source) => StartError::Sidecore { disk, source },
         };
         self.end_if_last();

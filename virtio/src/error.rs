@@ -108,3 +108,27 @@ pub enum RingError {
     #[error(transparent)]
     Inflight(#[from] InflightError),
 }
+
+impl RingError {
+    /// One word for the kind of mistake, for counters.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Size(_) => "size",
+            Self::Unmapped { .. } => "ring_unmapped",
+            Self::Misaligned { .. } => "misaligned",
+            Self::IndexJump { .. } => "index_jump",
+            Self::OutOfRange { .. } => "out_of_range",
+            Self::HeadInUse { .. } => "head_in_use",
+            Self::Loop { .. } => "loop",
+            Self::ZeroLength { .. } => "zero_length",
+            Self::TooLong { .. } => "too_long",
+            Self::TooManySegments { .. } => "too_many_segments",
+            Self::Order { .. } => "order",
+            Self::IndirectMisplaced { .. } => "indirect_misplaced",
+            Self::IndirectLength { .. } => "indirect_length",
+            Self::Memory(_) => "unmapped",
+            Self::MemoryLost => "memory_lost",
+            Self::Inflight(_) => "inflight",
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! What a disk's shares on all sidecores, its control side and its observers have in common.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{
     AtomicBool, AtomicUsize,
@@ -74,6 +75,8 @@ pub struct DiskCore {
 #[derive(Debug, Default)]
 struct Story {
     broken: Option<String>,
+    /// How often the guest broke which rule: as many entries as there are names.
+    failures: BTreeMap<&'static str, u64>,
     attachment: Option<Arc<Attachment>>,
 }
 
@@ -131,6 +134,11 @@ impl DiskCore {
         self.story().broken.clone()
     }
 
+    /// How often the guest handed over which kind of garbage, over all its starts.
+    pub fn failures(&self) -> Vec<(&'static str, u64)> {
+        self.story().failures.iter().map(|(name, count)| (*name, *count)).collect()
+    }
+
     /// The present attachment, or the last one.
     pub fn attachment(&self) -> Option<Arc<Attachment>> {
         self.story().attachment.clone()
@@ -140,8 +148,17 @@ impl DiskCore {
         self.story().attachment = Some(attachment);
     }
 
-    /// Stops the disk, and only the disk.
-    pub(super) fn broke(&self, queue: usize, garbage: &dyn fmt::Display) {
+    /// Counts garbage of this kind; gives how often there has been some.
+    pub(super) fn note_failure(&self, name: &'static str) -> u64 {
+        let mut story = self.story();
+        let count = story.failures.entry(name).or_default();
+        *count += 1;
+        *count
+    }
+
+    /// Stops the disk, and only the disk. `name` is the kind of garbage, for the counters.
+    pub(super) fn broke(&self, queue: usize, name: &'static str, garbage: &dyn fmt::Display) {
+        let times = self.note_failure(name);
         let mut story = self.story();
         if story.broken.is_some() {
             return;
@@ -149,9 +166,14 @@ impl DiskCore {
         story.broken = Some(format!("queue {queue}: {garbage}"));
         self.broken.store(true, SeqCst);
         drop(story);
+        // A guest that does it again and again does not get a line each time.
+        if !times.is_power_of_two() {
+            return;
+        }
         tracing::error!(
             disk = %self.name,
             queue,
+            times,
             error = %garbage,
             "the guest broke the rules of its disk's ring: this disk stops until the guest \
              restarts it; nothing else is affected"

@@ -145,7 +145,7 @@ impl Part {
             State::Starting(idle) | State::Failed(idle) => {
                 for queue in idle {
                     if let Err(error) = queue.set_memory(Arc::clone(memory)) {
-                        self.start.core.broke(queue.index(), &error);
+                        self.start.core.broke(queue.index(), error.name(), &error);
                     }
                 }
             }

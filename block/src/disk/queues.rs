@@ -166,7 +166,7 @@ impl DiskQueues {
         for served in self.queues.iter_mut().flatten() {
             let index = served.queue.index();
             if let Err(error) = served.queue.set_memory(Arc::clone(memory)) {
-                self.core.broke(index, &error);
+                self.core.broke(index, error.name(), &error);
             }
         }
     }
@@ -326,7 +326,7 @@ impl DiskQueues {
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    self.core.broke(served.queue.index(), &error);
+                    self.core.broke(served.queue.index(), error.name(), &error);
                     break;
                 }
             }
@@ -343,7 +343,9 @@ impl DiskQueues {
         // SAFETY: the chain was just taken, and nothing of it was put.
         let parsed = match unsafe { request::parse(&self.chain, &mut self.data) } {
             Ok(parsed) => parsed,
-            Err(error) => return self.core.broke(served.queue.index(), &error),
+            Err(error) => {
+                return self.core.broke(served.queue.index(), "no_room_for_status", &error);
+            }
         };
         served.counters.requests.add(1);
         match parsed.asked {

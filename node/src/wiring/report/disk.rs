@@ -119,6 +119,9 @@ fn queue_counters(core: &DiskCore, map: &mut Counters) {
         );
     }
     map.insert("orphans_now".to_owned(), core.orphans() as u64);
+    for (name, count) in core.failures() {
+        map.insert(format!("broken_{name}"), count);
+    }
 }
 
 fn remote_counters(volume: &RemoteVolume, map: &mut Counters) {
