@@ -245,6 +245,21 @@ impl Endpoint {
         Ok(())
     }
 
+    /// A packet of any frames and payload, as this end of the session would send it next, sealed
+    /// where the session is. `None` without such a session. The lengths must fit a datagram.
+    #[cfg(feature = "forging")]
+    pub fn forge(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        frames: &[u8],
+        payload: &[u8],
+    ) -> Option<Vec<u8>> {
+        let place = self.find(session)?;
+        let Entry::Open(open) = &mut self.places[place].entry else { return None };
+        open.forge(now_ns, frames, payload)
+    }
+
     /// Drops the events of an outstanding call from now on. The call itself goes on, and takes its
     /// room, until it is answered or the session is lost.
     pub fn forget(&mut self, session: SessionId, token: u64) {

@@ -311,6 +311,27 @@ impl Session {
     }
 
     /// What identifies the next packet.
+    /// A packet of any frames and payload, under the next number; `None` when there is none left.
+    #[cfg(feature = "forging")]
+    pub(crate) fn forge(&mut self, now_ns: u64, frames: &[u8], payload: &[u8]) -> Option<Vec<u8>> {
+        if self.sent.is_exhausted() {
+            return None;
+        }
+        let label = self.label();
+        let head_bytes = self.header_bytes() + frames.len();
+        let mut packet = vec![0; head_bytes];
+        if let Some(seal) = &mut self.seal {
+            packet.resize(head_bytes + payload.len() + TAG_BYTES, 0);
+            seal_into(&mut packet, &mut seal.sealer, label, payload, frames);
+        } else {
+            packet[HEADER_BYTES..].copy_from_slice(frames);
+            crate::wire::guard(&mut packet, head_bytes, label, payload);
+            packet.extend_from_slice(payload);
+        }
+        self.sent.push(SentPacket { sent_ns: now_ns, ..Default::default() });
+        Some(packet)
+    }
+
     fn label(&self) -> Label {
         Label {
             kind: if self.seal.is_some() { Kind::Sealed } else { Kind::Data },
