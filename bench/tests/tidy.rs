@@ -65,7 +65,10 @@ fn root() -> PathBuf {
     Path::new(&package).parent().expect("a package is inside the workspace").to_owned()
 }
 
-/// Every text file of the repository, but what .gitignore names.
+/// Inputs for the fuzz targets: whatever bytes they are, they are as they should be.
+const CORPUS: &str = "fuzz/corpus";
+
+/// Every text file of the repository, but what .gitignore names and the fuzz targets' inputs.
 fn sources() -> Vec<Source> {
     let root = root();
     let ignored = fs::read_to_string(root.join(".gitignore")).expect("there is a .gitignore");
@@ -76,7 +79,8 @@ fn sources() -> Vec<Source> {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder can be listed") {
             let path = entry.expect("a folder can be listed").path();
-            if path.ends_with(".git") || ignored.contains(&path) || path.is_symlink() {
+            let skipped = path.ends_with(".git") || path == root.join(CORPUS);
+            if skipped || ignored.contains(&path) || path.is_symlink() {
                 continue;
             }
             if path.is_dir() {

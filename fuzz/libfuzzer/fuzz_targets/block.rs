@@ -1,0 +1,4 @@
+//! `fuzz::block` under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz::block::run(input));

@@ -1,0 +1,4 @@
+//! `fuzz::disk` under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz::disk::run(input));

@@ -1,0 +1,410 @@
+//! Block messages from a hostile peer that holds a session: heads that are nearly right, bodies that
+//! do not fit, epochs of others, floods of claims. Every call is answered once at most, what the
+//! peer is not allowed to touch stays as it is, and no buffer is left when it is gone.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ::block::backend::memory::MemoryVolume;
+use ::block::export::Allow;
+use ::block::record::{Record, RecordError, RecordStore, Ticket};
+use ::block::wire::{Claim, Kind, Names, Outcome, Reply, Request, Title, attachment_id};
+use ::block::{Export, ExportOptions, Exports, Incarnation, Plane};
+use arbitrary::{Arbitrary, Unstructured};
+use sidecore::Services;
+use transport::{Endpoint, TransmitBatch};
+
+use crate::net::{MS, Node, START_NS, addr, config};
+
+const STEPS_MAX: usize = 200;
+const VOLUME_BYTES: u64 = 256 << 10;
+/// What is claimed and opened by good manners, so that data requests are reached.
+const CHANNELS: u16 = 2;
+/// What the honest peer writes and reads.
+const BLOCK_BYTES: u32 = 4096;
+/// Rounds at one instant, and until an answer is no longer waited for.
+const ROUNDS_MAX: usize = 400;
+const PATIENCE_ROUNDS: usize = 4000;
+
+/// One of the two peers.
+#[derive(Clone, Copy)]
+enum Who {
+    Hostile,
+    Honest,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Step {
+    Ask {
+        flow: u8,
+        request: Shaped,
+        body: Body,
+    },
+    Raw {
+        flow: u8,
+        head: Vec<u8>,
+        body: Body,
+    },
+    /// A claim and an opening as they should be.
+    Attach {
+        flow: u8,
+        channel: u8,
+    },
+    Wait {
+        us: u16,
+    },
+    /// The hostile peer's session ends and another begins.
+    Reconnect,
+    /// The honest peer reads its block.
+    Honest,
+}
+
+#[derive(Arbitrary, Debug)]
+struct Shaped {
+    kind: u8,
+    title: TitleChoice,
+    channel: u16,
+    durable: bool,
+    offset: Offset,
+    len: u16,
+    claim: (u8, bool, bool, bool),
+    volume: u8,
+    attachment: u8,
+    edits: [Option<(u8, u8)>; 2],
+}
+
+#[derive(Arbitrary, Debug)]
+enum TitleChoice {
+    Mine,
+    Epoch(u64),
+    Incarnation(u8),
+    Any(u8, u64, [u8; 16]),
+}
+
+#[derive(Arbitrary, Debug)]
+enum Offset {
+    Sector(u8),
+    End(i8),
+    Any(u64),
+}
+
+#[derive(Arbitrary, Debug)]
+enum Body {
+    None,
+    AsSaid,
+    Bytes(u16),
+}
+
+/// Records that are durable at once.
+#[derive(Debug, Default)]
+struct Records;
+
+impl RecordStore for Records {
+    fn load(&self) -> Result<HashMap<String, Record>, RecordError> {
+        Ok(HashMap::new())
+    }
+
+    fn write(&self, _attachment: &str, _record: Record) -> Ticket {
+        let ticket = Ticket::new();
+        ticket.end(Ok(()));
+        ticket
+    }
+}
+
+/// The server, a hostile peer and an honest one.
+struct World {
+    endpoint: Rc<RefCell<Endpoint>>,
+    plane: Rc<RefCell<Plane>>,
+    services: Services,
+    batch: TransmitBatch,
+    hostile: Node,
+    honest: Node,
+    now_ns: u64,
+    token: u64,
+    /// What the hostile peer was granted.
+    title: Title,
+    honest_title: Title,
+}
+
+/// Runs the steps that `input` describes.
+///
+/// # Panics
+/// When the honest peer's data changes or is not given, a call is answered twice, or buffers are
+/// left.
+pub fn run(input: &[u8]) {
+    let mut input = Unstructured::new(input);
+    let mut world = World::new();
+    for _ in 0..STEPS_MAX {
+        let Ok(step) = Step::arbitrary(&mut input) else { break };
+        world.step(&step);
+        if input.is_empty() {
+            break;
+        }
+    }
+    world.end();
+}
+
+impl World {
+    fn new() -> Self {
+        let exports = Arc::new(Exports::default());
+        for (name, peer) in [("mine", "vm1"), ("both", "vm1"), ("theirs", "vm2")] {
+            let volume = Arc::new(MemoryVolume::new(VOLUME_BYTES).expect("memory"));
+            let mut options =
+                ExportOptions { allow: vec![Allow::node(peer)], ..Default::default() };
+            options.shared = name == "both";
+            let export = Export::new(name, volume, options, Arc::new(Records));
+            exports.insert(export.expect("nothing to read"));
+        }
+        let endpoint = Rc::new(RefCell::new(Endpoint::new(config("io1", 1))));
+        let services = Services::new();
+        let plane = Plane::new(0, endpoint.clone(), exports, services.clone());
+        services.insert(plane.clone());
+        let mut world = Self {
+            endpoint,
+            plane,
+            services,
+            batch: TransmitBatch::new(64),
+            hostile: Node::new("vm1", 2),
+            honest: Node::new("vm2", 3),
+            now_ns: START_NS,
+            token: 0,
+            title: Title::default(),
+            honest_title: Title::default(),
+        };
+        world.hostile.fill = 0x11;
+        world.hostile.endpoint.connect(START_NS, addr(1), "io1", 0);
+        world.honest.endpoint.connect(START_NS, addr(1), "io1", 0);
+        world.carry();
+        let title = world.attach_by(Who::Honest, ("theirs", 0, 0), 1);
+        world.honest_title = title.expect("it is allowed to");
+        world.step(&Step::Attach { flow: 0, channel: 0 });
+        world.honest();
+        world
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Ask { flow, request, body } => {
+                let request_plain = request.request(&self.title);
+                let mut head = request_plain.encode().as_bytes().to_vec();
+                for (at, value) in request.edits.into_iter().flatten() {
+                    let at = usize::from(at) % head.len();
+                    head[at] = value;
+                }
+                let body = body.bytes(request_plain.len_bytes);
+                self.call(*flow, &head, body);
+            }
+            Step::Raw { flow, head, body } => {
+                let head = &head[..head.len().min(transport::HEAD_MAX)];
+                self.call(*flow, head, body.bytes(0));
+            }
+            Step::Attach { flow, channel } => self.attach(*flow, u16::from(*channel) % CHANNELS),
+            Step::Wait { us } => self.now_ns += u64::from(*us) * 1000,
+            Step::Reconnect => {
+                let sessions = self.hostile.notes.sessions.drain(..);
+                sessions.for_each(|session| self.hostile.endpoint.close(self.now_ns, session));
+                self.carry();
+                self.hostile.endpoint.connect(self.now_ns, addr(1), "io1", 0);
+            }
+            Step::Honest => self.honest(),
+        }
+        self.carry();
+        self.now_ns += 1000;
+    }
+
+    fn call(&mut self, flow: u8, head: &[u8], body_bytes: usize) {
+        let Some(&session) = self.hostile.notes.sessions.first() else { return };
+        self.token += 1;
+        let label = (flow.into(), self.token);
+        self.hostile.call(self.now_ns, session, label, head, body_bytes);
+    }
+
+    /// A claim and an opening of the peer's own volume.
+    fn attach(&mut self, flow: u8, channel: u16) {
+        let claimant = self.token;
+        if let Some(title) = self.attach_by(Who::Hostile, ("mine", flow, channel), claimant) {
+            self.title = title;
+        }
+    }
+
+    /// The title that was granted, with a channel open under it.
+    fn attach_by(
+        &mut self,
+        who: Who,
+        (volume, flow, channel): (&str, u8, u16),
+        claimant: u64,
+    ) -> Option<Title> {
+        let attachment = attachment_id(volume, "disk");
+        let title = Title { attachment, ..Title::default() };
+        let mut request = Request::new(Kind::Claim, title, channel);
+        request.claim = Claim { claimant, ..Claim::default() };
+        request.names = Some(Names { volume: volume.to_owned(), attachment: "disk".to_owned() });
+        let reply = self.ask(who, flow, &request, 0)?;
+        let volume = reply.volume.filter(|_| reply.outcome == Outcome::Done)?;
+        let title = Title { attachment, epoch: reply.epoch, incarnation: volume.incarnation };
+        let open = Request { kind: Kind::Open, title, ..request };
+        self.ask(who, flow, &open, 0)?;
+        Some(title)
+    }
+
+    /// Asks and waits for the answer, if one comes.
+    fn ask(&mut self, who: Who, flow: u8, request: &Request, body_bytes: usize) -> Option<Reply> {
+        self.token += 1;
+        let label = (flow.into(), self.token);
+        let node = self.node(who);
+        let session = *node.notes.sessions.first()?;
+        let head = request.encode();
+        let now_ns = self.now_ns;
+        self.node(who).call(now_ns, session, label, head.as_bytes(), body_bytes);
+        for _ in 0..PATIENCE_ROUNDS {
+            self.carry();
+            self.now_ns += MS / 4;
+            if let Some(head) = self.node(who).notes.heads.remove(&label.1) {
+                return Some(Reply::decode(&head).expect("a server's reply is one"));
+            }
+        }
+        None
+    }
+
+    fn node(&mut self, who: Who) -> &mut Node {
+        match who {
+            Who::Hostile => &mut self.hostile,
+            Who::Honest => &mut self.honest,
+        }
+    }
+
+    /// A write and a read of the honest peer, which must be served.
+    fn honest(&mut self) {
+        let mut request = Request::new(Kind::Write, self.honest_title, 0);
+        request.len_bytes = BLOCK_BYTES;
+        for (kind, body_bytes) in [(Kind::Write, BLOCK_BYTES as usize), (Kind::Read, 0)] {
+            request.kind = kind;
+            let reply = self.ask(Who::Honest, 0, &request, body_bytes);
+            assert_eq!(reply.map(|reply| reply.outcome), Some(Outcome::Done), "{kind:?}");
+        }
+        assert_eq!(self.honest.notes.odd_bytes, 0, "the honest peer's data is another");
+    }
+
+    /// Everything that anybody has to say is said.
+    fn carry(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            let mut carried = 0;
+            for who in [Who::Hostile, Who::Honest] {
+                let now_ns = self.now_ns;
+                let node = self.node(who);
+                let (from, sent) = (node.addr, node.transmit(now_ns));
+                for (_, bytes) in sent {
+                    carried += 1;
+                    let mut plane = self.plane.borrow_mut();
+                    self.endpoint.borrow_mut().receive(now_ns, from, &bytes, &mut *plane);
+                }
+            }
+            carried += self.serve();
+            if carried == 0 {
+                return;
+            }
+        }
+    }
+
+    /// One round of the server's sidecore.
+    fn serve(&mut self) -> usize {
+        let mut plane = self.plane.borrow_mut();
+        plane.watch(self.now_ns);
+        self.endpoint.borrow_mut().advance(self.now_ns, &mut *plane);
+        let _ = plane.poll(self.now_ns);
+        let mut endpoint = self.endpoint.borrow_mut();
+        endpoint.transmit(self.now_ns, &mut self.batch);
+        let count = self.batch.len();
+        for datagram in self.batch.datagrams() {
+            let mut bytes = datagram.head().to_vec();
+            bytes.extend_from_slice(datagram.body(endpoint.pool()));
+            for node in [&mut self.hostile, &mut self.honest] {
+                if node.addr == datagram.to() {
+                    node.receive(self.now_ns, addr(1), &bytes);
+                }
+            }
+        }
+        self.batch.consume(count);
+        count
+    }
+
+    fn end(mut self) {
+        self.honest();
+        assert_eq!(self.hostile.notes.honest_bytes, 0, "it read what is not its own");
+        for node in [&mut self.hostile, &mut self.honest] {
+            for session in std::mem::take(&mut node.notes.sessions) {
+                node.endpoint.close(self.now_ns, session);
+            }
+        }
+        for _ in 0..PATIENCE_ROUNDS {
+            self.carry();
+            self.now_ns += MS;
+            if self.endpoint.borrow().sessions().count() == 0 {
+                break;
+            }
+        }
+        assert_eq!(self.endpoint.borrow().sessions().count(), 0);
+        assert_eq!(self.endpoint.borrow().pool().in_use(), 0, "buffers are left behind");
+        // The two hold each other.
+        self.services.remove::<Plane>();
+        self.hostile.end(self.now_ns);
+        self.honest.end(self.now_ns);
+    }
+}
+
+impl Shaped {
+    fn request(&self, mine: &Title) -> Request {
+        const KINDS: [Kind; 7] = [
+            Kind::Read,
+            Kind::Write,
+            Kind::Flush,
+            Kind::Describe,
+            Kind::Claim,
+            Kind::Open,
+            Kind::Close,
+        ];
+        let kind = KINDS[usize::from(self.kind) % KINDS.len()];
+        let names = Names {
+            volume: ["mine", "both", "theirs", "none"][usize::from(self.volume & 3)].to_owned(),
+            attachment: ["disk", "other", "", "x"][usize::from(self.attachment & 3)].to_owned(),
+        };
+        let title = match self.title {
+            TitleChoice::Mine => *mine,
+            TitleChoice::Epoch(epoch) => Title { epoch, ..*mine },
+            TitleChoice::Incarnation(byte) => {
+                Title { incarnation: Incarnation([byte; 16]), ..*mine }
+            }
+            TitleChoice::Any(volume, epoch, incarnation) => {
+                let volume = ["mine", "both", "theirs", "none"][usize::from(volume & 3)];
+                let attachment = attachment_id(volume, "disk");
+                Title { attachment, epoch, incarnation: Incarnation(incarnation) }
+            }
+        };
+        let end = VOLUME_BYTES;
+        let (claimant, resume, unflushed, accept_loss) = self.claim;
+        Request {
+            durable: self.durable,
+            offset_bytes: match self.offset {
+                Offset::Sector(sector) => 512 * u64::from(sector),
+                Offset::End(by) => end.wrapping_add_signed(i64::from(by) * 256),
+                Offset::Any(offset) => offset,
+            },
+            len_bytes: 64 * u32::from(self.len),
+            claim: Claim { claimant: claimant.into(), resume, unflushed, accept_loss },
+            names: (kind as u8 <= Kind::Close as u8).then_some(names),
+            ..Request::new(kind, title, self.channel)
+        }
+    }
+}
+
+impl Body {
+    fn bytes(&self, said: u32) -> usize {
+        match self {
+            Self::None => 0,
+            Self::AsSaid => (said as usize).min(transport::MESSAGE_MAX),
+            Self::Bytes(bytes) => (*bytes).into(),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The virtio-blk disk on a ring that a hostile driver fills: headers in pieces, types that do not
+//! exist, sectors beyond the end, no room for the status. Every chain that was taken ends, the ring
+//! stops and starts again whatever is in it, and the disk lets go of everything at the end.
+
+use std::sync::Arc;
+
+use ::block::backend::memory::MemoryVolume;
+use ::block::{AttachOptions, Attachment, DiskCore, DiskQueues, Open};
+use arbitrary::{Arbitrary, Unstructured};
+use sidecore::Services;
+use virtio::Queue;
+
+use crate::image::{Addr, BASE, INDIRECT, Image, NEXT, Shape, Store, WRITE, raw_descriptor};
+
+const STEPS_MAX: usize = 300;
+const VOLUME_BYTES: u64 = 1 << 20;
+const DEPTH: u16 = 32;
+/// Where headers and data of the shaped requests are.
+const HEADER: u64 = BASE + 0x3000;
+const DATA: u64 = BASE + 0x4000;
+const STATUS: u64 = BASE + 0x3800;
+/// Rounds in which everything that was taken must have ended.
+const CALM_ROUNDS: usize = 100;
+
+/// A request that is nearly right.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Request {
+    head: u8,
+    kind: Kind,
+    sector: Sector,
+    header_bytes: u8,
+    data_bytes: u16,
+    data_at: Option<Addr>,
+    status_bytes: u8,
+    /// Flags of the three descriptors are what they should be, unless this says otherwise.
+    flags: Option<[u8; 3]>,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Kind {
+    In,
+    Out,
+    Flush,
+    GetId,
+    Other(u32),
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Sector {
+    Inside(u16),
+    End(i8),
+    Any(u64),
+}
+
+#[derive(Arbitrary, Debug)]
+enum Step {
+    Store(Store),
+    Ask(Request),
+    Poll,
+    Remap,
+    /// The front end stops the ring and starts it again.
+    Restart,
+}
+
+struct Bed {
+    image: Image,
+    disk: DiskQueues,
+    core: Arc<DiskCore>,
+    now_ns: u64,
+}
+
+/// Runs the steps that `input` describes.
+///
+/// # Panics
+/// When a request does not end, or more is answered than was taken.
+pub fn run(input: &[u8]) {
+    let mut input = Unstructured::new(input);
+    let Ok(shape) = Shape::arbitrary(&mut input) else { return };
+    let mut bed = Bed::new(shape);
+    if !bed.start(0) {
+        return;
+    }
+    for _ in 0..STEPS_MAX {
+        let Ok(step) = Step::arbitrary(&mut input) else { break };
+        if !bed.step(step) || input.is_empty() {
+            break;
+        }
+    }
+    bed.end();
+}
+
+impl Bed {
+    fn new(shape: Shape) -> Self {
+        let volume = MemoryVolume::new(VOLUME_BYTES).expect("memory");
+        let core = DiskCore::new("fuzz", 1);
+        let options =
+            AttachOptions { resume: false, accept_loss: false, error_after_ns: None, claimant: 1 };
+        let attachment = Arc::new(Attachment::new("fuzz", options));
+        let services = Services::new();
+        let open = Open { services: &services, attachment: &attachment, index: 0, depth: DEPTH };
+        let disk = DiskQueues::new(core.clone(), &volume, &open, false).expect("it opens");
+        Self { image: Image::new(shape), disk, core, now_ns: 1 }
+    }
+
+    fn start(&mut self, base: u16) -> bool {
+        match Queue::new(self.image.config(base)) {
+            Ok(queue) => {
+                self.disk.add_queue(queue);
+                true
+            }
+            Err(error) => {
+                assert!(self.image.is_used_damaged, "a sound ring was refused: {error}");
+                false
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step) -> bool {
+        match step {
+            Step::Store(store) => self.image.store(store),
+            Step::Ask(request) => self.ask(request),
+            Step::Poll => self.poll(),
+            Step::Remap => self.disk.set_memory(&self.image.mapped_again()),
+            Step::Restart => {
+                let base = self.stop();
+                return self.start(base);
+            }
+        }
+        true
+    }
+
+    fn poll(&mut self) {
+        self.now_ns += 1_000;
+        let _ = self.disk.poll(self.now_ns);
+        assert!(self.disk.outstanding() <= usize::from(DEPTH));
+    }
+
+    /// Writes a request into three descriptors from `head` on and makes it available.
+    fn ask(&mut self, request: Request) {
+        let size = self.image.size;
+        let head = u16::from(request.head) % size;
+        let (kind, is_write) = match request.kind {
+            Kind::In => (0, false),
+            Kind::Out => (1, true),
+            Kind::Flush => (4, false),
+            Kind::GetId => (8, false),
+            Kind::Other(kind) => (kind, kind & 1 != 0),
+        };
+        let sector = match request.sector {
+            Sector::Inside(sector) => u64::from(sector) % (VOLUME_BYTES / 512),
+            Sector::End(by) => (VOLUME_BYTES / 512).wrapping_add_signed(by.into()),
+            Sector::Any(sector) => sector,
+        };
+        let mut header = [0; 16];
+        header[..4].copy_from_slice(&u32::to_le_bytes(kind));
+        header[8..].copy_from_slice(&sector.to_le_bytes());
+        self.image.write(HEADER, &header);
+        // Mostly 16; whole sectors; one byte.
+        let header_bytes = if request.header_bytes > 63 { 16 } else { request.header_bytes };
+        let data_bytes = match request.data_bytes {
+            odd if odd & 7 == 7 => u32::from(odd),
+            even => u32::from(even >> 3) % 24 * 512,
+        };
+        let data_at = request.data_at.map_or(DATA, Addr::guest);
+        let status_bytes = if request.status_bytes > 15 { 1 } else { request.status_bytes };
+        let right = [NEXT, if is_write { NEXT } else { NEXT | WRITE }, WRITE];
+        let flags = request.flags.map_or(right, |flags| flags.map(|flags| u16::from(flags & 7)));
+        let pieces =
+            [(HEADER, header_bytes.into()), (data_at, data_bytes), (STATUS, status_bytes.into())];
+        let skips_data = data_bytes == 0;
+        for (place, ((addr, len), flags)) in (0..).zip(pieces.into_iter().zip(flags)) {
+            let step = if place == 0 && skips_data { 2 } else { 1 };
+            let index = (head + place) % size;
+            let descriptor = raw_descriptor(addr, len, flags & !INDIRECT, (index + step) % size);
+            self.image.write(self.image.desc.wrapping_add(16 * u64::from(index)), &descriptor);
+        }
+        self.image.offer(head);
+    }
+
+    /// Stops the ring as GET_VRING_BASE does, and gives the base.
+    fn stop(&mut self) -> u16 {
+        if !self.disk.begin_stop(0, self.now_ns + 1_000_000) {
+            return 0;
+        }
+        for _ in 0..CALM_ROUNDS {
+            self.poll();
+            if let Some(stopped) = self.disk.take_stopped(0) {
+                return stopped.base;
+            }
+        }
+        panic!("the queue does not stop");
+    }
+
+    fn end(mut self) {
+        let counters = self.core.counters(0);
+        for _ in 0..CALM_ROUNDS {
+            self.poll();
+        }
+        assert_eq!(self.disk.outstanding(), 0, "requests that never end");
+        self.stop();
+        self.disk.let_go();
+        for _ in 0..CALM_ROUNDS {
+            self.poll();
+        }
+        assert!(self.disk.is_gone() && self.core.orphans() == 0);
+        assert!(counters.errors.get() <= counters.requests.get());
+        if self.core.is_broken() {
+            assert!(self.core.broken_why().is_some_and(|why| !why.is_empty()));
+        }
+    }
+}

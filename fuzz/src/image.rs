@@ -1,0 +1,280 @@
+//! A driver's memory: three regions of one memory file, two of which adjoin, and a ring in them
+//! that is written descriptor by descriptor, as wrong as the input likes.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use arbitrary::Arbitrary;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use virtio::{InflightRegion, Memory, QueueConfig, Region};
+
+/// Of each region.
+pub(crate) const REGION_BYTES: u64 = 32 << 10;
+/// Where the regions are in the guest. The first two adjoin.
+pub(crate) const REGIONS_AT: [u64; 3] = [BASE, BASE + REGION_BYTES, BASE + 4 * REGION_BYTES];
+/// The first guest address.
+pub(crate) const BASE: u64 = 0x1_0000;
+
+/// Where the ring is, unless the input wants it elsewhere.
+const DESC: u64 = BASE;
+const AVAIL: u64 = BASE + 0x1000;
+const USED: u64 = BASE + 0x1800;
+/// Indirect tables and buffers.
+const FREE: u64 = BASE + 0x2000;
+
+/// The largest ring here: everything that matters happens with few descriptors.
+const SIZE_EXPONENT_MAX: u8 = 6;
+
+pub(crate) const NEXT: u16 = 1;
+pub(crate) const WRITE: u16 = 2;
+pub(crate) const INDIRECT: u16 = 4;
+
+/// An address that is wrong only now and then, or nothing would ever be reached.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) enum Addr {
+    Free(u16),
+    Table(u8),
+    Ring(u16),
+    /// Around the end of a region.
+    Edge(u8, i8),
+    Any(u64),
+}
+
+impl Addr {
+    pub(crate) fn guest(self) -> u64 {
+        match self {
+            Self::Free(at) => FREE + u64::from(at) % (2 * REGION_BYTES - (FREE - BASE)),
+            Self::Table(at) => FREE + 16 * u64::from(at),
+            Self::Ring(at) => BASE + u64::from(at) % 0x2000,
+            Self::Edge(region, by) => {
+                let end = REGIONS_AT[usize::from(region % 3)] + REGION_BYTES;
+                end.wrapping_add_signed(by.into())
+            }
+            Self::Any(addr) => addr,
+        }
+    }
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) enum Len {
+    Small(u8),
+    Table(u8),
+    Any(u32),
+    /// So much below 4 GiB.
+    Huge(u8),
+}
+
+impl Len {
+    fn bytes(self) -> u32 {
+        match self {
+            Self::Small(len) => len.into(),
+            Self::Table(count) => 16 * u32::from(count),
+            Self::Any(len) => len,
+            Self::Huge(by) => u32::MAX - u32::from(by),
+        }
+    }
+}
+
+/// A descriptor as the driver writes it.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) struct Descriptor {
+    pub(crate) addr: Addr,
+    pub(crate) len: Len,
+    pub(crate) flags: u8,
+    pub(crate) next: u8,
+}
+
+impl Descriptor {
+    /// Mostly the three flags that there are, and neighbours that exist.
+    fn bytes(self, size: u16) -> [u8; 16] {
+        let odd = self.flags & 0xc0 == 0xc0;
+        let flags = if odd { u16::from(self.flags) << 3 } else { u16::from(self.flags & 7) };
+        let next = u16::from(self.next);
+        let next = if next == 255 { u16::MAX } else { next % (size + 1) };
+        raw_descriptor(self.addr.guest(), self.len.bytes(), flags, next)
+    }
+}
+
+/// A descriptor's bytes.
+pub(crate) fn raw_descriptor(addr: u64, len: u32, flags: u16, next: u16) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&addr.to_le_bytes());
+    bytes[8..12].copy_from_slice(&len.to_le_bytes());
+    bytes[12..14].copy_from_slice(&flags.to_le_bytes());
+    bytes[14..].copy_from_slice(&next.to_le_bytes());
+    bytes
+}
+
+/// How the ring is made.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    size_exponent: u8,
+    pub(crate) event_idx: bool,
+    pub(crate) indirect: bool,
+    pub(crate) inflight: bool,
+    /// Where the ring's parts are instead of the usual place: over each other, outside, crooked.
+    elsewhere: Option<[Addr; 3]>,
+}
+
+/// A write of the driver's.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) enum Store {
+    Describe {
+        index: u8,
+        descriptor: Descriptor,
+    },
+    /// An entry of what may be found as an indirect table.
+    Tabulate {
+        at: u8,
+        descriptor: Descriptor,
+    },
+    Offer {
+        head: u8,
+    },
+    SetAvail(u16),
+    SetUsed(u16),
+    SetEvent(u16),
+    Scribble {
+        at: Addr,
+        word: u64,
+    },
+}
+
+/// The driver's side.
+#[derive(Debug)]
+pub(crate) struct Image {
+    file: File,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) size: u16,
+    pub(crate) shape: Shape,
+    pub(crate) desc: u64,
+    pub(crate) avail: u64,
+    pub(crate) used: u64,
+    avail_idx: u16,
+    region: Option<InflightRegion>,
+    /// The driver wrote where only the device may.
+    pub(crate) is_used_damaged: bool,
+}
+
+impl Image {
+    pub(crate) fn new(shape: Shape) -> Self {
+        let file = memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memory file");
+        ftruncate(&file, 3 * REGION_BYTES).expect("a size");
+        let file = File::from(file);
+        let memory = memory_of(&file);
+        let size = 1 << (shape.size_exponent % (SIZE_EXPONENT_MAX + 1));
+        let [desc, avail, used] = match shape.elsewhere {
+            Some(addrs) => addrs.map(Addr::guest),
+            None => [DESC, AVAIL, USED],
+        };
+        let region = shape.inflight.then(|| {
+            let (file, len) = InflightRegion::create(1, size).expect("a memory file");
+            InflightRegion::map(file.as_fd(), 0, len, 1, size).expect("just made")
+        });
+        let is_used_damaged = shape.elsewhere.is_some();
+        Self { file, memory, size, shape, desc, avail, used, avail_idx: 0, region, is_used_damaged }
+    }
+
+    /// Whether the ring's parts are where they should not be.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.shape.elsewhere.is_some()
+    }
+
+    /// The same memory, mapped anew.
+    pub(crate) fn mapped_again(&self) -> Arc<Memory> {
+        memory_of(&self.file)
+    }
+
+    pub(crate) fn config(&self, base: u16) -> QueueConfig {
+        QueueConfig {
+            index: 0,
+            size: self.size,
+            memory: Arc::clone(&self.memory),
+            desc: self.desc,
+            avail: self.avail,
+            used: self.used,
+            base,
+            event_idx: self.shape.event_idx,
+            indirect: self.shape.indirect,
+            kick: None,
+            call: None,
+            err: None,
+            inflight: self.region.as_ref().and_then(|region| region.queue(0)),
+        }
+    }
+
+    pub(crate) fn store(&mut self, store: Store) {
+        match store {
+            Store::Describe { index, descriptor } => {
+                let at = 16 * (u64::from(index) % u64::from(self.size));
+                self.write(self.desc.wrapping_add(at), &descriptor.bytes(self.size));
+            }
+            Store::Tabulate { at, descriptor } => {
+                self.write(FREE + 16 * u64::from(at), &descriptor.bytes(64));
+            }
+            Store::Offer { head } => {
+                // One in 256 does not exist.
+                let head = u16::from(head);
+                self.offer(if head == 255 { self.size + 3 } else { head % self.size });
+            }
+            Store::SetAvail(index) => {
+                self.avail_idx = index;
+                self.write(self.avail.wrapping_add(2), &index.to_le_bytes());
+            }
+            Store::SetUsed(index) => {
+                self.write(self.used.wrapping_add(2), &index.to_le_bytes());
+            }
+            Store::SetEvent(index) => {
+                let at = 4 + 2 * u64::from(self.size);
+                self.write(self.avail.wrapping_add(at), &index.to_le_bytes());
+            }
+            Store::Scribble { at, word } => self.write(at.guest(), &word.to_le_bytes()),
+        }
+    }
+
+    /// Makes a chain available.
+    pub(crate) fn offer(&mut self, head: u16) {
+        let slot = u64::from(self.avail_idx & (self.size - 1));
+        self.write(self.avail.wrapping_add(4 + 2 * slot), &head.to_le_bytes());
+        self.avail_idx = self.avail_idx.wrapping_add(1);
+        self.write(self.avail.wrapping_add(2), &self.avail_idx.to_le_bytes());
+    }
+
+    pub(crate) fn write(&mut self, addr: u64, bytes: &[u8]) {
+        let used_end = self.used.saturating_add(4 + 8 * u64::from(self.size) + 2);
+        let end = addr.saturating_add(bytes.len() as u64);
+        self.is_used_damaged |= addr < used_end && end > self.used;
+        if let Some(at) = offset(addr, bytes.len()) {
+            self.file.write_all_at(bytes, at).expect("memory");
+        }
+    }
+
+    pub(crate) fn read<const N: usize>(&self, addr: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.file.read_exact_at(&mut bytes, offset(addr, N)?).expect("memory");
+        Some(bytes)
+    }
+
+    pub(crate) fn read_u16(&self, addr: u64) -> Option<u16> {
+        self.read(addr).map(u16::from_le_bytes)
+    }
+}
+
+/// Where guest memory is in the file, if all of it is in one region.
+fn offset(addr: u64, len: usize) -> Option<u64> {
+    REGIONS_AT.iter().zip(0..).find_map(|(&start, index)| {
+        let at = addr.checked_sub(start)?;
+        (at < REGION_BYTES && at + len as u64 <= REGION_BYTES).then_some(index * REGION_BYTES + at)
+    })
+}
+
+fn memory_of(file: &File) -> Arc<Memory> {
+    let region = |(&start, index): (&u64, u64)| {
+        let offset = index * REGION_BYTES;
+        Arc::new(Region::map(file.as_fd(), offset, start, REGION_BYTES, start).expect("memory"))
+    };
+    let regions = REGIONS_AT.iter().zip(0..).map(region).collect();
+    Arc::new(Memory::new(regions).expect("a good table"))
+}

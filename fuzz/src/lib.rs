@@ -1,0 +1,58 @@
+//! Hostile input for everything that guests, peers, files and people can reach: one module for each
+//! boundary, with a function that takes any bytes, and panics when a promise is broken.
+//!
+//! "No panic" is the least of it. Each target has a model or a bystander: what a ring gives is
+//! compared with what a plain reading of its image says, buffers are counted when a session is over,
+//! and an honest peer beside a hostile one goes on.
+//!
+//! `fuzz/libfuzzer` runs the targets for as long as one likes (`scripts/fuzz`); the inputs in
+//! `fuzz/corpus` and a seeded handful of others are plain tests of this crate.
+#![forbid(unsafe_code)]
+
+pub mod block;
+pub mod config;
+pub mod control;
+pub mod disk;
+pub mod hello;
+mod image;
+mod net;
+mod packet;
+pub mod record;
+pub mod ring;
+pub mod session;
+pub mod vhost;
+
+/// One boundary.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, as `scripts/fuzz` and `fuzz/corpus` know it.
+    pub name: &'static str,
+    /// Tries an input.
+    pub run: fn(&[u8]),
+    /// Inputs of the seeded test: slow targets get fewer.
+    pub smoke_inputs: usize,
+    /// The longest of them.
+    pub smoke_bytes_max: usize,
+}
+
+/// All of them.
+pub const TARGETS: [Target; 9] = [
+    target("ring", ring::run, 4000, 1500),
+    target("disk", disk::run, 1000, 1500),
+    target("vhost", vhost::run, 600, 800),
+    target("hello", hello::run, 800, 1500),
+    target("session", session::run, 200, 2000),
+    target("control", control::run, 200, 400),
+    target("config", config::run, 1000, 600),
+    target("block", block::run, 300, 1500),
+    target("record", record::run, 600, 200),
+];
+
+const fn target(
+    name: &'static str,
+    run: fn(&[u8]),
+    smoke_inputs: usize,
+    smoke_bytes_max: usize,
+) -> Target {
+    Target { name, run, smoke_inputs, smoke_bytes_max }
+}

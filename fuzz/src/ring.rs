@@ -1,0 +1,326 @@
+//! The split ring against a driver that writes whatever it likes, whenever it likes.
+//!
+//! The model reads the same image plainly, one descriptor after another, and says what a chain is:
+//! what the queue gives must be that, byte for byte, and it must refuse what the model refuses.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arbitrary::{Arbitrary, Unstructured};
+use virtio::{Chain, Head, Memory, Queue, RingError, SEGMENTS_MAX, Segment};
+
+use crate::image::{INDIRECT, Image, NEXT, REGION_BYTES, REGIONS_AT, Shape, Store, WRITE};
+
+/// Steps of one input.
+const STEPS_MAX: usize = 400;
+
+#[derive(Arbitrary, Debug)]
+enum Step {
+    Store(Store),
+    Take,
+    TakeAll,
+    Put {
+        which: u8,
+        written: u32,
+    },
+    Publish,
+    Arm,
+    Disarm,
+    /// The front end changed its memory table.
+    Remap,
+    /// The device's process died and another goes on.
+    Restart,
+}
+
+/// What the model makes of a chain: pieces as guest address, length and whether they are writable.
+type Pieces = Vec<(u64, u32, bool)>;
+
+/// A queue and what the model knows of it.
+struct Bed {
+    image: Image,
+    queue: Queue,
+    chain: Chain,
+    /// The next available element, and up to where the queue has seen them.
+    next: u16,
+    seen: u16,
+    /// Chains that were taken and not put; put and not published; either, in order of taking.
+    out: Vec<Head>,
+    staged: Vec<u16>,
+    taken: Vec<u16>,
+    /// To be done again, in this order.
+    redo: VecDeque<u16>,
+    table: Arc<Memory>,
+}
+
+/// What a take must come to: a part of an error's text, nothing, or a chain.
+type Wanted = Result<Option<(u16, Pieces)>, &'static str>;
+
+/// Runs the steps that `input` describes.
+///
+/// # Panics
+/// When the queue gives something else than the model, or refuses what is sound.
+pub fn run(input: &[u8]) {
+    let mut input = Unstructured::new(input);
+    let (Ok(shape), Ok(base)) = (Shape::arbitrary(&mut input), u16::arbitrary(&mut input)) else {
+        return;
+    };
+    let mut image = Image::new(shape);
+    let base = base & 3;
+    image.store(Store::SetAvail(base));
+    image.store(Store::SetUsed(base));
+    image.is_used_damaged = image.is_elsewhere();
+    let Ok(queue) = Queue::new(image.config(base)) else {
+        assert!(image.is_used_damaged, "a ring at its usual place was refused");
+        return;
+    };
+    let table = image.memory.clone();
+    let mut bed = Bed {
+        image,
+        queue,
+        chain: Chain::new(),
+        next: base,
+        seen: base,
+        out: Vec::new(),
+        staged: Vec::new(),
+        taken: Vec::new(),
+        redo: VecDeque::new(),
+        table,
+    };
+    for _ in 0..STEPS_MAX {
+        let Ok(step) = Step::arbitrary(&mut input) else { return };
+        let goes_on = bed.step(step);
+        if !goes_on || input.is_empty() {
+            return;
+        }
+    }
+}
+
+impl Bed {
+    fn step(&mut self, step: Step) -> bool {
+        match step {
+            Step::Store(store) => self.image.store(store),
+            Step::Take => return self.take().is_some(),
+            Step::TakeAll => {
+                // One more than fit, so that the ring can be seen to be empty.
+                for _ in 0..=self.image.size {
+                    match self.take() {
+                        Some(true) => {}
+                        Some(false) => break,
+                        None => return false,
+                    }
+                }
+            }
+            Step::Put { which, written } => {
+                if !self.out.is_empty() {
+                    let head = self.out.swap_remove(usize::from(which) % self.out.len());
+                    self.queue.put(head, written);
+                    self.staged.push(head.index());
+                }
+            }
+            Step::Publish => {
+                self.queue.publish();
+                self.taken.retain(|head| !self.staged.contains(head));
+                self.staged.clear();
+            }
+            Step::Arm => {
+                self.queue.arm();
+            }
+            Step::Disarm => self.queue.disarm(),
+            Step::Remap => {
+                self.table = self.image.mapped_again();
+                self.queue.set_memory(self.table.clone()).expect("the ring is still there");
+            }
+            Step::Restart => return self.restart(),
+        }
+        assert_eq!(usize::from(self.queue.outstanding()), self.out.len());
+        true
+    }
+
+    /// Takes one chain. `None`: the queue has failed, rightly.
+    fn take(&mut self) -> Option<bool> {
+        let wanted = self.expect();
+        match self.queue.take(&mut self.chain) {
+            Ok(None) => {
+                assert_eq!(wanted, Ok(None), "the queue saw nothing");
+                Some(false)
+            }
+            Ok(Some(head)) => {
+                assert_eq!(wanted, Ok(Some((head.index(), self.given()))));
+                if self.redo.pop_front().is_none() {
+                    self.next = self.next.wrapping_add(1);
+                    self.taken.push(head.index());
+                }
+                self.out.push(head);
+                Some(true)
+            }
+            Err(error) => {
+                let wanted = wanted.expect_err("the queue refused what is sound");
+                assert!(error.to_string().contains(wanted), "{error}, and not: {wanted}");
+                self.check_failed(error);
+                None
+            }
+        }
+    }
+
+    /// A queue that failed gives nothing but its error, and takes back what it gave.
+    fn check_failed(&mut self, error: RingError) {
+        assert_eq!(self.queue.take(&mut self.chain), Err(error));
+        assert!(self.chain.readable.is_empty() && self.chain.writable.is_empty());
+        self.out.drain(..).for_each(|head| self.queue.put(head, 0));
+        self.queue.publish();
+        assert!(!self.queue.arm() && self.queue.outstanding() == 0);
+    }
+
+    fn expect(&mut self) -> Wanted {
+        if let Some(&head) = self.redo.front() {
+            return self.chain_at(head).map(|pieces| Some((head, pieces)));
+        }
+        let (image, size) = (&self.image, self.image.size);
+        // The index is only looked at when everything up to the last look was taken.
+        if self.next == self.seen {
+            let found = image.read_u16(image.avail + 2).expect("it was checked");
+            if found.wrapping_sub(self.next) > size {
+                return Err("jumped");
+            }
+            self.seen = found;
+            if found == self.next {
+                return Ok(None);
+            }
+        }
+        let slot = u64::from(self.next & (size - 1));
+        let head = image.read_u16(image.avail + 4 + 2 * slot).expect("it was checked");
+        if head >= size {
+            return Err("descriptor");
+        }
+        if self.taken.contains(&head) {
+            return Err("while it was outstanding");
+        }
+        self.chain_at(head).map(|pieces| Some((head, pieces)))
+    }
+
+    /// Reads a chain as the specification says, plainly.
+    fn chain_at(&self, head: u16) -> Result<Pieces, &'static str> {
+        let mut pieces = Pieces::new();
+        let (mut table, mut count) = (self.image.desc, self.image.size);
+        let (mut index, mut turns, mut is_indirect) = (head, 0, false);
+        loop {
+            if index >= count {
+                return Err("descriptor");
+            }
+            if turns == count {
+                return Err("does not end");
+            }
+            turns += 1;
+            let at = table.wrapping_add(16 * u64::from(index));
+            let words: [u8; 16] = self.image.read(at).expect("the table was checked");
+            let word = |at: usize| u16::from_le_bytes([words[at], words[at + 1]]);
+            let addr = u64::from_le_bytes(words[..8].try_into().expect("eight"));
+            let len = u32::from(word(8)) | u32::from(word(10)) << 16;
+            let (flags, next) = (word(12), word(14));
+            if flags & INDIRECT != 0 {
+                if is_indirect || !self.image.shape.indirect || flags & NEXT != 0 {
+                    return Err("indirect table where none");
+                }
+                if len % 16 != 0 || len == 0 || len / 16 > 1024 {
+                    return Err("indirect table of");
+                }
+                if !inside(addr, len) {
+                    return Err("outside the guest's memory");
+                }
+                (table, count) = (addr, (len / 16) as u16);
+                (index, turns, is_indirect) = (0, 0, true);
+                continue;
+            }
+            add(&mut pieces, addr, len, flags & WRITE != 0)?;
+            if flags & NEXT == 0 {
+                return Ok(pieces);
+            }
+            index = next;
+        }
+    }
+
+    /// What the queue gave, in guest addresses.
+    fn given(&self) -> Pieces {
+        let regions = self.table.regions();
+        let piece = |segment: &Segment, is_writable: bool| {
+            let inside = regions.iter().find_map(|region| {
+                let start = region.mapping().start().as_ptr().addr();
+                let at = segment.addr.addr().checked_sub(start)? as u64;
+                let fits = at + u64::from(segment.len) <= region.len_bytes();
+                fits.then(|| (region.guest_addr() + at, segment.len, is_writable))
+            });
+            inside.expect("a piece inside a region of the present table")
+        };
+        let chain = &self.chain;
+        assert!(chain.readable.len() + chain.writable.len() <= SEGMENTS_MAX);
+        let readable = chain.readable.iter().map(|segment| piece(segment, false));
+        readable.chain(chain.writable.iter().map(|segment| piece(segment, true))).collect()
+    }
+
+    /// True when the model knows how it goes on.
+    fn restart(&mut self) -> bool {
+        let queue = match Queue::new(self.image.config(self.queue.base())) {
+            Ok(queue) => queue,
+            Err(error) => {
+                assert!(self.image.is_used_damaged, "a sound ring was not resumed: {error}");
+                return false;
+            }
+        };
+        self.queue = queue;
+        self.table = self.image.memory.clone();
+        self.out.clear();
+        self.staged.clear();
+        if self.image.shape.inflight {
+            if self.image.is_used_damaged {
+                // What the region says of such a ring is anybody's guess, but it is bounded.
+                for _ in 0..=self.image.size {
+                    let _ = self.queue.take(&mut self.chain);
+                }
+                assert!(self.queue.counters().redone <= u64::from(self.image.size));
+                return false;
+            }
+            self.redo = self.taken.iter().copied().collect();
+        } else {
+            self.taken.clear();
+        }
+        self.seen = self.next;
+        assert_eq!(self.queue.base(), self.next);
+        true
+    }
+}
+
+/// Whether a range lies in one region.
+fn inside(addr: u64, len: u32) -> bool {
+    REGIONS_AT.iter().any(|&start| {
+        addr >= start
+            && addr - start < REGION_BYTES
+            && addr - start + u64::from(len) <= REGION_BYTES
+    })
+}
+
+/// Adds a buffer, cut where a region ends.
+fn add(pieces: &mut Pieces, addr: u64, len: u32, is_writable: bool) -> Result<(), &'static str> {
+    let total: u64 = pieces.iter().map(|piece| u64::from(piece.1)).sum();
+    if len == 0 {
+        return Err("zero bytes");
+    }
+    if total + u64::from(len) > u64::from(u32::MAX) {
+        return Err("4 GiB");
+    }
+    if !is_writable && pieces.last().is_some_and(|piece| piece.2) {
+        return Err("after a writable one");
+    }
+    let (mut addr, mut left) = (addr, len);
+    while left > 0 {
+        let start = REGIONS_AT.iter().find(|&&start| addr >= start && addr - start < REGION_BYTES);
+        let end = start.ok_or("outside the guest's memory")? + REGION_BYTES;
+        let part = left.min((end - addr) as u32);
+        if pieces.len() == SEGMENTS_MAX {
+            return Err("in more than");
+        }
+        pieces.push((addr, part, is_writable));
+        addr += u64::from(part);
+        left -= part;
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! The inputs that were found worth keeping, and a seeded handful of others, on any compiler.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fuzz::TARGETS;
+
+/// All of `fuzz/corpus`: it is part of every clone.
+const CORPUS_BYTES_MAX: u64 = 300 << 10;
+/// Of one target: fewer are not a corpus.
+const INPUTS_MIN: usize = 5;
+
+fn corpus(target: &str) -> Vec<PathBuf> {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs the tests");
+    let folder = Path::new(&package).join("corpus").join(target);
+    let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
+    let mut inputs: Vec<_> =
+        entries.map(|entry| entry.expect("a folder can be listed").path()).collect();
+    inputs.sort();
+    inputs
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+}
+
+fn run_target(name: &str) {
+    let target = TARGETS.iter().find(|target| target.name == name).expect("a target");
+    let inputs = corpus(name);
+    assert!(inputs.len() >= INPUTS_MIN, "{name}: {} inputs", inputs.len());
+    let known: Vec<Vec<u8>> =
+        inputs.iter().map(|path| fs::read(path).expect("an input can be read")).collect();
+    for (path, bytes) in inputs.iter().zip(&known) {
+        // What a panic says comes after this in the test's output.
+        println!("{}", path.display());
+        (target.run)(bytes);
+    }
+    let seeds = std::env::var("FUZZ_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    for seed in 0..seeds.unwrap_or(target.smoke_inputs) {
+        let input = input(seed as u64, target.smoke_bytes_max, &known);
+        println!("seed {seed}");
+        (target.run)(&input);
+    }
+}
+
+/// Noise, or a known input that was changed in a few places.
+fn input(seed: u64, bytes_max: usize, known: &[Vec<u8>]) -> Vec<u8> {
+    let mut random = Random(seed);
+    if seed.is_multiple_of(2) {
+        let bytes = random.below(bytes_max);
+        return (0..bytes).map(|_| random.next() as u8).collect();
+    }
+    let mut input = known[random.below(known.len())].clone();
+    for _ in 0..=random.below(8) {
+        if !input.is_empty() {
+            let at = random.below(input.len());
+            input[at] = random.next() as u8;
+        }
+    }
+    input
+}
+
+macro_rules! targets {
+    ($($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            run_target(stringify!($name));
+        })*
+
+        #[test]
+        fn every_target_is_tested_and_built() {
+            let named = [$(stringify!($name)),*];
+            assert_eq!(TARGETS.map(|target| target.name), named);
+            let manifest = include_str!("../libfuzzer/Cargo.toml");
+            for name in named {
+                assert!(manifest.contains(&format!("\nname = \"{name}\"\n")), "{name}");
+            }
+            assert_eq!(manifest.matches("[[bin]]").count(), named.len());
+        }
+    };
+}
+
+targets! { ring disk vhost hello session control config block record }
+
+#[test]
+fn the_corpus_is_small() {
+    let sizes = TARGETS.iter().flat_map(|target| corpus(target.name));
+    let bytes: u64 = sizes.map(|path| fs::metadata(path).expect("it was listed").len()).sum();
+    assert!(bytes <= CORPUS_BYTES_MAX, "{bytes} bytes: minimise it (`scripts/fuzz minimise`)");
+}
