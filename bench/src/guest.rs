@@ -58,6 +58,8 @@ pub mod scripts {
     /// Makes ext4, writes files, works until told to stop, verifies: `FILES`, `FILE_KIB`,
     /// `WORK_KIB`, `THREADS`.
     pub const DEMO: &str = include_str!("../../guest/scripts/demo.sh");
+    /// Attacks the disk's rings: `ROUNDS`, `SEED`.
+    pub const HOSTILE: &str = include_str!("../../guest/scripts/hostile.sh");
     /// Tells throughput and latency: `SECONDS_EACH`, `DEPTH`, `WRITE`.
     pub const MEASURE: &str = include_str!("../../guest/scripts/measure.sh");
 }

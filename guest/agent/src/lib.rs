@@ -4,10 +4,11 @@
 //! that a lost, torn or misplaced write is told apart from one that never happened. At the end the
 //! guest tells the digest of what it believes to be on the disk, and the host compares the whole
 //! image with that.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod buffer;
 pub mod churn;
+pub mod hostile;
 pub mod measure;
 pub mod options;
 pub mod pattern;

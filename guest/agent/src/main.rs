@@ -1,17 +1,19 @@
 //! The agent's command line: `agent churn DEVICE ...`, `agent measure DEVICE ...`,
-//! `agent digest IMAGE`.
+//! `agent hostile DEVICE ...`, `agent digest IMAGE`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use agent::churn::{self, Churn};
+use agent::hostile::{self, Hostile};
 use agent::measure::{self, Measure};
 use agent::options::Options;
 use agent::{pattern, say};
 
 const USAGE: &str = "usage: agent churn DEVICE [--seed N] [--threads N] [--seconds N] [--stop FILE]
        agent measure DEVICE [--write 0|1] [--blocks N] [--threads N] [--seconds N] [--name TEXT]
+       agent hostile DEVICE [--seed N] [--rounds N]
        agent digest IMAGE";
 
 fn main() -> ExitCode {
@@ -19,6 +21,7 @@ fn main() -> ExitCode {
     let done = match words.split_first() {
         Some((command, rest)) if command == "churn" => churn(rest),
         Some((command, rest)) if command == "measure" => measure(rest),
+        Some((command, rest)) if command == "hostile" => hostile(rest),
         Some((command, rest)) if command == "digest" => digest(rest),
         _ => Err(USAGE.to_owned()),
     };
@@ -56,6 +59,19 @@ fn measure(words: &[String]) -> Result<(), String> {
     };
     let speed = measure::run(&measure).map_err(|failure| failure.to_string())?;
     say(format_args!("measured {} {speed}", options.text("name").unwrap_or("disk")));
+    Ok(())
+}
+
+fn hostile(words: &[String]) -> Result<(), String> {
+    let options = Options::parse(words, &["seed", "rounds"])?;
+    let hostile = Hostile {
+        device: options.device().to_owned(),
+        seed: options.number("seed", 1)?,
+        rounds: options.number("rounds", 100)?,
+    };
+    let hear = || std::io::stdin().read_line(&mut String::new()).map(drop);
+    let report = hostile::run(&hostile, |line| say(line), hear)?;
+    say(format_args!("hostile done {report}"));
     Ok(())
 }
 

@@ -1,0 +1,197 @@
+//! A hostile driver: takes its disk away from the kernel and puts everything malformed into the
+//! rings that the specification allows a driver to think of, then noise from a seed. Between the
+//! attacks the device is started properly, and must serve.
+//!
+//! Before and after each attack that must be counted by the disk's node, the host looks there: a
+//! line says what is to come, and the host types one when it has seen it.
+
+mod attacks;
+mod victim;
+mod window;
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use attacks::{ATTACKS, Attack, Outcome};
+use victim::{AVAIL, DATA, DESC, INDIRECT, SIZE, Setup, TABLE, UNANSWERED, Victim};
+
+use crate::random::Random;
+
+/// Rounds of noise between two looks whether the disk still serves.
+const ROUNDS_PER_CHECK: u64 = 16;
+/// What the device gets for a round of noise before it is reset: not long, since a reset at any
+/// moment is a part of it.
+const ROUND_PAUSE: Duration = Duration::from_millis(2);
+/// Where the checks between the attacks read and write.
+const CHECK_SECTOR: u64 = 64;
+const CHECK_BYTES: u32 = 4096;
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub struct Hostile {
+    /// The disk to take, such as `/dev/vda`. Its content is destroyed.
+    pub device: String,
+    /// Of the noise.
+    pub seed: u64,
+    /// Rounds of noise.
+    pub rounds: u64,
+}
+
+/// What was done.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Report {
+    attacks: usize,
+    rounds: u64,
+    checks: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "attacks={} rounds={} checks={}", self.attacks, self.rounds, self.checks)
+    }
+}
+
+/// Attacks the disk. `say` gets the lines for the host, `hear` waits for one of the host's.
+///
+/// # Errors
+/// When the disk cannot be taken, or does something else than it should.
+pub fn run(
+    hostile: &Hostile,
+    say: impl Fn(fmt::Arguments<'_>),
+    hear: impl Fn() -> io::Result<()>,
+) -> Result<Report, String> {
+    let mut victim = Victim::take(&hostile.device).map_err(|error| error.to_string())?;
+    let mut report = Report::default();
+    check(&mut victim, &mut report)?;
+    for attack in &ATTACKS {
+        attempt(&mut victim, attack, &say, &hear)?;
+        report.attacks += 1;
+        check(&mut victim, &mut report).map_err(|why| format!("after {}: {why}", attack.name))?;
+    }
+    let mut random = Random::new(hostile.seed);
+    for round in 0..hostile.rounds {
+        noise(&mut victim, &mut random);
+        report.rounds += 1;
+        if round % ROUNDS_PER_CHECK == 0 {
+            check(&mut victim, &mut report).map_err(|why| format!("noise {round}: {why}"))?;
+        }
+    }
+    check(&mut victim, &mut report)?;
+    victim.reset();
+    Ok(report)
+}
+
+fn attempt(
+    victim: &mut Victim,
+    attack: &Attack,
+    say: &impl Fn(fmt::Arguments<'_>),
+    hear: &impl Fn() -> io::Result<()>,
+) -> Result<(), String> {
+    victim.start((attack.setup)());
+    match attack.outcome {
+        Outcome::Breaks(kind) => {
+            // The host notes the count first.
+            say(format_args!("attack {} kind={kind}", attack.name));
+            hear().map_err(|error| error.to_string())?;
+            (attack.run)(victim);
+            victim.kick();
+            say(format_args!("attacked {} kind={kind}", attack.name));
+            hear().map_err(|error| error.to_string())
+        }
+        Outcome::Answers(wanted) => {
+            (attack.run)(victim);
+            victim.kick();
+            let is_used = victim.wait_used();
+            let found = victim.memory.read_u8(victim::STATUS as usize);
+            let fine = is_used && found == wanted;
+            let name = attack.name;
+            fine.then_some(()).ok_or(format!("{name}: status {found}, and not {wanted}"))
+        }
+        Outcome::Survives => {
+            (attack.run)(victim);
+            victim.kick();
+            Ok(())
+        }
+    }
+}
+
+/// Starts the disk as it should be, writes, and reads that back.
+fn check(victim: &mut Victim, report: &mut Report) -> Result<(), String> {
+    victim.start(Setup::default());
+    report.checks += 1;
+    let seed = report.checks;
+    let words = (DATA as usize..).step_by(8).take(CHECK_BYTES as usize / 8);
+    let value = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed;
+    words.clone().for_each(|at| victim.memory.write_u64(at, value(at)));
+    let written = victim.request(1, CHECK_SECTOR, CHECK_BYTES);
+    words.clone().for_each(|at| victim.memory.write_u64(at, 0));
+    let read = victim.request(0, CHECK_SECTOR, CHECK_BYTES);
+    if (written, read) != (0, 0) {
+        let nothing = if read == UNANSWERED { ", which is no answer" } else { "" };
+        return Err(format!("a sound write and read end with {written} and {read}{nothing}"));
+    }
+    let odd = words.clone().find(|&at| victim.memory.read_u64(at) != value(at));
+    odd.map_or(Ok(()), |at| Err(format!("what was read differs at {at:#x}")))
+}
+
+/// A ring full of nonsense, looked at for a moment.
+fn noise(victim: &mut Victim, random: &mut Random) {
+    victim.start(Setup {
+        features: Setup::default().features | random.word() & (1 << 29),
+        ..Setup::default()
+    });
+    for index in 0..SIZE {
+        let (addr, len, flags, next) = descriptor(victim, random);
+        victim.describe_at(DESC, index, addr, len, flags, next);
+    }
+    for index in 0..64 {
+        let (addr, len, flags, next) = descriptor(victim, random);
+        victim.describe_at(TABLE, index, addr, len, flags, next);
+    }
+    for _ in 0..1 + random.below(8) {
+        victim.head([0, 1, 4, 8, 77][random.below(5) as usize], random.below(1 << 20));
+        let head =
+            if random.below(20) == 0 { random.word() as u16 } else { random.below(16) as u16 };
+        victim.offer(head);
+        if random.below(4) == 0 {
+            victim.kick();
+        }
+        if random.below(8) == 0 {
+            let at = AVAIL as usize + 2 * random.below(64) as usize;
+            victim.memory.write_u16(at, random.word() as u16);
+        }
+    }
+    victim.kick();
+    if random.below(2) == 0 {
+        std::thread::sleep(ROUND_PAUSE);
+    }
+}
+
+/// A descriptor that is wrong only now and then, or nothing would ever be reached.
+fn descriptor(victim: &Victim, random: &mut Random) -> (u64, u32, u16, u16) {
+    let addr = match random.below(40) {
+        0 => random.word(),
+        1 => victim.memory_end - random.below(64),
+        2 => u64::MAX - random.below(64),
+        3..=8 => victim.physical + TABLE + 16 * random.below(64),
+        9..=14 => victim.physical + victim::HEADER,
+        _ => victim.physical + random.below(0x10_0000),
+    };
+    let len = match random.below(40) {
+        0 => 0,
+        1 => random.word() as u32,
+        2 => u32::MAX - random.below(16) as u32,
+        _ => 16 * (1 + random.below(40)) as u32,
+    };
+    let flags = match random.below(12) {
+        0 => random.word() as u16,
+        1 | 2 => INDIRECT,
+        3..=6 => victim::NEXT,
+        7 | 8 => victim::NEXT | victim::WRITE,
+        9 | 10 => victim::WRITE,
+        _ => 0,
+    };
+    let next = if random.below(30) == 0 { random.word() as u16 } else { random.below(16) as u16 };
+    (addr, len, flags, next)
+}

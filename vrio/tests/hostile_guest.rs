@@ -1,0 +1,130 @@
+//! A guest that drives its disk's rings by hand, as malformed as can be, beside a guest that works.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, VhostDisk, scripts};
+use bench::nodes::{Node, NodePlan};
+use serde_json::Value;
+
+/// For what a script does: an emulated guest on a busy machine is slow.
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long a failure may take to be counted.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(60);
+const COUNT_PERIOD: Duration = Duration::from_millis(5);
+
+/// Rounds of noise after the attacks, by tier.
+fn rounds() -> u64 {
+    match std::env::var("VRIO_TIER").as_deref() {
+        Ok("long") => 100_000,
+        Ok("nightly") => 5_000,
+        _ => 200,
+    }
+}
+
+/// One node, one sidecore, a disk for each guest.
+fn plan(home: &Path) -> NodePlan {
+    let volume = |name: &str| {
+        format!(
+            "[[volume]]\nname = \"{name}\"\nbackend = {{ file = \"{name}.img\", size = \"32MiB\" }}\n\
+             [[disk]]\nsocket = \"{name}.sock\"\nvolume = \"{name}\"\nqueues = 1\n"
+        )
+    };
+    NodePlan {
+        program: PathBuf::from(env!("CARGO_BIN_EXE_vrio")),
+        name: "io1".to_owned(),
+        home: home.join("io1"),
+        config: format!(
+            "[sidecores]\ncount = 1\nidle = \"adaptive\"\n{}{}",
+            volume("victim"),
+            volume("honest")
+        ),
+        namespace: None,
+    }
+}
+
+fn on_disk(image: &guest::Image, name: &str, socket: PathBuf) -> Builder {
+    Guest::builder(image).name(name).disk(VhostDisk { socket, queues: 1 })
+}
+
+fn disk(node: &Node, name: &str) -> Value {
+    let status = node.status().unwrap();
+    let disks = status["disks"].as_array().unwrap();
+    disks.iter().find(|disk| disk["name"] == name).unwrap().clone()
+}
+
+fn broken(disk: &Value, kind: &str) -> u64 {
+    disk["counters"][format!("broken_{kind}")].as_u64().unwrap_or(0)
+}
+
+/// All that the counters say about rules that were broken.
+fn broken_in_all(disk: &Value) -> u64 {
+    let counters = disk["counters"].as_object().unwrap();
+    let broken = counters.iter().filter(|(name, _)| name.starts_with("broken_"));
+    broken.map(|(_, count)| count.as_u64().unwrap()).sum()
+}
+
+/// Goes along with the attacks: each must be counted, by its name, before the next one begins.
+/// Gives the kinds that were seen.
+fn watch(node: &Node, hostile: &mut Guest) -> Vec<String> {
+    let mut kinds = Vec::new();
+    loop {
+        let line = hostile.next(SCRIPT_TIMEOUT).unwrap();
+        if let Some(report) = line.strip_prefix("hostile done ") {
+            println!("{report}");
+            return kinds;
+        }
+        let Some((name, kind)) = line.strip_prefix("attack ").and_then(|l| l.split_once(" kind="))
+        else {
+            assert!(!line.starts_with("fail"), "{line}");
+            continue;
+        };
+        let before = broken(&disk(node, "victim"), kind);
+        hostile.type_line("go").unwrap();
+        hostile.wait_for("attacked", SCRIPT_TIMEOUT).unwrap();
+        let since = Instant::now();
+        while broken(&disk(node, "victim"), kind) == before {
+            let waited = since.elapsed();
+            assert!(waited < COUNT_TIMEOUT, "{name} is not counted as {kind}\n{}", node.log_tail());
+            std::thread::sleep(COUNT_PERIOD);
+        }
+        hostile.type_line("seen").unwrap();
+        let honest = disk(node, "honest");
+        assert_eq!((&honest["state"], broken_in_all(&honest)), (&"running".into(), 0), "{name}");
+        kinds.push(kind.to_owned());
+    }
+}
+
+#[test]
+fn a_hostile_guest_ruins_its_own_disk_only() {
+    const TEST: &str = "a_hostile_guest_ruins_its_own_disk_only";
+    let Some(image) = guest::available(TEST) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let mut node = plan(home.path()).start().unwrap();
+    let pid = u64::from(node.pid());
+    let (victim, honest) = (node.wait_for_disk("victim"), node.wait_for_disk("honest"));
+    let honest = on_disk(&image, "honest", honest.unwrap());
+    let mut honest = honest.script(scripts::CHURN).set("THREADS", 4).start().unwrap();
+    let hostile = on_disk(&image, "hostile", victim.unwrap());
+    let hostile = hostile.script(scripts::HOSTILE).set("ROUNDS", rounds());
+    let mut hostile = hostile.start().unwrap();
+    honest.wait_for("churn", BOOT_TIMEOUT).unwrap();
+    hostile.wait_for("booted", BOOT_TIMEOUT).unwrap();
+
+    let mut kinds = watch(&node, &mut hostile);
+    hostile.wait_success(SCRIPT_TIMEOUT).unwrap();
+    honest.type_line("stop").unwrap();
+    let report = honest.wait_for("churned", SCRIPT_TIMEOUT).unwrap();
+    honest.wait_success(SCRIPT_TIMEOUT).unwrap();
+
+    kinds.sort();
+    kinds.dedup();
+    println!("{kinds:?}; {}", disk(&node, "victim")["counters"]);
+    assert!(kinds.len() >= 11, "some rules were never broken: {kinds:?}");
+    assert_eq!(node.status().unwrap()["node"]["pid"], pid, "another process answers");
+    let after = disk(&node, "honest");
+    assert_eq!((broken_in_all(&after), &after["counters"]["errors"]), (0, &0.into()), "{after}");
+    node.stop().unwrap();
+    let digest = guest::image_digest(&plan(home.path()).file("honest.img")).unwrap();
+    assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");
+}
