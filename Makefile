@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .SUFFIXES:
-.PHONY: help demo test nightly long sim guest
+.PHONY: help demo test nightly long sim fuzz guest
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /    make \1\t/p' Makefile | expand -t 22
@@ -30,6 +30,11 @@ long: ## For hours
 SEED ?=
 sim: ## Run the simulation; SEED=n replays one run and prints it
 	@SIM_SEED=$(SEED) cargo test --package bench --test simulation -- --nocapture
+
+TARGET ?= all
+SECONDS ?=
+fuzz: ## Fuzz; TARGET=name SECONDS=n for one target, SECONDS=0 for ever
+	@scripts/install fuzz && scripts/fuzz $(TARGET) $(SECONDS)
 
 guest: ## Build the test guest's image
 	@scripts/install demo && guest/build
