@@ -298,7 +298,7 @@ impl World {
                 for (_, bytes) in sent {
                     carried += 1;
                     let mut plane = self.plane.borrow_mut();
-                    self.endpoint.borrow_mut().receive(now_ns, from, &bytes, &mut *plane);
+                    self.endpoint.borrow_mut().receive(now_ns, now_ns, from, &bytes, &mut *plane);
                 }
             }
             carried += self.serve();

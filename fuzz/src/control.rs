@@ -1,6 +1,6 @@
 //! The control socket: whatever bytes come, the next caller is answered.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -127,7 +127,9 @@ fn ask(served: &Served, bytes: &[u8], ends: bool) -> Vec<u8> {
         match stream.read(&mut part) {
             Ok(0) => return answer,
             Ok(count) => answer.extend_from_slice(&part[..count]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            // A timer of libFuzzer's.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 panic!("no answer and no end of the connection after {PATIENCE:?}")
             }
             Err(_) => return answer,

@@ -109,7 +109,7 @@ impl Node {
 
     pub(crate) fn receive(&mut self, now_ns: u64, from: SocketAddr, bytes: &[u8]) {
         let before = self.endpoint.counters().clone();
-        self.endpoint.receive(now_ns, from, bytes, &mut self.notes);
+        self.endpoint.receive(now_ns, now_ns, from, bytes, &mut self.notes);
         let after = self.endpoint.counters();
         assert_eq!(after.datagrams_received, before.datagrams_received + 1);
         assert!(after.dropped() <= before.dropped() + 1, "dropped twice");

@@ -262,8 +262,9 @@ pub fn run(input: &[u8]) {
     std::thread::scope(|scope| {
         let answers = ours.try_clone().expect("a descriptor");
         // Descriptors that come with an answer are closed by not asking for them.
-        scope.spawn(move || std::io::copy(&mut (&answers).take(1 << 20), &mut std::io::sink()));
-        scope.spawn(|| {
+        let hears =
+            scope.spawn(move || std::io::copy(&mut (&answers).take(1 << 20), &mut std::io::sink()));
+        let speaks = scope.spawn(|| {
             let mut front_end = FrontEnd::new(ours);
             messages.iter().for_each(|message| front_end.say(message));
             let _ = front_end.stream.shutdown(Shutdown::Write);
@@ -273,6 +274,9 @@ pub fn run(input: &[u8]) {
         if let Err(error) = serve_stream(theirs, Box::new(device)) {
             assert!(!error.to_string().is_empty());
         }
+        // By hand: the scope's end waits for what threads do, not for what they leave.
+        speaks.join().expect("the front end only speaks");
+        let _ = hears.join().expect("the front end only listens");
     });
     let seen = shared.lock().unwrap_or_else(PoisonError::into_inner);
     assert_eq!(seen.disconnects, 1);
