@@ -2,8 +2,8 @@
 //! boundary, with a function that takes any bytes, and panics when a promise is broken.
 //!
 //! "No panic" is the least of it. Each target has a model or a bystander: what a ring gives is
-//! compared with what a plain reading of its image says, buffers are counted when a session is over,
-//! and an honest peer beside a hostile one goes on.
+//! compared with what a plain reading of its image says, buffers are counted when a session is
+//! over, and an honest peer beside a hostile one goes on.
 //!
 //! `fuzz/libfuzzer` runs the targets for as long as one likes (`scripts/fuzz`); the inputs in
 //! `fuzz/corpus` and a seeded handful of others are plain tests of this crate.

@@ -1,7 +1,7 @@
 //! A session's packets after the handshake, from a peer that speaks well until it does not: valid
 //! packets changed here and there, forged frames, old packets again, with right checksums. In a
-//! sealed session it has the keys: what it forges is sealed as it should be. A second peer's session
-//! goes on meanwhile, and in the end no buffer is left.
+//! sealed session it has the keys: what it forges is sealed as it should be. A second peer's
+//! session goes on meanwhile, and in the end no buffer is left.
 
 use arbitrary::{Arbitrary, Unstructured};
 

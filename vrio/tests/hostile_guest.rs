@@ -26,7 +26,8 @@ fn rounds() -> u64 {
 fn plan(home: &Path) -> NodePlan {
     let volume = |name: &str| {
         format!(
-            "[[volume]]\nname = \"{name}\"\nbackend = {{ file = \"{name}.img\", size = \"32MiB\" }}\n\
+            "[[volume]]\nname = \"{name}\"\n\
+             backend = {{ file = \"{name}.img\", size = \"32MiB\" }}\n\
              [[disk]]\nsocket = \"{name}.sock\"\nvolume = \"{name}\"\nqueues = 1\n"
         )
     };
