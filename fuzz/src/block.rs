@@ -1,6 +1,6 @@
 //! Block messages from a hostile peer that holds a session: heads that are nearly right, bodies
-//! that do not fit, epochs of others, floods of claims. Every call is answered once at most, what the
-//! peer is not allowed to touch stays as it is, and no buffer is left when it is gone.
+//! that do not fit, epochs of others, floods of claims. Every call is answered once at most, what
+//! the peer is not allowed to touch stays as it is, and no buffer is left when it is gone.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

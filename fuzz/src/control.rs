@@ -1,20 +1,25 @@
-//! The control socket: whatever bytes come, the next caller is answered.
+//! The control socket of a node that runs: whatever bytes and objects come, the next caller is
+//! answered, and what was added can be taken away again.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use arbitrary::{Arbitrary, Unstructured};
-use node::control::{Claim, Control};
-use node::status::{STATUS_VERSION, Status};
+use node::{Config, Node};
+use serde_json::{Value, json};
 
 /// Of one caller's answers; a status without volumes is far shorter.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// How long an answer may take on a busy machine before it counts as none.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where objects are added, in the order in which they can be taken away.
+const LISTS: [&str; 3] = ["/v1/disks", "/v1/volumes", "/v1/peers"];
 
 const PATHS: [&str; 14] = [
     "/v1/status",
@@ -44,6 +49,84 @@ enum Call<'a> {
         length: Option<u32>,
         body: &'a [u8],
     },
+    /// An object that is nearly right, for one of the lists.
+    Object {
+        list: u8,
+        fields: Vec<(u8, Field)>,
+    },
+    Chain {
+        stages: Vec<Field>,
+    },
+}
+
+#[derive(Arbitrary, Debug)]
+enum Field {
+    Text(u8),
+    Number(i64),
+    Flag(bool),
+    Backend(u8, u8),
+    List(Vec<u8>),
+    Limit(u32),
+    None,
+}
+
+/// What a configuration calls things, and what may be there.
+const KEYS: [&str; 16] = [
+    "name",
+    "volume",
+    "socket",
+    "backend",
+    "chain",
+    "allow",
+    "address",
+    "queues",
+    "key",
+    "keys",
+    "when-lost",
+    "attachment",
+    "read-only",
+    "shared",
+    "role",
+    "durability",
+];
+const TEXTS: [&str; 16] = [
+    "alice",
+    "bob",
+    "alice.sock",
+    "bob.sock",
+    "io1/alice",
+    "io1",
+    "16MiB",
+    "1MiB",
+    "127.0.0.1:9",
+    "meter",
+    "wait",
+    "write-through",
+    "../up",
+    "",
+    "99999999TiB",
+    "ü\u{0}",
+];
+
+fn text(index: u8) -> &'static str {
+    TEXTS[usize::from(index) % TEXTS.len()]
+}
+
+impl Field {
+    fn value(&self) -> Value {
+        match self {
+            Self::Text(index) => json!(text(*index)),
+            Self::Number(number) => json!(number),
+            Self::Flag(flag) => json!(flag),
+            Self::Backend(kind, size) => {
+                let kind = ["memory", "null", "file"][usize::from(kind % 3)];
+                json!({ kind: text(*size) })
+            }
+            Self::List(texts) => texts.iter().take(8).map(|&index| text(index)).collect(),
+            Self::Limit(iops) => json!({ "limit": { "iops": iops } }),
+            Self::None => Value::Null,
+        }
+    }
 }
 
 impl Call<'_> {
@@ -65,24 +148,81 @@ impl Call<'_> {
                 bytes.extend_from_slice(body);
                 bytes
             }
+            Self::Object { list, fields } => {
+                let path = LISTS[usize::from(*list) % LISTS.len()];
+                let key = |&(key, _): &(u8, _)| KEYS[usize::from(key) % KEYS.len()].to_owned();
+                let fields = fields.iter().map(|field| (key(field), field.1.value()));
+                request("POST", path, &Value::Object(fields.collect()).to_string())
+            }
+            Self::Chain { stages } => {
+                let chain: Value = stages.iter().take(8).map(Field::value).collect();
+                request("PUT", "/v1/volumes/alice/chain", &chain.to_string())
+            }
         }
     }
 }
 
+/// A request with a body.
+fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: vrio\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
 struct Served {
     path: PathBuf,
-    _control: Control,
-    _home: tempfile::TempDir,
 }
 
 static SERVED: OnceLock<Served> = OnceLock::new();
 
+/// Starts a node that lives as long as the process, on a thread that keeps it.
 fn serve() -> Served {
-    let home = tempfile::tempdir().expect("a directory");
-    let path = home.path().join("node.control");
-    let gather = Arc::new(|| Status { version: STATUS_VERSION, ..Status::default() });
-    let control = Claim::new(&path).expect("a socket").serve(gather, None).expect("a thread");
-    Served { path, _control: control, _home: home }
+    let (started, wait) = channel();
+    std::thread::spawn(move || {
+        let home = tempfile::tempdir().expect("a directory");
+        let at = home.path().display();
+        let text = format!(
+            "name = \"fuzz\"\ncontrol = \"{at}/control\"\n\
+             [directories]\nvolumes = \"{at}/volumes\"\nsockets = \"{at}/sockets\"\n\
+             state = \"{at}/state\"\n[sidecores]\ncount = 1\nidle = \"sleep\"\n"
+        );
+        let file = home.path().join("node.toml");
+        std::fs::write(&file, text).expect("a file of ours");
+        let config = Config::load(&file).expect("a sound configuration");
+        let node = Node::start(&config).expect("a node");
+        started.send(config.control).expect("somebody waits");
+        loop {
+            std::thread::park();
+            // Never dropped: the next input needs it.
+            let _ = (&node, &home);
+        }
+    });
+    Served { path: wait.recv().expect("the node starts") }
+}
+
+/// Takes away everything that was added.
+fn clean(served: &Served) {
+    for list in LISTS {
+        for name in names(served, list) {
+            let name: String = name.bytes().map(|byte| format!("%{byte:02x}")).collect();
+            let answer =
+                ask(served, &request("DELETE", &format!("{list}/{name}?force=true"), ""), false);
+            assert!(answer.starts_with(b"HTTP/1.1 2"), "{list}: {:?}", lossy(&answer));
+        }
+        assert_eq!(names(served, list), Vec::<String>::new(), "{list} is not empty");
+    }
+}
+
+/// What a list holds.
+fn names(served: &Served, list: &str) -> Vec<String> {
+    let answer = ask(served, &request("GET", list, ""), false);
+    let body = answer.windows(4).position(|end| end == b"\r\n\r\n").map(|at| &answer[at + 4..]);
+    let listed: Value = serde_json::from_slice(body.expect("an answer")).expect("JSON");
+    let objects = listed.as_array().unwrap_or_else(|| panic!("{list}: {listed}"));
+    objects.iter().filter_map(|object| Some(object["name"].as_str()?.to_owned())).collect()
 }
 
 /// Sends what `input` describes, in one or several calls on one connection.
@@ -105,6 +245,7 @@ pub fn run(input: &[u8]) {
     let sound = b"GET /v1/status HTTP/1.1\r\nHost: vrio\r\nConnection: close\r\n\r\n";
     let answer = ask(served, sound, false);
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{:?}", lossy(&answer));
+    clean(served);
 }
 
 fn lossy(bytes: &[u8]) -> String {
