@@ -15,7 +15,11 @@ fn own_version(source: &Source) -> Vec<Finding> {
     for (number, line) in source.lines() {
         if line.starts_with('[') {
             section = line;
-        } else if section.contains("dependencies") && !line.starts_with('#') && line.contains('=') {
+        } else if section.contains("dependencies")
+            && !section.starts_with("[workspace.")
+            && !line.starts_with('#')
+            && line.contains('=')
+        {
             let inherits = line.contains(".workspace = true") || line.contains("workspace = true,");
             if !inherits {
                 found.push(source.finding(number, "its version belongs into the workspace"));
@@ -35,7 +39,8 @@ fn lints(source: &Source) -> Vec<Finding> {
 #[test]
 fn versions_live_in_the_workspace() {
     let bad = "[package]\nname = \"x\"\n\n[dependencies]\nlibc = \"0.2\"\n";
-    let good = "[package]\nname = \"x\"\n\n[dependencies]\n# a = b\nlibc.workspace = true\n\
+    let good = "[workspace.dependencies]\nlibc = \"0.2\"\n\n\
+                [package]\nname = \"x\"\n\n[dependencies]\n# a = b\nlibc.workspace = true\n\
                 rustix = { workspace = true, features = [\"net\"] }\n";
     try_check(own_version, "x/Cargo.toml", bad, 5, good);
     everywhere(own_version);
