@@ -183,6 +183,9 @@ fn serve() -> Served {
     let (started, wait) = channel();
     std::thread::spawn(move || {
         let home = tempfile::tempdir().expect("a directory");
+        for directory in ["volumes", "sockets", "state"] {
+            std::fs::create_dir(home.path().join(directory)).expect("a directory of ours");
+        }
         let at = home.path().display();
         let text = format!(
             "name = \"fuzz\"\ncontrol = \"{at}/control\"\n\
