@@ -387,12 +387,16 @@ mod tests {
                 counters: counted(&[("rtt_ns_now", 45_000)]),
                 ..SessionStatus::default()
             }],
-            peers: vec![PeerStatus {
-                name: text("io1"),
-                address: Some(text("10.0.0.9:4870")),
-                origin: node::status::Origin::Command,
-                disks: vec![text("alice")],
-            }],
+            peers: vec![peer()],
+        }
+    }
+
+    fn peer() -> PeerStatus {
+        PeerStatus {
+            name: "io1".to_owned(),
+            address: Some("10.0.0.9:4870".to_owned()),
+            origin: node::status::Origin::Command,
+            disks: vec!["alice".to_owned()],
         }
     }
 

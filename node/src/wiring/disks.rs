@@ -29,8 +29,8 @@ const WAIT_QUIETLY: Duration = Duration::from_secs(1);
 /// How often a socket that cannot be made is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long attachments may take to close when their disks are taken away: a sync of each volume and a round
-/// trip. A peer that is not there must not hold that up.
+/// How long attachments may take to close when their disks are taken away: a sync of each volume
+/// and a round trip. A peer that is not there must not hold that up.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(4);
 
 /// How often it is looked whether they have.

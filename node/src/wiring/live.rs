@@ -25,6 +25,16 @@ const CHAIN_UNTIL_RESTART: &str =
 const BACK_AT_RESTART: &str =
     "the file still has it, so a restart or a reload brings it back; take it out there as well";
 
+/// How a change is made.
+#[derive(Clone, Copy, Debug, Default)]
+struct Manner {
+    /// Also where somebody uses the object.
+    force: bool,
+    /// The sidecores have the keys of all peers that are wanted in the end. One change's own keys
+    /// would let those in again that are to go.
+    keys_are_read: bool,
+}
+
 impl Inside {
     fn turn(&self) -> Result<Turn<'_>, Refused> {
         self.turns.take().map_err(|error| {
@@ -48,7 +58,7 @@ impl Inside {
         let wanted = running.with(kind, fields).map_err(|problems| bad(&problems))?;
         let mut done = Done { version: API_VERSION, ..Done::default() };
         for change in changes(&running, &wanted) {
-            done.notes.extend(self.apply(&change, false)?);
+            done.notes.extend(self.apply(&change, Manner::default())?);
             done.applied.push(change.to_string());
         }
         let name = match kind {
@@ -82,7 +92,7 @@ impl Inside {
                 Kind::Peer => Change::RemovePeer { name },
             }
         };
-        let notes = self.apply(&change, force)?;
+        let notes = self.apply(&change, Manner { force, keys_are_read: false })?;
         let mut done = Done { version: API_VERSION, applied: vec![change.to_string()], notes };
         if self.objects().file_has(kind, name) {
             done.notes.push(BACK_AT_RESTART.to_owned());
@@ -104,7 +114,7 @@ impl Inside {
         volume.chain = chain;
         let mut done = Done { version: API_VERSION, ..Done::default() };
         for change in changes(&running, &wanted) {
-            done.notes.extend(self.apply(&change, false)?);
+            done.notes.extend(self.apply(&change, Manner::default())?);
             done.applied.push(change.to_string());
             done.notes.push(CHAIN_UNTIL_RESTART.to_owned());
         }
@@ -134,7 +144,7 @@ impl Inside {
         self.objects().file_read(file);
         let mut done = Done { version: API_VERSION, ..Done::default() };
         for (at, change) in changes.iter().enumerate() {
-            match self.apply(change, wanted.force) {
+            match self.apply(change, Manner { force: wanted.force, keys_are_read: true }) {
                 Ok(notes) => done.notes.extend(notes),
                 Err(refused) => {
                     let untried = changes[at + 1..].iter().map(ToString::to_string).collect();
@@ -157,12 +167,13 @@ impl Inside {
     }
 
     /// Does one change, or leaves everything as it was. Gives what else there is to know.
-    fn apply(&self, change: &Change, force: bool) -> Result<Vec<String>, Refused> {
+    fn apply(&self, change: &Change, manner: Manner) -> Result<Vec<String>, Refused> {
+        let force = manner.force;
         match change {
             Change::RemoveDisk { name, .. } => self.remove_disk(name, force),
             Change::RemoveVolume { name, .. } => self.remove_volume(name, force),
-            Change::RemovePeer { name } => self.remove_peer(name),
-            Change::AddPeer(peer) | Change::ChangePeer(peer) => self.set_peer(peer),
+            Change::RemovePeer { name } => self.remove_peer(name, manner),
+            Change::AddPeer(peer) | Change::ChangePeer(peer) => self.set_peer(peer, manner),
             Change::AddVolume(volume) => self.add_volume(volume),
             Change::ChangeAllow(volume) => self.set_allow(volume),
             Change::ChangeChain(volume) => self.replace_chain(volume),
@@ -278,7 +289,7 @@ impl Inside {
         Ok(Vec::new())
     }
 
-    fn set_peer(&self, peer: &PeerConfig) -> Result<Vec<String>, Refused> {
+    fn set_peer(&self, peer: &PeerConfig, manner: Manner) -> Result<Vec<String>, Refused> {
         self.check_listens(true, "peers answer to an address")?;
         let mut wanted = self.objects().config.clone();
         let had = wanted.peers.iter_mut().find(|had| had.name == peer.name);
@@ -286,7 +297,9 @@ impl Inside {
         if before.is_none() {
             wanted.peers.push(peer.clone());
         }
-        self.read_keys(&wanted)?;
+        if !manner.keys_are_read {
+            self.read_keys(&wanted)?;
+        }
         let changed = match &before {
             Some(before) => peers::change(&self.cores, before, peer),
             None => {
@@ -295,13 +308,13 @@ impl Inside {
             }
         };
         if !changed {
-            return Err(self.still_needed(&peer.name));
+            return Err(self.still_needed(&peer.name, manner));
         }
         self.objects().config.peers = wanted.peers;
         Ok(Vec::new())
     }
 
-    fn remove_peer(&self, name: &str) -> Result<Vec<String>, Refused> {
+    fn remove_peer(&self, name: &str, manner: Manner) -> Result<Vec<String>, Refused> {
         let (users, mut wanted) = {
             let objects = self.objects();
             (objects.disks_of_peer(name), objects.config.clone())
@@ -311,18 +324,22 @@ impl Inside {
         refuse_used(&format!("peer {name:?}"), &users, false, "remove those first")?;
         let at = wanted.peers.iter().position(|peer| peer.name == name);
         let peer = wanted.peers.remove(at.expect("the caller has looked"));
-        self.read_keys(&wanted)?;
+        if !manner.keys_are_read {
+            self.read_keys(&wanted)?;
+        }
         if !peers::remove(&self.cores, &peer) {
-            return Err(self.still_needed(name));
+            return Err(self.still_needed(name, manner));
         }
         self.objects().remove_peer(name);
         Ok(Vec::new())
     }
 
     /// A peer that cannot go yet: its keys are what they were.
-    fn still_needed(&self, name: &str) -> Refused {
+    fn still_needed(&self, name: &str, manner: Manner) -> Refused {
         let config = self.objects().config.clone();
-        if let Err(refused) = self.read_keys(&config) {
+        if !manner.keys_are_read
+            && let Err(refused) = self.read_keys(&config)
+        {
             tracing::error!(error = %refused, "the keys that were in use cannot be read again");
         }
         let error = format!("peer {name:?}: a disk that was removed still lets go of it");

@@ -170,12 +170,15 @@ fn several_clients_at_once_each_get_their_change_or_a_reason() {
     thread::scope(|scope| {
         for client in 0..6 {
             scope.spawn(move || {
+                let name = format!("v{client}");
+                let backend = json!({ "memory": "1MiB" });
+                let volume = json!({ "name": name, "backend": backend });
+                let disk = json!({ "volume": name, "socket": format!("d{client}.sock") });
+                let remove = format!("/v1/volumes/{name}?force=true");
                 for _ in 0..5 {
-                    let volume = json!({ "name": format!("v{client}"), "backend": { "memory": "1MiB" } });
                     done(node, "POST", "/v1/volumes", &volume);
-                    let disk = json!({ "volume": format!("v{client}"), "socket": format!("d{client}.sock") });
                     done(node, "POST", "/v1/disks", &disk);
-                    done(node, "DELETE", &format!("/v1/volumes/v{client}?force=true"), &Value::Null);
+                    done(node, "DELETE", &remove, &Value::Null);
                 }
             });
         }
