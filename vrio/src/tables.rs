@@ -375,19 +375,24 @@ mod tests {
                     ..DiskStatus::default()
                 },
             ],
-            sessions: vec![SessionStatus {
-                peer: text("io1"),
-                address: text("10.0.0.9:4870"),
-                state: text("connecting"),
-                outgoing: true,
-                sealed: true,
-                cipher: Some(text("AES-256-GCM")),
-                peer_key: Some(text("kEy1")),
-                key_expires: Some(text("2027-01-01T00:00:00Z")),
-                counters: counted(&[("rtt_ns_now", 45_000)]),
-                ..SessionStatus::default()
-            }],
+            sessions: vec![session()],
             peers: vec![peer()],
+        }
+    }
+
+    fn session() -> SessionStatus {
+        let text = |text: &str| text.to_owned();
+        SessionStatus {
+            peer: text("io1"),
+            address: text("10.0.0.9:4870"),
+            state: text("connecting"),
+            outgoing: true,
+            sealed: true,
+            cipher: Some(text("AES-256-GCM")),
+            peer_key: Some(text("kEy1")),
+            key_expires: Some(text("2027-01-01T00:00:00Z")),
+            counters: counted(&[("rtt_ns_now", 45_000)]),
+            ..SessionStatus::default()
         }
     }
 
