@@ -129,7 +129,8 @@ pub fn drop(config: &Config) -> Result<(), PrivilegeError> {
 /// The directories in which the node makes files of its own.
 fn own_directories(config: &Config) -> impl Iterator<Item = &Path> {
     let control = config.control.parent().filter(|path| !path.as_os_str().is_empty());
-    let state = config.directories.state.as_deref().filter(|_| !config.volumes.is_empty());
+    // Also without a volume: a running node may get one.
+    let state = config.directories.state.as_deref();
     [config.directories.sockets.as_deref(), control, state].into_iter().flatten()
 }
 
