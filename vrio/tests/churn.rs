@@ -283,6 +283,15 @@ impl Pair {
     }
 }
 
+/// Says that it is over when it is dropped.
+struct Ends<'s>(&'s AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 #[test]
 fn nothing_grows_while_everything_comes_and_goes() {
     let time = Duration::from_secs(number("CHURN_S", if is_ci() { 20 } else { 600 }));
@@ -297,6 +306,8 @@ fn nothing_grows_while_everything_comes_and_goes() {
         StandIn::connect(&socket, 2, mix(8), BLOCKS, &mut random.fork()).expect("connects");
     let pair = &pair;
     std::thread::scope(|scope| {
+        // Also when something below fails: the guest would work for ever.
+        let _ends = Ends(&stop);
         let loaded = scope.spawn(|| {
             guest.work(|_| stop.load(Relaxed)).expect("the promise is kept");
             guest.read_all().expect("all of the disk is as promised");
