@@ -3,7 +3,8 @@
 //!
 //! What counts is what a body costs the receiver's pool, so the credit given out bounds the memory.
 
-use crate::pool::{Pool, Share};
+use crate::counters::EndpointCounters;
+use crate::pool::{BufId, Pool, Share, charge_bytes};
 use crate::wire::MESSAGE_MAX;
 
 /// The smallest window of a flow: what is granted lags by a quarter, and a full message must still
@@ -87,10 +88,24 @@ pub(crate) struct SessionShare {
 }
 
 impl SessionShare {
+    /// A buffer for a body that arrives, if there is one, and it may be this session's.
+    pub(crate) fn buffer(
+        &self,
+        body_bytes: usize,
+        pool: &mut Pool,
+        counters: &mut EndpointCounters,
+    ) -> Option<BufId> {
+        if !self.admits(charge_bytes(body_bytes), pool) {
+            counters.calls_beyond_share += 1;
+            return None;
+        }
+        pool.alloc_from(Share::Incoming, body_bytes)
+    }
+
     /// Whether the session may bring a body. It has no more than what is still free for all, so
     /// that one that brings bodies and never completes them leaves half to the others, and n of
     /// them one part in n + 1. One body it may always have.
-    pub(crate) fn admits(&self, charge_bytes: u64, pool: &Pool) -> bool {
+    fn admits(&self, charge_bytes: u64, pool: &Pool) -> bool {
         self.held_bytes == 0 || self.held_bytes + charge_bytes <= pool.free_bytes(Share::Incoming)
     }
 

@@ -3,7 +3,7 @@
 use crate::ack::{AckWish, Freshness, NUMBER_MAX};
 use crate::congestion::Trip;
 use crate::events::CallId;
-use crate::pool::{Share, charge_bytes};
+use crate::pool::charge_bytes;
 use crate::recv::{Piece, Stage};
 use crate::sendq;
 use crate::sent::SentPacket;
@@ -171,11 +171,7 @@ impl Session {
             }
             let mut body = None;
             if body_bytes > 0 {
-                if !self.share.admits(charge, inside.pool) {
-                    inside.counters.calls_beyond_share += 1;
-                    return Ok(false);
-                }
-                body = inside.pool.alloc_from(Share::Incoming, body_bytes);
+                body = self.share.buffer(body_bytes, inside.pool, inside.counters);
                 if body.is_none() {
                     return Ok(false);
                 }
