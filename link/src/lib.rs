@@ -22,7 +22,7 @@ pub use counters::LinkCounters;
 pub use driver::{BATCH_DATAGRAMS, Driver};
 pub use faulty::{FaultCounters, Faults, Faulty};
 pub use pages::{HUGE_PAGE_BYTES, HugePages};
-pub use shm::{Callers, Door, Places, PlacesFull, Shm, ShmCounters};
+pub use shm::{Callers, Door, Places, PlacesFull, Shm, ShmCounters, is_shared};
 use sidecore::Progress;
 use transport::{Pool, TransmitBatch};
 pub use udp::{BindError, Udp, UdpConfig};

@@ -64,6 +64,11 @@ fn number_of(address: SocketAddr) -> Option<u32> {
     }
 }
 
+/// Whether an address is one that stands for a peer on this machine.
+pub fn is_shared(address: SocketAddr) -> bool {
+    number_of(address).is_some()
+}
+
 /// The doors of other nodes on this machine that this one calls; shared by its sidecores.
 #[derive(Clone, Debug, Default)]
 pub struct Places(Arc<Mutex<Vec<PathBuf>>>);
@@ -209,6 +214,11 @@ impl<L: Link> Shm<L> {
             turn: 0,
             counters: Arc::default(),
         })
+    }
+
+    /// The link inside.
+    pub fn inner(&self) -> &L {
+        &self.inner
     }
 
     /// What went through shared memory.

@@ -4,6 +4,7 @@
 //! object and what to do. What only the running system can tell (a file that is locked, a peer
 //! that does not answer) is found when the node starts, and says the same line.
 
+mod address;
 pub mod change;
 mod check;
 mod keys;
@@ -15,6 +16,7 @@ mod reader;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+pub use address::PeerAddress;
 use block::Allow;
 pub use object::Kind;
 pub use quantity::{show_duration, show_size};
@@ -57,6 +59,8 @@ pub struct Config {
     pub name: String,
     /// Where peers reach this node; `None` for a node with local disks only.
     pub listen: Option<SocketAddr>,
+    /// The socket at which nodes of this machine call for shared memory.
+    pub shm: Option<PathBuf>,
     /// The file of this node's secret key: with it sessions are sealed.
     pub key: Option<PathBuf>,
     /// Whether the network between the nodes is trusted, for a node without a key.
@@ -238,7 +242,7 @@ pub struct PeerConfig {
     /// Its name; a node that answers with another name is refused.
     pub name: String,
     /// Where it listens; `None` for one that only connects to this node.
-    pub address: Option<SocketAddr>,
+    pub address: Option<PeerAddress>,
     /// The public keys by which it proves who it is; several while one takes over from another.
     pub keys: Vec<PeerKey>,
     /// Where its keys are.

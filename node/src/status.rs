@@ -86,6 +86,9 @@ pub struct NodeStatus {
     pub uptime_s: u64,
     /// Where peers reach it.
     pub listen: Option<String>,
+    /// Where nodes of this machine call it for shared memory.
+    #[serde(default)]
+    pub shm: Option<String>,
     /// `keys`, `loopback` or `network`.
     pub trust: String,
     /// Its public key, if its sessions are sealed.
@@ -327,6 +330,7 @@ mod tests {
     "pid": 0,
     "uptime_s": 0,
     "listen": null,
+    "shm": null,
     "trust": "",
     "key": null,
     "file": "",

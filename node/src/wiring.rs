@@ -12,6 +12,7 @@ mod live;
 mod objects;
 mod peers;
 mod report;
+mod shared;
 mod sidecores;
 mod turns;
 mod volumes;
@@ -23,6 +24,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde_json::Value;
+
+use link::Door;
 
 use self::disks::{Disks, Shown};
 use self::keys::Keys;
@@ -65,6 +68,18 @@ pub enum StartError {
     Sidecore {
         /// `file:line`.
         place: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The socket for shared memory cannot be made.
+    #[error(
+        "{place}: \"shm\": cannot make {path:?}: {source}; stop who has it, or choose another path"
+    )]
+    Shm {
+        /// `file:line`.
+        place: String,
+        /// The socket.
+        path: PathBuf,
         /// The system's answer.
         source: io::Error,
     },
@@ -146,6 +161,8 @@ struct Inside {
     keys: Keys,
     volumes: Volumes,
     cores: Vec<Core>,
+    /// Kept until the node goes: callers find nobody then.
+    door: Option<Door>,
     disks: Disks,
     /// Who changes something waits for its turn first.
     turns: Turns,
@@ -219,11 +236,12 @@ impl Node {
         let keys = Keys::load(config)?;
         let volumes = volumes::start(config)?;
         let served = open_volumes(config, &volumes)?;
-        let cores = sidecores::start(config, &keys, links, volumes.exports())?;
+        let (cores, door) = sidecores::start(config, &keys, links, volumes.exports())?;
         let disks = disks::start(&cores).inspect_err(|_| sidecores::stop(&cores))?;
         let (started, turns) = (Instant::now(), Turns::default());
         let objects = Mutex::new(Objects::new(config, served, Vec::new()));
-        let inside = Arc::new(Inside { started, keys, volumes, cores, disks, turns, objects });
+        let inside = Inside { started, keys, volumes, cores, door, disks, turns, objects };
+        let inside = Arc::new(inside);
         inside.show_disks(config).inspect_err(|_| inside.stop())?;
         let control = claim.serve(Arc::clone(&inside) as Arc<dyn Service>, metrics_listener);
         let control = control.inspect_err(|_| inside.stop())?;

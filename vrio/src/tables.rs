@@ -330,6 +330,7 @@ mod tests {
                 pid: 42,
                 uptime_s: 3 * 3600 + 125,
                 listen: Some(text("10.0.0.1:4870")),
+                shm: None,
                 trust: text("keys"),
                 key: Some(text("kEy0")),
                 ..NodeStatus::default()

@@ -152,6 +152,7 @@ pub fn needs_restart(running: &Config, wanted: &Config) -> Vec<&'static str> {
     let different = [
         ("name", running.name != wanted.name),
         ("listen", running.listen != wanted.listen),
+        ("shm", running.shm != wanted.shm),
         ("trust", running.trust != wanted.trust),
         // Another file is read by a reload; whether sessions are sealed at all is for good.
         ("key", running.key.is_some() != wanted.key.is_some()),

@@ -5,16 +5,18 @@ use std::collections::HashMap;
 use block::{Allow, AttachmentKey};
 use transport::PublicKey;
 
-use super::read::{address, name};
+use super::read::name;
 use super::reader::{Reader, Table, Value};
-use super::{Config, DiskConfig, KEYS_PER_PEER_MAX, PeerConfig, PeerKey, Trust, VolumeConfig};
+use super::{
+    Config, DiskConfig, KEYS_PER_PEER_MAX, PeerAddress, PeerConfig, PeerKey, Trust, VolumeConfig,
+};
 
 /// Reads a `[[peer]]`.
 pub(super) fn peer(value: &Value<'_, '_>) -> Option<PeerConfig> {
     let table = value.table(&["name", "address", "key", "keys", "expires"])?;
     let name = table.require("name", "name = \"io1\"").and_then(|value| name(&value));
     let given = table.get("address");
-    let address = given.as_ref().and_then(address);
+    let address = given.as_ref().and_then(PeerAddress::read);
     let keys = peer_keys(&table);
     if given.is_some() && address.is_none() {
         return None;

@@ -20,9 +20,10 @@ use super::{
 /// tables are made for.
 const SESSION_BUFFERS_BYTES: RangeInclusive<u64> = 4 << 20..=16 << 30;
 
-const FILE_KEYS: [&str; 15] = [
+const FILE_KEYS: [&str; 16] = [
     "name",
     "listen",
+    "shm",
     "key",
     "trust",
     "control",
@@ -66,12 +67,14 @@ pub(super) fn document(
     let disks = objects(&file, "disk", |value| disk(&value, &directories));
     let trust = file.get("trust").and_then(|value| value.word(&[("network", Trust::Network)]));
     let name = name?;
-    let key = file.get("key").and_then(|value| absolute(&value));
-    let control = file.get("control").and_then(|value| absolute(&value));
+    let key = file.get("key").and_then(|value| absolute_path(&value));
+    let control = file.get("control").and_then(|value| absolute_path(&value));
+    let shm = file.get("shm").and_then(|value| socket_path(&value, &directories));
     let metrics_listen = file.get("metrics-listen").and_then(|value| address(&value));
     Some(Config {
         path: path.to_owned(),
         listen,
+        shm,
         key,
         trust: trust.unwrap_or_default(),
         control: control.unwrap_or_else(|| control_default(&name, &directories)),
@@ -222,10 +225,10 @@ fn directories(file: &Table<'_, '_>) -> Directories {
     };
     if let Some(value) = table.get("volumes") {
         let values = if value.is_array() { value.array().unwrap_or_default() } else { vec![value] };
-        directories.volumes = values.iter().filter_map(absolute).collect();
+        directories.volumes = values.iter().filter_map(absolute_path).collect();
     }
-    directories.sockets = table.get("sockets").and_then(|value| absolute(&value));
-    directories.state = table.get("state").and_then(|value| absolute(&value));
+    directories.sockets = table.get("sockets").and_then(|value| absolute_path(&value));
+    directories.state = table.get("state").and_then(|value| absolute_path(&value));
     if directories.state.is_none() {
         directories.state = directories.volumes.first().map(|first| first.join(".vrio"));
     }
@@ -413,7 +416,7 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
     let role = table.get("role").and_then(|value| value.word(&roles));
     let queues = table.get("queues").and_then(|value| value.integer(1..=u64::from(QUEUES_MAX)));
     let when_lost = table.get("when-lost").and_then(|value| when_lost(&value));
-    let attachment_key = table.get("attachment-key").and_then(|value| absolute(&value));
+    let attachment_key = table.get("attachment-key").and_then(|value| absolute_path(&value));
     let accept_loss = table.get("accept-loss").and_then(|value| value.bool());
     let name = name?;
     Some(DiskConfig {
@@ -526,8 +529,13 @@ fn objects<T>(
     named.filter_map(read).collect()
 }
 
-fn absolute(value: &Value<'_, '_>) -> Option<PathBuf> {
-    let path = Path::new(value.str()?);
+fn absolute_path(value: &Value<'_, '_>) -> Option<PathBuf> {
+    absolute(value, value.str()?)
+}
+
+/// The path that `text`, a part of `value`, names.
+pub(super) fn absolute(value: &Value<'_, '_>, text: &str) -> Option<PathBuf> {
+    let path = Path::new(text);
     if !path.is_absolute() || has_parent(path) {
         value.fail(format!("{path:?} is not an absolute path, such as \"/var/lib/vrio\""));
         return None;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::objects::{Objects, unknown};
 use super::turns::{NoTurn, Turn};
-use super::{Inside, keys, peers, sidecores};
+use super::{Inside, keys, peers, shared, sidecores};
 use crate::api::{API_VERSION, Done, Plan, Planned, Refused, RefusedKind, Reload};
 use crate::config::change::{Change, changes, needs_restart};
 use crate::config::{Config, DiskConfig, Kind, PeerConfig, Problem, VolumeConfig};
@@ -291,6 +291,10 @@ impl Inside {
 
     fn set_peer(&self, peer: &PeerConfig, manner: Manner) -> Result<Vec<String>, Refused> {
         self.check_listens(true, "peers answer to an address")?;
+        if let Some(address) = &peer.address {
+            let reached = shared::reach_from(&self.cores, address);
+            reached.map_err(|why| takes_restart(why, "\"shm\", or the peer's \"address\","))?;
+        }
         let mut wanted = self.objects().config.clone();
         let had = wanted.peers.iter_mut().find(|had| had.name == peer.name);
         let before = had.map(|had| std::mem::replace(had, peer.clone()));

@@ -2,12 +2,14 @@
 
 use block::Plane;
 
+use super::shared::reach_from;
 use super::sidecores::Core;
 use crate::config::PeerConfig;
 
 /// Makes a peer known, if it can be reached. Sessions are opened when a disk needs one.
 pub(super) fn add(cores: &[Core], peer: &PeerConfig) {
-    let Some(address) = peer.address else { return };
+    let Some(address) = peer.address.as_ref() else { return };
+    let Ok(address) = reach_from(cores, address) else { return };
     for core in cores {
         let name = peer.name.clone();
         on_plane(core, move |plane, _| plane.clients.add_peer(&name, address));
@@ -17,10 +19,11 @@ pub(super) fn add(cores: &[Core], peer: &PeerConfig) {
 /// Reaches a peer at another address. Disks that use it wait for the new session. `false`, and
 /// nothing has changed, when it has no address any more and a channel still lets go of it.
 pub(super) fn change(cores: &[Core], before: &PeerConfig, peer: &PeerConfig) -> bool {
-    let Some(address) = peer.address else { return remove(cores, before) };
-    if before.address == Some(address) {
+    let Some(address) = peer.address.as_ref() else { return remove(cores, before) };
+    if before.address.as_ref() == Some(address) {
         return true;
     }
+    let Ok(address) = reach_from(cores, address) else { return false };
     for core in cores {
         let name = peer.name.clone();
         on_plane(core, move |plane, now_ns| {

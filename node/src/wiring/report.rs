@@ -51,7 +51,7 @@ pub(super) fn peers(objects: &Objects) -> Vec<PeerStatus> {
     peers
         .map(|peer| PeerStatus {
             name: peer.name.clone(),
-            address: peer.address.map(|address| address.to_string()),
+            address: peer.address.as_ref().map(|address| address.to_string()),
             origin: objects.origin(Kind::Peer, &peer.name),
             disks: objects.disks_of_peer(&peer.name),
         })
@@ -99,6 +99,7 @@ fn node(inside: &Inside, objects: &Objects) -> NodeStatus {
         pid: std::process::id(),
         uptime_s: inside.started.elapsed().as_secs(),
         listen: config.listen.map(|listen| listen.to_string()),
+        shm: inside.door.as_ref().map(|door| door.path().display().to_string()),
         trust: trust.to_owned(),
         key: keys::public(&inside.keys.security()),
         file: config.path.display().to_string(),
@@ -177,6 +178,24 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
             ]
         );
     }
+    if let Some(shm) = &core.shm {
+        put_counters!(
+            map,
+            "shm_",
+            shm,
+            [
+                datagrams_sent,
+                datagrams_received,
+                bytes_copied,
+                bells_rung,
+                dropped_full,
+                dropped_unreachable,
+                broken,
+                refused,
+            ]
+        );
+        map.insert("shm_lines_now".to_owned(), shm.lines.get());
+    }
     if core.link.is_some() {
         endpoint_counters(asked, &mut map);
     }
@@ -248,7 +267,10 @@ fn session(keys: &Keys, sidecore: usize, found: &transport::SessionStatus) -> Se
     ];
     SessionStatus {
         peer: found.peer.name.clone(),
-        address: found.peer.addr.to_string(),
+        address: match link::is_shared(found.peer.addr) {
+            true => "shm".to_owned(),
+            false => found.peer.addr.to_string(),
+        },
         sidecore,
         index: found.peer.index,
         state: state.to_owned(),

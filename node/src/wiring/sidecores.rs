@@ -12,7 +12,8 @@ use block::server::ServerCounters;
 use block::uring::UringCounters;
 use block::{Exports, Plane};
 use link::{
-    BATCH_DATAGRAMS, Driver, Faults, Faulty, HugePages, Link, LinkCounters, Udp, UdpConfig,
+    BATCH_DATAGRAMS, Callers, Door, Driver, Faults, Faulty, HugePages, Link, LinkCounters, Places, Shm,
+    ShmCounters, Udp, UdpConfig,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{Local, PollerId, Sidecore, Stage};
@@ -20,7 +21,8 @@ use transport::{Endpoint, EndpointConfig, SessionId, TransmitBatch};
 
 use super::StartError;
 use super::keys::{Keys, WallClock};
-use crate::config::{Backend, Config, VolumeConfig};
+use super::shared::{self, Shared};
+use crate::config::{Backend, Config, PeerConfig, VolumeConfig};
 
 /// A sidecore and what of it is seen from outside.
 #[derive(Debug)]
@@ -30,6 +32,10 @@ pub(super) struct Core {
     pub(super) uring: Option<Arc<UringCounters>>,
     /// Its sessions' address, if it has one, and its link's counters.
     pub(super) link: Option<(SocketAddr, Arc<LinkCounters>)>,
+    /// Peers on this machine, and what passed through the memory shared with them, if it shares
+    /// any.
+    pub(super) places: Option<Places>,
+    pub(super) shm: Option<Arc<ShmCounters>>,
     /// What it served to peers.
     pub(super) server: Option<Arc<ServerCounters>>,
 }
@@ -53,9 +59,11 @@ pub(super) fn start(
     keys: &Keys,
     links: Vec<Udp>,
     exports: &Arc<Exports>,
-) -> Result<Vec<Core>, StartError> {
+) -> Result<(Vec<Core>, Option<Door>), StartError> {
     let place = || config.place(&config.lines, "sidecores");
     let ports: Vec<_> = links.iter().map(|link| link.local_addr().port()).collect();
+    let Shared { places, callers, door } = Shared::open(config, &ports)?;
+    let mut callers = callers.into_iter();
     let process_nonce = random()?;
     let mut cores = Vec::new();
     let mut links = links.into_iter();
@@ -65,8 +73,11 @@ pub(super) fn start(
         let sidecore = sidecore::spawn(wanted)
             .map_err(|source| StartError::Sidecore { place: place(), source })?;
         let uring = uring_for(config, &sidecore)?;
-        let mut core = Core { sidecore, uring, link: None, server: None };
-        if let Some(link) = links.next() {
+        let places = places.clone();
+        let mut core = Core { sidecore, uring, link: None, places, shm: None, server: None };
+        if let Some(udp) = links.next() {
+            let link = Way::new(udp, core.places.clone(), callers.next())?;
+            core.shm = link.shm_counters();
             let mut wanted = EndpointConfig::new(&config.name, process_nonce, random()?);
             wanted.index = index as u16;
             wanted.pool_bytes_max = config.memory.session_buffers_bytes as usize;
@@ -79,14 +90,60 @@ pub(super) fn start(
             wanted.datagram_bytes_max = link.datagram_max();
             wanted.accept = config.volumes.iter().any(|volume| !volume.allow.is_empty());
             wanted.receive_window_bytes =
-                u32::try_from(link.receive_buffer_bytes()).unwrap_or(u32::MAX);
-            core.link = Some((link.local_addr(), Arc::clone(link.counters())));
+                u32::try_from(link.udp().receive_buffer_bytes()).unwrap_or(u32::MAX);
+            core.link = Some((link.udp().local_addr(), Arc::clone(link.udp().counters())));
             let exports = Arc::clone(exports);
-            core.server = Some(connect(config, &core.sidecore, link, wanted, exports));
+            core.server = Some(connect(config, &core, link, wanted, exports));
         }
         cores.push(core);
     }
-    Ok(cores)
+    Ok((cores, door))
+}
+
+/// A sidecore's link before it is there: with shared memory around it where the node shares any.
+enum Way {
+    Udp(Udp),
+    Shm(Box<Shm<Udp>>),
+}
+
+impl Way {
+    fn new(udp: Udp, places: Option<Places>, callers: Option<Callers>) -> Result<Self, StartError> {
+        let Some(places) = places else { return Ok(Self::Udp(udp)) };
+        let shm = Shm::new(udp, places, callers);
+        let what = "wait for several links at once";
+        shm.map(Box::new).map(Self::Shm).map_err(|source| StartError::System { what, source })
+    }
+
+    fn udp(&self) -> &Udp {
+        match self {
+            Self::Udp(udp) => udp,
+            Self::Shm(shm) => shm.inner(),
+        }
+    }
+
+    fn shm_counters(&self) -> Option<Arc<ShmCounters>> {
+        match self {
+            Self::Udp(_) => None,
+            Self::Shm(shm) => Some(Arc::clone(shm.shm_counters())),
+        }
+    }
+
+    fn datagram_max(&self) -> usize {
+        match self {
+            Self::Udp(udp) => udp.datagram_max(),
+            Self::Shm(shm) => shm.datagram_max(),
+        }
+    }
+
+    /// The link itself, on its sidecore.
+    fn shared(self, faults: Option<Faults>) -> Rc<RefCell<dyn Link>> {
+        match (self, faults) {
+            (Self::Udp(udp), None) => Rc::new(RefCell::new(udp)),
+            (Self::Udp(udp), Some(faults)) => Rc::new(RefCell::new(Faulty::new(udp, faults))),
+            (Self::Shm(shm), None) => Rc::new(RefCell::new(*shm)),
+            (Self::Shm(shm), Some(faults)) => Rc::new(RefCell::new(Faulty::new(*shm, faults))),
+        }
+    }
 }
 
 /// A ring for a sidecore that has volumes in files, or may get some: a running node makes no new
@@ -172,8 +229,8 @@ pub(super) fn bind(config: &Config) -> Result<Vec<Udp>, StartError> {
 /// Puts sessions and the block plane onto a sidecore.
 fn connect(
     config: &Config,
-    sidecore: &Sidecore,
-    link: Udp,
+    core: &Core,
+    link: Way,
     wanted: EndpointConfig,
     exports: Arc<Exports>,
 ) -> Arc<ServerCounters> {
@@ -186,13 +243,15 @@ fn connect(
         corruption_percent: fault.corrupt * 100.0,
         ..Faults::default()
     });
+    let places = &core.places;
     let peers = config.peers.iter();
-    let peers: Vec<_> = peers.filter_map(|peer| Some((peer.name.clone(), peer.address?))).collect();
-    let connected = sidecore.call(move |local| {
-        let link: Rc<RefCell<dyn Link>> = match faults {
-            Some(faults) => Rc::new(RefCell::new(Faulty::new(link, faults))),
-            None => Rc::new(RefCell::new(link)),
-        };
+    let reached = |peer: &PeerConfig| {
+        let address = shared::reach(places.as_ref(), peer.address.as_ref()?).ok()?;
+        Some((peer.name.clone(), address))
+    };
+    let peers: Vec<_> = peers.filter_map(reached).collect();
+    let connected = core.sidecore.call(move |local| {
+        let link = link.shared(faults);
         let index = wanted.index;
         let sealed = wanted.security.is_sealed();
         let endpoint = Rc::new(RefCell::new(Endpoint::new(wanted)));

@@ -1,0 +1,72 @@
+//! Shared memory for nodes on one machine: the door at which others call, and the way to theirs.
+
+use std::net::SocketAddr;
+
+use link::{Callers, Door, Places};
+
+use super::StartError;
+use super::sidecores::Core;
+use crate::config::{Config, PeerAddress};
+
+/// What the sidecores of a node share that uses shared memory.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// `None` when nothing in the configuration asks for it: links are plain then.
+    pub(super) places: Option<Places>,
+    /// One for each sidecore, when this node has a door.
+    pub(super) callers: Vec<Callers>,
+    pub(super) door: Option<Door>,
+}
+
+impl Shared {
+    /// Opens the node's door, if it has one. `ports` are its sidecores'.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub(super) fn open(config: &Config, ports: &[u16]) -> Result<Self, StartError> {
+        let calls = |address: &PeerAddress| matches!(address, PeerAddress::Shared(_));
+        let addresses = config.peers.iter().filter_map(|peer| peer.address.as_ref());
+        if config.shm.is_none() && !addresses.into_iter().any(calls) {
+            return Ok(Self::default());
+        }
+        let mut shared = Self { places: Some(Places::default()), ..Self::default() };
+        if let Some(path) = &config.shm {
+            // A predecessor that was killed may have it for a moment longer.
+            let opened = crate::lock::patiently(|| match Door::open(path, ports) {
+                Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => None,
+                opened => Some(opened),
+            });
+            let opened = opened.unwrap_or_else(|| Door::open(path, ports));
+            let (door, callers) = opened.map_err(|source| StartError::Shm {
+                place: config.place(&config.lines, "shm"),
+                path: path.clone(),
+                source,
+            })?;
+            shared.door = Some(door);
+            shared.callers = callers;
+        }
+        Ok(shared)
+    }
+}
+
+/// The address by which sessions reach a peer, or why this node cannot.
+pub(super) fn reach(
+    places: Option<&Places>,
+    address: &PeerAddress,
+) -> Result<SocketAddr, &'static str> {
+    match (address, places) {
+        (PeerAddress::Network(address), _) => Ok(*address),
+        (PeerAddress::Shared(path), Some(places)) => {
+            places.address(path).map_err(|_| "too many peers on this machine were known")
+        }
+        (PeerAddress::Shared(_), None) => Err("this node shares no memory with others yet"),
+    }
+}
+
+/// The same for a running node.
+pub(super) fn reach_from(
+    cores: &[Core],
+    address: &PeerAddress,
+) -> Result<SocketAddr, &'static str> {
+    reach(cores.iter().find_map(|core| core.places.as_ref()), address)
+}
