@@ -4,7 +4,7 @@ use std::path::Path;
 
 use expect_test::{Expect, expect};
 use node::Config;
-use node::config::{Backend, Role, StageConfig, Trust, WhenLost};
+use node::config::{Backend, PeerAddress, Role, StageConfig, Trust, WhenLost};
 
 fn example(name: &str) -> Config {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name);
@@ -21,7 +21,7 @@ fn the_iohost_example_loads() {
         (Trust::Loopback, Some(Path::new("/etc/vrio/io1.key")))
     );
     let [peer] = &config.peers[..] else { panic!("one peer") };
-    assert_eq!((peer.name.as_str(), peer.address, peer.keys.len()), ("vm1", None, 1));
+    assert_eq!((peer.name.as_str(), &peer.address, peer.keys.len()), ("vm1", &None, 1));
     assert_eq!(config.sidecores.cores, [Some(0)]);
     assert_eq!(config.sidecores.idle, sidecore::Idle::Adaptive);
     assert_eq!(config.control, Path::new("/run/vrio/io1.control"));
@@ -55,8 +55,24 @@ fn the_vmhost_example_loads() {
     assert_eq!(disk.when_lost, WhenLost::Wait);
     assert_eq!(disk.attachment_key.as_deref(), Some(Path::new("/etc/vrio/alice.key")));
     let io1 = config.peer("io1").unwrap();
-    assert_eq!(io1.address, Some("10.0.0.9:4870".parse().unwrap()));
+    let address = PeerAddress::Network("10.0.0.9:4870".parse().unwrap());
+    assert_eq!(io1.address, Some(address));
     assert_eq!((io1.keys.len(), io1.keys[0].expires_unix_s), (1, None));
+}
+
+#[test]
+fn a_peer_on_this_machine_is_reached_by_its_socket() {
+    let text = "name = \"vm1\"\nlisten = \"127.0.0.1:4870\"\nshm = \"vm1.shm\"\n\
+                [directories]\nsockets = \"/run/vrio\"\n\
+                [[peer]]\nname = \"io1\"\naddress = \"shm:/run/vrio/io1.shm\"\n";
+    let config = Config::parse(Path::new("vm1.toml"), text).unwrap();
+    assert_eq!(config.shm.as_deref(), Some(Path::new("/run/vrio/vm1.shm")));
+    let address = PeerAddress::Shared("/run/vrio/io1.shm".into());
+    assert_eq!(address.to_string(), "shm:/run/vrio/io1.shm");
+    assert_eq!(config.peer("io1").unwrap().address, Some(address));
+    let relative = text.replace("shm:/run/vrio/", "shm:");
+    let error = Config::parse(Path::new("vm1.toml"), &relative).unwrap_err().to_string();
+    assert!(error.contains("vm1.toml:7") && error.contains("not an absolute path"), "{error}");
 }
 
 /// The errors of a text, as the operator sees them.

@@ -94,6 +94,37 @@ fn a_local_disk_serves_and_survives_a_restart_of_its_node() {
     node.stop();
 }
 
+/// Two sidecores here, one there; all that passes is in memory, and a restarted peer is found again.
+#[test]
+fn nodes_on_one_machine_share_memory() {
+    let home = Home::new();
+    let io1 = io1(&address(), "vm1").replace("[directories]", "shm = \"io1.shm\"\n[directories]");
+    let vm1 = vm1(&address(), "shm:HOME/io1.shm", "io1/a");
+    let io1_node = home.start(&io1);
+    let node = home.start(&vm1);
+    wait_for_disk(&node, DiskState::Ready, "a.sock");
+    let mut guest = Guest::connect(home.path("a.sock"), 2);
+    for block in 0..50 {
+        assert_eq!(guest.write(block as u16 % 2, block, block), Outcome::Ok);
+    }
+    io1_node.stop();
+    assert!(!home.path("io1.shm").exists());
+    wait_for_disk(&node, DiskState::Lost, "");
+    let io1_node = home.start(&io1);
+    for block in 0..50 {
+        assert_eq!(guest.check(block as u16 % 2, block, block), Outcome::Ok);
+    }
+    let status = node.status();
+    assert!(status.sessions.iter().all(|session| session.address == "shm"), "{status:?}");
+    let of = |name: &str| -> u64 {
+        status.sidecores.iter().map(|sidecore| sidecore.counters[name]).sum()
+    };
+    assert_eq!(of("link_datagrams_sent"), 0);
+    assert!(of("shm_datagrams_received") >= 100, "{status:?}");
+    assert_eq!((of("shm_lines_now"), of("shm_broken"), of("shm_dropped_full")), (2, 0, 0));
+    assert_eq!(io1_node.status().node.shm, Some(home.path("io1.shm").display().to_string()));
+}
+
 #[test]
 fn a_remote_disk_waits_while_its_iohost_is_away_and_goes_on() {
     let home = Home::new();

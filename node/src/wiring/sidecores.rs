@@ -12,8 +12,8 @@ use block::server::ServerCounters;
 use block::uring::UringCounters;
 use block::{Exports, Plane};
 use link::{
-    BATCH_DATAGRAMS, Callers, Door, Driver, Faults, Faulty, HugePages, Link, LinkCounters, Places, Shm,
-    ShmCounters, Udp, UdpConfig,
+    BATCH_DATAGRAMS, Callers, Door, Driver, Faults, Faulty, HugePages, Link, LinkCounters, Places,
+    Shm, ShmCounters, Udp, UdpConfig,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{Local, PollerId, Sidecore, Stage};
