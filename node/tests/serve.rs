@@ -94,7 +94,7 @@ fn a_local_disk_serves_and_survives_a_restart_of_its_node() {
     node.stop();
 }
 
-/// Two sidecores here, one there; all that passes is in memory, and a restarted peer is found again.
+/// Two sidecores here, one there; all that passes is in memory, and a restarted peer is found.
 #[test]
 fn nodes_on_one_machine_share_memory() {
     let home = Home::new();

@@ -101,7 +101,8 @@ impl fmt::Display for Report {
         let network = &self.network;
         writeln!(
             f,
-            "network: {} datagrams; {} lost, {} before a slow link, {} cut off, {} doubled, {} corrupted, {} overtaken",
+            "network: {} datagrams; {} lost, {} before a slow link, {} cut off, {} doubled, \
+             {} corrupted, {} overtaken",
             network.sent,
             network.lost,
             network.overflowed,

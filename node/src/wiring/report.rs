@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use block::backend::FileVolume;
 use block::stage::Meter;
 use block::{Durability, Op};
+use link::ShmCounters;
 use transport::{Endpoint, EndpointCounters, SessionState};
 
 use super::Inside;
@@ -179,22 +180,7 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
         );
     }
     if let Some(shm) = &core.shm {
-        put_counters!(
-            map,
-            "shm_",
-            shm,
-            [
-                datagrams_sent,
-                datagrams_received,
-                bytes_copied,
-                bells_rung,
-                dropped_full,
-                dropped_unreachable,
-                broken,
-                refused,
-            ]
-        );
-        map.insert("shm_lines_now".to_owned(), shm.lines.get());
+        shm_counters(shm, &mut map);
     }
     if core.link.is_some() {
         endpoint_counters(asked, &mut map);
@@ -208,6 +194,25 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
         );
     }
     map
+}
+
+fn shm_counters(shm: &ShmCounters, map: &mut Counters) {
+    put_counters!(
+        map,
+        "shm_",
+        shm,
+        [
+            datagrams_sent,
+            datagrams_received,
+            bytes_copied,
+            bells_rung,
+            dropped_full,
+            dropped_unreachable,
+            broken,
+            refused,
+        ]
+    );
+    map.insert("shm_lines_now".to_owned(), shm.lines.get());
 }
 
 fn endpoint_counters(asked: &Asked, map: &mut Counters) {

@@ -102,13 +102,13 @@ pub(super) fn start(
 
 /// A sidecore's link before it is there: with shared memory around it where the node shares any.
 enum Way {
-    Udp(Udp),
+    Udp(Box<Udp>),
     Shm(Box<Shm<Udp>>),
 }
 
 impl Way {
     fn new(udp: Udp, places: Option<Places>, callers: Option<Callers>) -> Result<Self, StartError> {
-        let Some(places) = places else { return Ok(Self::Udp(udp)) };
+        let Some(places) = places else { return Ok(Self::Udp(Box::new(udp))) };
         let shm = Shm::new(udp, places, callers);
         let what = "wait for several links at once";
         shm.map(Box::new).map(Self::Shm).map_err(|source| StartError::System { what, source })
@@ -138,8 +138,8 @@ impl Way {
     /// The link itself, on its sidecore.
     fn shared(self, faults: Option<Faults>) -> Rc<RefCell<dyn Link>> {
         match (self, faults) {
-            (Self::Udp(udp), None) => Rc::new(RefCell::new(udp)),
-            (Self::Udp(udp), Some(faults)) => Rc::new(RefCell::new(Faulty::new(udp, faults))),
+            (Self::Udp(udp), None) => Rc::new(RefCell::new(*udp)),
+            (Self::Udp(udp), Some(faults)) => Rc::new(RefCell::new(Faulty::new(*udp, faults))),
             (Self::Shm(shm), None) => Rc::new(RefCell::new(*shm)),
             (Self::Shm(shm), Some(faults)) => Rc::new(RefCell::new(Faulty::new(*shm, faults))),
         }
