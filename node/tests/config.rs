@@ -72,7 +72,7 @@ fn a_peer_on_this_machine_is_reached_by_its_socket() {
     assert_eq!(config.peer("io1").unwrap().address, Some(address));
     let relative = text.replace("shm:/run/vrio/", "shm:");
     let error = Config::parse(Path::new("vm1.toml"), &relative).unwrap_err().to_string();
-    assert!(error.contains("vm1.toml:7") && error.contains("not an absolute path"), "{error}");
+    assert!(error.contains("vm1.toml:8") && error.contains("not an absolute path"), "{error}");
 }
 
 /// The errors of a text, as the operator sees them.
@@ -119,8 +119,8 @@ durability = "flsh"
             a.toml:2: "name": "io 1" is no name: only letters, digits, '-', '_' and '.',
                 a letter or digit first
             a.toml:3: unknown key "lisen"; did you mean "listen"? (known: name, listen,
-                key, trust, control, metrics-listen, user, privileges, memory, sidecores,
-                directories, volume, peer, disk, link)
+                shm, key, trust, control, metrics-listen, user, privileges, memory,
+                sidecores, directories, volume, peer, disk, link)
             a.toml:9: volume "a": unknown key "sise"; did you mean "size"? (known: file,
                 memory, null, size, direct)
             a.toml:9: volume "a": "file": no directory for volumes is named; write

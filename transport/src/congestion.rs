@@ -270,7 +270,7 @@ impl Congestion {
 
     /// Doubles, until samples in a row show a queue. By then it is twice what fits.
     fn start(&mut self, way_ns: u64, hosts_ns: u64, bytes: u64) {
-        let queue_ns = way_ns - self.base.trip_ns();
+        let queue_ns = way_ns.saturating_sub(self.base.trip_ns());
         let target_ns = self.target_ns(rate(self.window_bytes, way_ns));
         let is_late = queue_ns > target_ns.max(hosts_ns / HOSTS_SHARE);
         self.late_samples = if is_late { self.late_samples + 1 } else { 0 };
@@ -287,7 +287,9 @@ impl Congestion {
         let round = std::mem::replace(&mut self.round, Round::new(now_ns));
         self.was_limited = round.is_limited;
         let base_ns = self.base.trip_ns();
-        let queue_ns = round.way_min_ns - base_ns;
+        // The base may be of a later time than the round's shortest trip, and longer: the way has
+        // changed, and that trip says nothing of a queue.
+        let queue_ns = round.way_min_ns.saturating_sub(base_ns);
         let elapsed_ns = now_ns.saturating_sub(round.began_ns).max(round.way_min_ns);
         let target_ns = self
             .target_ns(rate(round.acked_bytes, elapsed_ns))
@@ -522,5 +524,23 @@ mod tests {
             let _ = congestion.may_send(now_ns, 1);
             assert!(congestion.window_bytes() > 0);
         }
+    }
+
+    /// Hosts that stand still for long: packets of one round are acknowledged over three periods of
+    /// the base, and the base is not that of the round's first trip any more.
+    #[test]
+    fn a_round_may_outlast_the_base() {
+        let mut congestion = Congestion::new(0, 4 << 20, DATAGRAM_BYTES);
+        let mut acked = |now_ns: u64, sent_ns: u64, way_ns: u64| {
+            let wait_ns = now_ns - sent_ns - way_ns;
+            let trip = Trip { now_ns, sent_ns, wait_ns, late_ns: 0 };
+            congestion.acked(Some(&trip), DATAGRAM_BYTES);
+        };
+        let began_ns = 1_000_000;
+        acked(began_ns, 900_000, 20_000);
+        acked(BASE_NS_MAX + 1, began_ns - 1, 10_000);
+        acked(2 * BASE_NS_MAX + 1, began_ns - 1, 50_000);
+        acked(2 * BASE_NS_MAX + 200_000, 2 * BASE_NS_MAX, 60_000);
+        assert_eq!(congestion.last_queue_ns, 0, "the round's shortest trip was before the base");
     }
 }
