@@ -42,6 +42,13 @@ impl std::fmt::Debug for SimCore {
     }
 }
 
+impl Drop for SimCore {
+    fn drop(&mut self) {
+        // The plane knows the services, and they know the plane: together they would live for ever.
+        drop(self.services.remove::<Plane>());
+    }
+}
+
 /// What a host is made of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostPlan<'a> {
@@ -162,5 +169,27 @@ impl SimCore {
     pub(super) fn next_ns(&self) -> Option<u64> {
         let timeout_ns = self.endpoint.borrow().next_timeout_ns();
         timeout_ns.map(|at_ns| at_ns.max(self.paused_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_core_held_goes_with_it() {
+        let keys = Keys::none();
+        let plan = HostPlan {
+            name: "a",
+            number: 1,
+            cores: 1,
+            nonce: 1,
+            datagram_bytes_max: 1472,
+            keys: &keys,
+        };
+        let cores = SimCore::start(&plan, &Arc::new(Exports::default()));
+        let (plane, endpoint) = (Rc::downgrade(&cores[0].plane), Rc::downgrade(&cores[0].endpoint));
+        drop(cores);
+        assert!(plane.upgrade().is_none() && endpoint.upgrade().is_none());
     }
 }
