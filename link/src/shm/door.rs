@@ -258,6 +258,11 @@ fn make_way(path: &Path) -> io::Result<()> {
     let probe = rustix::net::socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
     match rustix::net::connect(&probe, &SocketAddrUnix::new(path)?) {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path),
+        // Whether it lives nobody but that user can say.
+        Err(Errno::ACCESS) => {
+            let text = "another user's socket is there; remove it if its process is gone";
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+        }
         // A socket of another kind is somebody's, too.
         _ => taken("another process answers there"),
     }
