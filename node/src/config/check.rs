@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::reader::{Lines, Reader};
-use super::{Backend, Config, DiskConfig, SOCKET_PATH_BYTES_MAX, Trust, VolumeConfig, keys};
+use super::{
+    Backend, Config, DiskConfig, PeerAddress, SOCKET_PATH_BYTES_MAX, Trust, VolumeConfig, keys,
+};
 
 /// Notes everything that does not fit together.
 pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
@@ -26,11 +28,7 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
     );
     let sockets = config.disks.iter().filter_map(|disk| Some((disk.socket.to_str()?, &disk.lines)));
     unique(reader, "disk", "socket", sockets);
-    socket_length(reader, &config.control, "", config.lines.of("control"));
-    if config.disks.iter().any(|disk| disk.socket == config.control) {
-        let text = format!("the control socket {:?} is a disk's as well", config.control);
-        reader.note(config.lines.of("control"), "", text);
-    }
+    own_sockets(reader, config);
     keys::consistent(reader, config, whole);
     for peer in config.peers.iter().filter(|peer| peer.name == config.name) {
         let text = "\"name\": this is the node's own name; a volume of this node is written \
@@ -58,6 +56,7 @@ fn listening(reader: &Reader<'_>, config: &Config) {
         let why = match exported {
             Some(volume) => format!("volume {:?} allows other nodes", volume.name),
             None if !config.peers.is_empty() => "peers answer to an address".to_owned(),
+            None if config.shm.is_some() => "\"shm\" is for other nodes".to_owned(),
             None => return,
         };
         let text = format!(
@@ -172,6 +171,28 @@ fn same_file(reader: &Reader<'_>, config: &Config) {
             other.name
         );
         reader.note(volume.lines.of("backend"), &format!("volume {:?}", volume.name), text);
+    }
+}
+
+/// The sockets of the node itself, and those of others that it calls.
+fn own_sockets(reader: &Reader<'_>, config: &Config) {
+    let control = ("control", Some(&config.control));
+    for (key, path) in [control, ("shm", config.shm.as_ref())] {
+        let (Some(path), line) = (path, config.lines.of(key)) else { continue };
+        socket_length(reader, path, "", line);
+        if config.disks.iter().any(|disk| disk.socket == *path) {
+            reader.note(line, "", format!("the {key} socket {path:?} is a disk's as well"));
+        }
+    }
+    if config.shm.as_ref() == Some(&config.control) {
+        let text = format!("the shm socket {:?} is the control socket as well", config.control);
+        reader.note(config.lines.of("shm"), "", text);
+    }
+    for peer in &config.peers {
+        if let Some(PeerAddress::Shared(path)) = &peer.address {
+            let object = format!("peer {:?}", peer.name);
+            socket_length(reader, path, &object, peer.lines.of("address"));
+        }
     }
 }
 
