@@ -1,5 +1,5 @@
 //! Two real nodes that root starts and that give root's rights up: they serve a remote and a local
-//! disk with nothing left that they do not need.
+//! disk with nothing left that they do not need, over the network and over shared memory.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,12 +10,43 @@ use bench::nodes::{Keys, Node, NodePlan};
 use bench::sim::Random;
 use bench::stand_in::StandIn;
 use bench::workload::Mix;
+use serde_json::Value;
 
 /// A user that every system has and that may do nothing.
 const USER: &str = "nobody";
 const UID: u32 = 65534;
 
 const BLOCKS: u64 = 512;
+
+/// Of each node that shares memory, and so the sessions of the two.
+const SIDECORES: usize = 2;
+
+/// Kills of the IOhost whose memory the VMhost shares.
+const SHARED_KILLS: usize = 3;
+
+/// Requests that must be done before a node is killed, and that must be outstanding then.
+const COMPLETED_MIN: u64 = 2_000;
+const OUTSTANDING_MIN: usize = 8;
+
+/// Apart from other tests' by process and number.
+fn port(number: u16) -> u16 {
+    20_000 + (std::process::id() % 3_000) as u16 * 10 + number
+}
+
+/// A directory for nodes that are not ours.
+fn open_home() -> tempfile::TempDir {
+    let home = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+    home
+}
+
+fn is_root(test: &str) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("SKIP {test}: only root can become another user");
+    }
+    is_root
+}
 
 fn plan(home: &Path, name: &str, config: &str) -> NodePlan {
     let home = home.join(name);
@@ -78,19 +109,26 @@ fn work(socket: &Path, random: &mut Random) -> StandIn {
         hot_blocks: 64,
     };
     let mut guest = StandIn::connect(socket, 2, mix, BLOCKS, random).expect("connects");
-    let until = Instant::now() + Duration::from_secs(1);
-    guest.work(|_| Instant::now() >= until).expect("the promise is kept");
+    work_on(&mut guest);
     guest
+}
+
+/// For a second, until enough is done and enough on its way.
+fn work_on(guest: &mut StandIn) {
+    let until = Instant::now() + Duration::from_secs(1);
+    let done = guest.workload.counts.completed + COMPLETED_MIN;
+    let is_enough = |guest: &StandIn| {
+        guest.workload.counts.completed >= done && guest.workload.outstanding() >= OUTSTANDING_MIN
+    };
+    guest.work(|guest| Instant::now() >= until && is_enough(guest)).expect("the promise is kept");
 }
 
 #[test]
 fn a_node_of_nobody_serves_disks() {
-    if !rustix::process::geteuid().is_root() {
-        return println!("SKIP a_node_of_nobody_serves_disks: only root can become another user");
+    if !is_root("a_node_of_nobody_serves_disks") {
+        return;
     }
-    let home = tempfile::tempdir().expect("a directory");
-    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("ours");
-    let port = 20_000 + (std::process::id() % 3_000) as u16 * 10 + 8;
+    let (home, port) = (open_home(), port(8));
     let keys = keys(home.path());
     let io1 = plan(
         home.path(),
@@ -128,8 +166,7 @@ fn a_node_of_nobody_serves_disks() {
         check_rights(&vm);
         // A restart under load: what the first process left is the second one's.
         vm = vm.kill().expect("it ran until now").start().expect("it starts again");
-        let until = Instant::now() + Duration::from_secs(1);
-        guest.work(|_| Instant::now() >= until).expect("the promise is kept");
+        work_on(&mut guest);
         guest.read_all().expect("all of the disk is as promised");
         assert_eq!(guest.workload.counts.errors, 0);
         guest.disconnect();
@@ -139,4 +176,96 @@ fn a_node_of_nobody_serves_disks() {
     assert!(fs::metadata(vm.plan().control()).is_ok_and(|socket| socket.uid() == UID));
     vm.stop().expect("the VMhost stops in order");
     io.stop().expect("the IOhost stops in order");
+}
+
+/// A counter of all sidecores of a node.
+fn counted(node: &Node, name: &str) -> u64 {
+    let status = node.status().expect("it answers");
+    let sidecores = status["sidecores"].as_array().expect("a list").iter();
+    sidecores.map(|core| core["counters"][name].as_u64().expect("a counter")).sum()
+}
+
+/// Everything between the two goes by shared memory, in both directions, and sealed.
+fn check_shared(io: &Node, vm: &mut Node) {
+    // One of the sessions may be later than the other, which did the work meanwhile.
+    let are_connected = |node: &Node| {
+        let status = node.status().expect("it answers");
+        let sessions = status["sessions"].as_array().expect("a list");
+        assert!(sessions.iter().all(|session| session["address"] == "shm"), "{status}");
+        let sealed = |session: &Value| session["cipher"] == "AES-256-GCM";
+        let is_well = |it: &Value| it["state"] == "connected" && sealed(it);
+        sessions.len() == SIDECORES && sessions.iter().all(is_well)
+    };
+    vm.wait_until("its sessions are sealed and in shared memory", are_connected).expect("so");
+    for node in [io, &*vm] {
+        let name = &node.plan().name;
+        for direction in ["sent", "received"] {
+            assert_eq!(counted(node, &format!("link_datagrams_{direction}")), 0, "{name}");
+            assert!(counted(node, &format!("shm_datagrams_{direction}")) > 1_000, "{name}");
+        }
+        assert_eq!(counted(node, "shm_broken"), 0, "{name}");
+        assert!(counted(node, "shm_lines_now") > 0, "{name}");
+    }
+}
+
+#[test]
+fn nodes_of_nobody_share_memory_and_one_is_killed() {
+    if !is_root("nodes_of_nobody_share_memory_and_one_is_killed") {
+        return;
+    }
+    let (home, port) = (open_home(), port(9));
+    let keys = keys(home.path());
+    let io1 = plan(
+        home.path(),
+        "io1",
+        &format!(
+            "listen = \"127.0.0.1:{port}\"\nshm = \"io1.shm\"\n{}{}[sidecores]\ncount = {SIDECORES}\n\
+             [[volume]]\nname = \"root\"\n\
+             backend = {{ file = \"root.img\", size = \"16MiB\" }}\n{}",
+            keys.own("io1"),
+            keys.clients(&["vm1"]),
+            keys.allow(&["vm1"])
+        ),
+    );
+    let door = home.path().join("io1/io1.shm");
+    let vm1 = plan(
+        home.path(),
+        "vm1",
+        &format!(
+            "listen = \"127.0.0.1:0\"\n{}[sidecores]\ncount = {SIDECORES}\n\
+             [[peer]]\nname = \"io1\"\naddress = \"shm:{}\"\n{}\
+             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/root\"\n{}",
+            keys.own("vm1"),
+            door.display(),
+            keys.peer("io1"),
+            keys.disk()
+        ),
+    );
+    let mut io = io1.start().expect("the IOhost starts");
+    let mut vm = vm1.start().expect("the VMhost starts");
+    let socket = vm.wait_for_disk("far").expect("the disk is served");
+    let mut guest = work(&socket, &mut Random::new(1));
+    for _ in 0..SHARED_KILLS {
+        check_rights(&io);
+        check_shared(&io, &mut vm);
+        let plan = io.kill().expect("it ran until now");
+        let left = fs::metadata(&door).expect("who is killed leaves its door behind");
+        assert_eq!((left.uid(), left.mode() & 0o777), (UID, 0o600));
+        io = plan.start().expect("its successor takes the door's place");
+        work_on(&mut guest);
+    }
+    check_rights(&vm);
+    check_shared(&io, &mut vm);
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!(guest.workload.counts.errors, 0, "a kill is a pause");
+    guest.compare_image(&io.plan().file("root.img")).expect("the whole image is as promised");
+    guest.disconnect();
+    vm.stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+    assert!(!door.exists(), "who stops takes its door away");
+    // As root's node leaves it that is killed.
+    drop(std::os::unix::net::UnixListener::bind(&door).expect("a socket"));
+    fs::set_permissions(&door, fs::Permissions::from_mode(0o600)).expect("ours");
+    let refused = io1.start().expect_err("nobody may not see whether it lives").to_string();
+    assert!(refused.contains("io1.shm") && refused.contains("another user's socket"), "{refused}");
 }
