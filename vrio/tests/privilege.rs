@@ -219,8 +219,8 @@ fn nodes_of_nobody_share_memory_and_one_is_killed() {
         home.path(),
         "io1",
         &format!(
-            "listen = \"127.0.0.1:{port}\"\nshm = \"io1.shm\"\n{}{}[sidecores]\ncount = {SIDECORES}\n\
-             [[volume]]\nname = \"root\"\n\
+            "listen = \"127.0.0.1:{port}\"\nshm = \"io1.shm\"\n{}{}\
+             [sidecores]\ncount = {SIDECORES}\n[[volume]]\nname = \"root\"\n\
              backend = {{ file = \"root.img\", size = \"16MiB\" }}\n{}",
             keys.own("io1"),
             keys.clients(&["vm1"]),
