@@ -29,6 +29,8 @@ use console::Console;
 pub const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// How often the console is looked at while waiting.
 const POLL_PERIOD: Duration = Duration::from_millis(20);
+/// How long a guest gets for an answer before the question is typed again.
+const ANSWER_PERIOD: Duration = Duration::from_secs(5);
 /// How long QEMU may take to end after its guest has powered off.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -208,13 +210,34 @@ impl Guest {
         Err(self.timeout("power off", EXIT_TIMEOUT))
     }
 
-    /// Types a line on the guest's console. Scripts that run until told otherwise read it.
+    /// Types a line on the guest's console. It can get lost there: see [`Guest::ask`].
     ///
     /// # Errors
     /// QEMU is gone.
     pub fn type_line(&mut self, line: &str) -> Result<(), GuestError> {
         let typed = writeln!(self.input, "{line}").and_then(|()| self.input.flush());
         typed.map_err(GuestError::host(format!("type on the console of guest {}", self.name)))
+    }
+
+    /// Types a line again and again until the guest answers with one that begins with `marker`, and
+    /// gives what follows it: on a busy machine what is typed on a serial console can get lost.
+    ///
+    /// # Errors
+    /// As for [`Guest::wait_for`].
+    pub fn ask(
+        &mut self,
+        line: &str,
+        marker: &str,
+        timeout: Duration,
+    ) -> Result<String, GuestError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            self.type_line(line)?;
+            match self.wait_for(marker, ANSWER_PERIOD) {
+                Err(GuestError::Timeout { .. }) if Instant::now() < deadline => {}
+                answered => return answered,
+            }
+        }
     }
 
     /// Ends the guest at once, as a power cut would. Nothing happens if it has ended already.

@@ -79,8 +79,7 @@ fn churn_on_four_queues_leaves_the_image_that_the_guest_tells() {
     let shape = guest.wait_for("churn", BOOT_TIMEOUT).unwrap();
     assert_eq!(shape, "queues=4 processors=4");
     guest.wait_for("progress churn", SCRIPT_TIMEOUT).unwrap();
-    guest.type_line("stop").unwrap();
-    let report = guest.wait_for("churned", SCRIPT_TIMEOUT).unwrap();
+    let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT).unwrap();
     guest.wait_success(SCRIPT_TIMEOUT).unwrap();
     let digest = agent::pattern::image_digest(&server.image).unwrap();
     assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");

@@ -148,8 +148,7 @@ fn four_queues_of_a_guest_survive_kills_of_either_node() {
         }
     }
     wait_for_requests(&mut guest, requests + REQUESTS_BETWEEN_KILLS);
-    guest.type_line("stop").unwrap();
-    let report = guest.wait_for("churned", SCRIPT_TIMEOUT).unwrap();
+    let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT).unwrap();
     guest.wait_success(SCRIPT_TIMEOUT).unwrap();
     vm.stop().unwrap();
     io.stop().unwrap();

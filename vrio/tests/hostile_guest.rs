@@ -66,34 +66,48 @@ fn broken_in_all(disk: &Value) -> u64 {
 }
 
 /// Goes along with the attacks: each must be counted, by its name, before the next one begins.
-/// Gives the kinds that were seen.
+/// Gives the kinds that were seen. The guest says a line again until its answer has come, so each
+/// one is answered, and what it is about is done once.
 fn watch(node: &Node, hostile: &mut Guest) -> Vec<String> {
     let mut kinds = Vec::new();
+    let mut attack = String::new();
+    let (mut before, mut is_seen) = (0, true);
     loop {
         let line = hostile.next(SCRIPT_TIMEOUT).unwrap();
         if let Some(report) = line.strip_prefix("hostile done ") {
             println!("{report}");
             return kinds;
         }
-        let Some((name, kind)) = line.strip_prefix("attack ").and_then(|l| l.split_once(" kind="))
-        else {
-            assert!(!line.starts_with("fail"), "{line}");
-            continue;
-        };
-        let before = broken(&disk(node, "victim"), kind);
-        hostile.type_line("go").unwrap();
-        hostile.wait_for("attacked", SCRIPT_TIMEOUT).unwrap();
-        let since = Instant::now();
-        while broken(&disk(node, "victim"), kind) == before {
-            let waited = since.elapsed();
-            assert!(waited < COUNT_TIMEOUT, "{name} is not counted as {kind}\n{}", node.log_tail());
-            std::thread::sleep(COUNT_PERIOD);
+        assert!(!line.starts_with("exit"), "its report is missing: {line}");
+        let Some((said, kind)) = line.split_once(" kind=") else { continue };
+        if let Some(name) = said.strip_prefix("attack ") {
+            if name != attack {
+                assert!(is_seen, "{name} begins before {attack} was seen");
+                (attack, is_seen) = (name.to_owned(), false);
+                before = broken(&disk(node, "victim"), kind);
+            }
+            hostile.type_line(&format!("go {name}")).unwrap();
+        } else if let Some(name) = said.strip_prefix("attacked ") {
+            if !is_seen {
+                assert_eq!(name, attack);
+                wait_for_count(node, name, kind, before);
+                kinds.push(kind.to_owned());
+                is_seen = true;
+            }
+            hostile.type_line(&format!("seen {name}")).unwrap();
         }
-        hostile.type_line("seen").unwrap();
-        let honest = disk(node, "honest");
-        assert_eq!((&honest["state"], broken_in_all(&honest)), (&"running".into(), 0), "{name}");
-        kinds.push(kind.to_owned());
     }
+}
+
+fn wait_for_count(node: &Node, name: &str, kind: &str, before: u64) {
+    let since = Instant::now();
+    while broken(&disk(node, "victim"), kind) == before {
+        let waited = since.elapsed();
+        assert!(waited < COUNT_TIMEOUT, "{name} is not counted as {kind}\n{}", node.log_tail());
+        std::thread::sleep(COUNT_PERIOD);
+    }
+    let honest = disk(node, "honest");
+    assert_eq!((&honest["state"], broken_in_all(&honest)), (&"running".into(), 0), "{name}");
 }
 
 #[test]
@@ -114,8 +128,7 @@ fn a_hostile_guest_ruins_its_own_disk_only() {
 
     let mut kinds = watch(&node, &mut hostile);
     hostile.wait_success(SCRIPT_TIMEOUT).unwrap();
-    honest.type_line("stop").unwrap();
-    let report = honest.wait_for("churned", SCRIPT_TIMEOUT).unwrap();
+    let report = honest.ask("stop", "churned", SCRIPT_TIMEOUT).unwrap();
     honest.wait_success(SCRIPT_TIMEOUT).unwrap();
 
     kinds.sort();

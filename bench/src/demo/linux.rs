@@ -62,9 +62,8 @@ pub(super) fn outage(
             away.as_millis()
         ));
     }
-    guest.type_line("stop")?;
     progress.doing("the guest reads everything back and verifies it");
-    let report = guest.wait_for("churned", SCRIPT_TIMEOUT)?;
+    let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT)?;
     guest.wait_for("demo verified", SCRIPT_TIMEOUT)?;
     guest.wait_success(SCRIPT_TIMEOUT)?;
     progress.done("the guest read everything back: as written; its file system is clean");

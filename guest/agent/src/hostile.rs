@@ -3,14 +3,15 @@
 //! attacks the device is started properly, and must serve.
 //!
 //! Before and after each attack that must be counted by the disk's node, the host looks there: a
-//! line says what is to come, and the host types one when it has seen it.
+//! line says what is to come, and the host types one when it has seen it. Either can get lost on
+//! the serial console of a busy machine, so the line is said again until the host's answer to it
+//! comes, and the host answers each time.
 
 mod attacks;
 mod victim;
 mod window;
 
 use std::fmt;
-use std::io;
 use std::time::Duration;
 
 use attacks::{ATTACKS, Attack, Outcome};
@@ -26,6 +27,10 @@ const ROUND_PAUSE: Duration = Duration::from_millis(2);
 /// Where the checks between the attacks read and write.
 const CHECK_SECTOR: u64 = 64;
 const CHECK_BYTES: u32 = 4096;
+/// How long the host gets for an answer before it is asked again, and how often: five minutes, for
+/// guest and host may both be slow.
+const ANSWER_PERIOD: Duration = Duration::from_secs(1);
+const ASKED_MAX: u32 = 300;
 
 /// What to do.
 #[derive(Debug, Clone)]
@@ -52,20 +57,42 @@ impl fmt::Display for Report {
     }
 }
 
-/// Attacks the disk. `say` gets the lines for the host, `hear` waits for one of the host's.
+/// The way to the host and back.
+pub trait Host {
+    /// Takes a line for the host.
+    fn say(&self, line: fmt::Arguments<'_>);
+
+    /// Gives the next line that the host typed, if one comes in this time.
+    ///
+    /// # Errors
+    /// When none can come any more.
+    fn hear(&self, patience: Duration) -> Result<Option<String>, String>;
+}
+
+/// Tells the host something until it answers with this line.
+fn ask(host: &impl Host, line: fmt::Arguments<'_>, wanted: &str) -> Result<(), String> {
+    for _ in 0..ASKED_MAX {
+        host.say(line);
+        // An older answer that comes twice is passed over.
+        while let Some(typed) = host.hear(ANSWER_PERIOD)? {
+            if typed.trim() == wanted {
+                return Ok(());
+            }
+        }
+    }
+    Err(format!("the host does not answer {wanted:?}"))
+}
+
+/// Attacks the disk.
 ///
 /// # Errors
-/// When the disk cannot be taken, or does something else than it should.
-pub fn run(
-    hostile: &Hostile,
-    say: impl Fn(fmt::Arguments<'_>),
-    hear: impl Fn() -> io::Result<()>,
-) -> Result<Report, String> {
+/// When the disk cannot be taken, or does something else than it should, or the host is silent.
+pub fn run(hostile: &Hostile, host: &impl Host) -> Result<Report, String> {
     let mut victim = Victim::take(&hostile.device).map_err(|error| error.to_string())?;
     let mut report = Report::default();
     check(&mut victim, &mut report)?;
     for attack in &ATTACKS {
-        attempt(&mut victim, attack, &say, &hear)?;
+        attempt(&mut victim, attack, host)?;
         report.attacks += 1;
         check(&mut victim, &mut report).map_err(|why| format!("after {}: {why}", attack.name))?;
     }
@@ -82,22 +109,16 @@ pub fn run(
     Ok(report)
 }
 
-fn attempt(
-    victim: &mut Victim,
-    attack: &Attack,
-    say: &impl Fn(fmt::Arguments<'_>),
-    hear: &impl Fn() -> io::Result<()>,
-) -> Result<(), String> {
+fn attempt(victim: &mut Victim, attack: &Attack, host: &impl Host) -> Result<(), String> {
+    let name = attack.name;
     victim.start((attack.setup)());
     match attack.outcome {
         Outcome::Breaks(kind) => {
             // The host notes the count first.
-            say(format_args!("attack {} kind={kind}", attack.name));
-            hear().map_err(|error| error.to_string())?;
+            ask(host, format_args!("attack {name} kind={kind}"), &format!("go {name}"))?;
             (attack.run)(victim);
             victim.kick();
-            say(format_args!("attacked {} kind={kind}", attack.name));
-            hear().map_err(|error| error.to_string())
+            ask(host, format_args!("attacked {name} kind={kind}"), &format!("seen {name}"))
         }
         Outcome::Answers(wanted) => {
             (attack.run)(victim);
@@ -105,7 +126,6 @@ fn attempt(
             let is_used = victim.wait_used();
             let found = victim.memory.read_u8(victim::STATUS as usize);
             let fine = is_used && found == wanted;
-            let name = attack.name;
             fine.then_some(()).ok_or(format!("{name}: status {found}, and not {wanted}"))
         }
         Outcome::Survives => {
@@ -194,4 +214,42 @@ fn descriptor(victim: &Victim, random: &mut Random) -> (u64, u32, u16, u16) {
     };
     let next = if random.below(30) == 0 { random.word() as u16 } else { random.below(16) as u16 };
     (addr, len, flags, next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+
+    /// Types these lines in turn; `None` is a second without one.
+    struct Typist<'a> {
+        typed: RefCell<std::slice::Iter<'a, Option<&'a str>>>,
+        heard: Cell<u32>,
+    }
+
+    impl Host for Typist<'_> {
+        fn say(&self, _: fmt::Arguments<'_>) {
+            self.heard.set(self.heard.get() + 1);
+        }
+
+        fn hear(&self, _: Duration) -> Result<Option<String>, String> {
+            Ok(self.typed.borrow_mut().next().copied().flatten().map(str::to_owned))
+        }
+    }
+
+    /// What comes of asking, and how often it was asked.
+    fn asked(typed: &[Option<&str>]) -> (Result<(), String>, u32) {
+        let host = Typist { typed: RefCell::new(typed.iter()), heard: Cell::new(0) };
+        (ask(&host, format_args!("attack a"), "go a"), host.heard.get())
+    }
+
+    #[test]
+    fn what_got_lost_is_said_again_until_its_own_answer_comes() {
+        assert_eq!(asked(&[Some("go a")]), (Ok(()), 1));
+        assert_eq!(asked(&[None, None, Some("go a\r")]), (Ok(()), 3));
+        // Answers to what was said twice before, and one that was cut.
+        assert_eq!(asked(&[Some("seen 0"), Some("o a"), None, Some("go a")]), (Ok(()), 2));
+        let silent = "the host does not answer \"go a\"".to_owned();
+        assert_eq!(asked(&[]), (Err(silent), ASKED_MAX));
+    }
 }

@@ -19,10 +19,11 @@ use std::fmt::Display;
 /// Starts every line that is meant for the host: the serial console carries other things as well.
 pub const MARKER: &str = "@vrio: ";
 
-/// Prints one line for the host, in one write, so that two programs' lines do not mix.
+/// Prints one line for the host, in one write, so that two programs' lines do not mix, and on a
+/// line of its own even if the kernel was speaking.
 pub fn say(line: impl Display) {
     use std::io::Write;
-    let line = format!("{MARKER}{line}\n");
+    let line = format!("\n{MARKER}{line}\n");
     // A console that is gone is nothing the agent could report anywhere else.
     let _ = std::io::stdout().write_all(line.as_bytes());
 }

@@ -2,11 +2,13 @@
 //! `agent hostile DEVICE ...`, `agent digest IMAGE`.
 #![forbid(unsafe_code)]
 
+use std::fmt;
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use agent::churn::{self, Churn};
-use agent::hostile::{self, Hostile};
+use agent::hostile::{self, Host, Hostile};
 use agent::measure::{self, Measure};
 use agent::options::Options;
 use agent::{pattern, say};
@@ -15,6 +17,9 @@ const USAGE: &str = "usage: agent churn DEVICE [--seed N] [--threads N] [--secon
        agent measure DEVICE [--write 0|1] [--blocks N] [--threads N] [--seconds N] [--name TEXT]
        agent hostile DEVICE [--seed N] [--rounds N]
        agent digest IMAGE";
+
+/// Lines that the host has typed and nobody has taken yet; more wait in the console.
+const TYPED_MAX: usize = 16;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -69,10 +74,40 @@ fn hostile(words: &[String]) -> Result<(), String> {
         seed: options.number("seed", 1)?,
         rounds: options.number("rounds", 100)?,
     };
-    let hear = || std::io::stdin().read_line(&mut String::new()).map(drop);
-    let report = hostile::run(&hostile, |line| say(line), hear)?;
+    let report = hostile::run(&hostile, &Console::open())?;
     say(format_args!("hostile done {report}"));
     Ok(())
+}
+
+/// The serial console as the way to the host and back.
+struct Console {
+    typed: Receiver<String>,
+}
+
+impl Console {
+    /// Starts a thread that waits for lines, since a read waits for ever.
+    fn open() -> Self {
+        let (line, typed) = mpsc::sync_channel(TYPED_MAX);
+        std::thread::spawn(move || {
+            let mut lines = std::io::stdin().lines().map_while(Result::ok);
+            lines.all(|it| line.send(it).is_ok())
+        });
+        Self { typed }
+    }
+}
+
+impl Host for Console {
+    fn say(&self, line: fmt::Arguments<'_>) {
+        say(line);
+    }
+
+    fn hear(&self, patience: Duration) -> Result<Option<String>, String> {
+        match self.typed.recv_timeout(patience) {
+            Ok(line) => Ok(Some(line)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err("the console has ended".to_owned()),
+        }
+    }
 }
 
 fn digest(words: &[String]) -> Result<(), String> {
