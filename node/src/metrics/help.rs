@@ -1,7 +1,7 @@
 //! What each metric is, for the HELP lines.
 
 /// By the metric's name without `vrio_` and without what its unit and its type add.
-const HELP: [(&str, &str); 94] = [
+const HELP: [(&str, &str); 95] = [
     ("node_info", "Always 1; the labels say what runs."),
     ("node_uptime_seconds", "For how long the node has run."),
     ("sidecore_rounds", "Rounds begun."),
@@ -62,6 +62,10 @@ const HELP: [(&str, &str); 94] = [
     ("sidecore_sessions_bytes_checksummed", "Bytes of bodies that a checksum was computed over."),
     ("sidecore_sessions_resets_sent", "Resets sent to who uses a session that is not there."),
     ("sidecore_sessions_calls_full", "Calls not taken because a session's table was full."),
+    (
+        "sidecore_sessions_calls_beyond_share",
+        "Calls of peers not begun because their session had its share of the buffers.",
+    ),
     ("sidecore_sessions_calls_waited_for_credit", "Calls that had to wait for credit."),
     ("sidecore_pool_bytes", "Memory of the session buffers, from the system."),
     ("sidecore_pool_bytes_max", "The limit of that: [memory] session-buffers."),

@@ -233,6 +233,7 @@ fn endpoint_counters(asked: &Asked, map: &mut Counters) {
         ("sessions_bytes_checksummed", sessions.bytes_checksummed),
         ("sessions_resets_sent", sessions.resets_sent),
         ("sessions_calls_full", sessions.calls_full),
+        ("sessions_calls_beyond_share", sessions.calls_beyond_share),
         ("sessions_calls_waited_for_credit", sessions.calls_waited_for_credit),
     ]
     .into_iter()
