@@ -57,11 +57,11 @@ impl NodePlan {
         self.home.join("log")
     }
 
-    /// Starts the node and waits until its control socket answers.
+    /// Writes the configuration, and gives its path. A node that runs reads it when it is told to.
     ///
     /// # Errors
-    /// When it does not start; the text ends with its log.
-    pub fn start(&self) -> Result<Node> {
+    /// When it cannot be written.
+    pub fn write(&self) -> Result<PathBuf> {
         fs::create_dir_all(self.home.join("volumes"))
             .with_context(|| format!("making {}", self.home.display()))?;
         let config = self.home.join("node.toml");
@@ -74,6 +74,15 @@ impl NodePlan {
             self.config
         );
         fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
+        Ok(config)
+    }
+
+    /// Starts the node and waits until its control socket answers.
+    ///
+    /// # Errors
+    /// When it does not start; the text ends with its log.
+    pub fn start(&self) -> Result<Node> {
+        let config = self.write()?;
         let log = File::options().create(true).append(true).open(self.log())?;
         let mut command = match &self.namespace {
             Some(namespace) => {

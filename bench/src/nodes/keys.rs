@@ -54,6 +54,22 @@ impl Keys {
         self.line(|| format!("key = {:?}\n", self.public[node]))
     }
 
+    /// The same for a peer that has several keys: one for each of these names.
+    pub fn peer_with(&self, names: &[&str]) -> String {
+        self.line(|| {
+            let keys: Vec<_> = names.iter().map(|name| &self.public[*name]).collect();
+            format!("keys = {keys:?}\n")
+        })
+    }
+
+    /// The public half of a node's key.
+    ///
+    /// # Panics
+    /// When there is none of that name.
+    pub fn public(&self, node: &str) -> &str {
+        &self.public[node]
+    }
+
     /// Whole tables of peers that only use this node's volumes.
     pub fn clients(&self, nodes: &[&str]) -> String {
         nodes.iter().fold(String::new(), |mut text, node| {
