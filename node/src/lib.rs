@@ -17,5 +17,5 @@ pub mod status;
 pub mod wiring;
 
 pub use config::{Config, ConfigError};
-pub use run::run;
+pub use run::{check, run};
 pub use wiring::{Node, Opened, StartError};

@@ -91,28 +91,7 @@ pub fn drop(config: &Config) -> Result<(), PrivilegeError> {
         tracing::warn!("privileges = \"keep\": nothing is given up; meant for debugging");
         return Ok(());
     }
-    let user = match &config.user {
-        Some(name) if rustix::process::geteuid().is_root() => {
-            let place = || config.place(&config.lines, "user");
-            let found = user::find(name).map_err(system("look the user up"))?;
-            let no_user = || PrivilegeError::NoUser { place: place(), user: name.clone() };
-            let found = found.ok_or_else(no_user)?;
-            if found.uid.is_root() {
-                return Err(PrivilegeError::Root { place: place(), user: name.clone() });
-            }
-            Some(found)
-        }
-        Some(name) => {
-            tracing::info!(user = name, "not started as root: the user stays what it is");
-            None
-        }
-        None => {
-            if rustix::process::geteuid().is_root() {
-                tracing::warn!("the node runs as root; name a user = \"..\" for it");
-            }
-            None
-        }
-    };
+    let user = wanted_user(config)?;
     for directory in own_directories(config) {
         make(directory, user.as_ref())?;
     }
@@ -124,6 +103,41 @@ pub fn drop(config: &Config) -> Result<(), PrivilegeError> {
     rustix::thread::set_no_new_privs(true).map_err(system("give up new privileges"))?;
     check_directories(config, user.as_ref().map(|user| &*user.name))?;
     files::restrict(config)
+}
+
+/// Becomes the user that a node of this configuration would be, and no more of [`drop`]: for a
+/// process that looks whether a node would start, and then ends.
+///
+/// # Errors
+/// When the user does not exist, or the system refuses.
+pub fn become_user(config: &Config) -> Result<(), PrivilegeError> {
+    match wanted_user(config)? {
+        Some(user) if config.privileges != Privileges::Keep => user.become_it(LINK_CAPABILITIES),
+        _ => Ok(()),
+    }
+}
+
+/// Whom this process has to become: nobody else unless it is root's.
+fn wanted_user(config: &Config) -> Result<Option<user::User>, PrivilegeError> {
+    let is_root = rustix::process::geteuid().is_root();
+    let Some(name) = &config.user else {
+        if is_root {
+            tracing::warn!("the node runs as root; name a user = \"..\" for it");
+        }
+        return Ok(None);
+    };
+    if !is_root {
+        tracing::info!(user = name, "not started as root: the user stays what it is");
+        return Ok(None);
+    }
+    let place = || config.place(&config.lines, "user");
+    let found = user::find(name).map_err(system("look the user up"))?;
+    let found =
+        found.ok_or_else(|| PrivilegeError::NoUser { place: place(), user: name.clone() })?;
+    if found.uid.is_root() {
+        return Err(PrivilegeError::Root { place: place(), user: name.clone() });
+    }
+    Ok(Some(found))
 }
 
 /// The directories in which the node makes files of its own.

@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::Config;
 use crate::notify::Manager;
 use crate::privilege;
-use crate::wiring::{Node, Opened, StartError};
+use crate::wiring::{Node, Opened, StartError, check_keys};
 
 /// How long a stop may take. Queues drain for at most 2 s and closing an attachment takes a round
 /// trip and a sync; what is not done after several times that will not be, and service managers
@@ -74,6 +74,17 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     drop(stopped);
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Looks at the key files that a configuration names, as the user that the node would be: a start
+/// reads them before anything else. It opens nothing else and leaves nothing behind, but this
+/// process stays that user.
+///
+/// # Errors
+/// When there is no such user, or with each key file that is no sound one, by line.
+pub fn check(config: &Config) -> Result<(), StartError> {
+    privilege::become_user(config)?;
+    check_keys(config)
 }
 
 /// What SIGHUP asks for. The answer is in the log.

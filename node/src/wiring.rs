@@ -29,6 +29,7 @@ use link::Door;
 
 use self::disks::{Disks, Shown};
 use self::keys::Keys;
+pub(crate) use self::keys::check as check_keys;
 use self::objects::Objects;
 use self::sidecores::Core;
 use self::turns::Turns;

@@ -21,6 +21,7 @@ pub(crate) fn node(args: &NodeArgs) -> Result<(), Failure> {
     let path = args.config.as_deref().expect("required unless there is a subcommand");
     let config = Config::load(path).map_err(Failure::configuration)?;
     if args.check {
+        node::check(&config).map_err(Failure::configuration)?;
         return print(&format!("{}: node {:?} is fine\n", path.display(), config.name));
     }
     logging::start(match args.log {

@@ -99,7 +99,8 @@ pub(crate) struct NodeArgs {
     /// The node's configuration.
     #[arg(long, value_name = "FILE", required = true)]
     pub(crate) config: Option<PathBuf>,
-    /// Only check the configuration: print every problem, or nothing.
+    /// Only check the configuration and the key files that it names: print every problem. Root
+    /// reads the files as the configuration's "user".
     #[arg(long)]
     pub(crate) check: bool,
     /// How log lines look, on standard error. VRIO_LOG says which (default: info).

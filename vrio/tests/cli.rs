@@ -75,13 +75,63 @@ fn example(name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// An example in a folder of its own, with its key files there too.
+fn example_in(home: &Path, name: &str) -> String {
+    let config = std::fs::read_to_string(example(name)).unwrap();
+    let path = home.join(name);
+    std::fs::write(&path, config.replace("/etc/vrio", home.to_str().unwrap())).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn check(config: &str) -> Output {
+    vrio(&["node", "--config", config, "--check"])
+}
+
 #[test]
 fn the_examples_pass_the_check() {
+    let home = tempfile::tempdir().unwrap();
+    for (key, more) in [("io1.key", ""), ("vm1.key", ""), ("alice.key", "--attachment")] {
+        let path = home.path().join(key);
+        let words = ["key", "new", more, path.to_str().unwrap()];
+        let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        assert!(vrio(&words).status.success());
+    }
     for name in ["io1.toml", "vm1.toml"] {
-        let output = vrio(&["node", "--config", &example(name), "--check"]);
+        let output = check(&example_in(home.path(), name));
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(text(&output.stdout).ends_with(" is fine\n"));
     }
+}
+
+#[test]
+fn the_check_opens_key_files() {
+    let home = tempfile::tempdir().unwrap();
+    let config = example_in(home.path(), "vm1.toml");
+    // Each at its line, all at once.
+    let refused = |node: &str, alice: &str| {
+        let output = check(&config);
+        assert_eq!(output.status.code(), Some(2));
+        let error = text(&output.stderr);
+        let place = |key: &str| {
+            let toml = std::fs::read_to_string(&config).unwrap();
+            let line = toml.lines().position(|line| line.starts_with(key)).unwrap();
+            format!("vm1.toml:{}: ", line + 1)
+        };
+        for part in [&*place("key"), "vm1.key", node, &*place("attachment-key"), alice] {
+            assert!(error.contains(part), "{part:?} is missing in: {error}");
+        }
+    };
+    let missing = "it is not there; make one with `vrio key new";
+    refused(missing, &format!("{missing} --attachment FILE`"));
+    for name in ["vm1.key", "alice.key"] {
+        assert!(vrio(&["key", "new", home.path().join(name).to_str().unwrap()]).status.success());
+    }
+    let mode = |mode| Permissions::from_mode(mode);
+    std::fs::set_permissions(home.path().join("vm1.key"), mode(0o640)).unwrap();
+    refused("(mode 0640)", "this is a node key and an attachment key is wanted");
+    std::fs::set_permissions(home.path().join("vm1.key"), mode(0o600)).unwrap();
+    std::fs::write(home.path().join("vm1.key"), "vrio node key\nsecret: AAAA\n").unwrap();
+    refused("it is damaged: it is cut short", "alice.key");
 }
 
 #[test]

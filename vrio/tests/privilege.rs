@@ -178,6 +178,32 @@ fn a_node_of_nobody_serves_disks() {
     io.stop().expect("the IOhost stops in order");
 }
 
+#[test]
+fn the_check_reads_keys_as_the_node_will() {
+    if !is_root("the_check_reads_keys_as_the_node_will") {
+        return;
+    }
+    let home = open_home();
+    let key = home.path().join("io1.key");
+    Keys::make(home.path(), &["io1"]).expect("keys");
+    let config = home.path().join("io1.toml");
+    let text = format!("name = \"io1\"\nkey = {key:?}\nuser = \"{USER}\"\n");
+    let check = |text: &str| {
+        fs::write(&config, text).expect("ours");
+        let mut vrio = std::process::Command::new(env!("CARGO_BIN_EXE_vrio"));
+        let output = vrio.args(["node", "--check", "--config"]).arg(&config).output();
+        let output = output.expect("the binary was built");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, error) = check(&text);
+    let says = "io1.toml:2: key: key file";
+    assert!(code == Some(2) && error.contains(says) && error.contains("chown USER"), "{error}");
+    std::os::unix::fs::chown(&key, Some(UID), Some(UID)).expect("root may");
+    assert_eq!(check(&text), (Some(0), String::new()));
+    let (code, error) = check(&text.replace(USER, "no-such-user"));
+    assert!(code == Some(2) && error.contains("there is no user \"no-such-user\""), "{error}");
+}
+
 /// A counter of all sidecores of a node.
 fn counted(node: &Node, name: &str) -> u64 {
     let status = node.status().expect("it answers");

@@ -205,6 +205,20 @@ pub(super) fn attachment(
     }
 }
 
+/// Looks at every key file that a node of this configuration reads, without starting one.
+///
+/// # Errors
+/// Each that is no sound one, by line.
+pub(crate) fn check(config: &Config) -> Result<(), StartError> {
+    let mut problems = match security(config) {
+        Ok(_) => Vec::new(),
+        Err(StartError::Objects(problems)) => problems,
+        Err(error) => return Err(error),
+    };
+    problems.extend(config.disks.iter().filter_map(|disk| attachment(config, disk).err()));
+    if problems.is_empty() { Ok(()) } else { Err(problems.into()) }
+}
+
 fn problem(place: String, object: &str, text: String) -> StartError {
     StartError::Objects(vec![ObjectError { place, object: object.to_owned(), text }])
 }
