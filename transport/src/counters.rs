@@ -71,6 +71,8 @@ pub struct EndpointCounters {
     pub retries_sent: u64,
     /// Operations on a curve, the dear part of handshakes.
     pub public_key_operations: u64,
+    /// Sizes of datagrams that an attempt of ours gave up, since nothing came back.
+    pub sizes_given_up: u64,
     /// Hellos refused.
     pub hellos_refused: u64,
     /// Hellos redirected to another sidecore.

@@ -22,6 +22,7 @@ use crate::endpoint::answers::{Answer, Answers, Class, Content};
 use crate::endpoint::security::draw;
 use crate::events::{CallError, CallId, LostReason, SessionId, SessionStatus, Sink};
 use crate::handshake::{Connecting, HalfOpen, write_packet, write_welcome};
+use crate::path::Paths;
 use crate::pool::{BufId, Pool};
 use crate::random::Random;
 use crate::seal::ResetKey;
@@ -96,6 +97,8 @@ pub struct Endpoint {
     reset_key: Option<ResetKey>,
     /// Where a sealed packet is opened; taken out meanwhile, and empty before the first.
     opened: Vec<u8>,
+    /// How wide the ways to those are that we ask.
+    paths: Paths,
     sessions_made: u64,
     last_attempt: u64,
     /// Sessions that we asked for, connected or not; that peers asked for; half-open ones of those.
@@ -128,6 +131,7 @@ impl Endpoint {
             secrets,
             reset_key: security::reset_key(&config.security),
             opened: Vec::new(),
+            paths: Paths::default(),
             sessions_made: 0,
             last_attempt: 0,
             outgoing: 0,
@@ -185,7 +189,8 @@ impl Endpoint {
         let place = self.take_place();
         let (session, local_id) = self.draw_ids(place);
         let ids = (session, local_id, attempt);
-        let connecting = Connecting::new(now_ns, ids, peer, expected_name, index);
+        let bytes = self.paths.proposal(now_ns, peer.ip(), self.config.datagram_bytes_max);
+        let connecting = Connecting::new(now_ns, ids, peer, expected_name, (index, bytes));
         self.places[place].entry = Entry::Connecting(Box::new(connecting));
         self.begin_attempt(now_ns, place);
         self.touched(place);
@@ -214,7 +219,7 @@ impl Endpoint {
             flags: 0,
         };
         let to = agreed.peer.addr;
-        self.answer(Class::Known, Answer { to, label, content });
+        self.answer(Class::Known, Answer::new(to, label, content));
     }
 
     /// Sends a call. `head` has at most [`HEAD_MAX`] bytes; the body is the first so many bytes of
@@ -453,10 +458,15 @@ impl Endpoint {
 
     /// Lets a place send. `true`: it has more.
     fn transmit_from(&mut self, now_ns: u64, index: usize, out: &mut TransmitBatch) -> bool {
-        if let Entry::Connecting(connecting) = &self.places[index].entry
-            && connecting.wants_another_key(now_ns)
-        {
-            self.begin_attempt(now_ns, index);
+        if let Entry::Connecting(connecting) = &mut self.places[index].entry {
+            if connecting.wants_another_size(now_ns) {
+                self.last_attempt = now_ns.max(self.last_attempt + 1);
+                connecting.take_another_size(self.last_attempt);
+                self.counters.sizes_given_up += 1;
+                self.begin_attempt(now_ns, index);
+            } else if connecting.wants_another_key(now_ns) {
+                self.begin_attempt(now_ns, index);
+            }
         }
         let place = &mut self.places[index];
         place.is_ready = false;
@@ -464,10 +474,9 @@ impl Endpoint {
             Entry::Vacant | Entry::HalfOpen(_) => {}
             Entry::Connecting(connecting) => {
                 if let Some(to) = connecting.hello_to(now_ns) {
-                    let slot = out.next(to);
-                    connecting.write_hello(slot, &self.config);
+                    let bytes = connecting.write_hello(to, out, &self.config);
                     self.counters.datagrams_sent += 1;
-                    self.counters.bytes_sent += slot.head_bytes as u64;
+                    self.counters.bytes_sent += bytes as u64;
                 }
                 self.deadlines.set(index, connecting.deadline_ns());
             }
@@ -511,8 +520,9 @@ impl Endpoint {
                 slot.head_bytes = packet.len();
             }
         }
+        let bytes = out.pad_last(answer.label, answer.pad_bytes);
         self.counters.datagrams_sent += 1;
-        self.counters.bytes_sent += slot.head_bytes as u64;
+        self.counters.bytes_sent += bytes as u64;
     }
 
     /// Queues a packet that belongs to no session; dropped and counted when too many wait.
@@ -535,6 +545,11 @@ impl Endpoint {
             }
             Entry::Open(session) => {
                 if let Some(why) = session.advance(now_ns, &mut self.counters) {
+                    if let LostReason::PathShrank(bytes) = why {
+                        let to = session.agreed().peer.addr.ip();
+                        self.paths.shrank(now_ns, to, bytes);
+                        self.say_farewell(index);
+                    }
                     self.lose(index, &why, sink);
                     return;
                 }

@@ -14,6 +14,10 @@
 //! whoever sent it does not confirm what it leads to. Of two attempts of one process, the one with
 //! the greater number is the newer.
 //!
+//! A Hello with a cookie is filled up to the size of datagrams that the connector proposes, and its
+//! Welcome to what was agreed on, so that the session's largest datagrams are known to pass both
+//! ways. Where they do not, a new attempt proposes less (`path`).
+//!
 //! When sessions are sealed, Hello and Welcome carry the two messages of `noise`, and what they say
 //! about a node is in there. In the clear a Hello says only what is needed to answer it.
 

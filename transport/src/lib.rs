@@ -12,7 +12,7 @@
 //! `recv` puts the message together in a buffer of the `pool`.
 //!
 //! How a session comes to be is in `handshake`; `noise` is its cryptography, `keys` are who may,
-//! and `door` keeps strangers from costing much.
+//! `door` keeps strangers from costing much, and `path` finds how large datagrams may be.
 #![forbid(unsafe_code)]
 
 mod ack;
@@ -30,6 +30,7 @@ mod handshake;
 mod keys;
 mod noise;
 mod pacing;
+mod path;
 mod pool;
 mod random;
 mod recv;

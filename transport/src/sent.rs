@@ -167,9 +167,13 @@ impl SentPackets {
         self.trim();
     }
 
-    /// The next packet to be taken for lost, its flight ended; else when to look again (`u64::MAX`
-    /// for never).
-    pub(crate) fn next_lost(&mut self, now_ns: u64, trip: &RoundTrip) -> Result<SentPacket, u64> {
+    /// The next packet to be taken for lost, its number and what it was, its flight ended; else
+    /// when to look again (`u64::MAX` for never).
+    pub(crate) fn next_lost(
+        &mut self,
+        now_ns: u64,
+        trip: &RoundTrip,
+    ) -> Result<(u64, SentPacket), u64> {
         let delay_ns = trip.loss_delay_ns();
         let mut look_again_ns = u64::MAX;
         for number in self.first..self.acked_below {
@@ -181,7 +185,7 @@ impl SentPackets {
             if self.acked_below - 1 - number >= REORDER_PACKETS || due_ns <= now_ns {
                 let packet = self.land(number).expect("it was in flight");
                 self.trim();
-                return Ok(packet);
+                return Ok((number, packet));
             }
             look_again_ns = look_again_ns.min(due_ns);
         }
@@ -245,11 +249,11 @@ mod tests {
         let landed = (9..=9).filter_map(|number| sent.land(number)).count();
         sent.acknowledged(9);
         assert_eq!(landed, 1);
-        assert_eq!(sent.next_lost(0, &trip).map(|lost| lost.sent_ns), Ok(0));
-        assert_eq!(sent.next_lost(0, &trip).map(|lost| lost.sent_ns), Ok(1));
+        assert_eq!(sent.next_lost(0, &trip).map(|(_, lost)| lost.sent_ns), Ok(0));
+        assert_eq!(sent.next_lost(0, &trip).map(|(_, lost)| lost.sent_ns), Ok(1));
         let look_again_ns = sent.next_lost(0, &trip).expect_err("within the reordering");
         assert_eq!(look_again_ns, 2 + trip.loss_delay_ns());
-        assert_eq!(sent.next_lost(look_again_ns, &trip).map(|lost| lost.sent_ns), Ok(2));
+        assert_eq!(sent.next_lost(look_again_ns, &trip).map(|(_, lost)| lost.sent_ns), Ok(2));
         assert_eq!(sent.in_flight_bytes(), 16 * 100);
     }
 

@@ -1,11 +1,14 @@
 //! One session: what both ends keep about each other once they have shaken hands.
 
 mod incoming;
+mod narrow;
 mod outgoing;
 
 pub(crate) use incoming::Outcome;
 
 use std::collections::VecDeque;
+
+use narrow::Narrow;
 
 use crate::ack::Received;
 use crate::bits::Bits;
@@ -119,6 +122,9 @@ pub(crate) struct Session {
     unhurried_bytes: u64,
     /// Packets that may leave although the window is full.
     probe_packets: u32,
+    narrow: Narrow,
+    /// A ping is due that leaves in a packet of its own.
+    is_ping_alone: bool,
     packets_received: u64,
     packets_lost: u64,
 }
@@ -157,6 +163,8 @@ impl Session {
             look_for_losses_ns: u64::MAX,
             ping_is_due: agreed.peer.outgoing,
             probe_packets: 0,
+            narrow: Narrow::default(),
+            is_ping_alone: false,
             packets_received: 0,
             packets_lost: 0,
             agreed,
@@ -229,6 +237,9 @@ impl Session {
         if now_ns >= self.silent_at_ns() {
             return Some(LostReason::Silent);
         }
+        if self.narrow.is_certain() {
+            return Some(LostReason::PathShrank(self.agreed.datagram_bytes_max));
+        }
         self.excuse(now_ns);
         if now_ns >= self.look_for_losses_ns {
             self.look_for_losses(now_ns, counters);
@@ -266,6 +277,10 @@ impl Session {
 
     /// When `advance` is due.
     pub(crate) fn deadline_ns(&self) -> u64 {
+        if self.narrow.is_certain() {
+            // Since the acknowledgement that said so.
+            return self.heard_ns;
+        }
         let ask_ns = if self.sent.reliable() > 0 {
             self.reliable_ns + self.trip.probe_timeout_ns(self.attempts)
         } else if self.ping_is_due {
@@ -411,6 +426,8 @@ impl Session {
         self.reliable_ns = now_ns;
         self.probe_packets = PROBE_PACKETS;
         self.ping_is_due = true;
+        // Where nothing large arrives, something small shows it.
+        self.is_ping_alone = self.attempts > 1 || self.narrow.is_suspected();
         for _ in 0..PROBE_PACKETS {
             if let Some(packet) = self.sent.land_oldest_reliable() {
                 self.send_again(&packet, counters);
@@ -421,7 +438,8 @@ impl Session {
     fn look_for_losses(&mut self, now_ns: u64, counters: &mut EndpointCounters) {
         loop {
             match self.sent.next_lost(now_ns, &self.trip) {
-                Ok(packet) => {
+                Ok((number, packet)) => {
+                    self.narrow.lost(number, &packet, self.sent.next_number());
                     self.congestion.lost(packet.cost_bytes);
                     self.send_again(&packet, counters);
                 }

@@ -8,14 +8,14 @@ use zerocopy::IntoBytes;
 
 use crate::pool::{BufId, Pool};
 use crate::seal::{Sealer, TAG_BYTES};
-use crate::wire::{DATAGRAM_BYTES_MAX, Label, SEALED_HEADER_BYTES, sealed_header};
+use crate::wire::{DATAGRAM_BYTES_MAX, Label, SEALED_HEADER_BYTES, guard, sealed_header};
 
 /// Room for the packet header, its frames and the heads of the messages in it. Eight calls of the
 /// usual size fit, which is also the most that one packet carries.
 pub const DATAGRAM_HEAD_MAX: usize = 1024;
 
-/// Room for sealed datagrams that wait: some hundred over jumbo frames, and small enough to stay in
-/// a core's cache between sealing and sending. A batch without room sends first.
+/// Room for sealed and filled-up datagrams that wait: some hundred over jumbo frames, and small
+/// enough to stay in a core's cache between sealing and sending. A batch without room sends first.
 const ARENA_BYTES: usize = 1 << 20;
 
 /// One datagram of a batch: on the wire, `head()` followed by `body()`.
@@ -31,9 +31,9 @@ impl<'a> Datagram<'a> {
         self.slot.to
     }
 
-    /// The first part: header, frames and message heads; all of a sealed one.
+    /// The first part: header, frames and message heads; all of a sealed or filled-up one.
     pub fn head(&self) -> &'a [u8] {
-        match &self.slot.sealed {
+        match &self.slot.stored {
             Some(range) => &self.arena[range.clone()],
             None => &self.slot.head[..self.slot.head_bytes],
         }
@@ -50,7 +50,7 @@ impl<'a> Datagram<'a> {
     /// Its length on the wire, both parts, without UDP's and IP's headers.
     pub fn len_bytes(&self) -> usize {
         let body_bytes = self.slot.body.as_ref().map_or(0, |(_, range)| range.len());
-        self.slot.sealed.as_ref().map_or(self.slot.head_bytes, Range::len) + body_bytes
+        self.slot.stored.as_ref().map_or(self.slot.head_bytes, Range::len) + body_bytes
     }
 }
 
@@ -63,13 +63,14 @@ impl fmt::Debug for Datagram<'_> {
     }
 }
 
-/// The storage of one datagram. A sealed one is put together in `head` and then lies in the arena.
+/// The storage of one datagram. A sealed or filled-up one is put together in `head` and then lies
+/// in the arena.
 pub(crate) struct Slot {
     to: SocketAddr,
     pub(crate) head: [u8; DATAGRAM_HEAD_MAX],
     pub(crate) head_bytes: usize,
     pub(crate) body: Option<(BufId, Range<usize>)>,
-    sealed: Option<Range<usize>>,
+    stored: Option<Range<usize>>,
 }
 
 impl Slot {
@@ -79,13 +80,13 @@ impl Slot {
             head: [0; DATAGRAM_HEAD_MAX],
             head_bytes: 0,
             body: None,
-            sealed: None,
+            stored: None,
         }
     }
 }
 
 /// Datagrams on their way from an endpoint to a link, in order. The storage is made once; that for
-/// sealed ones when the first one is.
+/// sealed and filled-up ones when the first one is.
 ///
 /// A datagram holds a reference to its body's buffer until [`consume`](Self::consume)d; the
 /// endpoint drops that reference when the batch is next filled.
@@ -130,7 +131,7 @@ impl TransmitBatch {
             if let Some((id, _)) = slot.body.take() {
                 self.finished.push(id);
             }
-            if let Some(range) = slot.sealed.take() {
+            if let Some(range) = slot.stored.take() {
                 self.arena.give_back(&range);
             }
         }
@@ -182,7 +183,7 @@ impl TransmitBatch {
         slot.to = to;
         slot.head_bytes = 0;
         slot.body = None;
-        slot.sealed = None;
+        slot.stored = None;
         slot
     }
 
@@ -205,7 +206,24 @@ impl TransmitBatch {
         let len_bytes = frames_end + payload.len() + TAG_BYTES;
         let range = self.arena.take(len_bytes);
         seal_into(&mut self.arena.bytes[range.clone()], sealer, label, payload, frames);
-        slot.sealed = Some(range);
+        slot.stored = Some(range);
+        len_bytes
+    }
+
+    /// Fills the datagram that was added last, a handshake packet without a payload, up to
+    /// `len_bytes` with zeros, which are its payload then. Says how long it is.
+    pub(crate) fn pad_last(&mut self, label: Label, len_bytes: usize) -> usize {
+        let slot = &mut self.slots[self.end - 1];
+        let head_bytes = slot.head_bytes;
+        if len_bytes <= head_bytes {
+            return head_bytes;
+        }
+        let range = self.arena.take(len_bytes);
+        let (head, zeros) = self.arena.bytes[range.clone()].split_at_mut(head_bytes);
+        head.copy_from_slice(&slot.head[..head_bytes]);
+        zeros.fill(0);
+        guard(head, head_bytes, label, zeros);
+        slot.stored = Some(range);
         len_bytes
     }
 }

@@ -418,6 +418,11 @@ pub(crate) struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
+    /// The length of the datagram that it was read from, if it is not sealed.
+    pub(crate) fn len_bytes(&self) -> usize {
+        HEADER_BYTES + self.frames.len() + self.payload.len()
+    }
+
     /// Checks a datagram. Lengths come before checksums, and the checksums before all meaning: a
     /// damaged packet is called damaged, not of an unknown version.
     pub(crate) fn parse(datagram: &'a [u8]) -> Result<Self, Malformed> {

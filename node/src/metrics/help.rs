@@ -1,7 +1,7 @@
 //! What each metric is, for the HELP lines.
 
 /// By the metric's name without `vrio_` and without what its unit and its type add.
-const HELP: [(&str, &str); 95] = [
+const HELP: [(&str, &str); 96] = [
     ("node_info", "Always 1; the labels say what runs."),
     ("node_uptime_seconds", "For how long the node has run."),
     ("sidecore_rounds", "Rounds begun."),
@@ -55,6 +55,7 @@ const HELP: [(&str, &str); 95] = [
     ("sidecore_sessions_dropped_forged", "Packets not sealed by the peer, or changed on the way."),
     ("sidecore_sessions_dropped_hello_limited", "Handshakes beyond the limits."),
     ("sidecore_sessions_hellos_refused", "Peers that were refused."),
+    ("sidecore_sessions_sizes_given_up", "Sizes of datagrams that did not pass on a way."),
     ("sidecore_sessions_retries_sent", "Peers that were asked to show their address first."),
     ("sidecore_sessions_public_key_operations", "Operations on a curve, for handshakes."),
     ("sidecore_sessions_bytes_sealed", "Bytes of bodies that were encrypted."),

@@ -227,6 +227,7 @@ fn endpoint_counters(asked: &Asked, map: &mut Counters) {
         ("sessions_dropped_hello_limited", sessions.dropped_hello_limited),
         ("sessions_hellos_refused", sessions.hellos_refused),
         ("sessions_retries_sent", sessions.retries_sent),
+        ("sessions_sizes_given_up", sessions.sizes_given_up),
         ("sessions_public_key_operations", sessions.public_key_operations),
         ("sessions_bytes_sealed", sessions.bytes_sealed),
         ("sessions_bytes_opened", sessions.bytes_opened),

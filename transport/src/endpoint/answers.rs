@@ -31,6 +31,14 @@ pub(super) struct Answer {
     pub(super) to: SocketAddr,
     pub(super) label: Label,
     pub(super) content: Content,
+    /// Filled up to so many bytes with zeros; 0: as long as it is.
+    pub(super) pad_bytes: usize,
+}
+
+impl Answer {
+    pub(super) fn new(to: SocketAddr, label: Label, content: Content) -> Self {
+        Self { to, label, content, pad_bytes: 0 }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -95,7 +103,7 @@ mod tests {
 
     fn answer(number: u64) -> Answer {
         let label = Label { kind: Kind::Reset, version: VERSION_ANY, session: 1, number, flags: 0 };
-        Answer { to: SocketAddr::from(([10, 0, 0, 1], 1)), label, content: Content::Nothing }
+        Answer::new(SocketAddr::from(([10, 0, 0, 1], 1)), label, Content::Nothing)
     }
 
     #[test]

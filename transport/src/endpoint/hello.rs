@@ -38,6 +38,8 @@ struct Caller {
     from: SocketAddr,
     remote_id: u64,
     attempt: u64,
+    /// How long it was, if it was filled up: the Welcome is, too, and is no longer.
+    filled_bytes: usize,
 }
 
 /// A sealed Hello that was opened.
@@ -52,12 +54,15 @@ struct Opened {
 
 impl Endpoint {
     pub(super) fn receive_hello(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet<'_>) {
-        let Some(hello) = Hello::read(packet.frames).filter(|_| packet.payload.is_empty()) else {
+        let is_filled = !packet.payload.is_empty();
+        let hello = Hello::read(packet.frames);
+        let Some(hello) = hello.filter(|it| !is_filled || it.entrance.is_some()) else {
             self.counters.dropped_violation += 1;
             return;
         };
         let remote_id = hello.peer.greeting.session.get();
-        let caller = Caller { from, remote_id, attempt: packet.number };
+        let filled_bytes = if is_filled { packet.len_bytes() } else { 0 };
+        let caller = Caller { from, remote_id, attempt: packet.number, filled_bytes };
         let Some(version) = common_version(&versions(&self.config), &hello.peer.versions()) else {
             self.refuse(caller, REFUSED_VERSION);
             return;
@@ -78,7 +83,7 @@ impl Endpoint {
             let port = U16::new(self.config.ports[usize::from(owner)]);
             let label = answer_label(Kind::Moved, remote_id, caller.attempt);
             let content = Content::Redirection(Redirection { port });
-            self.answer(Class::Stranger, Answer { to: from, label, content });
+            self.answer(Class::Stranger, Answer::new(from, label, content));
             return;
         }
         let knows_cookies = *self.config.versions.end() >= SEALED_VERSION_MIN;
@@ -88,7 +93,7 @@ impl Endpoint {
             self.counters.retries_sent += 1;
             let label = answer_label(Kind::Retry, remote_id, caller.attempt);
             let content = Content::Cookie(self.door.cookie(now_ns, from, remote_id));
-            self.answer(Class::Stranger, Answer { to: from, label, content });
+            self.answer(Class::Stranger, Answer::new(from, label, content));
             return;
         }
         if is_sealed {
@@ -103,7 +108,8 @@ impl Endpoint {
         // leaves the other half to who has shown its address.
         let has_cookie = hello.entrance.is_some();
         let room = if has_cookie { HALF_OPEN_MAX } else { HALF_OPEN_MAX / 2 };
-        let Caller { from, remote_id, attempt } = caller;
+        let Caller { from, remote_id, attempt, .. } = caller;
+        let pad_bytes = self.pad_bytes(caller, &hello.peer);
         let welcome = match self.standing(&hello.peer, attempt) {
             Standing::Known(welcome) => welcome,
             Standing::Stale => {
@@ -119,7 +125,15 @@ impl Endpoint {
         };
         let class = if has_cookie { Class::Known } else { Class::Stranger };
         let label = answer_label(Kind::Welcome, remote_id, attempt);
-        self.answer(class, Answer { to: from, label, content: Content::Welcome(welcome) });
+        let answer = Answer::new(from, label, Content::Welcome(welcome));
+        self.answer(class, Answer { pad_bytes, ..answer });
+    }
+
+    /// How long the Welcome to a filled-up Hello is: what both ends agree on, so that it is known
+    /// to pass both ways.
+    fn pad_bytes(&self, caller: Caller, peer: &Peer) -> usize {
+        let agreed_bytes = peer.greeting.datagram_bytes_max.get() as usize;
+        agreed_bytes.min(self.config.datagram_bytes_max).min(caller.filled_bytes)
     }
 
     /// Takes a place for a half-open session; gives its id. `None`, counted: there are `room`.
@@ -180,7 +194,7 @@ impl Endpoint {
         for place in &self.places {
             match &place.entry {
                 Entry::HalfOpen(it) if it.seal.as_ref().is_some_and(|it| it.hello == *digest) => {
-                    welcome = Some(Some(it.welcome.clone()));
+                    welcome = Some(Some((it.welcome.clone(), self.pad_bytes(caller, &it.peer))));
                 }
                 Entry::Open(it) if it.seal().is_some_and(|it| it.hello == *digest) => {
                     welcome = Some(None);
@@ -189,7 +203,7 @@ impl Endpoint {
             }
         }
         match welcome {
-            Some(Some(frames)) => self.answer_sealed(caller, frames),
+            Some(Some((frames, pad_bytes))) => self.answer_sealed(caller, frames, pad_bytes),
             Some(None) => self.counters.dropped_stale_handshake += 1,
             None => return false,
         }
@@ -249,7 +263,7 @@ impl Endpoint {
         let inside = SealedWelcome { refusal: self.refusal(reason), ..SealedWelcome::new_zeroed() };
         let answer = opened.responder.answer(inside.as_bytes(), self.config.key_epoch_bits);
         if let Some((frames, _)) = answer {
-            self.answer_sealed(caller, frames.into_boxed_slice());
+            self.answer_sealed(caller, frames.into_boxed_slice(), 0);
         }
     }
 
@@ -257,6 +271,7 @@ impl Endpoint {
         let index = opened.peer.greeting.index.get();
         let Opened { responder, key, peer, reset_token, digest } = opened;
         let from = caller.from;
+        let pad_bytes = self.pad_bytes(caller, &peer);
         let make = |ids| HalfOpen::new(now_ns, ids, version, peer, from);
         // Recordings of many Hellos, said again, must not keep a newcomer out. Who means it
         // confirms within a round trip, and the limit to handshakes gives it that long.
@@ -285,7 +300,7 @@ impl Endpoint {
         if let Entry::HalfOpen(half_open) = &mut self.places[place].entry {
             half_open.seal_with(Proof { key: Some(key), binding }, seal, frames.clone());
         }
-        self.answer_sealed(caller, frames);
+        self.answer_sealed(caller, frames, pad_bytes);
     }
 
     fn drop_oldest_half_open(&mut self) {
@@ -303,17 +318,17 @@ impl Endpoint {
         key.token(self.config.index, local_id)
     }
 
-    fn answer_sealed(&mut self, caller: Caller, frames: Box<[u8]>) {
+    fn answer_sealed(&mut self, caller: Caller, frames: Box<[u8]>, pad_bytes: usize) {
         let label = answer_label(Kind::Welcome, caller.remote_id, caller.attempt);
-        let content = Content::Frames(frames);
-        self.answer(Class::Known, Answer { to: caller.from, label, content });
+        let answer = Answer::new(caller.from, label, Content::Frames(frames));
+        self.answer(Class::Known, Answer { pad_bytes, ..answer });
     }
 
     fn refuse(&mut self, caller: Caller, reason: u8) {
         self.counters.hellos_refused += 1;
         let label = answer_label(Kind::Refused, caller.remote_id, caller.attempt);
         let content = Content::Refusal(self.refusal(reason));
-        self.answer(Class::Stranger, Answer { to: caller.from, label, content });
+        self.answer(Class::Stranger, Answer::new(caller.from, label, content));
     }
 
     fn refusal(&self, reason: u8) -> Refusal {

@@ -42,7 +42,7 @@ impl Endpoint {
             Kind::Welcome => self.receive_welcome(now_ns, from, &packet, sink),
             Kind::Refused => self.receive_refused(now_ns, &packet, sink),
             Kind::Moved => self.receive_moved(&packet),
-            Kind::Retry => self.receive_retry(&packet),
+            Kind::Retry => self.receive_retry(now_ns, &packet),
             Kind::Reset => self.receive_reset(&packet, sink),
             // `Packet::parse` does not give one.
             Kind::Sealed => self.counters.dropped_kind += 1,
@@ -155,7 +155,7 @@ impl Endpoint {
         self.counters.dropped_unknown_session += 1;
         self.counters.resets_sent += 1;
         let label = answer_label(Kind::Reset, session, number);
-        self.answer(Class::Lost, Answer { to, label, content });
+        self.answer(Class::Lost, Answer::new(to, label, content));
     }
 
     /// Gives a session a packet of its peer. The first one is what opens it.
@@ -238,10 +238,6 @@ impl Endpoint {
             return;
         };
         let Entry::Connecting(connecting) = &mut self.places[place].entry else { return };
-        if !packet.payload.is_empty() {
-            self.counters.dropped_violation += 1;
-            return;
-        }
         if connecting.key().is_some() {
             if !connecting.admits_welcome() {
                 self.counters.dropped_forged += 1;
@@ -251,6 +247,10 @@ impl Endpoint {
         }
         match connecting.welcomed(&self.config, from, packet.frames) {
             Welcomed::Agreed(agreed, seal) => {
+                if let Some(bytes) = connecting.tried_bytes() {
+                    let link_bytes_max = self.config.datagram_bytes_max;
+                    self.paths.passed(now_ns, connecting.base().ip(), bytes, link_bytes_max);
+                }
                 self.counters.sessions_connected += 1;
                 sink.connected(agreed.id, &agreed.peer);
                 let session = Session::new(now_ns, *agreed, seal);
@@ -281,7 +281,7 @@ impl Endpoint {
     }
 
     /// The peer wants its Hello again, with a cookie.
-    fn receive_retry(&mut self, packet: &Packet<'_>) {
+    fn receive_retry(&mut self, now_ns: u64, packet: &Packet<'_>) {
         let Some(place) = self.find_attempt(packet) else {
             self.counters.dropped_stale_handshake += 1;
             return;
@@ -292,7 +292,7 @@ impl Endpoint {
             return;
         };
         if let Entry::Connecting(connecting) = &mut self.places[place].entry {
-            connecting.retry(cookie);
+            connecting.retry(now_ns, cookie);
         }
         self.touched(place);
     }

@@ -14,9 +14,10 @@ use crate::handshake::{
 };
 use crate::keys::{PublicKey, SecretKey};
 use crate::noise::{Initiator, MESSAGE_1_BYTES, Seed};
+use crate::path;
 use crate::seal::{HelloDigest, ResetToken, Seal};
 use crate::session::Agreed;
-use crate::transmit::Slot;
+use crate::transmit::TransmitBatch;
 use crate::wire::{
     self, DATAGRAM_BYTES_MIN, Entrance, Greeting, Kind, Label, MESSAGE_MAX, NAME_BYTES_MAX,
     REFUSED_WRONG_KEY, Refusal, SEALED_VERSION_MIN, SECURITY_PLAIN, SECURITY_SEALED, SealedHello,
@@ -35,6 +36,16 @@ const MOVED_ATTEMPTS_MAX: u32 = 4;
 /// After so many Hellos without an answer, try the next key of a peer that has several. A peer that
 /// has another key says so; this is for when that is lost, again and again.
 const KEY_HELLOS_MAX: u32 = 16;
+
+/// Time between Hellos that are filled up, at first, doubling; and after so many without an answer,
+/// those of the next smaller size are sent. Together, 150 ms: as long as a peer may be busy.
+const FILLED_FIRST_NS: u64 = 10_000_000;
+const FILLED_HELLOS_MAX: u32 = 4;
+
+/// They wait for an answer at least so many times as long as the peer took to ask for a cookie, but
+/// no more than a second.
+const FILLED_TRIPS: u64 = 4;
+const FILLED_LAST_NS: u64 = 1_000_000_000;
 
 /// A reason why a sealed session cannot be had, told in the clear, may be anybody's invention: the
 /// true peer has so long to say something better.
@@ -66,10 +77,27 @@ pub(crate) struct Connecting {
     cookie: Cookie,
     /// It asked since the last Hello that was due anyway.
     has_retried: bool,
+    size: Size,
     mode: Mode,
     /// Keys of the peer that were tried.
     pub(crate) keys_tried: usize,
     hint: Option<Hint>,
+}
+
+/// How large datagrams this attempt proposes.
+#[derive(Debug)]
+struct Size {
+    bytes: usize,
+    /// What was proposed at first.
+    first_bytes: usize,
+    /// Filled-up Hellos that were not answered.
+    hellos: u32,
+    /// How long the peer took to ask for a cookie.
+    trip_ns: u64,
+    /// When the last Hello left.
+    asked_ns: u64,
+    /// The peer has forgotten its cookies, so it was not there when the last sizes were tried.
+    is_void: bool,
 }
 
 #[derive(Debug)]
@@ -132,7 +160,7 @@ impl Connecting {
         (id, local_id, attempt): (SessionId, u64, u64),
         base: SocketAddr,
         expected_name: &str,
-        index: u16,
+        (index, datagram_bytes): (u16, usize),
     ) -> Self {
         Self {
             id,
@@ -148,6 +176,14 @@ impl Connecting {
             hellos_there: 0,
             cookie: [0; COOKIE_BYTES],
             has_retried: false,
+            size: Size {
+                bytes: datagram_bytes,
+                first_bytes: datagram_bytes,
+                hellos: 0,
+                trip_ns: 0,
+                asked_ns: now_ns,
+                is_void: false,
+            },
             mode: Mode::Plain,
             keys_tried: 0,
             hint: None,
@@ -175,10 +211,7 @@ impl Connecting {
         self.attempt = with.attempt;
         self.keys_tried += 1;
         let clear = veiled_greeting(config, self.index, self.local_id);
-        let inside = SealedHello {
-            reset_token: with.reset_token,
-            greeting: greeting(config, 0, self.index, self.local_id),
-        };
+        let inside = SealedHello { reset_token: with.reset_token, greeting: self.greeting(config) };
         let entrance = entrance(SECURITY_SEALED, MESSAGE_1_BYTES + size_of::<SealedHello>());
         let prologue = prologue(self.attempt, config.key_epoch_bits, clear.as_bytes(), &entrance);
         let (initiator, message) =
@@ -215,6 +248,44 @@ impl Connecting {
         }
     }
 
+    /// The peer's address, wherever its sidecores are.
+    pub(crate) fn base(&self) -> SocketAddr {
+        self.base
+    }
+
+    /// The size that was shown to pass both ways, if a Welcome comes now.
+    pub(crate) fn tried_bytes(&self) -> Option<usize> {
+        self.shows_cookie().then_some(self.size.bytes)
+    }
+
+    /// Whether the next Hello should propose another size of datagrams.
+    pub(crate) fn wants_another_size(&self, now_ns: u64) -> bool {
+        self.size.is_void || (now_ns >= self.hello_ns && self.size.hellos >= FILLED_HELLOS_MAX)
+    }
+
+    /// Proposes the next smaller size, in a new attempt, so that no answer to a larger one counts
+    /// any more. After the least one, or if the peer was not there, it begins from the start.
+    pub(crate) fn take_another_size(&mut self, attempt: u64) {
+        self.attempt = attempt;
+        let smaller = path::smaller(self.size.bytes).filter(|_| !self.size.is_void);
+        if smaller.is_none() && !self.size.is_void {
+            self.cookie = [0; COOKIE_BYTES];
+        }
+        self.size.bytes = smaller.unwrap_or(self.size.first_bytes);
+        (self.size.hellos, self.size.is_void) = (0, false);
+        // The key stays the same.
+        self.keys_tried = self.keys_tried.saturating_sub(1);
+    }
+
+    fn shows_cookie(&self) -> bool {
+        self.cookie != [0; COOKIE_BYTES]
+    }
+
+    fn greeting(&self, config: &EndpointConfig) -> Greeting {
+        let datagram_bytes_max = U32::new(self.size.bytes as u32);
+        Greeting { datagram_bytes_max, ..greeting(config, 0, self.index, self.local_id) }
+    }
+
     pub(crate) fn deadline_ns(&self) -> u64 {
         let hello_ns = if self.hello_is_due { u64::MAX } else { self.hello_ns };
         let hint_ns = self.hint.as_ref().map_or(u64::MAX, |hint| hint.until_ns);
@@ -242,8 +313,9 @@ impl Connecting {
             self.hellos_there = 0;
             self.cookie = [0; COOKIE_BYTES];
         }
-        let pause_ns = (HELLO_FIRST_NS << self.hellos.min(8)).min(HELLO_LAST_NS);
-        self.hello_ns = now_ns + pause_ns;
+        self.hello_ns = now_ns + self.pause_ns();
+        self.size.asked_ns = now_ns;
+        self.size.hellos += u32::from(self.shows_cookie());
         self.hello_is_due = false;
         self.hellos = self.hellos.saturating_add(1);
         self.hellos_there += u32::from(self.target != self.base);
@@ -254,7 +326,22 @@ impl Connecting {
         Some(self.target)
     }
 
-    pub(crate) fn write_hello(&self, slot: &mut Slot, config: &EndpointConfig) {
+    /// How long the Hello that is sent now waits for its answer.
+    fn pause_ns(&self) -> u64 {
+        if self.shows_cookie() {
+            let trips_ns = (FILLED_TRIPS * self.size.trip_ns).min(FILLED_LAST_NS);
+            return (FILLED_FIRST_NS << self.size.hellos.min(8)).max(trips_ns);
+        }
+        (HELLO_FIRST_NS << self.hellos.min(8)).min(HELLO_LAST_NS)
+    }
+
+    /// Adds a Hello to `out`; says how long it is.
+    pub(crate) fn write_hello(
+        &self,
+        to: SocketAddr,
+        out: &mut TransmitBatch,
+        config: &EndpointConfig,
+    ) -> usize {
         let label = Label {
             kind: Kind::Hello,
             version: VERSION_ANY,
@@ -264,13 +351,12 @@ impl Connecting {
         };
         let (clear, message, security) = match &self.mode {
             Mode::Sealed(it) => (it.clear, it.message.as_slice(), SECURITY_SEALED),
-            Mode::Plain | Mode::Keyless => {
-                (greeting(config, 0, self.index, self.local_id), &[][..], SECURITY_PLAIN)
-            }
+            Mode::Plain | Mode::Keyless => (self.greeting(config), &[][..], SECURITY_PLAIN),
         };
+        let slot = out.next(to);
         if *config.versions.end() < SEALED_VERSION_MIN {
             write_packet(slot, label, clear.as_bytes());
-            return;
+            return slot.head_bytes;
         }
         let entrance = Entrance { cookie: self.cookie, ..entrance(security, message.len()) };
         let mut frames = [0; HELLO_BYTES_MAX];
@@ -279,6 +365,7 @@ impl Connecting {
         wire::put(&mut frames, &mut at, &entrance);
         wire::put(&mut frames, &mut at, message);
         write_packet(slot, label, &frames[..at]);
+        out.pad_last(label, if self.shows_cookie() { self.size.bytes } else { 0 })
     }
 
     /// The peer says that another of its sidecores is meant. Asked at once, but only the first time
@@ -295,7 +382,13 @@ impl Connecting {
 
     /// The peer wants to see a cookie. Shown at once, but only once between two Hellos that were
     /// due anyway, so that nobody makes us send more than he does.
-    pub(crate) fn retry(&mut self, cookie: &Cookie) {
+    pub(crate) fn retry(&mut self, now_ns: u64, cookie: &Cookie) {
+        if self.shows_cookie() {
+            self.size.is_void |= self.cookie != *cookie && self.size.bytes != self.size.first_bytes;
+        } else {
+            self.size.trip_ns = now_ns.saturating_sub(self.size.asked_ns);
+        }
+        self.size.hellos = 0;
         self.cookie = *cookie;
         self.hellos_there = 0;
         self.hello_is_due |= !std::mem::replace(&mut self.has_retried, true);
@@ -399,7 +492,8 @@ impl Connecting {
             )));
         }
         let ids = (self.id, self.local_id, self.attempt);
-        let agreed = agree(config, peer, ids, (from, version, self.index, true), proof);
+        let mut agreed = agree(config, peer, ids, (from, version, self.index, true), proof);
+        agreed.datagram_bytes_max = agreed.datagram_bytes_max.min(self.size.bytes);
         Welcomed::Agreed(Box::new(agreed), seal)
     }
 
@@ -464,7 +558,7 @@ mod tests {
     #[test]
     fn asks_ever_more_slowly_and_returns_to_the_base_address() {
         let base: SocketAddr = "10.0.0.1:4870".parse().expect("an address");
-        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", 0);
+        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", (0, 1472));
         let mut now_ns = 0;
         let mut asked = Vec::new();
         while asked.len() < 12 {
@@ -488,7 +582,7 @@ mod tests {
     #[test]
     fn being_sent_to_and_fro_does_not_hurry_us() {
         let base: SocketAddr = "10.0.0.1:1".parse().expect("an address");
-        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", 0);
+        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", (0, 1472));
         assert!(connecting.hello_to(0).is_some());
         connecting.moved(2);
         assert!(connecting.hello_to(0).is_some());
@@ -498,12 +592,12 @@ mod tests {
     #[test]
     fn a_cookie_is_shown_at_once_but_nobody_makes_us_send_more_than_he_does() {
         let base: SocketAddr = "10.0.0.1:1".parse().expect("an address");
-        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", 0);
+        let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", (0, 1472));
         assert!(connecting.hello_to(0).is_some());
-        connecting.retry(&[1; COOKIE_BYTES]);
+        connecting.retry(0, &[1; COOKIE_BYTES]);
         assert!(connecting.hello_to(0).is_some());
         for byte in 2..200 {
-            connecting.retry(&[byte; COOKIE_BYTES]);
+            connecting.retry(0, &[byte; COOKIE_BYTES]);
             assert!(connecting.hello_to(1).is_none());
         }
         assert_eq!(connecting.cookie, [199; COOKIE_BYTES], "the last one is the one to show");

@@ -310,6 +310,7 @@ impl Session {
         if packet.acks_below > 0 {
             self.received.forget_below(packet.acks_below - 1);
         }
+        self.narrow.arrived(packet);
         for &fragment in packet.fragments() {
             let is_delivered = self.sendq.acked(fragment, inside.pool);
             if let (true, Some(slot)) = (is_delivered, sendq::reply_slot(fragment.key)) {

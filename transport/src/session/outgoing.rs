@@ -192,8 +192,9 @@ impl Session {
         if self.ping_is_due && !has_fragments {
             wire::put(head, at, &FRAME_PING);
             packet.has_ping = true;
+            self.is_ping_alone = false;
         }
-        self.ping_is_due = false;
+        self.ping_is_due = self.is_ping_alone;
     }
 
     /// Puts the fragment whose turn it is, and small messages after one without a body.

@@ -70,7 +70,7 @@ fn hellos_without_a_cookie_cost_no_curve_and_no_state() {
 fn hellos_with_a_cookie_are_limited() {
     let mut world = two_nodes(1);
     connect(&mut world);
-    let real = tapped(&world, 0, raw::HELLO).remove(1);
+    let real = raw::bare(tapped(&world, 0, raw::HELLO).remove(1));
     world.inject(addr(8), addr(1), real.clone(), 0);
     world.run_for(MS);
     let retry = tapped(&world, 1, raw::RETRY).pop().expect("a cookie");

@@ -11,5 +11,7 @@ mod keys;
 #[path = "../sessions/limits.rs"]
 mod limits;
 mod packets;
+#[path = "../sessions/path.rs"]
+mod path;
 
 const SEALED: bool = true;

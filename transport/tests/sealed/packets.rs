@@ -139,8 +139,8 @@ fn a_changed_handshake_leads_to_no_session() {
     };
     let mut world = two_nodes(1);
     connect(&mut world);
-    let hello = tapped(&world, 0, raw::HELLO).remove(1);
-    let welcome = tapped(&world, 1, raw::WELCOME).remove(0);
+    let hello = raw::bare(tapped(&world, 0, raw::HELLO).remove(1));
+    let welcome = raw::bare(tapped(&world, 1, raw::WELCOME).remove(0));
     let mut tried = 0;
     for bit in (raw::HEADER * 8..hello.len() * 8).step_by(7) {
         let mut world = two_nodes(1);

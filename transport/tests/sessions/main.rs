@@ -5,6 +5,7 @@ mod exchange;
 mod handshake;
 mod hostile;
 mod limits;
+mod path;
 mod plain;
 mod strange;
 

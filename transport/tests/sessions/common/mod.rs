@@ -59,6 +59,7 @@ pub(crate) struct Struck {
     pub(crate) corrupted: u64,
     pub(crate) truncated: u64,
     pub(crate) partitioned: u64,
+    pub(crate) too_long: u64,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,6 +97,8 @@ pub(crate) struct World {
     pub(crate) struck: Struck,
     /// Nothing gets through before.
     pub(crate) partitioned_until_ns: u64,
+    /// Longer datagrams do not get through, on the way to a node.
+    pub(crate) path_bytes_max: [usize; 2],
     /// Every datagram that was sent, when somebody wants to look.
     pub(crate) tap: Option<Tap>,
     flights: BinaryHeap<Reverse<Flight>>,
@@ -144,6 +147,7 @@ impl World {
             nodes: Vec::new(),
             struck: Struck::default(),
             partitioned_until_ns: 0,
+            path_bytes_max: [usize::MAX; 2],
             tap: None,
             flights: BinaryHeap::new(),
             sequence: 0,
@@ -293,6 +297,11 @@ impl World {
         }
         if self.now_ns < self.partitioned_until_ns {
             self.struck.partitioned += 1;
+            return;
+        }
+        let way = (0..2).find(|&node| addr(node) == to);
+        if way.is_some_and(|way| bytes.len() > self.path_bytes_max[way]) {
+            self.struck.too_long += 1;
             return;
         }
         if self.random.chance(self.faults.loss) {

@@ -45,6 +45,14 @@ pub(crate) fn guard(bytes: &mut [u8]) {
     bytes[..4].copy_from_slice(&head_crc.to_le_bytes());
 }
 
+/// A handshake packet without what fills it up.
+pub(crate) fn bare(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(HEADER + frames_bytes(&bytes));
+    bytes[24..30].fill(0);
+    guard(&mut bytes);
+    bytes
+}
+
 pub(crate) fn kind(datagram: &[u8]) -> u8 {
     datagram[5]
 }
