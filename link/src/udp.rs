@@ -37,8 +37,9 @@ const SOCKET_BUFFER_BYTES: usize = 8 << 20;
 pub struct UdpConfig {
     /// Where to listen; port 0 lets the system choose.
     pub listen: SocketAddr,
-    /// The largest datagram to send, without headers. `None` takes what fits the interface that
-    /// `listen` names, or Ethernet's 1472 where it names none.
+    /// The largest datagram to send, without headers; each session finds out how much of it
+    /// passes. `None` takes what fits the interface that `listen` names, or the widest one that
+    /// leads out of this machine where it names none.
     pub datagram_bytes_max: Option<usize>,
     /// Let the kernel send and receive groups of datagrams as one, where it can.
     pub groups: bool,
@@ -89,6 +90,7 @@ impl Udp {
         let socket = UdpSocket::bind(config.listen)?;
         socket.set_nonblocking(true)?;
         let local_addr = socket.local_addr()?;
+        system::forbid_fragments(socket.as_fd(), local_addr.is_ipv6())?;
         let receive_buffer_bytes = enlarge_buffers(&socket);
         if config.groups && system::enable_groups(socket.as_fd()).is_err() {
             tracing::info!("this kernel hands over arriving datagrams one by one (no UDP_GRO)");

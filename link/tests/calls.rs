@@ -1,176 +1,39 @@
 //! Two endpoints that talk through their drivers, real sockets and a clock of our own: how many
 //! system calls it takes, and what faults on the way cost.
 
+mod common;
+
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use link::{
-    Door, Driver, Faults, Faulty, Link, LinkCounters, Places, Shm, ShmCounters, Udp, UdpConfig,
-};
-use sidecore::{Local, Services};
-use transport::{BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink};
+use common::{Pair, Side, pattern};
+use link::{Door, Faults, Faulty, Link, Places, Shm, ShmCounters, Udp, UdpConfig};
+use transport::SessionId;
 
-/// Simulated time from round to round.
-const ROUND_NS: u64 = 20_000;
-
-/// Far more rounds than any of the tests needs.
-const ROUNDS_MAX: u64 = 2_000_000;
-
-/// Notes what happened.
-#[derive(Default)]
-struct Notes {
-    connected: Option<SessionId>,
-    calls: Vec<(CallId, Option<(BufId, usize)>)>,
-    bodies: HashMap<u64, Vec<u8>>,
-    replied: Vec<u64>,
-    may_be_lost: bool,
-    is_lost: bool,
+/// A side on this machine, with Ethernet's datagrams. `wrap` puts something around its socket.
+fn side(name: &str, wrap: impl FnOnce(Udp) -> Rc<RefCell<dyn Link>>) -> Side {
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let config = UdpConfig { datagram_bytes_max: Some(1472), ..UdpConfig::new(listen) };
+    Side::new(name, Udp::bind(config).expect("loopback"), wrap)
 }
 
-impl Sink for Notes {
-    fn connected(&mut self, session: SessionId, _peer: &PeerInfo) {
-        self.connected = Some(session);
-    }
-
-    fn lost(&mut self, _session: SessionId, why: &LostReason) {
-        assert!(self.may_be_lost, "the session is lost: {why}");
-        self.is_lost = true;
-    }
-
-    fn reply_body(&mut self, _session: SessionId, token: u64, offset_bytes: usize, bytes: &[u8]) {
-        let body = self.bodies.entry(token).or_default();
-        let end = offset_bytes + bytes.len();
-        body.resize(end.max(body.len()), 0);
-        body[offset_bytes..end].copy_from_slice(bytes);
-    }
-
-    fn reply(&mut self, _session: SessionId, token: u64, _head: &[u8], body_bytes: usize) {
-        assert_eq!(self.bodies.get(&token).map_or(0, Vec::len), body_bytes);
-        self.replied.push(token);
-    }
-
-    fn call(
-        &mut self,
-        _session: SessionId,
-        _flow: u16,
-        call: CallId,
-        _head: &[u8],
-        body: Option<(BufId, usize)>,
-    ) {
-        self.calls.push((call, body));
-    }
-}
-
-/// A sidecore's inside with a link, an endpoint and a driver.
-struct Side {
-    local: Local,
-    endpoint: Rc<RefCell<Endpoint>>,
-    notes: Rc<RefCell<Notes>>,
-    counters: Arc<LinkCounters>,
-    addr: SocketAddr,
-}
-
-impl Side {
-    /// `wrap` puts something around its socket.
-    fn new(name: &str, wrap: impl FnOnce(Udp) -> Rc<RefCell<dyn Link>>) -> Self {
-        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = UdpConfig { datagram_bytes_max: Some(1472), ..UdpConfig::new(listen) };
-        let udp = Udp::bind(config).expect("loopback");
-        let (addr, counters) = (udp.local_addr(), Arc::clone(udp.counters()));
-        let seed = name.len() as u64;
-        let endpoint = EndpointConfig {
-            datagram_bytes_max: udp.datagram_max(),
-            receive_window_bytes: udp.receive_buffer_bytes() as u32 / 2,
-            ..EndpointConfig::new(name, seed, seed)
-        };
-        let endpoint = Rc::new(RefCell::new(Endpoint::new(endpoint)));
-        let link = wrap(udp);
-        let notes = Rc::new(RefCell::new(Notes::default()));
-        let mut local = Local::detached(0, Services::new());
-        let sink = Rc::clone(&notes);
-        Driver::install(&mut local, link, Rc::clone(&endpoint), sink);
-        Self { local, endpoint, notes, counters, addr }
-    }
-
-    /// Answers every call that has arrived with its own body.
-    fn echo(&self, now_ns: u64) {
-        let mut endpoint = self.endpoint.borrow_mut();
-        for (call, body) in self.notes.borrow_mut().calls.drain(..) {
-            endpoint.reply(now_ns, call, b"echo", body).expect("the session lives");
-            if let Some((id, _)) = body {
-                endpoint.pool_mut().release(id);
-            }
+fn connected(faults: Option<Faults>) -> (Pair, SessionId) {
+    let wrap = |udp| -> Rc<RefCell<dyn Link>> {
+        match faults {
+            Some(faults) => Rc::new(RefCell::new(Faulty::new(udp, faults))),
+            None => Rc::new(RefCell::new(udp)),
         }
-    }
-}
-
-struct Pair {
-    client: Side,
-    server: Side,
-    now_ns: u64,
-    rounds: u64,
-}
-
-impl Pair {
-    fn connected(faults: Option<Faults>) -> (Self, SessionId) {
-        let wrap = |udp| -> Rc<RefCell<dyn Link>> {
-            match faults {
-                Some(faults) => Rc::new(RefCell::new(Faulty::new(udp, faults))),
-                None => Rc::new(RefCell::new(udp)),
-            }
-        };
-        let (client, server) = (Side::new("vm1", wrap), Side::new("io-1", wrap));
-        let addr = server.addr;
-        Self::connect(client, server, addr)
-    }
-
-    fn connect(client: Side, server: Side, addr: SocketAddr) -> (Self, SessionId) {
-        client.endpoint.borrow_mut().connect(0, addr, "io-1", 0);
-        let mut pair = Self { client, server, now_ns: 0, rounds: 0 };
-        let notes = Rc::clone(&pair.client.notes);
-        pair.run_until(|| notes.borrow().connected.is_some());
-        let session = notes.borrow().connected.unwrap();
-        (pair, session)
-    }
-
-    fn run_until(&mut self, done: impl Fn() -> bool) {
-        let before = self.rounds;
-        while !done() {
-            self.now_ns += ROUND_NS;
-            self.rounds += 1;
-            assert!(self.rounds - before < ROUNDS_MAX, "it does not end");
-            let _ = self.client.local.round(self.now_ns);
-            let _ = self.server.local.round(self.now_ns);
-            self.server.echo(self.now_ns);
-        }
-    }
-
-    /// Calls with a body of `len` bytes that only `token` has.
-    fn call(&self, session: SessionId, token: u64, len: usize) {
-        let mut endpoint = self.client.endpoint.borrow_mut();
-        let id = endpoint.pool_mut().alloc(len).expect("room in the pool");
-        endpoint.pool_mut().bytes_mut(id).copy_from_slice(&pattern(token, len));
-        let (now_ns, body) = (self.now_ns, Some((id, len)));
-        endpoint.call(now_ns, session, 0, token, b"call", body).expect("room for the call");
-        endpoint.pool_mut().release(id);
-    }
-
-    fn run_until_replied(&mut self, count: usize) {
-        let notes = Rc::clone(&self.client.notes);
-        self.run_until(|| notes.borrow().replied.len() == count);
-    }
-}
-
-fn pattern(token: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|at| (at.wrapping_mul(token + 7) >> 3) as u8).collect()
+    };
+    let (client, server) = (side("vm1", wrap), side("io-1", wrap));
+    let addr = server.addr;
+    Pair::connect(client, server, addr)
 }
 
 #[test]
 fn a_mebibyte_each_way_takes_one_call_a_round_and_few_trips_through_the_stack() {
-    let (mut pair, session) = Pair::connected(None);
+    let (mut pair, session) = connected(None);
     let len = 1 << 20;
     pair.call(session, 1, len);
     pair.run_until_replied(1);
@@ -193,7 +56,7 @@ fn a_mebibyte_each_way_takes_one_call_a_round_and_few_trips_through_the_stack() 
 
 #[test]
 fn a_small_call_is_one_datagram_each_way_plus_acknowledgements() {
-    let (mut pair, session) = Pair::connected(None);
+    let (mut pair, session) = connected(None);
     let before = pair.client.counters.datagrams_sent.get();
     for token in 0..100 {
         pair.call(session, token, 512);
@@ -215,7 +78,7 @@ fn faults_on_both_ends_cost_time_but_no_byte() {
         delay_percent: 3.0,
         delay_ns_max: 2_000_000,
     };
-    let (mut pair, session) = Pair::connected(Some(faults));
+    let (mut pair, session) = connected(Some(faults));
     let len = |token: u64| [100, 4096, 65_536, 300_000][token as usize % 4];
     for token in 0..40 {
         pair.call(session, token, len(token));
@@ -244,17 +107,17 @@ impl Shared {
         let path = home.path().join("io1.shm");
         let places = Places::default();
         let (door, mut callers) = Door::open(&path, &[4870]).expect("a door");
-        let side = |name: &str, callers| {
+        let shared = |name: &str, callers| {
             let mut counters = None;
-            let side = Side::new(name, |udp| {
+            let side = side(name, |udp| {
                 let shm = Shm::new(udp, places.clone(), callers).expect("an epoll");
                 counters = Some(Arc::clone(shm.shm_counters()));
                 Rc::new(RefCell::new(shm))
             });
             (side, counters.expect("made above"))
         };
-        let (client, client_counters) = side("vm1", None);
-        let (server, server_counters) = side("io-1", callers.pop());
+        let (client, client_counters) = shared("vm1", None);
+        let (server, server_counters) = shared("io-1", callers.pop());
         let counters = [client_counters, server_counters];
         let addr = places.address(&path).expect("room");
         let (pair, session) = Pair::connect(client, server, addr);
@@ -286,7 +149,7 @@ fn a_peer_that_hangs_up_is_called_again_when_it_is_back() {
     let path = shared.door.take().expect("it has one").path().to_owned();
     // The server's process is gone, with its end of the line.
     let udp_only = |udp| -> Rc<RefCell<dyn Link>> { Rc::new(RefCell::new(udp)) };
-    pair.server = Side::new("io-1", udp_only);
+    pair.server = side("io-1", udp_only);
     pair.call(session, 1, 100);
     let client = Arc::clone(&shared.counters[0]);
     pair.run_until(|| client.lines.get() == 0);
@@ -295,9 +158,8 @@ fn a_peer_that_hangs_up_is_called_again_when_it_is_back() {
     // A new one opens its door; its endpoint has not heard of the session.
     let (door, mut callers) = Door::open(&path, &[4870]).expect("a door again");
     let (places, calls) = (shared.places.clone(), callers.pop());
-    pair.server = Side::new("io-1", |udp| {
-        Rc::new(RefCell::new(Shm::new(udp, places, calls).expect("an epoll")))
-    });
+    pair.server =
+        side("io-1", |udp| Rc::new(RefCell::new(Shm::new(udp, places, calls).expect("an epoll"))));
     pair.client.notes.borrow_mut().may_be_lost = true;
     let notes = Rc::clone(&pair.client.notes);
     pair.run_until(|| notes.borrow().is_lost);
@@ -327,7 +189,7 @@ fn callers_that_talk_nonsense_are_hung_up_on() {
     let (_door, mut callers) = Door::open(&path, &[4870]).expect("a door");
     let (calls, places) = (callers.pop(), Places::default());
     let mut counters = None;
-    let server = Side::new("io-1", |udp| {
+    let server = side("io-1", |udp| {
         let shm = Shm::new(udp, places.clone(), calls).expect("an epoll");
         counters = Some(Arc::clone(shm.shm_counters()));
         Rc::new(RefCell::new(shm))
@@ -342,7 +204,7 @@ fn callers_that_talk_nonsense_are_hung_up_on() {
             rustix::net::recv(&socket, &mut [0; 8], RecvFlags::empty()).unwrap_or((0, 0));
         assert_eq!(got, 0, "hung up");
     }
-    let client = Side::new("vm1", |udp| {
+    let client = side("vm1", |udp| {
         Rc::new(RefCell::new(Shm::new(udp, places.clone(), None).expect("an epoll")))
     });
     let addr = places.address(&path).expect("room");

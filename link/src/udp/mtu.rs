@@ -14,30 +14,32 @@ fn header_bytes(ip: IpAddr) -> usize {
     if ip.is_ipv4() { 28 } else { 48 }
 }
 
-/// The largest UDP payload that fits the interface with address `ip`; Ethernet's where the address
-/// stands for any interface or for none.
+/// The largest UDP payload that fits the interface with address `ip`, or the widest interface with
+/// an address that leads out of this machine where `ip` stands for any; Ethernet's where there is
+/// none.
 pub(super) fn datagram_bytes_max(ip: IpAddr) -> usize {
     let ip = ip.to_canonical();
-    let mtu = interface_with(ip).and_then(|name| interface_mtu(&name).ok()).unwrap_or(MTU_COMMON);
-    mtu.saturating_sub(header_bytes(ip))
+    let is_meant = |own: IpAddr| own == ip || (ip.is_unspecified() && !own.is_loopback());
+    let names = interfaces_with(is_meant);
+    let widest = names.iter().filter_map(|name| interface_mtu(name).ok()).max();
+    widest.unwrap_or(MTU_COMMON).saturating_sub(header_bytes(ip))
 }
 
-/// The name of the interface that has the address `ip`.
-fn interface_with(ip: IpAddr) -> Option<Vec<u8>> {
+/// The names of the interfaces that have such an address.
+fn interfaces_with(is_meant: impl Fn(IpAddr) -> bool) -> Vec<Vec<u8>> {
     let mut first = ptr::null_mut();
     // SAFETY: `first` receives a list, or the call fails and it stays null.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
-        return None;
+        return Vec::new();
     }
-    let mut found = None;
+    let mut found = Vec::new();
     let mut next = first;
     // SAFETY: `next` is null or an entry of the list, which lives until freeifaddrs.
     while let Some(entry) = unsafe { next.as_ref() } {
         // SAFETY: an entry's address is null or as long as its family says.
-        if unsafe { interface_ip(entry.ifa_addr) } == Some(ip) {
+        if unsafe { interface_ip(entry.ifa_addr) }.is_some_and(&is_meant) {
             // SAFETY: an entry's name is a C string, and copied here.
-            found = Some(unsafe { CStr::from_ptr(entry.ifa_name) }.to_bytes().to_vec());
-            break;
+            found.push(unsafe { CStr::from_ptr(entry.ifa_name) }.to_bytes().to_vec());
         }
         next = entry.ifa_next;
     }
