@@ -25,6 +25,8 @@ pub(super) struct Weather {
     /// What the link to each host carries; 0 for more than anybody sends. What finds
     /// [`QUEUE_BYTES`] before it is lost.
     pub(super) bytes_per_s: u64,
+    /// Longer datagrams do not get through, and nobody says so.
+    pub(super) path_bytes_max: usize,
 }
 
 /// What waits in front of a slow link: a very shallow switch, since the simulated requests are few.
@@ -40,6 +42,7 @@ impl Weather {
         late_ns: 0,
         delay_ns: 20_000,
         bytes_per_s: 0,
+        path_bytes_max: usize::MAX,
     };
 
     /// Some weather, by chance.
@@ -49,6 +52,7 @@ impl Weather {
         let (loss_ppm, duplicate_ppm, corrupt_ppm, late_ppm) = (pick(), pick(), pick(), pick());
         let late_ns = random.between(100_000, 300_000_000);
         let rates = [0, 0, 125_000_000, 12_500_000, 2_500_000];
+        let widths = [usize::MAX, usize::MAX, 8_900, 1_472, 1_400, 1_200];
         Self {
             loss_ppm,
             duplicate_ppm,
@@ -57,6 +61,7 @@ impl Weather {
             late_ns,
             delay_ns: random.between(5_000, 200_000),
             bytes_per_s: rates[usize::try_from(random.below(5)).expect("small")],
+            path_bytes_max: widths[usize::try_from(random.below(6)).expect("small")],
         }
     }
 }
@@ -70,6 +75,8 @@ pub struct NetworkCounts {
     pub(super) lost: u64,
     /// Lost in front of a slow link.
     pub(super) overflowed: u64,
+    /// Too long for the way.
+    pub(super) too_long: u64,
     /// Lost to a partition or a host that is off.
     pub(super) cut: u64,
     /// Doubled.
@@ -128,6 +135,10 @@ impl Network {
         }
         if self.random.hits(self.weather.loss_ppm) {
             self.counts.lost += 1;
+            return;
+        }
+        if bytes.len() > self.weather.path_bytes_max {
+            self.counts.too_long += 1;
             return;
         }
         let Some(queued_ns) = self.queue(now_ns, to, bytes.len() as u64) else {

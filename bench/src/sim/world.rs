@@ -69,6 +69,7 @@ impl Report {
         self.network.sent += other.network.sent;
         self.network.lost += other.network.lost;
         self.network.overflowed += other.network.overflowed;
+        self.network.too_long += other.network.too_long;
         self.network.cut += other.network.cut;
         self.network.doubled += other.network.doubled;
         self.network.corrupted += other.network.corrupted;
@@ -101,11 +102,12 @@ impl fmt::Display for Report {
         let network = &self.network;
         writeln!(
             f,
-            "network: {} datagrams; {} lost, {} before a slow link, {} cut off, {} doubled, \
-             {} corrupted, {} overtaken",
+            "network: {} datagrams; {} lost, {} before a slow link, {} too long, {} cut off, \
+             {} doubled, {} corrupted, {} overtaken",
             network.sent,
             network.lost,
             network.overflowed,
+            network.too_long,
             network.cut,
             network.doubled,
             network.corrupted,
