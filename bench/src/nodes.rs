@@ -38,6 +38,12 @@ pub struct NodePlan {
 }
 
 impl NodePlan {
+    /// A node that has a directory of its name in `home`, and this host's network.
+    pub fn new(program: impl Into<PathBuf>, home: &Path, name: &str, config: String) -> Self {
+        let (program, name, home) = (program.into(), name.to_owned(), home.join(name));
+        Self { program, name, home, config, namespace: None }
+    }
+
     /// The control socket.
     pub fn control(&self) -> PathBuf {
         self.home.join("control")

@@ -28,6 +28,18 @@ pub struct Mix {
     pub hot_blocks: u64,
 }
 
+impl Mix {
+    /// Of everything, much of it overlapping: what a disk gets in tests of nodes.
+    pub const OF_ALL: Self = Self {
+        block_bytes: 4096,
+        blocks_max: 16,
+        depth: 16,
+        reads_ppm: 400_000,
+        flushes_ppm: 20_000,
+        hot_blocks: 64,
+    };
+}
+
 /// What the guest saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadCounts {

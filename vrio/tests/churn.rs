@@ -7,7 +7,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -36,14 +36,7 @@ fn is_ci() -> bool {
 }
 
 fn mix(depth: u16) -> Mix {
-    Mix {
-        block_bytes: 4096,
-        blocks_max: 8,
-        depth,
-        reads_ppm: 400_000,
-        flushes_ppm: 20_000,
-        hot_blocks: 16,
-    }
+    Mix { blocks_max: 8, depth, hot_blocks: 16, ..Mix::OF_ALL }
 }
 
 /// Asks a node to change; gives the code and the answer.
@@ -114,13 +107,7 @@ struct Pair {
 impl Pair {
     fn start(home: &Path) -> Self {
         let port = 20_000 + (std::process::id() % 3_000) as u16 * 10;
-        let plan = |name: &str, config: String| NodePlan {
-            program: PathBuf::from(env!("CARGO_BIN_EXE_vrio")),
-            name: name.to_owned(),
-            home: home.join(name),
-            config,
-            namespace: None,
-        };
+        let plan = |name, config| NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home, name, config);
         let io = format!(
             "listen = \"127.0.0.1:{port}\"\n[sidecores]\ncount = 2\n[[volume]]\nname = \"keep\"\n\
              backend = {{ file = \"keep.img\", size = \"16MiB\" }}\nchain = [\"meter\"]\n\

@@ -15,6 +15,15 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// A node that has nothing but directories.
+const LONE: &str = r#"
+name = "n1"
+control = "HOME/n1.control"
+[directories]
+volumes = "HOME"
+sockets = "HOME"
+"#;
+
 /// A node of its own directory. Killed when dropped.
 struct Running {
     child: Child,
@@ -255,14 +264,7 @@ idle = "sleep"
 /// A node with a volume, changed by nothing but commands.
 #[test]
 fn a_running_node_is_changed_by_commands() {
-    let config = r#"
-name = "n1"
-control = "HOME/n1.control"
-[directories]
-volumes = "HOME"
-sockets = "HOME"
-"#;
-    let node = Running::start(config);
+    let node = Running::start(LONE);
     node.wait_for("ready");
     let file = node.path("node.toml");
     let run = |line: &str| {
@@ -304,14 +306,7 @@ sockets = "HOME"
 
 #[test]
 fn a_reload_asks_first_and_a_signal_does_it() {
-    let config = r#"
-name = "n1"
-control = "HOME/n1.control"
-[directories]
-volumes = "HOME"
-sockets = "HOME"
-"#;
-    let node = Running::start(config);
+    let node = Running::start(LONE);
     node.wait_for("ready");
     let file = node.path("node.toml");
     let reload = |more: &[&str]| {

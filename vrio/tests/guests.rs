@@ -1,6 +1,6 @@
 //! Real guests on real nodes: a Linux kernel's own driver, file system and habits.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, VhostDisk, scripts};
@@ -42,17 +42,12 @@ impl Pair {
     }
 
     fn plan(&self, name: &str, port: u16, config: &str) -> NodePlan {
-        NodePlan {
-            program: PathBuf::from(env!("CARGO_BIN_EXE_vrio")),
-            name: name.to_owned(),
-            home: self.home.path().join(name),
-            config: format!(
-                "listen = \"127.0.0.1:{port}\"\n{}[sidecores]\ncount = 2\nidle = \"adaptive\"\n\
-                 {config}",
-                self.keys.own(name)
-            ),
-            namespace: None,
-        }
+        let config = format!(
+            "listen = \"127.0.0.1:{port}\"\n{}[sidecores]\ncount = 2\nidle = \"adaptive\"\n\
+             {config}",
+            self.keys.own(name)
+        );
+        NodePlan::new(env!("CARGO_BIN_EXE_vrio"), self.home.path(), name, config)
     }
 
     fn io_plan(&self) -> NodePlan {

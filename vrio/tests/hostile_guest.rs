@@ -31,17 +31,12 @@ fn plan(home: &Path) -> NodePlan {
              [[disk]]\nsocket = \"{name}.sock\"\nvolume = \"{name}\"\nqueues = 1\n"
         )
     };
-    NodePlan {
-        program: PathBuf::from(env!("CARGO_BIN_EXE_vrio")),
-        name: "io1".to_owned(),
-        home: home.join("io1"),
-        config: format!(
-            "[sidecores]\ncount = 1\nidle = \"adaptive\"\n{}{}",
-            volume("victim"),
-            volume("honest")
-        ),
-        namespace: None,
-    }
+    let config = format!(
+        "[sidecores]\ncount = 1\nidle = \"adaptive\"\n{}{}",
+        volume("victim"),
+        volume("honest")
+    );
+    NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home, "io1", config)
 }
 
 fn on_disk(image: &guest::Image, name: &str, socket: PathBuf) -> Builder {

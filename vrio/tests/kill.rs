@@ -2,7 +2,6 @@
 //!
 //! `KILLS=n` and `KILL_SEED=n` ask for more and for others.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bench::nodes::{Keys, Node, NodePlan};
@@ -25,17 +24,6 @@ const STOPPED: Duration = Duration::from_secs(30);
 fn number(variable: &str, otherwise: u64) -> u64 {
     let text = std::env::var(variable).ok().filter(|text| !text.is_empty());
     text.map_or(otherwise, |text| text.parse().expect("a number"))
-}
-
-fn mix() -> Mix {
-    Mix {
-        block_bytes: 4096,
-        blocks_max: 16,
-        depth: 16,
-        reads_ppm: 400_000,
-        flushes_ppm: 20_000,
-        hot_blocks: 64,
-    }
 }
 
 /// Ports of this test's nodes: apart from each other and from other tests' by process and number.
@@ -62,13 +50,7 @@ impl Pair {
     }
 
     fn plan(&self, name: &str, config: String) -> NodePlan {
-        NodePlan {
-            program: PathBuf::from(env!("CARGO_BIN_EXE_vrio")),
-            name: name.to_owned(),
-            home: self.home.path().join(name),
-            config,
-            namespace: None,
-        }
+        NodePlan::new(env!("CARGO_BIN_EXE_vrio"), self.home.path(), name, config)
     }
 
     /// The limit keeps requests waiting in the IOhost, so that a kill always meets some. It has
@@ -129,7 +111,8 @@ fn lose_nothing(pair: &Pair, kills: u64, vm_port: u16) {
     let mut vm = Some(pair.vm_plan("vm1", port(vm_port)).start().expect("the VMhost starts"));
     let socket = vm.as_mut().map(|vm| vm.wait_for_disk("alice")).expect("runs");
     let socket = socket.expect("the disk is served");
-    let mut guest = StandIn::connect(&socket, 4, mix(), BLOCKS, &mut random).expect("connects");
+    let mut guest =
+        StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random).expect("connects");
     let mut outstanding = Vec::new();
     let (mut io_kills, mut vm_kills) = (0, 0);
     while io_kills + vm_kills < kills {
@@ -186,7 +169,8 @@ fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
     let io = pair.io_plan().start().expect("the IOhost starts");
     let mut old = pair.vm_plan("vm1", port(6)).start().expect("the VMhost starts");
     let socket = old.wait_for_disk("alice").expect("the disk is served");
-    let mut guest = StandIn::connect(&socket, 4, mix(), BLOCKS, &mut random).expect("connects");
+    let mut guest =
+        StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random).expect("connects");
     work_a_while(&mut guest, &mut random, 500);
     old.signal(rustix::process::Signal::STOP).expect("it runs");
     // The signal is on its way when the call returns: a thread may still finish what it does.
@@ -199,7 +183,8 @@ fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
 
     let mut new = pair.vm_plan("vm2", port(7)).start().expect("the successor starts");
     let socket = new.wait_for_disk("alice").expect("the disk is served");
-    let mut successor = StandIn::connect(&socket, 4, mix(), BLOCKS, &mut random).expect("connects");
+    let mut successor =
+        StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random).expect("connects");
     // The same volume: what the first guest wrote stays as it is.
     guest.checker.settle();
     guest.workload.forget();

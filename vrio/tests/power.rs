@@ -83,18 +83,13 @@ impl Machine {
     }
 
     fn vm_plan(&self, folder: &Path) -> NodePlan {
-        NodePlan {
-            program: PathBuf::from(env!("CARGO_BIN_EXE_vrio")),
-            name: "vm1".to_owned(),
-            home: folder.join("vm1"),
-            config: format!(
-                "listen = \"127.0.0.1:0\"\n[sidecores]\ncount = 1\nidle = \"adaptive\"\n\
-                 [[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:{}\"\n\
-                 [[disk]]\nsocket = \"root.sock\"\nvolume = \"io1/root\"\nqueues = 2\n",
-                self.port
-            ),
-            namespace: None,
-        }
+        let config = format!(
+            "listen = \"127.0.0.1:0\"\n[sidecores]\ncount = 1\nidle = \"adaptive\"\n\
+             [[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:{}\"\n\
+             [[disk]]\nsocket = \"root.sock\"\nvolume = \"io1/root\"\nqueues = 2\n",
+            self.port
+        );
+        NodePlan::new(env!("CARGO_BIN_EXE_vrio"), folder, "vm1", config)
     }
 }
 

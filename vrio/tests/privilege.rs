@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bench::nodes::{Keys, Node, NodePlan};
@@ -49,20 +49,13 @@ fn is_root(test: &str) -> bool {
 }
 
 fn plan(home: &Path, name: &str, config: &str) -> NodePlan {
-    let home = home.join(name);
-    fs::create_dir(&home).expect("a directory");
-    let volumes = home.join("volumes");
-    fs::create_dir(&volumes).expect("a directory");
-    for path in [&home, &volumes] {
-        std::os::unix::fs::chown(path, Some(UID), Some(UID)).expect("root may");
+    let config = format!("user = \"{USER}\"\n{config}");
+    let plan = NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home, name, config);
+    for path in [plan.home.clone(), plan.home.join("volumes")] {
+        fs::create_dir(&path).expect("a directory");
+        std::os::unix::fs::chown(&path, Some(UID), Some(UID)).expect("root may");
     }
-    NodePlan {
-        program: PathBuf::from(env!("CARGO_BIN_EXE_vrio")),
-        name: name.to_owned(),
-        home,
-        config: format!("user = \"{USER}\"\n{config}"),
-        namespace: None,
-    }
+    plan
 }
 
 /// Keys outside of all other directories, which the node's user may read and nobody else.
@@ -100,15 +93,7 @@ fn check_rights(node: &Node) {
 }
 
 fn work(socket: &Path, random: &mut Random) -> StandIn {
-    let mix = Mix {
-        block_bytes: 4096,
-        blocks_max: 16,
-        depth: 16,
-        reads_ppm: 400_000,
-        flushes_ppm: 20_000,
-        hot_blocks: 64,
-    };
-    let mut guest = StandIn::connect(socket, 2, mix, BLOCKS, random).expect("connects");
+    let mut guest = StandIn::connect(socket, 2, Mix::OF_ALL, BLOCKS, random).expect("connects");
     work_on(&mut guest);
     guest
 }

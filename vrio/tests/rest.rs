@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -57,13 +57,7 @@ impl Pair {
     }
 
     fn plan(&self, name: &str, config: String) -> NodePlan {
-        NodePlan {
-            program: PathBuf::from(env!("CARGO_BIN_EXE_vrio")),
-            name: name.to_owned(),
-            home: self.home.path().join(name),
-            config,
-            namespace: None,
-        }
+        NodePlan::new(env!("CARGO_BIN_EXE_vrio"), self.home.path(), name, config)
     }
 
     fn io1(&self) -> Node {
@@ -155,15 +149,7 @@ fn rounds(node: &Node) -> u64 {
 
 /// A guest that has worked for a moment and then has nothing to do.
 fn idle_guest(socket: &Path, random: &mut Random) -> StandIn {
-    let mix = Mix {
-        block_bytes: 4096,
-        blocks_max: 16,
-        depth: 16,
-        reads_ppm: 400_000,
-        flushes_ppm: 20_000,
-        hot_blocks: 64,
-    };
-    let mut guest = StandIn::connect(socket, 4, mix, 512, random).expect("connects");
+    let mut guest = StandIn::connect(socket, 4, Mix::OF_ALL, 512, random).expect("connects");
     let until = Instant::now() + Duration::from_millis(100);
     guest.work(|_| Instant::now() >= until).expect("the promise is kept");
     guest.drain().expect("everything is answered");

@@ -1,7 +1,6 @@
 //! A node's key is changed by `vrio node reload` while a guest works on a disk of it, in the steps
 //! of docs/operating.md, on real nodes that have given their rights up.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use bench::nodes::{Keys, Node, NodePlan};
@@ -37,13 +36,7 @@ impl Pair {
     }
 
     fn plan(&self, name: &str, config: String) -> NodePlan {
-        NodePlan {
-            program: PathBuf::from(env!("CARGO_BIN_EXE_vrio")),
-            name: name.to_owned(),
-            home: self.home.path().join(name),
-            config,
-            namespace: None,
-        }
+        NodePlan::new(env!("CARGO_BIN_EXE_vrio"), self.home.path(), name, config)
     }
 
     /// The IOhost with this key.
@@ -121,16 +114,9 @@ fn a_key_is_changed_by_reloads_while_a_disk_works_and_the_old_one_is_revoked() {
     let io = pair.io1(OLD).start().expect("the IOhost starts");
     let mut vm = pair.vm1(&[OLD]).start().expect("the VMhost starts");
     let socket = vm.wait_for_disk("a").expect("the disk is served");
-    let mix = Mix {
-        block_bytes: 4096,
-        blocks_max: 16,
-        depth: 16,
-        reads_ppm: 400_000,
-        flushes_ppm: 20_000,
-        hot_blocks: 64,
-    };
     let mut random = Random::new(1);
-    let mut guest = StandIn::connect(&socket, 4, mix, BLOCKS, &mut random).expect("connects");
+    let mut guest =
+        StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random).expect("connects");
     work(&mut guest);
     wait_for_sessions(&mut vm, &old);
 

@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -19,15 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const VRIO: &str = env!("CARGO_BIN_EXE_vrio");
 
 fn node(home: &tempfile::TempDir) -> Node {
-    let plan = NodePlan {
-        program: PathBuf::from(VRIO),
-        name: "n1".to_owned(),
-        home: home.path().join("n1"),
-        config: "[[volume]]\nname = \"scratch\"\nbackend = { memory = \"1MiB\" }\n\
-                 chain = [\"meter\"]\n[[disk]]\nsocket = \"a.sock\"\nvolume = \"scratch\"\n"
-            .to_owned(),
-        namespace: None,
-    };
+    let config = "[[volume]]\nname = \"scratch\"\nbackend = { memory = \"1MiB\" }\n\
+                  chain = [\"meter\"]\n[[disk]]\nsocket = \"a.sock\"\nvolume = \"scratch\"\n";
+    let plan = NodePlan::new(VRIO, home.path(), "n1", config.to_owned());
     plan.start().expect("it starts")
 }
 

@@ -135,16 +135,11 @@ impl Stage {
             Network::Namespaces => Some(namespace(name)),
             Network::Loopback => None,
         };
-        NodePlan {
-            program: self.program.clone(),
-            name: name.to_owned(),
-            home: self.folder.join(name),
-            config: format!(
-                "listen = \"{listen}\"\n{}[sidecores]\ncount = 1\nidle = \"adaptive\"\n{config}",
-                self.keys.own(name)
-            ),
-            namespace,
-        }
+        let config = format!(
+            "listen = \"{listen}\"\n{}[sidecores]\ncount = 1\nidle = \"adaptive\"\n{config}",
+            self.keys.own(name)
+        );
+        NodePlan { namespace, ..NodePlan::new(&self.program, &self.folder, name, config) }
     }
 
     /// Starts a node.

@@ -26,14 +26,7 @@ const QUEUES: u16 = 2;
 /// Blocks of the checker's model: 16 MiB.
 const BLOCKS: u64 = 4096;
 
-const MIX: Mix = Mix {
-    block_bytes: 4096,
-    blocks_max: 16,
-    depth: 16,
-    reads_ppm: 400_000,
-    flushes_ppm: 20_000,
-    hot_blocks: 64,
-};
+const MIX: Mix = Mix::OF_ALL;
 
 /// The longest time in which nothing was completed.
 #[derive(Debug)]
