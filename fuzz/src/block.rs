@@ -3,13 +3,12 @@
 //! the peer is not allowed to touch stays as it is, and no buffer is left when it is gone.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use ::block::backend::memory::MemoryVolume;
 use ::block::export::Allow;
-use ::block::record::{Record, RecordError, RecordStore, Ticket};
+use ::block::record::NoRecords;
 use ::block::wire::{Claim, Kind, Names, Outcome, Reply, Request, Title, attachment_id};
 use ::block::{Export, ExportOptions, Exports, Incarnation, Plane};
 use arbitrary::{Arbitrary, Unstructured};
@@ -17,6 +16,7 @@ use sidecore::Services;
 use transport::{Endpoint, TransmitBatch};
 
 use crate::net::{MS, Node, START_NS, addr, config};
+use crate::steps;
 
 const STEPS_MAX: usize = 200;
 const VOLUME_BYTES: u64 = 256 << 10;
@@ -97,22 +97,6 @@ enum Body {
     Bytes(u16),
 }
 
-/// Records that are durable at once.
-#[derive(Debug, Default)]
-struct Records;
-
-impl RecordStore for Records {
-    fn load(&self) -> Result<HashMap<String, Record>, RecordError> {
-        Ok(HashMap::new())
-    }
-
-    fn write(&self, _attachment: &str, _record: Record) -> Ticket {
-        let ticket = Ticket::new();
-        ticket.end(Ok(()));
-        ticket
-    }
-}
-
 /// The server, a hostile peer and an honest one.
 struct World {
     endpoint: Rc<RefCell<Endpoint>>,
@@ -136,12 +120,8 @@ struct World {
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
     let mut world = World::new();
-    for _ in 0..STEPS_MAX {
-        let Ok(step) = Step::arbitrary(&mut input) else { break };
+    for step in steps(&mut input, STEPS_MAX) {
         world.step(&step);
-        if input.is_empty() {
-            break;
-        }
     }
     world.end();
 }
@@ -154,7 +134,7 @@ impl World {
             let mut options =
                 ExportOptions { allow: vec![Allow::node(peer)], ..Default::default() };
             options.shared = name == "both";
-            let export = Export::new(name, volume, options, Arc::new(Records));
+            let export = Export::new(name, volume, options, Arc::new(NoRecords));
             exports.insert(export.expect("nothing to read"));
         }
         let endpoint = Rc::new(RefCell::new(Endpoint::new(config("io1", 1))));

@@ -11,6 +11,7 @@ use sidecore::Services;
 use virtio::Queue;
 
 use crate::image::{Addr, BASE, INDIRECT, Image, NEXT, Shape, Store, WRITE, raw_descriptor};
+use crate::steps;
 
 const STEPS_MAX: usize = 300;
 const VOLUME_BYTES: u64 = 1 << 20;
@@ -80,9 +81,8 @@ pub fn run(input: &[u8]) {
     if !bed.start(0) {
         return;
     }
-    for _ in 0..STEPS_MAX {
-        let Ok(step) = Step::arbitrary(&mut input) else { break };
-        if !bed.step(step) || input.is_empty() {
+    for step in steps(&mut input, STEPS_MAX) {
+        if !bed.step(step) {
             break;
         }
     }

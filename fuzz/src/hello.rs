@@ -9,6 +9,7 @@ use transport::EndpointConfig;
 
 use crate::net::{MS, Node, START_NS, addr, config, sealed_config, settle};
 use crate::packet;
+use crate::steps;
 
 const STEPS_MAX: usize = 300;
 const PACKETS_MAX: usize = 64;
@@ -136,12 +137,8 @@ pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
     let Ok(is_sealed) = bool::arbitrary(&mut input) else { return };
     let mut world = World::new(is_sealed);
-    for _ in 0..STEPS_MAX {
-        let Ok(step) = Step::arbitrary(&mut input) else { break };
+    for step in steps(&mut input, STEPS_MAX) {
         world.step(step);
-        if input.is_empty() {
-            break;
-        }
     }
     world.end();
 }

@@ -22,6 +22,8 @@ pub mod ring;
 pub mod session;
 pub mod vhost;
 
+use arbitrary::{Arbitrary, Unstructured};
+
 /// One boundary.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
@@ -55,4 +57,18 @@ const fn target(
     smoke_bytes_max: usize,
 ) -> Target {
     Target { name, run, smoke_inputs, smoke_bytes_max }
+}
+
+/// What the rest of an input says is done, one step after the other.
+fn steps<'a, S: Arbitrary<'a>>(
+    input: &mut Unstructured<'a>,
+    steps_max: usize,
+) -> impl Iterator<Item = S> {
+    let mut is_over = false;
+    let step = move || {
+        let step = (!is_over).then(|| S::arbitrary(input).ok()).flatten();
+        is_over = input.is_empty();
+        step
+    };
+    std::iter::from_fn(step).take(steps_max)
 }

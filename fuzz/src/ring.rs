@@ -10,6 +10,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use virtio::{Chain, Head, Memory, Queue, RingError, SEGMENTS_MAX, Segment};
 
 use crate::image::{INDIRECT, Image, NEXT, REGION_BYTES, REGIONS_AT, Shape, Store, WRITE};
+use crate::steps;
 
 /// Steps of one input.
 const STEPS_MAX: usize = 400;
@@ -86,10 +87,8 @@ pub fn run(input: &[u8]) {
         redo: VecDeque::new(),
         table,
     };
-    for _ in 0..STEPS_MAX {
-        let Ok(step) = Step::arbitrary(&mut input) else { return };
-        let goes_on = bed.step(step);
-        if !goes_on || input.is_empty() {
+    for step in steps(&mut input, STEPS_MAX) {
+        if !bed.step(step) {
             return;
         }
     }

@@ -7,6 +7,7 @@ use arbitrary::{Arbitrary, Unstructured};
 
 use crate::net::{MS, Node, START_NS, sealed_config, settle};
 use crate::packet;
+use crate::steps;
 
 const STEPS_MAX: usize = 300;
 /// Packets of the hostile peer that wait, and that can be sent again.
@@ -154,12 +155,8 @@ pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
     let Ok(is_sealed) = bool::arbitrary(&mut input) else { return };
     let mut world = World::new(is_sealed);
-    for _ in 0..STEPS_MAX {
-        let Ok(step) = Step::arbitrary(&mut input) else { break };
+    for step in steps(&mut input, STEPS_MAX) {
         world.step(step);
-        if input.is_empty() {
-            break;
-        }
     }
     world.end();
 }

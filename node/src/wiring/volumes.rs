@@ -1,6 +1,5 @@
 //! From a volume's configuration to an export: backend, chain, guard; and the way back.
 
-use std::collections::HashMap;
 use std::fs::{DirBuilder, File};
 use std::num::NonZeroU64;
 use std::os::unix::fs::DirBuilderExt;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
 use block::chain::{Chain, ChainSpec, Swap, Turning};
-use block::record::{FileRecords, Record, RecordError, RecordStore, RecordWriter, Ticket};
+use block::record::{FileRecords, NoRecords, RecordError, RecordStore, RecordWriter};
 use block::server::Server;
 use block::stage::Limit;
 use block::{Allow, Durability, Export, ExportOptions, Exports, Plane, Volume};
@@ -341,21 +340,4 @@ fn lock_state(state: &Path) -> Result<File, StateError> {
                      \"state\"";
         refuse(std::io::ErrorKind::ResourceBusy.into(), other)
     })
-}
-
-/// For volumes that do not outlive the process, on a node without a place for records: without one
-/// a guest that resumes is told that its writes are gone, which they are.
-#[derive(Debug)]
-struct NoRecords;
-
-impl RecordStore for NoRecords {
-    fn load(&self) -> Result<HashMap<String, Record>, RecordError> {
-        Ok(HashMap::new())
-    }
-
-    fn write(&self, _attachment: &str, _record: Record) -> Ticket {
-        let ticket = Ticket::new();
-        ticket.end(Ok(()));
-        ticket
-    }
 }
