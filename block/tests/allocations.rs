@@ -1,10 +1,11 @@
 //! Counts allocations: once warm, a request costs none, from the guest's ring to the blocks and
 //! back, on one node and over two.
 
+#[path = "../../sidecore/tests/counting/mod.rs"]
+mod counting;
 mod peers;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,42 +15,13 @@ use block::chain::{Chain, ChainSpec};
 use block::stage::Limit;
 use block::uring::Uring;
 use block::{AttachOptions, Attachment, DiskCore, DiskQueues, Open, Volume};
+use counting::allocations;
 use peers::Peers;
 use sidecore::{Progress, Services};
 use virtio::Queue;
 use virtio::driver::{
     Data, Guest, GuestPlan, Op, Request, RingDriver, RingOptions, RingShape, Status,
 };
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting for each thread.
-struct Counting;
-
-// SAFETY: hands everything to the system's allocator and only counts.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.dealloc(start, layout) }
-    }
-
-    unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.realloc(start, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const VOLUME_BYTES: u64 = 16 << 20;
 const QUEUES: u16 = 2;
@@ -180,12 +152,12 @@ impl Rig {
 fn check(rig: &mut Rig) {
     // More at a time than later, so that every slot of every table has been used.
     rig.work(30, 16);
-    let (before, warm) = (ALLOCATIONS.get(), rig.completed);
+    let (before, warm) = (allocations(), rig.completed);
     assert!(before > 0, "allocations are counted");
     rig.work(100, 8);
     let requests = rig.completed - warm;
     assert_eq!(requests, 100 * 16);
-    assert_eq!(ALLOCATIONS.get() - before, 0, "allocations for {requests} requests");
+    assert_eq!(allocations() - before, 0, "allocations for {requests} requests");
 }
 
 #[test]

@@ -1,36 +1,16 @@
 //! A warm endpoint with its driver does not allocate: the whole way of a call and its reply.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::{Cell, RefCell};
+#[path = "../../sidecore/tests/counting/mod.rs"]
+mod counting;
+
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use counting::allocations;
 use link::{Driver, Link, Udp, UdpConfig};
 use sidecore::{Local, Services};
 use transport::{BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: passes everything on to the system's allocator and only counts.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Counts replies and keeps the last call.
 #[derive(Default)]
@@ -105,7 +85,7 @@ fn a_warm_session_does_not_allocate() {
     // Every slot of the message tables has been used once after 1024 calls, and the pool has grown.
     for token in 0..3_000 {
         if token == 1_500 {
-            allocations_warm = ALLOCATIONS.get();
+            allocations_warm = allocations();
         }
         let body_bytes = [512, 4096, 65_536][token as usize % 3];
         let now_ns = next_ns();
@@ -120,5 +100,5 @@ fn a_warm_session_does_not_allocate() {
             round(&mut client, &mut server, next_ns());
         }
     }
-    assert_eq!(ALLOCATIONS.get() - allocations_warm, 0);
+    assert_eq!(allocations() - allocations_warm, 0);
 }

@@ -1,36 +1,14 @@
 //! A warm sidecore does not allocate: not in rounds, not for messages, not for sleeping.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use counting::allocations;
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{Config, Idle, Poll, Progress, Slots, Stage, Timers, Wake, mailbox, spawn};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: passes everything on to the system's allocator and only counts.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Takes messages, keeps slots and timers busy, arms a descriptor and a deadline each time.
 struct Worker {
@@ -54,9 +32,9 @@ impl Poll for Worker {
         self.slots.free(id);
         self.timers.set(now_ns + 50_000, message as u32 % 8).expect("eight keys");
         if message == self.warm_at {
-            self.allocations_warm = ALLOCATIONS.get();
+            self.allocations_warm = allocations();
         } else if message == self.last {
-            self.done.send(ALLOCATIONS.get() - self.allocations_warm).unwrap();
+            self.done.send(allocations() - self.allocations_warm).unwrap();
         }
         Progress::Busy
     }

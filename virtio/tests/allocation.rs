@@ -1,44 +1,21 @@
 //! The way of a request through a queue allocates nothing.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../sidecore/tests/counting/mod.rs"]
+mod counting;
+
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use counting::allocations;
 use rustix::event::{EventfdFlags, eventfd};
 use virtio::driver::{Backing, Data, Guest, GuestPlan, Op, Request, RingDriver, RingOptions};
 use virtio::{Chain, InflightRegion, Queue};
 
-thread_local! {
-    /// Allocations of this thread; the test harness has threads of its own.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-// SAFETY: everything is handed on to the system's allocator; the count is a plain cell that needs
-// no allocation itself.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 /// What `f` gives, and how many allocations it made.
 fn counted<T>(f: impl FnOnce() -> T) -> (T, u64) {
-    let before = ALLOCATIONS.with(Cell::get);
+    let before = allocations();
     let result = f();
-    (result, ALLOCATIONS.with(Cell::get) - before)
+    (result, allocations() - before)
 }
 
 fn submit(ring: &mut RingDriver, pieces: u32) {

@@ -1,0 +1,35 @@
+//! The system's allocator, counting for each thread: for tests that something allocates nothing
+//! once it is warm. Tests of other crates name this file by its path.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    /// Of this thread; the test harness has threads of its own.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: everything is handed on to the system's allocator; the count is a plain cell that needs
+// no allocation itself. What is not here (growing, zeroed memory) comes by these two.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promises are handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are handed on.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+/// How often this thread has allocated.
+pub(crate) fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
