@@ -1,39 +1,17 @@
 //! Once warm, nothing on a call's way allocates: not sending, not receiving, not losing packets.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../sidecore/tests/counting/mod.rs"]
+mod counting;
+
 use std::net::{Ipv4Addr, SocketAddr};
 
 use std::sync::Arc;
 
+use counting::allocations;
 use transport::{
     BufId, CallId, Endpoint, EndpointConfig, EndpointCounters, Keyring, KnownKey, LostReason,
     PeerInfo, SecretKey, Security, SessionId, Sink, TransmitBatch,
 };
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is left to the system's allocator; the count touches no memory of it, and a
-// constant-initialised thread-local without a destructor does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Calls and serves out of tables that were made before.
 struct Node {
@@ -182,11 +160,11 @@ fn exchange_without_allocations(is_sealed: bool) -> EndpointCounters {
     }
     // More at a time than later: the pool and the tables grow to the most that was ever needed.
     pair.exchange(3000, 24);
-    let before = ALLOCATIONS.with(Cell::get);
+    let before = allocations();
     assert!(before > 0, "the count works");
     let lost = pair.caller.endpoint.counters().packets_lost;
     pair.exchange(3000, 8);
-    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "allocations in 3000 calls");
+    assert_eq!(allocations() - before, 0, "allocations in 3000 calls");
     assert!(pair.caller.endpoint.counters().packets_lost > lost, "some packets were lost");
     pair.caller.endpoint.counters().clone()
 }

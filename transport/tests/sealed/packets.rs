@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
+use crate::common::still::{busy, drop_on};
 use crate::common::{Faults, MS, SECOND, Tap, World, addr, raw};
 use crate::handshake::{connect, connected, tapped, two_nodes};
-use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId, Sink};
+use transport::LostReason;
 
 /// The header of a sealed packet.
 const SEALED_HEADER: usize = 24;
@@ -19,60 +20,6 @@ pub(crate) fn sealed(session: u64, number: u64, sealed: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Notices whatever is told.
-#[derive(Default)]
-struct Told(usize);
-
-impl Sink for Told {
-    fn connected(&mut self, _: SessionId, _: &PeerInfo) {
-        self.0 += 1;
-    }
-    fn lost(&mut self, _: SessionId, _: &LostReason) {
-        self.0 += 1;
-    }
-    fn reply_body(&mut self, _: SessionId, _: u64, _: usize, _: &[u8]) {
-        self.0 += 1;
-    }
-    fn reply(&mut self, _: SessionId, _: u64, _: &[u8], _: usize) {
-        self.0 += 1;
-    }
-    fn call(&mut self, _: SessionId, _: u16, _: CallId, _: &[u8], _: Option<(BufId, usize)>) {
-        self.0 += 1;
-    }
-}
-
-/// All that can be seen of an endpoint, but for what it counts.
-fn state(endpoint: &Endpoint) -> String {
-    let sessions: Vec<_> = endpoint.sessions().collect();
-    format!("{sessions:?} {:?} {:?}", endpoint.pool(), endpoint.next_timeout_ns())
-}
-
-/// Gives a node a datagram, which must change nothing but the count of what was dropped.
-fn drop_on(world: &mut World, node: usize, from: usize, bytes: &[u8]) {
-    let now_ns = world.now_ns;
-    let endpoint = &mut world.nodes[node].endpoint;
-    let (before, dropped) = (state(endpoint), endpoint.counters().dropped());
-    let mut told = Told::default();
-    endpoint.receive(now_ns, now_ns, addr(from), bytes, &mut told);
-    assert_eq!(state(endpoint), before);
-    assert_eq!((endpoint.counters().dropped(), told.0), (dropped + 1, 0));
-}
-
-/// Two nodes, calls of all sizes, and everything that they said; a call is outstanding.
-fn busy() -> World {
-    let mut world = two_nodes(1);
-    connect(&mut world);
-    for bytes in [0, 5_000, 30_000] {
-        world.nodes[0].app.order(3, bytes, bytes);
-    }
-    world.run_for(5 * MS);
-    world.nodes[1].app.is_mute = true;
-    world.nodes[0].app.order(3, 10, 10);
-    world.run_for(5 * MS);
-    assert_eq!((world.nodes[0].app.replies, world.nodes[0].app.outstanding()), (3, 1));
-    world
-}
-
 fn ends(from: &std::net::SocketAddr) -> (usize, usize) {
     let from = usize::from(*from == addr(1));
     (from, 1 - from)
@@ -80,7 +27,7 @@ fn ends(from: &std::net::SocketAddr) -> (usize, usize) {
 
 #[test]
 fn every_flipped_bit_and_every_truncation_of_every_packet_is_dropped() {
-    let mut world = busy();
+    let mut world = busy(1);
     let tap = world.tap.take().expect("a tap");
     let mut kinds = HashSet::new();
     let mut flips = 0;
@@ -209,7 +156,7 @@ fn nothing_on_the_wire_can_be_read() {
 #[test]
 fn recorded_conversations_mean_nothing() {
     for is_restarted in [false, true] {
-        let mut world = busy();
+        let mut world = busy(1);
         let session = world.nodes[0].app.sessions[0];
         let now_ns = world.now_ns;
         world.nodes[0].endpoint.close(now_ns, session);
@@ -321,7 +268,7 @@ fn a_reset_needs_the_token_of_the_session() {
 /// Nobody can ask for the token of a session that lives.
 #[test]
 fn a_node_gives_no_token_for_a_session_that_it_has() {
-    let mut world = busy();
+    let mut world = busy(1);
     let sent = tapped(&world, 0, raw::SEALED);
     let session = raw::session(&sent[0]);
     let probe = sealed(session, 5, &[0; 30]);
@@ -356,7 +303,7 @@ fn the_same_hello_gets_the_same_answer_and_later_none() {
 
 #[test]
 fn a_plain_packet_for_a_sealed_session_is_nothing() {
-    let mut world = busy();
+    let mut world = busy(1);
     let sent = tapped(&world, 0, raw::SEALED);
     let session = raw::session(&sent[0]);
     let mut close = raw::packet(raw::DATA, session, 1000, &[4], &[]);

@@ -1,10 +1,11 @@
 //! Packets that nobody honest sends: they are counted, and nothing else happens.
 
+use crate::common::still::{busy, drop_on};
 use crate::common::{MS, Random, SECOND, World, addr, raw};
 use crate::strange;
 use transport::{
-    BufId, CallId, Endpoint, EndpointCounters, HEAD_MAX, LostReason, MESSAGE_MAX, PeerInfo,
-    SessionId, SessionState, Sink,
+    BufId, CallId, Endpoint, HEAD_MAX, LostReason, MESSAGE_MAX, PeerInfo, SessionId, SessionState,
+    Sink,
 };
 
 /// Keeps what has to be released, and forgets the rest.
@@ -28,46 +29,6 @@ impl Sink for Quiet {
     fn call(&mut self, _: SessionId, _: u16, id: CallId, _: &[u8], body: Option<(BufId, usize)>) {
         self.calls.push((id, body.map(|(buffer, _)| buffer)));
     }
-}
-
-/// Two nodes with a session, a call outstanding, and every packet that they exchanged.
-fn busy(seed: u64) -> World {
-    let mut world = World::new(seed);
-    for name in ["vm1", "io1"] {
-        let config = world.config(name);
-        world.add(config);
-    }
-    world.tap = Some(Vec::new());
-    world.connect(0, 1, "io1");
-    world.run_for(MS);
-    for bytes in [0, 5_000, 30_000] {
-        world.nodes[0].app.order(3, bytes, bytes);
-    }
-    world.run_for(5 * MS);
-    world.nodes[1].app.is_mute = true;
-    world.nodes[0].app.order(3, 10, 10);
-    world.run_for(5 * MS);
-    assert_eq!((world.nodes[0].app.replies, world.nodes[0].app.outstanding()), (3, 1));
-    world
-}
-
-/// All that can be seen of an endpoint, but for what it counts.
-fn state(endpoint: &Endpoint) -> String {
-    let sessions: Vec<_> = endpoint.sessions().collect();
-    format!("{sessions:?} {:?} {:?}", endpoint.pool(), endpoint.next_timeout_ns())
-}
-
-/// Gives a node a datagram, which must change nothing but counts of what was dropped.
-fn drop_on(world: &mut World, node: usize, from: usize, bytes: &[u8]) -> EndpointCounters {
-    let now_ns = world.now_ns;
-    let endpoint = &mut world.nodes[node].endpoint;
-    let (before, dropped) = (state(endpoint), endpoint.counters().dropped());
-    let mut sink = Quiet::default();
-    endpoint.receive(now_ns, now_ns, addr(from), bytes, &mut sink);
-    assert_eq!(state(endpoint), before);
-    assert_eq!(endpoint.counters().dropped(), dropped + 1);
-    assert!(sink.calls.is_empty() && sink.lost == 0);
-    endpoint.counters().clone()
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 pub(crate) mod app;
 pub(crate) mod raw;
+pub(crate) mod still;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
