@@ -117,7 +117,9 @@ fn peer_fits(reader: &Reader<'_>, config: &Config, peer: &PeerConfig) {
     let note = |key: &str, text: &str| {
         reader.note(peer.lines.of(key), &format!("peer {:?}", peer.name), text.to_owned());
     };
-    let has_keys = peer.lines.has("key") || peer.lines.has("keys");
+    // A key that was refused is there as well; a peer that came by a command has no lines.
+    let is_written = peer.lines.has("key") || peer.lines.has("keys");
+    let has_keys = is_written || !peer.keys.is_empty();
     match (is_sealed(config), has_keys) {
         (true, false) => note(
             "key",
