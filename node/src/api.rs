@@ -87,6 +87,10 @@ pub struct Plan {
     pub file: String,
     /// Stands for this list; a reload that names it does this or nothing.
     pub digest: String,
+    /// What would be done first, at once and whatever becomes of the rest: keys and entries of
+    /// `allow` that are no longer there count no more.
+    #[serde(default)]
+    pub revokes: Vec<String>,
     /// What would be done, in this order.
     pub changes: Vec<Planned>,
     /// Keys of the file that are different and take a restart of the node.
@@ -114,4 +118,6 @@ pub struct Reload {
     pub digest: Option<String>,
     /// Also what interrupts guests.
     pub force: bool,
+    /// Nothing but the plan's `revokes` and reading the key files again.
+    pub revoke_only: bool,
 }

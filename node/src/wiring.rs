@@ -251,18 +251,6 @@ impl Node {
         Ok(node)
     }
 
-    /// Reads the keys that `config` names again, and takes its peers' keys and its volumes' `allow`
-    /// from it: sessions and channels of those who may no longer end, all others go on.
-    ///
-    /// # Errors
-    /// When a key file is not in order; nothing has changed then.
-    pub fn apply_keys(&self, config: &Config) -> Result<(), StartError> {
-        let served = self.inside.objects().volumes.clone();
-        keys::apply(config, &self.inside.keys, &served, &self.inside.cores)?;
-        self.inside.objects().keys_applied(config);
-        Ok(())
-    }
-
     /// What `vrio status` shows.
     pub fn status(&self) -> Status {
         report::status(&self.inside)

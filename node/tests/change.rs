@@ -4,7 +4,7 @@ use std::path::Path;
 
 use expect_test::{Expect, expect};
 use node::Config;
-use node::config::change::{changes, needs_restart};
+use node::config::change::{Revoked, changes, needs_restart, revoked};
 
 const HEAD: &str = "name = \"n\"\nlisten = \"127.0.0.1:4870\"\n[directories]\nvolumes = \"/v\"\n\
                     sockets = \"/s\"\n";
@@ -137,4 +137,44 @@ fn what_takes_a_restart_is_named() {
     let wanted = ["name", "listen", "control", "[sidecores]", "[directories]", "[link]"];
     assert_eq!(needs_restart(&before, &after), wanted);
     assert!(changes(&before, &after).is_empty());
+}
+
+/// A node with keys: `vm1` with the key `vm1_key`, and a volume that `allow` opens.
+fn keyed(vm1_key: &str, allow: &str) -> Config {
+    let head = HEAD.replace("listen", "key = \"/k\"\nlisten");
+    let text =
+        format!("{head}[[peer]]\nname = \"vm1\"\nkey = \"{vm1_key}\"\n{VOLUME}allow = [{allow}]\n");
+    Config::parse(Path::new("n.toml"), &text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn what_is_revoked_lets_in_whom_both_let_in_and_the_rest_comes_later() {
+    let [one, two, three] = ['B', 'C', 'D'].map(|first| format!("{first}{}=", "A".repeat(42)));
+    let entry = |key: &str| format!("{{ node = \"vm1\", key = \"{key}\" }}");
+    let cases = [
+        // From, to, who is left in between.
+        ("\"vm1\"".to_owned(), entry(&two), 1),
+        (entry(&two), "\"vm1\"".to_owned(), 1),
+        (entry(&two), entry(&three), 0),
+        (format!("{}, {}", entry(&two), entry(&three)), entry(&three), 1),
+        (entry(&three), format!("{}, {}", entry(&two), entry(&three)), 1),
+        (String::new(), "\"vm1\"".to_owned(), 0),
+    ];
+    for (from, to, left) in cases {
+        let (from, to) = (keyed(&one, &from), keyed(&one, &to));
+        let Revoked { config, changes: revokes } = revoked(&from, &to);
+        let (before, left_in) = (&from.volumes[0].allow, &config.volumes[0].allow);
+        assert_eq!(left_in.len(), left, "{before:?}: {left_in:?}");
+        assert_eq!(revokes.is_empty(), left_in == before, "{revokes:?}");
+        assert!(revoked(&config, &to).changes.is_empty(), "it is done at once");
+        // What is left to do leads to what is wanted.
+        assert_eq!(changes(&config, &to).is_empty(), *left_in == to.volumes[0].allow);
+    }
+    let (from, to) = (keyed(&one, "\"vm1\""), keyed(&two, "\"vm1\""));
+    let keys = revoked(&from, &to);
+    assert_eq!(keys.changes, ["change peer \"vm1\": its keys"]);
+    assert!(changes(&keys.config, &to).is_empty());
+    let gone = revoked(&from, &config(&[VOLUME]));
+    assert_eq!(gone.changes.len(), 2, "{:?}", gone.changes);
+    assert!(gone.config.peers[0].keys.is_empty(), "it goes later; its key does not wait for that");
 }

@@ -2,12 +2,15 @@
 //! value, what is wanted is a value, and the difference is a value too.
 //!
 //! ```text
-//!   remove disks ─ volumes ─ peers  ▶  add peers ─ volumes ─ allow, chains ─ disks
+//!   revoke  ▶  remove disks ─ volumes ─ peers  ▶  add peers ─ volumes ─ allow, chains ─ disks
 //! ```
+//! Who may no longer in is out first, all at once and whatever becomes of the rest ([`revoked`]).
 //! What goes away goes first, dependents before what they depend on, so that its names, sockets
 //! and files are free for what comes. What cannot be changed in place is removed and added again.
 
 use std::fmt;
+
+use block::Allow;
 
 use super::{Config, DiskConfig, Lines, PeerConfig, StageConfig, VolumeConfig, show_chain};
 
@@ -89,6 +92,60 @@ impl fmt::Display for Change {
             }
         }
     }
+}
+
+/// A configuration in which nobody may in who may not in another.
+#[derive(Clone, Debug)]
+pub struct Revoked {
+    /// The running one, but with the other's keys, and open to those whom both let in.
+    pub config: Config,
+    /// What is different in it, in words.
+    pub changes: Vec<String>,
+}
+
+/// What of `running` is left when all that `wanted` no longer allows is taken back: the own key and
+/// peers' keys are the wanted ones, those of peers that go are none, and each volume is open to
+/// whom both let in. Adding to the lists is left to [`changes`].
+pub fn revoked(running: &Config, wanted: &Config) -> Revoked {
+    let (mut config, mut changes) = (running.clone(), Vec::new());
+    config.key.clone_from(&wanted.key);
+    for peer in &mut config.peers {
+        let keys = wanted.peer(&peer.name).map(|wanted| wanted.keys.clone());
+        let text = match &keys {
+            None if peer.keys.is_empty() => continue,
+            None => format!("revoke the keys of peer {:?}", peer.name),
+            Some(keys) if *keys == peer.keys => continue,
+            Some(_) => format!("change peer {:?}: its keys", peer.name),
+        };
+        peer.keys = keys.unwrap_or_default();
+        changes.push(text);
+    }
+    for volume in &mut config.volumes {
+        let Some(wanted) = wanted.volumes.iter().find(|it| it.name == volume.name) else {
+            continue;
+        };
+        let left = common(&volume.allow, &wanted.allow);
+        if left != volume.allow {
+            changes
+                .push(format!("revoke what \"allow\" of volume {:?} no longer says", volume.name));
+            volume.allow = left;
+        }
+    }
+    Revoked { config, changes }
+}
+
+/// Whom both lists let in.
+fn common(one: &[Allow], other: &[Allow]) -> Vec<Allow> {
+    let lets_in = |list: &[Allow], entry: &Allow| {
+        list.iter().any(|it| it.node == entry.node && (it.key.is_none() || it.key == entry.key))
+    };
+    let mut both: Vec<_> = one.iter().filter(|entry| lets_in(other, entry)).cloned().collect();
+    for entry in other.iter().filter(|entry| lets_in(one, entry)) {
+        if !both.contains(entry) {
+            both.push(entry.clone());
+        }
+    }
+    both
 }
 
 /// What leads from `running` to `wanted`, in the order in which it has to be done. Nothing for two

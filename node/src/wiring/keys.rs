@@ -14,7 +14,6 @@ use sidecore::{Local, Poll, PollerId, Progress, Stage, Wake};
 use transport::{Endpoint, Keyring, KnownKey, PublicKey, Security};
 
 use super::sidecores::Core;
-use super::volumes::Served;
 use super::{ObjectError, StartError};
 use crate::config::{Config, DiskConfig, PeerConfig};
 use crate::keys;
@@ -113,44 +112,19 @@ impl Drop for Keys {
 /// with a key that is no longer there end, the others go on. All or nothing: with an error nothing
 /// has changed.
 ///
-/// Whether there is a key at all does not change while a node runs. Volumes that are in use take
-/// their `allow` from the configuration as well.
-///
 /// # Errors
-/// What is wrong with a key file, or that the node has to be restarted.
-pub(super) fn apply(
-    config: &Config,
-    keys: &Keys,
-    volumes: &[Arc<Served>],
-    cores: &[Core],
-) -> Result<(), StartError> {
-    let wanted = wanted(config, keys)?;
-    for served in volumes {
-        let mut wanted = config.volumes.iter();
-        let wanted = wanted.find(|volume| volume.name == served.export.name());
-        if let Some(volume) = wanted.filter(|volume| volume.allow != served.export.allow()) {
-            served.export.set_allow(volume.allow.clone());
-        }
-    }
-    // After the lists: asking a sidecore wakes it, and its servers look at them.
-    give(config, wanted, keys, cores);
-    Ok(())
-}
-
-/// The same without the volumes.
-///
-/// # Errors
-/// As [`apply`].
-pub(super) fn apply_security(
-    config: &Config,
-    keys: &Keys,
-    cores: &[Core],
-) -> Result<(), StartError> {
+/// As [`wanted`].
+pub(super) fn apply(config: &Config, keys: &Keys, cores: &[Core]) -> Result<(), StartError> {
     give(config, wanted(config, keys)?, keys, cores);
     Ok(())
 }
 
-fn wanted(config: &Config, keys: &Keys) -> Result<Security, StartError> {
+/// Reads all keys that a running node would have with this configuration. Whether it has a key at
+/// all does not change while it runs.
+///
+/// # Errors
+/// What is wrong with a key file, or that the node has to be restarted.
+pub(super) fn wanted(config: &Config, keys: &Keys) -> Result<Security, StartError> {
     let wanted = security(config)?;
     if wanted.is_sealed() != keys.security().is_sealed() {
         let text = "whether sessions are sealed does not change while the node runs: restart it";

@@ -11,7 +11,7 @@ use super::objects::{Objects, unknown};
 use super::turns::{NoTurn, Turn};
 use super::{Inside, keys, peers, shared, sidecores};
 use crate::api::{API_VERSION, Done, Plan, Planned, Refused, RefusedKind, Reload};
-use crate::config::change::{Change, changes, needs_restart};
+use crate::config::change::{Change, Revoked, changes, needs_restart, revoked};
 use crate::config::{Config, DiskConfig, Kind, PeerConfig, Problem, VolumeConfig};
 
 /// What goes with something that a command has added.
@@ -24,16 +24,6 @@ const CHAIN_UNTIL_RESTART: &str =
 /// What goes with something of the file that a command has taken away.
 const BACK_AT_RESTART: &str =
     "the file still has it, so a restart or a reload brings it back; take it out there as well";
-
-/// How a change is made.
-#[derive(Clone, Copy, Debug, Default)]
-struct Manner {
-    /// Also where somebody uses the object.
-    force: bool,
-    /// The sidecores have the keys of all peers that are wanted in the end. One change's own keys
-    /// would let those in again that are to go.
-    keys_are_read: bool,
-}
 
 impl Inside {
     fn turn(&self) -> Result<Turn<'_>, Refused> {
@@ -58,7 +48,7 @@ impl Inside {
         let wanted = running.with(kind, fields).map_err(|problems| bad(&problems))?;
         let mut done = Done { version: API_VERSION, ..Done::default() };
         for change in changes(&running, &wanted) {
-            done.notes.extend(self.apply(&change, Manner::default())?);
+            done.notes.extend(self.apply(&change, false)?);
             done.applied.push(change.to_string());
         }
         let name = match kind {
@@ -92,7 +82,7 @@ impl Inside {
                 Kind::Peer => Change::RemovePeer { name },
             }
         };
-        let notes = self.apply(&change, Manner { force, keys_are_read: false })?;
+        let notes = self.apply(&change, force)?;
         let mut done = Done { version: API_VERSION, applied: vec![change.to_string()], notes };
         if self.objects().file_has(kind, name) {
             done.notes.push(BACK_AT_RESTART.to_owned());
@@ -114,7 +104,7 @@ impl Inside {
         volume.chain = chain;
         let mut done = Done { version: API_VERSION, ..Done::default() };
         for change in changes(&running, &wanted) {
-            done.notes.extend(self.apply(&change, Manner::default())?);
+            done.notes.extend(self.apply(&change, false)?);
             done.applied.push(change.to_string());
             done.notes.push(CHAIN_UNTIL_RESTART.to_owned());
         }
@@ -128,23 +118,30 @@ impl Inside {
         Ok(read(&objects)?.plan)
     }
 
-    /// Reads the file again and makes the node what it says. What fails ends it; what was done
-    /// before stays, and what comes after is not tried.
+    /// Reads the file again and makes the node what it says. Who may no longer in is out first,
+    /// whatever becomes of the rest. What fails ends it; what was done before stays, and what comes
+    /// after is not tried.
     pub(super) fn reload(&self, wanted: &Reload) -> Result<Done, Refused> {
         let _turn = self.turn()?;
         let objects = self.objects().clone();
-        let Read { file, target, changes, plan } = read(&objects)?;
+        let Read { file, target, revoked, changes, plan } = read(&objects)?;
         if wanted.digest.as_ref().is_some_and(|digest| *digest != plan.digest) {
             let error = "what would change is not what it was when you looked";
             return Err(Refused::new(RefusedKind::Conflict, error, "look again"));
         }
-        // First, and all of them: who may no longer in is out before anything else.
-        self.read_keys(&target)?;
-        self.objects().key_is(&file);
+        // All of the file's keys, also those of peers that come later: one that is not in order
+        // changes nothing.
+        keys::wanted(&target, &self.keys).map_err(|error| no_key_changed(&error))?;
+        self.revoke(&objects.config, revoked.config)?;
         self.objects().file_read(file);
-        let mut done = Done { version: API_VERSION, ..Done::default() };
+        let mut done = Done { version: API_VERSION, applied: revoked.changes, notes: Vec::new() };
+        if wanted.revoke_only {
+            done.notes.extend(changes.iter().map(|change| format!("not done: {change}")));
+            log(&done);
+            return Ok(done);
+        }
         for (at, change) in changes.iter().enumerate() {
-            match self.apply(change, Manner { force: wanted.force, keys_are_read: true }) {
+            match self.apply(change, wanted.force) {
                 Ok(notes) => done.notes.extend(notes),
                 Err(refused) => {
                     let untried = changes[at + 1..].iter().map(ToString::to_string).collect();
@@ -167,13 +164,13 @@ impl Inside {
     }
 
     /// Does one change, or leaves everything as it was. Gives what else there is to know.
-    fn apply(&self, change: &Change, manner: Manner) -> Result<Vec<String>, Refused> {
-        let force = manner.force;
+    /// `force`: also where somebody uses the object.
+    fn apply(&self, change: &Change, force: bool) -> Result<Vec<String>, Refused> {
         match change {
             Change::RemoveDisk { name, .. } => self.remove_disk(name, force),
             Change::RemoveVolume { name, .. } => self.remove_volume(name, force),
-            Change::RemovePeer { name } => self.remove_peer(name, manner),
-            Change::AddPeer(peer) | Change::ChangePeer(peer) => self.set_peer(peer, manner),
+            Change::RemovePeer { name } => self.remove_peer(name),
+            Change::AddPeer(peer) | Change::ChangePeer(peer) => self.set_peer(peer),
             Change::AddVolume(volume) => self.add_volume(volume),
             Change::ChangeAllow(volume) => self.set_allow(volume),
             Change::ChangeChain(volume) => self.replace_chain(volume),
@@ -289,7 +286,7 @@ impl Inside {
         Ok(Vec::new())
     }
 
-    fn set_peer(&self, peer: &PeerConfig, manner: Manner) -> Result<Vec<String>, Refused> {
+    fn set_peer(&self, peer: &PeerConfig) -> Result<Vec<String>, Refused> {
         self.check_listens(true, "peers answer to an address")?;
         if let Some(address) = &peer.address {
             let reached = shared::reach_from(&self.cores, address);
@@ -301,9 +298,7 @@ impl Inside {
         if before.is_none() {
             wanted.peers.push(peer.clone());
         }
-        if !manner.keys_are_read {
-            self.read_keys(&wanted)?;
-        }
+        self.read_keys(&wanted)?;
         let changed = match &before {
             Some(before) => peers::change(&self.cores, before, peer),
             None => {
@@ -312,13 +307,13 @@ impl Inside {
             }
         };
         if !changed {
-            return Err(self.still_needed(&peer.name, manner));
+            return Err(self.still_needed(&peer.name));
         }
         self.objects().config.peers = wanted.peers;
         Ok(Vec::new())
     }
 
-    fn remove_peer(&self, name: &str, manner: Manner) -> Result<Vec<String>, Refused> {
+    fn remove_peer(&self, name: &str) -> Result<Vec<String>, Refused> {
         let (users, mut wanted) = {
             let objects = self.objects();
             (objects.disks_of_peer(name), objects.config.clone())
@@ -328,22 +323,18 @@ impl Inside {
         refuse_used(&format!("peer {name:?}"), &users, false, "remove those first")?;
         let at = wanted.peers.iter().position(|peer| peer.name == name);
         let peer = wanted.peers.remove(at.expect("the caller has looked"));
-        if !manner.keys_are_read {
-            self.read_keys(&wanted)?;
-        }
+        self.read_keys(&wanted)?;
         if !peers::remove(&self.cores, &peer) {
-            return Err(self.still_needed(name, manner));
+            return Err(self.still_needed(name));
         }
         self.objects().remove_peer(name);
         Ok(Vec::new())
     }
 
     /// A peer that cannot go yet: its keys are what they were.
-    fn still_needed(&self, name: &str, manner: Manner) -> Refused {
+    fn still_needed(&self, name: &str) -> Refused {
         let config = self.objects().config.clone();
-        if !manner.keys_are_read
-            && let Err(refused) = self.read_keys(&config)
-        {
+        if let Err(refused) = self.read_keys(&config) {
             tracing::error!(error = %refused, "the keys that were in use cannot be read again");
         }
         let error = format!("peer {name:?}: a disk that was removed still lets go of it");
@@ -352,10 +343,22 @@ impl Inside {
 
     /// Gives every sidecore the keys of a configuration.
     fn read_keys(&self, wanted: &Config) -> Result<(), Refused> {
-        keys::apply_security(wanted, &self.keys, &self.cores).map_err(|error| {
-            let way_out = "no key was changed; correct that, then try again";
-            Refused::new(RefusedKind::Failed, error.to_string(), way_out)
-        })
+        keys::apply(wanted, &self.keys, &self.cores).map_err(|error| no_key_changed(&error))
+    }
+
+    /// Goes over to a configuration that lets in nobody new, and notes it: whatever comes later
+    /// starts from there. With an error nothing has changed.
+    fn revoke(&self, running: &Config, left: Config) -> Result<(), Refused> {
+        self.read_keys(&left)?;
+        let served = self.objects().volumes.clone();
+        for ((before, left), served) in running.volumes.iter().zip(&left.volumes).zip(&served) {
+            if before.allow != left.allow {
+                self.volumes.set_allow(served, &left.allow, &self.cores);
+            }
+        }
+        self.objects().config = left;
+        self.accept_as_allowed();
+        Ok(())
     }
 
     /// Peers may open sessions when there is something for them.
@@ -377,6 +380,8 @@ struct Read {
     file: Config,
     /// The file with what commands have added.
     target: Config,
+    revoked: Revoked,
+    /// What is to be done after that.
     changes: Vec<Change>,
     plan: Plan,
 }
@@ -389,7 +394,8 @@ fn read(objects: &Objects) -> Result<Read, Refused> {
     };
     let file = Config::load(objects.path()).map_err(refused)?;
     let target = objects.wanted(&file).map_err(refused)?;
-    let changes = changes(&objects.config, &target);
+    let revoked = revoked(&objects.config, &target);
+    let changes = changes(&revoked.config, &target);
     let planned = |change: &Change| Planned {
         what: change.to_string(),
         used_by: match change {
@@ -402,12 +408,13 @@ fn read(objects: &Objects) -> Result<Read, Refused> {
     let plan = Plan {
         version: API_VERSION,
         file: objects.path().display().to_string(),
-        digest: digest(&changes, &restart),
+        digest: digest(&revoked, &changes, &restart),
+        revokes: revoked.changes.clone(),
         changes: changes.iter().map(planned).collect(),
         needs_restart: restart.into_iter().map(str::to_owned).collect(),
         reads_keys: target.key.is_some(),
     };
-    Ok(Read { file, target, changes, plan })
+    Ok(Read { file, target, revoked, changes, plan })
 }
 
 /// Who uses a volume and is not taken away before it.
@@ -423,10 +430,12 @@ fn left_users(objects: &Objects, volume: &str, changes: &[Change]) -> Vec<String
 
 /// Stands for a list of changes with everything that is in them; no secret, and nobody to be kept
 /// from making two lists that look alike.
-fn digest(changes: &[Change], restart: &[&str]) -> String {
+fn digest(revoked: &Revoked, changes: &[Change], restart: &[&str]) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
-    format!("{changes:?} {restart:?}").hash(&mut hasher);
+    let keys: Vec<_> = revoked.config.peers.iter().map(|peer| &peer.keys).collect();
+    let allow: Vec<_> = revoked.config.volumes.iter().map(|volume| &volume.allow).collect();
+    format!("{keys:?} {allow:?} {changes:?} {restart:?}").hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 
@@ -445,6 +454,11 @@ fn refuse_used(object: &str, users: &[String], force: bool, instead: &str) -> Re
 fn takes_restart(why: &str, key: &str) -> Refused {
     let way_out = format!("set {key} in the file and restart the node");
     Refused::new(RefusedKind::Failed, why, way_out)
+}
+
+fn no_key_changed(error: &super::StartError) -> Refused {
+    let way_out = "no key was changed; correct that, then try again";
+    Refused::new(RefusedKind::Failed, error.to_string(), way_out)
 }
 
 fn bad(problems: &[Problem]) -> Refused {

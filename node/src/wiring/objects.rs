@@ -8,7 +8,7 @@ use super::disks::{Shown, Source};
 use super::volumes::Served;
 use super::{ObjectError, keys};
 use crate::api::{Refused, RefusedKind};
-use crate::config::change::{changes, needs_restart};
+use crate::config::change::{Revoked, changes, needs_restart, revoked};
 use crate::config::{Config, ConfigError, DiskConfig, Kind, VolumeConfig};
 use crate::status::Origin;
 
@@ -178,26 +178,6 @@ impl Objects {
         has(&self.file, kind, name)
     }
 
-    /// The node's own key is read from where this configuration says.
-    pub(super) fn key_is(&mut self, wanted: &Config) {
-        self.config.key.clone_from(&wanted.key);
-    }
-
-    /// Peers' keys and volumes' lists are as in this configuration now.
-    pub(super) fn keys_applied(&mut self, wanted: &Config) {
-        self.key_is(wanted);
-        for peer in &mut self.config.peers {
-            if let Some(wanted) = wanted.peer(&peer.name) {
-                peer.keys.clone_from(&wanted.keys);
-            }
-        }
-        for volume in &mut self.config.volumes {
-            if let Some(wanted) = wanted.volumes.iter().find(|it| it.name == volume.name) {
-                volume.allow.clone_from(&wanted.allow);
-            }
-        }
-    }
-
     /// The file was read: it is what the node is compared with from now on.
     pub(super) fn file_read(&mut self, file: Config) {
         self.commanded.retain(|(kind, name)| !has(&file, *kind, name));
@@ -216,7 +196,9 @@ impl Objects {
         );
         match self.wanted(&self.file) {
             Ok(wanted) => {
-                let changes = changes(&self.config, &wanted);
+                let Revoked { config, changes: revokes } = revoked(&self.config, &wanted);
+                let changes = changes(&config, &wanted);
+                differs.extend(revokes.iter().map(|change| format!("a reload would {change}")));
                 differs.extend(changes.iter().map(|change| format!("a reload would {change}")));
             }
             Err(error) => differs.push(error.to_string()),

@@ -3,5 +3,8 @@
 mod capture;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../live/control.rs"]
+mod control;
 mod pair;
+mod revoke;
 mod thief;

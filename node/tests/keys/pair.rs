@@ -1,24 +1,26 @@
 //! Nodes with keys: who gets in, who does not and what he is told, and keys that change while a
 //! disk works.
 
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use node::Node;
+use node::api::Refused;
 use node::keys::{self, KeyKind};
 use node::status::{DiskState, Status};
+use node::{Config, Node};
 use virtio::driver::Status as Outcome;
 
 use crate::common::{Guest, Home, address, wait_for, wait_for_disk};
 
 /// Two nodes and their keys, in one directory.
-struct Pair {
-    home: Home,
+pub(crate) struct Pair {
+    pub(crate) home: Home,
     io_address: String,
     vm_address: String,
 }
 
 impl Pair {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let pair = Self { home: Home::new(), io_address: address(), vm_address: address() };
         for name in ["io1", "vm1", "stranger"] {
             pair.make(name, KeyKind::Node);
@@ -30,7 +32,7 @@ impl Pair {
     }
 
     /// Makes a key, in place of one of that name; gives its public half.
-    fn make(&self, name: &str, kind: KeyKind) -> String {
+    pub(crate) fn make(&self, name: &str, kind: KeyKind) -> String {
         let path = self.home.path(&format!("{name}.key"));
         let _ = std::fs::remove_file(&path);
         keys::create(&path, kind).unwrap().public()
@@ -41,7 +43,7 @@ impl Pair {
     }
 
     /// An IOhost: what it says of vm1, and whom it lets use its volume.
-    fn io1(&self, vm1: &str, allow: &str) -> String {
+    pub(crate) fn io1(&self, vm1: &str, allow: &str) -> String {
         format!(
             r#"
 name = "io1"
@@ -64,7 +66,7 @@ allow = [{allow}]
     }
 
     /// A VMhost: what it says of io1, and of its disk.
-    fn vm1(&self, io1: &str, disk: &str) -> String {
+    pub(crate) fn vm1(&self, io1: &str, disk: &str) -> String {
         format!(
             r#"
 name = "vm1"
@@ -88,21 +90,21 @@ queues = 2
         )
     }
 
-    fn key(&self, name: &str) -> String {
+    pub(crate) fn key(&self, name: &str) -> String {
         format!("key = \"{}\"", self.public(name))
     }
 
-    fn allow(&self, key: &str) -> String {
+    pub(crate) fn allow(&self, key: &str) -> String {
         format!("{{ node = \"vm1\", key = \"{}\" }}", self.public(key))
     }
 
-    fn attachment(name: &str) -> String {
+    pub(crate) fn attachment(name: &str) -> String {
         format!("attachment-key = \"HOME/{name}.key\"")
     }
 
     /// Starts both.
-    fn start(&self, io1: &str, vm1: &str) -> (Node, Node) {
-        (self.home.start(io1), self.home.start(vm1))
+    pub(crate) fn start(&self, io1: &str, vm1: &str) -> (Node, Node) {
+        (self.start_file(io1), self.start_file(vm1))
     }
 
     /// The pair whose keys fit.
@@ -111,16 +113,39 @@ queues = 2
         self.start(&io1, &self.vm1(&self.key("io1"), &Self::attachment("alice")))
     }
 
-    fn guest(&self) -> Guest {
+    pub(crate) fn guest(&self) -> Guest {
         Guest::connect(self.home.path("a.sock"), 2)
     }
 
-    fn apply(&self, node: &Node, text: &str) {
-        node.apply_keys(&self.home.config(text)).unwrap_or_else(|error| panic!("{error}"));
+    /// Writes a node's file, with HOME put in; gives its path.
+    pub(crate) fn write(&self, text: &str) -> PathBuf {
+        let name = text.lines().find_map(|line| line.strip_prefix("name = ")).unwrap();
+        let path = self.home.path(&format!("{}.toml", name.trim_matches('"')));
+        let home = self.home.path("");
+        let home = home.to_str().unwrap().trim_end_matches('/');
+        std::fs::write(&path, text.replace("HOME", home)).unwrap();
+        path
+    }
+
+    /// Starts a node from its file.
+    fn start_file(&self, text: &str) -> Node {
+        let config = Config::load(&self.write(text)).unwrap_or_else(|error| panic!("{error}"));
+        Node::start(&config).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Makes a node what the text says, by a reload of its file.
+    pub(crate) fn reload(&self, node: &Node, text: &str) {
+        self.write(text);
+        node.reload().unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    fn refused(&self, node: &Node, text: &str) -> Refused {
+        self.write(text);
+        node.reload().unwrap_err()
     }
 }
 
-fn stop(nodes: (Node, Node)) {
+pub(crate) fn stop(nodes: (Node, Node)) {
     nodes.1.stop();
     nodes.0.stop();
 }
@@ -225,13 +250,13 @@ fn an_expired_key_is_refused_and_one_that_expires_ends_its_sessions() {
     let nodes = pair.start(&io1(unix_s() - 10), &pair.vm1(&pair.key("io1"), ""));
     wait_for_disk(&nodes.1, DiskState::Waiting, "expired");
     // A new end lets it in, for a while.
-    pair.apply(&nodes.0, &io1(unix_s() + 4));
+    pair.reload(&nodes.0, &io1(unix_s() + 4));
     wait_for_disk(&nodes.1, DiskState::Ready, "a.sock");
     let mut guest = pair.guest();
     assert_eq!(guest.write(0, 1, 1), Outcome::Ok);
     wait_for_disk(&nodes.1, DiskState::Lost, "");
     wait_for(&nodes.0, "gone", |status| status.volumes[0].attachments.is_empty());
-    pair.apply(&nodes.0, &io1(4_000_000_000));
+    pair.reload(&nodes.0, &io1(4_000_000_000));
     assert_eq!(guest.check(0, 1, 1), Outcome::Ok);
     drop(guest);
     stop(nodes);
@@ -304,13 +329,13 @@ fn a_nodes_key_is_changed_while_a_disk_works() {
     let new = pair.make("io1", KeyKind::Node);
     let attachment = Pair::attachment("alice");
     let lists = |keys: &str| pair.vm1(&format!("keys = [{keys}]"), &attachment);
-    pair.apply(&vm1, &lists(&format!("\"{old}\", \"{new}\"")));
+    pair.reload(&vm1, &lists(&format!("\"{old}\", \"{new}\"")));
     assert_eq!(guest.write(1, 1, 11), Outcome::Ok);
-    pair.apply(&io1, &pair.io1(&pair.key("vm1"), &pair.allow("alice")));
+    pair.reload(&io1, &pair.io1(&pair.key("vm1"), &pair.allow("alice")));
     assert_eq!(io1.status().node.key.as_deref(), Some(new.as_str()));
     assert_eq!(guest.write(0, 2, 12), Outcome::Ok);
     assert!(peer_keys(&vm1.status()).iter().all(|key| *key == old), "sessions go on");
-    pair.apply(&vm1, &lists(&format!("\"{new}\"")));
+    pair.reload(&vm1, &lists(&format!("\"{new}\"")));
     assert_eq!(guest.write(1, 3, 13), Outcome::Ok);
     for block in 0..4 {
         assert_eq!(guest.check(block as u16 % 2, block, block + 10), Outcome::Ok);
@@ -330,13 +355,13 @@ fn a_revoked_node_key_ends_its_sessions() {
     wait_for_disk(&vm1, DiskState::Ready, "a.sock");
     let mut guest = pair.guest();
     assert_eq!(guest.write(0, 0, 20), Outcome::Ok);
-    pair.apply(&io1, &pair.io1(&pair.key("stranger"), &pair.allow("alice")));
+    pair.reload(&io1, &pair.io1(&pair.key("stranger"), &pair.allow("alice")));
     wait_for_disk(&vm1, DiskState::Lost, "");
     wait_for(&io1, "gone", |status| {
         let open = status.sessions.iter().any(|session| session.state == "connected");
         !open && status.volumes[0].attachments.is_empty()
     });
-    pair.apply(&io1, &pair.io1(&pair.key("vm1"), &pair.allow("alice")));
+    pair.reload(&io1, &pair.io1(&pair.key("vm1"), &pair.allow("alice")));
     assert_eq!(guest.check(0, 0, 20), Outcome::Ok, "it goes on when the key is back");
     drop(guest);
     stop((io1, vm1));
@@ -352,7 +377,7 @@ fn a_revoked_attachment_key_ends_its_channels_and_the_session_goes_on() {
         assert_eq!(guest.write(block as u16 % 2, block, block), Outcome::Ok);
     }
     let before = io1.status().volumes[0].counters["writes"];
-    pair.apply(&io1, &pair.io1(&pair.key("vm1"), &pair.allow("bob")));
+    pair.reload(&io1, &pair.io1(&pair.key("vm1"), &pair.allow("bob")));
     let status = wait_for(&io1, "gone", |status| status.volumes[0].attachments.is_empty());
     let revoked = status.sidecores.iter().map(|core| core.counters["server_revoked"]);
     assert!(revoked.sum::<u64>() >= 1);
@@ -365,7 +390,7 @@ fn a_revoked_attachment_key_ends_its_channels_and_the_session_goes_on() {
     });
     wait_for_disk(&vm1, DiskState::Lost, "opens no volume a to vm1");
     assert_eq!(io1.status().volumes[0].counters["writes"], before);
-    pair.apply(&io1, &pair.io1(&pair.key("vm1"), &pair.allow("alice")));
+    pair.reload(&io1, &pair.io1(&pair.key("vm1"), &pair.allow("alice")));
     let mut guest = waiting.join().unwrap();
     assert_eq!(guest.check(1, 0, 99), Outcome::Ok);
     for block in 1..20 {
@@ -379,19 +404,19 @@ fn a_revoked_attachment_key_ends_its_channels_and_the_session_goes_on() {
 fn a_key_file_that_is_not_in_order_is_named_with_its_line_and_changes_nothing() {
     let pair = Pair::new();
     let text = pair.io1(&pair.key("vm1"), "\"vm1\"");
-    let io1 = pair.home.start(&text);
+    let io1 = pair.start_file(&text);
     let alice = text.replace("HOME/io1.key", "HOME/alice.key");
-    let error = io1.apply_keys(&pair.home.config(&alice)).unwrap_err().to_string();
-    assert!(error.starts_with("n.toml:4: key: key file "), "{error}");
+    let error = pair.refused(&io1, &alice).to_string();
+    assert!(error.contains("/io1.toml:4: key: key file "), "{error}");
     assert!(error.contains("this is an attachment key and a node key is wanted"), "{error}");
     assert_eq!(io1.status().node.key.as_deref(), Some(pair.public("io1").as_str()));
     let own = pair.io1(&pair.key("io1"), "\"vm1\"");
-    let error = io1.apply_keys(&pair.home.config(&own)).unwrap_err().to_string();
+    let error = pair.refused(&io1, &own).to_string();
     assert!(error.contains("is this node's own key"), "{error}");
     let plain = text
         .replace("key = \"HOME/io1.key\"\n", "")
         .replace(&pair.key("vm1"), "address = \"127.0.0.1:1\"");
-    let error = io1.apply_keys(&pair.home.config(&plain)).unwrap_err().to_string();
+    let error = pair.refused(&io1, &plain).to_string();
     assert!(error.contains("restart it"), "{error}");
     io1.stop();
     let error = Node::start(&pair.home.config(&alice)).unwrap_err().to_string();
