@@ -377,30 +377,51 @@ pub(crate) fn reload(args: &ReloadArgs) -> Result<(), Failure> {
     if !args.which.json {
         print(&show_plan(&plan))?;
     }
-    let nothing = plan.changes.is_empty() && !plan.reads_keys;
+    let may_revoke = !plan.revokes.is_empty() || plan.reads_keys;
+    let nothing = plan.changes.is_empty() && !may_revoke;
     if args.check || (nothing && !args.which.json) {
         return Ok(());
     }
     let used = plan.changes.iter().any(|change| !change.used_by.is_empty());
-    if used && !args.force {
-        let text = "guests use what would be taken away, as said above; stop them, or say --force";
-        return Err(Failure::running(anyhow!(text)));
+    let stuck = used && !args.force;
+    if stuck && !may_revoke {
+        return Err(Failure::running(anyhow!(IN_USE)));
     }
-    if !args.yes && !confirmed()? {
-        return print("nothing was changed\n");
+    // Who is to be kept out does not wait for a guest.
+    let question = if stuck { "Only revoke and read keys now? [y/N] " } else { QUESTION };
+    if !args.yes && !confirmed(question, &plan)? {
+        return print(&format!("nothing was changed{}\n", not_revoked(&plan)));
     }
-    let wanted = Reload { digest: Some(plan.digest), force: args.force };
+    let wanted = Reload { digest: Some(plan.digest), force: args.force, revoke_only: stuck };
     let wanted = serde_json::to_value(&wanted).expect("a structure of texts and flags");
     let answer = ask(&socket, "POST", "/v1/reload", Some(&wanted))?;
-    show_done(&answer, args.which.json)
+    show_done(&answer, args.which.json)?;
+    if stuck {
+        let text = format!("only keys and \"allow\" were seen to: {IN_USE}");
+        return Err(Failure::running(anyhow!(text)));
+    }
+    Ok(())
+}
+
+const QUESTION: &str = "Change this now? [y/N] ";
+
+const IN_USE: &str =
+    "guests use what would be taken away, as said above; stop them, or say --force";
+
+/// What has to be said of a plan that was not done, where somebody is to be kept out by it.
+fn not_revoked(plan: &Plan) -> &'static str {
+    if plan.revokes.is_empty() { "" } else { ", and NOTHING WAS REVOKED" }
 }
 
 fn show_plan(plan: &Plan) -> String {
-    let mut text = match plan.changes.len() {
+    let mut text = match plan.revokes.len() + plan.changes.len() {
         0 => format!("{}: nothing is to be changed\n", plan.file),
         1 => format!("{}: 1 change\n", plan.file),
         several => format!("{}: {several} changes\n", plan.file),
     };
+    for what in &plan.revokes {
+        text.push_str(&format!("  {what}, before all else\n"));
+    }
     for change in &plan.changes {
         text.push_str(&format!("  {}\n", change.what));
         for user in &change.used_by {
@@ -417,14 +438,16 @@ fn show_plan(plan: &Plan) -> String {
 }
 
 /// Asks on the terminal. Without one nobody can say yes.
-fn confirmed() -> Result<bool, Failure> {
+fn confirmed(question: &str, plan: &Plan) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        let text = "nothing was changed: there is no terminal to ask on; say --yes";
+        let not_revoked = not_revoked(plan);
+        let text =
+            format!("nothing was changed{not_revoked}: there is no terminal to ask on; say --yes");
         return Err(Failure::configuration(anyhow!(text)));
     }
     let mut line = String::new();
     let asked = std::io::stdout()
-        .write_all(b"Change this now? [y/N] ")
+        .write_all(question.as_bytes())
         .and_then(|()| std::io::stdout().flush())
         .and_then(|()| std::io::stdin().lock().read_line(&mut line));
     asked.context("asking on the terminal").map_err(Failure::running)?;
@@ -557,6 +580,7 @@ mod tests {
         };
         let plan = Plan {
             file: "/etc/vrio/vm1.toml".to_owned(),
+            revokes: vec!["revoke the keys of peer \"vm9\"".to_owned()],
             changes: vec![
                 planned("remove disk \"a\"", Some("a guest (process 7)")),
                 planned("add peer \"io2\"", None),
@@ -565,7 +589,8 @@ mod tests {
             ..Plan::default()
         };
         let text = show_plan(&plan);
-        let wanted = "/etc/vrio/vm1.toml: 2 changes\n  remove disk \"a\"\n    ! used by a guest \
+        let wanted = "/etc/vrio/vm1.toml: 3 changes\n  revoke the keys of \
+                      peer \"vm9\", before all else\n  remove disk \"a\"\n    ! used by a guest \
                       (process 7)\n  add peer \"io2\"\n  \"listen\" is different too: that takes a \
                       restart of the node\n";
         assert_eq!(text, wanted);

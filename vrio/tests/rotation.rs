@@ -108,6 +108,38 @@ fn wait_for_sessions(node: &mut Node, key: &str) {
 }
 
 #[test]
+fn a_key_is_revoked_although_a_guest_keeps_the_rest_of_the_file_from_being_done() {
+    let pair = Pair::new();
+    let io = pair.io1(OLD).start().expect("the IOhost starts");
+    let mut vm = pair.vm1(&[OLD]).start().expect("the VMhost starts");
+    let socket = vm.wait_for_disk("a").expect("the disk is served");
+    let mut random = Random::new(1);
+    let mut guest =
+        StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random).expect("connects");
+    work(&mut guest);
+    let mut wanted = pair.vm1(&[NEW]);
+    wanted.config.push_str("queues = 2\n");
+    let config = wanted.write().expect("its directory is there");
+    let reload = |more: &[&str]| {
+        let mut vrio = Command::new(&wanted.program);
+        let output = vrio.args(["node", "reload", "--config"]).arg(&config).args(more).output();
+        let output = output.expect("the binary was built");
+        let text = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
+        (output.status.code(), text)
+    };
+    let (code, text) = reload(&[]);
+    assert!(code == Some(2) && text.contains("NOTHING WAS REVOKED: there is no term"), "{text}");
+    assert!(!session_keys(&vm).is_empty());
+    let (code, text) = reload(&["--yes"]);
+    assert!(code == Some(1) && text.contains("done: change peer \"io1\": its keys"), "{text}");
+    assert!(text.contains("used by") && text.contains("not done: remove disk"), "{text}");
+    vm.wait_until("the old key is out", |node| session_keys(node).is_empty()).expect("so");
+    guest.disconnect();
+    vm.kill().expect("it ran until now");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
 fn a_key_is_changed_by_reloads_while_a_disk_works_and_the_old_one_is_revoked() {
     let pair = Pair::new();
     let [old, new] = [OLD, NEW].map(|name| pair.keys.public(name).to_owned());
