@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   as started:     sockets of links and metrics are bound, directories in /run are made
-//!   drop():         another user ─ only the links' capabilities ─ no new privileges ─ Landlock
+//!   drop():         another user ─ only the links' capabilities ─ no new privileges ─ no core
+//!                   files ─ Landlock
 //!   as it will be:  volumes, threads, rings, disks
 //!   filter():       system calls, on all threads
 //! ```
@@ -80,8 +81,8 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> PrivilegeErro
 }
 
 /// Becomes the configured user if this process is root's, keeps no capability but the links',
-/// and sees no file but those that the configuration names. To be called while this process has
-/// one thread.
+/// leaves no core files, and sees no file but those that the configuration names. To be called
+/// while this process has one thread.
 ///
 /// # Errors
 /// When the user does not exist or cannot use a directory that the node needs, or the system
@@ -101,6 +102,10 @@ pub fn drop(config: &Config) -> Result<(), PrivilegeError> {
         user::keep_capabilities(LINK_CAPABILITIES)?;
     }
     rustix::thread::set_no_new_privs(true).map_err(system("give up new privileges"))?;
+    // After the change of user, which sets it too: to what the system says. No core file of this
+    // process holds keys and guests' memory, and no other process of this user reads them.
+    let dumpable = rustix::process::DumpableBehavior::NotDumpable;
+    rustix::process::set_dumpable_behavior(dumpable).map_err(system("forbid core files"))?;
     check_directories(config, user.as_ref().map(|user| &*user.name))?;
     files::restrict(config)
 }

@@ -1,5 +1,7 @@
 //! The systemd unit: systemd itself understands it and finds little that it leaves open.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -18,18 +20,114 @@ fn the_unit_is_valid_and_leaves_little_open() {
         let test = "the_unit_is_valid_and_leaves_little_open";
         return println!("SKIP {test}: no systemd-analyze here (package systemd)");
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/vrio-node@.service");
-    let text = std::fs::read_to_string(source).expect("it is in the repository");
+    let text = read("packaging/vrio-node@.service");
     assert!(text.contains("ExecStart=/usr/bin/vrio node --config /etc/vrio/%i.toml\n"));
     // The program has to be there for the check.
     let home = tempfile::tempdir().expect("a directory");
     let unit = home.path().join("vrio-node@.service");
     let text = text.replace("/usr/bin/vrio", env!("CARGO_BIN_EXE_vrio"));
-    std::fs::write(&unit, text).expect("ours");
-    let verified = analyze(&["verify"], &unit);
-    let said = String::from_utf8_lossy(&verified.stderr);
-    assert!(verified.status.success() && !said.contains("vrio-node"), "{said}");
+    fs::write(&unit, &text).expect("ours");
+    let verify = || {
+        let verified = analyze(&["verify"], &unit);
+        let said = String::from_utf8_lossy(&verified.stderr).into_owned();
+        assert!(verified.status.success() && !said.contains("vrio-node"), "{said}");
+    };
+    verify();
     let threshold = format!("--threshold={EXPOSURE_TENTHS_MAX}");
     let judged = analyze(&["security", "--offline=true", &threshold], &unit);
     assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
+    // The same with what separates tenants, after the unit as a drop-in comes after it. A file of
+    // its own, since the tool does not look for drop-ins beside a file that it is given.
+    let tenant = read("packaging/vrio-node-tenant.conf");
+    let tenant = tenant.replace("/usr/bin/vrio", env!("CARGO_BIN_EXE_vrio"));
+    fs::write(&unit, format!("{text}\n{tenant}")).expect("ours");
+    verify();
+}
+
+fn read(path: &str) -> String {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    fs::read_to_string(repository.join(path)).expect("it is in the repository")
+}
+
+/// What a unit says of a key, in its order.
+fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
+    unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=')).collect()
+}
+
+#[test]
+fn a_node_that_dies_comes_back_however_often_and_leaves_no_core_file() {
+    let unit = read("packaging/vrio-node@.service");
+    let (head, service) = unit.split_once("[Service]").expect("its section");
+    // Five starts in ten seconds are systemd's own limit, and 100 ms apart are soon five.
+    assert_eq!(values(head, "StartLimitIntervalSec"), ["0"]);
+    assert_eq!(values(service, "Restart"), ["always"]);
+    assert_eq!(values(service, "LimitCORE"), ["0"]);
+    // The code of a wrong configuration, which another start finds again.
+    let [code] = values(service, "RestartPreventExitStatus")[..] else { panic!("{service}") };
+    let home = tempfile::tempdir().expect("a directory");
+    let config = home.path().join("n.toml");
+    fs::write(&config, "name = 1\n").expect("ours");
+    assert_eq!(vrio(&["node", "--config"], &config).status.code(), code.parse().ok());
+}
+
+#[test]
+fn a_tenants_node_shares_no_user_and_no_directory_with_others() {
+    let unit = read("packaging/vrio-node@.service");
+    let tenant = read("packaging/vrio-node-tenant.conf");
+    for key in ["User", "Group", "RuntimeDirectory", "ReadWritePaths", "ExecStart"] {
+        let (all, own) = (values(&unit, key), values(&tenant, key));
+        assert_eq!(all.len(), 1, "{key}");
+        // What is a list in systemd is emptied first.
+        let is_list = !["User", "Group"].contains(&key);
+        assert_eq!(own.len(), 1 + usize::from(is_list), "{key}: {own:?}");
+        assert!(!is_list || own[0].is_empty(), "{key}: {own:?}");
+        assert!(own.last().expect("one").contains("vrio-%i"), "{key}: {own:?}");
+    }
+    for line in unit.lines().filter(|line| !line.starts_with('#')) {
+        let (key, value) = line.split_once('=').unwrap_or_default();
+        let shared =
+            ["/etc/vrio", "/run/vrio", "/var/lib/vrio"].iter().any(|it| value.contains(it));
+        assert!(!shared || !values(&tenant, key).is_empty(), "{line} is of all");
+    }
+}
+
+fn vrio(arguments: &[&str], path: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+    command.args(arguments).arg(path).output().expect("the binary was built")
+}
+
+#[test]
+fn a_key_that_is_made_as_the_manual_says_is_the_nodes_to_read() {
+    let manual = read("docs/operating.md");
+    // Each step that makes a key also gives it away.
+    let made: Vec<_> = manual.match_indices("vrio key new ").collect();
+    assert!(made.len() >= 4, "{}", made.len());
+    for (at, _) in made {
+        let rest = &manual[at..];
+        let path = rest.find("/etc/vrio/").filter(|start| *start < 40).map(|start| &rest[start..]);
+        let path = path.expect("a path").split([' ', '`', '\n']).next().expect("one");
+        let given = rest.find("chown vrio").expect("it is given to the node's user");
+        let near = rest[given..].split_whitespace().nth(2).expect("a path");
+        assert!(given < 120 && near.starts_with(path), "{path}: {near}");
+    }
+    if !rustix::process::geteuid().is_root() {
+        return println!("SKIP a_key_that_is_made_as_the_manual_says: not root");
+    }
+    // /etc/vrio as tmpfiles makes it, with another user who is there everywhere.
+    let home = tempfile::tempdir().expect("a directory");
+    let nobody = rustix::fs::Uid::from_raw(65534);
+    let group = rustix::fs::Gid::from_raw(65534);
+    fs::set_permissions(home.path(), Permissions::from_mode(0o750)).expect("ours");
+    rustix::fs::chown(home.path(), None, Some(group)).expect("as root");
+    let [key, config] = ["io1.key", "io1.toml"].map(|name| home.path().join(name));
+    assert!(vrio(&["key", "new"], &key).status.success());
+    let text = format!("name = \"io1\"\nuser = \"nobody\"\nkey = {key:?}\n");
+    fs::write(&config, text).expect("ours");
+    let check = || vrio(&["node", "--check", "--config"], &config);
+    let refused = check();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.contains("key file"), "{said}");
+    rustix::fs::chown(&key, Some(nobody), None).expect("as root");
+    let fine = check();
+    assert!(fine.status.success(), "{}", String::from_utf8_lossy(&fine.stderr));
 }

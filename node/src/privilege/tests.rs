@@ -8,7 +8,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
+use rustix::process::DumpableBehavior;
+use rustix::thread::Uid;
+
 use super::*;
+
+/// Who owns nothing.
+const NOBODY: u32 = 65534;
 
 /// Says to a test that it is the child, and what its directory is.
 const CHILD: &str = "VRIO_PRIVILEGE_TEST_HOME";
@@ -77,6 +83,7 @@ fn only_the_configured_directories_are_left() {
         return assert_success(&in_child(name, home.path()));
     };
     let inside = |name: &str| path.join(name);
+    let service = UnixListener::bind(inside("other/service.sock")).unwrap();
     // No user: as who the tests run as, root perhaps, who may open everything.
     drop(&config(&path, "")).unwrap();
     File::create(inside("volumes/b.img")).unwrap().set_len(4096).unwrap();
@@ -92,6 +99,10 @@ fn only_the_configured_directories_are_left() {
     let refused = |result: io::Result<File>| {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
     };
+    // Landlock says nothing of this: a socket outside is as open as its file's mode.
+    UnixStream::connect(inside("other/service.sock")).unwrap();
+    service.accept().unwrap();
+    refused(File::open(inside("other/service.sock")));
     refused(File::open(inside("other/secret")));
     refused(File::open("/etc/passwd"));
     refused(File::create(inside("etc/new")));
@@ -186,6 +197,34 @@ fn nothing_is_given_up_when_that_is_asked_for() {
     UdpSocket::bind("127.0.0.1:0").unwrap();
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     assert!(status.contains("Seccomp:\t0") && status.contains("NoNewPrivs:\t0"), "{status}");
+    assert_eq!(rustix::process::dumpable_behavior(), Ok(DumpableBehavior::Dumpable));
+}
+
+#[test]
+fn no_core_file_is_left_and_a_node_still_reads_its_own_proc() {
+    let Some(path) = child_home() else {
+        let name = "no_core_file_is_left_and_a_node_still_reads_its_own_proc";
+        let home = home();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(home.path(), open).unwrap();
+        if rustix::process::geteuid().is_root() {
+            rustix::fs::chown(home.path(), Some(Uid::from_raw(NOBODY)), None).unwrap();
+        }
+        return assert_success(&in_child(name, home.path()));
+    };
+    let is_root = rustix::process::geteuid().is_root();
+    assert_eq!(rustix::process::dumpable_behavior(), Ok(DumpableBehavior::Dumpable));
+    // As from the start who somebody else is, and so without a change that forbids it anyhow.
+    if is_root {
+        let nobody = Uid::from_raw(NOBODY);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).unwrap();
+    }
+    drop(&config(&path, "")).unwrap();
+    assert_eq!(rustix::process::dumpable_behavior(), Ok(DumpableBehavior::NotDumpable));
+    for file in ["/proc/self/status", "/proc/self/maps", "/proc/locks"] {
+        assert!(std::fs::read(file).is_ok(), "{file}");
+    }
 }
 
 #[test]
