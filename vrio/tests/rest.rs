@@ -20,7 +20,11 @@ use bench::workload::Mix;
 const NODE_BYTES_MAX: u64 = 64 << 20;
 
 /// What a further disk at rest may add.
-const DISK_BYTES_MAX: u64 = 1 << 20;
+const DISK_BYTES_MAX: i64 = 1 << 20;
+
+/// Less than this is not what a disk costs, but a node that was looked at too early: queues, meters
+/// and histograms alone are more. A disk with its volume had 262 KiB, and a guest added 197 KiB.
+const DISK_BYTES_MIN: i64 = 16 << 10;
 
 /// So many disks are added to see what one costs.
 const DISKS: u64 = 16;
@@ -168,18 +172,18 @@ fn a_node_at_rest_is_small_and_a_further_disk_costs_little() {
     assert!(own_bytes(&io) < NODE_BYTES_MAX);
     one.stop().expect("it stops in order");
     let many = pair.vm1(1 + DISKS);
-    let each = own_bytes(&many).saturating_sub(whole) / DISKS;
+    let each = (own_bytes(&many) as i64 - whole as i64) / DISKS as i64;
     println!("resident: {} KiB for each further disk with its volume", each >> 10);
-    assert!(each < DISK_BYTES_MAX, "{each}");
+    assert!((DISK_BYTES_MIN..DISK_BYTES_MAX).contains(&each), "{each}");
     // The same when guests are there.
     let mut random = Random::new(1);
     let before = own_bytes(&many);
     let guests: Vec<_> = (0..DISKS)
         .map(|disk| idle_guest(&many.plan().socket(&format!("d{disk}")), &mut random))
         .collect();
-    let each = own_bytes(&many).saturating_sub(before) / DISKS;
+    let each = (own_bytes(&many) as i64 - before as i64) / DISKS as i64;
     println!("resident: {} KiB more for each that a guest has used", each >> 10);
-    assert!(each < DISK_BYTES_MAX, "{each}");
+    assert!((DISK_BYTES_MIN..DISK_BYTES_MAX).contains(&each), "{each}");
     drop(guests);
     many.stop().expect("it stops in order");
     io.stop().expect("it stops in order");
