@@ -131,3 +131,32 @@ fn a_key_that_is_made_as_the_manual_says_is_the_nodes_to_read() {
     let fine = check();
     assert!(fine.status.success(), "{}", String::from_utf8_lossy(&fine.stderr));
 }
+
+/// The features with which cargo would build, for the packages that these arguments choose.
+fn features(packages: &[&str]) -> String {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["tree", "--offline", "--locked", "--edges", "normal,features"]);
+    cargo.args(["--prefix", "none"]).args(packages);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let output = cargo.current_dir(root).output().expect("cargo runs the tests");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn the_program_that_is_shipped_forges_nothing() {
+    const FORGING: &str = "transport feature \"forging\"";
+    // The two ways in which it is built: as the README says, and as the Makefile does.
+    let readme = read("README.md");
+    assert!(readme.contains("    cargo build --release\n") && !readme.contains("--workspace"));
+    assert!(read("Makefile").contains("cargo build --release --package vrio "));
+    for packages in [&[][..], &["--package", "vrio"]] {
+        let features = features(packages);
+        assert!(features.contains("\nvrio v") || features.starts_with("vrio v"), "{features}");
+        assert!(features.contains("\ntransport v"), "{features}");
+        assert!(!features.contains(FORGING), "{packages:?}: {features}");
+        assert!(!features.contains("\nfuzz v"), "{packages:?}");
+    }
+    // So it would look.
+    assert!(features(&["--workspace"]).contains(FORGING));
+}
