@@ -42,7 +42,7 @@ pub(crate) fn socket(socket: Option<&Path>, config: Option<&Path>) -> Result<Pat
 
 /// `vrio status`.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
-    let socket = socket(args.socket.as_deref(), args.config.as_deref())?;
+    let socket = socket(args.control.as_deref(), args.config.as_deref())?;
     if args.json {
         let answer = client::get(&socket, "/v1/status").map_err(Failure::no_answer)?;
         return print(&format!("{}\n", answer.trim_end()));

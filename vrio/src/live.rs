@@ -40,7 +40,8 @@ pub(crate) const RELOAD_EXAMPLES: &str = "Examples:
   vrio node reload                    say what will change, ask, change it
   vrio node reload --check            only say it
   vrio node reload --yes --force      do not ask, and take from guests what the file takes
-  kill -HUP $(pidof vrio)             the same as --yes; the answer is in the log";
+  systemctl reload vrio-node@io1      the same as --yes; the answer is in the log (it sends
+                                      SIGHUP to this one node, and so may you)";
 
 /// Which node is meant, and how it answers.
 #[derive(Debug, Args)]
@@ -73,8 +74,9 @@ pub(crate) struct Remove {
     which: Which,
 }
 
+/// The name of an object, and nothing else about it.
 #[derive(Debug, Args)]
-pub(crate) struct Show {
+pub(crate) struct Named {
     /// Its name.
     name: String,
     #[command(flatten)]
@@ -90,7 +92,7 @@ pub(crate) enum DiskCommand {
     /// List the disks.
     List(Which),
     /// Show one disk with all its counters.
-    Show(Show),
+    Show(Named),
 }
 
 #[derive(Debug, Args)]
@@ -150,7 +152,7 @@ pub(crate) enum VolumeCommand {
     /// List the volumes.
     List(Which),
     /// Show one volume with all its counters.
-    Show(Show),
+    Show(Named),
     /// Replace the stages that its requests pass, while disks use it.
     Chain(VolumeChain),
 }
@@ -234,8 +236,8 @@ pub(crate) struct VolumeChain {
 pub(crate) enum PeerCommand {
     /// Make a node known whose volumes disks may use, until this node is restarted.
     Add(PeerAdd),
-    /// Forget a node.
-    Remove(Remove),
+    /// Forget a node. Disks that use its volumes have to go first.
+    Remove(Named),
     /// List the peers.
     List(Which),
 }
@@ -359,7 +361,10 @@ pub(crate) fn peer(command: &PeerCommand) -> Result<(), Failure> {
             fields.put("keys", (!add.key.is_empty()).then(|| json!(add.key)));
             change(&add.which, "POST", "/v1/peers", &fields.0.into())
         }
-        PeerCommand::Remove(remove) => take_away("peers", remove),
+        PeerCommand::Remove(peer) => {
+            let path = format!("/v1/peers/{}", segment(&peer.name)?);
+            delete(&peer.which, &path)
+        }
         PeerCommand::List(which) => {
             list(which, "/v1/peers", |all: &Vec<PeerStatus>| tables::peer_list(all))
         }
@@ -457,8 +462,12 @@ fn confirmed(question: &str, plan: &Plan) -> Result<bool, Failure> {
 fn take_away(kinds: &str, remove: &Remove) -> Result<(), Failure> {
     let force = if remove.force { "?force=true" } else { "" };
     let path = format!("/v1/{kinds}/{}{force}", segment(&remove.name)?);
-    let answer = ask(&remove.which.socket()?, "DELETE", &path, None)?;
-    show_done(&answer, remove.which.json)
+    delete(&remove.which, &path)
+}
+
+fn delete(which: &Which, path: &str) -> Result<(), Failure> {
+    let answer = ask(&which.socket()?, "DELETE", path, None)?;
+    show_done(&answer, which.json)
 }
 
 fn change(which: &Which, method: &str, path: &str, body: &Value) -> Result<(), Failure> {
@@ -498,7 +507,7 @@ fn list<T: DeserializeOwned>(
 
 /// One of a list, by name.
 fn one<T: DeserializeOwned>(
-    show: &Show,
+    show: &Named,
     kind: &str,
     name: impl Fn(&T) -> &String,
     text: impl Fn(&T) -> String,

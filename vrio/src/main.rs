@@ -41,11 +41,11 @@ const NODE_EXAMPLES: &str = "Examples:
 const STATUS_EXAMPLES: &str = "Examples:
   vrio status                            the node of this host, if there is only one
   vrio status --config /etc/vrio/io1.toml
-  vrio status --socket /run/vrio/io1.control --json | jq .disks";
+  vrio status --control /run/vrio/io1.control --json | jq .disks";
 
 const TOP_EXAMPLES: &str = "Examples:
   vrio top                               the node of this host, if there is only one
-  vrio top --socket /run/vrio/io1.control
+  vrio top --control /run/vrio/io1.control
   vrio top --json | jq '.disks[] | select(.latency_p99_ns > 5000000)'";
 
 const DEMO_EXAMPLES: &str = "Examples:
@@ -126,8 +126,8 @@ pub(crate) enum Log {
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
     /// The node's control socket.
-    #[arg(long, visible_alias = "control", value_name = "PATH", conflicts_with = "config")]
-    pub(crate) socket: Option<PathBuf>,
+    #[arg(long, visible_alias = "socket", value_name = "PATH", conflicts_with = "config")]
+    pub(crate) control: Option<PathBuf>,
     /// The node's configuration, which names the socket.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

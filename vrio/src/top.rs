@@ -24,8 +24,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, clap::Args)]
 pub(crate) struct TopArgs {
     /// The node's control socket.
-    #[arg(long, value_name = "PATH", conflicts_with = "config")]
-    socket: Option<PathBuf>,
+    #[arg(long, visible_alias = "socket", value_name = "PATH", conflicts_with = "config")]
+    control: Option<PathBuf>,
     /// The node's configuration, which names the socket.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -61,7 +61,7 @@ impl Sample {
 
 /// Shows it until the user has seen enough.
 pub(crate) fn top(args: &TopArgs) -> Result<(), Failure> {
-    let socket = commands::socket(args.socket.as_deref(), args.config.as_deref())?;
+    let socket = commands::socket(args.control.as_deref(), args.config.as_deref())?;
     let first = Sample::take(&socket)?;
     let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if terminal && !args.once && !args.json {

@@ -156,6 +156,16 @@ fn a_wrong_configuration_is_exit_code_2() {
 }
 
 #[test]
+fn the_control_socket_is_named_alike_everywhere() {
+    let commands = ["status", "top --once", "disk list", "volume list", "peer list", "node reload"];
+    for command in commands {
+        let words: Vec<_> = command.split(' ').chain(["--control", "/nonexistent/c"]).collect();
+        let output = vrio(&words);
+        assert_eq!(output.status.code(), Some(3), "{command}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn no_node_is_exit_code_3() {
     let output = vrio(&["status", "--socket", "/nonexistent/control"]);
     assert_eq!(output.status.code(), Some(3));
@@ -297,6 +307,9 @@ fn a_running_node_is_changed_by_commands() {
     bad("volume add b --file b.img --chain limit:iops=none", 2, "a whole number is wanted");
     bad("volume add b", 2, "--file");
     bad("disk add --volume a --socket x.sock", 2, "the same socket");
+    // Nothing can be forced there: a disk is not without its peer.
+    bad("peer remove io1 --force", 2, "--force");
+    bad("peer remove io1", 1, "no peer is called \"io1\"");
     bad("disk remove y", 1, "no disk is called \"y\"");
     bad("peer add io1 --address 127.0.0.1:1", 2, "\"listen\" is missing");
     good("disk remove x", "done: remove disk \"x\"");
