@@ -2,7 +2,7 @@
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 
-use crate::wire::{self, AckFrame, AckRange, FRAME_ACK};
+use crate::wire::{self, ACK_FLAG_NO_ROOM, AckFrame, AckRange, FRAME_ACK};
 
 /// Ranges of received numbers that are remembered. Each gap is a loss that the peer does not yet
 /// know we know of; with more, the oldest ones count as received, and their content comes again.
@@ -62,7 +62,13 @@ pub(crate) struct Received {
     waiting_bytes: u64,
     /// When it has to be sent by itself; `u64::MAX` when nothing waits.
     due_ns: u64,
+    /// When a packet was last refused for lack of a buffer.
+    refused_ns: Option<u64>,
 }
+
+/// For so long after a refusal, acknowledgements say that there is no room: one may be lost, and
+/// the sender asks again within that time.
+const NO_ROOM_NS: u64 = 250_000_000;
 
 impl Received {
     pub(crate) fn new() -> Self {
@@ -73,7 +79,13 @@ impl Received {
             waiting_packets: 0,
             waiting_bytes: 0,
             due_ns: u64::MAX,
+            refused_ns: None,
         }
+    }
+
+    /// A packet was not taken, for lack of a buffer.
+    pub(crate) fn refused(&mut self, now_ns: u64) {
+        self.refused_ns = Some(now_ns);
     }
 
     pub(crate) fn freshness(&self, number: u64) -> Freshness {
@@ -184,11 +196,12 @@ impl Received {
             wire::put(head, at, &AckRange { gap: U32::ZERO, length: U32::new(u32::MAX) });
             ranges = 1;
         }
+        let lacks_room = self.refused_ns.is_some_and(|at_ns| now_ns < at_ns + NO_ROOM_NS);
         let delay_us = (now_ns.saturating_sub(self.largest_at_ns) / 1000).min(u32::MAX.into());
         let frame = AckFrame {
             kind: FRAME_ACK,
             ranges,
-            reserved: U16::ZERO,
+            flags: U16::new(if lacks_room { ACK_FLAG_NO_ROOM } else { 0 }),
             delay_us: U32::new(delay_us as u32),
             largest: U64::new(newest.last),
         };

@@ -325,7 +325,6 @@ impl Session {
         self.seal.as_deref_mut()
     }
 
-    /// What identifies the next packet.
     /// A packet of any frames and payload, under the next number; `None` when there is none left.
     #[cfg(feature = "forging")]
     pub(crate) fn forge(&mut self, now_ns: u64, frames: &[u8], payload: &[u8]) -> Option<Vec<u8>> {
@@ -347,6 +346,7 @@ impl Session {
         Some(packet)
     }
 
+    /// What identifies the next packet.
     fn label(&self) -> Label {
         Label {
             kind: if self.seal.is_some() { Kind::Sealed } else { Kind::Data },

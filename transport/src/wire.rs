@@ -312,11 +312,15 @@ pub(crate) struct AckFrame {
     pub(crate) kind: u8,
     /// How many [`AckRange`]s follow, at least one.
     pub(crate) ranges: u8,
-    pub(crate) reserved: U16,
+    /// `ACK_FLAG_*` from version 2 on; 0 before.
+    pub(crate) flags: U16,
     /// How long the packet `largest` waited for this, in microseconds.
     pub(crate) delay_us: U32,
     pub(crate) largest: U64,
 }
+
+/// Packets arrived lately that are not acknowledged, for lack of a buffer.
+pub(crate) const ACK_FLAG_NO_ROOM: u16 = 1;
 
 /// One range of an [`AckFrame`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

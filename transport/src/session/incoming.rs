@@ -9,8 +9,9 @@ use crate::sendq;
 use crate::sent::SentPacket;
 use crate::session::{Inside, Session};
 use crate::wire::{
-    self, AckFrame, AckRange, CreditFrame, FLOWS_MAX, FRAME_ACK, FRAME_CALL, FRAME_CLOSE,
-    FRAME_CREDIT, FRAME_PING, FRAME_REPLY, FragmentFrame, Kind, Packet,
+    self, ACK_FLAG_NO_ROOM, AckFrame, AckRange, CreditFrame, FLOWS_MAX, FRAME_ACK, FRAME_CALL,
+    FRAME_CLOSE, FRAME_CREDIT, FRAME_PING, FRAME_REPLY, FragmentFrame, Kind, Packet,
+    ProtocolVersion,
 };
 
 /// What became of a packet.
@@ -83,6 +84,7 @@ impl Session {
         }
         if findings.lacks_buffer {
             // Not acknowledged, so the peer sends it again when it thinks it lost.
+            self.received.refused(inside.now_ns);
             inside.counters.dropped_no_buffer += 1;
             return Outcome::Open;
         }
@@ -263,6 +265,8 @@ impl Session {
     fn take_ack(&mut self, inside: &mut Inside<'_>, frames: &mut &[u8]) -> Result<(), Violation> {
         let frame: &AckFrame = wire::take(frames).ok_or(Violation)?;
         let largest = frame.largest.get();
+        let is_refusing = frame.flags.get() & ACK_FLAG_NO_ROOM != 0
+            && self.agreed.peer.version >= ProtocolVersion::Second as u8;
         if largest >= self.sent.next_number() || frame.ranges == 0 {
             return Err(Violation);
         }
@@ -300,6 +304,9 @@ impl Session {
                 self.trip.sample(trip.whole_ns(), trip.wait_ns);
             }
             self.congestion.acked(trip.as_ref(), landed_bytes);
+            if is_refusing {
+                self.narrow.excuse(self.sent.next_number());
+            }
             self.look_for_losses(inside.arrived_ns, inside.counters);
         }
         Ok(())

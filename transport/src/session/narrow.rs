@@ -38,6 +38,11 @@ impl Narrow {
         }
     }
 
+    /// The peer says that it refuses packets, large ones first: what was sent so far says nothing.
+    pub(super) fn excuse(&mut self, next_number: u64) {
+        (self.rounds, self.next_number) = (0, next_number);
+    }
+
     /// Large packets get lost, perhaps for their size: smaller ones should be sent beside them.
     pub(super) fn is_suspected(&self) -> bool {
         self.rounds > 0

@@ -151,8 +151,8 @@ fn a_peer_that_was_not_there_is_no_narrow_way() {
     let has_cookie = |world: &mut World| !tapped(world, 1, raw::RETRY).is_empty();
     assert!(world.run_until(world.now_ns + SECOND, has_cookie));
     world.nodes[1].is_down = true;
-    world.run_for(300 * MS);
-    assert!(given_up(&world, 0) > 0);
+    world.run_for(10 * SECOND);
+    assert_eq!(given_up(&world, 0), 0);
     let config = world.config("io1");
     world.restart(1, config);
     assert!(world.run_until(world.now_ns + 2 * SECOND, |world| connected(world, 0) == 1));
@@ -185,4 +185,62 @@ fn nobody_is_sent_more_than_he_sends() {
     world.run_for(MS);
     let welcomes = tapped(&world, 1, raw::WELCOME);
     assert!(welcomes.len() == 1 && welcomes[0].len() < 1_000);
+}
+
+/// Nor is one that is held up for as long as schedulers do that.
+#[test]
+fn a_peer_that_is_paused_is_no_narrow_way() {
+    for pause_ms in [100, 200, 400, 700, 1000, 2000] {
+        let mut world = two_nodes(1);
+        world.connect(0, 1, "io1");
+        let has_cookie = |world: &mut World| !tapped(world, 1, raw::RETRY).is_empty();
+        assert!(world.run_until(world.now_ns + SECOND, has_cookie));
+        world.nodes[1].paused_until_ns = world.now_ns + pause_ms * MS;
+        world.run_for(pause_ms * MS + SECOND);
+        assert_eq!((size(&world, 0), given_up(&world, 0)), (8_972, 0), "{pause_ms} ms");
+    }
+}
+
+/// More handshakes at once than one source may have: the others wait for their turn.
+#[test]
+fn a_peer_that_has_too_much_to_do_is_no_narrow_way() {
+    let mut world = two_nodes(1);
+    world.tap = None;
+    let now_ns = world.now_ns;
+    for index in 0..200 {
+        let node = &mut world.nodes[0];
+        let session = node.endpoint.connect(now_ns, addr(1), "io1", index);
+        node.app.connecting(session, addr(1), "io1");
+    }
+    let all = |world: &mut World| connected(world, 0) == 200;
+    assert!(world.run_until(world.now_ns + 20 * SECOND, all));
+    let sizes = world.nodes[0].endpoint.sessions().map(|status| status.datagram_bytes_max);
+    assert!(sizes.into_iter().all(|bytes| bytes == 8_972));
+    assert_eq!(given_up(&world, 0), 0);
+}
+
+/// A pool that is full refuses large packets, and acknowledges small ones.
+#[test]
+fn a_peer_without_buffers_is_no_narrow_way() {
+    let mut world = World::new(1);
+    for name in ["vm1", "io1", "vm2"] {
+        let mut config = world.config(name);
+        if name == "io1" {
+            config.pool_bytes_max = 16 << 20;
+        }
+        world.add(config);
+    }
+    world.connect(0, 1, "io1");
+    world.connect(2, 1, "io1");
+    world.run_for(SECOND);
+    world.nodes[1].app.is_mute = true;
+    for (node, flows) in [(0, 32), (2, 8)] {
+        for flow in 0..flows {
+            world.nodes[node].app.order(flow, 1 << 20, 0);
+        }
+    }
+    world.run_for(10 * SECOND);
+    assert!(world.nodes[1].endpoint.counters().dropped_no_buffer > 100);
+    let is_narrow = |why: &LostReason| matches!(why, LostReason::PathShrank(_));
+    assert!(world.nodes.iter().all(|node| !node.app.losses().iter().any(is_narrow)));
 }
