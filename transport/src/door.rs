@@ -5,11 +5,14 @@
 //! nothing is computed but one hash. Who has shown an address may ask for a bounded number of
 //! handshakes, since those cost operations on a curve.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac;
+
+use crate::seal::HelloDigest;
 
 /// Bytes of a cookie: one that says when it was made, and a hash.
 pub(crate) const COOKIE_BYTES: usize = 16;
@@ -32,6 +35,9 @@ const SOURCE_NS: u64 = 50_000_000;
 const ALL_BURST: u64 = 256;
 const ALL_NS: u64 = 1_000_000;
 
+/// Hellos that are remembered of one period: all that the limits admit in it.
+const SEEN_MAX: usize = (PERIOD_NS / ALL_NS + ALL_BURST) as usize;
+
 /// A limit of so many at once and one more in each interval. Holds the time at which all of them
 /// are forgiven.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,6 +58,15 @@ pub(crate) struct Door {
     secret: hmac::Key,
     sources: Vec<Limit>,
     all: Limit,
+    /// Hellos that cost us a handshake in this period and in the one before: for as long as their
+    /// cookies are good.
+    seen: [HashSet<u128>; 2],
+    seen_period: u64,
+}
+
+/// Enough of a digest that nobody finds another Hello with the same.
+fn mark(digest: &HelloDigest) -> u128 {
+    u128::from_le_bytes(digest[..16].try_into().expect("a digest is longer"))
 }
 
 impl Door {
@@ -61,7 +76,37 @@ impl Door {
             secret: hmac::Key::new(hmac::HMAC_SHA256, secret),
             sources: vec![Limit::default(); SOURCES],
             all: Limit::default(),
+            seen: Default::default(),
+            seen_period: 0,
         }
+    }
+
+    /// Whether this Hello was here before, within the time that its cookie is good.
+    pub(crate) fn has_seen(&mut self, now_ns: u64, digest: &HelloDigest) -> bool {
+        self.turn_page(now_ns);
+        self.seen.iter().any(|seen| seen.contains(&mark(digest)))
+    }
+
+    /// Remembers a Hello that was [admitted](Self::admits).
+    pub(crate) fn saw(&mut self, now_ns: u64, digest: &HelloDigest) {
+        self.turn_page(now_ns);
+        // The limits admit no more.
+        if self.seen[0].len() < SEEN_MAX {
+            self.seen[0].insert(mark(digest));
+        }
+    }
+
+    fn turn_page(&mut self, now_ns: u64) {
+        let period = now_ns / PERIOD_NS;
+        if period == self.seen_period {
+            return;
+        }
+        self.seen.swap(0, 1);
+        self.seen[0] = HashSet::new();
+        if period != self.seen_period + 1 {
+            self.seen[1] = HashSet::new();
+        }
+        self.seen_period = period;
     }
 
     /// The cookie for a Hello from this address for this session of the connector's.

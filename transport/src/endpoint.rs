@@ -12,19 +12,19 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::RngCore;
 use zerocopy::IntoBytes;
 
 use crate::config::{EndpointConfig, SESSIONS_MAX};
 use crate::counters::EndpointCounters;
 use crate::deadlines::Deadlines;
-use crate::door::Door;
+use crate::door::{COOKIE_BYTES, Door};
 use crate::endpoint::answers::{Answer, Answers, Class, Content};
 use crate::endpoint::security::draw;
 use crate::events::{CallError, CallId, LostReason, SessionId, SessionStatus, Sink};
 use crate::handshake::{Connecting, HalfOpen, write_packet, write_welcome};
 use crate::path::Paths;
 use crate::pool::{BufId, Pool};
-use crate::random::Random;
 use crate::seal::ResetKey;
 use crate::session::{OutgoingCall, Session};
 use crate::transmit::TransmitBatch;
@@ -82,7 +82,6 @@ pub struct Endpoint {
     config: EndpointConfig,
     pool: Pool,
     counters: EndpointCounters,
-    random: Random,
     /// Grows to the most sessions there ever were at once.
     places: Vec<Place>,
     vacant: Vec<u16>,
@@ -90,7 +89,8 @@ pub struct Endpoint {
     deadlines: Deadlines,
     ready: VecDeque<u16>,
     answers: Answers,
-    /// Draws all that nobody may guess but session ids, which are told in the clear anyway.
+    /// Draws all that nobody may guess. Ids of sessions are told in the clear, but who knew the
+    /// next one could ask for the token of its Reset before there is a session to protect.
     secrets: ChaCha20Rng,
     door: Door,
     /// Ours, when sessions are sealed.
@@ -121,7 +121,6 @@ impl Endpoint {
         Self {
             pool: Pool::with_memory(config.pool_bytes_max, config.pool_memory.clone()),
             counters: EndpointCounters::default(),
-            random: Random::new(config.seed),
             places: Vec::new(),
             vacant: Vec::with_capacity(sessions_max),
             deadlines: Deadlines::new(),
@@ -394,7 +393,7 @@ impl Endpoint {
         self.sessions_made += 1;
         let session = SessionId((self.sessions_made << PLACE_BITS) | place as u64);
         let random = loop {
-            let random = self.random.next() >> PLACE_BITS;
+            let random = self.secrets.next_u64() >> PLACE_BITS;
             if random != 0 {
                 break random;
             }
@@ -459,13 +458,16 @@ impl Endpoint {
     /// Lets a place send. `true`: it has more.
     fn transmit_from(&mut self, now_ns: u64, index: usize, out: &mut TransmitBatch) -> bool {
         if let Entry::Connecting(connecting) = &mut self.places[index].entry {
-            if connecting.wants_another_size(now_ns) {
+            if connecting.wants_another_key(now_ns) {
+                self.begin_attempt(now_ns, index);
+            } else if connecting.wants_another_size(now_ns) {
                 self.last_attempt = now_ns.max(self.last_attempt + 1);
-                connecting.take_another_size(self.last_attempt);
+                let hellos = connecting.take_another_size(self.last_attempt);
                 self.counters.sizes_given_up += 1;
                 self.begin_attempt(now_ns, index);
-            } else if connecting.wants_another_key(now_ns) {
-                self.begin_attempt(now_ns, index);
+                if let Entry::Connecting(connecting) = &mut self.places[index].entry {
+                    connecting.asked_with_this_key(hellos);
+                }
             }
         }
         let place = &mut self.places[index];
@@ -508,7 +510,11 @@ impl Endpoint {
             Content::Redirection(to) => write_packet(slot, answer.label, to.as_bytes()),
             Content::Close => write_packet(slot, answer.label, &[FRAME_CLOSE]),
             Content::Welcome(welcome) => write_welcome(slot, &self.config, welcome),
-            Content::Cookie(cookie) => write_packet(slot, answer.label, cookie),
+            Content::Cookie(cookie, is_busy) => {
+                let mut frames = [u8::from(*is_busy); COOKIE_BYTES + 1];
+                frames[..COOKIE_BYTES].copy_from_slice(cookie);
+                write_packet(slot, answer.label, &frames);
+            }
             Content::Token => {
                 let key = self.reset_key.as_ref();
                 let token = key.map(|key| key.token(self.config.index, answer.label.session));
@@ -535,6 +541,7 @@ impl Endpoint {
             Entry::Vacant => return,
             Entry::Connecting(connecting) => {
                 if let Some(why) = connecting.advance(now_ns) {
+                    self.note_size(now_ns, index);
                     self.lose(index, &why, sink);
                     return;
                 }
@@ -556,6 +563,15 @@ impl Endpoint {
             }
         }
         self.touched(index);
+    }
+
+    /// Keeps what an attempt of ours found out about the way, for the next one.
+    fn note_size(&mut self, now_ns: u64, place: usize) {
+        let Entry::Connecting(connecting) = &self.places[place].entry else { return };
+        if let Some(bytes) = connecting.tried_bytes() {
+            let link_bytes_max = self.config.datagram_bytes_max;
+            self.paths.tried(now_ns, connecting.base().ip(), bytes, link_bytes_max);
+        }
     }
 
     fn was_paused(&mut self, now_ns: u64, pause_ns: u64) {

@@ -32,6 +32,7 @@ mod noise;
 mod pacing;
 mod path;
 mod pool;
+#[cfg(test)]
 mod random;
 mod recv;
 mod rtt;

@@ -51,8 +51,9 @@ impl Paths {
         found.bytes.min(link_bytes_max)
     }
 
-    /// Datagrams of `bytes` came through, both ways.
-    pub(crate) fn passed(&mut self, now_ns: u64, to: IpAddr, bytes: usize, link_bytes_max: usize) {
+    /// Datagrams of `bytes` came through, both ways; or no answer to them was missed yet, while
+    /// larger ones had none.
+    pub(crate) fn tried(&mut self, now_ns: u64, to: IpAddr, bytes: usize, link_bytes_max: usize) {
         if bytes >= link_bytes_max {
             self.narrow.remove(&to);
         } else if self.narrow.get(&to).is_none_or(|found| found.bytes != bytes) {
@@ -96,15 +97,15 @@ mod tests {
     #[test]
     fn a_narrow_way_is_remembered_and_tried_again_later() {
         let mut paths = Paths::default();
-        paths.passed(5, ip(1), 1472, 8972);
+        paths.tried(5, ip(1), 1472, 8972);
         assert_eq!(paths.proposal(6, ip(1), 8972), 1472);
         assert_eq!(paths.proposal(6, ip(2), 8972), 8972);
-        paths.passed(RAISE_NS, ip(1), 1472, 8972);
+        paths.tried(RAISE_NS, ip(1), 1472, 8972);
         assert_eq!(paths.proposal(RAISE_NS + 4, ip(1), 8972), 1472);
         assert_eq!(paths.proposal(RAISE_NS + 5, ip(1), 8972), 8972, "since it was first found");
         paths.shrank(7, ip(1), 8972);
         assert_eq!(paths.proposal(8, ip(1), 8972), 8872);
-        paths.passed(9, ip(1), 8972, 8972);
+        paths.tried(9, ip(1), 8972, 8972);
         assert_eq!(paths.proposal(9, ip(1), 8972), 8972);
     }
 
@@ -112,7 +113,7 @@ mod tests {
     fn there_is_a_bound_and_the_oldest_goes() {
         let mut paths = Paths::default();
         for number in 0..=WAYS_MAX as u32 {
-            paths.passed(number.into(), ip(number), 1472, 8972);
+            paths.tried(number.into(), ip(number), 1472, 8972);
         }
         assert_eq!(paths.narrow.len(), WAYS_MAX);
         assert_eq!(paths.proposal(2000, ip(0), 8972), 8972);

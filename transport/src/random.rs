@@ -1,6 +1,6 @@
-//! Session ids are drawn from a seed, so that a simulation repeats itself.
+//! What tests draw from a seed.
 
-/// SplitMix64: small, fast, and good enough for ids that only have to be hard to hit by accident.
+/// SplitMix64: small, and good enough for tests.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 

@@ -48,7 +48,8 @@ pub(super) enum Content {
     Redirection(Redirection),
     Close,
     Welcome(WelcomeLabel),
-    Cookie(Cookie),
+    /// And whether it is to be shown later, since we have too much to do.
+    Cookie(Cookie, bool),
     /// The token of the session in the label, which is made when there is room to send it.
     Token,
     /// Frames that were written before.

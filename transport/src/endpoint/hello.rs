@@ -90,10 +90,7 @@ impl Endpoint {
         if let Some(entrance) = hello.entrance.as_ref().filter(|_| knows_cookies)
             && !self.door.knows(now_ns, from, remote_id, &entrance.cookie)
         {
-            self.counters.retries_sent += 1;
-            let label = answer_label(Kind::Retry, remote_id, caller.attempt);
-            let content = Content::Cookie(self.door.cookie(now_ns, from, remote_id));
-            self.answer(Class::Stranger, Answer::new(from, label, content));
+            self.retry(now_ns, caller, false);
             return;
         }
         if is_sealed {
@@ -119,7 +116,12 @@ impl Endpoint {
             Standing::New => {
                 let index = hello.peer.greeting.index.get();
                 let make = |ids| HalfOpen::new(now_ns, ids, version, hello.peer, from);
-                let Some(local_id) = self.add_half_open(attempt, room, make) else { return };
+                let Some(local_id) = self.add_half_open(attempt, room, make) else {
+                    if has_cookie {
+                        self.retry(now_ns, caller, true);
+                    }
+                    return;
+                };
                 WelcomeLabel { attempt, version, index, local_id, remote_id }
             }
         };
@@ -164,18 +166,22 @@ impl Endpoint {
         caller: Caller,
         hello: &Hello<'_>,
     ) {
-        // Also those that come again count: the table is searched for them.
-        if !self.door.admits(now_ns, caller.from) {
-            self.counters.dropped_hello_limited += 1;
-            return;
-        }
         let Some(entrance) = &hello.entrance else { return };
         let bits = self.config.key_epoch_bits;
         let prologue = prologue(caller.attempt, bits, hello.clear, entrance);
         let digest = digest(&prologue, hello.message);
-        if self.answer_again(caller, &digest) {
+        // What comes again costs its sender nothing of its limit: it may be a recording, said by
+        // somebody else in the name of its address.
+        if self.door.has_seen(now_ns, &digest) {
+            self.answer_again(caller, &digest);
             return;
         }
+        if !self.door.admits(now_ns, caller.from) {
+            self.counters.dropped_hello_limited += 1;
+            self.retry(now_ns, caller, true);
+            return;
+        }
+        self.door.saw(now_ns, &digest);
         let Some(opened) = self.open_hello(caller, hello, &prologue, digest) else { return };
         if let Some(reason) = self.reason_against(&opened) {
             self.refuse_sealed(caller, opened, reason);
@@ -188,26 +194,28 @@ impl Endpoint {
     }
 
     /// The same Hello gets the same answer, and costs no handshake; once the peer has confirmed
-    /// the session, it gets none.
-    fn answer_again(&mut self, caller: Caller, digest: &HelloDigest) -> bool {
-        let mut welcome = None;
-        for place in &self.places {
-            match &place.entry {
-                Entry::HalfOpen(it) if it.seal.as_ref().is_some_and(|it| it.hello == *digest) => {
-                    welcome = Some(Some((it.welcome.clone(), self.pad_bytes(caller, &it.peer))));
-                }
-                Entry::Open(it) if it.seal().is_some_and(|it| it.hello == *digest) => {
-                    welcome = Some(None);
-                }
-                _ => {}
+    /// the session, or it is too long ago, it gets none.
+    fn answer_again(&mut self, caller: Caller, digest: &HelloDigest) {
+        let is_same = |entry: &Entry| match entry {
+            Entry::HalfOpen(it) => it.seal.as_ref().is_some_and(|seal| seal.hello == *digest),
+            _ => false,
+        };
+        match self.places.iter().map(|place| &place.entry).find(|entry| is_same(entry)) {
+            Some(Entry::HalfOpen(it)) => {
+                let (frames, pad_bytes) = (it.welcome.clone(), self.pad_bytes(caller, &it.peer));
+                self.answer_sealed(caller, frames, pad_bytes);
             }
+            _ => self.counters.dropped_stale_handshake += 1,
         }
-        match welcome {
-            Some(Some((frames, pad_bytes))) => self.answer_sealed(caller, frames, pad_bytes),
-            Some(None) => self.counters.dropped_stale_handshake += 1,
-            None => return false,
-        }
-        true
+    }
+
+    /// Asks for the Hello again, with a cookie; at once, or later when there is too much to do.
+    fn retry(&mut self, now_ns: u64, caller: Caller, is_busy: bool) {
+        self.counters.retries_sent += 1;
+        let label = answer_label(Kind::Retry, caller.remote_id, caller.attempt);
+        let cookie = self.door.cookie(now_ns, caller.from, caller.remote_id);
+        let content = Content::Cookie(cookie, is_busy);
+        self.answer(Class::Stranger, Answer::new(caller.from, label, content));
     }
 
     /// Opens the message of a Hello: the first step that costs operations on a curve. `None`: it

@@ -245,19 +245,20 @@ impl Endpoint {
             }
             self.counters.public_key_operations += FINISH_OPERATIONS;
         }
-        match connecting.welcomed(&self.config, from, packet.frames) {
+        let welcomed = connecting.welcomed(&self.config, from, packet.frames);
+        match welcomed {
             Welcomed::Agreed(agreed, seal) => {
-                if let Some(bytes) = connecting.tried_bytes() {
-                    let link_bytes_max = self.config.datagram_bytes_max;
-                    self.paths.passed(now_ns, connecting.base().ip(), bytes, link_bytes_max);
-                }
+                self.note_size(now_ns, place);
                 self.counters.sessions_connected += 1;
                 sink.connected(agreed.id, &agreed.peer);
                 let session = Session::new(now_ns, *agreed, seal);
                 self.places[place].entry = Entry::Open(Box::new(session));
                 self.touched(place);
             }
-            Welcomed::Lost(why) => self.lose(place, &why, sink),
+            Welcomed::Lost(why) => {
+                self.note_size(now_ns, place);
+                self.lose(place, &why, sink);
+            }
             Welcomed::Violation => self.counters.dropped_violation += 1,
             Welcomed::Forged => self.counters.dropped_forged += 1,
         }
@@ -291,8 +292,9 @@ impl Endpoint {
             self.counters.dropped_violation += 1;
             return;
         };
+        let is_busy = frames.first().is_some_and(|&busy| busy != 0);
         if let Entry::Connecting(connecting) = &mut self.places[place].entry {
-            connecting.retry(now_ns, cookie);
+            connecting.retry(now_ns, cookie, is_busy);
         }
         self.touched(place);
     }

@@ -37,10 +37,15 @@ const MOVED_ATTEMPTS_MAX: u32 = 4;
 /// has another key says so; this is for when that is lost, again and again.
 const KEY_HELLOS_MAX: u32 = 16;
 
-/// Time between Hellos that are filled up, at first, doubling; and after so many without an answer,
-/// those of the next smaller size are sent. Together, 150 ms: as long as a peer may be busy.
+/// Time between Hellos that are filled up, at first, doubling up to [`HELLO_LAST_NS`].
 const FILLED_FIRST_NS: u64 = 10_000_000;
-const FILLED_HELLOS_MAX: u32 = 4;
+
+/// After so many filled-up Hellos, each is followed by a bare one.
+const FILLED_ALONE: u32 = 2;
+
+/// When the peer has answered so many bare ones, and none of the filled-up ones before them, those
+/// of the next smaller size are sent. Without any answer nothing is known: it may not be there.
+const BARE_ANSWERS_MAX: u32 = 2;
 
 /// They wait for an answer at least so many times as long as the peer took to ask for a cookie, but
 /// no more than a second.
@@ -90,14 +95,25 @@ struct Size {
     bytes: usize,
     /// What was proposed at first.
     first_bytes: usize,
-    /// Filled-up Hellos that were not answered.
+    /// Filled-up Hellos that were not answered, and bare ones after them that were.
     hellos: u32,
+    bare_answers: u32,
+    /// The last Hello had no cookie, although there is one, to see whether the peer is there.
+    is_bare: bool,
+    /// It waits for its answer.
+    awaits_bare: bool,
     /// How long the peer took to ask for a cookie.
     trip_ns: u64,
     /// When the last Hello left.
     asked_ns: u64,
-    /// The peer has forgotten its cookies, so it was not there when the last sizes were tried.
-    is_void: bool,
+}
+
+impl Size {
+    /// The peer's silence so far means nothing.
+    fn begin_again(&mut self) {
+        (self.hellos, self.bare_answers) = (0, 0);
+        (self.is_bare, self.awaits_bare) = (false, false);
+    }
 }
 
 #[derive(Debug)]
@@ -180,9 +196,11 @@ impl Connecting {
                 bytes: datagram_bytes,
                 first_bytes: datagram_bytes,
                 hellos: 0,
+                bare_answers: 0,
+                is_bare: false,
+                awaits_bare: false,
                 trip_ns: 0,
                 asked_ns: now_ns,
-                is_void: false,
             },
             mode: Mode::Plain,
             keys_tried: 0,
@@ -253,32 +271,42 @@ impl Connecting {
         self.base
     }
 
-    /// The size that was shown to pass both ways, if a Welcome comes now.
+    /// The size that was come to, once any was tried.
     pub(crate) fn tried_bytes(&self) -> Option<usize> {
-        self.shows_cookie().then_some(self.size.bytes)
+        self.has_cookie().then_some(self.size.bytes)
     }
 
     /// Whether the next Hello should propose another size of datagrams.
     pub(crate) fn wants_another_size(&self, now_ns: u64) -> bool {
-        self.size.is_void || (now_ns >= self.hello_ns && self.size.hellos >= FILLED_HELLOS_MAX)
+        now_ns >= self.hello_ns && self.size.bare_answers >= BARE_ANSWERS_MAX
     }
 
     /// Proposes the next smaller size, in a new attempt, so that no answer to a larger one counts
-    /// any more. After the least one, or if the peer was not there, it begins from the start.
-    pub(crate) fn take_another_size(&mut self, attempt: u64) {
+    /// any more; after the least one, the first. Says how many Hellos had the key, which stays.
+    pub(crate) fn take_another_size(&mut self, attempt: u64) -> u32 {
         self.attempt = attempt;
-        let smaller = path::smaller(self.size.bytes).filter(|_| !self.size.is_void);
-        if smaller.is_none() && !self.size.is_void {
-            self.cookie = [0; COOKIE_BYTES];
-        }
-        self.size.bytes = smaller.unwrap_or(self.size.first_bytes);
-        (self.size.hellos, self.size.is_void) = (0, false);
-        // The key stays the same.
+        self.size.bytes = path::smaller(self.size.bytes).unwrap_or(self.size.first_bytes);
+        self.size.begin_again();
         self.keys_tried = self.keys_tried.saturating_sub(1);
+        match &self.mode {
+            Mode::Sealed(sealing) => sealing.hellos,
+            Mode::Plain | Mode::Keyless => 0,
+        }
+    }
+
+    /// Other attempts with the same key went before this one.
+    pub(crate) fn asked_with_this_key(&mut self, hellos: u32) {
+        if let Mode::Sealed(sealing) = &mut self.mode {
+            sealing.hellos = hellos;
+        }
+    }
+
+    fn has_cookie(&self) -> bool {
+        self.cookie != [0; COOKIE_BYTES]
     }
 
     fn shows_cookie(&self) -> bool {
-        self.cookie != [0; COOKIE_BYTES]
+        self.has_cookie() && !self.size.is_bare
     }
 
     fn greeting(&self, config: &EndpointConfig) -> Greeting {
@@ -313,6 +341,9 @@ impl Connecting {
             self.hellos_there = 0;
             self.cookie = [0; COOKIE_BYTES];
         }
+        let was_filled = self.shows_cookie();
+        self.size.is_bare = was_filled && self.size.hellos >= FILLED_ALONE;
+        self.size.awaits_bare = self.size.is_bare;
         self.hello_ns = now_ns + self.pause_ns();
         self.size.asked_ns = now_ns;
         self.size.hellos += u32::from(self.shows_cookie());
@@ -328,9 +359,10 @@ impl Connecting {
 
     /// How long the Hello that is sent now waits for its answer.
     fn pause_ns(&self) -> u64 {
-        if self.shows_cookie() {
+        if self.has_cookie() {
             let trips_ns = (FILLED_TRIPS * self.size.trip_ns).min(FILLED_LAST_NS);
-            return (FILLED_FIRST_NS << self.size.hellos.min(8)).max(trips_ns);
+            let doublings = if self.size.is_bare { 0 } else { self.size.hellos.min(8) };
+            return (FILLED_FIRST_NS << doublings).min(HELLO_LAST_NS).max(trips_ns);
         }
         (HELLO_FIRST_NS << self.hellos.min(8)).min(HELLO_LAST_NS)
     }
@@ -358,7 +390,8 @@ impl Connecting {
             write_packet(slot, label, clear.as_bytes());
             return slot.head_bytes;
         }
-        let entrance = Entrance { cookie: self.cookie, ..entrance(security, message.len()) };
+        let cookie = if self.shows_cookie() { self.cookie } else { [0; COOKIE_BYTES] };
+        let entrance = Entrance { cookie, ..entrance(security, message.len()) };
         let mut frames = [0; HELLO_BYTES_MAX];
         let mut at = 0;
         wire::put(&mut frames, &mut at, &clear);
@@ -382,13 +415,21 @@ impl Connecting {
 
     /// The peer wants to see a cookie. Shown at once, but only once between two Hellos that were
     /// due anyway, so that nobody makes us send more than he does.
-    pub(crate) fn retry(&mut self, now_ns: u64, cookie: &Cookie) {
-        if self.shows_cookie() {
-            self.size.is_void |= self.cookie != *cookie && self.size.bytes != self.size.first_bytes;
-        } else {
+    pub(crate) fn retry(&mut self, now_ns: u64, cookie: &Cookie, is_busy: bool) {
+        if !self.has_cookie() {
             self.size.trip_ns = now_ns.saturating_sub(self.size.asked_ns);
+        } else if is_busy {
+            // Our Hello arrived, so its size passes; it is to come later.
+            self.size.begin_again();
+            return;
+        } else if std::mem::take(&mut self.size.awaits_bare) {
+            self.size.bare_answers += 1;
+        } else if self.cookie == *cookie {
+            return;
+        } else {
+            // It is another process, or the cookie had grown old.
+            self.size.begin_again();
         }
-        self.size.hellos = 0;
         self.cookie = *cookie;
         self.hellos_there = 0;
         self.hello_is_due |= !std::mem::replace(&mut self.has_retried, true);
@@ -594,10 +635,10 @@ mod tests {
         let base: SocketAddr = "10.0.0.1:1".parse().expect("an address");
         let mut connecting = Connecting::new(0, (SessionId(1), 2, 3), base, "", (0, 1472));
         assert!(connecting.hello_to(0).is_some());
-        connecting.retry(0, &[1; COOKIE_BYTES]);
+        connecting.retry(0, &[1; COOKIE_BYTES], false);
         assert!(connecting.hello_to(0).is_some());
         for byte in 2..200 {
-            connecting.retry(0, &[byte; COOKIE_BYTES]);
+            connecting.retry(0, &[byte; COOKIE_BYTES], false);
             assert!(connecting.hello_to(1).is_none());
         }
         assert_eq!(connecting.cookie, [199; COOKIE_BYTES], "the last one is the one to show");

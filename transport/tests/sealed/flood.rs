@@ -6,8 +6,12 @@ use crate::common::{MS, Random, SECOND, World, addr, raw};
 use crate::handshake::{connect, connected, tapped, two_nodes};
 use crate::packets::sealed;
 
-/// A second of Hellos from addresses that nobody has, with a session at work beside them.
-fn flood(world: &mut World, mut hello: impl FnMut(&mut Random, u64) -> (SocketAddr, Vec<u8>)) {
+/// A second of Hellos from addresses that nobody has, with a session at work beside them. Says how
+/// many sessions the victim has while it goes on.
+fn flood(
+    world: &mut World,
+    mut hello: impl FnMut(&mut Random, u64) -> (SocketAddr, Vec<u8>),
+) -> usize {
     const PER_MS: u64 = 100;
     let mut random = Random(77);
     let replies = world.nodes[0].app.replies;
@@ -26,9 +30,11 @@ fn flood(world: &mut World, mut hello: impl FnMut(&mut Random, u64) -> (SocketAd
             assert!(state_bytes < 4 << 20, "{state_bytes} bytes of state");
         }
     }
+    let sessions = connected(world, 1);
     world.run_for(100 * MS);
     assert_eq!(world.nodes[0].app.replies - replies, ordered, "every call was answered");
     assert_eq!(world.nodes[0].app.losses(), []);
+    sessions
 }
 
 fn spoofed(random: &mut Random) -> SocketAddr {
@@ -61,8 +67,8 @@ fn hellos_without_a_cookie_cost_no_curve_and_no_state() {
     let config = world.config("vm2");
     world.add(config);
     world.connect(2, 1, "io1");
-    flood(&mut world, |random, _| (spoofed(random), real.clone()));
-    assert_eq!(connected(&world, 2), 1);
+    let sessions = flood(&mut world, |random, _| (spoofed(random), real.clone()));
+    assert_eq!(sessions, 2);
 }
 
 /// Somebody with an address of its own gets a cookie, and replays a recorded message under it.
@@ -74,15 +80,14 @@ fn hellos_with_a_cookie_are_limited() {
     world.inject(addr(8), addr(1), real.clone(), 0);
     world.run_for(MS);
     let retry = tapped(&world, 1, raw::RETRY).pop().expect("a cookie");
-    let cookie = retry[raw::HEADER..].to_vec();
+    let cookie = retry[raw::HEADER..raw::HEADER + 16].to_vec();
     let before = world.nodes[1].endpoint.counters().clone();
     flood(&mut world, |random, _| {
         let mut hello = real.clone();
         let at = raw::HEADER + 104;
         hello[at + 8..at + 24].copy_from_slice(&cookie);
         // Each another message, so that none is known.
-        let byte = at + 24 + random.below(32) as usize;
-        hello[byte] = random.next() as u8;
+        hello[at + 24..at + 32].copy_from_slice(&random.next().to_le_bytes());
         raw::guard(&mut hello);
         (addr(8), hello)
     });
@@ -91,6 +96,36 @@ fn hellos_with_a_cookie_are_limited() {
     assert!((100..=600).contains(&operations), "{operations} operations in a second");
     assert!(counters.dropped_hello_limited - before.dropped_hello_limited > 99_000);
     assert_eq!(world.nodes[1].endpoint.sessions().count(), 1);
+}
+
+/// A listener says one recorded Hello again and again, in the name of its sender's address, which
+/// wants another session meanwhile.
+#[test]
+fn a_recorded_hello_does_not_keep_its_sender_out() {
+    for per_s in [200, 5_000] {
+        let mut world = two_nodes(1);
+        connect(&mut world);
+        let recorded = tapped(&world, 0, raw::HELLO).remove(1);
+        let session = world.nodes[0].endpoint.sessions().next().expect("it is").session;
+        let now_ns = world.now_ns;
+        world.nodes[0].endpoint.close(now_ns, session);
+        world.tap = None;
+        let operations = world.nodes[1].endpoint.counters().public_key_operations;
+        let say_again = |world: &mut World| {
+            world.inject(addr(0), addr(1), recorded.clone(), 0);
+            world.run_for(SECOND / per_s);
+        };
+        (0..per_s).for_each(|_| say_again(&mut world));
+        let counters = world.nodes[1].endpoint.counters();
+        assert_eq!(counters.public_key_operations, operations, "it is known");
+        world.connect(0, 1, "io1");
+        for _ in 0..per_s {
+            say_again(&mut world);
+        }
+        assert_eq!(connected(&world, 0), 1, "while {per_s} come in a second");
+        let status = world.nodes[0].endpoint.sessions().next().expect("a session");
+        assert_eq!(status.datagram_bytes_max, 8_972);
+    }
 }
 
 /// Hellos of a node's earlier lives, recorded and said again from addresses that have cookies: they
@@ -121,8 +156,9 @@ fn packets_of_no_session_do_not_keep_a_newcomer_out() {
     let config = world.config("vm2");
     world.add(config);
     world.connect(2, 1, "io1");
-    flood(&mut world, |random, _| (spoofed(random), sealed(random.next() | 1 << 63, 0, &[7; 30])));
-    assert_eq!(connected(&world, 2), 1);
+    let strange = |random: &mut Random| sealed(random.next() | 1 << 63, 0, &[7; 30]);
+    let sessions = flood(&mut world, |random, _| (spoofed(random), strange(random)));
+    assert_eq!(sessions, 2);
     let end_ns = world.now_ns + SECOND;
     assert!(world.run_until(end_ns, |world| world.nodes[1].app.is_done()));
 }

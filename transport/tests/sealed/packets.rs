@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::common::still::{busy, drop_on};
-use crate::common::{Faults, MS, SECOND, Tap, World, addr, raw};
+use crate::common::{Faults, MS, Random, SECOND, Tap, World, addr, raw};
 use crate::handshake::{connect, connected, tapped, two_nodes};
 use transport::LostReason;
 
@@ -311,4 +311,49 @@ fn a_plain_packet_for_a_sealed_session_is_nothing() {
     raw::guard(&mut close);
     drop_on(&mut world, 1, 0, &close);
     assert_eq!(world.nodes[1].endpoint.counters().dropped_forged, 1);
+}
+
+/// Who could tell the id of a session that is yet to come would get the token of its Reset, by
+/// asking before there is such a session.
+#[test]
+fn nobody_can_tell_the_next_session_from_those_before() {
+    let mut world = two_nodes(1);
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        connect(&mut world);
+        world.run_for(MS);
+        ids.push(raw::session(tapped(&world, 0, raw::SEALED).last().expect("a packet")) >> 16);
+        let session = world.nodes[0].endpoint.sessions().next().expect("it is").session;
+        let now_ns = world.now_ns;
+        world.nodes[0].endpoint.close(now_ns, session);
+        world.run_for(SECOND);
+    }
+    // What the generator of tests (SplitMix64) would go on with, for each state that may have given
+    // the first one.
+    let follows = (0..1 << 16).any(|low| {
+        let mut random = Random(state_before(ids[0] << 16 | low));
+        random.next();
+        random.next() >> 16 == ids[1]
+    });
+    assert!(!follows);
+}
+
+/// The state from which SplitMix64 gives `value`: each of its steps can be undone.
+fn state_before(value: u64) -> u64 {
+    let unshift =
+        |value: u64, bits: u32| (0..64 / bits).fold(value, |guess, _| value ^ (guess >> bits));
+    let inverse = |factor: u64| {
+        (0..6).fold(factor, |guess, _| {
+            guess.wrapping_mul(2u64.wrapping_sub(factor.wrapping_mul(guess)))
+        })
+    };
+    let value = unshift(value, 31).wrapping_mul(inverse(0x94d0_49bb_1331_11eb));
+    let value = unshift(value, 27).wrapping_mul(inverse(0xbf58_476d_1ce4_e5b9));
+    unshift(value, 30).wrapping_sub(0x9e37_79b9_7f4a_7c15)
+}
+
+#[test]
+fn a_generator_that_can_be_undone_is_undone() {
+    let value = Random(7).next();
+    assert_eq!(Random(state_before(value)).next(), value);
 }
