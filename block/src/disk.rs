@@ -233,7 +233,7 @@ impl Disk {
 
     /// Waits for a queue that was asked to stop. Its sidecore answers at the deadline at the
     /// latest, or is gone.
-    fn end_stop(&self, index: usize, stopped: Option<Receiver<Stopped>>) -> u16 {
+    fn end_stop(&self, index: usize, stopped: Option<Receiver<Stopped>>) -> u32 {
         let Some(Stopped { base, left, .. }) = stopped.and_then(|stopped| stopped.recv().ok())
         else {
             return 0;
@@ -316,7 +316,7 @@ impl Device for Disk {
         Ok(self.start_queue(queue)?)
     }
 
-    fn stop(&mut self, index: usize) -> u16 {
+    fn stop(&mut self, index: usize) -> u32 {
         let stopped = self.begin_stop(index);
         let base = self.end_stop(index, stopped);
         self.end_if_last();

@@ -18,10 +18,10 @@ use block::{AttachOptions, Attachment, DiskCore, DiskQueues, Open, Volume};
 use counting::allocations;
 use peers::Peers;
 use sidecore::{Progress, Services};
-use virtio::Queue;
 use virtio::driver::{
     Data, Guest, GuestPlan, Op, Request, RingDriver, RingOptions, RingShape, Status,
 };
+use virtio::{Queue, RingKind};
 
 const VOLUME_BYTES: u64 = 16 << 20;
 const QUEUES: u16 = 2;
@@ -84,8 +84,13 @@ impl Rig {
         let plan = GuestPlan { queues: QUEUES, shape, ..GuestPlan::default() };
         let guest = Guest::new(&plan).expect("guest memory");
         let memory = Arc::new(guest.memory().device_memory().expect("the same memory"));
-        let options = RingOptions { event_idx: true, indirect: true, ..RingOptions::default() };
-        let rings: Vec<_> = (0..QUEUES).map(|index| guest.ring(index, options.clone())).collect();
+        // One of each kind.
+        let kinds = [RingKind::Split, RingKind::Packed];
+        let ring = |(kind, index)| {
+            let (event_idx, indirect) = (true, true);
+            guest.ring(index, RingOptions { kind, event_idx, indirect, ..RingOptions::default() })
+        };
+        let rings: Vec<_> = kinds.into_iter().cycle().zip(0..QUEUES).map(ring).collect();
         let core = DiskCore::new("rig", QUEUES);
         let open = Open { services, attachment: &attachment, index: 0, depth: 24 };
         let mut disk = DiskQueues::new(core, volume, &open, false).expect("it opens");

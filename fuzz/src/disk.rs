@@ -8,7 +8,7 @@ use ::block::backend::memory::MemoryVolume;
 use ::block::{AttachOptions, Attachment, DiskCore, DiskQueues, Open};
 use arbitrary::{Arbitrary, Unstructured};
 use sidecore::Services;
-use virtio::Queue;
+use virtio::{Queue, RingKind};
 
 use crate::image::{Addr, BASE, INDIRECT, Image, NEXT, Shape, Store, WRITE, raw_descriptor};
 use crate::steps;
@@ -99,10 +99,10 @@ impl Bed {
         let services = Services::new();
         let open = Open { services: &services, attachment: &attachment, index: 0, depth: DEPTH };
         let disk = DiskQueues::new(core.clone(), &volume, &open, false).expect("it opens");
-        Self { image: Image::new(shape), disk, core, now_ns: 1 }
+        Self { image: Image::new(RingKind::Split, shape), disk, core, now_ns: 1 }
     }
 
-    fn start(&mut self, base: u16) -> bool {
+    fn start(&mut self, base: u32) -> bool {
         match Queue::new(self.image.config(base)) {
             Ok(queue) => {
                 self.disk.add_queue(queue);
@@ -178,7 +178,7 @@ impl Bed {
     }
 
     /// Stops the ring as GET_VRING_BASE does, and gives the base.
-    fn stop(&mut self) -> u16 {
+    fn stop(&mut self) -> u32 {
         if !self.disk.begin_stop(0, self.now_ns + 1_000_000) {
             return 0;
         }

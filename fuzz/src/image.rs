@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use virtio::{InflightRegion, Memory, QueueConfig, Region};
+use virtio::{InflightRegion, Memory, QueueConfig, Region, RingKind};
 
 /// Of each region.
 pub(crate) const REGION_BYTES: u64 = 32 << 10;
@@ -146,6 +146,7 @@ pub(crate) enum Store {
 #[derive(Debug)]
 pub(crate) struct Image {
     file: File,
+    kind: RingKind,
     pub(crate) memory: Arc<Memory>,
     pub(crate) size: u16,
     pub(crate) shape: Shape,
@@ -159,7 +160,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    pub(crate) fn new(shape: Shape) -> Self {
+    pub(crate) fn new(kind: RingKind, shape: Shape) -> Self {
         let file = memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memory file");
         ftruncate(&file, 3 * REGION_BYTES).expect("a size");
         let file = File::from(file);
@@ -170,11 +171,24 @@ impl Image {
             None => [DESC, AVAIL, USED],
         };
         let region = shape.inflight.then(|| {
-            let (file, len) = InflightRegion::create(1, size).expect("a memory file");
-            InflightRegion::map(file.as_fd(), 0, len, 1, size).expect("just made")
+            let shape = (kind, 1, size);
+            let (file, len) = InflightRegion::create(shape).expect("a memory file");
+            InflightRegion::map(file.as_fd(), 0, len, shape).expect("just made")
         });
         let is_used_damaged = shape.elsewhere.is_some();
-        Self { file, memory, size, shape, desc, avail, used, avail_idx: 0, region, is_used_damaged }
+        Self {
+            file,
+            kind,
+            memory,
+            size,
+            shape,
+            desc,
+            avail,
+            used,
+            avail_idx: 0,
+            region,
+            is_used_damaged,
+        }
     }
 
     /// Whether the ring's parts are where they should not be.
@@ -187,9 +201,10 @@ impl Image {
         memory_of(&self.file)
     }
 
-    pub(crate) fn config(&self, base: u16) -> QueueConfig {
+    pub(crate) fn config(&self, base: u32) -> QueueConfig {
         QueueConfig {
             index: 0,
+            kind: self.kind,
             size: self.size,
             memory: Arc::clone(&self.memory),
             desc: self.desc,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
-use virtio::{Chain, Head, Memory, Queue, RingError, SEGMENTS_MAX, Segment};
+use virtio::{Chain, Head, Memory, Queue, RingError, RingKind, SEGMENTS_MAX, Segment};
 
 use crate::image::{INDIRECT, Image, NEXT, REGION_BYTES, REGIONS_AT, Shape, Store, WRITE};
 use crate::steps;
@@ -34,7 +34,7 @@ enum Step {
 }
 
 /// What the model makes of a chain: pieces as guest address, length and whether they are writable.
-type Pieces = Vec<(u64, u32, bool)>;
+pub(crate) type Pieces = Vec<(u64, u32, bool)>;
 
 /// A queue and what the model knows of it.
 struct Bed {
@@ -65,12 +65,12 @@ pub fn run(input: &[u8]) {
     let (Ok(shape), Ok(base)) = (Shape::arbitrary(&mut input), u16::arbitrary(&mut input)) else {
         return;
     };
-    let mut image = Image::new(shape);
+    let mut image = Image::new(RingKind::Split, shape);
     let base = base & 3;
     image.store(Store::SetAvail(base));
     image.store(Store::SetUsed(base));
     image.is_used_damaged = image.is_elsewhere();
-    let Ok(queue) = Queue::new(image.config(base)) else {
+    let Ok(queue) = Queue::new(image.config(base.into())) else {
         assert!(image.is_used_damaged, "a ring at its usual place was refused");
         return;
     };
@@ -144,7 +144,8 @@ impl Bed {
                 Some(false)
             }
             Ok(Some(head)) => {
-                assert_eq!(wanted, Ok(Some((head.index(), self.given()))));
+                let given = pieces_of(&self.chain, &self.table);
+                assert_eq!(wanted, Ok(Some((head.index(), given))));
                 if self.redo.pop_front().is_none() {
                     self.next = self.next.wrapping_add(1);
                     self.taken.push(head.index());
@@ -238,24 +239,6 @@ impl Bed {
         }
     }
 
-    /// What the queue gave, in guest addresses.
-    fn given(&self) -> Pieces {
-        let regions = self.table.regions();
-        let piece = |segment: &Segment, is_writable: bool| {
-            let inside = regions.iter().find_map(|region| {
-                let start = region.mapping().start().as_ptr().addr();
-                let at = segment.addr.addr().checked_sub(start)? as u64;
-                let fits = at + u64::from(segment.len) <= region.len_bytes();
-                fits.then(|| (region.guest_addr() + at, segment.len, is_writable))
-            });
-            inside.expect("a piece inside a region of the present table")
-        };
-        let chain = &self.chain;
-        assert!(chain.readable.len() + chain.writable.len() <= SEGMENTS_MAX);
-        let readable = chain.readable.iter().map(|segment| piece(segment, false));
-        readable.chain(chain.writable.iter().map(|segment| piece(segment, true))).collect()
-    }
-
     /// True when the model knows how it goes on.
     fn restart(&mut self) -> bool {
         let queue = match Queue::new(self.image.config(self.queue.base())) {
@@ -283,13 +266,29 @@ impl Bed {
             self.taken.clear();
         }
         self.seen = self.next;
-        assert_eq!(self.queue.base(), self.next);
+        assert_eq!(self.queue.base(), u32::from(self.next));
         true
     }
 }
 
+/// What a queue gave, in guest addresses.
+pub(crate) fn pieces_of(chain: &Chain, table: &Memory) -> Pieces {
+    let piece = |segment: &Segment, is_writable: bool| {
+        let inside = table.regions().iter().find_map(|region| {
+            let start = region.mapping().start().as_ptr().addr();
+            let at = segment.addr.addr().checked_sub(start)? as u64;
+            let fits = at + u64::from(segment.len) <= region.len_bytes();
+            fits.then(|| (region.guest_addr() + at, segment.len, is_writable))
+        });
+        inside.expect("a piece inside a region of the present table")
+    };
+    assert!(chain.readable.len() + chain.writable.len() <= SEGMENTS_MAX);
+    let readable = chain.readable.iter().map(|segment| piece(segment, false));
+    readable.chain(chain.writable.iter().map(|segment| piece(segment, true))).collect()
+}
+
 /// Whether a range lies in one region.
-fn inside(addr: u64, len: u32) -> bool {
+pub(crate) fn inside(addr: u64, len: u32) -> bool {
     REGIONS_AT.iter().any(|&start| {
         addr >= start
             && addr - start < REGION_BYTES
@@ -298,7 +297,12 @@ fn inside(addr: u64, len: u32) -> bool {
 }
 
 /// Adds a buffer, cut where a region ends.
-fn add(pieces: &mut Pieces, addr: u64, len: u32, is_writable: bool) -> Result<(), &'static str> {
+pub(crate) fn add(
+    pieces: &mut Pieces,
+    addr: u64,
+    len: u32,
+    is_writable: bool,
+) -> Result<(), &'static str> {
     let total: u64 = pieces.iter().map(|piece| u64::from(piece.1)).sum();
     if len == 0 {
         return Err("zero bytes");

@@ -200,7 +200,7 @@ impl Device for Echo {
         Ok(())
     }
 
-    fn stop(&mut self, index: usize) -> u16 {
+    fn stop(&mut self, index: usize) -> u32 {
         self.work();
         self.seen(|seen| seen.stops += 1);
         let (queue, _) = self.queues[index].take().expect("only a queue that runs stops");

@@ -116,7 +116,7 @@ pub unsafe fn scatter(segments: &[Segment], skip: usize, from: &[u8]) -> usize {
 }
 
 /// Calls `piece` for each stretch of the range of `len` bytes after the first `skip`.
-fn each_piece(
+pub(crate) fn each_piece(
     segments: &[Segment],
     mut skip: usize,
     mut len: usize,

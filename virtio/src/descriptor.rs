@@ -9,85 +9,90 @@ use crate::{DESCRIPTORS_MAX, SEGMENTS_MAX};
 /// The size of a descriptor in any table.
 pub(crate) const DESCRIPTOR_BYTES: usize = 16;
 
-const NEXT: u16 = 1;
-const WRITE: u16 = 2;
+pub(crate) const NEXT: u16 = 1;
+pub(crate) const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
 /// A descriptor, read once.
 #[derive(Clone, Copy, Debug)]
-struct Descriptor {
-    addr: u64,
-    len: u32,
-    flags: u16,
-    next: u16,
+pub(crate) struct Descriptor {
+    pub(crate) addr: u64,
+    pub(crate) len: u32,
+    pub(crate) flags: u16,
+    /// In a split ring's table the next descriptor; in a packed ring the buffer's id.
+    pub(crate) link: u16,
 }
 
 impl Descriptor {
+    /// From the table of a split ring.
     fn load(table: &Area, index: u16) -> Self {
         let [addr, rest] = table.load_pair(usize::from(index) * DESCRIPTOR_BYTES);
         // The fields of the second word: length, flags, next.
-        Self { addr, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
+        Self { addr, len: rest as u32, flags: (rest >> 32) as u16, link: (rest >> 48) as u16 }
+    }
+
+    /// From a packed ring, or from an indirect table in its format.
+    pub(crate) fn load_packed(table: &Area, index: u16) -> Self {
+        let [addr, rest] = table.load_pair(usize::from(index) * DESCRIPTOR_BYTES);
+        // The fields of the second word: length, id, flags.
+        Self { addr, len: rest as u32, link: (rest >> 32) as u16, flags: (rest >> 48) as u16 }
     }
 }
 
-/// Where chains are read from.
+/// Turns descriptors into checked pieces of guest memory.
 #[derive(Debug)]
-pub(crate) struct Source<'a> {
+pub(crate) struct Reader<'a> {
     pub(crate) memory: &'a Memory,
     /// The region of the last translation.
     pub(crate) hint: &'a mut usize,
-    /// The ring's own table and its size.
-    pub(crate) table: &'a Area,
-    pub(crate) size: u16,
     /// Whether indirect tables were negotiated.
     pub(crate) indirect: bool,
 }
 
-impl Source<'_> {
-    /// Fills `chain`, which is empty, with the chain that begins at descriptor `head`.
+impl Reader<'_> {
+    /// Fills `chain`, which is empty, with the chain that begins at descriptor `head` of a split
+    /// ring's table of `size` descriptors.
     ///
     /// The work is bounded: at most as many descriptors as the ring's table has, then at most
     /// [`DESCRIPTORS_MAX`] of one indirect table.
-    pub(crate) fn read(&mut self, head: u16, chain: &mut Chain) -> Result<(), RingError> {
+    pub(crate) fn read_split(
+        &mut self,
+        table: &Area,
+        size: u16,
+        head: u16,
+        chain: &mut Chain,
+    ) -> Result<(), RingError> {
         let mut bytes = 0;
         let mut index = head;
-        for _ in 0..self.size {
-            if index >= self.size {
-                return Err(RingError::OutOfRange { index, size: self.size });
+        for _ in 0..size {
+            if index >= size {
+                return Err(RingError::OutOfRange { index, size });
             }
-            let descriptor = Descriptor::load(self.table, index);
+            let descriptor = Descriptor::load(table, index);
             if descriptor.flags & INDIRECT != 0 {
-                return self.read_indirect(head, descriptor, &mut bytes, chain);
+                if descriptor.flags & NEXT != 0 {
+                    return Err(RingError::IndirectMisplaced { head });
+                }
+                return self.read_split_table(head, descriptor, &mut bytes, chain);
             }
             self.add(head, descriptor, &mut bytes, chain)?;
             if descriptor.flags & NEXT == 0 {
                 return Ok(());
             }
-            index = descriptor.next;
+            index = descriptor.link;
         }
-        Err(RingError::Loop { head, limit: self.size })
+        Err(RingError::Loop { head, limit: size })
     }
 
-    /// An indirect table, which ends the chain. Its own write flag means nothing.
-    fn read_indirect(
+    /// An indirect table of a split ring, which ends the chain. Its own write flag means nothing.
+    fn read_split_table(
         &mut self,
         head: u16,
         outer: Descriptor,
         bytes: &mut u32,
         chain: &mut Chain,
     ) -> Result<(), RingError> {
-        if !self.indirect || outer.flags & NEXT != 0 {
-            return Err(RingError::IndirectMisplaced { head });
-        }
-        let len = outer.len as usize;
-        let count = len / DESCRIPTOR_BYTES;
-        if !len.is_multiple_of(DESCRIPTOR_BYTES) || !(1..=DESCRIPTORS_MAX).contains(&count) {
-            return Err(RingError::IndirectLength { head, len: outer.len });
-        }
-        let unmapped = MemoryError::Unmapped { addr: outer.addr, len: u64::from(outer.len) };
-        let table = self.memory.area(outer.addr, len).ok_or(unmapped)?;
-        // At most DESCRIPTORS_MAX, as was just checked.
-        let size = count as u16;
+        let (table, size) = self.find_table(head, outer)?;
         let mut index = 0;
         for _ in 0..size {
             if index >= size {
@@ -101,9 +106,56 @@ impl Source<'_> {
             if descriptor.flags & NEXT == 0 {
                 return Ok(());
             }
-            index = descriptor.next;
+            index = descriptor.link;
         }
         Err(RingError::Loop { head, limit: size })
+    }
+
+    /// Fills `chain`, which is empty, with a list of descriptors of a packed ring. It may be one
+    /// indirect table, whose descriptors follow each other and whose only flag is the write flag.
+    pub(crate) fn read_packed(
+        &mut self,
+        list: &[Descriptor],
+        head: u16,
+        chain: &mut Chain,
+    ) -> Result<(), RingError> {
+        let mut bytes = 0;
+        if let [outer] = list
+            && outer.flags & INDIRECT != 0
+        {
+            let (table, size) = self.find_table(head, *outer)?;
+            for index in 0..size {
+                let descriptor = Descriptor::load_packed(&table, index);
+                if descriptor.flags & INDIRECT != 0 {
+                    return Err(RingError::IndirectMisplaced { head });
+                }
+                self.add(head, descriptor, &mut bytes, chain)?;
+            }
+            return Ok(());
+        }
+        for descriptor in list {
+            if descriptor.flags & INDIRECT != 0 {
+                return Err(RingError::IndirectMisplaced { head });
+            }
+            self.add(head, *descriptor, &mut bytes, chain)?;
+        }
+        Ok(())
+    }
+
+    /// The indirect table that a descriptor names, and how many descriptors it has.
+    fn find_table(&self, head: u16, outer: Descriptor) -> Result<(Area, u16), RingError> {
+        if !self.indirect {
+            return Err(RingError::IndirectMisplaced { head });
+        }
+        let len = outer.len as usize;
+        let count = len / DESCRIPTOR_BYTES;
+        if !len.is_multiple_of(DESCRIPTOR_BYTES) || !(1..=DESCRIPTORS_MAX).contains(&count) {
+            return Err(RingError::IndirectLength { head, len: outer.len });
+        }
+        let unmapped = MemoryError::Unmapped { addr: outer.addr, len: u64::from(outer.len) };
+        let table = self.memory.area(outer.addr, len).ok_or(unmapped)?;
+        // At most DESCRIPTORS_MAX, as was just checked.
+        Ok((table, count as u16))
     }
 
     /// Adds one buffer to the chain.

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::memory::Memory;
-use crate::split::QueueConfig;
+use crate::queue::QueueConfig;
 
 /// Why a device refused to start a queue; the text is for the operator.
 pub type DeviceError = Box<dyn Error + Send + Sync>;
@@ -44,7 +44,7 @@ pub trait Device: Send + fmt::Debug {
     /// A queue that runs stops: drains for at most 2 s (all queues of the device that are being
     /// stopped together share them) and gives [`crate::Queue::base`]. What is not done by then
     /// stays in the inflight region, and the ring is not touched again.
-    fn stop(&mut self, index: usize) -> u16;
+    fn stop(&mut self, index: usize) -> u32;
 
     /// The guest's memory changed. When this returns, chains that are taken from now on are
     /// looked up in the new table, by all running queues.

@@ -15,7 +15,7 @@ pub enum RingError {
     /// A part of the ring lies outside the guest's memory, or across two regions of it.
     #[error("the {part} at {addr:#x} is not in one region of the guest's memory")]
     Unmapped {
-        /// Which part: descriptor table, available ring, used ring.
+        /// Which part, by name.
         part: &'static str,
         /// The guest address that was given.
         addr: u64,
@@ -23,10 +23,26 @@ pub enum RingError {
     /// A part of the ring is not aligned as the specification demands.
     #[error("the {part} at {addr:#x} is misaligned")]
     Misaligned {
-        /// Which part: descriptor table, available ring, used ring.
+        /// Which part, by name.
         part: &'static str,
         /// The guest address that was given.
         addr: u64,
+    },
+    /// The place to go on from does not exist in the ring.
+    #[error("base {base:#x} on a ring of {size}")]
+    Base {
+        /// What the front end gave.
+        base: u32,
+        /// The ring's size.
+        size: u16,
+    },
+    /// More was made available on a packed ring than the ring has room for.
+    #[error("slot {slot} was made available while all {size} descriptors are outstanding")]
+    Overrun {
+        /// The slot.
+        slot: u16,
+        /// The ring's size.
+        size: u16,
     },
     /// The available index is further ahead than the ring is long.
     #[error("the available index jumped from {seen} to {found} on a ring of {size}")]
@@ -49,13 +65,13 @@ pub enum RingError {
     /// The driver made a chain available again before it was used.
     #[error("chain {head} was made available while it was outstanding")]
     HeadInUse {
-        /// The chain's first descriptor.
+        /// The chain's name: its first descriptor, or its buffer id on a packed ring.
         head: u16,
     },
     /// The chain comes back to itself, or is longer than the limit.
     #[error("chain {head} does not end within {limit} descriptors")]
     Loop {
-        /// The chain's first descriptor.
+        /// The chain's name: its first descriptor, or its buffer id on a packed ring.
         head: u16,
         /// How many descriptors were allowed.
         limit: u16,
@@ -63,37 +79,37 @@ pub enum RingError {
     /// A buffer of no bytes, which the specification forbids.
     #[error("chain {head} has a buffer of zero bytes")]
     ZeroLength {
-        /// The chain's first descriptor.
+        /// The chain's name: its first descriptor, or its buffer id on a packed ring.
         head: u16,
     },
     /// The chain describes 4 GiB or more.
     #[error("chain {head} describes 4 GiB or more")]
     TooLong {
-        /// The chain's first descriptor.
+        /// The chain's name: its first descriptor, or its buffer id on a packed ring.
         head: u16,
     },
     /// The chain is in too many pieces.
     #[error("chain {head} is in more than {max} pieces", max = crate::SEGMENTS_MAX)]
     TooManySegments {
-        /// The chain's first descriptor.
+        /// The chain's name: its first descriptor, or its buffer id on a packed ring.
         head: u16,
     },
     /// A buffer to read after a buffer to write.
     #[error("chain {head} has a readable buffer after a writable one")]
     Order {
-        /// The chain's first descriptor.
+        /// The chain's name: its first descriptor, or its buffer id on a packed ring.
         head: u16,
     },
     /// An indirect table where none is allowed: not negotiated, inside another, or chained on.
     #[error("chain {head} has an indirect table where none is allowed")]
     IndirectMisplaced {
-        /// The chain's first descriptor.
+        /// The chain's name: its first descriptor, or its buffer id on a packed ring.
         head: u16,
     },
     /// An indirect table whose length is no multiple of a descriptor, zero, or beyond the limit.
     #[error("chain {head} has an indirect table of {len} bytes")]
     IndirectLength {
-        /// The chain's first descriptor.
+        /// The chain's name: its first descriptor, or its buffer id on a packed ring.
         head: u16,
         /// The table's length in bytes.
         len: u32,
@@ -116,6 +132,8 @@ impl RingError {
             Self::Size(_) => "size",
             Self::Unmapped { .. } => "ring_unmapped",
             Self::Misaligned { .. } => "misaligned",
+            Self::Base { .. } => "base",
+            Self::Overrun { .. } => "overrun",
             Self::IndexJump { .. } => "index_jump",
             Self::OutOfRange { .. } => "out_of_range",
             Self::HeadInUse { .. } => "head_in_use",

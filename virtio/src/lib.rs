@@ -20,11 +20,13 @@ mod lock;
 mod mapping;
 pub mod memory;
 mod notify;
+mod packed;
+pub mod queue;
 mod session;
 mod shared;
 mod sigbus;
 pub mod socket;
-pub mod split;
+mod split;
 #[cfg(test)]
 mod tests;
 
@@ -34,9 +36,9 @@ pub use error::RingError;
 pub use inflight::{InflightError, InflightQueue, InflightRegion};
 pub use mapping::{MapError, Mapping};
 pub use memory::{Memory, MemoryError, Region};
+pub use queue::{Queue, QueueConfig, QueueCounters, Retained, RingKind};
 pub use session::SessionError;
 pub use socket::{Server, ServerState, Socket, SocketError, release, serve, serve_stream};
-pub use split::{Queue, QueueConfig, QueueCounters, Retained};
 
 /// The largest ring: what QEMU gives a device at most. Bounds every table that is made per queue.
 pub const QUEUE_SIZE_MAX: u16 = 1024;
@@ -72,4 +74,6 @@ pub mod feature {
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
     /// A device after virtio 1.0.
     pub const VERSION_1: u64 = 1 << 32;
+    /// One ring of descriptors instead of three.
+    pub const RING_PACKED: u64 = 1 << 34;
 }

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::chain::Segment;
+use crate::error::RingError;
 use crate::mapping::{MapError, Mapping};
 use crate::shared::Area;
 use crate::{MEMORY_BYTES_MAX, REGIONS_MAX, SEGMENTS_MAX};
@@ -276,5 +277,18 @@ impl Memory {
     pub(crate) fn area(&self, addr: u64, len: usize) -> Option<Area> {
         let (region, offset) = self.find(&mut 0, addr)?;
         Area::new(&region.mapping, offset, len)
+    }
+
+    /// A view of a ring's part, which must lie in one region and be aligned.
+    pub(crate) fn ring_part(
+        &self,
+        part: &'static str,
+        addr: u64,
+        len: usize,
+        align: usize,
+    ) -> Result<Area, RingError> {
+        let area = self.area(addr, len).ok_or(RingError::Unmapped { part, addr })?;
+        let fine = area.is_aligned_to(align);
+        if fine { Ok(area) } else { Err(RingError::Misaligned { part, addr }) }
     }
 }

@@ -24,7 +24,7 @@ use crate::device::{Device, DeviceError};
 use crate::inflight::{InflightError, InflightRegion};
 use crate::memory::{Memory, MemoryError, Region};
 use crate::notify;
-use crate::split::QueueConfig;
+use crate::queue::{QueueConfig, RingKind};
 use crate::{QUEUE_SIZE_MAX, QUEUES_MAX, REGIONS_MAX, feature};
 
 /// The most regions of one device that are mapped at once, those included that only outstanding
@@ -35,6 +35,7 @@ const REGIONS_LIVE_MAX: usize = 4 * REGIONS_MAX;
 /// What the session itself offers.
 const FEATURES: u64 = feature::RING_INDIRECT_DESC
     | feature::RING_EVENT_IDX
+    | feature::RING_PACKED
     | feature::PROTOCOL_FEATURES
     | feature::VERSION_1;
 
@@ -65,7 +66,7 @@ pub enum SessionError {
         /// The size that was asked for.
         size: u32,
     },
-    /// A base beyond 16 bits.
+    /// A base beyond 16 bits for a split ring.
     #[error("queue {index}: base {base} does not fit a ring index")]
     Base {
         /// The queue.
@@ -129,7 +130,7 @@ struct UserAddrs {
 #[derive(Debug, Default)]
 struct Vring {
     size: Option<u16>,
-    base: Option<u16>,
+    base: Option<u32>,
     addrs: Option<UserAddrs>,
     /// The outer one: whether the message came. The inner one: whether it had a descriptor.
     kick: Option<Option<OwnedFd>>,
@@ -176,6 +177,14 @@ impl Session {
         self.vrings.fill_with(Vring::default);
     }
 
+    /// How the front end's rings are laid out.
+    fn ring_kind(&self) -> RingKind {
+        match self.acked & feature::RING_PACKED {
+            0 => RingKind::Split,
+            _ => RingKind::Packed,
+        }
+    }
+
     fn offered(&self) -> u64 {
         self.device.features() | FEATURES
     }
@@ -213,6 +222,7 @@ impl Session {
         };
         let config = QueueConfig {
             index,
+            kind: self.ring_kind(),
             size,
             memory: Arc::clone(&self.memory),
             desc,
@@ -376,8 +386,11 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        let is_split = self.ring_kind() == RingKind::Split;
         let vring = self.vring(index)?;
-        let base = u16::try_from(base).map_err(|_| SessionError::Base { index, base })?;
+        if is_split && base > u32::from(u16::MAX) {
+            return Err(SessionError::Base { index, base }.into());
+        }
         if vring.running {
             return Err(SessionError::Running { index: index as usize, what: "the base" }.into());
         }
@@ -386,11 +399,12 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let fresh = self.ring_kind().base_fresh();
         self.vring(index)?;
         self.stop(index as usize);
         let vring = self.vring(index)?;
         vring.kick = None;
-        Ok(VhostUserVringState::new(index, u32::from(vring.base.unwrap_or(0))))
+        Ok(VhostUserVringState::new(index, vring.base.unwrap_or(fresh)))
     }
 
     fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
@@ -493,7 +507,9 @@ impl VhostUserBackendReqHandlerMut for Session {
         inflight: &VhostUserInflight,
     ) -> Result<(VhostUserInflight, File)> {
         let (queues, size) = (inflight.num_queues, inflight.queue_size);
-        let (fd, len) = InflightRegion::create(queues, size).map_err(SessionError::from)?;
+        // QEMU settles the features first: the layout follows from them.
+        let region = InflightRegion::create((self.ring_kind(), queues, size));
+        let (fd, len) = region.map_err(SessionError::from)?;
         Ok((VhostUserInflight::new(len, 0, queues, size), File::from(fd)))
     }
 
@@ -501,7 +517,8 @@ impl VhostUserBackendReqHandlerMut for Session {
         self.refuse_running("the inflight region")?;
         let (offset, len) = (inflight.mmap_offset, inflight.mmap_size);
         let (queues, size) = (inflight.num_queues, inflight.queue_size);
-        let region = InflightRegion::map(file.as_fd(), offset, len, queues, size);
+        let shape = (self.ring_kind(), queues, size);
+        let region = InflightRegion::map(file.as_fd(), offset, len, shape);
         self.inflight = Some(region.map_err(SessionError::from)?);
         Ok(())
     }

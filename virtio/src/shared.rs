@@ -1,5 +1,9 @@
 //! The only door to memory that is shared with the driver's rings and with the inflight region:
-//! all loads, and all stores, each of which is counted.
+//! all loads, and all stores, each of which is counted; and the stores of what a device answers by
+//! itself, a request's status above all.
+//!
+//! What is read for the driver is not stored here: a copy or the kernel does it, in no order that
+//! matters, since nobody may look before the chain is used and a successor does all of it again.
 //!
 //! The other side may write at any moment, so a load happens once, into a local, and the local is
 //! what is checked. Stores are in program order, as the recovery of the inflight region demands:
@@ -84,6 +88,10 @@ impl Area {
         self.u16_at(at).load(Acquire)
     }
 
+    pub(crate) fn load_u32(&self, at: usize) -> u32 {
+        self.u32_at(at).load(Relaxed)
+    }
+
     pub(crate) fn load_u64(&self, at: usize) -> u64 {
         self.u64_at(at).load(Relaxed)
     }
@@ -132,6 +140,18 @@ impl Stores {
     store!(u16, u16_at, u16);
     store!(u32, u32_at, u32);
     store!(u64, u64_at, u64);
+
+    /// Stores a byte of a chain's own memory, which is no part of a ring: a status.
+    ///
+    /// # Safety
+    /// `at` must lie in a segment that is still valid; see [`crate::Segment`].
+    pub(crate) unsafe fn byte(&mut self, at: *mut u8, value: u8) {
+        if self.goes_ahead() {
+            // SAFETY: the caller's promise. Volatile, since the guest may look at any time; the
+            // stores that publish the chain are release stores and come later.
+            unsafe { at.write_volatile(value) };
+        }
+    }
 
     /// How many stores there were; with a stopping point, how many there would have been.
     pub(crate) fn made(&self) -> u64 {

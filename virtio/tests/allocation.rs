@@ -9,7 +9,7 @@ use std::sync::Arc;
 use counting::allocations;
 use rustix::event::{EventfdFlags, eventfd};
 use virtio::driver::{Backing, Data, Guest, GuestPlan, Op, Request, RingDriver, RingOptions};
-use virtio::{Chain, InflightRegion, Queue};
+use virtio::{Chain, InflightRegion, Queue, RingKind};
 
 /// What `f` gives, and how many allocations it made.
 fn counted<T>(f: impl FnOnce() -> T) -> (T, u64) {
@@ -46,16 +46,17 @@ fn serve(queue: &mut Queue, chain: &mut Chain) -> u64 {
     served
 }
 
-fn run(indirect: bool, event_idx: bool, pieces: u32) -> (u64, u64) {
+fn run(kind: RingKind, indirect: bool, event_idx: bool, pieces: u32) -> (u64, u64) {
     let plan = GuestPlan { backing: Backing::Memfd, ..GuestPlan::default() };
     let guest = Guest::new(&plan).unwrap();
     let event = || Some(Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
-    let options = RingOptions { event_idx, indirect, kick: event(), call: event() };
+    let options = RingOptions { kind, event_idx, indirect, kick: event(), call: event() };
     let mut ring = guest.ring(0, options);
     let memory = Arc::new(guest.memory().device_memory().unwrap());
     let mut config = ring.queue_config(memory).unwrap();
-    let (file, len) = InflightRegion::create(1, config.size).unwrap();
-    let region = InflightRegion::map(file.as_fd(), 0, len, 1, config.size).unwrap();
+    let shape = (kind, 1, config.size);
+    let (file, len) = InflightRegion::create(shape).unwrap();
+    let region = InflightRegion::map(file.as_fd(), 0, len, shape).unwrap();
     config.inflight = region.queue(0);
     let mut queue = Queue::new(config).unwrap();
     let mut chain = Chain::new();
@@ -74,11 +75,13 @@ fn run(indirect: bool, event_idx: bool, pieces: u32) -> (u64, u64) {
 
 #[test]
 fn a_request_allocates_nothing() {
-    for indirect in [false, true] {
-        for (event_idx, pieces) in [(false, 1), (true, 1), (true, 8)] {
-            let (served, allocations) = run(indirect, event_idx, pieces);
-            assert!(served > 1000, "{served} requests");
-            assert_eq!(allocations, 0, "for {served} requests");
+    for kind in [RingKind::Split, RingKind::Packed] {
+        for indirect in [false, true] {
+            for (event_idx, pieces) in [(false, 1), (true, 1), (true, 8)] {
+                let (served, allocations) = run(kind, indirect, event_idx, pieces);
+                assert!(served > 1000, "{served} requests");
+                assert_eq!(allocations, 0, "for {served} requests on a {kind:?} ring");
+            }
         }
     }
     assert_eq!(counted(|| vec![1, 2, 3]).1, 1, "the count works");

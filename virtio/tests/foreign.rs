@@ -187,7 +187,7 @@ fn foreign_one_queue_in_every_way() {
         }
         write_and_verify(front_end.ring(0), round as u64 * 4096);
         let (base, ring) = (front_end.stop_ring(0).unwrap(), front_end.ring(0));
-        assert_eq!(base, ring.used_index());
+        assert_eq!(base, ring.base());
         assert_eq!(u64::from(base), ring.counters().completed);
     }
 }

@@ -9,7 +9,7 @@ use virtio::driver::{
     Backing, Data, Guest, GuestPlan, Op, Regions, Request, RingDriver, RingOptions, RingShape,
     Slot, Status,
 };
-use virtio::{InflightRegion, Queue};
+use virtio::{InflightRegion, Queue, RingKind};
 
 use super::host::{HostPlan, PORT, SimCore, host_ip};
 use super::keys::Keys;
@@ -64,6 +64,7 @@ pub(super) struct Client {
     back_ns: u64,
     guest: Guest,
     rings: Vec<RingDriver>,
+    kind: RingKind,
     inflight: (OwnedFd, u64),
     reading: Option<Slot>,
     fenced: Option<u64>,
@@ -89,14 +90,16 @@ impl Client {
         let backing = Backing::Anonymous;
         let plan = GuestPlan { queues, shape, backing, regions: Regions::One };
         let guest = Guest::new(&plan).expect("memory for a small guest");
+        let kind = if random.hits(500_000) { RingKind::Packed } else { RingKind::Split };
         let options = RingOptions {
+            kind,
             event_idx: random.hits(500_000),
             indirect: random.hits(500_000),
             kick: None,
             call: None,
         };
         let rings = (0..queues).map(|index| guest.ring(index, options.clone())).collect();
-        let inflight = InflightRegion::create(queues, RING_SIZE).expect("a memory file");
+        let inflight = InflightRegion::create((kind, queues, RING_SIZE)).expect("a memory file");
         let mut client = Self {
             number,
             paused_ns: 0,
@@ -113,6 +116,7 @@ impl Client {
             back_ns: 0,
             guest,
             rings,
+            kind,
             inflight,
             reading: None,
             fenced: None,
@@ -189,7 +193,7 @@ impl Client {
             return;
         }
         // What the guest has ever been told, it remembers.
-        self.resumed |= self.rings.iter().any(|ring| ring.used_index() != 0);
+        self.resumed |= self.rings.iter().any(RingDriver::was_answered);
         self.attachment = new_attachment(self.resumed, random);
         self.epoch_seen = 0;
         self.before_claim = None;
@@ -248,8 +252,8 @@ impl Client {
         let memory = Arc::new(self.guest.memory().device_memory().expect("a mapping"));
         let (fd, len) = &self.inflight;
         let queues = u16::try_from(self.rings.len()).expect("small");
-        let inflight =
-            InflightRegion::map(fd.as_fd(), 0, *len, queues, RING_SIZE).expect("our own");
+        let inflight = InflightRegion::map(fd.as_fd(), 0, *len, (self.kind, queues, RING_SIZE));
+        let inflight = inflight.expect("our own");
         let disk = DiskCore::new("sim", queues);
         for (core, index) in process.cores.iter().zip(0..) {
             let (services, attachment) = (&core.services, &self.attachment);

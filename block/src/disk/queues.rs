@@ -35,13 +35,13 @@ pub const TAKE_MAX: usize = 32;
 /// How soon to look again while something outside of this sidecore has to happen first.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 
-/// A queue that has stopped, and the available index to go on from.
+/// A queue that has stopped, and where to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped {
     /// Which queue of the disk.
     pub index: usize,
     /// What GET_VRING_BASE answers.
-    pub base: u16,
+    pub base: u32,
     /// Requests that were not done; they are in the inflight region.
     pub left: u16,
 }
@@ -351,8 +351,9 @@ impl DiskQueues {
         match parsed.asked {
             Asked::Nonsense(answer) => self.answer(place, head, parsed.answer, answer, 0),
             Asked::GetId => {
+                let queue = &mut served.queue;
                 // SAFETY: as above.
-                let written = unsafe { virtio::scatter(&self.data, 0, &self.core.serial) };
+                let written = unsafe { queue.answer_bytes(&self.data, &self.core.serial) };
                 self.answer(place, head, parsed.answer, Answer::Ok, written as u32);
             }
             Asked::Flush => self.submit(place, head, parsed.answer, Op::Flush, 0, 0),
@@ -376,7 +377,7 @@ impl DiskQueues {
         served.counters.errors.add(u64::from(answer != Answer::Ok));
         // SAFETY: `at` is in a segment of a chain that was taken from this queue and is put only
         // now.
-        unsafe { at.write_volatile(answer as u8) };
+        unsafe { served.queue.answer(at, answer as u8) };
         served.queue.put(head, inward + 1);
         served.unpublished = true;
     }

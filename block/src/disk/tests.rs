@@ -6,9 +6,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{Config, Idle};
 use virtio::driver::{
     Data, FrontEnd, FrontEndConfig, Guest, GuestPlan, Op, Request, RingDriver, RingOptions,
-    RingShape, Role, Status,
+    RingShape, Role, Status, Wanted,
 };
-use virtio::{Server, Socket};
+use virtio::{RingKind, Server, Socket};
 
 use super::*;
 use crate::backend::MemoryVolume;
@@ -50,6 +50,10 @@ struct Rig {
 
 impl Rig {
     fn new(volume: Arc<dyn Volume>, queues: u16) -> Self {
+        Self::of_kind(RingKind::Split, volume, queues)
+    }
+
+    fn of_kind(kind: RingKind, volume: Arc<dyn Volume>, queues: u16) -> Self {
         let disk = Disk::new(options(queues), volume, sidecores(2));
         let plan = GuestPlan { queues, ..GuestPlan::default() };
         let guest = Guest::new(&plan).expect("guest memory");
@@ -57,7 +61,8 @@ impl Rig {
         let rings = (0..queues)
             .map(|index| {
                 let (kick, call) = (Some(event()), Some(event()));
-                guest.ring(index, RingOptions { event_idx: true, indirect: true, kick, call })
+                let (event_idx, indirect) = (true, true);
+                guest.ring(index, RingOptions { kind, event_idx, indirect, kick, call })
             })
             .collect();
         let memory = Arc::new(guest.memory().device_memory().expect("the same memory"));
@@ -266,6 +271,10 @@ fn a_volume_that_cannot_be_opened_breaks_the_disk_and_keeps_the_ring() {
 /// Everything sleeps between requests: kicks, completions of the kernel and calls have to wake.
 #[test]
 fn a_sleeping_disk_on_a_file_is_woken_by_everything_it_waits_for() {
+    [RingKind::Split, RingKind::Packed].into_iter().for_each(wake_by_everything);
+}
+
+fn wake_by_everything(kind: RingKind) {
     let test = "a_sleeping_disk_on_a_file_is_woken";
     let directory = tempfile::TempDir::new().expect("room");
     let options = crate::backend::FileOptions {
@@ -273,7 +282,7 @@ fn a_sleeping_disk_on_a_file_is_woken_by_everything_it_waits_for() {
         ..crate::backend::FileOptions::new(directory.path().join("disk.img"))
     };
     let volume = Arc::new(crate::backend::FileVolume::open(&options).expect("a new file"));
-    let mut rig = Rig::new(volume, 4);
+    let mut rig = Rig::of_kind(kind, volume, 4);
     for sidecore in &rig.disk.sidecores {
         let installed = sidecore.call(|local| crate::uring::install(local).map(|_| ()));
         if let Err(error) = installed.expect("it runs") {
@@ -301,6 +310,10 @@ fn serve(disk: Disk, path: &std::path::Path) -> Server {
 
 #[test]
 fn a_guest_goes_on_when_its_disk_is_served_anew() {
+    [RingKind::Split, RingKind::Packed].into_iter().for_each(serve_anew);
+}
+
+fn serve_anew(kind: RingKind) {
     let directory = tempfile::TempDir::new().expect("room");
     let path = directory.path().join("alice.sock");
     let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
@@ -310,15 +323,20 @@ fn a_guest_goes_on_when_its_disk_is_served_anew() {
     let server = serve(first, &path);
     let shape = RingShape { size: 256, slots: 128, ..RingShape::default() };
     let guest = GuestPlan { queues: 4, shape, ..GuestPlan::default() };
-    let config = FrontEndConfig { guest, ..FrontEndConfig::new(Role::Connect(path.clone())) };
+    let wanted = Wanted { packed: kind == RingKind::Packed, ..Wanted::default() };
+    let config =
+        FrontEndConfig { guest, wanted, ..FrontEndConfig::new(Role::Connect(path.clone())) };
     let mut guest = FrontEnd::connect(config, PATIENCE).expect("a disk");
+    assert_eq!(guest.ring_kind(), kind);
     assert_eq!(guest.disk().capacity_sectors, SIZE / 512);
     assert_eq!((guest.disk().block_bytes, guest.disk().queues), (512, 4));
     assert!(guest.disk().flush && !guest.disk().read_only && guest.has_inflight());
     let mut rings: Vec<_> = (0..4).map(|index| guest.take_ring(index)).collect();
     exercise(&mut rings.iter_mut().collect::<Vec<_>>(), 1_000);
     for index in 0..4 {
-        assert_eq!(guest.stop_ring(index).expect("an answer"), 256);
+        let base = guest.stop_ring(index).expect("an answer");
+        // 256 chains of a slot each: once around a packed ring.
+        assert_eq!(base, if kind == RingKind::Split { 256 } else { 0 });
         guest.start_ring(index).expect("an answer");
     }
     exercise(&mut rings.iter_mut().collect::<Vec<_>>(), 2_000);

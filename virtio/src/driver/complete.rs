@@ -6,14 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::event::{drain, readable};
 use super::request::{Breach, Completion, Op, STATUS_PARKED, STATUS_UNWRITTEN, Slot, Status};
-use super::ring::{DescriptorState, Owner, RingDriver, SlotState};
-
-/// Available flag: no calls, please.
-const NO_INTERRUPT: u16 = 1;
-
-/// When calls are suppressed by a used event that has passed, it is moved on after this many
-/// completions, long before the 16-bit index comes round to it.
-const EVENT_REFRESH: u16 = 1 << 14;
+use super::ring::{Owner, RingDriver, SlotState, Used, either};
 
 impl RingDriver {
     /// The next finished request, if there is one. Call until there is none.
@@ -22,15 +15,13 @@ impl RingDriver {
     /// When the device broke the protocol; from then on always the same.
     #[inline]
     pub fn complete(&mut self) -> Result<Option<Completion>, Breach> {
-        if self.used_seen == self.used_known && !self.look()? {
+        if !self.look()? {
             return Ok(None);
         }
         match self.take_used() {
             Ok(completion) => Ok(Some(completion)),
             Err(breach) => {
                 self.broken = Some(breach);
-                // Nothing more is taken, so that every further call finds the breach.
-                self.used_known = self.used_seen;
                 Err(breach)
             }
         }
@@ -41,28 +32,15 @@ impl RingDriver {
     /// # Errors
     /// When the device broke the protocol.
     pub fn arm_calls(&mut self) -> Result<bool, Breach> {
-        if self.options.event_idx {
-            let event = self.memory.u16_at(self.layout.used_event_at());
-            event.store(self.used_seen, Ordering::Relaxed);
-        } else {
-            self.memory.u16_at(self.layout.available).store(0, Ordering::Relaxed);
-        }
-        // The wish must be seen before the index is read, or both sides fall asleep.
+        either!(&mut self.ring, ring => ring.ask_for_calls());
+        // The wish must be seen before the ring is read, or both sides fall asleep.
         fence(Ordering::SeqCst);
-        Ok(self.used_seen != self.used_known || self.look()?)
+        self.look()
     }
 
     /// Asks not to be called: for polling.
     pub fn disarm_calls(&mut self) {
-        if self.options.event_idx {
-            // An event index that has just passed is 65535 completions away.
-            self.calls_off_at = self.used_seen;
-            let event = self.memory.u16_at(self.layout.used_event_at());
-            event.store(self.used_seen.wrapping_sub(1), Ordering::Relaxed);
-        } else {
-            let flags = self.memory.u16_at(self.layout.available);
-            flags.store(NO_INTERRUPT, Ordering::Relaxed);
-        }
+        either!(&mut self.ring, ring => ring.refuse_calls());
     }
 
     /// Waits until a request is finished: `false` when none was within the time. Calls are asked
@@ -104,59 +82,26 @@ impl RingDriver {
         }
     }
 
-    /// Reads the used index. `true` when there is something to take.
+    /// `true` when there is something to take.
     fn look(&mut self) -> Result<bool, Breach> {
         if let Some(breach) = self.broken {
             return Err(breach);
         }
-        let now = self.used_index();
-        let outstanding = self.published.wrapping_sub(self.used_seen);
-        if now.wrapping_sub(self.used_seen) > outstanding
-            || now.wrapping_sub(self.used_seen) < self.used_known.wrapping_sub(self.used_seen)
-        {
-            let (queue, seen) = (self.layout.index, self.used_seen);
-            let breach = Breach::UsedIndexJump { queue, seen, now, outstanding };
-            self.broken = Some(breach);
-            return Err(breach);
-        }
-        self.used_known = now;
-        Ok(now != self.used_seen)
+        let looked = either!(&mut self.ring, ring => ring.look());
+        self.broken = looked.err();
+        looked
     }
 
-    /// Takes the used element at `used_seen`, which exists.
+    /// Takes the next used element, which exists.
     fn take_used(&mut self) -> Result<Completion, Breach> {
-        let (queue, position) = (self.layout.index, self.used_seen);
-        let at = self.layout.used_entry_at(position);
-        let id = self.memory.u32_at(at).load(Ordering::Relaxed);
-        let written_bytes = self.memory.u32_at(at + 4).load(Ordering::Relaxed);
-        if id >= u32::from(self.layout.shape.size) {
-            return Err(Breach::UsedIdUnknown { queue, position, id });
-        }
-        let id = id as u16;
-        let descriptor = self.descriptors[usize::from(id)];
-        match descriptor.state {
-            DescriptorState::Head => {}
-            DescriptorState::Completed => {
-                return Err(Breach::CompletedTwice { queue, position, id });
-            }
-            DescriptorState::Unused | DescriptorState::Inner => {
-                return Err(Breach::UsedIdNotOutstanding { queue, position, id });
-            }
-        }
-        let state = self.slots[usize::from(descriptor.slot)];
+        let Used { slot, written_bytes } = either!(&mut self.ring, ring => ring.take_used())?;
+        let state = self.slots[usize::from(slot)];
         debug_assert_eq!(state.owner, Owner::Device);
-        let status = self.take_status(descriptor.slot)?;
+        let status = self.take_status(slot)?;
         self.check_length(&state, status, written_bytes)?;
-        self.free_chain(id, state.descriptors);
-        self.slots[usize::from(descriptor.slot)].owner = Owner::User;
-        self.used_seen = position.wrapping_add(1);
+        self.slots[usize::from(slot)].owner = Owner::User;
         self.counters.completed += 1;
-        if self.options.event_idx && self.used_seen.wrapping_sub(self.calls_off_at) >= EVENT_REFRESH
-        {
-            self.disarm_calls();
-        }
-        let slot = Slot(descriptor.slot);
-        Ok(Completion { slot, op: state.op, token: state.token, status, written_bytes })
+        Ok(Completion { slot: Slot(slot), op: state.op, token: state.token, status, written_bytes })
     }
 
     fn take_status(&self, slot: u16) -> Result<Status, Breach> {
@@ -181,17 +126,5 @@ impl RingDriver {
             return Err(Breach::UsedLengthWrong { queue, op, status, written, room });
         }
         Ok(())
-    }
-
-    fn free_chain(&mut self, head: u16, count: u16) {
-        let mut last = head;
-        for _ in 1..count {
-            last = self.descriptors[usize::from(last)].next;
-            self.descriptors[usize::from(last)].state = DescriptorState::Unused;
-        }
-        self.descriptors[usize::from(head)].state = DescriptorState::Completed;
-        self.descriptors[usize::from(last)].next = self.free_first;
-        self.free_first = head;
-        self.free += count;
     }
 }

@@ -26,6 +26,8 @@ pub mod feature {
     pub const PROTOCOL_FEATURES: u32 = 30;
     /// Virtio 1.0 or later.
     pub const VERSION_1: u32 = 32;
+    /// Packed rings.
+    pub const RING_PACKED: u32 = 34;
 }
 
 /// Protocol feature bits of vhost-user, as numbers of bits.

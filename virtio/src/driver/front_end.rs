@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -12,9 +13,11 @@ use super::event::{drain, signal};
 use super::guest::{Guest, GuestPlan};
 use super::memory::GuestMemory;
 use super::message::Conversation;
+use super::packed::NOTED;
 use super::ring::{RingDriver, RingOptions};
 use super::socket::{Door, Role};
 use super::start::{self, Inflight, Negotiated};
+use crate::queue::RingKind;
 
 /// How long a back end may take for an answer. None of its answers waits for storage.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,6 +35,8 @@ pub struct Wanted {
     pub event_idx: bool,
     /// Indirect descriptors.
     pub indirect: bool,
+    /// Packed rings instead of split ones.
+    pub packed: bool,
     /// The flush; without it every write is durable.
     pub flush: bool,
     /// The inflight region.
@@ -43,16 +48,18 @@ pub struct Wanted {
     /// Kick every queue after a start; a back end should look at its rings anyway.
     pub kick_on_start: bool,
     /// Go on after a reconnect although requests are outstanding and there is no inflight region:
-    /// some may be done twice and some never.
+    /// some may be done twice and some never. With packed rings nobody could: they do not keep
+    /// what is outstanding.
     pub resume_blindly: bool,
 }
 
 impl Default for Wanted {
-    /// Everything but going on blindly.
+    /// Everything but packed rings and going on blindly.
     fn default() -> Self {
         Self {
             event_idx: true,
             indirect: true,
+            packed: false,
             flush: true,
             inflight: true,
             acknowledged: true,
@@ -123,7 +130,7 @@ pub struct FrontEnd {
     events: Vec<Events>,
     rings: Vec<Option<RingDriver>>,
     /// Where a queue goes on that was stopped in an orderly way.
-    bases: Vec<Option<u16>>,
+    bases: Vec<Option<u32>>,
     negotiated: Negotiated,
     inflight: Option<Inflight>,
     conversation: Option<Conversation>,
@@ -160,10 +167,19 @@ impl FrontEnd {
     fn ring_options(&self, index: u16) -> RingOptions {
         let events = &self.events[usize::from(index)];
         RingOptions {
+            kind: self.ring_kind(),
             event_idx: has(self.negotiated.features, feature::EVENT_IDX),
             indirect: has(self.negotiated.features, feature::INDIRECT_DESC),
             kick: Some(Arc::clone(&events.kick)),
             call: Some(Arc::clone(&events.call)),
+        }
+    }
+
+    /// How its rings are laid out.
+    pub fn ring_kind(&self) -> RingKind {
+        match has(self.negotiated.features, feature::RING_PACKED) {
+            false => RingKind::Split,
+            true => RingKind::Packed,
         }
     }
 
@@ -291,7 +307,8 @@ impl FrontEnd {
         for layout in self.guest.queues() {
             let waiting = self.outstanding(layout.index);
             outstanding += u32::from(waiting);
-            let known = self.inflight.is_some() && offered || wanted.resume_blindly;
+            let blindly = wanted.resume_blindly && self.ring_kind() == RingKind::Split;
+            let known = self.inflight.is_some() && offered || blindly;
             // A queue that was stopped was drained, or says in the region what is left.
             if waiting > 0 && !known && self.bases[usize::from(layout.index)].is_none() {
                 let (queue, outstanding) = (layout.index, waiting);
@@ -311,33 +328,52 @@ impl FrontEnd {
         Ok(outstanding)
     }
 
-    /// Requests between the used and the available index in shared memory.
+    /// Requests between the used and the available index in shared memory; on a packed ring those
+    /// that its driver has not seen completed.
     fn outstanding(&self, index: u16) -> u16 {
         let layout = &self.guest.queues()[usize::from(index)];
-        let at = |offset| {
-            let index = self.guest.memory().u16_at(offset);
-            index.load(std::sync::atomic::Ordering::Acquire)
-        };
-        at(layout.available_index_at()).wrapping_sub(at(layout.used_index_at()))
+        let at = |offset| self.guest.memory().u16_at(offset).load(Ordering::Acquire);
+        match self.ring_kind() {
+            RingKind::Split => {
+                at(layout.available_index_at()).wrapping_sub(at(layout.used_index_at()))
+            }
+            RingKind::Packed => self.note(index) as u16,
+        }
     }
 
-    fn base(&self, index: u16) -> u16 {
+    /// Where a queue goes on: where it was stopped, or after what was used. Where the inflight
+    /// region knows better, the device believes that.
+    fn base(&self, index: u16) -> u32 {
         let layout = &self.guest.queues()[usize::from(index)];
-        let used = self.guest.memory().u16_at(layout.used_index_at());
-        let used = used.load(std::sync::atomic::Ordering::Acquire);
-        self.bases[usize::from(index)].unwrap_or(used)
+        let used = || match self.ring_kind() {
+            RingKind::Split => {
+                let used = self.guest.memory().u16_at(layout.used_index_at());
+                u32::from(used.load(Ordering::Acquire))
+            }
+            RingKind::Packed => match self.note(index) {
+                note if note & NOTED != 0 => (note >> 32) as u32,
+                _ => RingKind::Packed.base_fresh(),
+            },
+        };
+        self.bases[usize::from(index)].unwrap_or_else(used)
+    }
+
+    /// What the driver of a packed ring has left word of.
+    fn note(&self, index: u16) -> u64 {
+        let layout = &self.guest.queues()[usize::from(index)];
+        self.guest.memory().u64_at(layout.note).load(Ordering::Acquire)
     }
 
     fn connected(&self) -> Result<&Conversation, FrontEndError> {
         self.conversation.as_ref().ok_or(FrontEndError::HungUp { ask: "nothing" })
     }
 
-    /// Stops a queue and gives the available index at which the device stopped. The device touches
-    /// the ring no more.
+    /// Stops a queue and gives the base at which the device stopped. The device touches the ring no
+    /// more.
     ///
     /// # Errors
     /// When the back end fails to answer.
-    pub fn stop_ring(&mut self, index: u16) -> Result<u16, FrontEndError> {
+    pub fn stop_ring(&mut self, index: u16) -> Result<u32, FrontEndError> {
         let conversation = self.connected()?;
         start::enable_ring(conversation, index, false)?;
         let base = start::get_base(conversation, index)?;

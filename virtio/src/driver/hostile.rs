@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::ring::RingDriver;
+use super::ring::{Ring, RingDriver};
 
 /// The words of a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct RawDescriptor {
     pub len: u32,
     /// 1: goes on; 2: the device writes; 4: a table.
     pub flags: u16,
-    /// The next one.
+    /// The next one; on a packed ring the buffer's id.
     pub next: u16,
 }
 
@@ -25,7 +25,12 @@ impl RingDriver {
     pub fn place_descriptor(&self, at: u16, descriptor: RawDescriptor) {
         assert!(at < self.layout().shape.size, "descriptor {at}");
         let RawDescriptor { guest_address, len, flags, next } = descriptor;
-        self.write_descriptor(self.layout().descriptors, at, guest_address, len, flags, next);
+        match &self.ring {
+            Ring::Split(ring) => {
+                ring.write(self.layout().descriptors, at, guest_address, len, flags, next);
+            }
+            Ring::Packed(ring) => ring.write(at, guest_address, len, flags, next),
+        }
     }
 
     /// Stores a descriptor into a slot's indirect table, and gives the table's address.
@@ -33,7 +38,8 @@ impl RingDriver {
         assert!(at < self.layout().shape.segments_max + 2, "descriptor {at}");
         let table = self.layout().table_at(slot);
         let RawDescriptor { guest_address, len, flags, next } = descriptor;
-        self.write_descriptor(table, at, guest_address, len, flags, next);
+        let Ring::Split(ring) = &self.ring else { panic!("a table for a split ring") };
+        ring.write(table, at, guest_address, len, flags, next);
         self.memory().guest_address(table)
     }
 

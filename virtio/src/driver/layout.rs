@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Positions are offsets into [`GuestMemory`](super::GuestMemory); that type turns them into guest
-//! and host addresses. Rings follow the split layout of virtio 1.2, section 2.7.
+//! and host addresses. Rings follow virtio 1.2: the split layout of section 2.7, or the packed one
+//! of section 2.8, whose ring and event structures are where the split ring has its three parts.
 
 use super::memory::GuestMemory;
 
@@ -86,6 +87,8 @@ pub struct QueueLayout {
     pub available: usize,
     /// Offset of the used ring.
     pub used: usize,
+    /// Offset of a word that is the driver's own.
+    pub(super) note: usize,
     records: usize,
     tables: usize,
     data: usize,
@@ -187,6 +190,7 @@ impl GuestLayout {
             let descriptors = layout.room(size * DESCRIPTOR_BYTES, LINE_BYTES);
             let available = layout.room(6 + 2 * size, LINE_BYTES);
             let used = layout.room(6 + USED_ELEMENT_BYTES * size, LINE_BYTES);
+            let note = layout.room(8, LINE_BYTES);
             let records = layout.room(slots * SLOT_RECORD_BYTES, LINE_BYTES);
             let tables = layout.room(slots * shape.table_stride(), LINE_BYTES);
             let data = layout.room(slots * shape.data_stride(), PAGE_BYTES);
@@ -197,6 +201,7 @@ impl GuestLayout {
                 descriptors,
                 available,
                 used,
+                note,
                 records,
                 tables,
                 data,
@@ -227,6 +232,7 @@ mod tests {
                 (queue.descriptors, 8 * 16, 16),
                 (queue.available, 6 + 16, 2),
                 (queue.used, 6 + 64, 4),
+                (queue.note, 8, 8),
                 (queue.header_at(0), 5 * 64, 64),
                 (queue.table_at(0), 5 * 128, 16),
                 (queue.data_at(0), 5 * 8192, 4096),

@@ -1,9 +1,10 @@
 //! The driver side: a stand-in for a guest, for tests and measurements.
 //!
 //! A [`Guest`] is memory with virtqueues in it, and a [`RingDriver`] is the driver's end of one
-//! queue: virtio-blk requests over a split ring. They need no socket, so a simulation can put a
-//! device directly onto the same memory. A [`FrontEnd`] hands them to a vhost-user-blk server,
-//! ours or a foreign one, and connects again when that dies; a [`Keeper`] does so by itself.
+//! queue: virtio-blk requests over a split or a packed ring. They need no socket, so a simulation
+//! can put a device directly onto the same memory. A [`FrontEnd`] hands them to a vhost-user-blk
+//! server, ours or a foreign one, and connects again when that dies; a [`Keeper`] does so by
+//! itself.
 //!
 //! The ring driver trusts nothing that a device stores: whatever a device must not do is a
 //! [`Breach`] with a name. [`GuestMemory::digest`] shows that nothing at all was stored.
@@ -19,11 +20,13 @@ mod keeper;
 mod layout;
 mod memory;
 mod message;
+mod packed;
 mod request;
 mod ring;
 #[cfg(test)]
 mod ring_tests;
 mod socket;
+mod split;
 mod start;
 
 pub use disk::{DiskInfo, feature, has, protocol};

@@ -1,4 +1,4 @@
-//! The driver's end of a split virtqueue for virtio-blk.
+//! The driver's end of a virtqueue for virtio-blk, split or packed.
 //!
 //! Requests are staged with [`RingDriver::submit`] and shown to the device all at once by
 //! [`RingDriver::publish`], which kicks if the device wants it. [`RingDriver::complete`] gives
@@ -9,29 +9,24 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use super::event::signal;
-use super::layout::{DESCRIPTOR_BYTES, HEADER_BYTES, QueueLayout, STATUS_OFFSET};
+use super::layout::{HEADER_BYTES, QueueLayout, STATUS_OFFSET};
 use super::memory::GuestMemory;
+use super::packed::PackedDriver;
 use super::request::{
     Breach, Data, Op, Request, STATUS_PARKED, STATUS_UNWRITTEN, Slot, SubmitError,
 };
+use super::split::SplitDriver;
 use crate::memory::Memory;
-use crate::split::QueueConfig;
-
-/// Descriptor flag: the chain goes on.
-const NEXT: u16 = 1;
-/// Descriptor flag: the device writes.
-const WRITE: u16 = 2;
-/// Descriptor flag: a table of descriptors.
-const INDIRECT: u16 = 4;
-/// Used flag: no kicks, please.
-const NO_NOTIFY: u16 = 1;
+use crate::queue::{QueueConfig, RingKind};
 
 /// What was negotiated for a ring, and how it signals.
 #[derive(Clone, Debug, Default)]
 pub struct RingOptions {
+    /// VIRTIO_F_RING_PACKED, or not.
+    pub kind: RingKind,
     /// VIRTIO_RING_F_EVENT_IDX.
     pub event_idx: bool,
     /// VIRTIO_RING_F_INDIRECT_DESC; see also [`RingDriver::set_indirect`].
@@ -59,26 +54,40 @@ pub struct RingCounters {
     pub full: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DescriptorState {
-    /// Free, and not the head of the last chain it was in.
-    Unused,
-    /// Free, and the head of a chain that was completed.
-    Completed,
-    /// The head of an outstanding chain.
-    Head,
-    /// Further on in an outstanding chain.
-    Inner,
+/// A piece of a request as a descriptor has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffer {
+    pub(super) address: u64,
+    pub(super) len: u32,
+    /// The device writes.
+    pub(super) inward: bool,
 }
 
-/// What we keep about a descriptor outside the device's reach.
+/// A used element.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Descriptor {
-    pub(super) next: u16,
-    /// The request; for heads.
+pub(super) struct Used {
+    /// The request's slot.
     pub(super) slot: u16,
-    pub(super) state: DescriptorState,
+    pub(super) written_bytes: u32,
 }
+
+/// The ring itself.
+#[derive(Debug)]
+pub(super) enum Ring {
+    Split(SplitDriver),
+    Packed(PackedDriver),
+}
+
+/// The same on either kind of ring.
+macro_rules! either {
+    ($ring_kind:expr, $ring:ident => $do:expr) => {
+        match $ring_kind {
+            $crate::driver::ring::Ring::Split($ring) => $do,
+            $crate::driver::ring::Ring::Packed($ring) => $do,
+        }
+    };
+}
+pub(super) use either;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
@@ -94,11 +103,8 @@ pub(super) struct SlotState {
     pub(super) token: u64,
     /// Bytes that the device may write, the status among them.
     pub(super) room: u32,
-    /// Descriptors of the ring that the request takes.
-    pub(super) descriptors: u16,
-    /// Where its record (which the header begins), its table and its data are in the guest.
+    /// Where its record (which the header begins) and its data are in the guest.
     record: u64,
-    table: u64,
     data: u64,
 }
 
@@ -109,19 +115,9 @@ pub struct RingDriver {
     pub(super) layout: QueueLayout,
     pub(super) options: RingOptions,
     pub(super) indirect: bool,
-    pub(super) descriptors: Box<[Descriptor]>,
-    pub(super) free_first: u16,
-    pub(super) free: u16,
+    pub(super) ring: Ring,
     pub(super) slots: Box<[SlotState]>,
     pub(super) slots_free: Vec<u16>,
-    /// The available index with, and without, what is staged.
-    pub(super) available: u16,
-    pub(super) published: u16,
-    /// The used index up to which completions were given, and the last one read.
-    pub(super) used_seen: u16,
-    pub(super) used_known: u16,
-    /// The used index when calls were last put off.
-    pub(super) calls_off_at: u16,
     pub(super) broken: Option<Breach>,
     pub(super) counters: RingCounters,
 }
@@ -130,17 +126,17 @@ impl RingDriver {
     /// A driver for a queue whose memory is fresh.
     pub fn new(memory: Arc<GuestMemory>, layout: &QueueLayout, options: RingOptions) -> Self {
         let shape = layout.shape;
-        let descriptors = (0..shape.size)
-            .map(|at| Descriptor { next: at + 1, slot: 0, state: DescriptorState::Unused })
-            .collect();
+        let (shared, event_idx) = (Arc::clone(&memory), options.event_idx);
+        let driver = match options.kind {
+            RingKind::Split => Ring::Split(SplitDriver::new(shared, *layout, event_idx)),
+            RingKind::Packed => Ring::Packed(PackedDriver::new(shared, *layout, event_idx)),
+        };
         let slot_state = |slot| SlotState {
             owner: Owner::Nobody,
             op: Op::Flush,
             token: 0,
             room: 0,
-            descriptors: 0,
             record: memory.guest_address(layout.header_at(slot)),
-            table: memory.guest_address(layout.table_at(slot)),
             data: memory.guest_address(layout.data_at(slot)),
         };
         let slots = (0..shape.slots).map(slot_state).collect();
@@ -152,16 +148,9 @@ impl RingDriver {
             layout: *layout,
             indirect: options.indirect,
             options,
-            descriptors,
-            free_first: 0,
-            free: shape.size,
+            ring: driver,
             slots,
             slots_free: (0..shape.slots).rev().collect(),
-            available: 0,
-            published: 0,
-            used_seen: 0,
-            used_known: 0,
-            calls_off_at: 0,
             broken: None,
             counters: RingCounters::default(),
         };
@@ -179,7 +168,7 @@ impl RingDriver {
         &self.memory
     }
 
-    /// What a device needs to serve the ring in this process. It goes on from the used index; the
+    /// What a device needs to serve the ring in this process. It goes on from [`Self::base`]; the
     /// caller adds an inflight region if there is one.
     ///
     /// # Errors
@@ -191,12 +180,13 @@ impl RingDriver {
         };
         Ok(QueueConfig {
             index: usize::from(self.layout.index),
+            kind: self.options.kind,
             size: self.layout.shape.size,
             memory,
             desc: at.descriptors,
             avail: at.available,
             used: at.used,
-            base: self.used_index(),
+            base: self.base(),
             event_idx: self.options.event_idx,
             indirect: self.options.indirect,
             kick: share(&self.options.kick)?,
@@ -213,13 +203,13 @@ impl RingDriver {
 
     /// Requests that the device holds, or will hold once published.
     pub fn outstanding(&self) -> u16 {
-        self.available.wrapping_sub(self.used_seen)
+        either!(&self.ring, ring => ring.outstanding())
     }
 
     /// Requests that were published and that the device has not given back, as shared memory says
     /// now: what a kill would catch.
     pub fn held_by_device(&self) -> u16 {
-        self.published.wrapping_sub(self.used_index())
+        either!(&self.ring, ring => ring.held_by_device())
     }
 
     /// The breach that ended the ring, if one did.
@@ -227,9 +217,18 @@ impl RingDriver {
         self.broken
     }
 
-    /// The used index in shared memory: where a device without an inflight region starts anew.
-    pub fn used_index(&self) -> u16 {
-        self.memory.u16_at(self.layout.used_index_at()).load(Ordering::Acquire)
+    /// Where a device without an inflight region starts anew, in the form of SET_VRING_BASE: what
+    /// shared memory says was used last.
+    pub fn base(&self) -> u32 {
+        match &self.ring {
+            Ring::Split(ring) => u32::from(ring.used_index()),
+            Ring::Packed(ring) => ring.base(),
+        }
+    }
+
+    /// Whether the device has ever given anything back.
+    pub fn was_answered(&self) -> bool {
+        self.counters.completed > 0 || self.base() != self.options.kind.base_fresh()
     }
 
     /// Whether further requests use indirect tables. Only when that was negotiated.
@@ -311,24 +310,23 @@ impl RingDriver {
             "{count} descriptors in an indirect table"
         );
         let needed = if indirect { 1 } else { count };
-        if needed > usize::from(self.free) {
+        let free = either!(&self.ring, ring => ring.free());
+        if needed > usize::from(free) {
             self.counters.full += 1;
             let needed = u16::try_from(needed).unwrap_or(u16::MAX);
-            return Err(SubmitError::Full { needed, free: self.free });
+            return Err(SubmitError::Full { needed, free });
         }
         self.check_parked(request.slot)?;
         let status = self.memory.u8_at(self.layout.status_at(request.slot.0));
         status.store(STATUS_UNWRITTEN, Ordering::Relaxed);
         self.write_header(request);
-        let head = self.write_chain(request, count, indirect);
+        self.write_chain(request, count, indirect);
         let inward = if request.op.is_inward() { request.data.bytes() } else { 0 };
         let state = &mut self.slots[request.slot.index()];
         state.owner = Owner::Device;
         state.op = request.op;
         state.token = request.token;
         state.room = u32::try_from(inward + 1).unwrap_or(u32::MAX);
-        state.descriptors = needed as u16;
-        self.push_available(head);
         self.counters.submitted += 1;
         Ok(())
     }
@@ -336,21 +334,7 @@ impl RingDriver {
     /// Shows the device everything that is staged. `true` when the device asked for a kick; it was
     /// kicked if the ring has the means.
     pub fn publish(&mut self) -> bool {
-        let old = self.published;
-        if old == self.available {
-            return false;
-        }
-        self.published = self.available;
-        let index = self.memory.u16_at(self.layout.available_index_at());
-        index.store(self.published, Ordering::Release);
-        // The index must be seen before the device's wish is read, or both sides fall asleep.
-        fence(Ordering::SeqCst);
-        let due = if self.options.event_idx {
-            let event = self.memory.u16_at(self.layout.available_event_at());
-            event_crossed(event.load(Ordering::Relaxed), self.published, old)
-        } else {
-            self.memory.u16_at(self.layout.used).load(Ordering::Relaxed) & NO_NOTIFY == 0
-        };
+        let due = either!(&mut self.ring, ring => ring.publish());
         if due {
             self.counters.kicks += 1;
             self.kick();
@@ -373,69 +357,24 @@ impl RingDriver {
         self.memory.u64_at(at + 8).store(request.sector.to_le(), Ordering::Relaxed);
     }
 
-    /// Writes the descriptors of a request and gives the head.
-    fn write_chain(&mut self, request: &Request<'_>, count: usize, indirect: bool) -> u16 {
+    /// Writes the descriptors of a request and stages it.
+    fn write_chain(&mut self, request: &Request<'_>, count: usize, indirect: bool) {
         let slot = request.slot.0;
-        let head = self.free_first;
-        let (table, mut at) = if indirect {
-            (self.layout.table_at(slot), 0)
-        } else {
-            (self.layout.descriptors, head)
-        };
-        let SlotState { record, data, table: table_address, .. } = self.slots[usize::from(slot)];
+        let SlotState { record, data, .. } = self.slots[usize::from(slot)];
         let status = record + STATUS_OFFSET as u64;
-        let data_flags = if request.op.is_inward() { WRITE } else { 0 };
-        for position in 0..count {
-            let next = if indirect { at + 1 } else { self.descriptors[usize::from(at)].next };
-            let (address, len, flags) = if position == 0 {
-                (record, HEADER_BYTES, NEXT)
+        let buffer = |position| {
+            let (address, len, inward) = if position == 0 {
+                (record, HEADER_BYTES, false)
             } else if position + 1 == count {
-                (status, 1, WRITE)
+                (status, 1, true)
             } else {
                 let piece = request.data.piece(position - 1, data);
-                (piece.guest_address, piece.len, NEXT | data_flags)
+                (piece.guest_address, piece.len, request.op.is_inward())
             };
-            let link = if flags & NEXT == 0 { 0 } else { next };
-            self.write_descriptor(table, at, address, len, flags, link);
-            if !indirect {
-                self.descriptors[usize::from(at)].state = DescriptorState::Inner;
-            }
-            at = next;
-        }
-        let taken = if indirect {
-            let len = (count * DESCRIPTOR_BYTES) as u32;
-            self.write_descriptor(self.layout.descriptors, head, table_address, len, INDIRECT, 0);
-            at = self.descriptors[usize::from(head)].next;
-            1
-        } else {
-            count as u16
+            Buffer { address, len, inward }
         };
-        self.descriptors[usize::from(head)].state = DescriptorState::Head;
-        self.descriptors[usize::from(head)].slot = slot;
-        self.free_first = at;
-        self.free -= taken;
-        head
-    }
-
-    pub(super) fn write_descriptor(
-        &self,
-        table: usize,
-        at: u16,
-        address: u64,
-        len: u32,
-        flags: u16,
-        next: u16,
-    ) {
-        let place = table + usize::from(at) * DESCRIPTOR_BYTES;
-        let rest = u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48;
-        self.memory.u64_at(place).store(address.to_le(), Ordering::Relaxed);
-        self.memory.u64_at(place + 8).store(rest.to_le(), Ordering::Relaxed);
-    }
-
-    fn push_available(&mut self, head: u16) {
-        let entry = self.layout.available_entry_at(self.available);
-        self.memory.u16_at(entry).store(head, Ordering::Relaxed);
-        self.available = self.available.wrapping_add(1);
+        let table = indirect.then(|| self.layout.table_at(slot));
+        either!(&mut self.ring, ring => ring.add(slot, table, count, buffer));
     }
 
     fn check_parked(&mut self, slot: Slot) -> Result<(), Breach> {
@@ -463,9 +402,9 @@ impl RingDriver {
     }
 }
 
-/// Whether the index went past `event` on its way from `old` to `new` (virtio 1.2, 2.7.10).
-fn event_crossed(event: u16, new: u16, old: u16) -> bool {
-    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+/// Whether the last `batch` steps up to `new` went past `event` (virtio 1.2, 2.7.10 and 2.8.10).
+pub(super) fn event_crossed(event: u16, new: u16, batch: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < batch
 }
 
 /// The word at a place of a pattern: no two seeds or places give the same in practice.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
-use crate::{Chain, Head, InflightRegion, Memory, Queue, QueueConfig, gather, scatter};
+use crate::{Chain, Head, InflightRegion, Memory, Queue, QueueConfig, RingKind, gather, scatter};
 
 /// Generous: nothing is asserted about time.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -92,8 +92,10 @@ fn ring_and_config(regions: Regions, options: RingOptions) -> (RingDriver, Queue
     (ring, config)
 }
 
-fn options(event_idx: bool, indirect: bool) -> RingOptions {
-    RingOptions { event_idx, indirect, kick: None, call: None }
+const KINDS: [RingKind; 2] = [RingKind::Split, RingKind::Packed];
+
+fn options(kind: RingKind, event_idx: bool, indirect: bool) -> RingOptions {
+    RingOptions { kind, event_idx, indirect, kick: None, call: None }
 }
 
 fn submit(ring: &mut RingDriver, slot: Slot, op: Op, data: Data<'_>) {
@@ -103,8 +105,9 @@ fn submit(ring: &mut RingDriver, slot: Slot, op: Op, data: Data<'_>) {
 }
 
 /// Requests of all kinds and shapes, answered out of order; every byte is compared.
-fn converse(regions: Regions, event_idx: bool, indirect: bool, requests: u64) {
-    let (mut ring, config) = ring_and_config(regions, options(event_idx, indirect));
+fn converse(regions: Regions, options: RingOptions, requests: u64) {
+    let indirect = options.indirect;
+    let (mut ring, config) = ring_and_config(regions, options);
     let mut disk = Disk::new(Queue::new(config).unwrap(), vec![0; 12 * 4096]);
     let mut dice = Dice(requests + 77);
     let mut versions = [0u64; 12];
@@ -148,14 +151,20 @@ fn converse(regions: Regions, event_idx: bool, indirect: bool, requests: u64) {
 #[test]
 fn every_way_of_asking_is_understood() {
     let ways = [Regions::One, Regions::Adjoining(5), Regions::Apart(3)];
-    for (round, regions) in ways.into_iter().cycle().take(12).enumerate() {
-        converse(regions, round & 4 != 0, round & 8 != 0, 3000);
+    for kind in KINDS {
+        for (round, regions) in ways.into_iter().cycle().take(12).enumerate() {
+            converse(regions, options(kind, round & 4 != 0, round & 8 != 0), 3000);
+        }
     }
 }
 
 #[test]
 fn a_request_is_laid_out_as_the_standard_says() {
-    let (mut ring, config) = ring_and_config(Regions::One, options(false, false));
+    KINDS.into_iter().for_each(lay_out);
+}
+
+fn lay_out(kind: RingKind) {
+    let (mut ring, config) = ring_and_config(Regions::One, options(kind, false, false));
     let mut queue = Queue::new(config).unwrap();
     let (slot, mut chain) = (ring.take_slot().unwrap(), Chain::new());
     let (sector, data) = (0x0102_0304, Data::Cut { len: 1000, piece_bytes: 600 });
@@ -173,12 +182,18 @@ fn a_request_is_laid_out_as_the_standard_says() {
 
 #[test]
 fn indexes_wrap() {
-    converse(Regions::One, true, true, 70_000);
+    for kind in KINDS {
+        converse(Regions::One, options(kind, true, true), 70_000);
+    }
 }
 
 #[test]
 fn a_full_ring_refuses_and_recovers() {
-    let (mut ring, config) = ring_and_config(Regions::One, options(true, false));
+    KINDS.into_iter().for_each(fill_and_recover);
+}
+
+fn fill_and_recover(kind: RingKind) {
+    let (mut ring, config) = ring_and_config(Regions::One, options(kind, true, false));
     let mut disk = Disk::new(Queue::new(config).unwrap(), vec![0; 12 * 4096]);
     for _ in 0..5 {
         let slot = ring.take_slot().unwrap();
@@ -205,7 +220,7 @@ struct Rogue {
 
 impl Rogue {
     fn new() -> Self {
-        let mut ring = guest(Regions::One).ring(0, options(true, false));
+        let mut ring = guest(Regions::One).ring(0, options(RingKind::Split, true, false));
         for op in [Op::Read, Op::Write] {
             let slot = ring.take_slot().unwrap();
             submit(&mut ring, slot, op, Data::Whole(512));
@@ -346,8 +361,8 @@ fn using_a_slot_of_the_device_is_our_own_mistake() {
 
 #[test]
 fn kicks_come_only_when_the_device_sleeps() {
-    for event_idx in [false, true] {
-        let (mut ring, config) = ring_and_config(Regions::One, options(event_idx, true));
+    for (kind, event_idx) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let (mut ring, config) = ring_and_config(Regions::One, options(kind, event_idx, true));
         let mut disk = Disk::new(Queue::new(config).unwrap(), vec![0; 12 * 4096]);
         disk.queue.disarm();
         let mut due = Vec::new();
@@ -364,18 +379,19 @@ fn kicks_come_only_when_the_device_sleeps() {
             disk.answer_all();
             ring.complete().unwrap().unwrap();
         }
-        // By index, the first one passes the event index of zero.
-        assert_eq!(due, [event_idx, true, false, false, true, true], "event_idx {event_idx}");
+        // By index, the first one passes the event index of zero. A packed ring can say no.
+        let first = event_idx && kind == RingKind::Split;
+        assert_eq!(due, [first, true, false, false, true, true], "{kind:?}, {event_idx}");
         assert!(!ring.publish(), "nothing staged");
     }
 }
 
 #[test]
 fn a_polling_driver_is_never_called() {
-    for event_idx in [false, true] {
+    for (kind, event_idx) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let call = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         let call = Some(Arc::new(call));
-        let options = RingOptions { call, ..options(event_idx, true) };
+        let options = RingOptions { call, ..options(kind, event_idx, true) };
         let (mut ring, config) = ring_and_config(Regions::One, options);
         let mut disk = Disk::new(Queue::new(config).unwrap(), vec![0; 12 * 4096]);
         let at_start = disk.queue.counters().calls;
@@ -403,9 +419,9 @@ fn a_polling_driver_is_never_called() {
 #[test]
 fn two_sleepers_wake_each_other() {
     let event = || Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap());
-    for event_idx in [false, true] {
+    for (kind, event_idx) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let (kick, call) = (Some(event()), Some(event()));
-        let options = RingOptions { kick: kick.clone(), call, event_idx, indirect: true };
+        let options = RingOptions { kind, kick: kick.clone(), call, event_idx, indirect: true };
         let (mut ring, config) = ring_and_config(Regions::One, options);
         let total = 500;
         let device = std::thread::spawn(move || {
@@ -433,11 +449,16 @@ fn two_sleepers_wake_each_other() {
 
 #[test]
 fn a_device_killed_at_any_store_is_not_noticed() {
-    for stores_max in 0..300 {
-        let (mut ring, config) = ring_and_config(Regions::One, options(true, true));
-        let (file, len) = InflightRegion::create(1, SHAPE.size).unwrap();
+    KINDS.into_iter().for_each(kill_at_any_store);
+}
+
+fn kill_at_any_store(kind: RingKind) {
+    for stores_max in 0..400 {
+        let (mut ring, config) = ring_and_config(Regions::One, options(kind, true, true));
+        let shape = (kind, 1, SHAPE.size);
+        let (file, len) = InflightRegion::create(shape).unwrap();
         let with_region = |mut config: QueueConfig| {
-            let map = InflightRegion::map(file.as_fd(), 0, len, 1, SHAPE.size).unwrap();
+            let map = InflightRegion::map(file.as_fd(), 0, len, shape).unwrap();
             config.inflight = map.queue(0);
             config
         };
@@ -471,6 +492,6 @@ fn a_device_killed_at_any_store_is_not_noticed() {
         while ring.complete().unwrap().is_some() {
             done += 1;
         }
-        assert_eq!((done, ring.outstanding()), (12, 0), "stopped after {stores_max} stores");
+        assert_eq!((done, ring.outstanding()), (12, 0), "{kind:?} stopped after {stores_max}");
     }
 }

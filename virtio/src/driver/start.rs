@@ -103,6 +103,7 @@ fn wanted_features(wanted: &Wanted) -> u64 {
         | optional(wanted.flush, feature::BLK_FLUSH)
         | optional(wanted.event_idx, feature::EVENT_IDX)
         | optional(wanted.indirect, feature::INDIRECT_DESC)
+        | optional(wanted.packed, feature::RING_PACKED)
 }
 
 fn get_config(conversation: &Conversation, features: u64) -> Result<DiskInfo, FrontEndError> {
@@ -220,14 +221,14 @@ pub(super) fn set_ring(
     conversation: &Conversation,
     memory: &GuestMemory,
     layout: &QueueLayout,
-    base: u16,
+    base: u32,
     events: &Events,
 ) -> Result<(), FrontEndError> {
     let index = layout.index;
     let at = layout.host_addresses(memory);
     let size = Body::ring(index, layout.shape.size.into());
     conversation.tell(Ask::SetVringNum, &size, &[])?;
-    conversation.tell(Ask::SetVringBase, &Body::ring(index, base.into()), &[])?;
+    conversation.tell(Ask::SetVringBase, &Body::ring(index, base), &[])?;
     let addresses = Body::ring(index, 0).u64(at.descriptors).u64(at.used).u64(at.available);
     conversation.tell(Ask::SetVringAddr, &addresses.u64(0), &[])?;
     let number = || Body::default().u64(index.into());
@@ -246,11 +247,11 @@ pub(super) fn enable_ring(
 }
 
 /// Stops a ring for good and asks where it stopped.
-pub(super) fn get_base(conversation: &Conversation, index: u16) -> Result<u16, FrontEndError> {
+pub(super) fn get_base(conversation: &Conversation, index: u16) -> Result<u32, FrontEndError> {
     let answer = conversation.ask(Ask::GetVringBase, &Body::ring(index, 0))?;
     let bad = |why| FrontEndError::BadAnswer { ask: Ask::GetVringBase.name(), why };
     if answer.u32_at(0)? != u32::from(index) {
         return Err(bad("it is about another ring"));
     }
-    u16::try_from(answer.u32_at(4)?).map_err(|_| bad("the base is no ring index"))
+    answer.u32_at(4)
 }

@@ -8,8 +8,8 @@ use crate::SEGMENTS_MAX;
 use crate::chain::Chain;
 use crate::error::RingError;
 use crate::inflight::{InflightQueue, InflightRegion};
+use crate::queue::{Queue, RingKind};
 use crate::shared::{Area, Stores};
-use crate::split::Queue;
 
 const SEEDS: u64 = 20_000;
 
@@ -181,7 +181,10 @@ fn redo_all(queue: &mut Queue, ring: &TestRing) -> &'static str {
 #[test]
 fn regions_of_impossible_shape_are_refused() {
     for (queues, size) in [(0, 4), (257, 4), (1, 0), (1, 2048), (u16::MAX, u16::MAX)] {
-        assert!(InflightRegion::create(queues, size).is_err(), "{queues} of {size}");
+        assert!(
+            InflightRegion::create((RingKind::Split, queues, size)).is_err(),
+            "{queues} of {size}"
+        );
     }
     let none: Option<InflightQueue> = TestInflight::new(4).beyond();
     assert!(none.is_none());

@@ -14,7 +14,7 @@ use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use super::ring::*;
 use super::server::*;
 use crate::inflight::InflightRegion;
-use crate::{MEMORY_BYTES_MAX, REGIONS_MAX};
+use crate::{MEMORY_BYTES_MAX, REGIONS_MAX, RingKind};
 
 /// Says something that must be refused; the connection must end, and the next must work.
 fn refused(bed: &mut Bed, wrong: impl FnOnce(&Bed, &mut Frontend) -> bool) {
@@ -101,7 +101,7 @@ fn slots_that_cannot_be_are_refused() {
 #[test]
 fn bad_inflight_regions_are_refused() {
     let mut bed = Bed::new();
-    let fresh = || InflightRegion::create(QUEUES as u16, 8).unwrap();
+    let fresh = || InflightRegion::create((RingKind::Split, QUEUES as u16, 8)).unwrap();
     let mut set = |len, offset, queues, size, file: &OwnedFd| {
         refused(&mut bed, |_, front_end| {
             let region = VhostUserInflight::new(len, offset, queues, size);

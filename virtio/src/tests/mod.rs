@@ -3,6 +3,8 @@
 mod hostile;
 mod memory;
 mod messages;
+mod oracle;
+mod packed;
 mod recovery;
 mod ring;
 mod server;

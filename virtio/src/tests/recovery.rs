@@ -12,10 +12,13 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::ring::*;
 use crate::chain::{Chain, Head};
-use crate::split::Queue;
+use crate::queue::{Queue, RingKind};
 
 const SIZE: u16 = 8;
-/// Three times around the ring.
+/// Chains of one, two and three descriptors, by their first one or their id: together they fill a
+/// ring of either kind.
+const CHAINS: [(u16, u16); 5] = [(0, 1), (1, 2), (3, 3), (6, 1), (7, 1)];
+/// Five times around the ring.
 const REQUESTS: usize = 24;
 /// Far more rounds than any run needs.
 const ROUNDS_MAX: usize = 10_000;
@@ -42,24 +45,28 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, sleeps: bool) -> Self {
-        let mut ring = TestRing::new(SIZE);
+    fn new(kind: RingKind, seed: u64, sleeps: bool) -> Self {
+        let mut ring = TestRing::of_kind(kind, SIZE);
         ring.event_idx = true;
-        // Begin where indices wrap within the run.
-        ring.set_avail_idx(0xfff8);
-        ring.set_used_idx(0xfff8);
-        ring.set_used_event(0xfff8);
-        for head in 0..SIZE {
-            ring.describe(head, descriptor(DATA + 8 * u64::from(head), 8, WRITE, 0));
+        if kind == RingKind::Split {
+            // Begin where indices wrap within the run.
+            ring.set_avail_idx(0xfff8);
+            ring.set_used_idx(0xfff8);
+        }
+        ring.ask_for_calls();
+        for (head, count) in CHAINS {
+            let piece = |index| descriptor(DATA + 8 * u64::from(index), 8, WRITE, 0);
+            let pieces: Vec<_> = (head..head + count).map(piece).collect();
+            ring.chain(head, &pieces);
         }
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         Self {
             ring,
-            inflight: TestInflight::new(SIZE),
+            inflight: TestInflight::of_kind(kind, SIZE),
             dice: Dice(seed),
             call: sleeps.then(|| eventfd(0, flags).unwrap()),
             looked: false,
-            free: (0..SIZE).collect(),
+            free: CHAINS.map(|(head, _)| head).into(),
             owner: BTreeMap::new(),
             next: 0,
             done: [0; REQUESTS],
@@ -87,8 +94,8 @@ impl World {
                     self.done[id] += 1;
                     self.free.push(head);
                 }
-                self.ring.set_used_event(self.ring.used_seen);
-                if self.ring.used_idx() == self.ring.used_seen {
+                self.ring.ask_for_calls();
+                if !self.ring.has_used() {
                     break;
                 }
             }
@@ -128,7 +135,9 @@ impl World {
     fn start(&self, stores_max: u64) -> Queue {
         let mut config = self.ring.config(Some(self.inflight.queue()));
         // After a death nobody knows the base; whatever the front end says must not matter.
-        config.base = 0xfff8;
+        if self.ring.kind() == RingKind::Split {
+            config.base = 0xfff8;
+        }
         config.call = self.call.as_ref().map(|call| call.try_clone().unwrap());
         Queue::new_stopping(config, stores_max).unwrap()
     }
@@ -172,17 +181,20 @@ impl World {
     fn check_end(&self, queue: &Queue) {
         assert_eq!(queue.outstanding(), 0);
         assert!(self.executed.iter().all(|&times| times >= 1));
-        assert_eq!(self.ring.used_idx(), 0xfff8u16.wrapping_add(REQUESTS as u16));
-        assert_eq!(queue.base(), self.ring.avail_idx);
+        assert_eq!(queue.base(), self.ring.base());
         let left = Queue::new(self.ring.config(Some(self.inflight.queue()))).unwrap();
-        assert_eq!(left.base(), self.ring.avail_idx);
+        assert_eq!(left.base(), self.ring.base());
     }
 }
 
 /// Runs until the end, with one stop after so many stores each; gives what the last life stored,
 /// or nothing where a life came to the end earlier.
-fn run(seed: u64, sleeps: bool, stops: &[u64], redone: &mut u64) -> Option<u64> {
-    let mut world = World::new(seed, sleeps);
+fn run(
+    (kind, seed, sleeps): (RingKind, u64, bool),
+    stops: &[u64],
+    redone: &mut u64,
+) -> Option<u64> {
+    let mut world = World::new(kind, seed, sleeps);
     for &stop in stops {
         if world.live(stop).is_some() {
             return None;
@@ -193,35 +205,55 @@ fn run(seed: u64, sleeps: bool, stops: &[u64], redone: &mut u64) -> Option<u64> 
     Some(stores.expect("nothing stops the last life"))
 }
 
-#[test]
-fn every_store_can_be_the_last() {
+fn stop_at_every_store(kind: RingKind) {
     let (mut points, mut redone) = (0, 0);
     for sleeps in [false, true] {
         for seed in 0..64 {
-            let stores = run(seed, sleeps, &[], &mut redone).unwrap();
+            let world = (kind, seed, sleeps);
+            let stores = run(world, &[], &mut redone).unwrap();
             for stop in 0..stores {
-                assert!(run(seed, sleeps, &[stop], &mut redone).is_some(), "seed {seed}, {stop}");
+                assert!(run(world, &[stop], &mut redone).is_some(), "seed {seed}, {stop}");
                 points += 1;
             }
         }
     }
-    println!("{points} stopping points, {redone} requests done again");
+    println!("{kind:?}: {points} stopping points, {redone} requests done again");
     assert!(points > 10_000 && redone > points, "the workload shrank");
 }
 
 #[test]
-fn every_store_of_a_successor_can_be_its_last() {
+fn every_store_can_be_the_last() {
+    stop_at_every_store(RingKind::Split);
+}
+
+#[test]
+fn every_store_of_a_packed_ring_can_be_the_last() {
+    stop_at_every_store(RingKind::Packed);
+}
+
+fn stop_at_every_pair(kind: RingKind) {
     let (mut points, mut redone) = (0, 0);
     for seed in 100..102 {
-        let stores = run(seed, false, &[], &mut redone).unwrap();
+        let world = (kind, seed, false);
+        let stores = run(world, &[], &mut redone).unwrap();
         for first in 0..stores {
-            let Some(stores) = run(seed, false, &[first], &mut redone) else { continue };
+            let Some(stores) = run(world, &[first], &mut redone) else { continue };
             for second in 0..stores {
-                run(seed, false, &[first, second], &mut redone);
+                run(world, &[first, second], &mut redone);
                 points += 1;
             }
         }
     }
-    println!("{points} pairs of stopping points, {redone} requests done again");
+    println!("{kind:?}: {points} pairs of stopping points, {redone} requests done again");
     assert!(points > 10_000, "the workload shrank");
+}
+
+#[test]
+fn every_store_of_a_successor_can_be_its_last() {
+    stop_at_every_pair(RingKind::Split);
+}
+
+#[test]
+fn every_store_of_a_successor_of_a_packed_ring_can_be_its_last() {
+    stop_at_every_pair(RingKind::Packed);
 }

@@ -18,8 +18,8 @@ use super::ring::*;
 use crate::chain::{Chain, Head};
 use crate::device::{Device, DeviceError};
 use crate::memory::Memory;
+use crate::queue::{Queue, QueueConfig};
 use crate::socket::{Server, ServerState, Socket, serve};
-use crate::split::{Queue, QueueConfig};
 
 /// Where the front end has the guest's memory.
 pub(super) const USER: u64 = 0x7f12_3450_0000;
@@ -111,7 +111,7 @@ impl Device for TestDevice {
         Ok(())
     }
 
-    fn stop(&mut self, index: usize) -> u16 {
+    fn stop(&mut self, index: usize) -> u32 {
         self.state().queues.remove(&index).expect("a running queue").base()
     }
 
@@ -195,7 +195,7 @@ impl Bed {
     pub(super) fn connect(&self) -> Frontend {
         let mut front_end = Frontend::connect(self.path(), QUEUES as u64).unwrap();
         front_end.set_owner().unwrap();
-        let features = front_end.get_features().unwrap();
+        let features = front_end.get_features().unwrap() & !crate::feature::RING_PACKED;
         assert!(features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() != 0);
         front_end.set_features(features).unwrap();
         let offered = front_end.get_protocol_features().unwrap();

@@ -17,10 +17,11 @@ fn what_is_offered() {
     let mut front_end = bed.connect();
     let features = front_end.get_features().unwrap();
     let ring = feature::VERSION_1 | feature::RING_INDIRECT_DESC | feature::RING_EVENT_IDX;
-    assert_eq!(features, OWN_FEATURE | ring | feature::PROTOCOL_FEATURES);
+    let all = OWN_FEATURE | ring | feature::RING_PACKED | feature::PROTOCOL_FEATURES;
+    assert_eq!(features, all);
     assert_eq!(front_end.get_queue_num().unwrap(), QUEUES as u64);
     assert_eq!(front_end.get_max_mem_slots().unwrap(), REGIONS_MAX as u64);
-    assert_eq!(bed.device.state().acked, features);
+    assert_eq!(bed.device.state().acked, features & !feature::RING_PACKED);
     assert_eq!(bed.server().state(), ServerState::Connected);
 }
 
@@ -119,6 +120,7 @@ fn rings_need_no_enabling_without_protocol_features() {
     let front_end = Frontend::connect(bed.path(), 1).unwrap();
     front_end.set_owner().unwrap();
     let features = front_end.get_features().unwrap() & !feature::PROTOCOL_FEATURES;
+    let features = features & !feature::RING_PACKED;
     front_end.set_features(features).unwrap();
     front_end.set_mem_table(&bed.regions()).unwrap();
     front_end.set_vring_num(0, 8).unwrap();

@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use super::ring::*;
 use crate::chain::Chain;
 use crate::notify;
-use crate::split::Queue;
+use crate::queue::Queue;
 
 const SIZE: u16 = 16;
 const REQUESTS: u32 = 100_000;

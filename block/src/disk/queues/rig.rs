@@ -9,7 +9,7 @@ use virtio::driver::{
     Backing, Completion, Data, Guest, GuestPlan, Op as GuestOp, Regions, Request, RingDriver,
     RingOptions, RingShape, Slot, Status as GuestStatus,
 };
-use virtio::{InflightRegion, Memory, Queue};
+use virtio::{InflightRegion, Memory, Queue, RingKind};
 
 use super::*;
 use crate::contract::attachment;
@@ -27,6 +27,9 @@ pub(super) struct Rig {
     pub(super) memory: Arc<Memory>,
     pub(super) inflight: InflightRegion,
     pub(super) now_ns: u64,
+    plan: Plan,
+    /// Stores that each queue makes before nothing reaches shared memory any more.
+    stores_max: u64,
 }
 
 /// How a rig is put together.
@@ -34,6 +37,7 @@ pub(super) struct Rig {
 pub(super) struct Plan {
     pub(super) queues: u16,
     pub(super) depth: u16,
+    pub(super) kind: RingKind,
     pub(super) shape: RingShape,
     pub(super) event_idx: bool,
     pub(super) indirect: bool,
@@ -49,6 +53,7 @@ impl Default for Plan {
         Self {
             queues: 1,
             depth: 64,
+            kind: RingKind::Split,
             shape,
             event_idx: true,
             indirect: true,
@@ -60,6 +65,11 @@ impl Default for Plan {
 
 impl Rig {
     pub(super) fn new(volume: &dyn Volume, plan: Plan) -> Self {
+        Self::stopping(volume, plan, u64::MAX)
+    }
+
+    /// As `new`, and each queue stops after so many stores to shared memory.
+    pub(super) fn stopping(volume: &dyn Volume, plan: Plan, stores_max: u64) -> Self {
         let guest = Guest::new(&GuestPlan {
             queues: plan.queues,
             shape: plan.shape,
@@ -68,23 +78,43 @@ impl Rig {
         })
         .expect("guest memory");
         let memory = Arc::new(guest.memory().device_memory().expect("the same memory"));
-        let (event_idx, indirect) = (plan.event_idx, plan.indirect);
+        let Plan { event_idx, indirect, kind, .. } = plan;
         let event = || Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor"));
         let options =
-            || RingOptions { event_idx, indirect, kick: plan.kick.then(event), call: None };
+            || RingOptions { kind, event_idx, indirect, kick: plan.kick.then(event), call: None };
         let rings = (0..plan.queues).map(|index| guest.ring(index, options())).collect();
-        let (file, len) = InflightRegion::create(plan.queues, plan.shape.size).expect("a memfd");
-        let inflight = InflightRegion::map(file.as_fd(), 0, len, plan.queues, plan.shape.size);
+        let shape = (kind, plan.queues, plan.shape.size);
+        let (file, len) = InflightRegion::create(shape).expect("a memfd");
+        let inflight = InflightRegion::map(file.as_fd(), 0, len, shape);
         let core = DiskCore::new("rig", plan.queues);
         let attachment = attachment();
-        let services = Services::new();
-        let open =
-            Open { services: &services, attachment: &attachment, index: 0, depth: plan.depth };
-        let disk = DiskQueues::new(core.clone(), volume, &open, plan.durable).expect("it opens");
-        let inflight = inflight.expect("fresh");
-        let mut rig = Self { disk, core, attachment, guest, rings, memory, inflight, now_ns: 1 };
+        let disk = open(volume, plan, &core, &attachment);
+        let mut rig = Self {
+            disk,
+            core,
+            attachment,
+            guest,
+            rings,
+            memory,
+            inflight: inflight.expect("fresh"),
+            now_ns: 1,
+            plan,
+            stores_max,
+        };
         (0..plan.queues).for_each(|index| rig.start(index));
         rig
+    }
+
+    /// The disk's process is gone; another serves the same guest.
+    pub(super) fn succeed(&mut self, volume: &dyn Volume, stores_max: u64) {
+        self.stores_max = stores_max;
+        self.disk = open(volume, self.plan, &self.core, &self.attachment);
+        (0..self.plan.queues).for_each(|index| self.start(index));
+    }
+
+    /// The first queue.
+    pub(super) fn queue(&mut self) -> &mut Queue {
+        self.disk.queue(0).expect("it is served")
     }
 
     /// Starts a queue where it stands, with its part of the inflight region.
@@ -92,7 +122,8 @@ impl Rig {
         let ring = &self.rings[usize::from(index)];
         let mut config = ring.queue_config(Arc::clone(&self.memory)).expect("a descriptor");
         config.inflight = self.inflight.queue(usize::from(index));
-        self.disk.add_queue(Queue::new(config).expect("a good ring"));
+        let queue = Queue::new_stopping(config, self.stores_max);
+        self.disk.add_queue(queue.expect("a good ring"));
     }
 
     pub(super) fn round(&mut self) -> Progress {
@@ -127,9 +158,21 @@ impl Rig {
         sector: u64,
         data: Data<'_>,
     ) {
+        self.resubmit_as(queue, slot, op, sector, data, slot.index() as u64);
+    }
+
+    /// The same with a token.
+    pub(super) fn resubmit_as(
+        &mut self,
+        queue: usize,
+        slot: Slot,
+        op: GuestOp,
+        sector: u64,
+        data: Data<'_>,
+        token: u64,
+    ) {
         let ring = &mut self.rings[queue];
-        let request = Request { slot, op, sector, data, token: slot.index() as u64 };
-        ring.submit(&request).expect("room in the ring");
+        ring.submit(&Request { slot, op, sector, data, token }).expect("room in the ring");
         ring.publish();
     }
 
@@ -165,4 +208,15 @@ impl Rig {
     pub(super) fn digest(&self) -> u64 {
         self.guest.memory().digest()
     }
+}
+
+fn open(
+    volume: &dyn Volume,
+    plan: Plan,
+    core: &Arc<DiskCore>,
+    attachment: &Arc<Attachment>,
+) -> DiskQueues {
+    let services = Services::new();
+    let open = Open { services: &services, attachment, index: 0, depth: plan.depth };
+    DiskQueues::new(core.clone(), volume, &open, plan.durable).expect("it opens")
 }

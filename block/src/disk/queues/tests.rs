@@ -1,8 +1,11 @@
 #[path = "rig.rs"]
 mod rig;
+#[path = "stops.rs"]
+mod stops;
 
 use std::sync::Weak;
 
+use virtio::RingKind;
 use virtio::driver::{Data, Op as GuestOp, Piece, RawDescriptor, RingShape, Status as GuestStatus};
 
 use super::*;
@@ -19,8 +22,12 @@ fn memory() -> MemoryVolume {
 #[test]
 fn what_a_guest_writes_it_reads_however_it_asks() {
     let volume = memory();
-    for (event_idx, indirect) in [(false, false), (true, false), (false, true), (true, true)] {
-        let mut rig = Rig::new(&volume, Plan { event_idx, indirect, ..Plan::default() });
+    let ways = [(false, false), (true, false), (false, true), (true, true)];
+    let kinds = [RingKind::Split, RingKind::Packed];
+    for (kind, (event_idx, indirect)) in
+        kinds.into_iter().flat_map(|kind| ways.map(|way| (kind, way)))
+    {
+        let mut rig = Rig::new(&volume, Plan { kind, event_idx, indirect, ..Plan::default() });
         let mut random = Random::new(7);
         for step in 0..100 {
             let sectors = 1 + random.below(40);
@@ -217,13 +224,15 @@ fn a_busy_queue_does_not_hold_up_the_others() {
 
 #[test]
 fn a_batch_is_published_at_once() {
-    let mut rig = Rig::new(&memory(), Plan::default());
-    for _ in 0..20 {
-        rig.submit(GuestOp::Read, 0, Data::Whole(512));
+    for kind in [RingKind::Split, RingKind::Packed] {
+        let mut rig = Rig::new(&memory(), Plan { kind, ..Plan::default() });
+        for _ in 0..20 {
+            rig.submit(GuestOp::Read, 0, Data::Whole(512));
+        }
+        let _ = rig.round();
+        assert_eq!(rig.completions(0).len(), 20);
+        assert_eq!(rig.core.counters(0).batches.get(), 1);
     }
-    let _ = rig.round();
-    assert_eq!(rig.completions(0).len(), 20);
-    assert_eq!(rig.core.counters(0).batches.get(), 1);
 }
 
 #[test]
@@ -323,7 +332,7 @@ fn what_was_left_is_done_again_after_its_first_try_has_ended() {
     assert_eq!(volume.asked(0), 3);
     volume.answer(Status::Done);
     volume.answer(Status::Error);
-    let ends = |rig: &Rig| rig.rings[0].used_index();
+    let ends = |rig: &Rig| rig.rings[0].base();
     assert_eq!(ends(&rig), 1);
     let _ = rig.round();
     let _ = rig.round();
@@ -513,8 +522,11 @@ fn pieces_across_regions_and_odd_places_are_served() {
 
 #[test]
 fn a_sleeping_disk_is_woken_by_a_kick() {
-    for (event_idx, kick) in [(false, true), (true, true), (true, false)] {
-        let mut rig = Rig::new(&memory(), Plan { event_idx, kick, ..Plan::default() });
+    let ways = [(false, true), (true, true), (true, false)];
+    let kinds = [RingKind::Split, RingKind::Packed];
+    for (kind, (event_idx, kick)) in kinds.into_iter().flat_map(|kind| ways.map(|way| (kind, way)))
+    {
+        let mut rig = Rig::new(&memory(), Plan { kind, event_idx, kick, ..Plan::default() });
         let _ = rig.round();
         let mut wake = Wake::new();
         let progress = rig.disk.arm(&mut wake);

@@ -1,0 +1,256 @@
+//! The driver's end of a split ring: which descriptors are free, and what was made available.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use super::layout::{DESCRIPTOR_BYTES, QueueLayout};
+use super::memory::GuestMemory;
+use super::request::Breach;
+use super::ring::{Buffer, Used, event_crossed};
+
+/// Descriptor flag: the chain goes on.
+const NEXT: u16 = 1;
+/// Descriptor flag: the device writes.
+const WRITE: u16 = 2;
+/// Descriptor flag: a table of descriptors.
+const INDIRECT: u16 = 4;
+/// Used flag: no kicks, please.
+const NO_NOTIFY: u16 = 1;
+/// Available flag: no calls, please.
+const NO_INTERRUPT: u16 = 1;
+
+/// When calls are suppressed by a used event that has passed, it is moved on after this many
+/// completions, long before the 16-bit index comes round to it.
+const EVENT_REFRESH: u16 = 1 << 14;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Free, and not the head of the last chain it was in.
+    Unused,
+    /// Free, and the head of a chain that was completed.
+    Completed,
+    /// The head of an outstanding chain.
+    Head,
+    /// Further on in an outstanding chain.
+    Inner,
+}
+
+/// What we keep about a descriptor outside the device's reach.
+#[derive(Clone, Copy, Debug)]
+struct Descriptor {
+    next: u16,
+    state: State,
+    /// For heads: the request, and how many descriptors it takes.
+    slot: u16,
+    count: u16,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct SplitDriver {
+    memory: Arc<GuestMemory>,
+    layout: QueueLayout,
+    event_idx: bool,
+    descriptors: Box<[Descriptor]>,
+    free_first: u16,
+    free: u16,
+    /// The available index with, and without, what is staged.
+    available: u16,
+    published: u16,
+    /// The used index up to which completions were given, and the last one read.
+    used_seen: u16,
+    used_known: u16,
+    /// The used index when calls were last put off.
+    calls_off_at: u16,
+}
+
+impl SplitDriver {
+    pub(super) fn new(memory: Arc<GuestMemory>, layout: QueueLayout, event_idx: bool) -> Self {
+        let size = layout.shape.size;
+        let descriptor = |at| Descriptor { next: at + 1, state: State::Unused, slot: 0, count: 0 };
+        Self {
+            memory,
+            layout,
+            event_idx,
+            descriptors: (0..size).map(descriptor).collect(),
+            free_first: 0,
+            free: size,
+            available: 0,
+            published: 0,
+            used_seen: 0,
+            used_known: 0,
+            calls_off_at: 0,
+        }
+    }
+
+    pub(super) fn outstanding(&self) -> u16 {
+        self.available.wrapping_sub(self.used_seen)
+    }
+
+    pub(super) fn held_by_device(&self) -> u16 {
+        self.published.wrapping_sub(self.used_index())
+    }
+
+    /// The used index in shared memory.
+    pub(super) fn used_index(&self) -> u16 {
+        self.memory.u16_at(self.layout.used_index_at()).load(Ordering::Acquire)
+    }
+
+    pub(super) fn free(&self) -> u16 {
+        self.free
+    }
+
+    /// Stages a request of `count` buffers; in an indirect table at `table` if there is one.
+    pub(super) fn add(
+        &mut self,
+        slot: u16,
+        table: Option<usize>,
+        count: usize,
+        buffer: impl Fn(usize) -> Buffer,
+    ) {
+        let head = self.free_first;
+        let mut at = if table.is_some() { 0 } else { head };
+        for position in 0..count {
+            let next = match table {
+                Some(_) => at + 1,
+                None => self.descriptors[usize::from(at)].next,
+            };
+            let Buffer { address, len, inward } = buffer(position);
+            let goes_on = position + 1 < count;
+            let flags = if goes_on { NEXT } else { 0 } | if inward { WRITE } else { 0 };
+            let link = if goes_on { next } else { 0 };
+            let into = table.unwrap_or(self.layout.descriptors);
+            self.write(into, at, address, len, flags, link);
+            if table.is_none() {
+                self.descriptors[usize::from(at)].state = State::Inner;
+            }
+            at = next;
+        }
+        let taken = match table {
+            Some(table) => {
+                let (address, len) = (self.memory.guest_address(table), count * DESCRIPTOR_BYTES);
+                self.write(self.layout.descriptors, head, address, len as u32, INDIRECT, 0);
+                at = self.descriptors[usize::from(head)].next;
+                1
+            }
+            None => count as u16,
+        };
+        let first = &mut self.descriptors[usize::from(head)];
+        *first = Descriptor { state: State::Head, slot, count: taken, ..*first };
+        self.free_first = at;
+        self.free -= taken;
+        let entry = self.layout.available_entry_at(self.available);
+        self.memory.u16_at(entry).store(head, Ordering::Relaxed);
+        self.available = self.available.wrapping_add(1);
+    }
+
+    /// Stores a descriptor into a table.
+    pub(super) fn write(
+        &self,
+        table: usize,
+        at: u16,
+        address: u64,
+        len: u32,
+        flags: u16,
+        next: u16,
+    ) {
+        let place = table + usize::from(at) * DESCRIPTOR_BYTES;
+        let rest = u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48;
+        self.memory.u64_at(place).store(address.to_le(), Ordering::Relaxed);
+        self.memory.u64_at(place + 8).store(rest.to_le(), Ordering::Relaxed);
+    }
+
+    /// Shows the device what is staged. Whether it asked for a kick.
+    pub(super) fn publish(&mut self) -> bool {
+        let old = self.published;
+        if old == self.available {
+            return false;
+        }
+        self.published = self.available;
+        let index = self.memory.u16_at(self.layout.available_index_at());
+        index.store(self.published, Ordering::Release);
+        // The index must be seen before the device's wish is read, or both sides fall asleep.
+        fence(Ordering::SeqCst);
+        if self.event_idx {
+            let event = self.memory.u16_at(self.layout.available_event_at());
+            let batch = self.published.wrapping_sub(old);
+            event_crossed(event.load(Ordering::Relaxed), self.published, batch)
+        } else {
+            self.memory.u16_at(self.layout.used).load(Ordering::Relaxed) & NO_NOTIFY == 0
+        }
+    }
+
+    pub(super) fn ask_for_calls(&mut self) {
+        if self.event_idx {
+            let event = self.memory.u16_at(self.layout.used_event_at());
+            event.store(self.used_seen, Ordering::Relaxed);
+        } else {
+            self.memory.u16_at(self.layout.available).store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn refuse_calls(&mut self) {
+        if self.event_idx {
+            // An event index that has just passed is 65535 completions away.
+            self.calls_off_at = self.used_seen;
+            let event = self.memory.u16_at(self.layout.used_event_at());
+            event.store(self.used_seen.wrapping_sub(1), Ordering::Relaxed);
+        } else {
+            let flags = self.memory.u16_at(self.layout.available);
+            flags.store(NO_INTERRUPT, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there is a used element to take.
+    pub(super) fn look(&mut self) -> Result<bool, Breach> {
+        if self.used_seen != self.used_known {
+            return Ok(true);
+        }
+        let now = self.used_index();
+        let outstanding = self.published.wrapping_sub(self.used_seen);
+        if now.wrapping_sub(self.used_seen) > outstanding {
+            let (queue, seen) = (self.layout.index, self.used_seen);
+            return Err(Breach::UsedIndexJump { queue, seen, now, outstanding });
+        }
+        self.used_known = now;
+        Ok(now != self.used_seen)
+    }
+
+    /// Takes the next used element, which exists.
+    pub(super) fn take_used(&mut self) -> Result<Used, Breach> {
+        let (queue, position) = (self.layout.index, self.used_seen);
+        let at = self.layout.used_entry_at(position);
+        let id = self.memory.u32_at(at).load(Ordering::Relaxed);
+        let written_bytes = self.memory.u32_at(at + 4).load(Ordering::Relaxed);
+        if id >= u32::from(self.layout.shape.size) {
+            return Err(Breach::UsedIdUnknown { queue, position, id });
+        }
+        let id = id as u16;
+        let Descriptor { state, slot, count, .. } = self.descriptors[usize::from(id)];
+        match state {
+            State::Head => {}
+            State::Completed => return Err(Breach::CompletedTwice { queue, position, id }),
+            State::Unused | State::Inner => {
+                return Err(Breach::UsedIdNotOutstanding { queue, position, id });
+            }
+        }
+        self.free_chain(id, count);
+        self.used_seen = position.wrapping_add(1);
+        if self.event_idx && self.used_seen.wrapping_sub(self.calls_off_at) >= EVENT_REFRESH {
+            self.refuse_calls();
+        }
+        Ok(Used { slot, written_bytes })
+    }
+
+    fn free_chain(&mut self, head: u16, count: u16) {
+        let mut last = head;
+        for _ in 1..count {
+            last = self.descriptors[usize::from(last)].next;
+            self.descriptors[usize::from(last)].state = State::Unused;
+        }
+        self.descriptors[usize::from(head)].state = State::Completed;
+        self.descriptors[usize::from(last)].next = self.free_first;
+        self.free_first = head;
+        self.free += count;
+    }
+}

@@ -1,0 +1,353 @@
+//! The packed ring, device side: one ring of descriptors, which the driver makes available in
+//! order and the device overwrites with the ids of what it has used.
+//!
+//! Each side goes round the ring with a *wrap counter* that flips at its end. A descriptor whose
+//! AVAIL bit is the driver's counter and whose USED bit is not is available; one of which both are
+//! the device's counter is used. A chain takes as many slots as it has descriptors, and its used
+//! element gives that many back, at the next used slot, wherever the chain itself was: what is
+//! outstanding is therefore never read from the ring again, but from the inflight region.
+
+use crate::chain::Chain;
+use crate::descriptor::{DESCRIPTOR_BYTES, Descriptor, NEXT, Reader, WRITE};
+use crate::error::RingError;
+use crate::inflight::{InflightQueue, PackedLog};
+use crate::memory::Memory;
+use crate::queue::{Chains, Shape, Taken};
+use crate::shared::{Area, Stores};
+
+const AVAIL: u16 = 1 << 7;
+const USED: u16 = 1 << 15;
+
+/// In a descriptor: length, id and flags are its second word.
+const AT_LENGTH: usize = 8;
+const AT_FLAGS: usize = 14;
+
+/// An event structure: a slot with a wrap counter, then what is wanted.
+const EVENT_BYTES: usize = 4;
+const EVENTS_ALL: u32 = 0;
+const EVENTS_NONE: u32 = 1;
+/// Only when the slot is passed; with EVENT_IDX.
+const EVENTS_AT_SLOT: u32 = 2;
+const EVENTS_MASK: u32 = 3;
+
+/// In a base, or in an event structure: the wrap counter above the slot.
+const WRAP: u16 = 1 << 15;
+
+/// A slot of the ring and the wrap counter of whoever is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) slot: u16,
+    pub(crate) wrap: bool,
+}
+
+impl Place {
+    /// From 15 bits of slot and one of wrap counter.
+    fn from_bits(bits: u16) -> Self {
+        Self { slot: bits & !WRAP, wrap: bits & WRAP != 0 }
+    }
+
+    fn bits(self) -> u16 {
+        self.slot | if self.wrap { WRAP } else { 0 }
+    }
+
+    /// The place `slots` further on, at most once around.
+    pub(crate) fn after(self, slots: u16, size: u16) -> Self {
+        let slot = self.slot + slots;
+        if slot < size {
+            Self { slot, ..self }
+        } else {
+            Self { slot: slot - size, wrap: !self.wrap }
+        }
+    }
+
+    /// Whether these are the flags of a descriptor that is available here.
+    pub(crate) fn is_available(self, flags: u16) -> bool {
+        (flags & AVAIL != 0) == self.wrap && (flags & USED != 0) != self.wrap
+    }
+
+    fn is_used(self, flags: u16) -> bool {
+        (flags & AVAIL != 0) == self.wrap && (flags & USED != 0) == self.wrap
+    }
+}
+
+/// The flags of a slot.
+pub(crate) fn flags_at(ring: &Area, slot: u16) -> u16 {
+    ring.load_u16_acquire(usize::from(slot) * DESCRIPTOR_BYTES + AT_FLAGS)
+}
+
+/// The parts of a ring in this process's memory.
+#[derive(Debug)]
+struct Parts {
+    ring: Area,
+    driver: Area,
+    device: Area,
+}
+
+impl Parts {
+    fn find(memory: &Memory, shape: &Shape) -> Result<Self, RingError> {
+        let len = DESCRIPTOR_BYTES * usize::from(shape.size);
+        Ok(Self {
+            ring: memory.ring_part("descriptor ring", shape.desc, len, 16)?,
+            driver: memory.ring_part("driver's events", shape.avail, EVENT_BYTES, 4)?,
+            device: memory.ring_part("device's events", shape.used, EVENT_BYTES, 4)?,
+        })
+    }
+}
+
+/// What is kept of an outstanding chain.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outstanding {
+    /// Slots of the ring that it took.
+    slots: u16,
+    /// Bytes that were written into it, once it was put.
+    written: u32,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct PackedRing {
+    shape: Shape,
+    parts: Parts,
+    /// The next descriptor to take.
+    avail: Place,
+    /// The next slot to write a used element into.
+    used: Place,
+    /// Slots that the driver may fill: all but those from `used` to `avail`.
+    free: u16,
+    /// Slots of the last batch.
+    batch: u16,
+    /// By buffer id.
+    outstanding: Vec<Outstanding>,
+    /// The descriptors of the chain that is being taken; kept for its room.
+    list: Vec<Descriptor>,
+    /// What the inflight region said is to be done again, last one first.
+    redo: Vec<u16>,
+    log: Option<PackedLog>,
+    /// The ring was not at its beginning, or did not look like a new one.
+    resumes: bool,
+}
+
+impl PackedRing {
+    /// Both at the first slot, and both wrap counters set.
+    pub(crate) const BASE_FRESH: u32 = (WRAP as u32) << 16 | WRAP as u32;
+
+    /// A buffer's id must be below the ring's size, as those of all known drivers are: the tables
+    /// of chains are made with the queue.
+    pub(crate) fn new(
+        shape: Shape,
+        memory: &Memory,
+        base: u32,
+        inflight: Option<InflightQueue>,
+        stores: &mut Stores,
+    ) -> Result<Self, RingError> {
+        let size = shape.size;
+        let parts = Parts::find(memory, &shape)?;
+        let (avail, used) = (Place::from_bits(base as u16), Place::from_bits((base >> 16) as u16));
+        let between = slots_between(used, avail, size).ok_or(RingError::Base { base, size })?;
+        let mut ring = Self {
+            shape,
+            parts,
+            avail,
+            used,
+            free: size - between,
+            batch: 0,
+            outstanding: vec![Outstanding::default(); usize::from(size)],
+            list: Vec::with_capacity(usize::from(size)),
+            redo: Vec::new(),
+            log: None,
+            resumes: base != Self::BASE_FRESH,
+        };
+        // After an even number of rounds a ring is where a new one is, but its slots have flags.
+        ring.resumes |= (0..size).any(|slot| {
+            let flags = flags_at(&ring.parts.ring, slot);
+            flags != 0 && !avail.is_available(flags)
+        });
+        if let Some(inflight) = inflight {
+            ring.recover(inflight, stores)?;
+        }
+        Ok(ring)
+    }
+
+    fn recover(&mut self, queue: InflightQueue, stores: &mut Stores) -> Result<(), RingError> {
+        let size = self.shape.size;
+        let (log, recovered) =
+            PackedLog::recover(queue, stores, &self.parts.ring, size, self.used)?;
+        if recovered.used_before {
+            let slots = recovered.redo.iter().map(|&id| log.slots(id)).sum();
+            self.used = recovered.used;
+            // Chains are taken in order, so what was taken is used or still inflight.
+            self.avail = self.used.after(slots, size);
+            self.free = size - slots;
+            self.clear_unpublished(stores, slots);
+        }
+        for &id in &recovered.redo {
+            self.outstanding[usize::from(id)].slots = log.slots(id);
+        }
+        (self.redo, self.log) = (recovered.redo, Some(log));
+        Ok(())
+    }
+
+    /// A batch's first used element is the last to be marked as used, so that the driver sees all
+    /// or none of it. A predecessor may have died after it had marked others: these would be
+    /// believed as soon as the driver comes to them, although what is there then may be another
+    /// chain's slot. They belong to us; they are made what they were.
+    fn clear_unpublished(&self, stores: &mut Stores, slots: u16) {
+        let mut place = self.used;
+        for _ in 0..slots {
+            let flags = flags_at(&self.parts.ring, place.slot);
+            if place.is_used(flags) {
+                let at = usize::from(place.slot) * DESCRIPTOR_BYTES + AT_FLAGS;
+                stores.u16(&self.parts.ring, at, flags ^ USED);
+            }
+            place = place.after(1, self.shape.size);
+        }
+    }
+
+    /// Looks its parts up in another memory.
+    pub(crate) fn find(&mut self, memory: &Memory) -> Result<(), RingError> {
+        self.parts = Parts::find(memory, &self.shape)?;
+        Ok(())
+    }
+
+    pub(crate) fn take(
+        &mut self,
+        stores: &mut Stores,
+        chains: &Chains,
+        reader: &mut Reader<'_>,
+        chain: &mut Chain,
+    ) -> Result<Option<Taken>, RingError> {
+        if let (Some(&head), Some(log)) = (self.redo.last(), &self.log) {
+            chains.check_free(head)?;
+            log.read(head, &mut self.list);
+            reader.read_packed(&self.list, head, chain)?;
+            self.redo.pop();
+            return Ok(Some(Taken { head, redone: true }));
+        }
+        if !self.is_available() {
+            return Ok(None);
+        }
+        let head = self.read_list()?;
+        chains.check_free(head)?;
+        reader.read_packed(&self.list, head, chain)?;
+        // At most the ring's size.
+        let slots = self.list.len() as u16;
+        self.avail = self.avail.after(slots, self.shape.size);
+        self.free -= slots;
+        self.outstanding[usize::from(head)].slots = slots;
+        if let Some(log) = &mut self.log {
+            log.take(stores, head, &self.list);
+        }
+        Ok(Some(Taken { head, redone: false }))
+    }
+
+    fn is_available(&self) -> bool {
+        self.avail.is_available(flags_at(&self.parts.ring, self.avail.slot))
+    }
+
+    /// Reads the descriptors of the next chain into `list`, each once, and gives the buffer's id,
+    /// which is in the last. They cannot be more than the driver has slots.
+    fn read_list(&mut self) -> Result<u16, RingError> {
+        let size = self.shape.size;
+        self.list.clear();
+        let mut place = self.avail;
+        let mut head = 0;
+        for _ in 0..self.free {
+            let descriptor = Descriptor::load_packed(&self.parts.ring, place.slot);
+            self.list.push(descriptor);
+            head = descriptor.link;
+            if descriptor.flags & NEXT == 0 {
+                return Ok(head);
+            }
+            place = place.after(1, size);
+        }
+        Err(match self.free {
+            0 => RingError::Overrun { slot: self.avail.slot, size },
+            limit => RingError::Loop { head, limit },
+        })
+    }
+
+    /// Nothing is stored before the batch is published.
+    pub(crate) fn put(&mut self, head: u16, written: u32) {
+        self.outstanding[usize::from(head)].written = written;
+    }
+
+    pub(crate) fn publish(&mut self, stores: &mut Stores, staged: &[u16]) {
+        let Some((&first, others)) = staged.split_first() else { return };
+        let (size, begin) = (self.shape.size, self.used);
+        self.batch = staged.iter().map(|&id| self.outstanding[usize::from(id)].slots).sum();
+        let end = begin.after(self.batch, size);
+        if let Some(log) = &mut self.log {
+            log.give_back(stores, staged, begin, end);
+        }
+        let mut place = begin.after(self.outstanding[usize::from(first)].slots, size);
+        for &id in others {
+            self.write_used(stores, place, id);
+            place = place.after(self.outstanding[usize::from(id)].slots, size);
+        }
+        // The driver does not look beyond the first before that is used.
+        self.write_used(stores, begin, first);
+        if let Some(log) = &mut self.log {
+            log.given_back(stores, staged, end);
+        }
+        self.used = end;
+        self.free += self.batch;
+    }
+
+    /// Length, id and flags in one store.
+    fn write_used(&self, stores: &mut Stores, place: Place, id: u16) {
+        let written = self.outstanding[usize::from(id)].written;
+        let mut flags = if place.wrap { AVAIL | USED } else { 0 };
+        if written > 0 {
+            flags |= WRITE;
+        }
+        let word = u64::from(written) | u64::from(id) << 32 | u64::from(flags) << 48;
+        let at = usize::from(place.slot) * DESCRIPTOR_BYTES + AT_LENGTH;
+        stores.u64(&self.parts.ring, at, word);
+    }
+
+    /// Whether the driver wants to be called for the last batch.
+    pub(crate) fn call_wanted(&self) -> bool {
+        let events = self.parts.driver.load_u32(0);
+        match (events >> 16) & EVENTS_MASK {
+            EVENTS_NONE => false,
+            EVENTS_AT_SLOT if self.shape.event_idx => {
+                let event = Place::from_bits(events as u16);
+                let before = if event.wrap == self.used.wrap { 0 } else { self.shape.size };
+                let event = event.slot.wrapping_sub(before);
+                // Whether the batch went past the event's slot.
+                self.used.slot.wrapping_sub(event).wrapping_sub(1) < self.batch
+            }
+            _ => true,
+        }
+    }
+
+    pub(crate) fn ask_for_kicks(&mut self, stores: &mut Stores) {
+        let wanted = if self.shape.event_idx { EVENTS_AT_SLOT } else { EVENTS_ALL };
+        stores.u32(&self.parts.device, 0, u32::from(self.avail.bits()) | wanted << 16);
+    }
+
+    pub(crate) fn refuse_kicks(&mut self, stores: &mut Stores) {
+        stores.u32(&self.parts.device, 0, EVENTS_NONE << 16);
+    }
+
+    /// Whether `take` has something to say.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.redo.is_empty() || self.is_available()
+    }
+
+    pub(crate) fn base(&self) -> u32 {
+        u32::from(self.avail.bits()) | u32::from(self.used.bits()) << 16
+    }
+
+    pub(crate) fn resumes(&self) -> bool {
+        self.resumes || self.base() != Self::BASE_FRESH
+    }
+}
+
+/// Slots from one place to another that is at most once around further on, if it is.
+fn slots_between(from: Place, to: Place, size: u16) -> Option<u16> {
+    let around = if from.wrap == to.wrap { 0 } else { size };
+    let exist = from.slot < size && to.slot < size;
+    let slots = exist.then(|| (to.slot + around).checked_sub(from.slot));
+    slots.flatten().filter(|slots| *slots <= size)
+}

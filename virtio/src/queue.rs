@@ -1,0 +1,566 @@
+//! A virtqueue, device side: takes chains in batches, puts them back in batches.
+//!
+//! What split and packed rings have in common is here: which chains are outstanding, what memory
+//! they keep, whom to signal, why a queue failed. How chains come and go is in [`SplitRing`] and
+//! [`PackedRing`]; which of them it is, is decided when the queue is made.
+//!
+//! A queue belongs to one thread. After [`Queue::new`] nothing here allocates, and the only system
+//! call on the way of a request is the write to the call descriptor when the driver wants one.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::QUEUE_SIZE_MAX;
+use crate::chain::{Chain, Head, Segment, each_piece};
+use crate::descriptor::Reader;
+use crate::error::RingError;
+use crate::inflight::InflightQueue;
+use crate::memory::Memory;
+use crate::notify::{self, Signal};
+use crate::packed::PackedRing;
+use crate::shared::Stores;
+use crate::sigbus;
+use crate::split::SplitRing;
+
+/// How a ring is laid out. Negotiated by the feature `RING_PACKED`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RingKind {
+    /// A descriptor table, an available and a used ring.
+    #[default]
+    Split,
+    /// One ring of descriptors, which both sides write.
+    Packed,
+}
+
+impl RingKind {
+    /// The base of a ring that nobody has used yet.
+    pub fn base_fresh(self) -> u32 {
+        match self {
+            Self::Split => 0,
+            Self::Packed => PackedRing::BASE_FRESH,
+        }
+    }
+}
+
+/// All that a queue needs to start. Addresses are the guest's.
+#[derive(Debug)]
+pub struct QueueConfig {
+    /// Which queue of its device.
+    pub index: usize,
+    /// How the ring is laid out.
+    pub kind: RingKind,
+    /// How many descriptors, a power of two.
+    pub size: u16,
+    /// The guest's memory.
+    pub memory: Arc<Memory>,
+    /// Where the descriptors are.
+    pub desc: u64,
+    /// Where the driver's part is: the available ring, or the driver's event structure.
+    pub avail: u64,
+    /// Where the device's part is: the used ring, or the device's event structure.
+    pub used: u64,
+    /// Where to go on, as SET_VRING_BASE has it. On a split ring the available index. On a packed
+    /// ring the slot of the next available descriptor and its wrap counter (bit 15), and 16 bits
+    /// higher the same of the next used one. Where the inflight region was in use before, it knows
+    /// better and is believed.
+    pub base: u32,
+    /// Notifications are asked for by index (EVENT_IDX was negotiated).
+    pub event_idx: bool,
+    /// Indirect tables were negotiated.
+    pub indirect: bool,
+    /// Readable when the driver made chains available; none when it expects to be polled.
+    pub kick: Option<OwnedFd>,
+    /// To write to when chains were used; none when the driver polls.
+    pub call: Option<OwnedFd>,
+    /// To write to when the queue fails.
+    pub err: Option<OwnedFd>,
+    /// The queue's part of the inflight region.
+    pub inflight: Option<InflightQueue>,
+}
+
+/// What a queue has counted since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounters {
+    /// Chains taken.
+    pub taken: u64,
+    /// Of these, chains found in the inflight region.
+    pub redone: u64,
+    /// Chains given back to the driver.
+    pub used: u64,
+    /// Batches published.
+    pub batches: u64,
+    /// Calls: writes to the call descriptor.
+    pub calls: u64,
+    /// Batches for which the driver wanted no call.
+    pub calls_saved: u64,
+}
+
+/// What a queue leaves behind that outstanding requests may still point into. Dropping it may
+/// unmap guest memory: keep it until the last of them has ended.
+#[derive(Debug)]
+pub struct Retained {
+    /// The tables, for whoever wants to look.
+    pub tables: Vec<Arc<Memory>>,
+}
+
+/// Guest addresses of a ring, and its size and features.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) desc: u64,
+    pub(crate) avail: u64,
+    pub(crate) used: u64,
+    pub(crate) size: u16,
+    pub(crate) event_idx: bool,
+}
+
+/// A chain that was read from a ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) head: u16,
+    /// It was found in the inflight region.
+    pub(crate) redone: bool,
+}
+
+/// Where a chain is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// With the driver.
+    Free,
+    /// Handed out by `take`, translated by the table of this number.
+    Out { table: u16 },
+    /// Put, not yet published.
+    Staged,
+}
+
+/// Where each chain of a ring is, by its name.
+#[derive(Debug)]
+pub(crate) struct Chains(Vec<State>);
+
+impl Chains {
+    /// Whether the driver may legally have made this chain available.
+    pub(crate) fn check_free(&self, head: u16) -> Result<(), RingError> {
+        match self.0.get(usize::from(head)) {
+            Some(State::Free) => Ok(()),
+            Some(_) => Err(RingError::HeadInUse { head }),
+            None => Err(RingError::OutOfRange { index: head, size: self.0.len() as u16 }),
+        }
+    }
+}
+
+/// A table and how many outstanding chains were translated by it.
+#[derive(Debug)]
+struct Table {
+    memory: Option<Arc<Memory>>,
+    out: u16,
+}
+
+/// The memory tables that outstanding chains were translated by; at most one more than there can
+/// be outstanding chains, for only the present one may have none.
+#[derive(Debug)]
+struct Tables {
+    tables: Vec<Table>,
+    present: u16,
+    /// The region of the last translation.
+    hint: usize,
+}
+
+impl Tables {
+    fn new(memory: Arc<Memory>) -> Self {
+        Self { tables: vec![Table { memory: Some(memory), out: 0 }], present: 0, hint: 0 }
+    }
+
+    fn memory(&self) -> &Arc<Memory> {
+        let memory = self.tables[usize::from(self.present)].memory.as_ref();
+        memory.expect("the present table is kept")
+    }
+
+    fn reader(&mut self, indirect: bool) -> Reader<'_> {
+        let memory = self.tables[usize::from(self.present)].memory.as_ref();
+        let memory = memory.expect("the present table is kept");
+        Reader { memory, hint: &mut self.hint, indirect }
+    }
+
+    fn is_lost(&self) -> bool {
+        let mut memories = self.tables.iter().filter_map(|table| table.memory.as_ref());
+        memories.any(|memory| memory.is_lost())
+    }
+
+    /// Another memory for chains of the future.
+    fn replace(&mut self, memory: Arc<Memory>, size: u16) {
+        self.hint = 0;
+        let present = &mut self.tables[usize::from(self.present)];
+        if present.out == 0 {
+            present.memory = Some(memory);
+            return;
+        }
+        let free = self.tables.iter().position(|table| table.memory.is_none());
+        let at = free.unwrap_or(self.tables.len());
+        let table = Table { memory: Some(memory), out: 0 };
+        if at < self.tables.len() {
+            self.tables[at] = table;
+        } else {
+            self.tables.push(table);
+        }
+        assert!(self.tables.len() <= usize::from(size) + 1);
+        self.present = at as u16;
+    }
+
+    /// One chain less was translated by this table; a table of the past goes with its last one.
+    fn release(&mut self, table: u16) {
+        let entry = &mut self.tables[usize::from(table)];
+        entry.out -= 1;
+        if entry.out == 0 && table != self.present {
+            entry.memory = None;
+        }
+    }
+}
+
+/// The ring itself.
+#[derive(Debug)]
+enum Ring {
+    Split(SplitRing),
+    Packed(PackedRing),
+}
+
+/// The same on either kind of ring.
+macro_rules! either {
+    ($queue:expr, $ring:ident => $do:expr) => {
+        match $queue {
+            Ring::Split($ring) => $do,
+            Ring::Packed($ring) => $do,
+        }
+    };
+}
+
+/// One queue. See the module's text.
+#[derive(Debug)]
+pub struct Queue {
+    index: usize,
+    size: u16,
+    indirect: bool,
+    ring: Ring,
+    stores: Stores,
+    tables: Tables,
+    chains: Chains,
+    /// Chains that were put and not yet published, in order.
+    staged: Vec<u16>,
+    outstanding: u16,
+    /// Some queue of the inflight region had completed requests when that was mapped.
+    region_resumes: bool,
+    kick: Option<OwnedFd>,
+    call: Option<Signal>,
+    err: Option<Signal>,
+    failed: Option<RingError>,
+    /// How often anybody's memory was lost when this queue last looked at its own; zero for a
+    /// queue that has not looked yet.
+    losses: u64,
+    counters: QueueCounters,
+}
+
+impl Queue {
+    /// Checks the ring and, where there is an inflight region, finds out what has to be done
+    /// again: `take` gives that first, in its old order. Signals the driver once, since a
+    /// predecessor may have died between publishing and calling.
+    ///
+    /// # Errors
+    /// When the ring is not usable or contradicts the inflight region.
+    pub fn new(config: QueueConfig) -> Result<Self, RingError> {
+        Self::with_stores(config, Stores::new())
+    }
+
+    /// As `new`, and from the `stores_max`th store on nothing reaches shared memory any more, as
+    /// if the process had been killed there.
+    ///
+    /// # Errors
+    /// As for `new`.
+    #[cfg(any(test, feature = "stopping-points"))]
+    pub fn new_stopping(config: QueueConfig, stores_max: u64) -> Result<Self, RingError> {
+        let mut stores = Stores::new();
+        stores.stop_after(stores_max);
+        Self::with_stores(config, stores)
+    }
+
+    fn with_stores(config: QueueConfig, mut stores: Stores) -> Result<Self, RingError> {
+        let size = config.size;
+        if !size.is_power_of_two() || size > QUEUE_SIZE_MAX {
+            return Err(RingError::Size(u32::from(size)));
+        }
+        let QueueConfig { desc, avail, used, event_idx, base, .. } = config;
+        let shape = Shape { desc, avail, used, size, event_idx };
+        let region_resumes = config.inflight.as_ref().is_some_and(InflightQueue::resumes);
+        let (memory, inflight) = (&config.memory, config.inflight);
+        let ring = match config.kind {
+            RingKind::Split => {
+                Ring::Split(SplitRing::new(shape, memory, base, inflight, &mut stores)?)
+            }
+            RingKind::Packed => {
+                Ring::Packed(PackedRing::new(shape, memory, base, inflight, &mut stores)?)
+            }
+        };
+        let mut queue = Self {
+            index: config.index,
+            size,
+            indirect: config.indirect,
+            ring,
+            stores,
+            tables: Tables::new(config.memory),
+            chains: Chains(vec![State::Free; usize::from(size)]),
+            staged: Vec::with_capacity(usize::from(size)),
+            outstanding: 0,
+            region_resumes,
+            kick: config.kick,
+            call: config.call.map(Signal::new),
+            err: config.err.map(Signal::new),
+            failed: None,
+            losses: 0,
+            counters: QueueCounters::default(),
+        };
+        queue.signal();
+        Ok(queue)
+    }
+
+    /// Which queue of its device this is.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// How many descriptors the ring has.
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// How the ring is laid out.
+    pub fn kind(&self) -> RingKind {
+        match self.ring {
+            Ring::Split(_) => RingKind::Split,
+            Ring::Packed(_) => RingKind::Packed,
+        }
+    }
+
+    /// Takes the next chain, if there is one; call it until there is none. `chain` is overwritten.
+    ///
+    /// # Errors
+    /// When the driver broke the rules. The queue gives the same error from then on, and has told
+    /// the front end by its error descriptor; chains that are outstanding may still be put.
+    pub fn take(&mut self, chain: &mut Chain) -> Result<Option<Head>, RingError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        chain.clear();
+        let result = self.take_next(chain);
+        if let Err(error) = result {
+            chain.clear();
+            self.failed = Some(error);
+            if let Some(err) = &self.err
+                && !self.stores.stopped()
+            {
+                err.signal();
+            }
+        }
+        result
+    }
+
+    fn take_next(&mut self, chain: &mut Chain) -> Result<Option<Head>, RingError> {
+        if sigbus::losses() != self.losses {
+            self.losses = sigbus::losses();
+            // Memory was lost somewhere: ours?
+            if self.tables.is_lost() {
+                return Err(RingError::MemoryLost);
+            }
+        }
+        let mut reader = self.tables.reader(self.indirect);
+        let (stores, chains) = (&mut self.stores, &self.chains);
+        let taken = either!(&mut self.ring, ring => ring.take(stores, chains, &mut reader, chain))?;
+        let Some(Taken { head, redone }) = taken else { return Ok(None) };
+        let table = self.tables.present;
+        self.chains.0[usize::from(head)] = State::Out { table };
+        self.tables.tables[usize::from(table)].out += 1;
+        self.outstanding += 1;
+        self.counters.taken += 1;
+        self.counters.redone += u64::from(redone);
+        Ok(Some(Head::from_index(head)))
+    }
+
+    /// Stores a byte into a writable piece of a chain that is outstanding: its status.
+    ///
+    /// # Safety
+    /// `at` must lie in a segment of such a chain of this queue.
+    pub unsafe fn answer(&mut self, at: *mut u8, value: u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.stores.byte(at, value) }
+    }
+
+    /// Stores `from` into the segments of a chain that is outstanding, as [`crate::scatter`] does,
+    /// byte by byte: for short answers that the device makes itself. Gives how many bytes there
+    /// was room for.
+    ///
+    /// # Safety
+    /// The segments must be of such a chain of this queue.
+    pub unsafe fn answer_bytes(&mut self, segments: &[Segment], from: &[u8]) -> usize {
+        let mut done = 0;
+        each_piece(segments, 0, from.len(), |addr, len| {
+            for at in 0..len {
+                // SAFETY: the caller's promise; the piece lies in a segment.
+                unsafe { self.stores.byte(addr.wrapping_add(at), from[done + at]) };
+            }
+            done += len;
+        });
+        done
+    }
+
+    /// Gives a chain back, into whose writable pieces `written` bytes were written. The driver
+    /// sees it with the next `publish`; its segments are no longer valid.
+    pub fn put(&mut self, head: Head, written: u32) {
+        let head = head.index();
+        let State::Out { table } = self.chains.0[usize::from(head)] else {
+            panic!("chain {head} of queue {} is put but was not outstanding", self.index);
+        };
+        self.tables.release(table);
+        self.chains.0[usize::from(head)] = State::Staged;
+        match &mut self.ring {
+            Ring::Split(ring) => ring.put(&mut self.stores, head, written, self.staged.len()),
+            Ring::Packed(ring) => ring.put(head, written),
+        }
+        self.staged.push(head);
+        self.outstanding -= 1;
+    }
+
+    /// Shows the driver all that was put, with one store, and calls it if it wants to be called.
+    /// True when it did.
+    pub fn publish(&mut self) -> bool {
+        if self.staged.is_empty() {
+            return false;
+        }
+        either!(&mut self.ring, ring => ring.publish(&mut self.stores, &self.staged));
+        for &head in &self.staged {
+            self.chains.0[usize::from(head)] = State::Free;
+        }
+        self.counters.used += self.staged.len() as u64;
+        self.counters.batches += 1;
+        self.staged.clear();
+        // The driver first says where it wants a call and then looks at the ring; we the other
+        // way round. The fence makes sure that one of us sees the other.
+        fence(Ordering::SeqCst);
+        let wanted = either!(&self.ring, ring => ring.call_wanted());
+        if wanted {
+            self.signal();
+        } else {
+            self.counters.calls_saved += 1;
+        }
+        wanted
+    }
+
+    fn signal(&mut self) {
+        if let Some(call) = &self.call
+            && self.stores.effect()
+        {
+            call.signal();
+            self.counters.calls += 1;
+        }
+    }
+
+    /// Asks the driver for kicks from now on, and looks once more: true when there is work
+    /// already and one should not sleep. False for a queue that failed.
+    pub fn arm(&mut self) -> bool {
+        if self.failed.is_some() {
+            return false;
+        }
+        either!(&mut self.ring, ring => ring.ask_for_kicks(&mut self.stores));
+        fence(Ordering::SeqCst);
+        either!(&self.ring, ring => ring.has_work())
+    }
+
+    /// Asks the driver not to kick any more, and forgets kicks that came. Call it when polling
+    /// begins and after a sleep.
+    pub fn disarm(&mut self) {
+        if let Some(kick) = &self.kick {
+            notify::drain(kick.as_fd());
+        }
+        if self.failed.is_none() {
+            either!(&mut self.ring, ring => ring.refuse_kicks(&mut self.stores));
+        }
+    }
+
+    /// Readable when the driver kicked. None when it will not kick; such a queue has to be polled.
+    pub fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.kick.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// How many chains were taken and not yet put.
+    pub fn outstanding(&self) -> u16 {
+        self.outstanding
+    }
+
+    /// Where to go on: what GET_VRING_BASE answers. See [`QueueConfig::base`].
+    pub fn base(&self) -> u32 {
+        either!(&self.ring, ring => ring.base())
+    }
+
+    /// Whether the guest remembers answers from before this start: this queue is not at its
+    /// beginning, or the inflight region showed completed requests of any queue when it was
+    /// mapped.
+    pub fn resumes(&self) -> bool {
+        self.region_resumes || either!(&self.ring, ring => ring.resumes())
+    }
+
+    /// Why the queue stopped, if it did.
+    pub fn failed(&self) -> Option<RingError> {
+        self.failed
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> QueueCounters {
+        self.counters
+    }
+
+    /// How many stores to shared memory and signals there were.
+    pub fn stores(&self) -> u64 {
+        self.stores.made()
+    }
+
+    /// Whether the stopping point is behind: nothing that the queue did since has happened.
+    #[cfg(any(test, feature = "stopping-points"))]
+    pub fn stopped(&self) -> bool {
+        self.stores.stopped()
+    }
+
+    /// The guest's memory as it is now.
+    pub fn memory(&self) -> &Arc<Memory> {
+        self.tables.memory()
+    }
+
+    /// From now on chains are looked up in this memory. The old table is kept until the last
+    /// chain that was translated by it is put.
+    ///
+    /// # Errors
+    /// When the ring itself is not in the new memory; the queue has failed then.
+    pub fn set_memory(&mut self, memory: Arc<Memory>) -> Result<(), RingError> {
+        if let Err(error) = either!(&mut self.ring, ring => ring.find(&memory)) {
+            self.failed.get_or_insert(error);
+            return Err(error);
+        }
+        self.losses = 0;
+        self.tables.replace(memory, self.size);
+        Ok(())
+    }
+
+    /// Signals here from now on; and once now, since a signal to the old place may be lost.
+    pub fn set_call(&mut self, call: Option<OwnedFd>) {
+        self.call = call.map(Signal::new);
+        self.signal();
+    }
+
+    /// Is kicked here from now on. A kick of the old place may be lost: look before sleeping.
+    pub fn set_kick(&mut self, kick: Option<OwnedFd>) {
+        self.kick = kick;
+    }
+
+    /// Gives the ring up without touching it again: what is staged and not published stays
+    /// unpublished, what is outstanding stays in the inflight region. (Dropping the queue does
+    /// the same; this keeps the memory that outstanding requests may still use.)
+    pub fn fence(self) -> Retained {
+        let tables = self.tables.tables.into_iter();
+        Retained { tables: tables.filter_map(|table| table.memory).collect() }
+    }
+}
