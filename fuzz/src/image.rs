@@ -23,6 +23,8 @@ const AVAIL: u64 = BASE + 0x1000;
 const USED: u64 = BASE + 0x1800;
 /// Indirect tables and buffers.
 const FREE: u64 = BASE + 0x2000;
+/// Where descriptors may point to tables.
+pub(crate) const TABLES_AT: u64 = FREE;
 
 /// The largest ring here: everything that matters happens with few descriptors.
 const SIZE_EXPONENT_MAX: u8 = 6;
@@ -94,6 +96,21 @@ impl Descriptor {
         let next = u16::from(self.next);
         let next = if next == 255 { u16::MAX } else { next % (size + 1) };
         raw_descriptor(self.addr.guest(), self.len.bytes(), flags, next)
+    }
+}
+
+impl Descriptor {
+    /// Its flags in a packed ring, without the wrap counters; mostly one of those that there are.
+    pub(crate) fn packed_flags(self) -> u16 {
+        let flags = u16::from(self.flags & 7);
+        // The last of a list more often than not, or lists would have no end.
+        if self.flags & 0x30 == 0 { flags } else { flags & !NEXT }
+    }
+
+    /// Its bytes in a packed ring.
+    pub(crate) fn packed_bytes(self, id: u16, flags: u16) -> [u8; 16] {
+        // The third and the fourth field are the other way round.
+        raw_descriptor(self.addr.guest(), self.len.bytes(), id, flags)
     }
 }
 

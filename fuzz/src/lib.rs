@@ -16,6 +16,7 @@ pub mod disk;
 pub mod hello;
 mod image;
 mod net;
+pub mod packed;
 mod packet;
 pub mod record;
 pub mod ring;
@@ -38,8 +39,9 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     target("ring", ring::run, 4000, 1500),
+    target("packed", packed::run, 4000, 1500),
     target("disk", disk::run, 1000, 1500),
     target("vhost", vhost::run, 600, 800),
     target("hello", hello::run, 800, 1500),
