@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+pub use virtio::RingKind;
 use virtio::driver::{
     Data, FrontEnd, FrontEndConfig, GuestPlan, Keeper, Op, Request, RingDriver, RingShape, Role,
     Status,
@@ -50,6 +51,21 @@ impl StandIn {
         blocks: u64,
         random: &mut Random,
     ) -> Result<Self> {
+        Self::connect_with(socket, RingKind::Split, queues, mix, blocks, random)
+    }
+
+    /// As [`Self::connect`], with rings of a kind.
+    ///
+    /// # Errors
+    /// When nobody answers, or the disk is smaller or has no such rings.
+    pub fn connect_with(
+        socket: &Path,
+        kind: RingKind,
+        queues: u16,
+        mix: Mix,
+        blocks: u64,
+        random: &mut Random,
+    ) -> Result<Self> {
         let mut config = FrontEndConfig::new(Role::Connect(socket.to_owned()));
         let transfer = u32::try_from(mix.blocks_max)? * mix.block_bytes;
         let segments_max = u16::try_from(mix.blocks_max)?;
@@ -64,8 +80,10 @@ impl StandIn {
             },
             ..config.guest
         };
+        config.wanted.packed = kind == RingKind::Packed;
         let mut front_end = FrontEnd::connect(config, CONNECT_WAIT)
             .with_context(|| format!("connecting to {}", socket.display()))?;
+        ensure!(front_end.ring_kind() == kind, "the disk has no {kind:?} rings");
         let rings = (0..queues).map(|index| front_end.take_ring(index)).collect();
         Ok(Self {
             keeper: Keeper::new(front_end)?,

@@ -36,7 +36,9 @@ impl Server {
             .stdin(Stdio::null())
             .spawn();
         match child {
-            Ok(child) => Some(Self { child, image, disk: VhostDisk { socket, queues } }),
+            Ok(child) => {
+                Some(Self { child, image, disk: VhostDisk { socket, queues, packed: false } })
+            }
             Err(why) => {
                 println!("SKIP {test}: qemu-storage-daemon cannot be run: {why}");
                 None
@@ -77,7 +79,7 @@ fn churn_on_four_queues_leaves_the_image_that_the_guest_tells() {
     let guest = Guest::builder(&image).processors(4).disk(server.disk.clone());
     let mut guest = guest.script(scripts::CHURN).start().unwrap();
     let shape = guest.wait_for("churn", BOOT_TIMEOUT).unwrap();
-    assert_eq!(shape, "queues=4 processors=4");
+    assert_eq!(shape, "queues=4 processors=4 packed=0");
     guest.wait_for("progress churn", SCRIPT_TIMEOUT).unwrap();
     let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT).unwrap();
     guest.wait_success(SCRIPT_TIMEOUT).unwrap();

@@ -6,6 +6,8 @@ SECONDS_MAX=${SECONDS_MAX:-600}
 SEED=${SEED:-1}
 
 set -- "/sys/block/${DISK#/dev/}"/mq/*
-say "churn queues=$# processors=$(nproc)"
+# The features are a digit each; VIRTIO_F_RING_PACKED is number 34.
+packed=$(cut -c 35 "/sys/block/${DISK#/dev/}/device/features")
+say "churn queues=$# processors=$(nproc) packed=$packed"
 (read -r _ && touch /run/stop) </dev/console &
 agent churn "$DISK" --seed "$SEED" --threads "$THREADS" --seconds "$SECONDS_MAX" --stop /run/stop

@@ -79,7 +79,7 @@ impl Pair {
 }
 
 fn on_disk(image: &guest::Image, name: &str, socket: &Path, queues: u16) -> Builder {
-    let disk = VhostDisk { socket: socket.to_owned(), queues };
+    let disk = VhostDisk { socket: socket.to_owned(), queues, packed: false };
     Guest::builder(image).name(name).disk(disk).processors(queues)
 }
 
@@ -124,14 +124,24 @@ fn file_systems_of_two_guests_read_back_over_a_local_and_a_remote_disk() {
 
 #[test]
 fn four_queues_of_a_guest_survive_kills_of_either_node() {
-    const TEST: &str = "four_queues_of_a_guest_survive_kills_of_either_node";
-    let Some(image) = guest::available(TEST) else { return };
-    let pair = Pair::sealed(1);
+    survive_kills("four_queues_of_a_guest_survive_kills_of_either_node", 1, false);
+}
+
+#[test]
+fn four_packed_queues_of_a_guest_survive_kills_of_either_node() {
+    survive_kills("four_packed_queues_of_a_guest_survive_kills_of_either_node", 2, true);
+}
+
+fn survive_kills(test: &str, number: u16, packed: bool) {
+    let Some(image) = guest::available(test) else { return };
+    let pair = Pair::sealed(number);
     let (mut io, mut vm) = pair.start();
     let socket = vm.wait_for_disk("far").unwrap();
-    let mut guest = on_disk(&image, "churn", &socket, 4).script(scripts::CHURN).start().unwrap();
+    let disk = VhostDisk { socket, queues: 4, packed };
+    let builder = Guest::builder(&image).name("churn").disk(disk).processors(4);
+    let mut guest = builder.script(scripts::CHURN).start().unwrap();
     let shape = guest.wait_for("churn", BOOT_TIMEOUT).unwrap();
-    assert_eq!(shape, "queues=4 processors=4");
+    assert_eq!(shape, format!("queues=4 processors=4 packed={}", u8::from(packed)));
     let mut requests = 0;
     for round in 0..kill_rounds() * 3 {
         requests = wait_for_requests(&mut guest, requests + REQUESTS_BETWEEN_KILLS);

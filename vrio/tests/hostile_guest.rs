@@ -40,7 +40,7 @@ fn plan(home: &Path) -> NodePlan {
 }
 
 fn on_disk(image: &guest::Image, name: &str, socket: PathBuf) -> Builder {
-    Guest::builder(image).name(name).disk(VhostDisk { socket, queues: 1 })
+    Guest::builder(image).name(name).disk(VhostDisk { socket, queues: 1, packed: false })
 }
 
 fn disk(node: &Node, name: &str) -> Value {

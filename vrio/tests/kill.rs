@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bench::nodes::{Keys, Node, NodePlan};
 use bench::sim::Random;
-use bench::stand_in::StandIn;
+use bench::stand_in::{RingKind, StandIn};
 use bench::workload::Mix;
 
 /// Kills of one run; CI's share of "hundreds" in its time.
@@ -93,17 +93,23 @@ fn work_a_while(guest: &mut StandIn, random: &mut Random, longest_ms: u64) {
 
 #[test]
 fn nothing_is_lost_when_processes_are_killed() {
-    lose_nothing(&Pair::sealed(0), number("KILLS", KILLS), 1);
+    lose_nothing(&Pair::sealed(0), RingKind::Split, number("KILLS", KILLS), 1);
+}
+
+/// The same where the guest's rings are packed.
+#[test]
+fn nothing_of_packed_rings_is_lost_when_processes_are_killed() {
+    lose_nothing(&Pair::sealed(2), RingKind::Packed, number("KILLS", KILLS).div_ceil(2), 3);
 }
 
 /// The same where nothing is sealed; fewer, since what differs is in the sessions.
 #[test]
 fn nothing_is_lost_when_processes_of_plain_sessions_are_killed() {
-    lose_nothing(&Pair::plain(10), number("KILLS", KILLS).div_ceil(10), 11);
+    lose_nothing(&Pair::plain(10), RingKind::Split, number("KILLS", KILLS).div_ceil(10), 11);
 }
 
 /// `vm_port`: the number of the VMhost's port.
-fn lose_nothing(pair: &Pair, kills: u64, vm_port: u16) {
+fn lose_nothing(pair: &Pair, kind: RingKind, kills: u64, vm_port: u16) {
     let seed = number("KILL_SEED", 1);
     println!("KILL_SEED={seed} KILLS={kills}");
     let mut random = Random::new(seed);
@@ -111,8 +117,8 @@ fn lose_nothing(pair: &Pair, kills: u64, vm_port: u16) {
     let mut vm = Some(pair.vm_plan("vm1", port(vm_port)).start().expect("the VMhost starts"));
     let socket = vm.as_mut().map(|vm| vm.wait_for_disk("alice")).expect("runs");
     let socket = socket.expect("the disk is served");
-    let mut guest =
-        StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random).expect("connects");
+    let guest = StandIn::connect_with(&socket, kind, 4, Mix::OF_ALL, BLOCKS, &mut random);
+    let mut guest = guest.expect("connects");
     let mut outstanding = Vec::new();
     let (mut io_kills, mut vm_kills) = (0, 0);
     while io_kills + vm_kills < kills {

@@ -97,7 +97,7 @@ fn boot(
         .name("alice")
         .accelerator(accelerator)
         .processors(2)
-        .disk(VhostDisk { socket, queues: 2 })
+        .disk(VhostDisk { socket, queues: 2, packed: false })
         .console(&stage.path(CONSOLE))
         .set("FILES", FILES)
         .set("WORK_KIB", WORK_KIB)

@@ -25,6 +25,8 @@ pub struct VhostDisk {
     pub socket: PathBuf,
     /// Virtqueues. More than the guest's processors make no sense.
     pub queues: u16,
+    /// The guest gets packed rings.
+    pub packed: bool,
 }
 
 /// A guest to be.
@@ -211,13 +213,14 @@ impl Builder {
             "-initrd".to_owned(),
             initramfs.display().to_string(),
         ]);
-        for (index, VhostDisk { socket, queues }) in self.disks.iter().enumerate() {
+        for (index, VhostDisk { socket, queues, packed }) in self.disks.iter().enumerate() {
             let socket = escaped(socket);
+            let packed = if *packed { ",packed=on" } else { "" };
             words.extend([
                 "-chardev".to_owned(),
                 format!("socket,id=disk{index},path={socket},reconnect-ms={RECONNECT_MS}"),
                 "-device".to_owned(),
-                format!("vhost-user-blk-pci,chardev=disk{index},num-queues={queues}"),
+                format!("vhost-user-blk-pci,chardev=disk{index},num-queues={queues}{packed}"),
             ]);
         }
         words.extend(self.arguments.iter().cloned());
@@ -315,7 +318,7 @@ mod tests {
     fn the_command_line_says_what_was_asked_for() {
         let socket = PathBuf::from("/run/a,b.sock");
         let builder = builder().processors(4).memory_mib(512).arguments(&["-qmp", "none"]);
-        let builder = builder.disk(VhostDisk { socket, queues: 4 });
+        let builder = builder.disk(VhostDisk { socket, queues: 4, packed: true });
         let words = builder.command_line(Accelerator::Tcg, Path::new("initrd")).join(" ");
         for wanted in [
             "-accel tcg,thread=multi",
@@ -323,7 +326,7 @@ mod tests {
             "size=512M,share=on",
             "-smp 4",
             "path=/run/a,,b.sock,reconnect-ms=500",
-            "vhost-user-blk-pci,chardev=disk0,num-queues=4",
+            "vhost-user-blk-pci,chardev=disk0,num-queues=4,packed=on",
             "-qmp none",
         ] {
             assert!(words.contains(wanted), "'{wanted}' is missing in: {words}");
