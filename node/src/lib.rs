@@ -6,6 +6,7 @@
 pub mod api;
 pub mod config;
 pub mod control;
+mod heap;
 pub mod keys;
 mod lock;
 pub mod logging;

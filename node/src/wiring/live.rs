@@ -13,6 +13,7 @@ use super::{Inside, keys, peers, shared, sidecores};
 use crate::api::{API_VERSION, Done, Plan, Planned, Refused, RefusedKind, Reload};
 use crate::config::change::{Change, Revoked, changes, needs_restart, revoked};
 use crate::config::{Config, DiskConfig, Kind, PeerConfig, Problem, VolumeConfig};
+use crate::heap;
 
 /// What goes with something that a command has added.
 const UNTIL_RESTART: &str = "this lives until the node is restarted, unless the file has it too";
@@ -166,7 +167,10 @@ impl Inside {
     /// Does one change, or leaves everything as it was. Gives what else there is to know.
     /// `force`: also where somebody uses the object.
     fn apply(&self, change: &Change, force: bool) -> Result<Vec<String>, Refused> {
-        match change {
+        use Change::{RemoveDisk, RemovePeer, RemoveVolume};
+        let takes_away =
+            matches!(change, RemoveDisk { .. } | RemoveVolume { .. } | RemovePeer { .. });
+        let done = match change {
             Change::RemoveDisk { name, .. } => self.remove_disk(name, force),
             Change::RemoveVolume { name, .. } => self.remove_volume(name, force),
             Change::RemovePeer { name } => self.remove_peer(name),
@@ -175,7 +179,11 @@ impl Inside {
             Change::ChangeAllow(volume) => self.set_allow(volume),
             Change::ChangeChain(volume) => self.replace_chain(volume),
             Change::AddDisk(disk) => self.add_disk(disk),
+        };
+        if takes_away {
+            heap::give_back();
         }
+        done
     }
 
     fn add_disk(&self, disk: &DiskConfig) -> Result<Vec<String>, Refused> {
