@@ -14,7 +14,9 @@ use virtio::Segment;
 
 use crate::attachment::{AttachOptions, Attachment};
 use crate::uring::Uring;
-use crate::volume::{Channel, IO_BYTES_MAX, Io, IoId, IoTable, Op, Open, Status, Volume, io_table};
+use crate::volume::{
+    Channel, IO_BYTES_MAX, Io, IoId, IoTable, Op, Open, RANGE_BYTES_MAX, Status, Volume, io_table,
+};
 
 /// How far the fake clock moves between two rounds.
 const ROUND_NS: u64 = 5_000;
@@ -205,6 +207,17 @@ impl Bench {
         }
     }
 
+    /// A range that is zeroed; `durable` where it must be at once.
+    pub(crate) fn zero(&mut self, op: Op, durable: bool, offset_bytes: u64, len: u64) -> Status {
+        let id = self.ios.take().expect("the test keeps to its depth");
+        let io = &mut self.ios[id];
+        io.reset();
+        (io.op, io.durable, io.offset_bytes) = (op, durable, offset_bytes);
+        io.len_bytes = u32::try_from(len).expect("the test's own length");
+        self.channel.submit(&mut self.ios, id);
+        self.wait(id)
+    }
+
     pub(crate) fn flush(&mut self) -> Status {
         let id = self.submit(Op::Flush, 0, None);
         self.wait(id)
@@ -266,6 +279,15 @@ pub(crate) fn check_bounds_with(volume: &dyn Volume, services: &Services) {
         assert_eq!(bench.read(offset, block as usize), Err(Status::Invalid), "read at {offset}");
         assert_eq!(bench.write(offset, &zeroes), Status::Invalid, "write at {offset}");
     }
+    for op in [Op::Discard, Op::WriteZeroes].into_iter().filter(|op| info.zeroing.can(*op)) {
+        for offset in [info.size_bytes, info.size_bytes - block + 1, 1, u64::MAX - block + 1] {
+            assert_eq!(bench.zero(op, false, offset, block), Status::Invalid, "{op:?} at {offset}");
+        }
+        let long = u64::from(RANGE_BYTES_MAX) + block;
+        assert_eq!(bench.zero(op, false, 0, long), Status::Invalid, "{op:?} of {long}");
+        assert_eq!(bench.zero(op, false, info.size_bytes - block, 2 * block), Status::Invalid);
+        assert_eq!(bench.zero(op, false, info.size_bytes - block, block), Status::Done);
+    }
     assert_eq!(bench.read(0, block as usize - 1), Err(Status::Invalid), "half a block");
     let huge = IO_BYTES_MAX as usize + block as usize;
     assert_eq!(bench.read(0, huge), Err(Status::Invalid), "longer than the longest");
@@ -276,7 +298,7 @@ pub(crate) fn check_bounds_with(volume: &dyn Volume, services: &Services) {
     bench.abandon();
 }
 
-/// What was written is read, however both are cut into pieces, flushed in between or not.
+/// What was written is read and what was zeroed reads as zeroes, however both are cut into pieces, flushed in between or not.
 pub(crate) fn check_read_your_write(volume: &dyn Volume, services: &Services) {
     let info = volume.info();
     let block = info.block_bytes as usize;
@@ -289,8 +311,17 @@ pub(crate) fn check_read_your_write(volume: &dyn Volume, services: &Services) {
         let first = random.below(blocks);
         let count = (1 + random.below(24)).min(blocks - first);
         let at = first as usize * block..(first + count) as usize * block;
-        match random.below(8) {
+        match random.below(10) {
             0 => assert_eq!(bench.flush(), Status::Done),
+            zeroes @ 8.. => {
+                let op = if zeroes == 8 { Op::Discard } else { Op::WriteZeroes };
+                if info.zeroing.can(op) {
+                    let len = at.len() as u64;
+                    let status = bench.zero(op, step % 3 == 0, at.start as u64, len);
+                    assert_eq!(status, Status::Done, "{op:?}");
+                    model[at].fill(0);
+                }
+            }
             1..4 => {
                 let bytes: Vec<u8> = at.clone().map(|i| (i as u64 * 31 + step * 7) as u8).collect();
                 let status = if step % 5 == 0 {

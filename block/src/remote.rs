@@ -20,7 +20,8 @@ use crate::attachment::Attachment;
 use crate::plane::Plane;
 use crate::proof::AttachmentSecret;
 use crate::volume::{
-    Channel, Durability, Incarnation, IoId, IoTable, Open, OpenError, Volume, VolumeInfo,
+    Channel, Durability, Incarnation, IoId, IoTable, Open, OpenError, Topology, Volume, VolumeInfo,
+    Zeroing,
 };
 
 pub(crate) mod clients;
@@ -143,6 +144,8 @@ impl Volume for RemoteVolume {
             durability: Durability::Flush,
             volatile: false,
             incarnation: Incarnation::default(),
+            zeroing: Zeroing::default(),
+            topology: Topology::default(),
         })
     }
 

@@ -13,7 +13,7 @@ use transport::{BufId, CallId, Endpoint, HEAD_MAX, PeerInfo, SessionId};
 use crate::attachment::{AttachOptions, Attachment};
 use crate::export::{Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
 use crate::volume::{Incarnation, Open, VolumeInfo};
-use crate::wire::{Kind, Outcome, Reply, Request};
+use crate::wire::{self, Kind, Outcome, Reply, Request};
 
 mod lane;
 mod rights;
@@ -39,9 +39,9 @@ const LOOK_AGAIN_NS: u64 = 500_000;
 /// What a server counts; one writer, its sidecore.
 #[derive(Debug, Default)]
 pub struct ServerCounters {
-    /// Reads, writes and flushes answered.
+    /// Requests about volumes answered: reads, writes, flushes, ranges that were zeroed.
     pub requests: Counter,
-    /// Bytes read and written.
+    /// Bytes read, written and zeroed.
     pub bytes: Counter,
     /// Answers other than done.
     pub errors: Counter,
@@ -247,17 +247,15 @@ impl Server {
             return answer(now_ns, called, &reply, endpoint);
         };
         match request.kind {
-            Kind::Read | Kind::Write | Kind::Flush => self.data(now_ns, called, &request, endpoint),
-            Kind::Describe | Kind::Claim | Kind::Open | Kind::Close => {
-                match self.control(now_ns, called, request, endpoint) {
-                    Ok(None) => release(called, endpoint),
-                    Ok(Some(reply)) => answer(now_ns, called, &reply, endpoint),
-                    Err(refusal) => {
-                        let reply = Reply::refused(refusal.outcome, refusal.text);
-                        answer(now_ns, called, &reply, endpoint);
-                    }
+            kind if kind.op().is_some() => self.data(now_ns, called, &request, endpoint),
+            _ => match self.control(now_ns, called, request, endpoint) {
+                Ok(None) => release(called, endpoint),
+                Ok(Some(reply)) => answer(now_ns, called, &reply, endpoint),
+                Err(refusal) => {
+                    let reply = Reply::refused(refusal.outcome, refusal.text);
+                    answer(now_ns, called, &reply, endpoint);
                 }
-            }
+            },
         }
     }
 
@@ -281,7 +279,10 @@ impl Server {
         let names = request.names.as_ref().expect("decoded with its kind");
         let (export, right) = self.right(now_ns, called, &request, endpoint)?;
         if request.kind == Kind::Describe {
-            let volume = Some(export.volume().info());
+            let info = export.volume().info();
+            let version = self.peers.get(&called.session).map_or(0, |peer| peer.version);
+            let knows = version >= wire::ZEROING_VERSION_MIN;
+            let volume = Some(if knows { info } else { wire::told_before_zeroing(info) });
             return Ok(Some(Reply { volume, ..Reply::plain(Outcome::Done) }));
         }
         if names.attachment.is_empty() {
@@ -452,7 +453,9 @@ fn claimed(
     match answer {
         Ok((epoch, incarnation)) => {
             counters.claims.add(1);
-            let info = VolumeInfo { incarnation, ..export.volume().info() };
+            // The client has been told the rest by the description, in its version's words.
+            let info = wire::told_before_zeroing(export.volume().info());
+            let info = VolumeInfo { incarnation, ..info };
             Reply { epoch, volume: Some(info), ..Reply::plain(Outcome::Done) }
         }
         Err(refusal) => Reply::refused(refusal.outcome, refusal.text),

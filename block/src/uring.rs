@@ -40,12 +40,13 @@ const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Plain];
 
 /// What the ring may be asked for: what it does is past the node's filter of system calls, and with
 /// other opcodes it opens files and connects sockets. Nothing can be registered with it any more.
-const OPCODES: [u8; 6] = [
+const OPCODES: [u8; 7] = [
     opcode::Read::CODE,
     opcode::Write::CODE,
     opcode::Readv::CODE,
     opcode::Writev::CODE,
     opcode::Fsync::CODE,
+    opcode::Fallocate::CODE,
     // For tests.
     opcode::Nop::CODE,
 ];

@@ -22,6 +22,10 @@ pub const SECTOR_BYTES: u64 = 512;
 /// The largest request that a channel is handed; the transport's largest message.
 pub const IO_BYTES_MAX: u32 = 1 << 20;
 
+/// The longest range of one [`Op::Discard`] or [`Op::WriteZeroes`]: a backend that has to touch
+/// each page of it is done in some milliseconds, so other guests' requests wait no longer.
+pub const RANGE_BYTES_MAX: u32 = 16 << 20;
+
 /// The most pieces of guest memory in one request: virtio-blk's `seg_max` that we offer, with one
 /// page of slack at either end because a guest may cut its buffers anywhere.
 pub const SEGMENTS_MAX: usize = 256;
@@ -40,6 +44,32 @@ pub enum Op {
     /// Make every write that completed before this was submitted durable, whichever channel
     /// carried it.
     Flush,
+    /// Forget a range: it reads as zeroes from then on, and the storage may have its space back.
+    /// As durable as a write.
+    Discard,
+    /// Zeroes onto a range, which keeps its space. As durable as a write.
+    WriteZeroes,
+}
+
+impl Op {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Read, Self::Write, Self::Flush, Self::Discard, Self::WriteZeroes];
+
+    /// Whether it is about a range and has no data: one that is zeroed.
+    pub fn zeroes(self) -> bool {
+        matches!(self, Self::Discard | Self::WriteZeroes)
+    }
+
+    /// Whether it changes the volume: what is promised about completed writes goes for it.
+    pub fn changes(self) -> bool {
+        self == Self::Write || self.zeroes()
+    }
+
+    /// The longest request of its kind.
+    pub fn bytes_max(self) -> u32 {
+        if self.zeroes() { RANGE_BYTES_MAX } else { IO_BYTES_MAX }
+    }
 }
 
 /// How a request ended.
@@ -55,6 +85,8 @@ pub enum Status {
     /// The request makes no sense for this volume (beyond the end, a write to a read-only one);
     /// the guest sees VIRTIO_BLK_S_IOERR, and the volume is unharmed.
     Invalid,
+    /// The volume cannot do this at all; the guest sees VIRTIO_BLK_S_UNSUPP.
+    Unsupported,
     /// The attachment's epoch was lost to a successor: the request must not be completed to the
     /// guest at all, and its rings must not be touched again.
     Fenced,
@@ -67,9 +99,9 @@ pub struct Io {
     pub op: Op,
     /// First byte on the volume.
     pub offset_bytes: u64,
-    /// Length; the segments' total. Zero for a flush.
+    /// Length; the segments' total, where the request has data. Zero for a flush.
     pub len_bytes: u32,
-    /// A write that must be durable when it completes.
+    /// A write (a discard, zeroes) that must be durable when it completes.
     pub durable: bool,
     /// Guest (or staging) memory. Kept valid by the user until the completion.
     pub segments: Vec<Segment>,
@@ -137,6 +169,43 @@ impl fmt::Display for Incarnation {
     }
 }
 
+/// Which ranges a volume can zero without being sent zeroes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Zeroing {
+    /// [`Op::Discard`].
+    pub discard: bool,
+    /// [`Op::WriteZeroes`].
+    pub write_zeroes: bool,
+    /// Space is given back in pieces of this size, at multiples of it; 0 is the volume's blocks.
+    pub unit_bytes: u32,
+}
+
+impl Zeroing {
+    /// Everything, in blocks.
+    pub const ALL: Self = Self { discard: true, write_zeroes: true, unit_bytes: 0 };
+
+    /// Whether it can do this request's kind.
+    pub fn can(&self, op: Op) -> bool {
+        match op {
+            Op::Discard => self.discard,
+            Op::WriteZeroes => self.write_zeroes,
+            Op::Read | Op::Write | Op::Flush => true,
+        }
+    }
+}
+
+/// The longest [`Topology::optimal_bytes`], and far more than any storage names.
+pub const OPTIMAL_BYTES_MAX: u32 = 1 << 30;
+
+/// What guests are told so that they lay their data out well. Nothing depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    /// What the storage writes as a whole; 0 is the volume's blocks.
+    pub physical_bytes: u32,
+    /// The length that the storage does best with; 0 is any.
+    pub optimal_bytes: u32,
+}
+
 /// What a volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeInfo {
@@ -153,15 +222,20 @@ pub struct VolumeInfo {
     pub volatile: bool,
     /// The present incarnation.
     pub incarnation: Incarnation,
+    /// Which ranges it zeroes; nothing of it where writes are refused.
+    pub zeroing: Zeroing,
+    /// How its storage is laid out.
+    pub topology: Topology,
 }
 
 impl VolumeInfo {
     /// Whether a request makes sense for this volume: whole blocks, inside it, not longer than
-    /// [`IO_BYTES_MAX`], and no write to a read-only one. If not, it ends as [`Status::Invalid`].
+    /// [`Op::bytes_max`], and no change of a read-only one. If not, it ends as
+    /// [`Status::Invalid`].
     pub fn admits(&self, io: &Io) -> bool {
         debug_assert_eq!(
             io.segments.iter().map(|segment| u64::from(segment.len)).sum::<u64>(),
-            u64::from(io.len_bytes),
+            if io.op.zeroes() { 0 } else { u64::from(io.len_bytes) },
             "the segments are the request's buffer"
         );
         if io.op == Op::Flush {
@@ -172,9 +246,9 @@ impl VolumeInfo {
         let end = io.offset_bytes.checked_add(len);
         io.offset_bytes.is_multiple_of(block)
             && len.is_multiple_of(block)
-            && len <= u64::from(IO_BYTES_MAX)
+            && len <= u64::from(io.op.bytes_max())
             && end.is_some_and(|end| end <= self.size_bytes)
-            && !(io.op == Op::Write && self.read_only)
+            && !(io.op.changes() && self.read_only)
     }
 }
 

@@ -9,7 +9,9 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::attachment::NAME_BYTES_MAX;
-use crate::volume::{Durability, IO_BYTES_MAX, Incarnation, VolumeInfo};
+use crate::volume::{
+    Durability, IO_BYTES_MAX, Incarnation, OPTIMAL_BYTES_MAX, Op, Topology, VolumeInfo, Zeroing,
+};
 
 /// What a call asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,15 @@ pub enum Kind {
     Write = 17,
     /// Make completed writes durable.
     Flush = 18,
+    /// Forget `len_bytes` from `offset_bytes`: they read as zeroes. From version 3.
+    Discard = 19,
+    /// Zeroes onto `len_bytes` from `offset_bytes`. From version 3.
+    WriteZeroes = 20,
 }
+
+/// The first version of the protocol with ranges that are zeroed, and with what a volume says of
+/// them and of its layout.
+pub const ZEROING_VERSION_MIN: u8 = transport::ProtocolVersion::Third as u8;
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
@@ -41,8 +51,33 @@ impl Kind {
             16 => Self::Read,
             17 => Self::Write,
             18 => Self::Flush,
+            19 => Self::Discard,
+            20 => Self::WriteZeroes,
             _ => return None,
         })
+    }
+
+    /// What it asks of a volume; `None` for what is about an attachment.
+    pub fn op(self) -> Option<Op> {
+        match self {
+            Self::Describe | Self::Claim | Self::Open | Self::Close => None,
+            Self::Read => Some(Op::Read),
+            Self::Write => Some(Op::Write),
+            Self::Flush => Some(Op::Flush),
+            Self::Discard => Some(Op::Discard),
+            Self::WriteZeroes => Some(Op::WriteZeroes),
+        }
+    }
+
+    /// The other way round.
+    pub fn of(op: Op) -> Self {
+        match op {
+            Op::Read => Self::Read,
+            Op::Write => Self::Write,
+            Op::Flush => Self::Flush,
+            Op::Discard => Self::Discard,
+            Op::WriteZeroes => Self::WriteZeroes,
+        }
     }
 }
 
@@ -88,11 +123,11 @@ pub struct Request {
     pub title: Title,
     /// The channel's index within its attachment.
     pub channel: u16,
-    /// A write that must be durable when answered.
+    /// A write, or a range that is zeroed, that must be durable when answered.
     pub durable: bool,
-    /// First byte of a read or write.
+    /// First byte of what is read, written or zeroed.
     pub offset_bytes: u64,
-    /// Length of a read or write.
+    /// Length of what is read, written or zeroed.
     pub len_bytes: u32,
     /// For [`Kind::Claim`].
     pub claim: Claim,
@@ -122,6 +157,8 @@ pub enum Outcome {
     Lost = 7,
     /// Refused for the reason in the text (unknown volume, not allowed, in use).
     Refused = 8,
+    /// The volume cannot do this. From version 3.
+    Unsupported = 9,
 }
 
 impl Outcome {
@@ -136,6 +173,7 @@ impl Outcome {
             6 => Self::Superseded,
             7 => Self::Lost,
             8 => Self::Refused,
+            9 => Self::Unsupported,
             _ => return None,
         })
     }
@@ -197,6 +235,7 @@ const READ_ONLY: u8 = 1;
 const VOLATILE: u8 = 2;
 const WRITE_THROUGH: u8 = 4;
 const HAS_VOLUME: u8 = 8;
+const HAS_LAYOUT: u8 = 16;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
 #[repr(C)]
@@ -210,6 +249,23 @@ struct ReplyHead {
     incarnation: [u8; 16],
 }
 
+const DISCARDS: u32 = 1;
+const WRITES_ZEROES: u32 = 2;
+
+/// What follows the head of a reply that has a volume, from version 3 on: what it can zero, and
+/// its topology.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
+#[repr(C)]
+struct Layout {
+    flags: U32,
+    unit_bytes: U32,
+    physical_bytes: U32,
+    optimal_bytes: U32,
+}
+
+/// Bytes of it.
+const LAYOUT_BYTES: usize = size_of::<Layout>();
+
 /// Bytes of a reply's head without text.
 pub const REPLY_BYTES: usize = size_of::<ReplyHead>();
 
@@ -219,8 +275,9 @@ pub const TEXT_BYTES_MAX: usize = 128;
 /// Room for any head of either direction.
 pub const HEAD_BYTES_MAX: usize = 192;
 
-const _: () =
-    assert!(NAMED_BYTES <= HEAD_BYTES_MAX && REPLY_BYTES + TEXT_BYTES_MAX <= HEAD_BYTES_MAX);
+const _: () = assert!(
+    NAMED_BYTES <= HEAD_BYTES_MAX && REPLY_BYTES + LAYOUT_BYTES + TEXT_BYTES_MAX <= HEAD_BYTES_MAX
+);
 const _: () = assert!(HEAD_BYTES_MAX <= transport::HEAD_MAX);
 
 /// An encoded head; lives on the stack.
@@ -327,7 +384,8 @@ impl Request {
             _ => return None,
         };
         let known = DURABLE | RESUME | UNFLUSHED | ACCEPT_LOSS;
-        if fixed.flags & !known != 0 || fixed.len_bytes.get() > IO_BYTES_MAX {
+        let bytes_max = kind.op().map_or(IO_BYTES_MAX, Op::bytes_max);
+        if fixed.flags & !known != 0 || fixed.len_bytes.get() > bytes_max {
             return None;
         }
         Some(Self {
@@ -353,7 +411,8 @@ impl Request {
 }
 
 impl Reply {
-    /// Writes the head. A text that is too long is cut at a character.
+    /// Writes the head. A text that is too long is cut at a character. What a volume can zero and
+    /// its topology are said only if there is something to say: see [`told_before_zeroing`].
     pub fn encode(&self) -> Head {
         let cut = self.text.floor_char_boundary(TEXT_BYTES_MAX);
         let text = &self.text.as_bytes()[..cut];
@@ -376,20 +435,35 @@ impl Reply {
             head.size_bytes = volume.size_bytes.into();
             head.incarnation = volume.incarnation.0;
         }
+        let layout = self.volume.as_ref().and_then(layout);
+        head.flags |= if layout.is_some() { HAS_LAYOUT } else { 0 };
         let mut out = Head::new();
         out.push(head.as_bytes());
+        if let Some(layout) = &layout {
+            out.push(layout.as_bytes());
+        }
         out.push(text);
         out
     }
 
     /// Reads a head that came from a peer; `None` when it is not one.
     pub fn decode(head: &[u8]) -> Option<Self> {
-        let (fixed, text) = ReplyHead::ref_from_prefix(head).ok()?;
-        let known = HAS_VOLUME | READ_ONLY | VOLATILE | WRITE_THROUGH;
+        let (fixed, rest) = ReplyHead::ref_from_prefix(head).ok()?;
+        let (layout, text) = if fixed.flags & HAS_LAYOUT == 0 {
+            (None, rest)
+        } else {
+            let (layout, text) = Layout::ref_from_prefix(rest).ok()?;
+            (Some(layout), text)
+        };
+        let known = HAS_VOLUME | READ_ONLY | VOLATILE | WRITE_THROUGH | HAS_LAYOUT;
         if usize::from(fixed.text_bytes.get()) != text.len() || fixed.flags & !known != 0 {
             return None;
         }
-        let volume = if fixed.flags & HAS_VOLUME == 0 { None } else { Some(volume_of(fixed)?) };
+        let volume = match (fixed.flags & HAS_VOLUME != 0, layout) {
+            (false, None) => None,
+            (false, Some(_)) => return None,
+            (true, layout) => Some(volume_of(fixed, layout)?),
+        };
         Some(Self {
             outcome: Outcome::from_byte(fixed.outcome)?,
             epoch: fixed.epoch.get(),
@@ -399,7 +473,46 @@ impl Reply {
     }
 }
 
-fn volume_of(head: &ReplyHead) -> Option<VolumeInfo> {
+/// A volume as a peer of a version before [`ZEROING_VERSION_MIN`] is told of it.
+pub fn told_before_zeroing(volume: VolumeInfo) -> VolumeInfo {
+    VolumeInfo { zeroing: Zeroing::default(), topology: Topology::default(), ..volume }
+}
+
+fn layout(volume: &VolumeInfo) -> Option<Layout> {
+    let (zeroing, topology) = (volume.zeroing, volume.topology);
+    if (zeroing, topology) == Default::default() {
+        return None;
+    }
+    let flag = |on: bool, flag: u32| if on { flag } else { 0 };
+    let flags = flag(zeroing.discard, DISCARDS) | flag(zeroing.write_zeroes, WRITES_ZEROES);
+    Some(Layout {
+        flags: flags.into(),
+        unit_bytes: zeroing.unit_bytes.into(),
+        physical_bytes: topology.physical_bytes.into(),
+        optimal_bytes: topology.optimal_bytes.into(),
+    })
+}
+
+/// Flags that are not known are a later version's, and no concern of this one's.
+fn layout_of(layout: &Layout) -> Option<(Zeroing, Topology)> {
+    let (flags, unit_bytes) = (layout.flags.get(), layout.unit_bytes.get());
+    let zeroing = Zeroing {
+        discard: flags & DISCARDS != 0,
+        write_zeroes: flags & WRITES_ZEROES != 0,
+        unit_bytes,
+    };
+    let physical_bytes = layout.physical_bytes.get();
+    let topology = Topology { physical_bytes, optimal_bytes: layout.optimal_bytes.get() };
+    let sound = |bytes: u32| bytes == 0 || (bytes.is_power_of_two() && bytes >= 512);
+    let fits = topology.optimal_bytes <= OPTIMAL_BYTES_MAX && physical_bytes <= OPTIMAL_BYTES_MAX;
+    (sound(physical_bytes) && unit_bytes.is_multiple_of(512) && fits).then_some((zeroing, topology))
+}
+
+fn volume_of(head: &ReplyHead, layout: Option<&Layout>) -> Option<VolumeInfo> {
+    let (zeroing, topology) = match layout {
+        Some(layout) => layout_of(layout)?,
+        None => Default::default(),
+    };
     let size_bytes = head.size_bytes.get();
     let block_bytes = head.block_bytes.get();
     let sound =
@@ -415,6 +528,8 @@ fn volume_of(head: &ReplyHead) -> Option<VolumeInfo> {
         },
         volatile: head.flags & VOLATILE != 0,
         incarnation: Incarnation(head.incarnation),
+        zeroing,
+        topology,
     })
 }
 
@@ -434,6 +549,8 @@ mod tests {
             durability: Durability::WriteThrough,
             volatile: false,
             incarnation: Incarnation([9; 16]),
+            zeroing: Zeroing { unit_bytes: 4096, ..Zeroing::ALL },
+            topology: Topology { physical_bytes: 4096, optimal_bytes: 65536 },
         }
     }
 
@@ -448,7 +565,11 @@ mod tests {
             len_bytes: IO_BYTES_MAX,
             ..Request::new(Kind::Write, title(), 1)
         };
-        for request in [named, write] {
+        let zeroes = Request {
+            len_bytes: crate::volume::RANGE_BYTES_MAX,
+            ..Request::new(Kind::WriteZeroes, title(), 1)
+        };
+        for request in [named, write, zeroes] {
             assert_eq!(Request::decode(request.encode().as_bytes()), Some(request));
         }
     }
@@ -457,7 +578,10 @@ mod tests {
     fn replies_come_back() {
         let full = Reply { epoch: 8, volume: Some(volume()), ..Reply::plain(Outcome::Done) };
         let refusal = Reply::refused(Outcome::Refused, "volume \"x\" does not exist");
-        for reply in [full, refusal] {
+        let before =
+            Reply { volume: Some(told_before_zeroing(volume())), ..Reply::plain(Outcome::Done) };
+        assert_eq!(before.encode().as_bytes().len(), REPLY_BYTES, "as version 2 has it");
+        for reply in [full, refusal, before] {
             assert_eq!(Reply::decode(reply.encode().as_bytes()), Some(reply));
         }
         let long = Reply::refused(Outcome::Lost, "ß".repeat(200));
@@ -478,6 +602,15 @@ mod tests {
         let odd = VolumeInfo { block_bytes: 4096, size_bytes: 4097, ..volume() };
         let odd = Reply { volume: Some(odd), ..Reply::plain(Outcome::Done) };
         assert!(Reply::decode(odd.encode().as_bytes()).is_none(), "odd size");
+        let topology = Topology { physical_bytes: 1000, optimal_bytes: 0 };
+        let odd = Reply {
+            volume: Some(VolumeInfo { topology, ..volume() }),
+            ..Reply::plain(Outcome::Done)
+        };
+        assert!(Reply::decode(odd.encode().as_bytes()).is_none(), "odd topology");
+        let huge = crate::volume::RANGE_BYTES_MAX + 1;
+        let huge = Request { len_bytes: huge, ..Request::new(Kind::Discard, title(), 0) };
+        assert!(Request::decode(huge.encode().as_bytes()).is_none(), "huge");
     }
 
     #[test]

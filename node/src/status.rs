@@ -15,7 +15,8 @@ pub const STATUS_VERSION: u32 = 1;
 /// `_now` only ever grow.
 pub type Counters = BTreeMap<String, u64>;
 
-/// How long requests took, by their kind: `read`, `write`, `flush`.
+/// How long requests took, by their kind: `read`, `write`, `flush`, `discard`,
+/// `write_zeroes`.
 pub type Latencies = BTreeMap<String, LatencyStatus>;
 
 /// Where the buckets of [`LatencyStatus`] end: 1, 2, 5 and so on, from 1 us to 50 s. Fine enough to

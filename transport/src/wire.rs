@@ -28,10 +28,13 @@ pub enum ProtocolVersion {
     /// A Hello brings a cookie; sessions may be sealed; a packet can ask to be acknowledged at
     /// once.
     Second = 2,
+    /// Messages of the block plane: ranges that are zeroed, volumes that say what they can and
+    /// tell of a change.
+    Third = 3,
 }
 
 /// The version that this program prefers.
-pub const PROTOCOL_VERSION: u8 = ProtocolVersion::Second as u8;
+pub const PROTOCOL_VERSION: u8 = ProtocolVersion::Third as u8;
 
 /// The oldest version that knows cookies, and whose sessions can be sealed.
 pub(crate) const SEALED_VERSION_MIN: u8 = ProtocolVersion::Second as u8;

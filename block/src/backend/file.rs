@@ -12,21 +12,23 @@ mod bounce;
 mod channel;
 mod failures;
 mod open;
+mod zeroing;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+use std::sync::{Arc, OnceLock};
 
 use crate::uring::Uring;
 use crate::volume::{Channel, Open, OpenError, Volume, VolumeInfo};
 
 pub use open::{FileError, FileOptions, LOCK_TIMEOUT};
 
+use bounce::Buffer;
 use channel::FileChannel;
 
 /// A failing disk fails many requests a second; one line in this time says enough.
@@ -49,6 +51,8 @@ pub struct FileCounters {
     pub syncs: AtomicU64,
     /// Flushes that another one's sync answered.
     pub syncs_shared: AtomicU64,
+    /// Ranges that were zeroed by writing zeroes, because the file system has no other way.
+    pub zeroes_written: AtomicU64,
 }
 
 /// A raw file or block device, opened and locked.
@@ -110,6 +114,8 @@ struct Shared {
     failed: AtomicBool,
     syncs: Syncs,
     counters: FileCounters,
+    /// What zeroes are written from, where the file system cannot zero a range by itself.
+    zeroes: OnceLock<Buffer>,
     /// When an error was last logged; 0 before the first.
     logged_ns: AtomicU64,
     /// Errors since then.

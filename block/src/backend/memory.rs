@@ -6,15 +6,18 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::Progress;
 
 use crate::copy;
 use crate::volume::{
-    Channel, Durability, Incarnation, Io, IoId, IoTable, Op, Open, OpenError, Status, Volume,
-    VolumeInfo,
+    Channel, Durability, Incarnation, Io, IoId, IoTable, Op, Open, OpenError, Status, Topology,
+    Volume, VolumeInfo, Zeroing,
 };
+
+/// What the system takes back: its pages may be larger, and then it says no.
+const PAGE_BYTES: usize = 4096;
 
 /// The volume's blocks, shared by its channels on all sidecores. Only ever touched by raw copies:
 /// two guests' requests that overlap give either's bytes, as on any disk.
@@ -49,6 +52,34 @@ impl Blocks {
         assert!(end <= self.len as u64, "checked by the volume");
         // SAFETY: inside the mapping, checked just now.
         unsafe { self.base.as_ptr().add(offset as usize) }
+    }
+}
+
+impl Blocks {
+    /// Zeroes a range. Whole pages go back to the system, which has zeroes for whoever looks
+    /// again: none of them was ever reserved.
+    fn zero(&self, offset: u64, len: u64) {
+        let start = self.at(offset, len);
+        let (first, end) = (start.addr(), start.addr() + len as usize);
+        let (from, to) = (first.next_multiple_of(PAGE_BYTES), end - end % PAGE_BYTES);
+        let forget = |from: usize, to: usize| {
+            let pages = start.wrapping_add(from - first).cast();
+            // SAFETY: whole pages of our own mapping, to which nobody has a reference; what is
+            // read there from now on is zero.
+            unsafe { madvise(pages, to - from, Advice::LinuxDontNeed) }
+        };
+        if from < to && forget(from, to).is_ok() {
+            self.fill(offset, from - first);
+            self.fill(offset + (to - first) as u64, end - to);
+        } else {
+            self.fill(offset, len as usize);
+        }
+    }
+
+    /// Writes zeroes.
+    fn fill(&self, offset: u64, len: usize) {
+        // SAFETY: inside the mapping, which `at` checks; nobody has a reference to it.
+        unsafe { std::ptr::write_bytes(self.at(offset, len as u64), 0, len) };
     }
 }
 
@@ -104,6 +135,8 @@ impl MemoryVolume {
             durability: Durability::Flush,
             volatile: true,
             incarnation,
+            zeroing: Zeroing { unit_bytes: PAGE_BYTES as u32, ..Zeroing::ALL },
+            topology: Topology::default(),
         };
         assert!(size_bytes.is_multiple_of(u64::from(info.block_bytes)), "whole sectors");
         let len = usize::try_from(size_bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
@@ -114,6 +147,7 @@ impl MemoryVolume {
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.info.read_only = true;
+        self.info.zeroing = Zeroing::default();
         self
     }
 
@@ -153,6 +187,10 @@ impl MemoryChannel {
             return Status::Invalid;
         }
         if io.op == Op::Flush {
+            return Status::Done;
+        }
+        if io.op.zeroes() {
+            self.blocks.zero(io.offset_bytes, u64::from(io.len_bytes));
             return Status::Done;
         }
         let blocks = self.blocks.at(io.offset_bytes, copy::total_bytes(&io.segments));

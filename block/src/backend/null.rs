@@ -5,8 +5,8 @@ use sidecore::Progress;
 
 use crate::copy;
 use crate::volume::{
-    Channel, Durability, Incarnation, Io, IoId, IoTable, Op, Open, OpenError, Status, Volume,
-    VolumeInfo,
+    Channel, Durability, Incarnation, Io, IoId, IoTable, Op, Open, OpenError, Status, Topology,
+    Volume, VolumeInfo, Zeroing,
 };
 
 /// A volume that forgets.
@@ -29,6 +29,8 @@ impl NullVolume {
             volatile: false,
             // It never loses what it never had.
             incarnation: Incarnation(*b"nothing is lost."),
+            zeroing: Zeroing::ALL,
+            topology: Topology::default(),
         };
         assert!(size_bytes.is_multiple_of(u64::from(info.block_bytes)), "whole sectors");
         Self { info }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use sidecore::Progress;
 
 use crate::volume::{
-    Channel, Durability, IO_BYTES_MAX, Incarnation, IoId, IoTable, Op, Open, OpenError,
-    SEGMENTS_MAX, Status, Volume, VolumeInfo,
+    Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, SEGMENTS_MAX, Status,
+    Topology, Volume, VolumeInfo, Zeroing,
 };
 
 /// What was asked and not answered.
@@ -50,6 +50,8 @@ impl HeldVolume {
             durability: Durability::Flush,
             volatile: false,
             incarnation: Incarnation::default(),
+            zeroing: Zeroing::ALL,
+            topology: Topology::default(),
         };
         Self { info, channels: Arc::default() }
     }
@@ -104,8 +106,8 @@ impl Channel for HeldChannel {
     fn submit(&mut self, ios: &mut IoTable, id: IoId) {
         let io = &ios[id];
         let total: u64 = io.segments.iter().map(|segment| u64::from(segment.len)).sum();
-        assert_eq!(total, u64::from(io.len_bytes));
-        assert!(io.len_bytes <= IO_BYTES_MAX && io.segments.len() <= SEGMENTS_MAX);
+        assert_eq!(total, if io.op.zeroes() { 0 } else { u64::from(io.len_bytes) });
+        assert!(io.len_bytes <= io.op.bytes_max() && io.segments.len() <= SEGMENTS_MAX);
         let (op, offset_bytes, len_bytes) = (io.op, io.offset_bytes, io.len_bytes);
         let held = Held { id, op, offset_bytes, len_bytes, durable: io.durable };
         lock(&self.0).asked.push_back(held);

@@ -29,6 +29,10 @@ pub struct QueueCounters {
     pub written_bytes: Counter,
     /// Flushes that went well.
     pub flushes: Counter,
+    /// Bytes of discards that went well.
+    pub discarded_bytes: Counter,
+    /// Bytes of ranges zeroed by write-zeroes that went well.
+    pub zeroed_bytes: Counter,
     /// Requests that were answered with anything but success.
     pub errors: Counter,
     /// Batches of answers that were published.
@@ -44,6 +48,10 @@ pub struct QueueCounters {
     pub write_latencies: Latencies,
     /// The same of flushes.
     pub flush_latencies: Latencies,
+    /// The same of discards.
+    pub discard_latencies: Latencies,
+    /// The same of write-zeroes.
+    pub write_zeroes_latencies: Latencies,
 }
 
 impl QueueCounters {
@@ -53,6 +61,8 @@ impl QueueCounters {
             Op::Read => &self.read_latencies,
             Op::Write => &self.write_latencies,
             Op::Flush => &self.flush_latencies,
+            Op::Discard => &self.discard_latencies,
+            Op::WriteZeroes => &self.write_zeroes_latencies,
         }
     }
 }

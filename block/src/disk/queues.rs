@@ -17,15 +17,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use sidecore::{Progress, SlotId, Slots, Wake};
-use virtio::{Chain, Head, Memory, Queue, Retained, Segment};
+use virtio::{Chain, Head, Memory, Queue, Retained};
 
 use super::core::DiskCore;
 use super::served::{Request, Rest, Served};
 use crate::attachment::Attachment;
-use crate::request::{self, Answer, Asked};
+use crate::request::{self, Answer, Asked, Data};
 use crate::volume::{
-    Channel, IO_BYTES_MAX, IoId, IoTable, Op, Open, OpenError, SEGMENTS_MAX, Status, Volume,
-    VolumeInfo, io_table,
+    Channel, IO_BYTES_MAX, IoId, IoTable, Op, Open, OpenError, Status, Volume, VolumeInfo, io_table,
 };
 
 /// The most chains that are taken from one queue in a round: enough for a deep batch, few enough
@@ -74,7 +73,7 @@ pub struct DiskQueues {
     orphans: usize,
     stopped: Vec<Stopped>,
     chain: Chain,
-    data: Vec<Segment>,
+    data: Data,
     done: Vec<IoId>,
     /// Whose turn it is to be served first.
     turn: usize,
@@ -108,7 +107,7 @@ impl DiskQueues {
             orphans: 0,
             stopped: Vec::new(),
             chain: Chain::new(),
-            data: Vec::with_capacity(SEGMENTS_MAX),
+            data: Data::new(),
             done: Vec::with_capacity(depth),
             turn: 0,
             now_ns: 0,
@@ -312,7 +311,7 @@ impl DiskQueues {
                 break;
             }
             if served.rest.is_some() {
-                self.submit_rest(place);
+                self.submit_next(place);
                 taken += 1;
                 continue;
             }
@@ -341,7 +340,7 @@ impl DiskQueues {
     fn begin(&mut self, place: usize, head: Head) {
         let served = self.queues[place].as_mut().expect("it was just taken from");
         // SAFETY: the chain was just taken, and nothing of it was put.
-        let parsed = match unsafe { request::parse(&self.chain, &mut self.data) } {
+        let parsed = match unsafe { request::parse(&self.chain, &self.info, &mut self.data) } {
             Ok(parsed) => parsed,
             Err(error) => {
                 return self.core.broke(served.queue.index(), "no_room_for_status", &error);
@@ -353,10 +352,14 @@ impl DiskQueues {
             Asked::GetId => {
                 let queue = &mut served.queue;
                 // SAFETY: as above.
-                let written = unsafe { queue.answer_bytes(&self.data, &self.core.serial) };
+                let written = unsafe { queue.answer_bytes(&self.data.segments, &self.core.serial) };
                 self.answer(place, head, parsed.answer, Answer::Ok, written as u32);
             }
             Asked::Flush => self.submit(place, head, parsed.answer, Op::Flush, 0, 0),
+            Asked::Zero { len_bytes: 0, .. } => {
+                self.answer(place, head, parsed.answer, Answer::Ok, 0);
+            }
+            Asked::Zero { op, len_bytes } => self.zero(place, head, parsed.answer, op, len_bytes),
             Asked::Transfer { op, offset_bytes, len_bytes } => {
                 let end = offset_bytes.checked_add(u64::from(len_bytes));
                 let fits = end.is_some_and(|end| end <= self.info.size_bytes);
@@ -392,29 +395,75 @@ impl DiskQueues {
         offset_bytes: u64,
         len_bytes: u32,
     ) {
+        let id = self.new_request(place, head, answer, op, len_bytes);
+        if len_bytes <= IO_BYTES_MAX {
+            let io = self.new_io(id, op, offset_bytes, len_bytes);
+            std::mem::swap(&mut self.ios[io].segments, &mut self.data.segments);
+            return self.channel.submit(&mut self.ios, io);
+        }
+        let served = self.queues[place].as_mut().expect("its request is begun");
+        served.rest = Some(Rest { request: id, op, done_bytes: 0, len_bytes, offset_bytes });
+        std::mem::swap(&mut served.rest_segments, &mut self.data.segments);
+        self.submit_rest(place);
+    }
+
+    /// Hands the ranges in `self.data`, of which there is one at least, to the channel.
+    fn zero(&mut self, place: usize, head: Head, answer: *mut u8, op: Op, len_bytes: u32) {
+        let id = self.new_request(place, head, answer, op, len_bytes);
+        let served = self.queues[place].as_mut().expect("its request is begun");
+        served.rest = Some(Rest { request: id, op, done_bytes: 0, len_bytes, offset_bytes: 0 });
+        std::mem::swap(&mut served.rest_ranges, &mut self.data.ranges);
+        served.rest_ranges.reverse();
+        self.submit_range(place);
+    }
+
+    fn new_request(
+        &mut self,
+        place: usize,
+        head: Head,
+        answer: *mut u8,
+        op: Op,
+        len_bytes: u32,
+    ) -> SlotId {
         let id = self.requests.take().expect("there was room");
-        let inward_bytes = if op == Op::Read { len_bytes } else { 0 };
         self.requests[id] = Request {
             place: Some(place as u16),
             head,
             answer,
-            inward_bytes,
+            inward_bytes: if op == Op::Read { len_bytes } else { 0 },
             len_bytes,
             op,
             begun_ns: self.now_ns,
             pending: 1,
             failed: false,
+            unsupported: false,
         };
-        let served = self.queues[place].as_mut().expect("its request is begun");
-        served.waiting += 1;
-        if len_bytes <= IO_BYTES_MAX {
-            let io = self.new_io(id, op, offset_bytes, len_bytes);
-            std::mem::swap(&mut self.ios[io].segments, &mut self.data);
-            return self.channel.submit(&mut self.ios, io);
+        self.queues[place].as_mut().expect("its request is begun").waiting += 1;
+        id
+    }
+
+    /// Hands what comes next of a request that is cut to the channel; there is room for one.
+    fn submit_next(&mut self, place: usize) {
+        let rest = self.queues[place].as_ref().and_then(|served| served.rest);
+        if rest.expect("the caller looked").op.zeroes() {
+            self.submit_range(place);
+        } else {
+            self.submit_rest(place);
         }
-        served.rest = Some(Rest { request: id, op, done_bytes: 0, len_bytes, offset_bytes });
-        std::mem::swap(&mut served.rest_segments, &mut self.data);
-        self.submit_rest(place);
+    }
+
+    /// Hands the next range to the channel; there is room for one.
+    fn submit_range(&mut self, place: usize) {
+        let served = self.queues[place].as_mut().expect("the caller looked");
+        let rest = served.rest.expect("as above");
+        let range = served.rest_ranges.pop().expect("a rest has ranges");
+        if served.rest_ranges.is_empty() {
+            served.rest = None;
+        } else {
+            self.requests[rest.request].pending += 1;
+        }
+        let io = self.new_io(rest.request, range.op, range.offset_bytes, range.len_bytes);
+        self.channel.submit(&mut self.ios, io);
     }
 
     /// Hands the next megabyte of a large request to the channel; there is room for one.
@@ -442,7 +491,7 @@ impl DiskQueues {
         io.op = op;
         io.offset_bytes = offset_bytes;
         io.len_bytes = len_bytes;
-        io.durable = op == Op::Write && self.durable;
+        io.durable = op.changes() && self.durable;
         io.owner = u64::from(request.to_u32());
         io.submitted_ns = self.now_ns;
         id
@@ -463,10 +512,11 @@ impl DiskQueues {
         for id in done.drain(..) {
             let io = &self.ios[id];
             let request_id = SlotId::from_u32(io.owner as u32);
-            let failed = io.status != Status::Done;
+            let status = io.status;
             self.ios.free(id);
             let request = &mut self.requests[request_id];
-            request.failed |= failed;
+            request.unsupported |= status == Status::Unsupported;
+            request.failed |= !matches!(status, Status::Done | Status::Unsupported);
             request.pending -= 1;
             if request.pending == 0 {
                 let request = *request;
@@ -496,10 +546,15 @@ impl DiskQueues {
         if request.failed {
             return self.answer(place, request.head, request.answer, Answer::IoError, 0);
         }
+        if request.unsupported {
+            return self.answer(place, request.head, request.answer, Answer::Unsupported, 0);
+        }
         match request.op {
             Op::Read => counters.read_bytes.add(u64::from(request.len_bytes)),
             Op::Write => counters.written_bytes.add(u64::from(request.len_bytes)),
             Op::Flush => counters.flushes.add(1),
+            Op::Discard => counters.discarded_bytes.add(u64::from(request.len_bytes)),
+            Op::WriteZeroes => counters.zeroed_bytes.add(u64::from(request.len_bytes)),
         }
         self.answer(place, request.head, request.answer, Answer::Ok, request.inward_bytes);
     }

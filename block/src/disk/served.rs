@@ -6,9 +6,11 @@ use sidecore::SlotId;
 use virtio::{Head, Queue, Segment};
 
 use super::core::QueueCounters;
+use crate::request::{RANGES_MAX, Range};
 use crate::volume::Op;
 
-/// A large request that does not fit one io: what is still to be submitted.
+/// A request that does not fit one io, because it is large or has several ranges: what is still to
+/// be submitted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rest {
     pub(super) request: SlotId,
@@ -35,6 +37,8 @@ pub(super) struct Served {
     pub(super) rest: Option<Rest>,
     /// All of the data that `rest` is about; kept for its room.
     pub(super) rest_segments: Vec<Segment>,
+    /// The ranges that `rest` is still about, last one first; kept for their room.
+    pub(super) rest_ranges: Vec<Range>,
 }
 
 /// One of the guest's requests, made of one io or more.
@@ -53,6 +57,8 @@ pub(super) struct Request {
     /// Ios that have not ended; the rest of a cut request counts for one.
     pub(super) pending: u32,
     pub(super) failed: bool,
+    /// The volume turned out not to be able to do it.
+    pub(super) unsupported: bool,
 }
 
 impl Served {
@@ -68,6 +74,7 @@ impl Served {
             waiting: 0,
             rest: None,
             rest_segments: Vec::new(),
+            rest_ranges: Vec::with_capacity(RANGES_MAX),
         }
     }
 }
@@ -84,6 +91,7 @@ impl Default for Request {
             begun_ns: 0,
             pending: 0,
             failed: false,
+            unsupported: false,
         }
     }
 }

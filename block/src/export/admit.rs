@@ -109,9 +109,10 @@ impl Admitted {
         let end = io.offset_bytes.checked_add(u64::from(io.len_bytes));
         match io.op {
             Op::Flush => true,
-            Op::Write if self.info.read_only => false,
-            Op::Read | Op::Write => {
+            op if op.changes() && self.info.read_only => false,
+            op => {
                 io.len_bytes > 0
+                    && io.len_bytes <= op.bytes_max()
                     && io.offset_bytes.is_multiple_of(block)
                     && u64::from(io.len_bytes).is_multiple_of(block)
                     && end.is_some_and(|end| end <= self.info.size_bytes)
@@ -124,13 +125,19 @@ impl Channel for Admitted {
     fn submit(&mut self, ios: &mut IoTable, id: IoId) {
         let io = &mut ios[id];
         io.status = Status::Pending;
-        let valid = self.is_valid(io);
-        if !valid || !self.gate.enter(&self.held) {
-            io.status = if valid { Status::Fenced } else { Status::Invalid };
+        let refusal = if !self.info.zeroing.can(io.op) {
+            Some(Status::Unsupported)
+        } else if !self.is_valid(io) {
+            Some(Status::Invalid)
+        } else {
+            (!self.gate.enter(&self.held)).then_some(Status::Fenced)
+        };
+        if let Some(status) = refusal {
+            io.status = status;
             self.refused.push(id);
             return;
         }
-        io.durable |= io.op == Op::Write && self.info.durability == Durability::WriteThrough;
+        io.durable |= io.op.changes() && self.info.durability == Durability::WriteThrough;
         self.inner.submit(ios, id);
     }
 

@@ -10,8 +10,8 @@ use crate::attachment::{AttachOptions, Attachment};
 use crate::export::Admitted;
 use crate::record::{Record, RecordError, RecordStore, Ticket};
 use crate::volume::{
-    Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Status, Volume,
-    VolumeInfo, io_table,
+    Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Status, Topology, Volume,
+    VolumeInfo, Zeroing, io_table,
 };
 use crate::wire::{Claim, Outcome, Title, attachment_id};
 
@@ -104,6 +104,8 @@ impl Bench {
             durability: Durability::Flush,
             volatile: false,
             incarnation: incarnation(1),
+            zeroing: Zeroing::ALL,
+            topology: Topology::default(),
         })
     }
 

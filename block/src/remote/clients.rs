@@ -36,6 +36,8 @@ struct Peer {
     up: bool,
     /// Of the session that is up.
     binding: Binding,
+    /// Of the session that is up.
+    version: u8,
     /// No connection is tried before this: the peer has refused one.
     connect_at_ns: u64,
     why: Option<String>,
@@ -47,6 +49,8 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     /// What proofs are bound to.
     pub(crate) binding: Binding,
+    /// What both ends speak.
+    pub(crate) version: u8,
 }
 
 #[derive(Debug)]
@@ -107,6 +111,7 @@ impl Clients {
             session: None,
             up: false,
             binding: Binding::default(),
+            version: 0,
             connect_at_ns: 0,
             why: None,
         };
@@ -179,7 +184,7 @@ impl Clients {
     pub(crate) fn session(&self, peer: usize) -> Option<Session> {
         let peer = &self.peers[peer];
         let id = peer.session.filter(|_| peer.up)?;
-        Some(Session { id, binding: peer.binding })
+        Some(Session { id, binding: peer.binding, version: peer.version })
     }
 
     pub(crate) fn enlist(
@@ -246,7 +251,7 @@ impl Clients {
             let volume = description.volume.name().to_owned();
             request.names = Some(Names { volume, attachment: String::new() });
             let token = u64::from(DESCRIBE_KEY) << 32 | u64::from(description.number);
-            let session = Session { id: session, binding: peer.binding };
+            let session = Session { id: session, binding: peer.binding, version: peer.version };
             let key = description.volume.key().map(AsRef::as_ref);
             description.asked =
                 control(now_ns, session, (DESCRIBE_FLOW, token), &request, key, endpoint);
@@ -269,6 +274,7 @@ impl Clients {
         for peer in self.peers.iter_mut().filter(|peer| peer.session == Some(session)) {
             peer.up = true;
             peer.binding = info.binding;
+            peer.version = info.version;
             peer.why = None;
         }
     }

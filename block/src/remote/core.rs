@@ -78,6 +78,8 @@ pub(crate) struct Core {
     way: Way,
     /// Of the way's session: what proofs are bound to.
     binding: Binding,
+    /// Of the way's session: what both ends speak.
+    version: u8,
     title: Title,
     /// Writes acknowledged before the claim that is under way: its answer makes them durable.
     claim_covers: u64,
@@ -120,6 +122,7 @@ impl Core {
             write_through: info.durability == Durability::WriteThrough,
             way: Way::Down,
             binding: Binding::default(),
+            version: 0,
             title: Title { attachment, ..Title::default() },
             claim_covers: 0,
             attempt: 0,
@@ -173,6 +176,7 @@ impl Core {
         if let (Way::Down, Some(session)) = (self.way, session) {
             self.way = Way::Idle(session.id);
             self.binding = session.binding;
+            self.version = session.version;
         }
         self.expire(now_ns);
         let view = self.attachment.view();
@@ -349,6 +353,7 @@ impl Core {
             Outcome::Done => self.done(at, body_len),
             Outcome::Error => self.accept(at, Status::Error),
             Outcome::Invalid => self.accept(at, Status::Invalid),
+            Outcome::Unsupported => self.accept(at, Status::Unsupported),
             Outcome::NotOpen
             | Outcome::EpochOver
             | Outcome::IncarnationOver
@@ -371,14 +376,14 @@ impl Core {
         }
         match request.op {
             // Before it is accepted: see `Attachment::accepts`.
-            Op::Write if !(self.write_through || request.durable) => {
+            op if op.changes() && !(self.write_through || request.durable) => {
                 let Stand::Sent { epoch, .. } = request.stand else { return };
                 if self.attachment.accepts(epoch) {
                     self.attachment.note_acked(self.index);
                 }
             }
             Op::Flush => self.attachment.note_flushed(request.covers),
-            Op::Read | Op::Write => {}
+            _ => {}
         }
         self.accept(at, Status::Done);
     }
@@ -494,7 +499,8 @@ impl Core {
         request.names = Some(self.names.clone());
         let token = self.next_token(CONTROL);
         let key = self.key.as_deref();
-        let (at, by) = (Session { id: session, binding: self.binding }, (self.flow, token));
+        let at = Session { id: session, binding: self.binding, version: self.version };
+        let by = (self.flow, token);
         if !clients::control(now_ns, at, by, &request, key, endpoint) {
             // Somebody else may have better luck.
             self.attachment.release_lead(self.index);
@@ -508,6 +514,11 @@ impl Core {
         let mut progress = Progress::Idle;
         // Bounded by the table.
         while let Some(&at) = self.waiting.front() {
+            if self.is_unknown_there(usize::from(at)) {
+                self.waiting.pop_front();
+                self.end(usize::from(at), Status::Unsupported);
+                continue;
+            }
             if !self.send_one(now_ns, session, usize::from(at), endpoint) {
                 self.counters.stalls.add(1);
                 break;
@@ -517,6 +528,12 @@ impl Core {
             progress = Progress::Busy;
         }
         progress
+    }
+
+    /// The peer's program went back to a version without this request, which the guest knows of: it
+    /// finds another way, such as writing zeroes.
+    fn is_unknown_there(&self, at: usize) -> bool {
+        self.requests[at].op.zeroes() && self.version < wire::ZEROING_VERSION_MIN
     }
 
     /// `false` when there is no room now: neither buffer nor window.
@@ -540,14 +557,8 @@ impl Core {
             unsafe { gather(&request.segments, to.as_mut_ptr()) };
             request.stable = Some(stable);
         }
-        let (kind, body) = match request.op {
-            Op::Read => (Kind::Read, None),
-            Op::Write => {
-                (Kind::Write, request.stable.map(|stable| (stable, request.len_bytes as usize)))
-            }
-            Op::Flush => (Kind::Flush, None),
-        };
-        let mut head = wire::Request::new(kind, self.title, self.index);
+        let body = request.stable.map(|stable| (stable, request.len_bytes as usize));
+        let mut head = wire::Request::new(Kind::of(request.op), self.title, self.index);
         head.offset_bytes = request.offset_bytes;
         head.len_bytes = request.len_bytes;
         head.durable = request.durable;

@@ -78,7 +78,7 @@ impl Lane {
         self.ios.is_empty() && self.parked.is_empty()
     }
 
-    /// Takes a read, write or flush, with its body's reference.
+    /// Takes a request about the volume, with its body's reference.
     pub(super) fn take(
         &mut self,
         now_ns: u64,
@@ -106,8 +106,8 @@ impl Lane {
         let body_bytes = body.map_or(0, |(_, len)| len);
         let fits = match request.kind {
             Kind::Write => body_bytes > 0 && body_bytes == request.len_bytes as usize,
-            Kind::Read => body_bytes == 0 && request.len_bytes > 0,
-            _ => body_bytes == 0,
+            Kind::Flush => body_bytes == 0,
+            _ => body_bytes == 0 && request.len_bytes > 0,
         };
         let title = &request.title;
         if title.attachment != self.title.attachment || title.epoch != self.title.epoch {
@@ -137,13 +137,9 @@ impl Lane {
         let id = self.ios.take().expect("not full");
         let io = &mut self.ios[id];
         io.reset();
-        io.op = match request.kind {
-            Kind::Read => Op::Read,
-            Kind::Write => Op::Write,
-            _ => Op::Flush,
-        };
+        io.op = request.kind.op().expect("a lane is given what is about a volume");
         io.offset_bytes = request.offset_bytes;
-        io.len_bytes = if buffer.is_some() { request.len_bytes } else { 0 };
+        io.len_bytes = if io.op == Op::Flush { 0 } else { request.len_bytes };
         io.durable = request.durable;
         if let Some(buffer) = buffer {
             // The pool's memory does not move, and this reference keeps the buffer ours until the
@@ -180,6 +176,7 @@ impl Lane {
         let outcome = match io.status {
             Status::Done => Outcome::Done,
             Status::Invalid => Outcome::Invalid,
+            Status::Unsupported => Outcome::Unsupported,
             Status::Fenced => Outcome::EpochOver,
             Status::Error | Status::Pending => Outcome::Error,
         };

@@ -21,6 +21,8 @@ const LOG_MINUTE_NS: u64 = 60_000_000_000;
 pub(super) struct Peer {
     pub(super) name: String,
     pub(super) process_nonce: u64,
+    /// Of the session.
+    pub(super) version: u8,
     binding: Binding,
     log_lines: u32,
     log_minute_ns: u64,
@@ -31,6 +33,7 @@ impl Peer {
         Self {
             name: info.name.clone(),
             process_nonce: info.process_nonce,
+            version: info.version,
             binding: info.binding,
             log_lines: 0,
             log_minute_ns: 0,

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use sidecore::{Progress, Wake};
 
-use crate::volume::{Channel, IoId, IoTable, Open, OpenError, Status, Volume, VolumeInfo};
+use crate::volume::{Channel, Io, IoId, IoTable, Op, Open, OpenError, Status, Volume, VolumeInfo};
 
 /// What a channel takes at once while there is plenty: what the rate gives in this time. Short
 /// enough that what one channel holds unused is no loss to others.
@@ -47,7 +47,8 @@ const SECOND_NS: u128 = 1_000_000_000;
 pub struct Limit {
     /// Requests per second, of any kind; `None` is any number.
     pub iops: Option<NonZeroU64>,
-    /// Bytes per second, read and written; `None` is any number.
+    /// Bytes per second, read and written, zeroes among them; `None` is any number. A discard
+    /// costs a request and no bytes.
     pub bytes_per_second: Option<NonZeroU64>,
     /// An idle volume saves up what the rates give in this time; [`BURST_NS_MIN`] at least.
     pub burst_ns: u64,
@@ -268,13 +269,19 @@ struct LimitChannel {
     next_ns: Option<u64>,
 }
 
+/// What a request costs of the bytes. Zeroes may well be written one by one; what is discarded is
+/// not.
+fn bytes_of(io: &Io) -> u64 {
+    if io.op == Op::Discard { 0 } else { u64::from(io.len_bytes) }
+}
+
 impl LimitChannel {
     /// Lets go what may go now.
     fn admit(&mut self, ios: &mut IoTable, now_ns: u64) -> Progress {
         self.next_ns = None;
         let mut progress = Progress::Idle;
         while let Some(&id) = self.waiting.front() {
-            let len = u64::from(ios[id].len_bytes);
+            let len = bytes_of(&ios[id]);
             let requests_ns = self.requests.reserve(&self.rates.requests, 1, now_ns);
             let bytes_ns = self.bytes.reserve(&self.rates.bytes, len, now_ns);
             let usable_ns = requests_ns.max(bytes_ns);

@@ -34,14 +34,16 @@ impl Cells {
     }
 }
 
-/// One channel's cells: reads, writes, flushes.
-type ChannelCells = [Cells; 3];
+/// One channel's cells, in the order of [`Op::ALL`].
+type ChannelCells = [Cells; Op::ALL.len()];
 
 fn kind(op: Op) -> usize {
     match op {
         Op::Read => 0,
         Op::Write => 1,
         Op::Flush => 2,
+        Op::Discard => 3,
+        Op::WriteZeroes => 4,
     }
 }
 
@@ -50,7 +52,7 @@ fn kind(op: Op) -> usize {
 pub struct Reading {
     /// Requests that ended.
     pub requests: u64,
-    /// Bytes of those that ended well.
+    /// Bytes of those that ended well; of ranges that were zeroed, how long they were.
     pub bytes: u64,
     /// Requests that did not end well.
     pub errors: u64,
@@ -84,7 +86,7 @@ pub struct Meter {
 #[derive(Debug)]
 struct Books {
     open: Vec<Arc<ChannelCells>>,
-    closed: [Reading; 3],
+    closed: [Reading; Op::ALL.len()],
 }
 
 impl Default for Meter {

@@ -1,7 +1,7 @@
 //! What each metric is, for the HELP lines.
 
 /// By the metric's name without `vrio_` and without what its unit and its type add.
-const HELP: [(&str, &str); 96] = [
+const HELP: [(&str, &str); 103] = [
     ("node_info", "Always 1; the labels say what runs."),
     ("node_uptime_seconds", "For how long the node has run."),
     ("sidecore_rounds", "Rounds begun."),
@@ -77,12 +77,17 @@ const HELP: [(&str, &str); 96] = [
     ("volume_reads", "Reads that ended."),
     ("volume_writes", "Writes that ended."),
     ("volume_flushes", "Flushes that ended."),
+    ("volume_discards", "Discards that ended."),
+    ("volume_write_zeroes", "Ranges zeroed that ended."),
     ("volume_read_bytes", "Bytes of reads that went well."),
     ("volume_written_bytes", "Bytes of writes that went well."),
+    ("volume_discarded_bytes", "Bytes of discards that went well."),
+    ("volume_zeroed_bytes", "Bytes of ranges zeroed that went well."),
     ("volume_errors", "Requests that did not end well."),
     ("volume_delayed", "Requests that a limit held back."),
     ("volume_latency", "How long requests took, as the chain's first meter saw them."),
     ("volume_file_syncs", "Syncs of the file."),
+    ("volume_file_zeroes_written", "Ranges zeroed by writing zeroes: the file system cannot."),
     ("volume_file_errors", "Requests that the file's storage failed."),
     ("disk_size_bytes", "The disk's size."),
     ("disk_state", "1 for the state that the disk is in."),
@@ -91,6 +96,8 @@ const HELP: [(&str, &str); 96] = [
     ("disk_read_bytes", "Bytes of reads that went well."),
     ("disk_written_bytes", "Bytes of writes that went well."),
     ("disk_flushes", "Flushes that went well."),
+    ("disk_discarded_bytes", "Bytes of discards that went well."),
+    ("disk_zeroed_bytes", "Bytes of write-zeroes that went well."),
     ("disk_errors", "Requests that were answered with anything but success."),
     ("disk_batches", "Batches of answers that were published."),
     ("disk_calls", "Of these, batches for which the guest was interrupted."),

@@ -65,6 +65,8 @@ fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
     for path in read_directories(config) {
         rules = allow(rules, path, read)?;
     }
+    // Whether a block device zeroes, and in which pieces.
+    let rules = allow(rules, Path::new("/sys/devices"), read)?;
     // Who holds a lock, and which boot this is.
     allow(rules, Path::new("/proc"), read)
 }

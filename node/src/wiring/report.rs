@@ -369,6 +369,8 @@ fn meter_counters(meter: &Meter, put: &mut impl FnMut(&str, u64) -> Option<u64>)
         (Op::Read, "reads", Some("read_bytes"), "read"),
         (Op::Write, "writes", Some("written_bytes"), "write"),
         (Op::Flush, "flushes", None, "flush"),
+        (Op::Discard, "discards", Some("discarded_bytes"), "discard"),
+        (Op::WriteZeroes, "write_zeroes", Some("zeroed_bytes"), "write_zeroes"),
     ];
     for (op, count, bytes, latency) in names {
         let reading = meter.read(op);
@@ -397,6 +399,7 @@ fn file_counters(file: &FileVolume, put: &mut impl FnMut(&str, u64) -> Option<u6
         ("file_continued", &counters.continued),
         ("file_syncs", &counters.syncs),
         ("file_syncs_shared", &counters.syncs_shared),
+        ("file_zeroes_written", &counters.zeroes_written),
     ] {
         put(name, counter.load(Relaxed));
     }

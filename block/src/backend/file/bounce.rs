@@ -17,6 +17,11 @@ pub(super) struct Buffer {
     base: NonNull<u8>,
 }
 
+// SAFETY: plain memory that lives as long as this value; all that is given out is its address.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
 impl Buffer {
     /// Maps one.
     ///

@@ -5,6 +5,7 @@
 //!      └──────────────────────────────▶ kernel ◀─────────────────┘
 //!                                         │  in part: once more for the rest
 //!                     durable, buffered ──┤
+//!   zero a range: the same, or by writing zeroes where the file system cannot
 //!   flush ──▶ syncing ◀───────────────────┘
 //!                └── a sync that began later has ended ──▶ ready ──▶ done
 //! ```
@@ -23,10 +24,10 @@ use sidecore::{Progress, Wake};
 use virtio::Segment;
 
 use super::bounce::{Buffer, Pool};
-use super::{Failure, Shared, is_no_space};
+use super::{Failure, Shared, is_no_space, zeroing};
 use crate::copy;
 use crate::uring::{ClientId, Completion, Full, Uring};
-use crate::volume::{Channel, Durability, Io, IoId, IoTable, Op, Status};
+use crate::volume::{Channel, Durability, IO_BYTES_MAX, Io, IoId, IoTable, Op, Status};
 
 /// Marks the channel's sync among its completions; requests are marked by their slot.
 const SYNC_TOKEN: u32 = u32::MAX;
@@ -48,6 +49,8 @@ struct Step {
     done_bytes: u32,
     retries: u8,
     bounce: Option<Buffer>,
+    /// The range is zeroed by writing zeroes.
+    writes_zeroes: bool,
     sync_target: u64,
 }
 
@@ -149,9 +152,20 @@ impl FileChannel {
         io.durable || self.shared.info.durability == Durability::WriteThrough
     }
 
-    /// Hands a read or write to the kernel; `Full` when it has to wait.
+    /// Whether the kernel makes the request durable while it does it: direct writes. Buffered, the
+    /// sync is a step of its own, so that its failure can be told from the write's; and a range that
+    /// the file system zeroes has no other way.
+    fn syncs_itself(&self, io: &Io, id: IoId) -> bool {
+        let writes = io.op == Op::Write || self.steps[id.index()].writes_zeroes;
+        writes && self.shared.direct && self.is_durable(io)
+    }
+
+    /// Hands a read, a write or a range to the kernel; `Full` when it has to wait.
     fn start(&mut self, ios: &IoTable, id: IoId) -> Result<(), Full> {
         let io = &ios[id];
+        if io.op.zeroes() {
+            return self.start_zeroing(io, id);
+        }
         if self.steps[id.index()].vectors.is_empty() {
             let misaligned = self.is_misaligned(io);
             let step = &mut self.steps[id.index()];
@@ -172,6 +186,29 @@ impl FileChannel {
         self.push(ios, id)
     }
 
+    /// Hands a range to the kernel, or zeroes for it.
+    fn start_zeroing(&mut self, io: &Io, id: IoId) -> Result<(), Full> {
+        let step = &mut self.steps[id.index()];
+        let zeroes = if io.op == Op::WriteZeroes { self.shared.zeroes.get() } else { None };
+        if let Some(zeroes) = zeroes
+            && step.vectors.is_empty()
+        {
+            step.writes_zeroes = true;
+            let base = zeroes.start();
+            let len = |at: u32| (io.len_bytes - at).min(IO_BYTES_MAX) as usize;
+            let starts = (0..io.len_bytes).step_by(IO_BYTES_MAX as usize);
+            step.vectors.extend(starts.map(|at| Vector { base, len: len(at) }));
+            self.shared.counters.zeroes_written.fetch_add(1, Relaxed);
+        }
+        if step.writes_zeroes {
+            return self.push_with(io, id);
+        }
+        let file = types::Fd(self.shared.file.as_raw_fd());
+        let entry = zeroing::entry(io.op, file, io.offset_bytes, io.len_bytes);
+        // SAFETY: names no memory, and the file is open as long as `shared`.
+        unsafe { self.uring.borrow_mut().push(self.client, id.index() as u32, entry) }
+    }
+
     /// Whether direct I/O cannot take the request's buffers as they are.
     fn is_misaligned(&self, io: &Io) -> bool {
         let (align, block) = (self.shared.align_bytes as usize, self.shared.info.block_bytes);
@@ -184,22 +221,30 @@ impl FileChannel {
     /// Hands what is left of a request to the kernel.
     fn push(&mut self, ios: &IoTable, id: IoId) -> Result<(), Full> {
         let io = &ios[id];
+        if io.op.zeroes() { self.start_zeroing(io, id) } else { self.push_with(io, id) }
+    }
+
+    fn push_with(&mut self, io: &Io, id: IoId) -> Result<(), Full> {
         let step = &self.steps[id.index()];
-        // Buffered, the sync is a step of its own, so that its failure can be told from the
-        // write's.
-        let sync = io.op == Op::Write && self.shared.direct && self.is_durable(io);
+        let sync = self.syncs_itself(io, id);
         let flags = if sync { libc::RWF_DSYNC } else { 0 };
         let file = types::Fd(self.shared.file.as_raw_fd());
         let offset = io.offset_bytes + u64::from(step.done_bytes);
         let entry = transfer(io.op, file, &step.vectors[step.first..], offset, flags);
-        // SAFETY: the segments (or the bounce buffer) and the vectors stay as they are until the
+        // SAFETY: the segments (or the bounce buffer, or the zeroes, which live as long as the
+        // volume and are only read) and the vectors stay as they are until the
         // completion: `Drop` waits for the kernel, and the user keeps the segments mapped until
         // the request is completed or `abandon` is true. The file is open as long as `shared`.
         unsafe { self.uring.borrow_mut().push(self.client, id.index() as u32, entry) }
     }
 
     fn note(&self, io: &Io, error: Errno) -> Failure {
-        let what = if io.op == Op::Read { "read" } else { "write" };
+        let what = match io.op {
+            Op::Read => "read",
+            Op::Discard => "discard",
+            Op::WriteZeroes => "write zeroes",
+            Op::Write | Op::Flush => "write",
+        };
         let (offset_bytes, len_bytes) = (io.offset_bytes, io.len_bytes);
         let failure = Failure { what, offset_bytes, len_bytes, error };
         self.shared.note(failure, self.now_ns);
@@ -213,7 +258,9 @@ impl FileChannel {
         let Ok(moved) = u32::try_from(result) else {
             return self.refused(ios, id, Errno::from_raw_os_error(-result));
         };
-        step.done_bytes += moved;
+        // A range that was zeroed was zeroed as a whole.
+        let whole = io.op.zeroes() && !step.writes_zeroes;
+        step.done_bytes += if whole { io.len_bytes } else { moved };
         assert!(step.done_bytes <= io.len_bytes, "the kernel moves no more than it is given");
         if step.done_bytes < io.len_bytes {
             if moved == 0 {
@@ -225,7 +272,7 @@ impl FileChannel {
             self.shared.counters.continued.fetch_add(1, Relaxed);
             return self.resume(ios, id);
         }
-        if io.op == Op::Write && self.is_durable(io) && !self.shared.direct {
+        if io.op.changes() && self.is_durable(io) && !self.syncs_itself(io, id) {
             return self.await_sync(id);
         }
         self.finish(ios, id, Status::Done);
@@ -239,13 +286,30 @@ impl FileChannel {
             return self.resume(ios, id);
         }
         let io = &ios[id];
+        if io.op.zeroes() && !step.writes_zeroes && error == Errno::OPNOTSUPP {
+            return self.zeroes_otherwise(ios, id);
+        }
+        let syncs_itself = self.syncs_itself(io, id);
         let failure = self.note(io, error);
         // A write and its sync in one: the error may be the sync's, and then it is about earlier
         // writes too. Only these cannot be: no space, and a request that makes no sense.
         let is_own = is_no_space(error) || error == Errno::INVAL;
-        if io.op == Op::Write && self.shared.direct && self.is_durable(io) && !is_own {
+        if syncs_itself && !is_own {
             self.shared.fail(failure);
         }
+        self.finish(ios, id, Status::Error);
+    }
+
+    /// The file system cannot do it: zeroes are written from now on. A discard is refused, for
+    /// nobody is helped by zeroes that take space.
+    fn zeroes_otherwise(&mut self, ios: &mut IoTable, id: IoId) {
+        if ios[id].op == Op::Discard {
+            return self.finish(ios, id, Status::Unsupported);
+        }
+        if self.shared.write_zeroes_from_now() {
+            return self.resume(ios, id);
+        }
+        self.note(&ios[id], Errno::NOMEM);
         self.finish(ios, id, Status::Error);
     }
 
@@ -341,6 +405,7 @@ impl Step {
         self.id = id;
         self.vectors.clear();
         (self.first, self.done_bytes, self.retries) = (0, 0, 0);
+        self.writes_zeroes = false;
         debug_assert!(self.bounce.is_none(), "given back when the last request ended");
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::bounce::Buffer;
-use super::{FileCounters, Shared, Syncs, failures};
-use crate::volume::{Durability, Incarnation, VolumeInfo};
+use super::{FileCounters, Shared, Syncs, failures, zeroing};
+use crate::volume::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
 
 /// How long to wait for a predecessor's lock. A killed server's last requests were seen to land
 /// within 100 ms; a slow disk may need seconds.
@@ -26,6 +27,10 @@ const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// The largest block that virtio-blk guests are known to take: a page.
 const BLOCK_BYTES_MAX: u32 = 4096;
+
+/// The largest physical block that is believed: network file systems name what they like to be
+/// sent at once.
+const PHYSICAL_BYTES_MAX: u32 = 64 << 10;
 
 /// What to open and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +46,8 @@ pub struct FileOptions {
     pub read_only: bool,
     /// What a completed write survives.
     pub durability: Durability,
+    /// What guests are told of the storage's layout; what is 0 is found out.
+    pub topology: Topology,
     /// How long to wait for a predecessor's lock.
     pub lock_timeout: Duration,
 }
@@ -54,6 +61,7 @@ impl FileOptions {
             direct: false,
             read_only: false,
             durability: Durability::Flush,
+            topology: Topology::default(),
             lock_timeout: LOCK_TIMEOUT,
         }
     }
@@ -183,6 +191,12 @@ pub(super) fn open(options: &FileOptions) -> Result<Shared, FileError> {
     let (align_bytes, block_bytes) =
         if options.direct { direct_alignment(&file, path, is_block_device)? } else { (1, 512) };
     let size_bytes = size(&file, options, block_bytes)?;
+    let topology = topology(&stat, is_block_device, block_bytes, options);
+    let zeroing = if options.read_only {
+        Zeroing::default()
+    } else {
+        zeroing::of(&file, &stat, is_block_device, topology.physical_bytes)
+    };
     let info = VolumeInfo {
         size_bytes,
         block_bytes,
@@ -192,6 +206,8 @@ pub(super) fn open(options: &FileOptions) -> Result<Shared, FileError> {
         incarnation: incarnation(&file, &stat, is_block_device).map_err(|source| {
             FileError::System { path: path.clone(), what: "read the host's boot id", source }
         })?,
+        zeroing,
+        topology,
     };
     Ok(Shared {
         path: path.clone(),
@@ -202,6 +218,7 @@ pub(super) fn open(options: &FileOptions) -> Result<Shared, FileError> {
         failed: AtomicBool::new(false),
         syncs: Syncs::default(),
         counters: FileCounters::default(),
+        zeroes: OnceLock::new(),
         logged_ns: AtomicU64::new(0),
         unlogged: AtomicU64::new(0),
     })
@@ -327,6 +344,30 @@ fn size(file: &OwnedFd, options: &FileOptions, block_bytes: u32) -> Result<u64, 
         return Err(FileError::TooSmall { path: path.clone(), actual_bytes, wanted_bytes });
     }
     Ok(wanted_bytes)
+}
+
+/// How the storage is laid out: what the operator says, or else what the file system or the device
+/// does as a whole. A file system's block may be larger than what it writes at once; a guest that
+/// believes it loses nothing.
+fn topology(
+    stat: &Stat,
+    is_block_device: bool,
+    block_bytes: u32,
+    options: &FileOptions,
+) -> Topology {
+    let sane = |bytes: u32| bytes.is_power_of_two() && bytes <= PHYSICAL_BYTES_MAX;
+    let told = if is_block_device {
+        zeroing::queue_value(stat, "physical_block_size").and_then(|it| u32::try_from(it).ok())
+    } else {
+        u32::try_from(stat.st_blksize).ok()
+    };
+    let physical_bytes = options.topology.physical_bytes;
+    let physical_bytes =
+        if physical_bytes == 0 { told.filter(|told| sane(*told)) } else { Some(physical_bytes) };
+    Topology {
+        physical_bytes: physical_bytes.unwrap_or(block_bytes).max(block_bytes),
+        optimal_bytes: options.topology.optimal_bytes,
+    }
 }
 
 /// Makes the name of a new file durable.

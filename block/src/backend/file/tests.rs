@@ -544,3 +544,86 @@ fn a_block_device_is_a_volume() {
     let error = FileVolume::open(&options).expect_err("too small").to_string();
     assert!(error.contains("too small"), "{error}");
 }
+
+/// Space that the file takes.
+fn stored_bytes(volume: &FileVolume) -> u64 {
+    fs::metadata(volume.path()).expect("the file").blocks() * 512
+}
+
+#[test]
+fn a_discard_gives_space_back_and_zeroes_keep_it() {
+    each("a_discard_gives_space_back_and_zeroes_keep_it", |place, volume| {
+        if !volume.info().zeroing.discard {
+            println!("SKIP: no holes on {}", volume.path().display());
+            return;
+        }
+        let mut bench = place.bench(&volume);
+        assert_eq!(bench.write(0, &[7; SIZE as usize]), Status::Done);
+        assert_eq!(bench.flush(), Status::Done);
+        let full_bytes = stored_bytes(&volume);
+        assert!(full_bytes >= SIZE, "{full_bytes}");
+        assert_eq!(bench.zero(Op::WriteZeroes, true, 0, SIZE / 2), Status::Done);
+        assert!(stored_bytes(&volume) >= SIZE, "zeroes take space");
+        assert_eq!(bench.read(0, SIZE as usize / 2), Ok(vec![0; SIZE as usize / 2]));
+        let syncs = volume.counters().syncs.load(Relaxed);
+        assert_eq!(bench.zero(Op::Discard, true, SIZE / 2, SIZE / 4), Status::Done);
+        assert_eq!(volume.counters().syncs.load(Relaxed), syncs + 1, "it is durable");
+        assert!(stored_bytes(&volume) <= SIZE * 3 / 4 + 65536, "{}", stored_bytes(&volume));
+        let expected: Vec<_> = [vec![0; SIZE as usize / 4], vec![7; SIZE as usize / 4]].concat();
+        assert_eq!(bench.read(SIZE / 2, SIZE as usize / 2), Ok(expected));
+        assert_eq!(fs::metadata(volume.path()).expect("the file").len(), SIZE, "as long as ever");
+        assert_eq!(volume.counters().zeroes_written.load(Relaxed), 0);
+    });
+}
+
+#[test]
+fn zeroes_are_written_where_the_file_system_has_no_better_way() {
+    each("zeroes_are_written_where_the_file_system", |place, volume| {
+        let mut bench = place.bench(&volume);
+        let block = u64::from(volume.info().block_bytes);
+        assert_eq!(bench.write(0, &[7; SIZE as usize / 2]), Status::Done);
+        let refused = Cell::new(false);
+        place.set_fault(
+            move |completion| {
+                if refused.replace(true) { completion.result } else { -libc::EOPNOTSUPP }
+            },
+        );
+        // The fault comes after the deed: what counts is what is written instead.
+        assert_eq!(bench.zero(Op::WriteZeroes, false, block, SIZE / 2 - 2 * block), Status::Done);
+        assert_eq!(volume.counters().zeroes_written.load(Relaxed), 1);
+        assert_eq!(bench.zero(Op::WriteZeroes, true, SIZE / 2, SIZE / 2), Status::Done);
+        assert_eq!(volume.counters().zeroes_written.load(Relaxed), 2, "it is not tried again");
+        let read = bench.read(0, SIZE as usize / 2).expect("inside");
+        let (first, rest) = read.split_at(block as usize);
+        let (zeroes, last) = rest.split_at(rest.len() - block as usize);
+        assert!(first.iter().chain(last).all(|byte| *byte == 7));
+        assert!(zeroes.iter().all(|byte| *byte == 0));
+        assert_eq!(volume.counters().errors.load(Relaxed), 0);
+        place.set_fault(|_| -libc::EOPNOTSUPP);
+        assert_eq!(bench.zero(Op::Discard, false, 0, block), Status::Unsupported);
+    });
+}
+
+#[test]
+fn a_read_only_file_zeroes_nothing() {
+    let Some(place) = Place::new("a_read_only_file_zeroes_nothing") else { return };
+    FileVolume::open(&place.options("disk.img")).expect("a new file");
+    let options = FileOptions { read_only: true, ..place.options("disk.img") };
+    let volume = FileVolume::open(&options).expect("the file");
+    assert_eq!(volume.info().zeroing, crate::volume::Zeroing::default());
+    let mut bench = place.bench(&volume);
+    assert_eq!(bench.zero(Op::Discard, false, 0, 4096), Status::Invalid);
+}
+
+#[test]
+fn the_topology_is_the_file_systems_unless_the_operator_says_better() {
+    let Some(place) = Place::new("the_topology_is_the_file_systems") else { return };
+    let volume = FileVolume::open(&place.options("disk.img")).expect("a new file");
+    let block = fs::metadata(volume.path()).expect("the file").blksize();
+    assert_eq!(u64::from(volume.info().topology.physical_bytes), block);
+    drop(volume);
+    let topology = crate::volume::Topology { physical_bytes: 16384, optimal_bytes: 1 << 20 };
+    let options = FileOptions { topology, ..place.options("disk.img") };
+    let volume = FileVolume::open(&options).expect("the file");
+    assert_eq!(volume.info().topology, topology);
+}

@@ -108,6 +108,8 @@ impl Volume for Closed {
             durability: Durability::Flush,
             volatile: true,
             incarnation: crate::volume::Incarnation::default(),
+            zeroing: crate::volume::Zeroing::default(),
+            topology: crate::volume::Topology::default(),
         }
     }
 

@@ -86,8 +86,8 @@ fn requests_that_make_no_sense_are_told_so_and_harm_nothing() {
         (GuestOp::Read, 0, 511, GuestStatus::IoError),
         (GuestOp::Write, 0, 513, GuestStatus::IoError),
         (GuestOp::GetId, 0, 19, GuestStatus::IoError),
-        (GuestOp::Discard, 0, 512, GuestStatus::Unsupported),
-        (GuestOp::WriteZeroes, 0, 512, GuestStatus::Unsupported),
+        (GuestOp::Discard, 0, 512, GuestStatus::IoError),
+        (GuestOp::WriteZeroes, 0, 512, GuestStatus::IoError),
         (GuestOp::Unknown(77), 0, 512, GuestStatus::Unsupported),
         (GuestOp::Read, end - 1, 512, GuestStatus::Ok),
     ] {
@@ -542,5 +542,79 @@ fn a_sleeping_disk_is_woken_by_a_kick() {
         assert!(rig.disk.arm(&mut Wake::new()).is_busy(), "which looks before it sleeps");
         rig.disk.disarm();
         assert_eq!(rig.finish(slot), GuestStatus::Ok);
+    }
+}
+
+/// A list of ranges on a slot: sector, sectors, flags.
+fn ranges(rig: &mut Rig, ranges: &[(u64, u32, u32)]) -> (virtio::driver::Slot, Data<'static>) {
+    let slot = rig.rings[0].take_slot().expect("a free slot");
+    let mut list = Vec::new();
+    for (sector, sectors, flags) in ranges {
+        list.extend(sector.to_le_bytes());
+        list.extend(sectors.to_le_bytes());
+        list.extend(flags.to_le_bytes());
+    }
+    rig.rings[0].write(slot, 0, &list);
+    (slot, Data::Whole(list.len() as u32))
+}
+
+#[test]
+fn each_range_of_a_discard_is_a_request_to_the_volume() {
+    let volume = HeldVolume::new(SIZE);
+    let mut rig = Rig::new(&volume, Plan { depth: 2, durable: true, ..Plan::default() });
+    let (slot, data) = ranges(&mut rig, &[(8, 8, 0), (32, 16, 0), (64, 8, 0)]);
+    rig.resubmit(0, slot, GuestOp::Discard, 0, data);
+    let _ = rig.round();
+    assert_eq!(volume.asked(0), 2, "there is no room for more");
+    let first = volume.answer(Status::Done);
+    assert_eq!((first.op, first.offset_bytes, first.len_bytes), (Op::Discard, 4096, 4096));
+    assert!(first.durable, "as durable as a write");
+    for _ in 0..3 {
+        let _ = rig.round();
+    }
+    assert_eq!(volume.asked(0), 2);
+    assert_eq!(volume.answer(Status::Done).offset_bytes, 16384);
+    let _ = rig.round();
+    assert!(rig.completions(0).is_empty(), "one is left");
+    assert_eq!(volume.answer(Status::Done).offset_bytes, 32768);
+    assert_eq!(rig.finish(slot), GuestStatus::Ok);
+    let counters = rig.core.counters(0);
+    assert_eq!((counters.discarded_bytes.get(), counters.requests.get()), (32 * 512, 1));
+}
+
+#[test]
+fn a_range_beyond_the_end_spoils_all_of_its_request() {
+    let volume = HeldVolume::new(SIZE);
+    let mut rig = Rig::new(&volume, Plan::default());
+    for op in [GuestOp::Discard, GuestOp::WriteZeroes] {
+        let (slot, data) = ranges(&mut rig, &[(0, 8, 0), (SIZE / 512 - 4, 8, 0)]);
+        rig.resubmit(0, slot, op, 0, data);
+        assert_eq!(rig.finish(slot), GuestStatus::IoError);
+        rig.rings[0].release(slot);
+        let (slot, data) = ranges(&mut rig, &[(0, 8, 0), (8, 8, 6)]);
+        rig.resubmit(0, slot, op, 0, data);
+        assert_eq!(rig.finish(slot), GuestStatus::Unsupported, "unknown flags");
+        rig.rings[0].release(slot);
+    }
+    assert_eq!(volume.asked(0), 0, "nothing was done of any of them");
+    assert_eq!(rig.core.counters(0).errors.get(), 4);
+}
+
+#[test]
+fn a_volume_that_cannot_after_all_is_told_to_the_guest_as_such() {
+    let volume = HeldVolume::new(SIZE);
+    let mut rig = Rig::new(&volume, Plan::default());
+    for (status, told) in [
+        (Status::Unsupported, GuestStatus::Unsupported),
+        (Status::Error, GuestStatus::IoError),
+        (Status::Done, GuestStatus::Ok),
+    ] {
+        let (slot, data) = ranges(&mut rig, &[(8, 8, 1), (16, 8, 0)]);
+        rig.resubmit(0, slot, GuestOp::WriteZeroes, 0, data);
+        let _ = rig.round();
+        assert_eq!(volume.answer(status).op, Op::Discard, "it may be unmapped");
+        assert_eq!(volume.answer(Status::Done).op, Op::WriteZeroes);
+        assert_eq!(rig.finish(slot), told);
+        rig.rings[0].release(slot);
     }
 }

@@ -115,7 +115,19 @@ fn queue_counters(core: &DiskCore, map: &mut Counters) {
             map,
             "",
             queue,
-            [starts, requests, read_bytes, written_bytes, flushes, errors, batches, calls, full,]
+            [
+                starts,
+                requests,
+                read_bytes,
+                written_bytes,
+                flushes,
+                discarded_bytes,
+                zeroed_bytes,
+                errors,
+                batches,
+                calls,
+                full,
+            ]
         );
     }
     map.insert("orphans_now".to_owned(), core.orphans() as u64);

@@ -6,7 +6,13 @@ use hdrhistogram::Histogram;
 use crate::status::{LATENCY_BUCKETS_NS, Latencies, LatencyStatus};
 use crate::wiring::volumes::Served;
 
-const KINDS: [(Op, &str); 3] = [(Op::Read, "read"), (Op::Write, "write"), (Op::Flush, "flush")];
+const KINDS: [(Op, &str); 5] = [
+    (Op::Read, "read"),
+    (Op::Write, "write"),
+    (Op::Flush, "flush"),
+    (Op::Discard, "discard"),
+    (Op::WriteZeroes, "write_zeroes"),
+];
 
 /// The outermost meter's: what the volume's users saw.
 pub(super) fn of_volume(served: &Served) -> Latencies {

@@ -1,0 +1,73 @@
+//! How a file's ranges are zeroed: by the file system or the device where they can, else by writing
+//! zeroes.
+//!
+//! | request | file or device | where that is missing |
+//! | --- | --- | --- |
+//! | discard | `FALLOC_FL_PUNCH_HOLE` | not offered |
+//! | write-zeroes | `FALLOC_FL_ZERO_RANGE` | zeroes are written |
+//!
+//! Both go through the ring, where the kernel does them on threads of its own. What a hole was
+//! punched into reads as zeroes: that is the call's promise for files and, since the kernel never
+//! falls back to a discard that leaves the old bytes, for block devices.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use io_uring::{opcode, squeue, types};
+use rustix::fs::{FallocateFlags, SeekFrom, Stat, fallocate, major, minor, seek};
+
+use super::Shared;
+use super::bounce::Buffer;
+use crate::volume::{Op, Zeroing};
+
+/// What can be done to the file.
+pub(super) fn of(file: &OwnedFd, stat: &Stat, is_block_device: bool, unit_bytes: u32) -> Zeroing {
+    let (discard, unit_bytes) = if is_block_device {
+        // A hole in a device is zeroes that the device makes by itself.
+        let bytes = |name| queue_value(stat, name).unwrap_or(0);
+        let unit_bytes = u32::try_from(bytes("discard_granularity")).unwrap_or(0);
+        (bytes("write_zeroes_max_bytes") > 0, unit_bytes)
+    } else {
+        (can_punch(file), unit_bytes)
+    };
+    Zeroing { discard, write_zeroes: true, unit_bytes: if discard { unit_bytes } else { 0 } }
+}
+
+/// Whether the file system makes holes.
+fn can_punch(file: &OwnedFd) -> bool {
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    // Behind the end there is nothing to lose.
+    seek(file, SeekFrom::End(0)).is_ok_and(|end_bytes| {
+        fallocate(file.as_fd(), mode, end_bytes.next_multiple_of(4096), 4096).is_ok()
+    })
+}
+
+/// What the system says of a block device's queue.
+pub(super) fn queue_value(stat: &Stat, name: &str) -> Option<u64> {
+    let device = format!("/sys/dev/block/{}:{}", major(stat.st_rdev), minor(stat.st_rdev));
+    // A partition's queue is its disk's.
+    let read = |queue: &str| std::fs::read_to_string(format!("{device}/{queue}/{name}")).ok();
+    read("queue").or_else(|| read("../queue"))?.trim().parse().ok()
+}
+
+/// The kernel's request for zeroing a range.
+pub(super) fn entry(op: Op, file: types::Fd, offset_bytes: u64, len_bytes: u32) -> squeue::Entry {
+    let how = match op {
+        Op::Discard => FallocateFlags::PUNCH_HOLE,
+        _ => FallocateFlags::ZERO_RANGE,
+    };
+    let mode = (how | FallocateFlags::KEEP_SIZE).bits() as i32;
+    opcode::Fallocate::new(file, u64::from(len_bytes)).offset(offset_bytes).mode(mode).build()
+}
+
+impl Shared {
+    /// From now on zeroes are written. `false` when there is no memory to write them from.
+    pub(super) fn write_zeroes_from_now(&self) -> bool {
+        if self.zeroes.get().is_some() {
+            return true;
+        }
+        let Ok(buffer) = Buffer::new() else { return false };
+        // Whoever was first is as good.
+        let _ = self.zeroes.set(buffer);
+        true
+    }
+}
