@@ -2,7 +2,9 @@
 //!
 //! The simulation and the tests with real processes use the same checker. Each write has a number
 //! of its own, which is stamped into every block that it writes, so that a block's content says
-//! which write it came from. Time is the order of the calls made here.
+//! which write it came from. A range that is zeroed (a discard, or a write of zeroes) is a write,
+//! too: of zeroes, which do not say where they came from, so that any of those that the model
+//! allows will do. Time is the order of the calls made here.
 //!
 //! What the model allows (`X`, `Y`, `W` are writes of one block; *before* means that one ended
 //! before the other began):
@@ -104,6 +106,8 @@ enum End {
 #[derive(Clone, Debug)]
 struct Write {
     number: u64,
+    /// What its blocks are stamped with: the number, or [`ZEROES`].
+    content: u64,
     begun: u64,
     ended: u64,
     end: End,
@@ -170,6 +174,7 @@ impl Checker {
     pub fn new(blocks: u64) -> Self {
         let zeroes = Write {
             number: ZEROES,
+            content: ZEROES,
             begun: 0,
             ended: 0,
             end: End::Acked,
@@ -204,6 +209,16 @@ impl Checker {
 
     /// A write is about to be submitted: its number.
     pub fn begin_write(&mut self, first_block: u64, blocks: u64) -> u64 {
+        let number = self.next_number;
+        self.begin(first_block, blocks, number)
+    }
+
+    /// Blocks are about to be zeroed: the number of that, which ends like a write.
+    pub fn begin_zeroing(&mut self, first_block: u64, blocks: u64) -> u64 {
+        self.begin(first_block, blocks, ZEROES)
+    }
+
+    fn begin(&mut self, first_block: u64, blocks: u64, content: u64) -> u64 {
         let begun = self.tick();
         let number = self.next_number;
         self.next_number += 1;
@@ -211,6 +226,7 @@ impl Checker {
         for block in first_block..first_block + blocks {
             self.block(block).push(Write {
                 number,
+                content,
                 begun,
                 ended: u64::MAX,
                 end: End::Open,
@@ -282,21 +298,23 @@ impl Checker {
             };
             let writes = self.block(block);
             let allowed = |write: &&Write| write.hidden() > began.0;
-            if !writes.iter().filter(allowed).any(|write| write.number == found) {
-                let allowed = writes.iter().filter(allowed).map(|write| write.number).collect();
+            if !writes.iter().filter(allowed).any(|write| write.content == found) {
+                let allowed = writes.iter().filter(allowed).map(|write| write.content).collect();
                 let known = explain(writes);
                 return Err(Breach::Stale { block, found, allowed, known });
             }
             let settled = |write: &&mut Write| {
-                write.number != found
+                write.content != found
                     && matches!(write.end, End::Acked | End::Settled)
                     && write.ended < began.0
             };
             for write in writes.iter_mut().filter(settled) {
                 write.passed = write.passed.min(now);
             }
-            if writes.iter().any(|write| write.number == found && write.survived) {
-                for write in writes.iter_mut().filter(|write| write.number != found) {
+            // Zeroes may have come from others, too.
+            let mut from = writes.iter().filter(allowed).filter(|write| write.content == found);
+            if from.all(|write| write.survived) {
+                for write in writes.iter_mut().filter(|write| write.content != found) {
                     write.gone |= write.survived;
                 }
             }
@@ -315,7 +333,7 @@ impl Checker {
         let meets = allowed.iter().any(|write| write.end == End::Open || write.ended > began.0);
         let mut unit = [0; STAMP_BYTES];
         let comes_from = |write: &Write, at: usize, word: &[u8], unit: &mut [u8]| {
-            stamp(block, write.number, unit);
+            stamp(block, write.content, unit);
             &unit[at % STAMP_BYTES..][..word.len()] == word
         };
         let words = content.chunks(8).zip((0..).step_by(8));
@@ -434,7 +452,7 @@ impl Checker {
     pub fn allowed(&self, block: u64) -> Vec<u64> {
         let writes = &self.blocks[usize::try_from(block).expect("a block of the volume")];
         let seen = writes.iter().filter(|write| write.hidden() == u64::MAX);
-        seen.map(|write| write.number).collect()
+        seen.map(|write| write.content).collect()
     }
 
     fn oldest_read(&self) -> u64 {
@@ -454,8 +472,9 @@ fn explain(writes: &[Write]) -> String {
     let time = |time: u64| if time == u64::MAX { "-".to_owned() } else { time.to_string() };
     let line = |write: &Write| {
         format!(
-            "  write {}: {:?}, begun {}, ended {}, replaced {}, passed {}{}{}\n",
+            "  write {}{}: {:?}, begun {}, ended {}, replaced {}, passed {}{}{}\n",
             write.number,
+            if write.content == ZEROES { " of zeroes" } else { "" },
             write.end,
             write.begun,
             time(write.ended),
@@ -570,6 +589,42 @@ mod tests {
         assert!(lost(ZEROES).is_err(), "flushed over");
         lost(first).expect("the second one was not flushed");
         assert!(lost(second).is_err(), "the first was seen after a loss: it is what was stored");
+    }
+
+    #[test]
+    fn what_was_zeroed_reads_as_zeroes_and_nothing_else() {
+        let mut checker = Checker::new(1);
+        let first = written(&mut checker, 0);
+        let zeroing = checker.begin_zeroing(0, 1);
+        read(&mut checker, 0, first).expect("not yet");
+        checker.end_write(zeroing, true);
+        assert!(read(&mut checker, 0, first).is_err(), "a lost discard");
+        read(&mut checker, 0, ZEROES).expect("zeroes");
+        let second = written(&mut checker, 0);
+        assert!(read(&mut checker, 0, ZEROES).is_err(), "a late discard");
+        read(&mut checker, 0, second).expect("the later write");
+        assert_eq!(checker.allowed(0), [second]);
+    }
+
+    #[test]
+    fn an_unflushed_zeroing_may_be_lost_and_a_flushed_one_not() {
+        let mut checker = Checker::new(2);
+        for block in 0..2 {
+            written(&mut checker, block);
+        }
+        let zeroing = checker.begin_zeroing(0, 1);
+        checker.end_write(zeroing, true);
+        let flush = checker.begin_flush();
+        checker.end_flush(flush);
+        let zeroing = checker.begin_zeroing(1, 1);
+        checker.end_write(zeroing, true);
+        checker.power_cut();
+        checker.settle();
+        checker.lose();
+        read(&mut checker, 0, ZEROES).expect("it was flushed");
+        assert!(read(&mut checker, 0, 1).is_err(), "what was zeroed is back");
+        read(&mut checker, 1, 2).expect("the zeroing was lost");
+        assert!(read(&mut checker, 1, ZEROES).is_err(), "and stays lost");
     }
 
     #[test]

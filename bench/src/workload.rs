@@ -1,5 +1,5 @@
-//! A guest's work on a disk, checked as it goes: random reads, writes and flushes on several
-//! rings, each fed to the [`Checker`].
+//! A guest's work on a disk, checked as it goes: random reads, writes, discards, write-zeroes and
+//! flushes on several rings, each fed to the [`Checker`].
 
 use std::collections::HashMap;
 
@@ -24,6 +24,8 @@ pub struct Mix {
     pub reads_ppm: u64,
     /// See `reads_ppm`.
     pub flushes_ppm: u64,
+    /// Discards and write-zeroes, half of each, in a million requests.
+    pub zeroes_ppm: u64,
     /// Blocks that most requests go to, so that they overlap; 0 for all alike.
     pub hot_blocks: u64,
 }
@@ -36,6 +38,7 @@ impl Mix {
         depth: 16,
         reads_ppm: 400_000,
         flushes_ppm: 20_000,
+        zeroes_ppm: 20_000,
         hot_blocks: 64,
     };
 }
@@ -49,6 +52,8 @@ pub struct WorkloadCounts {
     pub completed: u64,
     /// Writes among them: each acknowledged.
     pub writes: u64,
+    /// Discards and write-zeroes among them: each acknowledged.
+    pub zeroed: u64,
     /// Requests completed with an error.
     pub errors: u64,
     /// Blocks read and checked.
@@ -74,6 +79,7 @@ pub enum Failure {
 #[derive(Clone, Copy, Debug)]
 enum Doing {
     Write { number: u64 },
+    Zero { number: u64 },
     Read { began: Began, first_block: u64, blocks: u64 },
     Flush { began: Began },
 }
@@ -138,12 +144,20 @@ impl Workload {
     ) -> Result<(), Failure> {
         let (first_block, blocks) = self.pick(checker.blocks());
         let block_bytes = self.mix.block_bytes;
-        let len = u32::try_from(blocks).expect("small") * block_bytes;
+        let mut len = u32::try_from(blocks).expect("small") * block_bytes;
         let dice = self.random.below(1_000_000);
         let (op, doing) = if dice < self.mix.reads_ppm {
             (Op::Read, Doing::Read { began: checker.begin_read(), first_block, blocks })
         } else if dice < self.mix.reads_ppm + self.mix.flushes_ppm {
             (Op::Flush, Doing::Flush { began: checker.begin_flush() })
+        } else if dice < self.mix.reads_ppm + self.mix.flushes_ppm + self.mix.zeroes_ppm {
+            let number = checker.begin_zeroing(first_block, blocks);
+            let discards = self.random.hits(500_000);
+            let list = self.ranges(first_block, blocks, discards);
+            ring.write(slot, 0, &list);
+            len = u32::try_from(list.len()).expect("small");
+            let op = if discards { Op::Discard } else { Op::WriteZeroes };
+            (op, Doing::Zero { number })
         } else {
             let number = checker.begin_write(first_block, blocks);
             let bytes = &mut self.buffer[..len as usize];
@@ -155,19 +169,36 @@ impl Workload {
         };
         let data = match op {
             Op::Flush => Data::None,
+            Op::Discard | Op::WriteZeroes => Data::Whole(len),
             _ if self.random.hits(500_000) => Data::Cut { len, piece_bytes: block_bytes },
             _ => Data::Whole(len),
         };
         let token = self.next_token;
         self.next_token += 1;
         let sector = first_block * u64::from(block_bytes) / SECTOR_BYTES;
-        let sector = if op == Op::Flush { 0 } else { sector };
+        let has_sector = matches!(op, Op::Read | Op::Write);
+        let sector = if has_sector { sector } else { 0 };
         let index = ring.layout().index;
         ring.submit(&Request { slot, op, sector, data, token })
             .map_err(|error| Failure::Ring { ring: index, what: error.to_string() })?;
         self.doing.insert(token, doing);
         self.counts.submitted += 1;
         Ok(())
+    }
+
+    /// Blocks as the ranges of a discard or write-zeroes: one, or two that meet.
+    fn ranges(&mut self, first_block: u64, blocks: u64, discards: bool) -> Vec<u8> {
+        let sectors = u64::from(self.mix.block_bytes) / SECTOR_BYTES;
+        let first = self.random.between(1, blocks);
+        let pieces = [(first_block, first), (first_block + first, blocks - first)];
+        let mut list = Vec::new();
+        for (block, blocks) in pieces.into_iter().filter(|(_, blocks)| *blocks > 0) {
+            let unmap = u32::from(!discards && self.random.hits(500_000));
+            list.extend((block * sectors).to_le_bytes());
+            list.extend(u32::try_from(blocks * sectors).expect("small").to_le_bytes());
+            list.extend(unmap.to_le_bytes());
+        }
+        list
     }
 
     fn pick(&mut self, all: u64) -> (u64, u64) {
@@ -212,6 +243,10 @@ impl Workload {
         match doing {
             Doing::Write { number } => {
                 self.counts.writes += u64::from(ok);
+                checker.end_write(number, ok);
+            }
+            Doing::Zero { number } => {
+                self.counts.zeroed += u64::from(ok);
                 checker.end_write(number, ok);
             }
             Doing::Flush { began } if ok => checker.end_flush(began),

@@ -31,6 +31,7 @@ const QUIET: Mix = Mix {
     depth: 1,
     reads_ppm: 200_000,
     flushes_ppm: 300_000,
+    zeroes_ppm: 20_000,
     hot_blocks: 64,
 };
 const BUSY: Mix = Mix { depth: 16, flushes_ppm: 20_000, hot_blocks: 0, ..QUIET };

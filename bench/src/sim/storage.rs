@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use block::record::{Record, RecordError, RecordStore, Ticket};
 use block::{
-    Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Status, Volume,
-    VolumeInfo,
+    Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Status, Topology, Volume,
+    VolumeInfo, Zeroing,
 };
 use sidecore::{Progress, Wake};
 use virtio::Segment;
@@ -204,7 +204,8 @@ impl Disk {
                 let now = cached.map_or(stored, Vec::as_slice);
                 request.data[range][..BLOCK_BYTES].copy_from_slice(now);
             }
-            Op::Write => {
+            // What is zeroed is a write of zeroes: the cache has it, and may lose it.
+            Op::Write | Op::Discard | Op::WriteZeroes => {
                 let data = request.data[range][..BLOCK_BYTES].to_vec();
                 self.cached.entry(block).or_default().push(data);
             }
@@ -219,12 +220,12 @@ impl Disk {
         if !request.fails {
             match request.op {
                 Op::Flush => self.store_all(),
-                Op::Write if request.durable => {
+                op if op.changes() && request.durable => {
                     for part in &request.parts {
                         self.store(part.block);
                     }
                 }
-                Op::Read | Op::Write => {}
+                _ => {}
             }
         }
         if request.process != self.process {
@@ -302,6 +303,8 @@ impl Volume for SimDisk {
             durability: disk.habits.durability,
             volatile: disk.habits.volatile,
             incarnation: Incarnation(incarnation),
+            zeroing: Zeroing::ALL,
+            topology: Topology::default(),
         }
     }
 

@@ -63,6 +63,7 @@ impl Report {
         self.runs += other.runs;
         self.guest.submitted += other.guest.submitted;
         self.guest.completed += other.guest.completed;
+        self.guest.zeroed += other.guest.zeroed;
         self.guest.errors += other.guest.errors;
         self.guest.blocks_checked += other.guest.blocks_checked;
         self.faults.add(&other.faults);
@@ -92,9 +93,11 @@ impl fmt::Display for Report {
         writeln!(f, "{} seeds, {seconds} simulated seconds", self.runs)?;
         writeln!(
             f,
-            "guests: {} requests, {} done, {} errors, {} blocks read and checked",
+            "guests: {} requests, {} done ({} zeroed ranges), {} errors, {} blocks read and \
+             checked",
             self.guest.submitted,
             self.guest.completed,
+            self.guest.zeroed,
             self.guest.errors,
             self.guest.blocks_checked
         )?;
@@ -218,6 +221,7 @@ impl World {
             depth: u16::try_from(random.between(1, 16)).expect("small"),
             reads_ppm: random.between(100_000, 700_000),
             flushes_ppm: random.between(0, 100_000),
+            zeroes_ppm: random.between(0, 100_000),
             hot_blocks: if random.hits(700_000) { 12 } else { 0 },
         };
         let names: Vec<_> = (0..64).map(|number| format!("vm{number}")).collect();
