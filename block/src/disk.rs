@@ -21,6 +21,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{CallError, Sidecore};
 use virtio::{Device, DeviceError, Memory, Queue, QueueConfig};
@@ -114,6 +115,8 @@ pub struct Disk {
     sidecores: Vec<Sidecore>,
     acked: u64,
     start: Option<Running>,
+    /// Told by the volume when its size changes.
+    changes: Option<Arc<OwnedFd>>,
 }
 
 /// A start with queues.
@@ -148,7 +151,8 @@ impl Disk {
         assert!((1..=virtio::QUEUES_MAX).contains(&usize::from(options.queues)), "and queues");
         assert!(options.depth > 0, "and room for requests");
         let core = DiskCore::new(&options.name, options.queues);
-        Self { options, core, volume, sidecores, acked: 0, start: None }
+        let changes = watch(&options.name, &*volume);
+        Self { options, core, volume, sidecores, acked: 0, start: None, changes }
     }
 
     /// What the disk does, for observers.
@@ -276,6 +280,21 @@ impl Disk {
     }
 }
 
+/// An eventfd that the volume makes readable when its size changes.
+fn watch(disk: &str, volume: &dyn Volume) -> Option<Arc<OwnedFd>> {
+    match eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) {
+        Ok(event) => {
+            let event = Arc::new(event);
+            volume.size().watch(&event);
+            Some(event)
+        }
+        Err(error) => {
+            tracing::warn!(disk, %error, "its guest will not be told when the disk is resized");
+            None
+        }
+    }
+}
+
 /// Makes the attachment of a start, with a claimant of its own.
 fn attach(options: &DiskOptions) -> part::Attach {
     let options = options.clone();
@@ -302,6 +321,10 @@ impl Device for Disk {
 
     fn config(&self) -> Vec<u8> {
         request::config(&self.volume.info(), self.options.queues)
+    }
+
+    fn config_event(&self) -> Option<Arc<OwnedFd>> {
+        self.changes.clone()
     }
 
     fn queues_max(&self) -> usize {

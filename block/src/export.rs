@@ -169,6 +169,8 @@ impl Entry {
 #[derive(Debug, Default)]
 struct State {
     epoch_last: u64,
+    /// It is being made smaller: nobody may begin to use it.
+    shrinking: bool,
     entries: BTreeMap<String, Entry>,
 }
 
@@ -284,6 +286,23 @@ impl Export {
         held.collect()
     }
 
+    /// Runs `f`, which makes the volume smaller, while nobody can begin to use it.
+    ///
+    /// # Errors
+    /// Those who use it already, or whose nodes are away: nothing is done.
+    pub fn while_unused<R>(&self, f: impl FnOnce() -> R) -> Result<R, Vec<Holder>> {
+        // Set first: a claim that has passed the check is among the holders.
+        if std::mem::replace(&mut self.state().shrinking, true) {
+            return Err(self.holders());
+        }
+        let holders = self.holders();
+        // Nobody may hold it and have requests on their way all the same: of an epoch that is over.
+        let is_unused = holders.is_empty() && self.is_quiet();
+        let result = if is_unused { Ok(f()) } else { Err(holders) };
+        self.state().shrinking = false;
+        result
+    }
+
     /// Whether nothing of any attachment is on its way.
     pub fn is_quiet(&self) -> bool {
         let mut state = self.state();
@@ -314,6 +333,10 @@ impl Export {
     ) -> Result<PendingClaim, Refusal> {
         let info = self.volume.info();
         let mut state = self.state();
+        if state.shrinking {
+            let text = format!("volume {} is being made smaller", self.name);
+            return Err(Refusal::new(Outcome::Refused, text));
+        }
         self.check_in_use(&state, attachment)?;
         self.check_superseded(&state, attachment, title, claim)?;
         let record = state.entries.get(attachment).and_then(|entry| entry.record);
@@ -536,7 +559,7 @@ impl Export {
         let inner = self.volume.open(open)?;
         pending.admitted = true;
         let (gate, held) = (pending.gate.clone(), pending.held.clone());
-        Ok(Admitted::new(inner, self.volume.info(), gate, held))
+        Ok(Admitted::new(inner, (self.volume.info(), self.volume.size()), gate, held))
     }
 
     /// Ends the epoch of an attachment, as the first step of closing it. `false` when a successor

@@ -66,7 +66,12 @@ impl Plane {
     /// Serves calls and keeps sessions.
     pub fn poll(&mut self, now_ns: u64) -> Progress {
         let mut endpoint = self.endpoint.borrow_mut();
-        self.clients.poll(now_ns, &mut endpoint) | self.server.poll(now_ns, &mut endpoint)
+        let progress = self.server.poll(now_ns, &mut endpoint);
+        for (session, request) in self.server.take_heard() {
+            let names = request.names.expect("decoded with its kind");
+            self.clients.changed(session, &names.volume);
+        }
+        progress | self.clients.poll(now_ns, &mut endpoint)
     }
 
     fn arm(&mut self, wake: &mut Wake) -> Progress {

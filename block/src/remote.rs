@@ -19,6 +19,7 @@ use transport::Endpoint;
 use crate::attachment::Attachment;
 use crate::plane::Plane;
 use crate::proof::AttachmentSecret;
+use crate::size::Size;
 use crate::volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Open, OpenError, Topology, Volume, VolumeInfo,
     Zeroing,
@@ -61,6 +62,7 @@ pub struct RemoteVolume {
     volume: String,
     key: Option<Arc<AttachmentSecret>>,
     described: Mutex<Described>,
+    size: Size,
     counters: Mutex<Vec<Arc<RemoteCounters>>>,
 }
 
@@ -77,6 +79,7 @@ impl RemoteVolume {
             volume: volume.to_owned(),
             key,
             described: Mutex::default(),
+            size: Size::new(0),
             counters: Mutex::default(),
         })
     }
@@ -111,9 +114,13 @@ impl RemoteVolume {
     }
 
     pub(crate) fn describe(&self, info: VolumeInfo) {
+        let size_bytes = info.size_bytes;
         let mut story = self.story();
         story.info = Some(info);
         story.why = None;
+        drop(story);
+        // Who is told looks at the description.
+        self.size.set(size_bytes);
     }
 
     pub(crate) fn waits(&self, why: &str) {
@@ -147,6 +154,10 @@ impl Volume for RemoteVolume {
             zeroing: Zeroing::default(),
             topology: Topology::default(),
         })
+    }
+
+    fn size(&self) -> Size {
+        self.size.clone()
     }
 
     fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {

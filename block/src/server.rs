@@ -12,8 +12,9 @@ use transport::{BufId, CallId, Endpoint, HEAD_MAX, PeerInfo, SessionId};
 
 use crate::attachment::{AttachOptions, Attachment};
 use crate::export::{Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
+use crate::remote::clients::DESCRIBE_FLOW;
 use crate::volume::{Incarnation, Open, VolumeInfo};
-use crate::wire::{self, Kind, Outcome, Reply, Request};
+use crate::wire::{self, Kind, Names, Outcome, Reply, Request, Title};
 
 mod lane;
 mod rights;
@@ -32,6 +33,9 @@ const FLOWS_PER_SESSION_MAX: usize = transport::FLOWS_MAX;
 
 /// Flows of all sessions of one sidecore: each costs a table of requests.
 const FLOWS_MAX: usize = 4096;
+
+/// The token of notices: no channel's, so that their answers are nobody's.
+pub(crate) const NOTICE_TOKEN: u64 = u64::MAX - 1;
 
 /// How often a claim or an opening that waits looks again.
 const LOOK_AGAIN_NS: u64 = 500_000;
@@ -103,6 +107,10 @@ pub struct Server {
     given_up: Vec<PendingClaim>,
     /// Calls whose step was replaced by a newer one.
     replaced: Vec<CallId>,
+    /// Changed volumes, and the sessions that are to be told.
+    notices: Vec<(SessionId, String)>,
+    /// What peers said of changed volumes of theirs; see [`Self::take_heard`].
+    heard: Vec<(SessionId, Request)>,
     counters: Arc<ServerCounters>,
 }
 
@@ -118,6 +126,8 @@ impl Server {
             closing: Vec::new(),
             given_up: Vec::new(),
             replaced: Vec::new(),
+            notices: Vec::new(),
+            heard: Vec::new(),
             counters: Arc::default(),
         }
     }
@@ -204,12 +214,21 @@ impl Server {
             progress |= lane.poll(now_ns, endpoint);
             !lane.is_empty()
         });
-        progress | self.steps(now_ns, endpoint)
+        progress | self.steps(now_ns, endpoint) | self.tell(now_ns, endpoint)
+    }
+
+    /// What peers have said of changed volumes since the last time; bounded by the calls of a
+    /// round.
+    pub(crate) fn take_heard(&mut self) -> Vec<(SessionId, Request)> {
+        std::mem::take(&mut self.heard)
     }
 
     pub(crate) fn arm(&mut self, wake: &mut Wake, now_ns: u64) -> Progress {
         if !self.calls.is_empty() {
             return Progress::Busy;
+        }
+        if !self.notices.is_empty() {
+            wake.at(now_ns + LOOK_AGAIN_NS);
         }
         let mut progress = Progress::Idle;
         let lanes = self.flows.values_mut().filter_map(|flow| flow.lane.as_mut());
@@ -247,6 +266,11 @@ impl Server {
             return answer(now_ns, called, &reply, endpoint);
         };
         match request.kind {
+            Kind::Changed => {
+                // For the client half, which knows whether the session is with its volume's node.
+                self.heard.push((called.session, request));
+                answer(now_ns, called, &Reply::plain(Outcome::Done), endpoint);
+            }
             kind if kind.op().is_some() => self.data(now_ns, called, &request, endpoint),
             _ => match self.control(now_ns, called, request, endpoint) {
                 Ok(None) => release(called, endpoint),
@@ -279,10 +303,7 @@ impl Server {
         let names = request.names.as_ref().expect("decoded with its kind");
         let (export, right) = self.right(now_ns, called, &request, endpoint)?;
         if request.kind == Kind::Describe {
-            let info = export.volume().info();
-            let version = self.peers.get(&called.session).map_or(0, |peer| peer.version);
-            let knows = version >= wire::ZEROING_VERSION_MIN;
-            let volume = Some(if knows { info } else { wire::told_before_zeroing(info) });
+            let volume = Some(self.describe(called.session, &export));
             return Ok(Some(Reply { volume, ..Reply::plain(Outcome::Done) }));
         }
         if names.attachment.is_empty() {
@@ -306,6 +327,43 @@ impl Server {
         };
         self.set_step(key, step, called.call);
         Ok(None)
+    }
+
+    /// The volume in the words of the session's version. One that understands is told of changes
+    /// from now on.
+    fn describe(&mut self, session: SessionId, export: &Export) -> VolumeInfo {
+        let peer = self.peers.get_mut(&session);
+        let Some(peer) = peer.filter(|peer| peer.version >= wire::ZEROING_VERSION_MIN) else {
+            return wire::told_before_zeroing(export.volume().info());
+        };
+        // First: a change that comes in between is told again.
+        peer.knows.insert(export.name().to_owned());
+        export.volume().info()
+    }
+
+    /// Tells those to whom the volume was described that it is another one now; see
+    /// [`Kind::Changed`].
+    pub fn changed(&mut self, volume: &str) {
+        let told = self.peers.iter().filter(|(_, peer)| peer.knows.contains(volume));
+        let mut told: Vec<_> = told.map(|(session, _)| *session).collect();
+        told.retain(|session| !self.notices.iter().any(|(to, of)| to == session && of == volume));
+        self.notices.extend(told.into_iter().map(|session| (session, volume.to_owned())));
+    }
+
+    /// Sends what is to be told, as far as there is room.
+    fn tell(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
+        let peers = &self.peers;
+        self.notices.retain(|(session, _)| peers.contains_key(session));
+        let before = self.notices.len();
+        self.notices.retain(|(session, volume)| {
+            let mut request = Request::new(Kind::Changed, Title::default(), 0);
+            let (volume, attachment) = (volume.clone(), String::new());
+            request.names = Some(Names { volume, attachment });
+            let head = request.encode();
+            let (flow, token) = (DESCRIBE_FLOW, NOTICE_TOKEN);
+            endpoint.call(now_ns, *session, flow, token, head.as_bytes(), None).is_err()
+        });
+        Progress::busy_if(self.notices.len() < before)
     }
 
     /// A claim that a process made before it died must not win over its successor's.

@@ -15,6 +15,7 @@ use sidecore::{Progress, Services, SlotId, Slots, Wake};
 use virtio::Segment;
 
 use crate::attachment::Attachment;
+use crate::size::Size;
 
 /// A virtio-blk sector: the unit of addresses on the ring, whatever the block size is.
 pub const SECTOR_BYTES: u64 = 512;
@@ -233,6 +234,11 @@ impl VolumeInfo {
     /// [`Op::bytes_max`], and no change of a read-only one. If not, it ends as
     /// [`Status::Invalid`].
     pub fn admits(&self, io: &Io) -> bool {
+        self.admits_within(self.size_bytes, io)
+    }
+
+    /// The same for a volume whose size is this by now.
+    pub fn admits_within(&self, size_bytes: u64, io: &Io) -> bool {
         debug_assert_eq!(
             io.segments.iter().map(|segment| u64::from(segment.len)).sum::<u64>(),
             if io.op.zeroes() { 0 } else { u64::from(io.len_bytes) },
@@ -247,7 +253,7 @@ impl VolumeInfo {
         io.offset_bytes.is_multiple_of(block)
             && len.is_multiple_of(block)
             && len <= u64::from(io.op.bytes_max())
-            && end.is_some_and(|end| end <= self.size_bytes)
+            && end.is_some_and(|end| end <= size_bytes)
             && !(io.op.changes() && self.read_only)
     }
 }
@@ -286,6 +292,12 @@ pub struct Open<'a> {
 pub trait Volume: Send + Sync + fmt::Debug {
     /// What it is now. Cheap; may be called on a sidecore.
     fn info(&self) -> VolumeInfo;
+
+    /// Its size, for those who have to keep up with it. One that is not changed for ever, unless
+    /// the volume says otherwise.
+    fn size(&self) -> Size {
+        Size::new(self.info().size_bytes)
+    }
 
     /// Opens a channel for one user on the calling sidecore.
     ///

@@ -25,6 +25,9 @@ pub enum Kind {
     Open = 3,
     /// The attachment ends: drain, flush, remember that it was clean.
     Close = 4,
+    /// From a server to those whom it has described `names.volume`: describe it anew. From
+    /// version 3.
+    Changed = 5,
     /// `len_bytes` from `offset_bytes`.
     Read = 16,
     /// The body to `offset_bytes`.
@@ -48,6 +51,7 @@ impl Kind {
             2 => Self::Claim,
             3 => Self::Open,
             4 => Self::Close,
+            5 => Self::Changed,
             16 => Self::Read,
             17 => Self::Write,
             18 => Self::Flush,
@@ -60,7 +64,7 @@ impl Kind {
     /// What it asks of a volume; `None` for what is about an attachment.
     pub fn op(self) -> Option<Op> {
         match self {
-            Self::Describe | Self::Claim | Self::Open | Self::Close => None,
+            Self::Describe | Self::Claim | Self::Open | Self::Close | Self::Changed => None,
             Self::Read => Some(Op::Read),
             Self::Write => Some(Op::Write),
             Self::Flush => Some(Op::Flush),
@@ -131,7 +135,7 @@ pub struct Request {
     pub len_bytes: u32,
     /// For [`Kind::Claim`].
     pub claim: Claim,
-    /// For [`Kind::Describe`], [`Kind::Claim`], [`Kind::Open`] and [`Kind::Close`].
+    /// For what is about a volume or an attachment as a whole: no [`Kind::op`].
     pub names: Option<Names>,
 }
 
@@ -374,7 +378,7 @@ impl Request {
     pub fn decode(head: &[u8]) -> Option<Self> {
         let (fixed, rest) = RequestHead::ref_from_prefix(head).ok()?;
         let kind = Kind::from_byte(fixed.kind)?;
-        let named = matches!(kind, Kind::Describe | Kind::Claim | Kind::Open | Kind::Close);
+        let named = kind.op().is_none();
         let names = match rest.len() {
             0 if !named => None,
             len if named && len == 2 * NAME_FIELD_BYTES => {

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 pub use address::PeerAddress;
 use block::Allow;
-pub use object::Kind;
+pub use object::{Kind, Resize};
 pub use quantity::{show_duration, show_size};
 use reader::Reader;
 pub use reader::{ConfigError, Lines, Problem};

@@ -70,6 +70,12 @@ pub trait Service: Send + Sync {
     /// Why the old one stays.
     fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused>;
 
+    /// Makes a volume, or the volume of a disk of this node, larger or smaller.
+    ///
+    /// # Errors
+    /// Why it is what it was.
+    fn resize(&self, kind: Kind, name: &str, body: &Value) -> Result<Done, Refused>;
+
     /// What a reload of the configuration would change.
     ///
     /// # Errors
@@ -328,6 +334,10 @@ mod tests {
 
         fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused> {
             Ok(said(format!("chain {volume} {chain}")))
+        }
+
+        fn resize(&self, kind: Kind, name: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("resize {} {name} {body}", kind.key())))
         }
 
         fn plan(&self) -> Result<Plan, Refused> {

@@ -12,6 +12,7 @@ mod live;
 mod objects;
 mod peers;
 mod report;
+mod resize;
 mod shared;
 mod sidecores;
 mod turns;
@@ -205,6 +206,13 @@ impl Service for Inside {
 
     fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused> {
         self.set_chain(volume, chain)
+    }
+
+    fn resize(&self, kind: Kind, name: &str, body: &Value) -> Result<Done, Refused> {
+        match kind {
+            Kind::Disk => self.resize_disk(name, body),
+            Kind::Volume | Kind::Peer => self.resize_volume(name, body),
+        }
     }
 
     fn plan(&self) -> Result<Plan, Refused> {

@@ -21,6 +21,12 @@ pub trait Device: Send + fmt::Debug {
     /// The device's configuration space as it is now.
     fn config(&self) -> Vec<u8>;
 
+    /// An eventfd that becomes readable when the configuration space has changed; the front end is
+    /// told then, if it wants to know. `None` where it never changes.
+    fn config_event(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+
     /// The driver wrote `bytes` at `offset` of the configuration space. Whatever it makes of it,
     /// the device goes on.
     fn write_config(&mut self, offset: u32, bytes: &[u8]) {

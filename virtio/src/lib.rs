@@ -10,6 +10,7 @@
 //! panic. Everything shared with them is read once into a local and checked there. Everything that
 //! is stored into rings and the inflight region goes through the module `shared`.
 
+mod back_channel;
 mod chain;
 mod descriptor;
 pub mod device;

@@ -20,6 +20,7 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
+use crate::back_channel::BackChannel;
 use crate::device::{Device, DeviceError};
 use crate::inflight::{InflightError, InflightRegion};
 use crate::memory::{Memory, MemoryError, Region};
@@ -151,6 +152,9 @@ pub(crate) struct Session {
     regions: Vec<Weak<Region>>,
     vrings: Vec<Vring>,
     inflight: Option<InflightRegion>,
+    back_channel: Option<BackChannel>,
+    /// Protocol features in use.
+    protocol: u64,
 }
 
 impl Session {
@@ -165,6 +169,32 @@ impl Session {
             regions: Vec::new(),
             vrings: (0..queues).map(|_| Vring::default()).collect(),
             inflight: None,
+            back_channel: None,
+            protocol: 0,
+        }
+    }
+
+    /// The device's event; see [`Device::config_event`].
+    pub(crate) fn config_event(&self) -> Option<Arc<OwnedFd>> {
+        self.device.config_event()
+    }
+
+    /// From now on this is the way to the front end, if it was agreed on.
+    pub(crate) fn set_back_channel(&mut self, channel: BackChannel) {
+        if self.protocol & VhostUserProtocolFeatures::BACKEND_REQ.bits() != 0 {
+            self.back_channel = Some(channel);
+        }
+    }
+
+    /// Tells the front end that the configuration space is another one now.
+    pub(crate) fn config_changed(&mut self) {
+        match &mut self.back_channel {
+            Some(channel) => channel.config_changed(&self.socket),
+            None => info!(
+                socket = self.socket,
+                "the device has changed; its front end has no back-channel, so the guest sees it \
+                 when it is started anew"
+            ),
         }
     }
 
@@ -174,6 +204,8 @@ impl Session {
         self.acked = 0;
         self.memory = Arc::default();
         self.inflight = None;
+        self.back_channel = None;
+        self.protocol = 0;
         self.vrings.fill_with(Vring::default);
     }
 
@@ -442,6 +474,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         Ok(VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     }
@@ -451,6 +484,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         if unknown != 0 {
             return Err(SessionError::Features(unknown).into());
         }
+        self.protocol = features;
         Ok(())
     }
 

@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use tracing::{error, info, warn};
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
+use crate::back_channel::BackChannel;
 use crate::device::Device;
 use crate::lock::{self, Claim};
 use crate::session::Session;
@@ -80,11 +81,19 @@ impl Shared {
 
     /// Waits until `fd` can be read or the server is to stop, at most for `limit`. True to stop.
     fn wait(&self, fd: Option<BorrowedFd<'_>>, limit: Option<Duration>) -> bool {
+        self.wait_for_any(fd.as_slice(), limit).is_none()
+    }
+
+    /// Waits until any of `wanted` can be read, at most for `limit`: whether the first can, and
+    /// whether the second. `None`: the server is to stop.
+    fn wait_for_any(
+        &self,
+        wanted: &[BorrowedFd<'_>],
+        limit: Option<Duration>,
+    ) -> Option<[bool; 2]> {
         let stop = PollFd::new(&self.stop, PollFlags::IN);
         let mut fds = vec![stop];
-        if let Some(fd) = &fd {
-            fds.push(PollFd::new(fd, PollFlags::IN));
-        }
+        fds.extend(wanted.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
         let limit = limit.map(|limit| Timespec {
             tv_sec: limit.as_secs() as i64,
             tv_nsec: i64::from(limit.subsec_nanos()),
@@ -93,7 +102,11 @@ impl Shared {
             match poll(&mut fds, limit.as_ref()) {
                 Err(Errno::INTR) => {}
                 Err(errno) => panic!("poll of our own descriptors: {errno}"),
-                Ok(_) => return !fds[0].revents().is_empty(),
+                Ok(_) => {
+                    let is_readable =
+                        |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+                    return (!is_readable(0)).then(|| [is_readable(1), is_readable(2)]);
+                }
             }
         }
     }
@@ -315,12 +328,27 @@ fn converse(
     let fd = handler.as_raw_fd();
     // SAFETY: `handler` owns the descriptor and lives to the end of this function.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let config_event = guard(session).config_event();
+    let config_fd = config_event.as_ref().map(|event| event.as_fd());
+    let wanted: Vec<_> = [Some(fd), config_fd].into_iter().flatten().collect();
     let result = loop {
-        if shared.wait(Some(fd), None) {
+        let Some([has_message, has_changed]) = shared.wait_for_any(&wanted, None) else {
             break Ok(());
+        };
+        if let Some(event) = config_event.as_ref().filter(|_| has_changed) {
+            // It does not block, and all changes until now are one.
+            let _ = rustix::io::read(event, &mut [0u8; 8]);
+            guard(session).config_changed();
         }
+        if !has_message {
+            continue;
+        }
+        let back_channel = BackChannel::peek(fd);
         match handler.handle_request() {
-            Ok(()) => {}
+            Ok(()) => {
+                // The crate has looked at the descriptor: it is a stream of the right kind.
+                back_channel.into_iter().for_each(|it| guard(session).set_back_channel(it));
+            }
             Err(VhostError::Disconnected) => break Ok(()),
             Err(error) => break Err(error),
         }

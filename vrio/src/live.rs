@@ -21,6 +21,7 @@ pub(crate) const DISK_EXAMPLES: &str = "Examples:
   vrio disk list
   vrio disk add --volume io1/alice-root --socket alice.sock --queues 4 --error-after 30s
   vrio disk show alice
+  vrio disk resize alice 40GiB        the guest sees it at once; for volumes of this node
   vrio disk remove alice              refused while a guest uses it
   vrio disk remove alice --force      drains and closes it all the same";
 
@@ -28,6 +29,8 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume add bob --file bob.img --size 20GiB --allow vm1 --chain meter
   vrio volume chain bob meter limit:iops=50000,bytes-per-second=200MiB
   vrio volume chain bob --none
+  vrio volume resize bob 40GiB        guests here and elsewhere see it at once
+  vrio volume resize bob 10GiB --shrink   while nobody uses it; the end is lost
   vrio volume show bob --json
   vrio volume remove bob --force      also ends the attachments that use it";
 
@@ -83,6 +86,29 @@ pub(crate) struct Named {
     which: Which,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Resize {
+    /// Its name.
+    name: String,
+    /// The new size, such as "40GiB".
+    size: String,
+    /// It may be smaller: what is behind the new end is lost. Refused while anybody uses it.
+    #[arg(long)]
+    shrink: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl Resize {
+    fn send(&self, kinds: &str) -> Result<(), Failure> {
+        let path = format!("/v1/{kinds}/{}/size", segment(&self.name)?);
+        let mut fields = Fields::default();
+        fields.text("size", Some(&self.size));
+        fields.flag("shrink", self.shrink);
+        change(&self.which, "PUT", &path, &fields.0.into())
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum DiskCommand {
     /// Show a disk to a guest, from now until the node is restarted.
@@ -93,6 +119,8 @@ pub(crate) enum DiskCommand {
     List(Which),
     /// Show one disk with all its counters.
     Show(Named),
+    /// Resize the volume of a disk, which is one of this node.
+    Resize(Resize),
 }
 
 #[derive(Debug, Args)]
@@ -153,6 +181,8 @@ pub(crate) enum VolumeCommand {
     List(Which),
     /// Show one volume with all its counters.
     Show(Named),
+    /// Make it larger while guests use it, or smaller while nobody does.
+    Resize(Resize),
     /// Replace the stages that its requests pass, while disks use it.
     Chain(VolumeChain),
 }
@@ -329,6 +359,7 @@ pub(crate) fn disk(command: &DiskCommand) -> Result<(), Failure> {
         DiskCommand::List(which) => {
             list(which, "/v1/disks", |all: &Vec<DiskStatus>| tables::disk_list(all))
         }
+        DiskCommand::Resize(resize) => resize.send("disks"),
         DiskCommand::Show(show) => {
             one(show, "disk", |disk: &DiskStatus| &disk.name, tables::disk_alone)
         }
@@ -342,6 +373,7 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), Failure> {
         VolumeCommand::List(which) => {
             list(which, "/v1/volumes", |all: &Vec<VolumeStatus>| tables::volume_list(all))
         }
+        VolumeCommand::Resize(resize) => resize.send("volumes"),
         VolumeCommand::Show(show) => {
             one(show, "volume", |volume: &VolumeStatus| &volume.name, tables::volume_alone)
         }

@@ -71,10 +71,10 @@ enum Command {
     /// Make keys, and show what there is to copy from them.
     #[command(subcommand)]
     Key(key::KeyCommand),
-    /// Add, remove and list the disks of a running node.
+    /// Add, remove, resize and list the disks of a running node.
     #[command(subcommand, after_help = live::DISK_EXAMPLES)]
     Disk(live::DiskCommand),
-    /// Add, remove and list the volumes of a running node, and change their chains.
+    /// Add, remove, resize and list the volumes of a running node, and change their chains.
     #[command(subcommand, after_help = live::VOLUME_EXAMPLES)]
     Volume(live::VolumeCommand),
     /// Add, remove and list the nodes that a running node knows.

@@ -12,6 +12,7 @@ mod bounce;
 mod channel;
 mod failures;
 mod open;
+mod resize;
 mod zeroing;
 
 use std::fmt;
@@ -21,12 +22,14 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::size::Size;
 use crate::uring::Uring;
 use crate::volume::{Channel, Open, OpenError, Volume, VolumeInfo};
 
 pub use open::{FileError, FileOptions, LOCK_TIMEOUT};
+pub use resize::{Remembered, ResizeError};
 
 use bounce::Buffer;
 use channel::FileChannel;
@@ -94,7 +97,11 @@ impl FileVolume {
 
 impl Volume for FileVolume {
     fn info(&self) -> VolumeInfo {
-        self.shared.info.clone()
+        VolumeInfo { size_bytes: self.shared.size.get(), ..self.shared.info.clone() }
+    }
+
+    fn size(&self) -> Size {
+        self.shared.size.clone()
     }
 
     fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
@@ -107,7 +114,12 @@ impl Volume for FileVolume {
 struct Shared {
     path: PathBuf,
     file: OwnedFd,
+    /// What it was when it was opened.
     info: VolumeInfo,
+    size: Size,
+    is_block_device: bool,
+    /// Held while the size changes.
+    resizing: Mutex<()>,
     direct: bool,
     /// What the address of a buffer must be a multiple of under direct I/O.
     align_bytes: u32,

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sidecore::{Progress, Services, Wake};
 
 use crate::attachment::Attachment;
+use crate::size::Size;
 use crate::volume::{Channel, IoId, IoTable, Open, OpenError, Volume, VolumeInfo};
 
 /// How far a change is.
@@ -141,6 +142,12 @@ impl Volume for Swap {
     fn info(&self) -> VolumeInfo {
         let chain = Arc::clone(&self.shared.books().settled.1);
         chain.info()
+    }
+
+    /// All chains are over the same blocks.
+    fn size(&self) -> Size {
+        let chain = Arc::clone(&self.shared.books().settled.1);
+        chain.size()
     }
 
     /// Opens the settled chain; a change under way is caught up with at the first poll. The books

@@ -23,6 +23,7 @@ use super::core::DiskCore;
 use super::served::{Request, Rest, Served};
 use crate::attachment::Attachment;
 use crate::request::{self, Answer, Asked, Data};
+use crate::size::Size;
 use crate::volume::{
     Channel, IO_BYTES_MAX, IoId, IoTable, Op, Open, OpenError, Status, Volume, VolumeInfo, io_table,
 };
@@ -63,6 +64,7 @@ pub struct DiskQueues {
     queues: Vec<Option<Served>>,
     core: Arc<DiskCore>,
     info: VolumeInfo,
+    size: Size,
     attachment: Arc<Attachment>,
     ios: IoTable,
     requests: Slots<Request>,
@@ -99,6 +101,7 @@ impl DiskQueues {
             queues: Vec::new(),
             core,
             info: volume.info(),
+            size: volume.size(),
             attachment: Arc::clone(open.attachment),
             ios: io_table(open.depth),
             requests: Slots::new(open.depth),
@@ -220,6 +223,7 @@ impl DiskQueues {
             Phase::LettingGo => return self.abandon(),
             Phase::Gone => return Progress::Idle,
         }
+        self.info.size_bytes = self.size.get();
         let mut progress = self.take_all();
         progress |= self.channel.poll(&mut self.ios, now_ns, &mut self.done);
         progress |= self.finish_all();

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use sidecore::{Progress, Wake};
 
+use crate::size::Size;
 use crate::volume::{Channel, Durability, Io, IoId, IoTable, Op, Status, VolumeInfo};
 
 /// The epoch that an attachment is held under; 0 when it is closed or was never claimed.
@@ -79,6 +80,7 @@ impl Gate {
 pub struct Admitted {
     inner: Box<dyn Channel>,
     info: VolumeInfo,
+    size: Size,
     gate: Arc<Gate>,
     held: Arc<Held>,
     refused: Vec<IoId>,
@@ -87,11 +89,11 @@ pub struct Admitted {
 impl Admitted {
     pub(super) fn new(
         inner: Box<dyn Channel>,
-        info: VolumeInfo,
+        (info, size): (VolumeInfo, Size),
         gate: Arc<Gate>,
         held: Arc<Held>,
     ) -> Self {
-        Self { inner, info, gate, held, refused: Vec::new() }
+        Self { inner, info, size, gate, held, refused: Vec::new() }
     }
 
     /// Refuses everything from now on; what is outstanding still completes.
@@ -115,7 +117,7 @@ impl Admitted {
                     && io.len_bytes <= op.bytes_max()
                     && io.offset_bytes.is_multiple_of(block)
                     && u64::from(io.len_bytes).is_multiple_of(block)
-                    && end.is_some_and(|end| end <= self.info.size_bytes)
+                    && end.is_some_and(|end| end <= self.size.get())
             }
         }
     }

@@ -9,6 +9,7 @@ use sidecore::{Progress, Services, Wake};
 
 use super::{Admitted, Closing, Export, PendingClaim, PendingOpen, Refusal};
 use crate::attachment::{Attachment, Phase};
+use crate::size::Size;
 use crate::volume::{Channel, IoId, IoTable, Open, OpenError, Status, Volume, VolumeInfo};
 use crate::wire::{Claim, Outcome, Title, attachment_id};
 
@@ -32,6 +33,10 @@ impl LocalVolume {
 impl Volume for LocalVolume {
     fn info(&self) -> VolumeInfo {
         self.0.volume().info()
+    }
+
+    fn size(&self) -> Size {
+        self.0.volume().size()
     }
 
     fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {

@@ -11,6 +11,7 @@ use transport::{Endpoint, LostReason, PeerInfo, SessionId};
 use super::RemoteVolume;
 use super::core::Core;
 use crate::proof::{AttachmentSecret, Binding};
+use crate::server::NOTICE_TOKEN;
 use crate::volume::OpenError;
 use crate::wire::{Kind, Names, Outcome, Reply, Request, Title};
 
@@ -19,7 +20,7 @@ use crate::wire::{Kind, Names, Outcome, Reply, Request, Title};
 pub(crate) const CHANNELS_PER_CORE_MAX: usize = transport::FLOWS_MAX;
 
 /// The flow that descriptions use; channels have those from 1.
-const DESCRIBE_FLOW: u16 = 0;
+pub(crate) const DESCRIBE_FLOW: u16 = 0;
 
 /// How long a refused description or connection waits before it is tried again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
@@ -322,7 +323,9 @@ impl Clients {
         head: &[u8],
         body_len: usize,
     ) {
-        if key_of_token(token) == DESCRIBE_KEY {
+        if token == NOTICE_TOKEN {
+            // The peer has heard of a change; there is no more to it.
+        } else if key_of_token(token) == DESCRIBE_KEY {
             self.described(now_ns, token, head);
         } else if let Some(core) = self.core(token) {
             core.borrow_mut().answered(now_ns, session, token, head, body_len);
@@ -342,6 +345,21 @@ impl Clients {
     fn core(&self, token: u64) -> Option<&Rc<RefCell<Core>>> {
         let at = usize::try_from(key_of_token(token)).ok()?;
         self.cores.get(at)?.as_ref().map(|(_, core)| core)
+    }
+
+    /// A peer says that a volume of its is another one now: it is asked for it anew. A question that
+    /// is on its way may have been answered before the change, so its answer is nobody's.
+    pub(crate) fn changed(&mut self, session: SessionId, volume: &str) {
+        let peers = &self.peers;
+        let is_its = |it: &&mut Description| {
+            peers[it.peer].session == Some(session) && it.volume.name() == volume
+        };
+        for description in self.descriptions.iter_mut().filter(is_its) {
+            description.number = self.description_next;
+            self.description_next = self.description_next.wrapping_add(1);
+            (description.asked, description.ask_at_ns) = (false, 0);
+            self.stirred = true;
+        }
     }
 
     fn described(&mut self, now_ns: u64, token: u64, head: &[u8]) {

@@ -3,6 +3,7 @@
 //! A stranger learns nothing about volumes: one that does not exist and one that is not open to him
 //! are refused with the same words. What is the case is for the log of this node.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use transport::PeerInfo;
@@ -23,6 +24,8 @@ pub(super) struct Peer {
     pub(super) process_nonce: u64,
     /// Of the session.
     pub(super) version: u8,
+    /// The volumes that were described to it: as many as are open to it at most.
+    pub(super) knows: BTreeSet<String>,
     binding: Binding,
     log_lines: u32,
     log_minute_ns: u64,
@@ -34,6 +37,7 @@ impl Peer {
             name: info.name.clone(),
             process_nonce: info.process_nonce,
             version: info.version,
+            knows: BTreeSet::new(),
             binding: info.binding,
             log_lines: 0,
             log_minute_ns: 0,

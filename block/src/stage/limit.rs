@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use sidecore::{Progress, Wake};
 
+use crate::size::Size;
 use crate::volume::{Channel, Io, IoId, IoTable, Op, Open, OpenError, Status, Volume, VolumeInfo};
 
 /// What a channel takes at once while there is plenty: what the rate gives in this time. Short
@@ -240,6 +241,10 @@ impl LimitVolume {
 impl Volume for LimitVolume {
     fn info(&self) -> VolumeInfo {
         self.inner.info()
+    }
+
+    fn size(&self) -> Size {
+        self.inner.size()
     }
 
     fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {

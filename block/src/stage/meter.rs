@@ -11,6 +11,7 @@ use hdrhistogram::Histogram;
 use sidecore::{Counter, Progress, Wake};
 
 use crate::latency::{self, Latencies};
+use crate::size::Size;
 use crate::volume::{
     Channel, IoId, IoTable, Op, Open, OpenError, STAGES_MAX, Status, Volume, VolumeInfo,
 };
@@ -165,6 +166,10 @@ impl MeterVolume {
 impl Volume for MeterVolume {
     fn info(&self) -> VolumeInfo {
         self.inner.info()
+    }
+
+    fn size(&self) -> Size {
+        self.inner.size()
     }
 
     fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {

@@ -12,7 +12,10 @@ use std::fmt;
 
 use block::Allow;
 
-use super::{Config, DiskConfig, Lines, PeerConfig, StageConfig, VolumeConfig, show_chain};
+use super::{
+    Backend, Config, DiskConfig, Lines, PeerConfig, StageConfig, VolumeConfig, show_chain,
+    show_size,
+};
 
 /// One step. Applied in the order of [`changes`], each finds what it needs.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +49,8 @@ pub enum Change {
     ChangeAllow(VolumeConfig),
     /// Puts another chain before a volume, in place.
     ChangeChain(VolumeConfig),
+    /// Makes a volume larger, in place.
+    ChangeSize(VolumeConfig),
     /// Shows a disk.
     AddDisk(DiskConfig),
 }
@@ -57,9 +62,10 @@ impl Change {
             Self::RemoveDisk { name, .. } => format!("disk {name:?}"),
             Self::AddDisk(disk) => format!("disk {:?}", disk.name),
             Self::RemoveVolume { name, .. } => format!("volume {name:?}"),
-            Self::AddVolume(volume) | Self::ChangeAllow(volume) | Self::ChangeChain(volume) => {
-                format!("volume {:?}", volume.name)
-            }
+            Self::AddVolume(volume)
+            | Self::ChangeAllow(volume)
+            | Self::ChangeChain(volume)
+            | Self::ChangeSize(volume) => format!("volume {:?}", volume.name),
             Self::RemovePeer { name } => format!("peer {name:?}"),
             Self::AddPeer(peer) | Self::ChangePeer(peer) => format!("peer {:?}", peer.name),
         }
@@ -87,6 +93,10 @@ impl fmt::Display for Change {
             Self::AddDisk(disk) => write!(f, "add {object} of volume {}", disk.volume),
             Self::ChangePeer(_) => write!(f, "change {object}: how it is reached"),
             Self::ChangeAllow(_) => write!(f, "change {object}: \"allow\""),
+            Self::ChangeSize(volume) => {
+                let size = size_of(volume).map(show_size).unwrap_or_default();
+                write!(f, "resize {object} to {size}")
+            }
             Self::ChangeChain(volume) => {
                 write!(f, "change {object}: the chain is now {}", show_chain(&volume.chain))
             }
@@ -198,10 +208,33 @@ fn in_place(now: &VolumeConfig, wanted: &VolumeConfig) -> Vec<Change> {
     if now.allow != wanted.allow {
         changes.push(Change::ChangeAllow(wanted.clone()));
     }
+    if grows(now, wanted) {
+        changes.push(Change::ChangeSize(wanted.clone()));
+    }
     if now.chain != wanted.chain {
         changes.push(Change::ChangeChain(wanted.clone()));
     }
     changes
+}
+
+/// The size that a file is configured to have.
+fn size_of(volume: &VolumeConfig) -> Option<u64> {
+    match volume.backend {
+        Backend::File { size_bytes, .. } => size_bytes,
+        Backend::Memory { .. } | Backend::Null { .. } => None,
+    }
+}
+
+/// Whether the backends differ in that the file is to be larger, and in nothing else.
+fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
+    let (Some(now_bytes), Some(wanted_bytes)) = (size_of(now), size_of(wanted)) else {
+        return false;
+    };
+    let mut backend = now.backend.clone();
+    if let Backend::File { size_bytes, .. } = &mut backend {
+        *size_bytes = Some(wanted_bytes);
+    }
+    now_bytes < wanted_bytes && backend == wanted.backend
 }
 
 /// What of the file as a whole is different and takes a restart of the node.
@@ -243,12 +276,16 @@ fn replaced_volumes(running: &Config, wanted: &Config) -> Replaced {
 
 fn volume_keys(now: &VolumeConfig, wanted: &VolumeConfig) -> Vec<&'static str> {
     let different = [
-        ("backend", now.backend != wanted.backend),
+        ("backend", now.backend != wanted.backend && !grows(now, wanted)),
         ("durability", now.write_through != wanted.write_through),
         ("read-only", now.read_only != wanted.read_only),
         ("shared", now.shared != wanted.shared),
     ];
-    keys(&different, bare_volume(now) != bare_volume(wanted))
+    let mut now = bare_volume(now);
+    if grows(&now, wanted) {
+        now.backend.clone_from(&wanted.backend);
+    }
+    keys(&different, now != bare_volume(wanted))
 }
 
 fn replaced_disks(running: &Config, wanted: &Config, volumes: &Replaced) -> Replaced {

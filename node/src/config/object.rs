@@ -85,7 +85,34 @@ impl Config {
     }
 }
 
+/// What a request says about a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resize {
+    /// The new size.
+    pub size_bytes: u64,
+    /// It may be smaller than the present one.
+    pub shrink: bool,
+}
+
 impl Config {
+    /// A new size, and whether it may be a smaller one.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn resize(body: &Value) -> Result<Resize, Vec<Problem>> {
+        let Some(fields) = body.as_object() else {
+            let text = "send {\"size\": \"20GiB\"}, with \"shrink\": true for a smaller one";
+            return Err(vec![Problem { line: 0, object: String::new(), text: text.to_owned() }]);
+        };
+        let text = toml_text("", fields, "")?;
+        let reader = Reader::new(&text);
+        let resize = reader.parse().and_then(|document| read::resize(&reader, &document));
+        match (reader.into_problems(), resize) {
+            (problems, Some(resize)) if problems.is_empty() => Ok(resize),
+            (problems, _) => Err(problems),
+        }
+    }
+
     /// What does not fit together, as [`Config::parse`] finds it.
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let reader = Reader::new("");

@@ -9,6 +9,7 @@ use sidecore::Idle;
 use toml::Spanned;
 use toml::de::DeTable;
 
+use super::object::Resize;
 use super::reader::{Reader, Table, Value, unknown};
 use super::{
     BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, LinkConfig, Memory,
@@ -125,6 +126,14 @@ pub(super) fn chain_alone(
     document: &Spanned<DeTable<'_>>,
 ) -> Option<Vec<StageConfig>> {
     chain(&alone(reader, document, "chain").get("chain")?)
+}
+
+/// A request for another size.
+pub(super) fn resize(reader: &Reader<'_>, document: &Spanned<DeTable<'_>>) -> Option<Resize> {
+    let table = Table::new(reader, document.get_ref(), &(0..0), "", &["size", "shrink"]);
+    let shrink = table.get("shrink").and_then(|value| value.bool()).unwrap_or(false);
+    let size_bytes = size_of_volume(&table.require("size", "size = \"20GiB\"")?)?;
+    Some(Resize { size_bytes, shrink })
 }
 
 fn alone<'r, 'i>(

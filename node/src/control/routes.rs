@@ -31,6 +31,8 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/volumes", get(volumes).post(add_volume))
         .route("/v1/volumes/{name}", delete(remove_volume))
         .route("/v1/volumes/{name}/chain", put(set_chain))
+        .route("/v1/volumes/{name}/size", put(resize_volume))
+        .route("/v1/disks/{name}/size", put(resize_disk))
         .route("/v1/peers", get(peers).post(add_peer))
         .route("/v1/peers/{name}", delete(remove_peer))
         .route("/v1/reload", get(plan).post(reload))
@@ -133,6 +135,34 @@ async fn set_chain(
 ) -> Response {
     match json(body) {
         Ok(body) => change(move || service.set_chain(&name, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+async fn resize_volume(
+    service: Shared,
+    name: Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    resize(service, Kind::Volume, name, body).await
+}
+
+async fn resize_disk(
+    service: Shared,
+    name: Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    resize(service, Kind::Disk, name, body).await
+}
+
+async fn resize(
+    State(service): Shared,
+    kind: Kind,
+    Path(name): Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.resize(kind, &name, &body)).await,
         Err(refused) => refuse(&refused),
     }
 }

@@ -27,7 +27,7 @@ const BACK_AT_RESTART: &str =
     "the file still has it, so a restart or a reload brings it back; take it out there as well";
 
 impl Inside {
-    fn turn(&self) -> Result<Turn<'_>, Refused> {
+    pub(super) fn turn(&self) -> Result<Turn<'_>, Refused> {
         self.turns.take().map_err(|error| {
             let way_out = match error {
                 NoTurn::Full => "try again when they are done",
@@ -178,6 +178,7 @@ impl Inside {
             Change::AddVolume(volume) => self.add_volume(volume),
             Change::ChangeAllow(volume) => self.set_allow(volume),
             Change::ChangeChain(volume) => self.replace_chain(volume),
+            Change::ChangeSize(volume) => self.change_size(volume),
             Change::AddDisk(disk) => self.add_disk(disk),
         };
         if takes_away {
@@ -469,7 +470,7 @@ fn no_key_changed(error: &super::StartError) -> Refused {
     Refused::new(RefusedKind::Failed, error.to_string(), way_out)
 }
 
-fn bad(problems: &[Problem]) -> Refused {
+pub(super) fn bad(problems: &[Problem]) -> Refused {
     let texts = problems.iter().map(|problem| match problem.object.as_str() {
         "" => problem.text.clone(),
         object => format!("{object}: {}", problem.text),
@@ -478,7 +479,7 @@ fn bad(problems: &[Problem]) -> Refused {
     Refused::new(RefusedKind::Bad, texts.collect::<Vec<_>>().join("\n"), way_out)
 }
 
-fn log(done: &Done) {
+pub(super) fn log(done: &Done) {
     for what in &done.applied {
         tracing::info!(what, "changed");
     }

@@ -182,6 +182,15 @@ impl Volumes {
         wake(cores);
     }
 
+    /// Has all peers to whom a volume was described ask again what it is.
+    pub(super) fn tell_changed(&self, served: &Served, cores: &[Core]) {
+        for core in cores {
+            let name = served.export.name().to_owned();
+            on_server(core, move |server| server.changed(&name));
+        }
+        wake(cores);
+    }
+
     /// Takes a volume from the peers that use it: they find it no more, what is on its way
     /// completes, and each attachment is closed clean but those of `own` disks, which close
     /// themselves.

@@ -6,6 +6,7 @@ mod commands;
 mod common;
 mod control;
 mod reload;
+mod resize;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

@@ -36,6 +36,8 @@ pub mod protocol {
     pub const MQ: u32 = 0;
     /// Acknowledgements.
     pub const REPLY_ACK: u32 = 3;
+    /// A back-channel.
+    pub const BACKEND_REQ: u32 = 5;
     /// GET_CONFIG.
     pub const CONFIG: u32 = 9;
     /// The inflight region.
@@ -82,6 +84,14 @@ pub struct DiskInfo {
     pub read_only: bool,
     /// Writes are durable only after a flush.
     pub flush: bool,
+    /// The most sectors of one range of a discard; zero where there is none.
+    pub discard_sectors_max: u32,
+    /// The most sectors of one range of a write-zeroes; zero where there is none.
+    pub write_zeroes_sectors_max: u32,
+    /// A write-zeroes may give space back.
+    pub may_unmap: bool,
+    /// Blocks that the storage writes as a whole, as a power of two.
+    pub physical_block_exp: u8,
 }
 
 impl DiskInfo {
@@ -100,6 +110,10 @@ impl DiskInfo {
             queues: if_offered(feature::BLK_MQ, le(34, 2), 1) as u16,
             read_only: has(features, feature::BLK_RO),
             flush: has(features, feature::BLK_FLUSH),
+            discard_sectors_max: if_offered(feature::BLK_DISCARD, le(36, 4), 0) as u32,
+            write_zeroes_sectors_max: if_offered(feature::BLK_WRITE_ZEROES, le(48, 4), 0) as u32,
+            may_unmap: if_offered(feature::BLK_WRITE_ZEROES, le(56, 1), 0) != 0,
+            physical_block_exp: if_offered(feature::BLK_TOPOLOGY, le(24, 1), 0) as u8,
         }
     }
 }

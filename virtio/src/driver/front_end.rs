@@ -43,6 +43,8 @@ pub struct Wanted {
     pub inflight: bool,
     /// Acknowledgements of all messages.
     pub acknowledged: bool,
+    /// The back-channel, by which a back end says that its disk has changed.
+    pub back_channel: bool,
     /// Regions one by one (ADD_MEM_REG) instead of a table.
     pub memory_slots: bool,
     /// Kick every queue after a start; a back end should look at its rings anyway.
@@ -63,6 +65,7 @@ impl Default for Wanted {
             flush: true,
             inflight: true,
             acknowledged: true,
+            back_channel: true,
             memory_slots: true,
             kick_on_start: true,
             resume_blindly: false,
@@ -134,6 +137,7 @@ pub struct FrontEnd {
     negotiated: Negotiated,
     inflight: Option<Inflight>,
     conversation: Option<Conversation>,
+    back_channel: Option<OwnedFd>,
 }
 
 impl FrontEnd {
@@ -156,6 +160,7 @@ impl FrontEnd {
             negotiated: Negotiated::default(),
             inflight: None,
             conversation: None,
+            back_channel: None,
         };
         front_end.reconnect(wait)?;
         front_end.rings = (0..front_end.config.guest.queues)
@@ -186,6 +191,27 @@ impl FrontEnd {
     /// What the device says about itself.
     pub fn disk(&self) -> &DiskInfo {
         &self.negotiated.disk
+    }
+
+    /// Whether the back end has said that the disk has changed, since the last time; then
+    /// [`FrontEnd::disk`] is what it is now.
+    ///
+    /// # Errors
+    /// When the back end says anything else, or does not answer.
+    pub fn disk_changed(&mut self) -> Result<bool, FrontEndError> {
+        let Some(channel) = &self.back_channel else { return Ok(false) };
+        let mut message = [0; 12];
+        let word = |at: usize, message: &[u8; 12]| {
+            u32::from_ne_bytes([0, 1, 2, 3].map(|byte| message[at + byte]))
+        };
+        match rustix::io::read(channel, &mut message) {
+            Err(rustix::io::Errno::AGAIN) => return Ok(false),
+            Ok(12) if [0, 4, 8].map(|at| word(at, &message)) == [2, 1, 0] => {}
+            _ => return Err(FrontEndError::Missing("a change of the disk on the back-channel")),
+        }
+        let features = self.negotiated.features;
+        self.negotiated.disk = start::get_config(self.connected()?, features)?;
+        Ok(true)
     }
 
     /// The virtio features in use; see [`feature`].
@@ -281,6 +307,9 @@ impl FrontEnd {
         let negotiated = start::negotiate(&mut conversation, &self.config.wanted, queues)?;
         self.negotiated = negotiated.resume(&self.negotiated)?;
         start::set_features(&conversation, self.negotiated.features)?;
+        let has_channel = has(self.negotiated.protocol, super::protocol::BACKEND_REQ);
+        self.back_channel =
+            has_channel.then(|| start::set_back_channel(&conversation)).transpose()?;
         let outstanding = self.prepare_inflight(&conversation)?;
         let memories = || std::iter::once(self.guest.memory()).chain(&self.plugged);
         start::set_memory(&conversation, self.negotiated.protocol, memories())?;

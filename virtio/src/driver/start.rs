@@ -3,6 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
 use super::disk::{BLK_KNOWN, CONFIG_BYTES, DiskInfo, feature, has, mask, protocol};
 use super::error::FrontEndError;
 use super::front_end::{Events, Wanted};
@@ -91,6 +93,7 @@ fn wanted_protocol(wanted: &Wanted) -> u64 {
     mask(protocol::MQ)
         | mask(protocol::CONFIG)
         | optional(wanted.acknowledged, protocol::REPLY_ACK)
+        | optional(wanted.back_channel, protocol::BACKEND_REQ)
         | optional(wanted.inflight, protocol::INFLIGHT_SHMFD)
         | optional(wanted.memory_slots, protocol::CONFIGURE_MEM_SLOTS)
 }
@@ -106,7 +109,11 @@ fn wanted_features(wanted: &Wanted) -> u64 {
         | optional(wanted.packed, feature::RING_PACKED)
 }
 
-fn get_config(conversation: &Conversation, features: u64) -> Result<DiskInfo, FrontEndError> {
+/// What the configuration space says now.
+pub(super) fn get_config(
+    conversation: &Conversation,
+    features: u64,
+) -> Result<DiskInfo, FrontEndError> {
     let body = Body::default().u32(0).u32(CONFIG_BYTES).u32(0).zeroes(CONFIG_BYTES as usize);
     let answer = conversation.ask(Ask::GetConfig, &body)?;
     let bad = |why| FrontEndError::BadAnswer { ask: Ask::GetConfig.name(), why };
@@ -123,6 +130,15 @@ pub(super) fn set_features(
     features: u64,
 ) -> Result<(), FrontEndError> {
     conversation.tell(Ask::SetFeatures, &Body::default().u64(features), &[])
+}
+
+/// Hands one end of a back-channel over, and gives the other.
+pub(super) fn set_back_channel(conversation: &Conversation) -> Result<OwnedFd, FrontEndError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let (ours, theirs) = pair.map_err(|errno| FrontEndError::Memory(errno.into()))?;
+    conversation.tell(Ask::SetBackendReqFd, &Body::default(), &[theirs.as_fd()])?;
+    Ok(ours)
 }
 
 /// Asks for a new inflight region.

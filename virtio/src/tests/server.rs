@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) acked: u64,
     pub(super) written: Vec<u8>,
     pub(super) refuse: bool,
+    /// Readable when the configuration has changed.
+    pub(super) event: Option<Arc<OwnedFd>>,
 }
 
 /// Waits for another thread to have done something. Only what never happens takes so long.
@@ -86,6 +88,10 @@ impl Device for TestDevice {
 
     fn config(&self) -> Vec<u8> {
         (1..=8).collect()
+    }
+
+    fn config_event(&self) -> Option<Arc<OwnedFd>> {
+        self.state().event.clone()
     }
 
     fn write_config(&mut self, offset: u32, bytes: &[u8]) {
@@ -139,6 +145,15 @@ impl Device for TestDevice {
     }
 }
 
+fn counter() -> OwnedFd {
+    let flags = rustix::event::EventfdFlags::NONBLOCK;
+    rustix::event::eventfd(0, flags).unwrap()
+}
+
+fn event() -> EventFd {
+    EventFd::new(EFD_NONBLOCK).unwrap()
+}
+
 /// A served device, and a guest with one ring of 8.
 pub(super) struct Bed {
     pub(super) directory: TempDir,
@@ -156,15 +171,10 @@ impl Bed {
         let file = memory_file(2 * LEN as u64);
         let mut ring = TestRing::in_file(8, &file);
         (0..8).for_each(|head| ring.describe(head, descriptor(DATA, 8, WRITE, 0)));
-        let mut bed = Self {
-            directory,
-            device: TestDevice::default(),
-            server: None,
-            file,
-            ring,
-            kick: EventFd::new(EFD_NONBLOCK).unwrap(),
-            call: EventFd::new(EFD_NONBLOCK).unwrap(),
-        };
+        let device = TestDevice::default();
+        device.state().event = Some(Arc::new(counter()));
+        let mut bed =
+            Self { directory, device, server: None, file, ring, kick: event(), call: event() };
         bed.serve();
         bed
     }
@@ -201,6 +211,7 @@ impl Bed {
         let offered = front_end.get_protocol_features().unwrap();
         let wanted = VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;

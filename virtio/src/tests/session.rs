@@ -1,7 +1,10 @@
 //! The session against the `vhost` crate's front end.
 
+use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost::VhostBackend;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
@@ -37,6 +40,68 @@ fn configuration_space_is_read_with_zeroes_behind_it() {
     assert_eq!(read(200, 2), [0, 0]);
     front_end.set_config(3, VhostUserConfigFlags::WRITABLE, &[9]).unwrap();
     assert_eq!(bed.device.state().written, [3, 9]);
+}
+
+/// What came by a back-channel: the words of a message's header.
+fn said(channel: &UnixStream) -> Option<[u32; 3]> {
+    let mut message = [0; 12];
+    channel.set_nonblocking(true).unwrap();
+    match (&*channel).read(&mut message) {
+        Ok(len) => assert_eq!(len, 12),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            return None;
+        }
+    }
+    let word = |at: usize| u32::from_ne_bytes(message[at..at + 4].try_into().unwrap());
+    Some([word(0), word(4), word(8)])
+}
+
+#[test]
+fn a_change_of_the_configuration_is_told_by_the_back_channel() {
+    let bed = Bed::new();
+    let change = || {
+        let event = bed.device.state().event.clone().unwrap();
+        rustix::io::write(&event, &1u64.to_ne_bytes()).unwrap();
+        until("the change is noticed", || {
+            let mut fds = [PollFd::new(&event, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 0
+        });
+    };
+    let mut front_end = bed.connect();
+    // Without a channel there is nobody to tell.
+    change();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    front_end.set_backend_request_fd(&theirs).unwrap();
+    drop(theirs);
+    assert_eq!(said(&ours), None);
+    change();
+    // An answer comes after what was said before it.
+    front_end.get_queue_num().unwrap();
+    let config_change = [2, 1, 0];
+    assert_eq!(said(&ours), Some(config_change));
+    assert_eq!(said(&ours), None);
+    // A front end that closes its end, or another one later, harms nobody.
+    drop(ours);
+    change();
+    front_end.get_queue_num().unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    front_end.set_backend_request_fd(&theirs).unwrap();
+    change();
+    front_end.get_queue_num().unwrap();
+    assert_eq!(said(&ours), Some(config_change));
+    drop((front_end, theirs));
+    bed.wait_for_disconnects(1);
+    until("it goes with its front end", || matches!((&ours).read(&mut [0; 12]), Ok(0)));
+}
+
+#[test]
+fn what_is_no_back_channel_ends_the_connection() {
+    let bed = Bed::new();
+    let mut front_end = bed.connect();
+    let _ = front_end.set_backend_request_fd(&bed.kick);
+    bed.wait_for_disconnects(1);
+    bed.connect();
 }
 
 #[test]

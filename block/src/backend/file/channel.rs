@@ -456,7 +456,7 @@ impl Channel for FileChannel {
         if self.shared.has_failed() {
             return self.finish(ios, id, Status::Error);
         }
-        if !self.shared.info.admits(io) {
+        if !self.shared.info.admits_within(self.shared.size.get(), io) {
             return self.finish(ios, id, Status::Invalid);
         }
         if io.op == Op::Flush {

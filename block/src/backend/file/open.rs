@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
@@ -15,7 +15,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::bounce::Buffer;
-use super::{FileCounters, Shared, Syncs, failures, zeroing};
+use super::{FileCounters, Shared, Syncs, failures, resize, zeroing};
+use crate::size::Size;
 use crate::volume::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
 
 /// How long to wait for a predecessor's lock. A killed server's last requests were seen to land
@@ -37,8 +38,8 @@ const PHYSICAL_BYTES_MAX: u32 = 64 << 10;
 pub struct FileOptions {
     /// The raw file or block device.
     pub path: PathBuf,
-    /// The volume's size. The file is made (sparse) when it is missing or empty; `None` takes the
-    /// file's own size.
+    /// The volume's size, unless it was resized while the same was said here. The file is made
+    /// (sparse) when it is missing or empty; `None` takes the file's own size.
     pub size_bytes: Option<u64>,
     /// Around the page cache.
     pub direct: bool,
@@ -212,7 +213,10 @@ pub(super) fn open(options: &FileOptions) -> Result<Shared, FileError> {
     Ok(Shared {
         path: path.clone(),
         file,
+        size: Size::new(info.size_bytes),
         info,
+        is_block_device,
+        resizing: Mutex::new(()),
         direct: options.direct,
         align_bytes,
         failed: AtomicBool::new(false),
@@ -322,7 +326,7 @@ fn size(file: &OwnedFd, options: &FileOptions, block_bytes: u32) -> Result<u64, 
     let block = u64::from(block_bytes);
     // For block devices as well as for files.
     let actual_bytes = seek(file, SeekFrom::End(0)).map_err(system("find its size"))?;
-    let Some(wanted_bytes) = options.size_bytes else {
+    let Some(configured_bytes) = options.size_bytes else {
         if actual_bytes < block {
             return Err(FileError::Empty { path: path.clone() });
         }
@@ -336,6 +340,8 @@ fn size(file: &OwnedFd, options: &FileOptions, block_bytes: u32) -> Result<u64, 
         }
         return Ok(actual_bytes - odd_bytes);
     };
+    // A resize by command counts for as long as the configuration says what it said then.
+    let wanted_bytes = resize::remembered(file, configured_bytes).unwrap_or(configured_bytes);
     if !wanted_bytes.is_multiple_of(block) || wanted_bytes == 0 {
         let path = path.clone();
         return Err(FileError::SizeNotWhole { path, size_bytes: wanted_bytes, block_bytes });

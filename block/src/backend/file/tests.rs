@@ -627,3 +627,44 @@ fn the_topology_is_the_file_systems_unless_the_operator_says_better() {
     let volume = FileVolume::open(&options).expect("the file");
     assert_eq!(volume.info().topology, topology);
 }
+
+#[test]
+fn a_file_grows_and_shrinks_and_is_known_by_its_new_size() {
+    let Some(place) = Place::new("a_file_grows_and_shrinks") else { return };
+    let options = place.options("disk.img");
+    let volume = FileVolume::open(&options).expect("a new file");
+    let mut bench = place.bench(&volume);
+    assert_eq!(bench.write(SIZE, &[5; 4096]), Status::Invalid);
+    assert_eq!(volume.resize(2 * SIZE, Some(SIZE), false).ok(), Some(Remembered::Yes));
+    assert_eq!(bench.write(SIZE, &[5; 4096]), Status::Done, "the open channel has it, too");
+    assert_eq!((volume.info().size_bytes, volume.size().get()), (2 * SIZE, 2 * SIZE));
+    for (size_bytes, says) in [(SIZE, "would be lost"), (3 * SIZE + 1, "multiple"), (0, "multiple")]
+    {
+        let error = volume.resize(size_bytes, Some(SIZE), false).expect_err("refused");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    drop((bench, volume));
+    let volume = FileVolume::open(&options).expect("the file");
+    assert_eq!(volume.info().size_bytes, 2 * SIZE, "the configuration says what it said then");
+    assert_eq!(volume.resize(SIZE / 2, Some(SIZE), true).ok(), Some(Remembered::Yes));
+    assert_eq!(fs::metadata(volume.path()).expect("the file").len(), SIZE / 2);
+    let mut bench = place.bench(&volume);
+    assert_eq!(bench.zero(Op::Discard, false, SIZE / 2, 4096), Status::Invalid);
+    assert_eq!(volume.resize(SIZE, Some(SIZE), false).ok(), Some(Remembered::Yes));
+    assert_eq!(bench.read(SIZE / 2, 4096), Ok(vec![0; 4096]), "what was cut off is gone");
+    drop((bench, volume));
+    let other = FileOptions { size_bytes: Some(SIZE / 4), ..options };
+    let volume = FileVolume::open(&other).expect("the file");
+    assert_eq!(volume.info().size_bytes, SIZE / 4, "a part of the file, as it says");
+    assert_eq!(volume.resize(SIZE / 8, Some(SIZE / 4), true).ok(), Some(Remembered::Yes));
+    assert_eq!(fs::metadata(volume.path()).expect("the file").len(), SIZE, "not the volume's");
+}
+
+#[test]
+fn a_read_only_file_keeps_its_size() {
+    let Some(place) = Place::new("a_read_only_file_keeps_its_size") else { return };
+    FileVolume::open(&place.options("disk.img")).expect("a new file");
+    let options = FileOptions { read_only: true, ..place.options("disk.img") };
+    let volume = FileVolume::open(&options).expect("the file");
+    assert!(matches!(volume.resize(2 * SIZE, None, false), Err(ResizeError::ReadOnly)));
+}

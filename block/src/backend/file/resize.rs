@@ -1,0 +1,163 @@
+//! Another size for a file volume while it is used.
+//!
+//! Where the configuration names no size the file's length is the volume's, and nothing else has to
+//! be remembered. Where it does, the file remembers the size beside the configured one, which it
+//! goes with: when the configuration says another size, that one counts again.
+//!
+//! | step | growing | shrinking |
+//! | --- | --- | --- |
+//! | 1 | the file is extended, durably | users are held to the new size |
+//! | 2 | the size is remembered | the size is remembered |
+//! | 3 | users may go up to it | the file is cut |
+//!
+//! So a crash between two steps leaves a file that is at least as long as the volume.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{
+    SeekFrom, XattrFlags, fgetxattr, fremovexattr, fsetxattr, fsync, ftruncate, seek,
+};
+use rustix::io::Errno;
+
+use super::FileVolume;
+
+/// Where the size is kept: the configured one, and the one that counts.
+const ATTRIBUTE: &str = "user.vrio.size";
+
+/// Whether a new size outlives the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remembered {
+    /// By the file or the configuration.
+    Yes,
+    /// The file's system keeps no attributes: the configuration has to say it.
+    No,
+}
+
+/// Why a file was not resized. Nothing is changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResizeError {
+    /// No whole number of blocks.
+    #[error("a size of {size_bytes} bytes is not a multiple of its blocks of {block_bytes}")]
+    NotWhole {
+        /// What was asked for.
+        size_bytes: u64,
+        /// The block.
+        block_bytes: u32,
+    },
+    /// The device is no larger.
+    #[error("its block device has {actual_bytes} bytes; extend the device first")]
+    DeviceTooSmall {
+        /// What it has.
+        actual_bytes: u64,
+    },
+    /// A volume that is not written to.
+    #[error("it is read-only")]
+    ReadOnly,
+    /// Not larger, and that it may be smaller was not said.
+    #[error("it has {now_bytes} bytes: what is behind the new end would be lost")]
+    Shrinks {
+        /// What it has.
+        now_bytes: u64,
+    },
+    /// Anything that the system refused.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+/// The size that counts instead of the configured one, if there is one.
+pub(super) fn remembered(file: &OwnedFd, configured_bytes: u64) -> Option<u64> {
+    let mut bytes = [0; 16];
+    let len = fgetxattr(file, ATTRIBUTE, &mut bytes).ok()?;
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+    (len == bytes.len() && word(0) == configured_bytes).then(|| word(8))
+}
+
+impl FileVolume {
+    /// Makes the volume this large. `configured_bytes` is what the configuration says. Waits for
+    /// the file system, so this is for control threads only. For `shrink` nobody may be using the
+    /// volume.
+    ///
+    /// # Errors
+    /// [`ResizeError`]: the volume is as it was.
+    pub fn resize(
+        &self,
+        size_bytes: u64,
+        configured_bytes: Option<u64>,
+        shrink: bool,
+    ) -> Result<Remembered, ResizeError> {
+        let shared = &self.shared;
+        let _one = shared.resizing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (now_bytes, block_bytes) = (shared.size.get(), shared.info.block_bytes);
+        if shared.info.read_only {
+            return Err(ResizeError::ReadOnly);
+        }
+        if !size_bytes.is_multiple_of(u64::from(block_bytes)) || size_bytes == 0 {
+            return Err(ResizeError::NotWhole { size_bytes, block_bytes });
+        }
+        if size_bytes < now_bytes && !shrink {
+            return Err(ResizeError::Shrinks { now_bytes });
+        }
+        let actual_bytes = seek(&shared.file, SeekFrom::End(0)).map_err(system("find its size"))?;
+        if size_bytes < now_bytes {
+            shared.size.set(size_bytes);
+            let remembered = self.remember(size_bytes, configured_bytes);
+            // What is behind a volume that has only a part of its file is not the volume's.
+            if !shared.is_block_device && actual_bytes == now_bytes {
+                let cut = ftruncate(&shared.file, size_bytes).and_then(|()| fsync(&shared.file));
+                if let Err(source) = cut {
+                    shared.size.set(now_bytes);
+                    self.remember(now_bytes, configured_bytes);
+                    return Err(system("cut the file")(source));
+                }
+            }
+            return Ok(remembered);
+        }
+        if actual_bytes < size_bytes {
+            if shared.is_block_device {
+                return Err(ResizeError::DeviceTooSmall { actual_bytes });
+            }
+            ftruncate(&shared.file, size_bytes).map_err(system("extend the file"))?;
+            fsync(&shared.file).map_err(system("sync the file"))?;
+        }
+        let remembered = self.remember(size_bytes, configured_bytes);
+        shared.size.set(size_bytes);
+        // Without a configured size a device is used as a whole the next time.
+        let is_part = shared.is_block_device && size_bytes < actual_bytes;
+        let is_forgotten = is_part && configured_bytes.is_none();
+        Ok(if is_forgotten { Remembered::No } else { remembered })
+    }
+
+    fn remember(&self, size_bytes: u64, configured_bytes: Option<u64>) -> Remembered {
+        let file = self.shared.file.as_fd();
+        let kept = match configured_bytes.filter(|configured| *configured != size_bytes) {
+            None => match fremovexattr(file, ATTRIBUTE) {
+                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(()),
+                Err(error) => Err(error),
+            },
+            Some(configured_bytes) => {
+                let mut bytes = [0; 16];
+                bytes[..8].copy_from_slice(&configured_bytes.to_le_bytes());
+                bytes[8..].copy_from_slice(&size_bytes.to_le_bytes());
+                fsetxattr(file, ATTRIBUTE, &bytes, XattrFlags::empty())
+            }
+        };
+        match kept.and_then(|()| fsync(file)) {
+            Ok(()) => Remembered::Yes,
+            Err(error) => {
+                tracing::warn!(file = %self.shared.path.display(), %error,
+                    "the new size cannot be noted with the file");
+                Remembered::No
+            }
+        }
+    }
+}
+
+fn system(what: &'static str) -> impl Fn(Errno) -> ResizeError {
+    move |source| ResizeError::System { what, source: source.into() }
+}
