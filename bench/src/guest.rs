@@ -60,6 +60,8 @@ pub mod scripts {
     /// Makes ext4, writes files, works until told to stop, verifies: `FILES`, `FILE_KIB`,
     /// `WORK_KIB`, `THREADS`.
     pub const DEMO: &str = include_str!("../../guest/scripts/demo.sh");
+    /// Fills the disk and gives space back, then waits for another size: `FILL_MIB`.
+    pub const TRIM: &str = include_str!("../../guest/scripts/trim.sh");
     /// Attacks the disk's rings: `ROUNDS`, `SEED`.
     pub const HOSTILE: &str = include_str!("../../guest/scripts/hostile.sh");
     /// Tells throughput and latency: `SECONDS_EACH`, `DEPTH`, `WRITE`.

@@ -1,6 +1,8 @@
 //! Real guests on real nodes: a Linux kernel's own driver, file system and habits.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, VhostDisk, scripts};
@@ -160,4 +162,56 @@ fn survive_kills(test: &str, number: u16, packed: bool) {
     let digest = guest::image_digest(&pair.io_plan().file("far.img")).unwrap();
     assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");
     println!("{report}");
+}
+
+/// Space that a file takes, in MiB.
+fn stored_mib(file: &Path) -> u64 {
+    std::fs::metadata(file).unwrap().blocks() * 512 >> 20
+}
+
+#[test]
+fn a_guest_gives_space_back_and_sees_its_remote_disk_grow() {
+    const TEST: &str = "a_guest_gives_space_back_and_sees_its_remote_disk_grow";
+    const FILL_MIB: u64 = 40;
+    let Some(image) = guest::available(TEST) else { return };
+    let pair = Pair::sealed(2);
+    let (io, mut vm) = pair.start();
+    let socket = vm.wait_for_disk("far").unwrap();
+    let file = pair.io_plan().file("far.img");
+    let script = format!("FILL_MIB={FILL_MIB}\n{}", scripts::TRIM);
+    let mut guest = on_disk(&image, "trim", &socket, 1).script(&script).start().unwrap();
+    let queue = guest.wait_for("queue", BOOT_TIMEOUT).unwrap();
+    assert_eq!(queue, "discard=16777216 zeroes=16777216 physical=4096");
+    guest.wait_for("step filled", SCRIPT_TIMEOUT).unwrap();
+    assert!(stored_mib(&file) >= FILL_MIB, "{}", stored_mib(&file));
+    guest.ask("discard", "step discarded", SCRIPT_TIMEOUT).unwrap();
+    assert!(stored_mib(&file) <= 1, "{} MiB after blkdiscard", stored_mib(&file));
+    guest.ask("file", "step used", SCRIPT_TIMEOUT).unwrap();
+    let used_mib = stored_mib(&file);
+    assert!(used_mib >= FILL_MIB, "{used_mib}");
+    guest.ask("trim", "step trimmed", SCRIPT_TIMEOUT).unwrap();
+    let trimmed_mib = stored_mib(&file);
+    assert!(trimmed_mib + FILL_MIB / 2 < used_mib, "from {used_mib} MiB to {trimmed_mib}");
+
+    let resize = |options: &[&str]| {
+        let vrio = Command::new(env!("CARGO_BIN_EXE_vrio"))
+            .args(["volume", "resize", "far"])
+            .args(options)
+            .arg("--control")
+            .arg(io.plan().control())
+            .output()
+            .unwrap();
+        let text = [vrio.stdout, vrio.stderr].concat();
+        (vrio.status.success(), String::from_utf8(text).unwrap())
+    };
+    let (done, text) = resize(&["32MiB", "--shrink"]);
+    assert!(!done && text.contains("in use by attachment \"far\""), "{text}");
+    let (done, text) = resize(&["96MiB"]);
+    assert!(done && text.contains("from 64MiB to 96MiB"), "{text}");
+    let sizes = guest.ask("resize", "step resized", SCRIPT_TIMEOUT).unwrap();
+    assert_eq!(sizes, "sectors=131072 to 196608");
+    guest.wait_success(SCRIPT_TIMEOUT).unwrap();
+    println!("{used_mib} MiB before fstrim, {trimmed_mib} MiB after it; {sizes}");
+    vm.stop().unwrap();
+    io.stop().unwrap();
 }
