@@ -298,7 +298,8 @@ pub(crate) fn check_bounds_with(volume: &dyn Volume, services: &Services) {
     bench.abandon();
 }
 
-/// What was written is read and what was zeroed reads as zeroes, however both are cut into pieces, flushed in between or not.
+/// What was written is read and what was zeroed reads as zeroes, however both are cut into pieces,
+/// flushed in between or not.
 pub(crate) fn check_read_your_write(volume: &dyn Volume, services: &Services) {
     let info = volume.info();
     let block = info.block_bytes as usize;

@@ -57,7 +57,7 @@ impl Rig {
 
     /// A disk of a volume with a chain on another node.
     fn remote(volume: Arc<dyn Volume>, sealed: bool, uring: Option<Uring>) -> Self {
-        let (peers, remote) = Peers::new(chain(volume).volume, sealed);
+        let (peers, remote) = Peers::new(chain(volume).volume, sealed, transport::VERSIONS);
         assert_eq!(peers.sealed_sessions() > 0, sealed);
         if let Some(uring) = uring {
             peers.io_services().insert(Rc::new(RefCell::new(uring)));
@@ -123,7 +123,9 @@ impl Rig {
                 for turn in 0..each {
                     let slot = ring.take_slot().expect("all are back");
                     let kind = batch + turn + queue as u64;
-                    let (op, data) = match kind % 7 {
+                    let list = if op_of_ranges(kind).is_some() { RANGES } else { &[] };
+                    ring.write(slot, 0, list);
+                    let (op, data) = match kind % 9 {
                         0 => (Op::Flush, Data::None),
                         1 => (Op::GetId, Data::Whole(20)),
                         2 => (Op::Write, Data::Cut { len: 64 << 10, piece_bytes: 4096 }),
@@ -131,6 +133,10 @@ impl Rig {
                         4 if kind.is_multiple_of(2) => (Op::Read, Data::Whole(TRANSFER_BYTES_MAX)),
                         4 => (Op::Write, Data::Whole(TRANSFER_BYTES_MAX)),
                         5 => (Op::Read, Data::Whole(4096)),
+                        6 | 7 => {
+                            let op = op_of_ranges(kind).expect("one of ranges");
+                            (op, Data::Whole(RANGES.len() as u32))
+                        }
                         _ => (Op::Write, Data::Whole(4096)),
                     };
                     let request = Request { slot, op, sector: turn * 64, data, token: 0 };
@@ -151,6 +157,20 @@ impl Rig {
                 }
             }
         }
+    }
+}
+
+/// Two ranges of 8 sectors, at 64 and at 128.
+const RANGES: &[u8] = &[
+    64, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, //
+    128, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0,
+];
+
+fn op_of_ranges(kind: u64) -> Option<Op> {
+    match kind % 9 {
+        6 => Some(Op::Discard),
+        7 => Some(Op::WriteZeroes),
+        _ => None,
     }
 }
 

@@ -1,6 +1,6 @@
 # shellcheck shell=dash
-# Fills the disk and gives the space back, by blkdiscard and by fstrim, then waits for the disk to be
-# resized. After each step the host looks at its file, and types the name of the next one.
+# Fills the disk and gives the space back, by blkdiscard and by fstrim, then waits for the disk to
+# be resized. After each step the host looks at its file, and types the name of the next one.
 FILL_MIB=${FILL_MIB:-40}
 NAME=${DISK#/dev/}
 
@@ -17,11 +17,13 @@ fail() {
 }
 
 queue=/sys/block/$NAME/queue
-say "queue discard=$(cat "$queue/discard_max_bytes") zeroes=$(cat "$queue/write_zeroes_max_bytes") \
-physical=$(cat "$queue/physical_block_size")"
-[ "$(cat "$queue/discard_max_bytes")" -gt 0 ] || fail "the disk offers no discard"
+discard=$(cat "$queue/discard_max_bytes")
+zeroes=$(cat "$queue/write_zeroes_max_bytes")
+say "queue discard=$discard zeroes=$zeroes physical=$(cat "$queue/physical_block_size")"
+[ "$discard" -gt 0 ] || fail "the disk offers no discard"
 
-dd if=/dev/urandom of="$DISK" bs=1M count="$FILL_MIB" oflag=direct 2>/tmp/dd || fail "dd $(cat /tmp/dd)"
+dd if=/dev/urandom of="$DISK" bs=1M count="$FILL_MIB" oflag=direct 2>/tmp/dd ||
+    fail "dd $(cat /tmp/dd)"
 say "step filled"
 wait_for discard
 blkdiscard "$DISK" || fail "blkdiscard"

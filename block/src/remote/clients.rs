@@ -347,8 +347,8 @@ impl Clients {
         self.cores.get(at)?.as_ref().map(|(_, core)| core)
     }
 
-    /// A peer says that a volume of its is another one now: it is asked for it anew. A question that
-    /// is on its way may have been answered before the change, so its answer is nobody's.
+    /// A peer says that a volume of its is another one now: it is asked for it anew. A question
+    /// that is on its way may have been answered before the change, so its answer is nobody's.
     pub(crate) fn changed(&mut self, session: SessionId, volume: &str) {
         let peers = &self.peers;
         let is_its = |it: &&mut Description| {

@@ -3,13 +3,16 @@
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use block::record::NoRecords;
 use block::{Allow, Export, ExportOptions, Exports, Plane, RemoteVolume, Volume};
 use sidecore::Services;
-use transport::{Endpoint, EndpointConfig, Keyring, KnownKey, SecretKey, Security, TransmitBatch};
+use transport::{
+    Endpoint, EndpointConfig, Keyring, KnownKey, SecretKey, Security, TransmitBatch, VERSIONS,
+};
 
 const VMHOST: &str = "vm1";
 const IOHOST: &str = "io1";
@@ -30,10 +33,17 @@ struct Host {
 }
 
 impl Host {
-    fn new(name: &str, number: u16, security: Security, exports: Arc<Exports>) -> Self {
+    fn new(
+        name: &str,
+        number: u16,
+        security: Security,
+        exports: Arc<Exports>,
+        versions: RangeInclusive<u8>,
+    ) -> Self {
         let mut config = EndpointConfig::new(name, number.into(), number.into());
         config.datagram_bytes_max = DATAGRAM_BYTES;
         config.security = security;
+        config.versions = versions;
         config.entropy = [number as u8 + 1; 32];
         let endpoint = Rc::new(RefCell::new(Endpoint::new(config)));
         let services = Services::new();
@@ -81,14 +91,19 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// The IOhost exports `volume`; sealed or not, the VMhost has heard what it is.
-    pub(crate) fn new(volume: Arc<dyn Volume>, sealed: bool) -> (Self, Arc<RemoteVolume>) {
+    /// The IOhost exports `volume` and speaks these versions; sealed or not, the VMhost has heard
+    /// what it is.
+    pub(crate) fn new(
+        volume: Arc<dyn Volume>,
+        sealed: bool,
+        versions: RangeInclusive<u8>,
+    ) -> (Self, Arc<RemoteVolume>) {
         let options = ExportOptions { allow: vec![Allow::node(VMHOST)], shared: false };
         let export = Export::new(VOLUME, volume, options, Arc::new(NoRecords));
         let exports = Arc::new(Exports::default());
         exports.insert(export.expect("no records to read"));
-        let vm = Host::new(VMHOST, 0, security(VMHOST, sealed), Arc::default());
-        let io = Host::new(IOHOST, 1, security(IOHOST, sealed), exports);
+        let vm = Host::new(VMHOST, 0, security(VMHOST, sealed), Arc::default(), VERSIONS);
+        let io = Host::new(IOHOST, 1, security(IOHOST, sealed), exports, versions);
         vm.plane.borrow_mut().clients.add_peer(IOHOST, io.addr);
         let remote = RemoteVolume::new(IOHOST, VOLUME);
         assert!(vm.plane.borrow_mut().clients.describe(Arc::clone(&remote)));

@@ -182,3 +182,25 @@ fn what_a_channel_holds_unused_lapses() {
     assert!(bench.flush() == Status::Done);
     assert!(given_ns() > after_one, "a new batch");
 }
+
+#[test]
+fn a_discard_costs_a_request_and_zeroes_cost_their_bytes() {
+    let volume = limited(limit(0, 1 << 20, 0));
+    let mut bench = Bench::new(&volume, 4);
+    bench.now_ns = 10 * SECOND;
+    for _ in 0..100 {
+        assert_eq!(bench.zero(Op::Discard, false, 0, 1 << 20), Status::Done);
+    }
+    assert!(bench.now_ns < 11 * SECOND && volume.delayed() == 0, "nothing was moved");
+    for _ in 0..4 {
+        bench.zero(Op::WriteZeroes, false, 0, 1 << 20);
+    }
+    assert!(bench.now_ns > 12 * SECOND && volume.delayed() > 0, "{}", bench.now_ns);
+    let volume = limited(limit(10, 0, 0));
+    let mut bench = Bench::new(&volume, 4);
+    bench.now_ns = 10 * SECOND;
+    for _ in 0..21 {
+        bench.zero(Op::Discard, false, 0, 1 << 20);
+    }
+    assert!(bench.now_ns > 11 * SECOND, "each is a request");
+}
