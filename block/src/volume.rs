@@ -195,6 +195,10 @@ impl Zeroing {
     }
 }
 
+/// The largest [`Topology::physical_bytes`]: network file systems name what they like to be sent
+/// at once, which is no block.
+pub const PHYSICAL_BYTES_MAX: u32 = 64 << 10;
+
 /// The longest [`Topology::optimal_bytes`], and far more than any storage names.
 pub const OPTIMAL_BYTES_MAX: u32 = 1 << 30;
 

@@ -10,7 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::attachment::NAME_BYTES_MAX;
 use crate::volume::{
-    Durability, IO_BYTES_MAX, Incarnation, OPTIMAL_BYTES_MAX, Op, Topology, VolumeInfo, Zeroing,
+    Durability, IO_BYTES_MAX, Incarnation, OPTIMAL_BYTES_MAX, Op, PHYSICAL_BYTES_MAX, Topology,
+    VolumeInfo, Zeroing,
 };
 
 /// What a call asks for.
@@ -508,7 +509,7 @@ fn layout_of(layout: &Layout) -> Option<(Zeroing, Topology)> {
     let physical_bytes = layout.physical_bytes.get();
     let topology = Topology { physical_bytes, optimal_bytes: layout.optimal_bytes.get() };
     let sound = |bytes: u32| bytes == 0 || (bytes.is_power_of_two() && bytes >= 512);
-    let fits = topology.optimal_bytes <= OPTIMAL_BYTES_MAX && physical_bytes <= OPTIMAL_BYTES_MAX;
+    let fits = topology.optimal_bytes <= OPTIMAL_BYTES_MAX && physical_bytes <= PHYSICAL_BYTES_MAX;
     (sound(physical_bytes) && unit_bytes.is_multiple_of(512) && fits).then_some((zeroing, topology))
 }
 

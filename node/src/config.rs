@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 pub use address::PeerAddress;
-use block::Allow;
+use block::{Allow, Topology};
 pub use object::{Kind, Resize};
 pub use quantity::{show_duration, show_size};
 use reader::Reader;
@@ -166,6 +166,8 @@ pub struct VolumeConfig {
     pub allow: Vec<Allow>,
     /// Refuse writes.
     pub read_only: bool,
+    /// What guests are told of the storage's layout; what is 0 is found out.
+    pub topology: Topology,
     /// Several attachments at once may use it; the guests have to agree among themselves.
     pub shared: bool,
     /// Where its keys are.

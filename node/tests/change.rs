@@ -79,6 +79,30 @@ fn what_can_be_changed_in_place_is() {
 }
 
 #[test]
+fn a_file_grows_in_place_and_is_made_smaller_anew() {
+    let sized = |size: &str| VOLUME.replace("a.img\"", &format!("a.img\", size = \"{size}\""));
+    let (small, large) = (sized("1GiB"), sized("2GiB"));
+    check(
+        &[&small, LOCAL],
+        &[&large, LOCAL],
+        &expect![[r#"
+            resize volume "a" to 2GiB
+        "#]],
+    );
+    let other = large.replace("a.img", "b.img");
+    for (from, to) in [(&large, &small), (&small, &other)] {
+        check(
+            &[from],
+            &[to],
+            &expect![[r#"
+                remove volume "a", to add it again below (backend changed)
+                add volume "a"
+            "#]],
+        );
+    }
+}
+
+#[test]
 fn a_volume_that_is_replaced_takes_its_disks_with_it() {
     let through = format!("{VOLUME}durability = \"write-through\"\nread-only = true\n");
     check(

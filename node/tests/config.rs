@@ -354,6 +354,30 @@ fn volumes_are_checked() {
 }
 
 #[test]
+fn a_file_has_the_layout_that_is_said() {
+    let text = |keys: &str| {
+        format!("name = \"n\"\n[directories]\nvolumes = \"/v\"\n[[volume]]\nname = \"a\"\n{keys}\n")
+    };
+    let file = "backend = { file = \"a.img\" }\n";
+    let keys = format!("{file}physical-block-size = \"16KiB\"\noptimal-io-size = \"1MiB\"");
+    let config = Config::parse(Path::new("n.toml"), &text(&keys)).unwrap();
+    let topology = config.volumes[0].topology;
+    assert_eq!((topology.physical_bytes, topology.optimal_bytes), (16384, 1 << 20));
+    let config = Config::parse(Path::new("n.toml"), &text(file)).unwrap();
+    assert_eq!(config.volumes[0].topology, Default::default());
+    for (keys, says) in [
+        (format!("{file}physical-block-size = \"128KiB\""), "a power of two from 512 to 64KiB"),
+        (format!("{file}physical-block-size = \"3KiB\""), "a power of two from 512 to 64KiB"),
+        (format!("{file}optimal-io-size = \"256B\""), "a power of two from 512 to 1GiB"),
+        ("backend = { null = \"1MiB\" }\noptimal-io-size = \"512B\"".to_owned(), "only a file"),
+        (format!("{file}block-size = 512"), "block-size"),
+    ] {
+        let error = Config::parse(Path::new("n.toml"), &text(&keys)).unwrap_err().to_string();
+        assert!(error.contains(says), "{keys}: {error}");
+    }
+}
+
+#[test]
 fn a_file_that_is_written_belongs_to_one_volume() {
     let text = |read_only: bool| {
         format!(

@@ -166,7 +166,7 @@ fn survive_kills(test: &str, number: u16, packed: bool) {
 
 /// Space that a file takes, in MiB.
 fn stored_mib(file: &Path) -> u64 {
-    std::fs::metadata(file).unwrap().blocks() * 512 >> 20
+    std::fs::metadata(file).unwrap().blocks() * 512 / (1 << 20)
 }
 
 #[test]

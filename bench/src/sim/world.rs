@@ -215,13 +215,16 @@ impl World {
             volatile: durability == Durability::Flush && random.hits(100_000),
             durability,
         };
+        // Now and then hardly anything else is changed, so that what goes for writes has to go for
+        // zeroed ranges by themselves.
+        let zeroes_ppm_max = if random.hits(300_000) { 800_000 } else { 100_000 };
         let mix = Mix {
             block_bytes: u32::try_from(BLOCK_BYTES).expect("small"),
             blocks_max: random.between(1, 24),
             depth: u16::try_from(random.between(1, 16)).expect("small"),
             reads_ppm: random.between(100_000, 700_000),
             flushes_ppm: random.between(0, 100_000),
-            zeroes_ppm: random.between(0, 100_000),
+            zeroes_ppm: random.between(0, zeroes_ppm_max),
             hot_blocks: if random.hits(700_000) { 12 } else { 0 },
         };
         let names: Vec<_> = (0..64).map(|number| format!("vm{number}")).collect();

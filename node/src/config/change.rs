@@ -280,6 +280,8 @@ fn volume_keys(now: &VolumeConfig, wanted: &VolumeConfig) -> Vec<&'static str> {
         ("durability", now.write_through != wanted.write_through),
         ("read-only", now.read_only != wanted.read_only),
         ("shared", now.shared != wanted.shared),
+        ("physical-block-size", now.topology.physical_bytes != wanted.topology.physical_bytes),
+        ("optimal-io-size", now.topology.optimal_bytes != wanted.topology.optimal_bytes),
     ];
     let mut now = bare_volume(now);
     if grows(&now, wanted) {

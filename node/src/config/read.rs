@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 
-use block::{SECTOR_BYTES, STAGES_MAX};
+use block::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, SECTOR_BYTES, STAGES_MAX, Topology};
 use sidecore::Idle;
 use toml::Spanned;
 use toml::de::DeTable;
@@ -263,9 +263,17 @@ fn link(file: &Table<'_, '_>) -> LinkConfig {
 }
 
 fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConfig> {
-    let keys =
-        ["name", "backend", "durability", "chain", "allow", "read-only", "block-size", "shared"];
-    let table = value.table(&keys)?;
+    let table = value.table(&[
+        "name",
+        "backend",
+        "durability",
+        "chain",
+        "allow",
+        "read-only",
+        "shared",
+        "physical-block-size",
+        "optimal-io-size",
+    ])?;
     let name = table.require("name", "name = \"alice-root\"").and_then(|value| name(&value));
     let example = "backend = { file = \"alice.img\" }";
     let backend = table.require("backend", example).and_then(|value| backend(&value, directories));
@@ -280,7 +288,9 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
         let text = "\"read-only\": a null volume is for measuring, and takes writes";
         table.fail("read-only", text.to_owned());
     }
+    let topology = topology(&table, backend.as_ref());
     Some(VolumeConfig {
+        topology,
         backend: backend?,
         write_through: through.unwrap_or(false),
         chain,
@@ -290,6 +300,29 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
         lines: table.lines.clone(),
         name: name?,
     })
+}
+
+/// What guests are told of the storage's layout; what is not said is found out.
+fn topology(table: &Table<'_, '_>, backend: Option<&Backend>) -> Topology {
+    let bytes = |key: &str, most: u32| {
+        let value = table.get(key)?;
+        if !matches!(backend, None | Some(Backend::File { .. })) {
+            value.fail("only a file has such a layout".to_owned());
+        }
+        let bytes = u32::try_from(value.size_bytes()?).unwrap_or(u32::MAX);
+        if !bytes.is_power_of_two() || !(512..=most).contains(&bytes) {
+            let most = show_size(most.into());
+            value.fail(format!("{bytes} bytes: it is a power of two from 512 to {most}"));
+            return None;
+        }
+        Some(bytes)
+    };
+    let physical_bytes = bytes("physical-block-size", PHYSICAL_BYTES_MAX);
+    let optimal_bytes = bytes("optimal-io-size", OPTIMAL_BYTES_MAX);
+    Topology {
+        physical_bytes: physical_bytes.unwrap_or(0),
+        optimal_bytes: optimal_bytes.unwrap_or(0),
+    }
 }
 
 fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<Backend> {

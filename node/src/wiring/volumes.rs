@@ -279,6 +279,7 @@ fn open(directories: &Directories, wanted: &VolumeConfig) -> Result<Bare, String
             options.direct = *direct;
             options.read_only = wanted.read_only;
             options.durability = durability;
+            options.topology = wanted.topology;
             let file = FileVolume::open(&options).map_err(|error| error.to_string())?;
             Ok((Arc::new(file.clone()), Some(file)))
         }

@@ -153,8 +153,8 @@ impl FileChannel {
     }
 
     /// Whether the kernel makes the request durable while it does it: direct writes. Buffered, the
-    /// sync is a step of its own, so that its failure can be told from the write's; and a range that
-    /// the file system zeroes has no other way.
+    /// sync is a step of its own, so that its failure can be told from the write's; and a range
+    /// that the file system zeroes has no other way.
     fn syncs_itself(&self, io: &Io, id: IoId) -> bool {
         let writes = io.op == Op::Write || self.steps[id.index()].writes_zeroes;
         writes && self.shared.direct && self.is_durable(io)

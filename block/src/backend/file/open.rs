@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::bounce::Buffer;
 use super::{FileCounters, Shared, Syncs, failures, resize, zeroing};
 use crate::size::Size;
-use crate::volume::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
+use crate::volume::{Durability, Incarnation, PHYSICAL_BYTES_MAX, Topology, VolumeInfo, Zeroing};
 
 /// How long to wait for a predecessor's lock. A killed server's last requests were seen to land
 /// within 100 ms; a slow disk may need seconds.
@@ -28,10 +28,6 @@ const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// The largest block that virtio-blk guests are known to take: a page.
 const BLOCK_BYTES_MAX: u32 = 4096;
-
-/// The largest physical block that is believed: network file systems name what they like to be
-/// sent at once.
-const PHYSICAL_BYTES_MAX: u32 = 64 << 10;
 
 /// What to open and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
