@@ -106,13 +106,13 @@ impl FileVolume {
         let actual_bytes = seek(&shared.file, SeekFrom::End(0)).map_err(system("find its size"))?;
         if size_bytes < now_bytes {
             shared.size.set(size_bytes);
-            let remembered = self.remember(size_bytes, configured_bytes);
+            let remembered = self.remember(size_bytes, actual_bytes, configured_bytes);
             // What is behind a volume that has only a part of its file is not the volume's.
             if !shared.is_block_device && actual_bytes == now_bytes {
                 let cut = ftruncate(&shared.file, size_bytes).and_then(|()| fsync(&shared.file));
                 if let Err(source) = cut {
                     shared.size.set(now_bytes);
-                    self.remember(now_bytes, configured_bytes);
+                    self.remember(now_bytes, actual_bytes, configured_bytes);
                     return Err(system("cut the file")(source));
                 }
             }
@@ -125,15 +125,22 @@ impl FileVolume {
             ftruncate(&shared.file, size_bytes).map_err(system("extend the file"))?;
             fsync(&shared.file).map_err(system("sync the file"))?;
         }
-        let remembered = self.remember(size_bytes, configured_bytes);
+        let remembered = self.remember(size_bytes, actual_bytes, configured_bytes);
         shared.size.set(size_bytes);
-        // Without a configured size a device is used as a whole the next time.
-        let is_part = shared.is_block_device && size_bytes < actual_bytes;
-        let is_forgotten = is_part && configured_bytes.is_none();
-        Ok(if is_forgotten { Remembered::No } else { remembered })
+        Ok(remembered)
     }
 
-    fn remember(&self, size_bytes: u64, configured_bytes: Option<u64>) -> Remembered {
+    fn remember(
+        &self,
+        size_bytes: u64,
+        actual_bytes: u64,
+        configured_bytes: Option<u64>,
+    ) -> Remembered {
+        // Without a configured size a device is used as a whole the next time.
+        let is_part = self.shared.is_block_device && size_bytes < actual_bytes;
+        if is_part && configured_bytes.is_none() {
+            return Remembered::No;
+        }
         let file = self.shared.file.as_fd();
         let kept = match configured_bytes.filter(|configured| *configured != size_bytes) {
             None => match fremovexattr(file, ATTRIBUTE) {
