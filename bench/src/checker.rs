@@ -17,7 +17,7 @@
 //! - after a loss (the host's power was cut), a block holds any write that is not replaced *for
 //!   good*: `X` is, when a flush succeeded that began after the end of a `Y` that `X` is before.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 /// The number of the state in which every volume starts: zeroes.
@@ -152,6 +152,10 @@ pub struct Checker {
     reads: Vec<u64>,
     next_number: u64,
     acked_last: u64,
+    /// Requests that the disk does in parts, which are on their way.
+    parted: HashSet<u64>,
+    /// When the last such request ended, well or not.
+    parted_last: u64,
     flushed_to: u64,
     /// Until when what was acknowledged may have been lost in the last power cut; `u64::MAX` while
     /// that goes on.
@@ -191,6 +195,8 @@ impl Checker {
             reads: Vec::new(),
             next_number: 1,
             acked_last: 0,
+            parted: HashSet::new(),
+            parted_last: 0,
             flushed_to: 0,
             cut: 0,
             checked: 0,
@@ -216,6 +222,12 @@ impl Checker {
     /// Blocks are about to be zeroed: the number of that, which ends like a write.
     pub fn begin_zeroing(&mut self, first_block: u64, blocks: u64) -> u64 {
         self.begin(first_block, blocks, ZEROES)
+    }
+
+    /// The disk does the write with this number in parts: some may be done long before the others,
+    /// and are lost with the power although the guest was told of none.
+    pub fn in_parts(&mut self, number: u64) {
+        self.parted.insert(number);
     }
 
     fn begin(&mut self, first_block: u64, blocks: u64, content: u64) -> u64 {
@@ -246,6 +258,9 @@ impl Checker {
         let oldest_read = self.oldest_read();
         if ok {
             self.acked_last = now;
+        }
+        if self.parted.remove(&number) {
+            self.parted_last = now;
         }
         for block in span.first_block..span.first_block + span.blocks {
             let writes = self.block(block);
@@ -354,6 +369,13 @@ impl Checker {
         self.acked_last > self.flushed_to
     }
 
+    /// Whether the disk may count something as unflushed: what [`Self::unflushed`] says, or a part
+    /// of a request that is done in parts. It does not do such a part again, so it has to fail when
+    /// one is lost.
+    pub fn may_be_unflushed(&self) -> bool {
+        self.unflushed() || !self.parted.is_empty() || self.parted_last > self.flushed_to
+    }
+
     /// A flush succeeded: what was acknowledged before it began is there for good.
     pub fn end_flush(&mut self, began: Began) {
         self.tick();
@@ -376,6 +398,7 @@ impl Checker {
     pub fn settle(&mut self) {
         let now = self.tick();
         self.spans.clear();
+        self.parted.clear();
         self.reads.clear();
         for write in self.blocks.iter_mut().flatten() {
             if matches!(write.end, End::Open | End::Failed) {
@@ -625,6 +648,20 @@ mod tests {
         assert!(read(&mut checker, 0, 1).is_err(), "what was zeroed is back");
         read(&mut checker, 1, 2).expect("the zeroing was lost");
         assert!(read(&mut checker, 1, ZEROES).is_err(), "and stays lost");
+    }
+
+    #[test]
+    fn a_part_of_a_request_may_count_before_its_end() {
+        let mut checker = Checker::new(2);
+        let zeroing = checker.begin_zeroing(0, 2);
+        assert!(!checker.may_be_unflushed(), "a whole one counts when the guest is told");
+        checker.in_parts(zeroing);
+        assert!(checker.may_be_unflushed() && !checker.unflushed());
+        checker.end_write(zeroing, false);
+        assert!(checker.may_be_unflushed() && !checker.unflushed(), "one part may be done");
+        let flush = checker.begin_flush();
+        checker.end_flush(flush);
+        assert!(!checker.may_be_unflushed());
     }
 
     #[test]

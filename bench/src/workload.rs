@@ -11,6 +11,9 @@ use crate::sim::Random;
 /// Bytes of a sector on the ring.
 const SECTOR_BYTES: u64 = 512;
 
+/// Bytes of a range in the list of a discard or write-zeroes.
+const RANGE_BYTES: usize = 16;
+
 /// What a workload is like.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
@@ -154,6 +157,9 @@ impl Workload {
             let number = checker.begin_zeroing(first_block, blocks);
             let discards = self.random.hits(500_000);
             let list = self.ranges(first_block, blocks, discards);
+            if list.len() > RANGE_BYTES {
+                checker.in_parts(number);
+            }
             ring.write(slot, 0, &list);
             len = u32::try_from(list.len()).expect("small");
             let op = if discards { Op::Discard } else { Op::WriteZeroes };

@@ -438,7 +438,7 @@ impl World {
     fn look_after_disk(&mut self) -> Result<(), String> {
         let why = self.client.attachment.why().unwrap_or_default();
         let expected =
-            self.volatile || self.loss || self.checker.unflushed() || self.client.resumed;
+            self.volatile || self.loss || self.checker.may_be_unflushed() || self.client.resumed;
         match self.client.attachment.view().phase {
             Phase::Unclaimed | Phase::Held | Phase::Closed => Ok(()),
             Phase::Fenced => Err(format!("the only client was fenced: {why}")),
