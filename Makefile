@@ -16,15 +16,15 @@ demo: ## Watch a guest use a remote disk while the node that serves it is killed
 	    "$${CARGO_TARGET_DIR:-target}/release/vrio" demo $$without
 
 test: ## Run all tests, real guests included (what CI runs)
-	@scripts/install test && guest/build || [ $$? = 1 ]
+	@scripts/install test && guest/build && guest/build newer || [ $$? = 1 ]
 	@scripts/test
 
 nightly: ## The same in release mode with many more seeds and kills
-	@scripts/install test && guest/build
+	@scripts/install test && guest/build && guest/build newer
 	@scripts/test nightly
 
 long: ## For hours
-	@scripts/install test && guest/build
+	@scripts/install test && guest/build && guest/build newer
 	@scripts/test long
 
 SEED ?=
@@ -36,5 +36,5 @@ SECONDS ?=
 fuzz: ## Fuzz; TARGET=name SECONDS=n for one target, SECONDS=0 for ever
 	@scripts/install fuzz && scripts/fuzz $(TARGET) $(SECONDS)
 
-guest: ## Build the test guest's image
-	@scripts/install demo && guest/build
+guest: ## Build the test guest's images
+	@scripts/install test && guest/build && guest/build newer

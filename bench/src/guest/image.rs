@@ -31,12 +31,24 @@ impl Image {
     /// # Errors
     /// The file that is missing.
     pub fn find() -> Result<Self, GuestError> {
+        Self::open(&Self::folder())
+    }
+
+    /// The one with the newer kernel, which `guest/build newer` makes, inside that folder.
+    ///
+    /// # Errors
+    /// The file that is missing.
+    pub fn find_newer() -> Result<Self, GuestError> {
+        Self::open(&Self::folder().join("newer"))
+    }
+
+    fn folder() -> PathBuf {
         if let Some(folder) = std::env::var_os("VRIO_GUEST") {
-            return Self::open(Path::new(&folder));
+            return folder.into();
         }
         let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
         let workspace = package.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
-        Self::open(&workspace.join("guest/cache"))
+        workspace.join("guest/cache")
     }
 
     /// The kernel.
