@@ -84,6 +84,8 @@ pub struct AttachOptions {
     pub resume: bool,
     /// The operator accepts that acknowledged, unflushed writes may be gone.
     pub accept_loss: bool,
+    /// The volume is claimed although another attachment uses it: that one is over then.
+    pub take_over: bool,
     /// Requests end in an error after this time without their server; `None` waits for ever.
     pub error_after_ns: Option<u64>,
     /// Random: tells this client from any other that claims the same attachment.
@@ -289,8 +291,13 @@ mod tests {
     use super::*;
 
     fn attachment() -> Attachment {
-        let options =
-            AttachOptions { resume: false, accept_loss: false, error_after_ns: None, claimant: 7 };
+        let options = AttachOptions {
+            resume: false,
+            accept_loss: false,
+            take_over: false,
+            error_after_ns: None,
+            claimant: 7,
+        };
         Attachment::new("alice", options)
     }
 

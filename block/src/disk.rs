@@ -307,6 +307,7 @@ fn attach(options: &DiskOptions) -> part::Attach {
         let attach = AttachOptions {
             resume,
             accept_loss: options.accept_loss,
+            take_over: false,
             error_after_ns: options.error_after_ns,
             claimant: u64::from_le_bytes(claimant),
         };

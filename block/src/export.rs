@@ -337,8 +337,9 @@ impl Export {
             let text = format!("volume {} is being made smaller", self.name);
             return Err(Refusal::new(Outcome::Refused, text));
         }
-        self.check_in_use(&state, attachment)?;
+        // First: who was overtaken is told so, and does not wait for the end of who overtook it.
         self.check_superseded(&state, attachment, title, claim)?;
+        self.check_in_use(&state, attachment, claim)?;
         let record = state.entries.get(attachment).and_then(|entry| entry.record);
         self.check_loss(attachment, &info, record, title, claim)?;
         if !state.entries.contains_key(attachment) {
@@ -381,7 +382,10 @@ impl Export {
         Ok(PendingClaim { attachment, epoch, incarnation, ticket, flush: Flush::Due })
     }
 
-    fn check_in_use(&self, state: &State, attachment: &str) -> Result<(), Refusal> {
+    fn check_in_use(&self, state: &State, attachment: &str, claim: &Claim) -> Result<(), Refusal> {
+        if claim.take_over {
+            return Ok(());
+        }
         let other = state
             .entries
             .iter()

@@ -108,6 +108,8 @@ pub struct Claim {
     pub unflushed: bool,
     /// The operator accepts a loss.
     pub accept_loss: bool,
+    /// The operator ends another attachment's use of the volume.
+    pub take_over: bool,
 }
 
 /// The volume and the attachment that a message names.
@@ -213,6 +215,7 @@ const DURABLE: u8 = 1;
 const RESUME: u8 = 2;
 const UNFLUSHED: u8 = 4;
 const ACCEPT_LOSS: u8 = 8;
+const TAKE_OVER: u8 = 16;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
 #[repr(C)]
@@ -357,7 +360,8 @@ impl Request {
             flags: flag(self.durable, DURABLE)
                 | flag(self.claim.resume, RESUME)
                 | flag(self.claim.unflushed, UNFLUSHED)
-                | flag(self.claim.accept_loss, ACCEPT_LOSS),
+                | flag(self.claim.accept_loss, ACCEPT_LOSS)
+                | flag(self.claim.take_over, TAKE_OVER),
             channel: self.channel.into(),
             len_bytes: self.len_bytes.into(),
             offset_bytes: self.offset_bytes.into(),
@@ -388,7 +392,7 @@ impl Request {
             }
             _ => return None,
         };
-        let known = DURABLE | RESUME | UNFLUSHED | ACCEPT_LOSS;
+        let known = DURABLE | RESUME | UNFLUSHED | ACCEPT_LOSS | TAKE_OVER;
         let bytes_max = kind.op().map_or(IO_BYTES_MAX, Op::bytes_max);
         if fixed.flags & !known != 0 || fixed.len_bytes.get() > bytes_max {
             return None;
@@ -409,6 +413,7 @@ impl Request {
                 resume: fixed.flags & RESUME != 0,
                 unflushed: fixed.flags & UNFLUSHED != 0,
                 accept_loss: fixed.flags & ACCEPT_LOSS != 0,
+                take_over: fixed.flags & TAKE_OVER != 0,
             },
             names,
         })
@@ -562,7 +567,13 @@ mod tests {
     #[test]
     fn requests_come_back() {
         let names = Names { volume: "v".repeat(63), attachment: "ä".repeat(31) };
-        let claim = Claim { claimant: 77, resume: true, unflushed: true, accept_loss: false };
+        let claim = Claim {
+            claimant: 77,
+            resume: true,
+            unflushed: true,
+            accept_loss: false,
+            take_over: true,
+        };
         let named = Request { claim, names: Some(names), ..Request::new(Kind::Claim, title(), 2) };
         let write = Request {
             durable: true,

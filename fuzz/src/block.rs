@@ -372,7 +372,14 @@ impl Shaped {
                 Offset::Any(offset) => offset,
             },
             len_bytes: 64 * u32::from(self.len),
-            claim: Claim { claimant: claimant.into(), resume, unflushed, accept_loss },
+            claim: Claim {
+                claimant: claimant.into(),
+                resume,
+                unflushed,
+                accept_loss,
+                // So that old inputs mean what they did.
+                take_over: accept_loss && unflushed && resume,
+            },
             names: (kind as u8 <= Kind::Close as u8).then_some(names),
             ..Request::new(kind, title, self.channel)
         }

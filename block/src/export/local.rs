@@ -125,6 +125,7 @@ impl LocalChannel {
             resume: options.resume,
             unflushed: self.attachment.unflushed(),
             accept_loss: options.accept_loss,
+            take_over: options.take_over,
         };
         match self.export.claim(self.attachment.name(), &self.title(), &claim) {
             Ok(pending) => self.way = Way::Claiming(pending),

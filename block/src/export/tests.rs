@@ -143,8 +143,13 @@ impl Bench {
     fn open(&self, name: &str, title: &Title, channel: u16) -> Result<Admitted, Refusal> {
         let pending = self.export.open(name, title, channel)?;
         assert!(self.export.poll_open(&pending), "nothing is on its way");
-        let options =
-            AttachOptions { resume: false, accept_loss: false, error_after_ns: None, claimant: 0 };
+        let options = AttachOptions {
+            resume: false,
+            accept_loss: false,
+            take_over: false,
+            error_after_ns: None,
+            claimant: 0,
+        };
         let attachment = Arc::new(Attachment::new(name, options));
         let open =
             Open { services: &self.services, attachment: &attachment, index: channel, depth: 8 };
@@ -248,6 +253,24 @@ fn a_live_client_goes_on_unless_replaced() {
     assert!(third.epoch > second.epoch && second.epoch > first.epoch);
     bench.claim("a", Title::default(), by(2)).expect("a successor");
     assert_eq!(outcome(bench.claim("a", third, by(1))), Outcome::Superseded);
+}
+
+#[test]
+fn a_take_over_ends_who_has_the_volume_and_tells_it() {
+    let bench = Bench::new();
+    let first = bench.claim("a", Title::default(), by(1)).expect("the first");
+    let mut old = bench.open("a", &first, 0).expect("opens");
+    let refusal = bench.claim("b", Title::default(), by(2)).expect_err("in use");
+    assert!(refusal.text.contains("in use by attachment a"), "{refusal}");
+    let second = Claim { take_over: true, ..by(2) };
+    let second = bench.claim("b", Title::default(), second).expect("the operator said so");
+    let mut ios = io_table(8);
+    submit(&mut old, &mut ios, Op::Write, 0);
+    assert_eq!(poll(&mut old, &mut ios), [Status::Fenced]);
+    let _new = bench.open("b", &second, 0).expect("opens");
+    // While the second uses it, and not only when it has gone.
+    assert_eq!(outcome(bench.claim("a", first, by(1))), Outcome::Superseded);
+    assert_eq!(outcome(bench.claim("a", Title::default(), by(3))), Outcome::Refused, "in use");
 }
 
 #[test]

@@ -477,6 +477,8 @@ impl Core {
             // After the phase became `Unclaimed`: nothing is accepted between this and the answer.
             unflushed: self.attachment.unflushed(),
             accept_loss: options.accept_loss,
+            // Once: who has lost the volume again asks like anybody else.
+            take_over: options.take_over && self.title.epoch == 0,
         };
         self.claim_covers = self.attachment.flush_covers();
         // The title of a claim is the last one held; 0 says that there was none.
