@@ -2,7 +2,8 @@
 //!
 //! The files in the order in which a request passes them: [`disk`] takes it from the guest's ring,
 //! [`export`] admits it (epoch, incarnation), the [`stage`]s see it, a [`backend`] does it; or
-//! [`remote`] carries it to another node's [`server`], which hands it to an export there.
+//! [`remote`] carries it to another node's [`server`], which hands it to an export there. A direct
+//! client has [`ublk`] in place of the disk: its requests are its own kernel's.
 
 pub mod attachment;
 pub mod backend;
@@ -19,6 +20,7 @@ pub mod request;
 pub mod server;
 mod size;
 pub mod stage;
+pub mod ublk;
 pub mod uring;
 pub mod volume;
 pub mod wire;

@@ -53,6 +53,7 @@ pub struct RemoteCounters {
 struct Described {
     info: Option<VolumeInfo>,
     why: Option<String>,
+    refused: bool,
 }
 
 /// A volume of a peer.
@@ -108,6 +109,11 @@ impl RemoteVolume {
         self.story().why.clone()
     }
 
+    /// Whether the peer has answered, and would not tell: there is no such volume for us.
+    pub fn is_refused(&self) -> bool {
+        self.story().refused
+    }
+
     /// The counters of its channels.
     pub fn counters(&self) -> Vec<Arc<RemoteCounters>> {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -116,15 +122,22 @@ impl RemoteVolume {
     pub(crate) fn describe(&self, info: VolumeInfo) {
         let size_bytes = info.size_bytes;
         let mut story = self.story();
-        story.info = Some(info);
-        story.why = None;
+        *story = Described { info: Some(info), ..Described::default() };
         drop(story);
         // Who is told looks at the description.
         self.size.set(size_bytes);
     }
 
     pub(crate) fn waits(&self, why: &str) {
-        self.story().why = Some(why.to_owned());
+        let mut story = self.story();
+        story.why = Some(why.to_owned());
+        story.refused = false;
+    }
+
+    pub(crate) fn refuses(&self, why: &str) {
+        let mut story = self.story();
+        story.why = Some(why.to_owned());
+        story.refused = true;
     }
 
     fn new_counters(&self) -> Arc<RemoteCounters> {

@@ -40,7 +40,7 @@ const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Plain];
 
 /// What the ring may be asked for: what it does is past the node's filter of system calls, and with
 /// other opcodes it opens files and connects sockets. Nothing can be registered with it any more.
-const OPCODES: [u8; 7] = [
+const FILE_OPCODES: [u8; 7] = [
     opcode::Read::CODE,
     opcode::Write::CODE,
     opcode::Readv::CODE,
@@ -50,6 +50,28 @@ const OPCODES: [u8; 7] = [
     // For tests.
     opcode::Nop::CODE,
 ];
+
+/// What the ring of a direct client may be asked for: the ublk driver's commands, and no files. A
+/// node's ring does not have them: they reach any driver that has some.
+const COMMAND_OPCODES: [u8; 1] = [opcode::UringCmd16::CODE];
+
+/// What a ring is for: nothing else can be asked of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Volumes in files.
+    Files,
+    /// The ublk driver; see [`crate::ublk`].
+    Commands,
+}
+
+impl Purpose {
+    fn opcodes(self) -> &'static [u8] {
+        match self {
+            Self::Files => &FILE_OPCODES,
+            Self::Commands => &COMMAND_OPCODES,
+        }
+    }
+}
 
 /// How completions get from the kernel's interrupt to our ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,9 +158,17 @@ impl Uring {
     /// When the kernel has no io_uring or the administrator has switched it off
     /// (`kernel.io_uring_disabled`), or memory is short.
     pub fn new() -> io::Result<Self> {
+        Self::for_purpose(Purpose::Files)
+    }
+
+    /// The same for another purpose.
+    ///
+    /// # Errors
+    /// As [`Uring::new`].
+    pub fn for_purpose(purpose: Purpose) -> io::Result<Self> {
         let mut refusal = None;
         for mode in MODES {
-            match Self::with_mode(mode) {
+            match Self::with_mode_for(mode, purpose) {
                 Ok(uring) => return Ok(uring),
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refusal = Some(error),
                 Err(error) => return Err(error),
@@ -152,6 +182,10 @@ impl Uring {
     /// # Errors
     /// As [`Uring::new`], and `EINVAL` when the kernel is too old for the mode.
     pub fn with_mode(mode: Mode) -> io::Result<Self> {
+        Self::with_mode_for(mode, Purpose::Files)
+    }
+
+    fn with_mode_for(mode: Mode, purpose: Purpose) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder.setup_cqsize(IN_KERNEL_MAX).setup_r_disabled();
         match mode {
@@ -168,7 +202,9 @@ impl Uring {
         let mut ring = builder.build(ENTRIES)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         ring.submitter().register_eventfd(event.as_raw_fd())?;
-        ring.submitter().register_restrictions(&mut OPCODES.map(Restriction::sqe_op))?;
+        let mut allowed: Vec<_> =
+            purpose.opcodes().iter().map(|&code| Restriction::sqe_op(code)).collect();
+        ring.submitter().register_restrictions(&mut allowed)?;
         ring.submitter().register_enable_rings()?;
         // Not while we poll.
         ring.completion().disable_eventfd();
@@ -368,7 +404,15 @@ impl Uring {
 /// # Errors
 /// As [`Uring::new`].
 pub fn install(local: &mut Local) -> io::Result<PollerId> {
-    let uring = Rc::new(RefCell::new(Uring::new()?));
+    install_for(local, Purpose::Files)
+}
+
+/// The same for another purpose.
+///
+/// # Errors
+/// As [`Uring::new`].
+pub fn install_for(local: &mut Local, purpose: Purpose) -> io::Result<PollerId> {
+    let uring = Rc::new(RefCell::new(Uring::for_purpose(purpose)?));
     local.services().insert(Rc::clone(&uring));
     Ok(local.add(Stage::Submit, Box::new(UringPoller(uring))))
 }

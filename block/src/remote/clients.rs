@@ -378,7 +378,7 @@ impl Clients {
             reply => {
                 let text = reply.map(|reply| reply.text).unwrap_or_default();
                 let peer = &self.peers[description.peer].name;
-                description.volume.waits(&format!("peer {peer}: {text}"));
+                description.volume.refuses(&format!("peer {peer}: {text}"));
                 description.asked = false;
                 description.ask_at_ns = now_ns + ASK_AGAIN_NS;
             }
