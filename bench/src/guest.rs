@@ -37,7 +37,15 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// What a test needs before it starts guests: the image, and QEMU. Without them it says that `test`
 /// is skipped, in the form that `scripts/test` repeats at its end, and gives nothing.
 pub fn available(test: &str) -> Option<Image> {
-    let image = Image::find();
+    with_image(test, Image::find())
+}
+
+/// The same with the newer kernel, for tests that need what only that one has.
+pub fn available_newer(test: &str) -> Option<Image> {
+    with_image(test, Image::find_newer())
+}
+
+fn with_image(test: &str, image: Result<Image, GuestError>) -> Option<Image> {
     let qemu = Command::new(builder::QEMU).arg("--version").stdout(Stdio::null()).status();
     match (image, qemu) {
         (Ok(image), Ok(_)) => return Some(image),
@@ -64,6 +72,9 @@ pub mod scripts {
     pub const TRIM: &str = include_str!("../../guest/scripts/trim.sh");
     /// Attacks the disk's rings: `ROUNDS`, `SEED`.
     pub const HOSTILE: &str = include_str!("../../guest/scripts/hostile.sh");
+    /// Is a direct client: `NODE`, `WRONG_NODE`, `OTHER_NODE`, `FILES`, `FILE_KIB`,
+    /// `THREADS`.
+    pub const ATTACH: &str = include_str!("../../guest/scripts/attach.sh");
     /// Tells throughput and latency: `SECONDS_EACH`, `DEPTH`, `WRITE`.
     pub const MEASURE: &str = include_str!("../../guest/scripts/measure.sh");
 }

@@ -19,4 +19,5 @@ pub mod wiring;
 
 pub use config::{Config, ConfigError};
 pub use run::{check, run};
+pub use wiring::direct;
 pub use wiring::{Node, Opened, StartError};

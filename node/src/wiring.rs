@@ -6,6 +6,7 @@
 //!   stop:   disks ─ sessions and sidecores ─ control socket ─ volumes
 //! ```
 
+pub mod direct;
 mod disks;
 mod keys;
 mod live;

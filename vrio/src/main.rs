@@ -3,6 +3,7 @@
 //! Exit codes: 0 it is done; 1 it went wrong while running; 2 the command line or the
 //! configuration is wrong; 3 no node answers.
 
+mod attach;
 mod client;
 mod commands;
 mod demo;
@@ -80,6 +81,12 @@ enum Command {
     /// Add, remove and list the nodes that a running node knows.
     #[command(subcommand, after_help = live::PEER_EXAMPLES)]
     Peer(live::PeerCommand),
+    /// Show a volume of another node as a disk of this machine (ublk): the direct client.
+    #[command(after_help = attach::ATTACH_EXAMPLES)]
+    Attach(attach::AttachArgs),
+    /// Take a disk of `vrio attach` away.
+    #[command(after_help = attach::DETACH_EXAMPLES)]
+    Detach(attach::DetachArgs),
     /// Watch a guest use a remote disk while the node that serves it is killed.
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(demo::DemoArgs),
@@ -176,6 +183,8 @@ fn main() -> ExitCode {
         Command::Disk(command) => live::disk(&command),
         Command::Volume(command) => live::volume(&command),
         Command::Peer(command) => live::peer(&command),
+        Command::Attach(args) => attach::attach(&args),
+        Command::Detach(args) => attach::detach(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Completion { shell } => {
             let out = &mut std::io::stdout();

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
 use node::config::show_size;
+use node::direct::DirectStatus;
 use node::status::{
     Counters, DiskState, DiskStatus, PeerStatus, SessionStatus, SidecoreStatus, Status,
     VolumeStatus,
@@ -31,6 +32,27 @@ pub(crate) fn disk_alone(disk: &DiskStatus) -> String {
     }
     section(&mut text, "counters", counter_table(&disk.counters));
     text
+}
+
+/// What direct clients of this machine show.
+pub(crate) fn attached(all: &[DirectStatus]) -> String {
+    let mut table = table(&["disk", "volume", "size", "state", "requests", "process"], 4);
+    for it in all {
+        let requests = it.counters.iter().find(|(name, _)| name == "requests");
+        table.add_row([
+            it.device.clone(),
+            it.volume.clone(),
+            it.size_bytes.map_or_else(|| "-".to_owned(), show_size),
+            if it.detail.is_empty() {
+                it.state.clone()
+            } else {
+                format!("{}: {}", it.state, it.detail)
+            },
+            requests.map_or_else(|| "-".to_owned(), |(_, count)| count.to_string()),
+            it.pid.to_string(),
+        ]);
+    }
+    format!("{table}\n")
 }
 
 /// Volumes in a table.

@@ -97,11 +97,17 @@ impl Keys {
         self.line(|| format!("attachment-key = {:?}\n", self.file(TENANT)))
     }
 
+    /// The file of the tenant's key.
+    pub fn tenant_file(&self) -> PathBuf {
+        self.file(TENANT)
+    }
+
     fn line(&self, text: impl FnOnce() -> String) -> String {
         if self.is_sealed() { text() } else { String::new() }
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    /// The file of a node's key.
+    pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.key"))
     }
 }

@@ -319,7 +319,7 @@ fn close_sessions(local: &Local, link: &RefCell<dyn Link>) {
     }
 }
 
-fn random() -> Result<u64, StartError> {
+pub(super) fn random() -> Result<u64, StartError> {
     let mut bytes = [0; 8];
     fill_random(&mut bytes)?;
     Ok(u64::from_ne_bytes(bytes))

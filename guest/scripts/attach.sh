@@ -1,0 +1,147 @@
+# shellcheck shell=dash
+# The guest is a direct client: `vrio attach` shows volumes of the node io1, which is outside, as
+# disks. NODE is what follows a volume in the command: the node's address and the keys; WRONG_NODE
+# the same with a wrong key, OTHER_NODE that of another client. First a file
+# system on io1/files, then writes and verifies on io1/far, while the host kills the node and has
+# the client killed:
+#
+#   kill N    the client, with -9, and another one goes on: "killed N" (N counts, since what is
+#             typed may come twice)
+#   stop      ends it
+NODE=${NODE:?}
+WRONG_NODE=${WRONG_NODE:?}
+OTHER_NODE=${OTHER_NODE:?}
+FILES=${FILES:-8}
+FILE_KIB=${FILE_KIB:-256}
+THREADS=${THREADS:-8}
+SECONDS_MAX=${SECONDS_MAX:-1200}
+RECORDS=/run/vrio/attach
+
+# Words of NODE are separate ones.
+# shellcheck disable=SC2086
+attach() { vrio attach "$@" $NODE; }
+
+fail() {
+    say "fail $*"
+    cat "$RECORDS"/*.log
+    exit 1
+}
+
+# refused WORDS COMMAND...: the command fails, and says so with these words.
+refused() {
+    words=$1
+    shift
+    if "$@" >/tmp/refusal 2>&1; then fail "not refused: $*"; fi
+    grep -q "$words" /tmp/refusal || fail "no '$words': $(cat /tmp/refusal)"
+    say "refused $(tail -n 1 /tmp/refusal)"
+}
+
+process() { sed -n 's/.*"pid": \([0-9]*\).*/\1/p' "$RECORDS/io1@far.json"; }
+
+# A counter of the client of io1/far.
+counter() {
+    vrio attach --list --json | tr -d ' \n' | sed -n "s/.*\"$1\",\([0-9]*\).*/\1/p"
+}
+
+# The client's processor time in ticks, and how often it gave the processor up.
+ticks() { awk '{ print $14 + $15 }' "/proc/$1/stat"; }
+switches() { cat /proc/"$1"/task/*/status | awk '/^voluntary_ctxt/ { n += $2 } END { print n }'; }
+
+cost() {
+    say "cost $1 requests=$(counter requests) wakeups=$(counter wakeups) sleeps=$(counter sleeps)" \
+        "enters=$(counter uring_enters) sends=$(counter send_calls)" \
+        "receives=$(counter receive_calls) ticks=$(ticks "$(process)")" \
+        "switches=$(switches "$(process)") s=$(cut -d ' ' -f 1 /proc/uptime)"
+}
+
+ip link set lo up
+ip link set eth0 up
+ip addr add 10.0.2.15/24 dev eth0
+ip route add default via 10.0.2.2
+chmod 600 /etc/*.key
+hostname web1
+
+refused "is there and not loaded: run .modprobe ublk_drv" attach io1/files
+modprobe ublk_drv
+refused "opens no volume none" attach io1/none
+right=$NODE
+NODE=$WRONG_NODE
+refused "is --peer-key its key" attach io1/files
+NODE=$right
+
+# A file system, like on any disk.
+disk=$(attach io1/files) || fail "attach: $disk"
+say "attached $disk"
+mkfs.ext4 -q -F "$disk"
+mount -t ext4 "$disk" /mnt
+file=1
+while [ "$file" -le "$FILES" ]; do
+    head -c $((FILE_KIB * 1024)) /dev/urandom >"/mnt/file-$file"
+    file=$((file + 1))
+done
+(cd /mnt && sha256sum file-* >SUMS)
+sync
+refused "in use" vrio detach "$disk"
+umount /mnt
+vrio detach "$disk"
+[ ! -e "$disk" ] || fail "$disk is still there"
+disk=$(attach io1/files) || fail "attach: $disk"
+/bin/e2fsck -fn "$disk" >/tmp/fsck 2>&1 || fail "e2fsck: $(tr '\n' ' ' </tmp/fsck)"
+mount -t ext4 "$disk" /mnt
+(cd /mnt && sha256sum -c SUMS >/tmp/verdict 2>&1) || fail "files: $(cat /tmp/verdict)"
+fstrim /mnt || fail "fstrim"
+umount /mnt
+vrio detach "$disk"
+say "filesystem done"
+
+DISK=$(attach io1/far) || fail "attach: $DISK"
+say "attached $DISK"
+cost start
+sleep 5
+cost idle
+agent measure "$DISK" --name reads-at-depth-1 --seconds 3 --threads 1
+cost depth1
+agent measure "$DISK" --name reads-at-depth-8 --seconds 3 --threads 8
+cost depth8
+refused "process $(process)" attach io1/far
+refused "has io1/far attached" attach io1/files
+NODE=$OTHER_NODE
+refused "in use by attachment web1" attach io1/far --name web2 --directory /tmp/second
+NODE=$right
+vrio attach --list
+
+last=0
+(
+    while read -r word number; do
+        case $word in
+            stop) touch /run/stop ;;
+            kill)
+                if [ "$number" -gt "$last" ]; then
+                    last=$number
+                    kill -9 "$(process)"
+                    disk=$(attach io1/far) || fail "attach again: $disk"
+                    [ "$disk" = "$DISK" ] || fail "it is $disk now"
+                fi
+                say "killed $number"
+                ;;
+        esac
+    done
+) </dev/console &
+agent churn "$DISK" --seed 1 --threads "$THREADS" --seconds "$SECONDS_MAX" --stop /run/stop
+cost end
+
+# Another client takes the volume over: this one is told, and harms nothing.
+NODE=$OTHER_NODE
+second=$(attach io1/far --name web2 --directory /tmp/second --take-over) || fail "$second"
+if dd if="$DISK" of=/dev/null bs=4096 count=1 iflag=direct 2>/tmp/refusal; then
+    fail "who was overtaken reads on"
+fi
+grep -qi "input/output error" /tmp/refusal || fail "$(cat /tmp/refusal)"
+vrio attach --list | grep "taken-over: .*by a successor" || fail "$(vrio attach --list)"
+dd if="$second" of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null || fail "who overtook"
+vrio detach "$second" --directory /tmp/second
+vrio detach io1/far
+set -- /dev/ublkb* /sys/block/ublkb* "$RECORDS"/*.json "$RECORDS"/*.socket
+for left; do [ ! -e "$left" ] || fail "$left is left"; done
+! pidof vrio || fail "a process is left"
+say "detached"

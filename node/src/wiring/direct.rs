@@ -1,0 +1,622 @@
+//! The direct client: a peer's volume shown to this machine's own kernel, without a VMM between.
+//!
+//! A small node: one sidecore with one link and one session, no vhost-user socket, and a front of
+//! [`block::ublk`] in place of a disk. It lives as long as its device; if it is killed, the device
+//! waits for the next one, which finds it by the [`home`] that the two share.
+//!
+//! ```text
+//!   fresh:   volume described ─ epoch claimed ─ device made ─ served ─ started
+//!   resumed: volume described ─ epoch claimed, as a resumption ─ device recovered
+//!   detach:  not in use ─ written back ─ stopped ─ attachment closed ─ device removed
+//! ```
+//! A fresh device is made only when the epoch is held: what is refused leaves nothing behind.
+
+pub mod home;
+mod plan;
+mod serve;
+mod status;
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use block::attachment::Phase;
+use block::ublk::device::{Opened, char_path, disk_path};
+use block::ublk::front::FrontPoller;
+use block::ublk::{Control, ControlError, Device, Front, FrontCore, Wanted, abi};
+use block::uring::{Purpose, Uring, UringCounters};
+use block::{Attachment, Exports, Open, Plane, RemoteVolume, Volume};
+use rustix::fs::{Mode, OFlags};
+use sidecore::{Sidecore, Stage};
+
+pub use block::ublk::Shape;
+pub use sidecore::Idle;
+
+pub use self::home::{DIRECTORY_DEFAULT, Home, Record};
+pub use self::plan::{Plan, PlanError};
+pub use self::serve::{detach, list, run};
+pub use self::status::DirectStatus;
+use super::keys::Keys;
+use super::sidecores::{self, Core};
+use super::{Opened as Links, StartError};
+use crate::keys;
+
+/// How long the peer may take to tell what the volume is, and the volume to be given, when nobody
+/// waits for the disk yet. Whoever calls this looks at it.
+const FRESH_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How long a claim may be refused, by the session that has just told what the volume is, until
+/// that counts as the answer: the last client of the attachment may just have died.
+const CLAIM_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How long a device node, or the end of the last server, may take.
+const DEVICE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long the attachment may take to close.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(4);
+
+/// How often any of these is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Why there is no disk, or it does not go.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectError {
+    /// The command line makes no sense.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// ublk cannot be used.
+    #[error(transparent)]
+    Ublk(#[from] ControlError),
+    /// Keys, sockets, sidecores.
+    #[error(transparent)]
+    Start(Box<StartError>),
+    /// An attachment key that is none.
+    #[error(transparent)]
+    Key(#[from] keys::KeyError),
+    /// A client of this machine has the volume.
+    #[error(
+        "{volume} is attached here already: {device} is served by process {pid} (attachment \
+         {attachment}); `vrio detach {volume}` ends it"
+    )]
+    Here {
+        /// The volume.
+        volume: String,
+        /// Its disk.
+        device: String,
+        /// Its client.
+        pid: u32,
+        /// Its attachment.
+        attachment: String,
+    },
+    /// A client of this machine has the name: to its peers, a node is one process.
+    #[error(
+        "the client {name} has {volume} attached here already, and one client attaches one volume: \
+         give another --name, with a --key of its own"
+    )]
+    Name {
+        /// The client's name.
+        name: String,
+        /// Its volume.
+        volume: String,
+    },
+    /// A client of this machine is starting.
+    #[error("another `vrio attach` or `vrio detach` of {0} is at work on this machine")]
+    Busy(String),
+    /// The peer does not answer: one with other keys than ours does not, either.
+    #[error(
+        "{volume}: {why}. Is the node running, is --peer its address, is --peer-key its key (`vrio \
+         key show` there), and does its configuration have this client as a [[peer]] with the \
+         name and key that it has here?"
+    )]
+    NotDescribed {
+        /// The volume.
+        volume: String,
+        /// What is known of the reason.
+        why: String,
+    },
+    /// The volume is not given to us.
+    #[error("{volume}: {why}{}", hint(.why))]
+    Refused {
+        /// The volume.
+        volume: String,
+        /// What the peer says.
+        why: String,
+    },
+    /// A device cannot be opened or mapped.
+    #[error("{path}: {source}")]
+    Device {
+        /// The device.
+        path: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Somebody uses the disk.
+    #[error("{device} is in use{}; unmount it first", mounted(.mounts))]
+    InUse {
+        /// The disk.
+        device: String,
+        /// Where it is mounted.
+        mounts: Vec<String>,
+    },
+    /// There is no such disk.
+    #[error("{0} is not attached here; `vrio attach --list` shows what is")]
+    NotAttached(String),
+    /// Files of clients.
+    #[error("{path:?}: {source}")]
+    Files {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The client did not do it.
+    #[error("{0}")]
+    Client(String),
+}
+
+impl From<StartError> for DirectError {
+    fn from(error: StartError) -> Self {
+        Self::Start(Box::new(error))
+    }
+}
+
+fn hint(why: &str) -> &'static str {
+    if why.contains("is in use by attachment") {
+        " there, or take the volume over with --take-over, which ends that attachment"
+    } else {
+        ""
+    }
+}
+
+fn mounted(mounts: &[String]) -> String {
+    if mounts.is_empty() { String::new() } else { format!(" (mounted on {})", mounts.join(", ")) }
+}
+
+/// A client at work.
+#[derive(Debug)]
+pub struct Direct {
+    home: Home,
+    record: Record,
+    control: Control,
+    cores: Vec<Core>,
+    volume: Arc<RemoteVolume>,
+    attachment: Arc<Attachment>,
+    front: Arc<FrontCore>,
+    uring: Arc<UringCounters>,
+    resumed: bool,
+    /// Kept until the process ends.
+    _lock: File,
+    _keys: Keys,
+}
+
+/// A device of an earlier client, to be gone on with.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    dev_id: u32,
+    mark: u64,
+    shape: Shape,
+}
+
+impl Direct {
+    /// Shows the volume, or goes on with the disk of a client that died. Blocks until that is done;
+    /// without limit where users of a disk wait for it.
+    ///
+    /// # Errors
+    /// What is in the way, and what to do. Nothing is left behind, but a device that was there
+    /// before.
+    pub fn start(plan: Plan) -> Result<Self, DirectError> {
+        let config = plan.config()?;
+        let mut control = Control::open()?;
+        // Before there are threads, which have it from this one.
+        serve::flush_for_the_kernel();
+        let home = Home::new(&plan.directory, &plan.volume)?;
+        let Some(lock) = home.lock()? else { return Err(here(&home, &plan)) };
+        only_client(&plan)?;
+        let left = find_left(&mut control, &home)?;
+        let attachment_key = match &plan.attachment_key {
+            Some(path) => Some(Arc::new(keys::read_attachment(path)?)),
+            None => None,
+        };
+        let keys = Keys::load(&config)?;
+        let Links { links, .. } = Links::new(&config)?;
+        let (cores, _) = sidecores::start(&config, &keys, links, &Arc::new(Exports::default()))?;
+        let peer = plan.volume.peer.clone().expect("the plan's volume is a peer's");
+        let volume = RemoteVolume::with_key(&peer, &plan.volume.volume, attachment_key);
+        let attachment = Arc::new(Attachment::new(&plan.attachment, plan.options(left.is_some())?));
+        let made =
+            Starting { plan: &plan, cores: &cores, volume: &volume, attachment: &attachment }.show(
+                &mut control,
+                &home,
+                left,
+            );
+        let ((front, uring), record) = made.inspect_err(|_| sidecores::stop(&cores))?;
+        Ok(Self {
+            resumed: left.is_some(),
+            home,
+            record,
+            control,
+            cores,
+            volume,
+            attachment,
+            front,
+            uring,
+            _lock: lock,
+            _keys: keys,
+        })
+    }
+
+    /// The disk's path.
+    pub fn device(&self) -> String {
+        disk_path(self.record.dev_id)
+    }
+
+    /// Whether it went on with a device that was there.
+    pub fn is_resumed(&self) -> bool {
+        self.resumed
+    }
+
+    fn sidecore(&self) -> &Sidecore {
+        &self.cores[0].sidecore
+    }
+
+    /// Takes the disk away and closes the attachment. With `force` also under its users, whose
+    /// requests fail.
+    ///
+    /// # Errors
+    /// The disk is in use, or the driver refuses; it goes on being served then.
+    pub fn detach(&mut self, force: bool) -> Result<(), DirectError> {
+        let dev_id = self.record.dev_id;
+        if force {
+            self.attachment.fail("it was detached by force");
+        } else if matches!(self.attachment.view().phase, Phase::Fenced | Phase::Failed) {
+            // Nothing more gets to the volume.
+            unused(dev_id)?;
+        } else {
+            write_back(dev_id)?;
+        }
+        self.control.stop(dev_id)?;
+        self.attachment.close();
+        let let_go = self.sidecore().call(|local| {
+            let front = local.services().get::<Front<Device>>().expect("put there at the start");
+            front.borrow_mut().let_go();
+        });
+        if let_go.is_ok() && !until(CLOSE_TIME_MAX, || self.front.is_gone()) {
+            tracing::warn!("not closed clean in time: the volume sees its attachment as torn off");
+        }
+        if !self.front.is_stopped() {
+            // Removing it would wait for ever; with this process its commands go.
+            let device = self.device();
+            let text =
+                format!("{device} is stopped and its driver does not let go: kill this client");
+            return Err(DirectError::Client(text));
+        }
+        sidecores::stop(&self.cores);
+        self.control.delete(dev_id)?;
+        self.home.forget();
+        Ok(())
+    }
+}
+
+/// What of a front and its ring is seen from outside of the sidecore.
+type Seen = (Arc<FrontCore>, Arc<UringCounters>);
+
+/// What has to be there before there is a disk.
+struct Starting<'a> {
+    plan: &'a Plan,
+    cores: &'a [Core],
+    volume: &'a Arc<RemoteVolume>,
+    attachment: &'a Arc<Attachment>,
+}
+
+impl Starting<'_> {
+    fn show(
+        &self,
+        control: &mut Control,
+        home: &Home,
+        left: Option<Left>,
+    ) -> Result<(Seen, Record), DirectError> {
+        self.describe(left.is_some())?;
+        let shape = left.map_or(self.plan.shape, |left| left.shape);
+        let front = self.open_front(shape)?;
+        self.claim(left.is_some())?;
+        let record = match left {
+            Some(left) => {
+                let record = self.record(left.dev_id, left.mark);
+                self.recover(control, &record, shape)?;
+                record
+            }
+            None => self.make(control, home, shape)?,
+        };
+        home.write(&record)?;
+        Ok((front, record))
+    }
+
+    fn record(&self, dev_id: u32, mark: u64) -> Record {
+        Record {
+            volume: self.plan.volume.to_string(),
+            name: self.plan.name.clone(),
+            attachment: self.plan.attachment.clone(),
+            dev_id,
+            mark,
+            pid: std::process::id(),
+        }
+    }
+
+    /// Asks the peer what the volume is.
+    fn describe(&self, patient: bool) -> Result<(), DirectError> {
+        let volume = Arc::clone(self.volume);
+        let asked = self.cores[0].sidecore.call(move |local| {
+            let plane = local.services().get::<Plane>().expect("a sidecore with a link");
+            assert!(plane.borrow_mut().clients.describe(volume), "the plan names the peer");
+        });
+        asked.expect("a sidecore that has just started");
+        let refused = || !patient && self.volume.is_refused();
+        let settled = || self.volume.described().is_some() || refused();
+        let told = self.wait(FRESH_TIME_MAX, patient, settled, || self.volume.why());
+        let told = told.and_then(|()| match self.volume.described() {
+            Some(_) => Ok(()),
+            None => Err(self.volume.why().unwrap_or_default()),
+        });
+        let volume = self.plan.volume.to_string();
+        told.map_err(|why| match self.volume.is_refused() {
+            true => DirectError::Refused { volume, why },
+            false => DirectError::NotDescribed { volume, why },
+        })
+    }
+
+    /// Opens the channel, which claims the attachment by itself.
+    fn open_front(&self, shape: Shape) -> Result<Seen, DirectError> {
+        let (volume, attachment) = (Arc::clone(self.volume), Arc::clone(self.attachment));
+        let opened = self.cores[0].sidecore.call(move |local| -> Result<_, String> {
+            block::uring::install_for(local, Purpose::Commands)
+                .map_err(|error| ControlError::NoUring(error).to_string())?;
+            let services = local.services().clone();
+            let depth = u16::try_from(shape.places()).expect("a possible shape");
+            let open = Open { services: &services, attachment: &attachment, index: 0, depth };
+            let front = Front::<Device>::new(&*volume as &dyn Volume, &open, shape)
+                .map_err(|error| error.to_string())?;
+            let core = front.core();
+            let front = Rc::new(RefCell::new(front));
+            services.insert(Rc::clone(&front));
+            local.add(Stage::Serve, Box::new(FrontPoller(front)));
+            let uring = services.get::<Uring>().expect("just installed").borrow().counters();
+            Ok((core, uring))
+        });
+        opened.expect("a sidecore that has just started").map_err(DirectError::Client)
+    }
+
+    /// Waits until the epoch is held.
+    fn claim(&self, patient: bool) -> Result<(), DirectError> {
+        let phase = || self.attachment.view().phase;
+        let settled = || phase() != Phase::Unclaimed;
+        let why = || self.attachment.why();
+        let held = self.wait(CLAIM_TIME_MAX, patient, settled, why);
+        let held = held.and_then(|()| match phase() {
+            Phase::Held => Ok(()),
+            _ => Err(why().unwrap_or_default()),
+        });
+        held.map_err(|why| DirectError::Refused { volume: self.plan.volume.to_string(), why })
+    }
+
+    fn make(
+        &self,
+        control: &mut Control,
+        home: &Home,
+        shape: Shape,
+    ) -> Result<Record, DirectError> {
+        let mark = plan::random()?;
+        let dev_id = control.add(&Wanted { shape, mark }, &self.volume.info())?;
+        let record = self.record(dev_id, mark);
+        // Before it is started: what dies from here on is found again.
+        let made = home.write(&record).and_then(|()| {
+            self.serve(dev_id, shape)?;
+            Ok(control.start(dev_id)?)
+        });
+        if let Err(error) = made {
+            let _ = control.stop(dev_id);
+            sidecores::stop(self.cores);
+            let _ = control.delete(dev_id);
+            home.forget();
+            return Err(error);
+        }
+        Ok(record)
+    }
+
+    fn recover(
+        &self,
+        control: &mut Control,
+        record: &Record,
+        shape: Shape,
+    ) -> Result<(), DirectError> {
+        let dev_id = record.dev_id;
+        // The last server may be gone and not quite closed.
+        let by = Instant::now() + DEVICE_TIME_MAX;
+        loop {
+            match control.start_recovery(dev_id) {
+                Ok(()) => break,
+                Err(ControlError::Command { source, .. })
+                    if source.raw_os_error() == Some(libc::EBUSY) && Instant::now() < by =>
+                {
+                    sleep(LOOK_AGAIN);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.serve(dev_id, shape)?;
+        Ok(control.end_recovery(dev_id)?)
+    }
+
+    /// Gives the device to the front, which asks for its requests.
+    fn serve(&self, dev_id: u32, shape: Shape) -> Result<(), DirectError> {
+        let by = Instant::now() + DEVICE_TIME_MAX;
+        let opened = loop {
+            match Opened::new(dev_id, shape) {
+                // The node is made by another process.
+                Err(error) if error.kind() == ErrorKind::NotFound && Instant::now() < by => {
+                    sleep(LOOK_AGAIN);
+                }
+                opened => break opened,
+            }
+        };
+        let opened =
+            opened.map_err(|source| DirectError::Device { path: char_path(dev_id), source })?;
+        let shown = self.cores[0].sidecore.call(move |local| {
+            let uring = local.services().get::<Uring>().expect("installed with the front");
+            let front = local.services().get::<Front<Device>>().expect("opened before");
+            front.borrow_mut().show(opened.with(&uring));
+        });
+        shown.expect("the sidecore runs");
+        Ok(())
+    }
+
+    /// Waits until something `is`, and for long if `patient`: the log tells for what then.
+    fn wait(
+        &self,
+        limit: Duration,
+        patient: bool,
+        is: impl Fn() -> bool,
+        why: impl Fn() -> Option<String>,
+    ) -> Result<(), String> {
+        let by = Instant::now() + limit;
+        let mut said = None;
+        while !is() {
+            let reason = why();
+            if patient && reason.is_some() && reason != said {
+                let volume = self.plan.volume.to_string();
+                tracing::warn!(volume, why = reason, "the disk waits for its volume");
+                said = reason;
+            } else if !patient && Instant::now() >= by {
+                return Err(reason.unwrap_or_else(|| "its node does not answer".to_owned()));
+            }
+            sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+}
+
+/// This machine's name, as far as it is one for a node.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Waits for a bounded time; whether it came.
+fn until(limit: Duration, is: impl Fn() -> bool) -> bool {
+    let by = Instant::now() + limit;
+    while !is() {
+        if Instant::now() >= by {
+            return false;
+        }
+        sleep(LOOK_AGAIN);
+    }
+    true
+}
+
+/// Who has the lock.
+fn here(home: &Home, plan: &Plan) -> DirectError {
+    let volume = plan.volume.to_string();
+    match home.record() {
+        Ok(Some(Record { dev_id, pid, attachment, .. })) => {
+            DirectError::Here { volume, device: disk_path(dev_id), pid, attachment }
+        }
+        _ => DirectError::Busy(volume),
+    }
+}
+
+/// Looks whether another volume's client has our name: its sessions would end with ours.
+fn only_client(plan: &Plan) -> Result<(), DirectError> {
+    let mine = plan.volume.to_string();
+    let records = home::records(&plan.directory)?;
+    let other = records.into_iter().find(|it| it.name == plan.name && it.volume != mine);
+    other.map_or(Ok(()), |Record { name, volume, .. }| Err(DirectError::Name { name, volume }))
+}
+
+/// The device that an earlier client left, if it is there and can be gone on with. One that was
+/// never started is removed.
+fn find_left(control: &mut Control, home: &Home) -> Result<Option<Left>, DirectError> {
+    let Some(record) = home.record()? else { return Ok(None) };
+    let by = Instant::now() + DEVICE_TIME_MAX;
+    loop {
+        let info = control.info(record.dev_id)?.filter(|info| info.ublksrv_flags == record.mark);
+        let Some(info) = info else { break };
+        match abi::State::of(info.state) {
+            abi::State::Quiesced => {
+                let shape = Shape { queues: info.nr_hw_queues, depth: info.queue_depth };
+                if !shape.is_possible() {
+                    break;
+                }
+                return Ok(Some(Left { dev_id: record.dev_id, mark: record.mark, shape }));
+            }
+            abi::State::Dead => {
+                control.delete(record.dev_id)?;
+                break;
+            }
+            // Its client has died (we have the lock), and the driver has not noticed yet.
+            abi::State::Live | abi::State::Other(_) if Instant::now() < by => sleep(LOOK_AGAIN),
+            state => {
+                let device = disk_path(record.dev_id);
+                let text = format!("{device} has no client and is not waiting for one ({state:?})");
+                return Err(DirectError::Client(text));
+            }
+        }
+    }
+    home.forget();
+    Ok(None)
+}
+
+/// Looks whether anybody uses the disk: then it is not taken away.
+fn unused(dev_id: u32) -> Result<OwnedFd, DirectError> {
+    let device = disk_path(dev_id);
+    let open = |flags| rustix::fs::open(&device, flags | OFlags::CLOEXEC, Mode::empty());
+    let refuse = |error: rustix::io::Errno| match error {
+        rustix::io::Errno::BUSY => {
+            DirectError::InUse { device: device.clone(), mounts: mounts_of(&device) }
+        }
+        error => DirectError::Device { path: device.clone(), source: error.into() },
+    };
+    // What is mounted, swapped to or part of another device has it for itself.
+    open(OFlags::RDONLY | OFlags::EXCL).map_err(refuse)
+}
+
+/// Has what was written to a disk sent on, if nobody uses it any more.
+fn write_back(dev_id: u32) -> Result<(), DirectError> {
+    let disk = unused(dev_id)?;
+    let path = disk_path(dev_id);
+    rustix::fs::fsync(&disk).map_err(|error| DirectError::Device { path, source: error.into() })
+}
+
+fn mounts_of(device: &str) -> Vec<String> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let words = mounts.lines().map(|line| line.split(' '));
+    let mine = words.filter_map(|mut words| (words.next() == Some(device)).then(|| words.next()));
+    mine.flatten().map(str::to_owned).collect()
+}
+
+/// Removes a device whose client is gone; with `force` also under its users. Its attachment is not
+/// closed: its volume sees it as torn off.
+///
+/// # Errors
+/// A client lives, the disk is in use, or the driver refuses.
+pub fn remove_left(home: &Home, volume: &str, force: bool) -> Result<(), DirectError> {
+    let Some(_lock) = home.lock()? else { return Err(DirectError::Busy(volume.to_owned())) };
+    let Some(record) = home.record()? else {
+        return Err(DirectError::NotAttached(volume.to_owned()));
+    };
+    let mut control = Control::open()?;
+    let info = control.info(record.dev_id)?.filter(|info| info.ublksrv_flags == record.mark);
+    if info.is_some() {
+        if !force {
+            unused(record.dev_id)?;
+        }
+        control.stop(record.dev_id)?;
+        control.delete(record.dev_id)?;
+    }
+    home.forget();
+    Ok(())
+}

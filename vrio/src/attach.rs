@@ -1,0 +1,214 @@
+//! `vrio attach` and `vrio detach`: the direct client.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, anyhow};
+use node::direct::{self, DIRECTORY_DEFAULT, DirectError, DirectStatus, Home, Idle, Plan, Shape};
+use node::logging::{self, LogFormat};
+
+use crate::{Failure, commands, tables};
+
+const NS_PER_S: u64 = 1_000_000_000;
+
+pub(crate) const ATTACH_EXAMPLES: &str = "Examples:
+  vrio attach io1/alice-root --peer 10.0.0.9:4870 \\
+      --key /etc/vrio/web1.key --peer-key \"$(cat io1.pub)\"     prints /dev/ublkb0
+  vrio attach io1/alice-root --peer 127.0.0.1:4870            a plain session, on one machine
+  vrio attach --list                                          what is attached here
+  vrio attach --list --json | jq '.[].counters'
+
+The same command again, after its process was killed, goes on with the same disk: whoever uses it
+has only waited. It needs root, and a kernel with ublk (6.5 or later).";
+
+pub(crate) const DETACH_EXAMPLES: &str = "Examples:
+  umount /mnt && vrio detach io1/alice-root
+  vrio detach /dev/ublkb0
+  vrio detach /dev/ublkb0 --force      under its users: their requests fail";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct AttachArgs {
+    /// The volume, after its node's name.
+    #[arg(value_name = "NODE/VOLUME", required_unless_present = "list")]
+    volume: Option<String>,
+    /// Where the node listens.
+    #[arg(long, value_name = "HOST:PORT", required_unless_present = "list")]
+    peer: Option<String>,
+    /// This client's name, as the node's [[peer]] and the volume's `allow` have it
+    /// [default: this machine's host name].
+    #[arg(long)]
+    name: Option<String>,
+    /// The file of this client's secret key (`vrio key new`): the session is sealed.
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// The node's public key, as `vrio key show` prints it there.
+    #[arg(long, value_name = "KEY", requires = "key")]
+    peer_key: Option<String>,
+    /// Without a key: trust whatever reaches this machine's address.
+    #[arg(long, conflicts_with = "key")]
+    trust_network: bool,
+    /// The attachment's name in the volume's records [default: this client's name].
+    #[arg(long, value_name = "NAME")]
+    attachment: Option<String>,
+    /// The file of the key that proves whose attachment it is.
+    #[arg(long, value_name = "FILE")]
+    attachment_key: Option<PathBuf>,
+    /// Queues of the disk.
+    #[arg(long, default_value_t = 1)]
+    queues: u16,
+    /// Requests at once on each queue.
+    #[arg(long, default_value_t = 128)]
+    depth: u16,
+    /// What the polling thread does without work: spin, adaptive or sleep.
+    #[arg(long, default_value = "adaptive")]
+    idle: Idle,
+    /// End another attachment that uses the volume now: its client can do nothing more.
+    #[arg(long)]
+    take_over: bool,
+    /// Go on although writes that were acknowledged and not flushed may be lost.
+    #[arg(long)]
+    accept_loss: bool,
+    /// Fail requests after so many seconds without the node [default: they wait].
+    #[arg(long, value_name = "SECONDS")]
+    error_after: Option<u64>,
+    /// Stay in the foreground, for a service manager: the disk's path is printed when it is there.
+    #[arg(long)]
+    foreground: bool,
+    /// Show what is attached on this machine.
+    #[arg(long, conflicts_with_all = ["volume", "peer", "key"])]
+    list: bool,
+    /// Print the list as JSON, with all counters.
+    #[arg(long, requires = "list")]
+    json: bool,
+    /// Where clients of this machine leave their records.
+    #[arg(long, value_name = "DIRECTORY", default_value = DIRECTORY_DEFAULT)]
+    directory: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DetachArgs {
+    /// The volume or the disk.
+    #[arg(value_name = "NODE/VOLUME|DEVICE")]
+    target: String,
+    /// Also under its users, and while the node does not answer: their requests fail.
+    #[arg(long)]
+    force: bool,
+    /// Where clients of this machine leave their records.
+    #[arg(long, value_name = "DIRECTORY", default_value = DIRECTORY_DEFAULT)]
+    directory: PathBuf,
+}
+
+/// `vrio attach`.
+pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
+    if args.list {
+        return list(args);
+    }
+    let plan = plan(args).map_err(refused)?;
+    if !args.foreground {
+        return in_background(&plan);
+    }
+    logging::start(LogFormat::Human);
+    direct::run(plan, |device, _| {
+        // Whoever started this may have gone; the disk is there all the same.
+        let _ = commands::print(&format!("{device}\n"));
+    })
+    .map_err(refused)
+}
+
+/// `vrio detach`.
+pub(crate) fn detach(args: &DetachArgs) -> Result<(), Failure> {
+    let done = direct::detach(&args.directory, &args.target, args.force);
+    let (device, closed) = done.map_err(refused)?;
+    let how = if closed { "" } else { " (its client was gone: its volume sees it as torn off)" };
+    commands::print(&format!("{device} is detached{how}\n"))
+}
+
+fn refused(error: DirectError) -> Failure {
+    match error {
+        DirectError::Plan(_) | DirectError::Key(_) => Failure::configuration(error),
+        error => Failure::running(error),
+    }
+}
+
+fn plan(args: &AttachArgs) -> Result<Plan, DirectError> {
+    let volume = args.volume.as_deref().unwrap_or_default();
+    let name = args.name.clone().unwrap_or_else(direct::host_name);
+    let plan = Plan {
+        volume: Plan::volume_of(volume)?,
+        peer: args.peer.clone().unwrap_or_default(),
+        key: args.key.clone(),
+        peer_key: args.peer_key.as_deref().map(|key| key.trim().to_owned()),
+        trust_network: args.trust_network,
+        attachment: args.attachment.clone().unwrap_or_else(|| name.clone()),
+        name,
+        attachment_key: args.attachment_key.clone(),
+        shape: Shape { queues: args.queues, depth: args.depth },
+        idle: args.idle,
+        take_over: args.take_over,
+        accept_loss: args.accept_loss,
+        error_after_ns: args.error_after.map(|seconds| seconds.saturating_mul(NS_PER_S)),
+        directory: args.directory.clone(),
+    };
+    plan.check()?;
+    Ok(plan)
+}
+
+/// Runs this very command again, in the foreground of a process of its own, and waits until it has
+/// printed the disk's path.
+fn in_background(plan: &Plan) -> Result<(), Failure> {
+    let home = Home::new(&plan.directory, &plan.volume).map_err(refused)?;
+    let mut log = open_log(&home).map_err(Failure::running)?;
+    let begin = log.seek(SeekFrom::End(0)).context("the log").map_err(Failure::running)?;
+    let mut client = spawn(&log).map_err(Failure::running)?;
+    let mut line = String::new();
+    let out = client.stdout.take().expect("it was asked for");
+    // An end without a line is told below.
+    let _ = BufReader::new(out).read_line(&mut line);
+    if !line.is_empty() {
+        return commands::print(&line);
+    }
+    let ended = client.wait().context("waiting for the client").map_err(Failure::running)?;
+    let mut said = String::new();
+    let _ = log.seek(SeekFrom::Start(begin)).and_then(|_| log.read_to_string(&mut said));
+    let why = said.rsplit_once("vrio: ").map_or(said.trim(), |(_, why)| why.trim());
+    let error = anyhow!("{why}");
+    Err(match ended.code() {
+        Some(2) => Failure::configuration(error),
+        _ => Failure::running(error),
+    })
+}
+
+fn open_log(home: &Home) -> anyhow::Result<File> {
+    let path = home.log();
+    let log = File::options().create(true).append(true).read(true).open(&path);
+    log.with_context(|| format!("opening {}", path.display()))
+}
+
+fn spawn(log: &File) -> anyhow::Result<std::process::Child> {
+    let program = std::env::current_exe().context("finding this program")?;
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1)).arg("--foreground");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?);
+    // What is typed at this terminal is not for it.
+    command.process_group(0);
+    command.spawn().context("starting the client")
+}
+
+fn list(args: &AttachArgs) -> Result<(), Failure> {
+    let all = direct::list(&args.directory).map_err(refused)?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&all).expect("numbers and names");
+        return commands::print(&format!("{text}\n"));
+    }
+    commands::print(&show(&all))
+}
+
+fn show(all: &[DirectStatus]) -> String {
+    if all.is_empty() {
+        return "nothing is attached here\n".to_owned();
+    }
+    tables::attached(all)
+}

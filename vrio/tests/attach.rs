@@ -1,0 +1,196 @@
+//! The direct client in a real guest, with the kernel's own ublk driver, against an IOhost outside
+//! of it; and what it says where there is no ublk.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use bench::guest::{self, BOOT_TIMEOUT, Guest, scripts};
+use bench::nodes::{Keys, Node, NodePlan};
+
+/// For what a script does: an emulated guest on a busy machine is slow.
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Many more than the 8 that were outstanding at the last kill: others go through again.
+const REQUESTS_BETWEEN_KILLS: u64 = 300;
+
+/// Times that each of the three kinds of kill strikes, by tier.
+fn kill_rounds() -> usize {
+    match std::env::var("VRIO_TIER").as_deref() {
+        Ok("long") => 100,
+        Ok("nightly") => 20,
+        _ => 2,
+    }
+}
+
+/// An IOhost with two volumes for the client web1, and the keys of both.
+struct Rack {
+    home: tempfile::TempDir,
+    port: u16,
+    keys: Keys,
+}
+
+impl Rack {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let keys = Keys::make(home.path(), &["io1", "web1", "web2", "stranger"]).unwrap();
+        let port = 37_000 + (std::process::id() % 1_000) as u16 * 2;
+        Self { home, port, keys }
+    }
+
+    fn plan(&self) -> NodePlan {
+        let volume = |name: &str| {
+            format!(
+                "[[volume]]\nname = \"{name}\"\n\
+                 backend = {{ file = \"{name}.img\", size = \"64MiB\" }}\n{}",
+                self.keys.allow(&["web1", "web2"])
+            )
+        };
+        let config = format!(
+            "listen = \"127.0.0.1:{}\"\n{}[sidecores]\ncount = 2\nidle = \"adaptive\"\n{}{}{}",
+            self.port,
+            self.keys.own("io1"),
+            self.keys.clients(&["web1", "web2"]),
+            volume("files"),
+            volume("far"),
+        );
+        NodePlan::new(env!("CARGO_BIN_EXE_vrio"), self.home.path(), "io1", config)
+    }
+
+    /// A guest with the client's program and keys. QEMU's user network leads to the host's
+    /// loopback.
+    fn guest(&self, image: &guest::Image) -> Guest {
+        let node = |client: &str, key: &str| {
+            format!(
+                "--peer 10.0.2.2:{} --key /etc/{client}.key --peer-key {} \
+                 --attachment-key /etc/disk.key",
+                self.port,
+                self.keys.public(key)
+            )
+        };
+        let builder = Guest::builder(image).name("web1").memory_mib(512).processors(2);
+        let builder = builder.program(env!("CARGO_BIN_EXE_vrio").as_ref()).unwrap();
+        builder
+            .file("etc/web1.key", &self.keys.file("web1"))
+            .file("etc/web2.key", &self.keys.file("web2"))
+            .file("etc/disk.key", &self.keys.tenant_file())
+            .arguments(&["-netdev", "user,id=net", "-device"])
+            .arguments(&["virtio-net-pci,netdev=net,romfile="])
+            .set("NODE", node("web1", "io1"))
+            .set("WRONG_NODE", node("web1", "stranger"))
+            .set("OTHER_NODE", node("web2", "io1"))
+            .script(scripts::ATTACH)
+            .start()
+            .unwrap()
+    }
+}
+
+/// Waits until the guest has completed so many requests, and says how many these are by then.
+fn wait_for_requests(guest: &mut Guest, wanted: u64) -> u64 {
+    loop {
+        let line = guest.wait_for("progress churn", SCRIPT_TIMEOUT).unwrap();
+        let requests: u64 = line.strip_prefix("requests=").unwrap().parse().unwrap();
+        if requests >= wanted {
+            return requests;
+        }
+    }
+}
+
+#[test]
+fn a_disk_of_a_direct_client_survives_kills_of_either_side() {
+    const TEST: &str = "a_disk_of_a_direct_client_survives_kills_of_either_side";
+    let Some(image) = guest::available_newer(TEST) else { return };
+    let rack = Rack::new();
+    let mut io: Node = rack.plan().start().unwrap();
+    let mut guest = rack.guest(&image);
+    guest.wait_for("booted", BOOT_TIMEOUT).unwrap();
+    guest.wait_for("filesystem done", SCRIPT_TIMEOUT).unwrap();
+    println!("start: {}", guest.wait_for("cost start", SCRIPT_TIMEOUT).unwrap());
+    for at in ["idle", "depth1", "depth8"] {
+        println!("{at}: {}", guest.wait_for(&format!("cost {at}"), SCRIPT_TIMEOUT).unwrap());
+    }
+    let mut requests = 0;
+    for round in 0..kill_rounds() * 3 {
+        requests = wait_for_requests(&mut guest, requests + REQUESTS_BETWEEN_KILLS);
+        let kill = format!("kill {}", round + 1);
+        let killed = format!("killed {}", round + 1);
+        match round % 3 {
+            0 => io = io.kill().unwrap().start().unwrap(),
+            1 => drop(guest.ask(&kill, &killed, SCRIPT_TIMEOUT).unwrap()),
+            // Both: the client looks for its volume while the node is not there.
+            _ => {
+                let plan = io.kill().unwrap();
+                guest.type_line(&kill).unwrap();
+                io = plan.start().unwrap();
+                guest.ask(&kill, &killed, SCRIPT_TIMEOUT).unwrap();
+            }
+        }
+    }
+    wait_for_requests(&mut guest, requests + REQUESTS_BETWEEN_KILLS);
+    let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT).unwrap();
+    println!("end:   {}", guest.wait_for("cost end", SCRIPT_TIMEOUT).unwrap());
+    guest.wait_for("detached", SCRIPT_TIMEOUT).unwrap();
+    guest.wait_success(SCRIPT_TIMEOUT).unwrap();
+    // Closed, not torn off: nobody is remembered as one that may come back.
+    let status = io.status().unwrap();
+    let volumes = status["volumes"].as_array().unwrap();
+    assert!(volumes.iter().all(|it| it["attachments"] == serde_json::json!([])), "{status}");
+    io.stop().unwrap();
+    let digest = guest::image_digest(&rack.plan().file("far.img")).unwrap();
+    assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");
+    println!("{report}");
+}
+
+/// Runs `vrio` and gives its exit code and what it said.
+fn vrio(words: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_vrio")).args(words).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_is_started() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("attach").display().to_string();
+    let refused = |words: &[&str], code: i32, wanted: &str| {
+        let words = [words, &["--directory", &directory]].concat();
+        let (ended, said) = vrio(&words);
+        assert_eq!(ended, Some(code), "{words:?}: {said}");
+        assert!(said.contains(wanted), "{words:?}: {said}");
+    };
+    let node = ["--peer", "127.0.0.1:4870", "--name", "web1"];
+    refused(&[&["attach", "alice"][..], &node].concat(), 2, "write NODE/VOLUME");
+    refused(&["attach", "io1/alice"], 2, "--peer");
+    refused(&[&["attach", "io1/a", "--queues", "0"][..], &node].concat(), 2, "at least one queue");
+    refused(&[&["attach", "io1/a", "--idle", "doze"][..], &node].concat(), 2, "\"adaptive\"");
+    refused(&["attach", "io1/a", "--peer", "nowhere", "--name", "web1"], 2, "HOST:PORT");
+    let key = ["--key", "/nowhere/web1.key"];
+    refused(&[&["attach", "io1/a"][..], &node, &key].concat(), 2, "--peer-key");
+    refused(&["detach", "io1/alice"], 1, "not attached here");
+    refused(&["attach", "--list"], 0, "nothing is attached here");
+    refused(&["attach", "--list", "--json"], 0, "[]");
+    assert!(!home.path().join("attach").exists(), "nothing was made");
+}
+
+#[test]
+fn a_kernel_without_ublk_is_named_with_what_to_do() {
+    const TEST: &str = "a_kernel_without_ublk_is_named_with_what_to_do";
+    if Path::new("/dev/ublk-control").exists() {
+        return println!("SKIP {TEST}: this kernel has ublk");
+    }
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().display().to_string();
+    for foreground in [&["--foreground"][..], &[]] {
+        let words = ["attach", "io1/a", "--peer", "127.0.0.1:4870", "--directory", &directory];
+        let (code, said) = vrio(&[&words[..], &["--name", "web1"], foreground].concat());
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.starts_with("vrio: this kernel ("), "{said}");
+        for wanted in ["has no ublk", "/dev/ublk-control is missing", "modprobe ublk_drv"] {
+            assert!(said.contains(wanted), "{said}");
+        }
+    }
+    assert_eq!(
+        vrio(&["attach", "--list", "--directory", &directory]).1,
+        "nothing is attached here\n"
+    );
+}
