@@ -171,9 +171,9 @@ impl Inside {
         let takes_away =
             matches!(change, RemoveDisk { .. } | RemoveVolume { .. } | RemovePeer { .. });
         let done = match change {
-            Change::RemoveDisk { name, .. } => self.remove_disk(name, force),
-            Change::RemoveVolume { name, .. } => self.remove_volume(name, force),
-            Change::RemovePeer { name } => self.remove_peer(name),
+            RemoveDisk { name, .. } => self.remove_disk(name, force),
+            RemoveVolume { name, .. } => self.remove_volume(name, force),
+            RemovePeer { name } => self.remove_peer(name),
             Change::AddPeer(peer) | Change::ChangePeer(peer) => self.set_peer(peer),
             Change::AddVolume(volume) => self.add_volume(volume),
             Change::ChangeAllow(volume) => self.set_allow(volume),
