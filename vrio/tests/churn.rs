@@ -214,7 +214,10 @@ impl Pair {
             json!([{ "limit": { "bytes-per-second": "1GiB" } }, "meter"]),
         ];
         let chain = &chains[random.below(3) as usize];
-        done(&self.io, "PUT", "/v1/volumes/keep/chain", chain);
+        let (code, answer) = ask(&self.io, "PUT", "/v1/volumes/keep/chain", chain);
+        // Where the machine's own storage takes seconds for a flush, the old chain stays.
+        let is_slow = code == 500 && answer.contains("did not drain within");
+        assert!(code == 200 || is_slow, "{chain}: {answer}\n{}", self.io.log_tail());
     }
 
     /// What fails half-way: the volume is refused when it is opened, the disk by its name.
