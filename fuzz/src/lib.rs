@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod client;
 pub mod config;
 pub mod control;
 pub mod disk;
@@ -39,7 +40,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     target("ring", ring::run, 4000, 1500),
     target("packed", packed::run, 4000, 1500),
     target("disk", disk::run, 1000, 1500),
@@ -49,6 +50,7 @@ pub const TARGETS: [Target; 10] = [
     target("control", control::run, 200, 400),
     target("config", config::run, 1000, 600),
     target("block", block::run, 300, 1500),
+    target("client", client::run, 300, 1500),
     target("record", record::run, 600, 200),
 ];
 

@@ -41,6 +41,7 @@ pub(crate) struct Notes {
 pub(crate) struct Called {
     pub(crate) session: SessionId,
     pub(crate) call: CallId,
+    pub(crate) head: Vec<u8>,
     pub(crate) body: Option<(BufId, usize)>,
 }
 
@@ -78,7 +79,7 @@ impl Sink for Notes {
         body: Option<(BufId, usize)>,
     ) {
         assert!(head.len() <= transport::HEAD_MAX);
-        self.calls.push(Called { session, call, body });
+        self.calls.push(Called { session, call, head: head.to_vec(), body });
     }
 }
 
@@ -152,10 +153,14 @@ impl Node {
 
     /// Answers the call at this place of the notes.
     pub(crate) fn answer(&mut self, now_ns: u64, at: usize, body_bytes: usize) {
+        self.answer_with(now_ns, at, &[HONEST; 8], body_bytes);
+    }
+
+    /// The same with this head.
+    pub(crate) fn answer_with(&mut self, now_ns: u64, at: usize, head: &[u8], body_bytes: usize) {
         let called = self.notes.calls.swap_remove(at);
         let body = self.body(body_bytes).flatten();
-        let head = [HONEST; 8];
-        let answered = self.endpoint.reply(now_ns, called.call, &head, body);
+        let answered = self.endpoint.reply(now_ns, called.call, head, body);
         let is_open = self.notes.sessions.contains(&called.session);
         assert_eq!(answered.is_ok(), is_open, "{answered:?}");
         self.release(body);
