@@ -8,6 +8,8 @@
 #   kill N    the client, with -9, and another one goes on: "killed N" (N counts, since what is
 #             typed may come twice)
 #   stop      ends it
+#
+# CARD is `virtio`, or `igb` for one of that card's virtual functions.
 NODE=${NODE:?}
 WRONG_NODE=${WRONG_NODE:?}
 OTHER_NODE=${OTHER_NODE:?}
@@ -15,6 +17,7 @@ FILES=${FILES:-8}
 FILE_KIB=${FILE_KIB:-256}
 THREADS=${THREADS:-8}
 SECONDS_MAX=${SECONDS_MAX:-1200}
+CARD=${CARD:-virtio}
 RECORDS=/run/vrio/attach
 
 # Words of NODE are separate ones.
@@ -54,9 +57,30 @@ cost() {
         "switches=$(switches "$(process)") s=$(cut -d ' ' -f 1 /proc/uptime)"
 }
 
+# A virtual function of an igb card, as the only card of a network namespace: everything from here
+# on runs there. The card itself has to be up before it has functions, or they have no carrier.
+if [ "$CARD" = igb ] && [ -z "${FUNCTION:-}" ]; then
+    modprobe igb
+    ip link set eth0 up
+    until [ "$(cat /sys/class/net/eth0/carrier)" = 1 ]; do sleep 0.2; done
+    modprobe igbvf
+    echo 1 >/sys/class/net/eth0/device/sriov_numvfs
+    until [ -e /sys/class/net/eth1 ]; do sleep 0.2; done
+    say "function of $(basename "$(readlink /sys/class/net/eth1/device/driver)")"
+    FUNCTION=eth1 unshare -n sh /script &
+    inside=$!
+    until [ "$(readlink /proc/$inside/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do
+        sleep 0.2
+    done
+    ip link set eth1 netns "$inside"
+    wait "$inside"
+    exit
+fi
+
+card=${FUNCTION:-eth0}
+until ip link set "$card" up 2>/dev/null; do sleep 0.2; done
 ip link set lo up
-ip link set eth0 up
-ip addr add 10.0.2.15/24 dev eth0
+ip addr add 10.0.2.15/24 dev "$card"
 ip route add default via 10.0.2.2
 chmod 600 /etc/*.key
 hostname web1

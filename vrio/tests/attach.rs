@@ -23,6 +23,36 @@ fn kill_rounds() -> usize {
     }
 }
 
+/// What the guest's way to the IOhost is.
+#[derive(Clone, Copy)]
+enum Card {
+    Virtio,
+    /// A virtual function of QEMU's emulated SR-IOV card.
+    Igb,
+}
+
+impl Card {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Virtio => "virtio",
+            Self::Igb => "igb",
+        }
+    }
+
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Virtio => &["-device", "virtio-net-pci,netdev=net,romfile="],
+            // Functions get their bus numbers from the port that the card is behind.
+            Self::Igb => &[
+                "-device",
+                "pcie-root-port,id=root0",
+                "-device",
+                "igb,netdev=net,bus=root0,romfile=",
+            ],
+        }
+    }
+}
+
 /// An IOhost with two volumes for the client web1, and the keys of both.
 struct Rack {
     home: tempfile::TempDir,
@@ -31,10 +61,10 @@ struct Rack {
 }
 
 impl Rack {
-    fn new() -> Self {
+    fn new(card: Card) -> Self {
         let home = tempfile::tempdir().unwrap();
         let keys = Keys::make(home.path(), &["io1", "web1", "web2", "stranger"]).unwrap();
-        let port = 37_000 + (std::process::id() % 1_000) as u16 * 2;
+        let port = 37_000 + (std::process::id() % 1_000) as u16 * 4 + card as u16 * 2;
         Self { home, port, keys }
     }
 
@@ -59,7 +89,7 @@ impl Rack {
 
     /// A guest with the client's program and keys. QEMU's user network leads to the host's
     /// loopback.
-    fn guest(&self, image: &guest::Image) -> Guest {
+    fn guest(&self, image: &guest::Image, card: Card) -> Guest {
         let node = |client: &str, key: &str| {
             format!(
                 "--peer 10.0.2.2:{} --key /etc/{client}.key --peer-key {} \
@@ -74,8 +104,9 @@ impl Rack {
             .file("etc/web1.key", &self.keys.file("web1"))
             .file("etc/web2.key", &self.keys.file("web2"))
             .file("etc/disk.key", &self.keys.tenant_file())
-            .arguments(&["-netdev", "user,id=net", "-device"])
-            .arguments(&["virtio-net-pci,netdev=net,romfile="])
+            .arguments(&["-netdev", "user,id=net"])
+            .arguments(card.arguments())
+            .set("CARD", card.name())
             .set("NODE", node("web1", "io1"))
             .set("WRONG_NODE", node("web1", "stranger"))
             .set("OTHER_NODE", node("web2", "io1"))
@@ -98,12 +129,23 @@ fn wait_for_requests(guest: &mut Guest, wanted: u64) -> u64 {
 
 #[test]
 fn a_disk_of_a_direct_client_survives_kills_of_either_side() {
-    const TEST: &str = "a_disk_of_a_direct_client_survives_kills_of_either_side";
-    let Some(image) = guest::available_newer(TEST) else { return };
-    let rack = Rack::new();
+    attach_and_kill("a_disk_of_a_direct_client_survives_kills_of_either_side", Card::Virtio);
+}
+
+#[test]
+fn the_same_over_a_virtual_function() {
+    attach_and_kill("the_same_over_a_virtual_function", Card::Igb);
+}
+
+fn attach_and_kill(test: &str, card: Card) {
+    let Some(image) = guest::available_newer(test) else { return };
+    let rack = Rack::new(card);
     let mut io: Node = rack.plan().start().unwrap();
-    let mut guest = rack.guest(&image);
+    let mut guest = rack.guest(&image, card);
     guest.wait_for("booted", BOOT_TIMEOUT).unwrap();
+    if matches!(card, Card::Igb) {
+        assert_eq!(guest.wait_for("function of", SCRIPT_TIMEOUT).unwrap(), "igbvf");
+    }
     guest.wait_for("filesystem done", SCRIPT_TIMEOUT).unwrap();
     println!("start: {}", guest.wait_for("cost start", SCRIPT_TIMEOUT).unwrap());
     for at in ["idle", "depth1", "depth8"] {
