@@ -15,12 +15,14 @@ use serde_json::{Map, Value, json};
 
 use crate::client::{self, Answer};
 use crate::commands::{self, print};
+use crate::snippets::Vmm;
 use crate::{Failure, tables};
 
 pub(crate) const DISK_EXAMPLES: &str = "Examples:
   vrio disk list
   vrio disk add --volume io1/alice-root --socket alice.sock --queues 4 --error-after 30s
   vrio disk show alice
+  vrio disk show alice --for libvirt  what to put into the domain; or --for qemu
   vrio disk resize alice 40GiB        the guest sees it at once; for volumes of this node
   vrio disk remove alice              refused while a guest uses it
   vrio disk remove alice --force      drains and closes it all the same";
@@ -87,6 +89,15 @@ pub(crate) struct Named {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct DiskShow {
+    #[command(flatten)]
+    named: Named,
+    /// Print what this VMM is told about the disk.
+    #[arg(long = "for", value_enum, value_name = "VMM", conflicts_with = "json")]
+    vmm: Option<Vmm>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Resize {
     /// Its name.
     name: String,
@@ -117,8 +128,8 @@ pub(crate) enum DiskCommand {
     Remove(Remove),
     /// List the disks.
     List(Which),
-    /// Show one disk with all its counters.
-    Show(Named),
+    /// Show one disk with all its counters, or what a VMM is told about it.
+    Show(DiskShow),
     /// Resize the volume of a disk, which is one of this node.
     Resize(Resize),
 }
@@ -361,7 +372,11 @@ pub(crate) fn disk(command: &DiskCommand) -> Result<(), Failure> {
         }
         DiskCommand::Resize(resize) => resize.send("disks"),
         DiskCommand::Show(show) => {
-            one(show, "disk", |disk: &DiskStatus| &disk.name, tables::disk_alone)
+            let text = |disk: &DiskStatus| match show.vmm {
+                Some(vmm) => vmm.snippet(disk),
+                None => tables::disk_alone(disk),
+            };
+            one(&show.named, "disk", |disk: &DiskStatus| &disk.name, text)
         }
     }
 }

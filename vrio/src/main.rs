@@ -9,6 +9,8 @@ mod commands;
 mod demo;
 mod key;
 mod live;
+mod man;
+mod snippets;
 mod tables;
 mod top;
 
@@ -58,6 +60,10 @@ const COMPLETION_EXAMPLES: &str = "Examples:
   vrio completion bash > /usr/share/bash-completion/completions/vrio
   vrio completion zsh > ~/.zfunc/_vrio";
 
+const MAN_EXAMPLES: &str = "Examples:
+  vrio man /usr/local/share/man/man1
+  vrio man /tmp/vrio && man /tmp/vrio/vrio-volume-resize.1";
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a node, as its configuration says, until SIGTERM or SIGINT.
@@ -90,6 +96,12 @@ enum Command {
     /// Watch a guest use a remote disk while the node that serves it is killed.
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(demo::DemoArgs),
+    /// Write the manual's pages, one for each command, into a directory.
+    #[command(after_help = MAN_EXAMPLES)]
+    Man {
+        /// The directory, which is made if there is none.
+        directory: PathBuf,
+    },
     /// Print a completion script for a shell.
     #[command(after_help = COMPLETION_EXAMPLES)]
     Completion {
@@ -186,6 +198,7 @@ fn main() -> ExitCode {
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Demo(args) => demo::demo(&args),
+        Command::Man { directory } => man::write(Cli::command(), &directory),
         Command::Completion { shell } => {
             let out = &mut std::io::stdout();
             clap_complete::generate(shell, &mut Cli::command(), "vrio", out);

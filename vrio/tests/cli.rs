@@ -175,7 +175,8 @@ fn no_node_is_exit_code_3() {
 
 #[test]
 fn help_has_examples_and_completion_completes() {
-    let commands = ["node", "status", "top", "completion", "key new", "key show", "disk", "volume"];
+    let commands =
+        ["node", "status", "top", "completion", "man", "key new", "key show", "disk", "volume"];
     for command in commands.into_iter().chain(["peer", "node reload"]) {
         let words: Vec<_> = command.split(' ').chain(["--help"]).collect();
         let help = text(&vrio(&words).stdout);
@@ -272,6 +273,63 @@ idle = "sleep"
 }
 
 /// A node with a volume, changed by nothing but commands.
+#[test]
+fn the_manual_has_a_page_for_each_command() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("man1");
+    let written = vrio(&["man", directory.to_str().unwrap()]);
+    assert_eq!(written.status.code(), Some(0), "{}", text(&written.stderr));
+    for (page, says) in [
+        ("vrio.1", "vrio"),
+        ("vrio-node.1", "configuration"),
+        ("vrio-volume-resize.1", "shrink"),
+        ("vrio-attach.1", "take\\-over"),
+    ] {
+        let page_text = std::fs::read_to_string(directory.join(page)).expect(page);
+        assert!(page_text.starts_with(".ie") && page_text.contains(says), "{page}: {page_text}");
+    }
+    let in_the_way = home.path().join("file");
+    std::fs::write(&in_the_way, "").unwrap();
+    let refused = vrio(&["man", in_the_way.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
+}
+
+/// What `vrio disk show --for qemu` prints, given to QEMU as it is.
+#[test]
+fn qemu_takes_what_is_printed_for_it() {
+    if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
+        println!("SKIP qemu_takes_what_is_printed_for_it: qemu-system-x86_64 is not installed");
+        return;
+    }
+    let node = Running::start(LONE);
+    node.wait_for("ready");
+    let file = node.path("node.toml");
+    let run = |line: &str| {
+        let mut args: Vec<_> = line.split(' ').collect();
+        args.extend(["--config", file.to_str().unwrap()]);
+        text(&vrio(&args).stdout)
+    };
+    run("volume add a --memory 1MiB");
+    run("disk add x --volume a --socket a,b.sock --queues 2");
+    let domain = run("disk show x --for libvirt");
+    assert!(domain.contains("queues='2'") && domain.contains("a,b.sock'"), "{domain}");
+    let options = run("disk show x --for qemu");
+    let script = format!(
+        "exec qemu-system-x86_64 -S -display none -nodefaults -m 2G -smp 2 {}",
+        options.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
+    );
+    let mut qemu = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    let connected = |_: &u32| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let pid = format!("\"front_end_pid\":{}", qemu.id());
+        run("disk show x --json").contains(&pid)
+    };
+    let found = (0..300).find(connected);
+    qemu.kill().unwrap();
+    qemu.wait().unwrap();
+    assert!(found.is_some(), "QEMU did not connect: {script}");
+}
+
 #[test]
 fn a_running_node_is_changed_by_commands() {
     let node = Running::start(LONE);

@@ -1,0 +1,100 @@
+//! What a VMM is told about a disk: options for QEMU, elements for libvirt.
+
+use std::fmt::Write;
+
+use node::status::DiskStatus;
+
+/// Which VMM.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Vmm {
+    /// Options of QEMU's command line.
+    Qemu,
+    /// Elements of a libvirt domain.
+    Libvirt,
+}
+
+impl Vmm {
+    /// What to copy, with what to change in comments.
+    pub(crate) fn snippet(self, disk: &DiskStatus) -> String {
+        match self {
+            Self::Qemu => qemu(disk),
+            Self::Libvirt => libvirt(disk),
+        }
+    }
+}
+
+/// The memory of the guest in the snippet for QEMU, which is to be what its `-m` says.
+const MEMORY: &str = "2G";
+
+fn qemu(disk: &DiskStatus) -> String {
+    let id = id(&disk.name);
+    // In an option a comma ends a value, unless it is doubled.
+    let path = disk.socket.replace(',', ",,");
+    let chardev = quoted(&format!("socket,id={id},path={path},reconnect-ms=100"));
+    let queues = disk.queues;
+    format!(
+        "# Once for a guest, whose memory has to be shared; size as in -m. \
+         QEMU before 9.2: reconnect=1.\n\
+         -object memory-backend-memfd,id=vrio-memory,size={MEMORY},share=on \\\n\
+         -machine memory-backend=vrio-memory \\\n\
+         -chardev {chardev} \\\n\
+         -device vhost-user-blk-pci,chardev={id},num-queues={queues}\n"
+    )
+}
+
+fn libvirt(disk: &DiskStatus) -> String {
+    let (path, queues) = (escaped(&disk.socket), disk.queues);
+    format!(
+        "<!-- Once for a guest, whose memory has to be shared. -->\n\
+         <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n</memoryBacking>\n\
+         <!-- Among the <devices>; target is what is free. -->\n\
+         <disk type='vhostuser' device='disk'>\n  \
+         <driver name='qemu' type='raw' queues='{queues}'/>\n  \
+         <source type='unix' path='{path}'>\n    \
+         <reconnect enabled='yes' timeout='1'/>\n  </source>\n  \
+         <target dev='vda' bus='virtio'/>\n</disk>\n"
+    )
+}
+
+/// An identifier as QEMU allows it: letters, digits, `-`, `.` and `_`, after a letter.
+fn id(name: &str) -> String {
+    let allowed = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '.' | '_');
+    let name: String = name.chars().map(|it| if allowed(it) { it } else { '_' }).collect();
+    format!("vrio-{name}")
+}
+
+/// As a shell takes it for one word.
+fn quoted(word: &str) -> String {
+    let plain = |it: char| it.is_ascii_alphanumeric() || "-_./,=:".contains(it);
+    if word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+/// As an attribute of XML in single quotes.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for it in text.chars() {
+        match it {
+            '&' | '<' | '>' | '\'' | '"' => {
+                write!(escaped, "&#{};", u32::from(it)).expect("a string takes all");
+            }
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths_are_what_the_vmm_allows() {
+        assert_eq!(id("alice root/1"), "vrio-alice_root_1");
+        assert_eq!(quoted("path=/run/a,b"), "path=/run/a,b");
+        assert_eq!(quoted("path=/run/it's"), "'path=/run/it'\\''s'");
+        assert_eq!(escaped("/run/<a>&'b'"), "/run/&#60;a&#62;&#38;&#39;b&#39;");
+    }
+}
