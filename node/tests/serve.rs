@@ -226,8 +226,11 @@ fn one_volume_is_not_given_to_two_disks() {
     let mut first = Guest::connect(home.path("a.sock"), 1);
     assert_eq!(first.write(0, 0, 1), Outcome::Ok);
     let _second = Guest::connect(home.path("b.sock"), 1);
-    let status = wait_for(&node, "refused", |status| status.disks[1].state == DiskState::Lost);
-    assert!(status.disks[1].detail.contains("in use by attachment a"), "{:?}", status.disks[1]);
+    // It waits for its volume before it is refused, and looks the same until then.
+    let status = wait_for(&node, "refused", |status| {
+        status.disks[1].detail.contains("in use by attachment a")
+    });
+    assert_eq!(status.disks[1].state, DiskState::Lost);
     assert_eq!(first.check(0, 0, 1), Outcome::Ok, "the first disk goes on");
     node.stop();
 }
