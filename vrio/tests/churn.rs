@@ -111,7 +111,7 @@ struct Pair {
 
 impl Pair {
     fn start(home: &Path) -> Self {
-        let port = 20_000 + (std::process::id() % 3_000) as u16 * 10;
+        let port = 20_000 + (std::process::id() % 1_200) as u16 * 10;
         let plan = |name, config| NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home, name, config);
         let io = format!(
             "listen = \"127.0.0.1:{port}\"\n[sidecores]\ncount = 2\n[[volume]]\nname = \"keep\"\n\
@@ -262,9 +262,13 @@ impl Pair {
         loop {
             let now = [Held::by(&self.io), Held::by(&self.vm)];
             let same = now.iter().zip(before).all(|(now, before)| {
-                // A connection or a helper of the control thread may have been ending before.
-                let threads = now.threads.max(before.threads);
-                let descriptors = now.descriptors.max(before.descriptors);
+                // A connection or a helper of the control thread may have been ending before, or be
+                // at work for us now. What grows with the changes is more than one.
+                let near = |now: usize, before: usize| {
+                    if now <= before + 1 { before } else { now }
+                };
+                let threads = near(now.threads, before.threads);
+                let descriptors = near(now.descriptors, before.descriptors);
                 Held { threads, descriptors, ..now.clone() } == *before
             });
             if same {

@@ -31,9 +31,10 @@ struct Pair {
 }
 
 impl Pair {
-    /// `number` keeps the tests' ports apart: every node has one for each of two sidecores.
+    /// `number` keeps the tests' ports apart: every node has one for each of two sidecores. Below
+    /// those that the system gives away while a node is dead.
     fn plain(number: u16) -> Self {
-        let io_port = 50_000 + (std::process::id() % 1_000) as u16 * 12 + number * 4;
+        let io_port = 20_000 + (std::process::id() % 700) as u16 * 16 + number * 4;
         Self { home: tempfile::tempdir().unwrap(), io_port, keys: Keys::plain() }
     }
 
@@ -139,10 +140,22 @@ fn survive_kills(test: &str, number: u16, packed: bool) {
     let pair = Pair::sealed(number);
     let (mut io, mut vm) = pair.start();
     let socket = vm.wait_for_disk("far").unwrap();
-    let disk = VhostDisk { socket, queues: 4, packed };
-    let builder = Guest::builder(&image).name("churn").disk(disk).processors(4);
-    let mut guest = builder.script(scripts::CHURN).start().unwrap();
-    let shape = guest.wait_for("churn", BOOT_TIMEOUT).unwrap();
+    let boot = || {
+        let disk = VhostDisk { socket: socket.clone(), queues: 4, packed };
+        let builder = Guest::builder(&image).name("churn").disk(disk).processors(4);
+        let mut guest = builder.script(scripts::CHURN).start().unwrap();
+        let shape = guest.wait_for("churn", BOOT_TIMEOUT);
+        (guest, shape)
+    };
+    let (mut guest, mut shape) = boot();
+    for _ in 0..BOOTS_MAX {
+        let Err(error) = &shape else { break };
+        let error = error.to_string();
+        assert!(error.contains(QEMU_RACE), "{error}");
+        println!("QEMU aborted while the guest began: {error}");
+        (guest, shape) = boot();
+    }
+    let shape = shape.unwrap();
     assert_eq!(shape, format!("queues=4 processors=4 packed={}", u8::from(packed)));
     let mut requests = 0;
     for round in 0..kill_rounds() * 3 {
@@ -164,6 +177,13 @@ fn survive_kills(test: &str, number: u16, packed: bool) {
     println!("{report}");
 }
 
+/// An assertion of QEMU 10 that fails now and then when several emulated processors run while
+/// devices are mapped, before the guest has touched its disk.
+const QEMU_RACE: &str = "iotlb_to_section";
+
+/// How often a guest may begin again for that.
+const BOOTS_MAX: usize = 3;
+
 /// Space that a file takes, in MiB.
 fn stored_mib(file: &Path) -> u64 {
     std::fs::metadata(file).unwrap().blocks() * 512 / (1 << 20)
@@ -174,7 +194,7 @@ fn a_guest_gives_space_back_and_sees_its_remote_disk_grow() {
     const TEST: &str = "a_guest_gives_space_back_and_sees_its_remote_disk_grow";
     const FILL_MIB: u64 = 40;
     let Some(image) = guest::available(TEST) else { return };
-    let pair = Pair::sealed(2);
+    let pair = Pair::sealed(3);
     let (io, mut vm) = pair.start();
     let socket = vm.wait_for_disk("far").unwrap();
     let file = pair.io_plan().file("far.img");

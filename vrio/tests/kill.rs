@@ -28,7 +28,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 
 /// Ports of this test's nodes: apart from each other and from other tests' by process and number.
 fn port(number: u16) -> u16 {
-    20_000 + (std::process::id() % 500) as u16 * 48 + number * 4
+    20_000 + (std::process::id() % 250) as u16 * 48 + number * 4
 }
 
 struct Pair {

@@ -30,7 +30,7 @@ const OUTSTANDING_MIN: usize = 8;
 
 /// Apart from other tests' by process and number.
 fn port(number: u16) -> u16 {
-    20_000 + (std::process::id() % 3_000) as u16 * 10 + number
+    20_000 + (std::process::id() % 1_200) as u16 * 10 + number
 }
 
 /// A directory for nodes that are not ours.

@@ -54,7 +54,7 @@ struct Pair {
 
 impl Pair {
     fn new(number: u16) -> Self {
-        let port = 50_000 + (std::process::id() % 1_500) as u16 * 10 + number * 2;
+        let port = 17_000 + (std::process::id() % 1_500) as u16 * 10 + number * 2;
         let home = tempfile::tempdir().expect("a directory");
         let keys = Keys::make(home.path(), &["io1", "vm1"]).expect("keys");
         Self { home, keys, port }

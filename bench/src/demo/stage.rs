@@ -198,15 +198,13 @@ fn namespace(node: &str) -> String {
 }
 
 /// Two ports that are free now. A node must find its port again after it was killed, so they are
-/// chosen before instead of by the kernel at each start.
+/// chosen before, and not among those that the system gives to others meanwhile.
 fn free_ports() -> Result<[u16; 2]> {
-    let port = || -> std::io::Result<_> {
-        let socket = UdpSocket::bind("127.0.0.1:0")?;
-        Ok((socket.local_addr()?.port(), socket))
-    };
-    // Both are held until both are known.
-    let (one, two) = (port()?, port()?);
-    Ok([one.0, two.0])
+    let first = 16_000 + (std::process::id() % 8_000) as u16;
+    let is_free = |port: &u16| UdpSocket::bind(("127.0.0.1", *port)).is_ok();
+    let mut free = (first..first + 100).filter(is_free);
+    let (one, two) = (free.next(), free.next());
+    one.zip(two).map(|(one, two)| [one, two]).context("no port is free for the nodes")
 }
 
 fn ip(words: &[&str]) -> Result<()> {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::common::app::Event;
 use crate::common::{Faults, MS, SECOND, World, addr, raw, secret_of};
-use transport::{LostReason, SessionState};
+use transport::{LostReason, PROTOCOL_VERSION, SessionState};
 
 pub(crate) fn two_nodes(seed: u64) -> World {
     let mut world = World::new(seed);
@@ -47,7 +47,10 @@ fn both_sides_learn_who_the_other_is() {
         let Event::Connected(session, peer) = &world.nodes[node].app.events[0].1 else {
             panic!("not connected")
         };
-        assert_eq!((peer.name.as_str(), peer.outgoing, peer.version), (name, outgoing, 2));
+        assert_eq!(
+            (peer.name.as_str(), peer.outgoing, peer.version),
+            (name, outgoing, PROTOCOL_VERSION)
+        );
         let key = crate::SEALED.then(|| secret_of(name).public());
         assert_eq!((peer.key, peer.binding == [0; 32]), (key, !crate::SEALED));
         bindings.push(peer.binding);
