@@ -74,7 +74,14 @@ fn watch(node: &Node, hostile: &mut Guest) -> Vec<String> {
             return kinds;
         }
         assert!(!line.starts_with("exit"), "its report is missing: {line}");
+        // QEMU complains on the same line now and then; what it spoils is said again.
+        let whole = |words: &str| {
+            words.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_ ".contains(&it))
+        };
         let Some((said, kind)) = line.split_once(" kind=") else { continue };
+        if !whole(said) || !whole(kind) || kind.contains(' ') {
+            continue;
+        }
         if let Some(name) = said.strip_prefix("attack ") {
             if name != attack {
                 assert!(is_seen, "{name} begins before {attack} was seen");
