@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use load::{Load, PATIENCE, finish, held, loads, run_on};
+use virtio::RingKind;
 use virtio::driver::{
     Data, DiskInfo, FrontEnd, FrontEndConfig, FrontEndError, GuestPlan, Keeper, Op, Regions,
     Request, RingDriver, RingShape, Role, Slot, Status, SubmitError, feature, has,
@@ -62,7 +63,10 @@ impl Daemon {
         let show = |path: &Path| path.display().to_string();
         let mut command = Command::new(&self.binary);
         let disk = show(&self.path("disk"));
-        command.args(["--blockdev", &format!("driver=file,node-name=file,filename={disk}")]);
+        command.args([
+            "--blockdev",
+            &format!("driver=file,node-name=file,discard=unmap,filename={disk}"),
+        ]);
         let mut node = "file";
         if let Some(iops) = self.limit_iops {
             let group = format!("throttle-group,id=limit,x-iops-total={iops}");
@@ -165,30 +169,41 @@ fn write_and_verify(ring: &mut RingDriver, base_sector: u64) {
 
 fn say_what_is_offered(test: &str, front_end: &FrontEnd) {
     let mut ways = vec![format!("inflight region: {}", front_end.has_inflight())];
-    for (name, bit) in [("EVENT_IDX", feature::EVENT_IDX), ("INDIRECT", feature::INDIRECT_DESC)] {
+    for (name, bit) in [
+        ("EVENT_IDX", feature::EVENT_IDX),
+        ("INDIRECT", feature::INDIRECT_DESC),
+        ("RING_PACKED", feature::RING_PACKED),
+    ] {
         ways.push(format!("{name}: {}", has(front_end.features(), bit)));
     }
     println!("{test}: {}; protocol {:#x}", ways.join(", "), front_end.protocol_features());
 }
 
+/// Packed rings are asked for in half of them. QEMU's servers have none up to 10.0, and a driver
+/// whose wish is not granted has to go on with a split ring.
 #[test]
 fn foreign_one_queue_in_every_way() {
     let test = "foreign_one_queue_in_every_way";
     let Some(daemon) = Daemon::find(test, 1, None) else { return };
-    for (round, bits) in (0..8).enumerate() {
+    for (round, bits) in (0..16).enumerate() {
         let mut config = daemon.config();
         config.wanted.event_idx = bits & 1 != 0;
         config.wanted.indirect = bits & 2 != 0;
         config.wanted.memory_slots = bits & 4 != 0;
+        config.wanted.packed = bits & 8 != 0;
         config.guest.regions = [Regions::One, Regions::Adjoining(3), Regions::Apart(4)][round % 3];
         let mut front_end = daemon.connect(config);
-        if bits == 7 {
+        if bits == 15 {
             say_what_is_offered(test, &front_end);
         }
+        let packed = has(front_end.features(), feature::RING_PACKED);
+        assert_eq!(front_end.ring_kind() == RingKind::Packed, packed);
         write_and_verify(front_end.ring(0), round as u64 * 4096);
         let (base, ring) = (front_end.stop_ring(0).unwrap(), front_end.ring(0));
         assert_eq!(base, ring.base());
-        assert_eq!(u64::from(base), ring.counters().completed);
+        if !packed {
+            assert_eq!(u64::from(base), ring.counters().completed);
+        }
     }
 }
 
@@ -203,6 +218,51 @@ fn foreign_errors_and_unknown_requests() {
     let beyond = DISK_BYTES / 512;
     assert_eq!(one(ring, slot, Op::Read, beyond, Data::Whole(4096)), Status::IoError);
     assert_eq!(one(ring, slot, Op::Unknown(77), 0, Data::None), Status::Unsupported);
+}
+
+/// One range for a discard or a write-zeroes, as it is in memory.
+fn range(sector: u64, sectors: u32, unmap: bool) -> [u8; 16] {
+    let mut range = [0; 16];
+    range[..8].copy_from_slice(&sector.to_le_bytes());
+    range[8..12].copy_from_slice(&sectors.to_le_bytes());
+    range[12] = u8::from(unmap);
+    range
+}
+
+#[test]
+fn foreign_space_is_given_back_and_zeroed() {
+    let test = "foreign_space_is_given_back_and_zeroed";
+    const LEN: u32 = 4096;
+    let Some(daemon) = Daemon::find(test, 1, None) else { return };
+    let mut front_end = daemon.connect(daemon.config());
+    let info = *front_end.disk();
+    assert!(info.discard_sectors_max >= 8 && info.write_zeroes_sectors_max >= 8, "{info:?}");
+    let ring = front_end.ring(0);
+    let slot = ring.take_slot().unwrap();
+    let ways = [(Op::Discard, false), (Op::WriteZeroes, false), (Op::WriteZeroes, true)];
+    for (sector, (op, unmap)) in (64..).step_by(64).zip(ways) {
+        // Three blocks, of which the one in the middle goes.
+        for block in 0..3 {
+            ring.fill(slot, LEN, sector + block);
+            let at = sector + block * 8;
+            assert_eq!(one(ring, slot, Op::Write, at, Data::Whole(LEN)), Status::Ok);
+        }
+        ring.write(slot, 0, &range(sector + 8, 8, unmap));
+        assert_eq!(one(ring, slot, op, 0, Data::Whole(16)), Status::Ok, "{op:?}");
+        for block in 0..3 {
+            let at = sector + block * 8;
+            assert_eq!(one(ring, slot, Op::Read, at, Data::Whole(LEN)), Status::Ok);
+            if block == 1 {
+                let mut bytes = [1; LEN as usize];
+                ring.read(slot, 0, &mut bytes);
+                assert!(bytes.iter().all(|byte| *byte == 0), "{op:?}, unmap: {unmap}");
+            } else {
+                assert_eq!(ring.mismatch(slot, LEN, sector + block), None, "{op:?}");
+            }
+        }
+    }
+    ring.write(slot, 0, &range(DISK_BYTES / 512, 8, false));
+    assert_eq!(one(ring, slot, Op::WriteZeroes, 0, Data::Whole(16)), Status::IoError);
 }
 
 #[test]
