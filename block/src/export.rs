@@ -12,7 +12,7 @@
 //!
 //! Claims, opens and closes take a lock; requests do not ([`admit::Admitted`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,6 +27,7 @@ use crate::wire::{Claim, Outcome, Title, attachment_id};
 mod admit;
 mod allow;
 mod close;
+mod drain;
 mod flush;
 pub mod local;
 #[cfg(test)]
@@ -171,6 +172,8 @@ struct State {
     epoch_last: u64,
     /// It is being made smaller: nobody may begin to use it.
     shrinking: bool,
+    /// While the node is drained: the attachments that were there when that began.
+    stays: Option<BTreeSet<String>>,
     entries: BTreeMap<String, Entry>,
 }
 

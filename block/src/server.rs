@@ -313,6 +313,7 @@ impl Server {
         let step = match request.kind {
             Kind::Claim => {
                 self.check_process(called.session)?;
+                export.check_drained(&names.attachment)?;
                 Step::Claim(export.claim(&names.attachment, &request.title, &request.claim)?)
             }
             Kind::Close => {

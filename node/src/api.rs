@@ -100,6 +100,25 @@ pub struct Plan {
     pub reads_keys: bool,
 }
 
+/// Whether a node is drained, and who still uses it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drain {
+    /// [`API_VERSION`].
+    pub version: u32,
+    /// It takes nobody new.
+    pub draining: bool,
+    /// Guests with a disk of this node, and attachments of other nodes to its volumes.
+    pub users: Vec<String>,
+}
+
+/// What is asked of a drain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SetDrain {
+    /// It is over: whoever comes is taken again.
+    pub undo: bool,
+}
+
 /// One change of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Planned {

@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::api::{Done, Plan, Refused, Reload};
+use crate::api::{Done, Drain, Plan, Refused, Reload};
 use crate::config::Kind;
 use crate::status::{DiskStatus, PeerStatus, Status, VolumeStatus};
 
@@ -87,6 +87,15 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// What could not be done; `applied` and `untried` say about the rest.
     fn reload(&self, wanted: &Reload) -> Result<Done, Refused>;
+
+    /// Whether the node is drained, and who still uses it.
+    fn drain(&self) -> Drain;
+
+    /// Takes nobody new from now on, or again everybody.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    fn set_draining(&self, draining: bool) -> Result<Drain, Refused>;
 }
 
 /// Why there is no control socket.
@@ -347,6 +356,14 @@ mod tests {
         fn reload(&self, wanted: &Reload) -> Result<Done, Refused> {
             Ok(said(format!("reload {:?} {}", wanted.digest, wanted.force)))
         }
+
+        fn drain(&self) -> Drain {
+            Drain { users: vec!["a guest".to_owned()], ..Drain::default() }
+        }
+
+        fn set_draining(&self, draining: bool) -> Result<Drain, Refused> {
+            Ok(Drain { draining, ..self.drain() })
+        }
     }
 
     fn said(text: String) -> Done {
@@ -404,6 +421,10 @@ mod tests {
             ("GET /v1/reload", "", 409, "\"way_out\":\"ask another one\""),
             ("POST /v1/reload", "{\"force\": true}", 200, "reload None true"),
             ("POST /v1/reload", "{\"forse\": true}", 400, "unknown field `forse`"),
+            ("GET /v1/drain", "", 200, "\"draining\":false,\"users\":[\"a guest\"]"),
+            ("POST /v1/drain", "", 200, "\"draining\":true"),
+            ("POST /v1/drain", "{\"undo\": true}", 200, "\"draining\":false"),
+            ("POST /v1/drain", "{\"undo\": 1}", 400, "expected a boolean"),
             ("PATCH /v1/disks", "", 405, ""),
         ] {
             let length = body.len();

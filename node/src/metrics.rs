@@ -27,6 +27,7 @@ pub fn text(status: &Status) -> String {
     let labels = labels(&[("node", &node.name), ("release", &node.release)]);
     page.gauge("vrio_node_info", &labels, Number::Count(1));
     page.gauge("vrio_node_uptime_seconds", "", Number::Count(node.uptime_s));
+    page.gauge("vrio_node_draining", "", Number::Count(u64::from(node.draining)));
     for core in &status.sidecores {
         let labels = self::labels(&[("sidecore", &core.index.to_string())]);
         page.counters("sidecore", &labels, &core.counters);

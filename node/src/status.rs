@@ -101,6 +101,9 @@ pub struct NodeStatus {
     /// In what the node differs from its file as it was last read; empty if in nothing.
     #[serde(default)]
     pub differs: Vec<String>,
+    /// It is drained: it takes nobody new.
+    #[serde(default)]
+    pub draining: bool,
 }
 
 /// A polling thread.

@@ -8,6 +8,7 @@
 
 pub mod direct;
 mod disks;
+mod drain;
 mod keys;
 mod live;
 mod objects;
@@ -36,7 +37,7 @@ use self::objects::Objects;
 use self::sidecores::Core;
 use self::turns::Turns;
 use self::volumes::{Served, Volumes};
-use crate::api::{Done, Plan, Refused, Reload};
+use crate::api::{Done, Drain, Plan, Refused, Reload};
 use crate::config::{Config, Kind};
 use crate::control::{Claim, Control, ControlError, Service};
 use crate::privilege::PrivilegeError;
@@ -222,6 +223,14 @@ impl Service for Inside {
 
     fn reload(&self, wanted: &Reload) -> Result<Done, Refused> {
         self.reload(wanted)
+    }
+
+    fn drain(&self) -> Drain {
+        self.drain()
+    }
+
+    fn set_draining(&self, draining: bool) -> Result<Drain, Refused> {
+        self.set_draining(draining)
     }
 }
 

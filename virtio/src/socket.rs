@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -72,9 +73,22 @@ struct Shared {
     /// The present connection, to be torn down by `stop` when the front end is silent in the
     /// middle of a message.
     connection: Mutex<Option<UnixStream>>,
+    /// No front end is taken that is not there.
+    turns_away: AtomicBool,
+    turned_away: AtomicU64,
 }
 
 impl Shared {
+    fn new(state: ServerState) -> io::Result<Self> {
+        Ok(Self {
+            state: Mutex::new(state),
+            stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            connection: Mutex::default(),
+            turns_away: AtomicBool::new(false),
+            turned_away: AtomicU64::new(0),
+        })
+    }
+
     fn set(&self, state: ServerState) {
         *guard(&self.state) = state;
     }
@@ -141,6 +155,17 @@ impl Server {
         u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
     }
 
+    /// Whether front ends that come from now on are turned away: their connection is closed at
+    /// once. Who is there stays.
+    pub fn set_turning_away(&self, turns_away: bool) {
+        self.shared.turns_away.store(turns_away, Relaxed);
+    }
+
+    /// How many front ends were turned away.
+    pub fn turned_away(&self) -> u64 {
+        self.shared.turned_away.load(Relaxed)
+    }
+
     /// Stops: the device is told that its front end went away and is dropped, the connection is
     /// closed, a socket of ours is removed. Waits for all of that.
     pub fn stop(mut self) {
@@ -196,10 +221,7 @@ pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketEr
             }
         }
     };
-    let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-    let stop = stop.map_err(|errno| SocketError::Thread(errno.into()))?;
-    let shared = Shared { state: Mutex::new(state), stop, connection: Mutex::new(None) };
-    let shared = Arc::new(shared);
+    let shared = Arc::new(Shared::new(state).map_err(SocketError::Thread)?);
     let path = way.path().display().to_string();
     let session = Arc::new(Mutex::new(Session::new(device, path.clone())));
     let thread = Builder::new().name("vhost-user".into()).spawn({
@@ -216,9 +238,7 @@ pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketEr
 /// # Errors
 /// What the front end did wrong.
 pub fn serve_stream(stream: UnixStream, device: Box<dyn Device>) -> io::Result<()> {
-    let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let state = Mutex::new(ServerState::Connected);
-    let shared = Shared { state, stop, connection: Mutex::new(None) };
+    let shared = Shared::new(ServerState::Connected)?;
     let session = Arc::new(Mutex::new(Session::new(device, "a stream".into())));
     converse(&shared, stream, &session).map_err(|error| io::Error::other(error.to_string()))
 }
@@ -291,6 +311,13 @@ fn wait_for_predecessor(shared: &Shared, claim: Claim) -> Result<Option<Way>, So
 fn next_front_end(shared: &Shared, way: &Way, path: &str) -> Option<UnixStream> {
     let mut told = None;
     loop {
+        let turns_away = shared.turns_away.load(Relaxed);
+        if turns_away && matches!(way, Way::Connect(_)) {
+            if shared.wait(None, Some(CONNECT_RETRY)) {
+                return None;
+            }
+            continue;
+        }
         let (result, fd, pause) = match way {
             Way::Wait(_) => unreachable!("the predecessor was waited for"),
             Way::Listen(listener, _) => {
@@ -298,6 +325,13 @@ fn next_front_end(shared: &Shared, way: &Way, path: &str) -> Option<UnixStream> 
             }
             Way::Connect(path) => (lock::connect(path), None, Some(CONNECT_RETRY)),
         };
+        if turns_away && result.is_ok() {
+            // One line says enough of a front end that comes back ten times a second.
+            if shared.turned_away.fetch_add(1, Relaxed) == 0 {
+                warn!(socket = path, "a front end was turned away: the node is drained");
+            }
+            continue;
+        }
         let error = match result.and_then(|stream| stream.set_nonblocking(false).map(|()| stream)) {
             Ok(stream) => return (!shared.wait(None, Some(Duration::ZERO))).then_some(stream),
             Err(error) => error,

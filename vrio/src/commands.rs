@@ -8,15 +8,17 @@ use node::Config;
 use node::logging::{self, LogFormat};
 use node::status::{STATUS_VERSION, Status};
 
-use crate::{Failure, Log, NodeArgs, NodeCommand, StatusArgs, client, live, tables};
+use crate::{Failure, Log, NodeArgs, NodeCommand, StatusArgs, client, drain, live, tables};
 
 /// Where nodes of the system have their control sockets.
 const RUN_DIRECTORY: &str = "/run/vrio";
 
 /// `vrio node`.
 pub(crate) fn node(args: &NodeArgs) -> Result<(), Failure> {
-    if let Some(NodeCommand::Reload(reload)) = &args.command {
-        return live::reload(reload);
+    match &args.command {
+        Some(NodeCommand::Reload(reload)) => return live::reload(reload),
+        Some(NodeCommand::Drain(args)) => return drain::drain(args),
+        None => {}
     }
     let path = args.config.as_deref().expect("required unless there is a subcommand");
     let config = Config::load(path).map_err(Failure::configuration)?;

@@ -59,11 +59,11 @@ pub(crate) struct Which {
     config: Option<PathBuf>,
     /// Print the node's answer as it is.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 impl Which {
-    fn socket(&self) -> Result<PathBuf, Failure> {
+    pub(crate) fn socket(&self) -> Result<PathBuf, Failure> {
         commands::socket(self.control.as_deref(), self.config.as_deref())
     }
 }
@@ -575,7 +575,12 @@ fn one<T: DeserializeOwned>(
 }
 
 /// Asks, and makes a refusal an error with its way out.
-fn ask(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> Result<String, Failure> {
+pub(crate) fn ask(
+    socket: &Path,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<String, Failure> {
     let body = body.map(Value::to_string);
     let answer = client::ask(socket, method, path, body.as_deref()).map_err(Failure::no_answer)?;
     let Answer { code, body } = answer;
@@ -597,7 +602,7 @@ fn ask(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> Result<
     Err(failure(anyhow!(text)))
 }
 
-fn understood<T: DeserializeOwned>(answer: &str) -> Result<T, Failure> {
+pub(crate) fn understood<T: DeserializeOwned>(answer: &str) -> Result<T, Failure> {
     serde_json::from_str(answer)
         .context("the node's answer is not understood; it may be another release")
         .map_err(Failure::running)

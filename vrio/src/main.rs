@@ -7,6 +7,7 @@ mod attach;
 mod client;
 mod commands;
 mod demo;
+mod drain;
 mod key;
 mod live;
 mod man;
@@ -39,6 +40,7 @@ const NODE_EXAMPLES: &str = "Examples:
   vrio node --config /etc/vrio/io1.toml            run a node until SIGTERM or SIGINT
   vrio node --config /etc/vrio/io1.toml --check    say what is wrong with a configuration
   vrio node reload                                 make a running node what its file says now
+  vrio node drain --wait 600                       take nobody new; wait until nobody is there
   VRIO_LOG=debug vrio node --config io1.toml --log json 2>io1.log";
 
 const STATUS_EXAMPLES: &str = "Examples:
@@ -132,6 +134,9 @@ pub(crate) enum NodeCommand {
     /// Make a running node what its configuration's file says now.
     #[command(after_help = live::RELOAD_EXAMPLES)]
     Reload(live::ReloadArgs),
+    /// Have a running node take nobody new, and say who is still there.
+    #[command(after_help = drain::DRAIN_EXAMPLES)]
+    Drain(drain::DrainArgs),
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]

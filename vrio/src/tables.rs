@@ -110,6 +110,10 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
     if let Some(key) = &node.key {
         writeln!(text, "its public key is {key}").expect("to a string");
     }
+    if node.draining {
+        let drained = "it is drained: it takes nobody new (`vrio node drain` says who is there)";
+        writeln!(text, "{drained}").expect(STRING);
+    }
     if !node.differs.is_empty() {
         writeln!(text, "\nThe configuration differs from the file {}:", node.file).expect(STRING);
         for what in &node.differs {

@@ -413,6 +413,38 @@ fn a_reload_asks_first_and_a_signal_does_it() {
 }
 
 #[test]
+fn a_drained_node_is_waited_for() {
+    let node = Running::start(LONE);
+    node.wait_for("ready");
+    let file = node.path("node.toml");
+    let run = |line: &str| {
+        let mut args: Vec<_> = line.split(' ').collect();
+        args.extend(["--config", file.to_str().unwrap()]);
+        let output = vrio(&args);
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    run("volume add a --memory 1MiB");
+    run("disk add x --volume a --socket x.sock");
+    let guest = std::os::unix::net::UnixStream::connect(node.path("x.sock")).unwrap();
+    let is_there = |_: &u32| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        run("disk show x --json").1.contains("\"front_end_pid\"")
+    };
+    assert!((0..1000).any(|at| is_there(&at)), "the node takes it");
+    let (code, out, error) = run("node drain --wait 0");
+    assert_eq!(code, Some(1), "{out}{error}");
+    let user = format!("still there: 1\n  disk \"x\": a guest (process {})", std::process::id());
+    assert!(out.contains(&user) && error.contains("somebody is still there"), "{out}{error}");
+    assert!(run("status").1.contains("it is drained"));
+    drop(guest);
+    let (code, out, error) = run("node drain --wait 60");
+    assert_eq!(code, Some(0), "{out}{error}");
+    assert!(out.ends_with("nobody is there\n"), "{out}");
+    assert_eq!(run("node drain --undo").1, "the node takes everybody again\n");
+    assert_eq!(run("node drain --undo --wait 1").0, Some(2));
+}
+
+#[test]
 fn a_second_node_on_one_control_socket_is_refused() {
     let node = Running::start("name = \"n1\"\ncontrol = \"HOME/n1.control\"\n");
     node.wait_for("ready");

@@ -11,10 +11,11 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, put};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{GATHER_TIME_MAX, Service};
-use crate::api::{Refused, RefusedKind, Reload};
+use crate::api::{Refused, RefusedKind, Reload, SetDrain};
 use crate::config::Kind;
 
 /// The largest request: a volume that a hundred nodes may use is a few kilobytes.
@@ -36,6 +37,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/peers", get(peers).post(add_peer))
         .route("/v1/peers/{name}", delete(remove_peer))
         .route("/v1/reload", get(plan).post(reload))
+        .route("/v1/drain", get(drain).post(set_draining))
         .fallback(async || {
             let way_out = "docs/operating.md lists them; it may be another release than this";
             refuse(&Refused::new(RefusedKind::Unknown, "there is no such path", way_out))
@@ -172,16 +174,32 @@ async fn plan(State(service): Shared) -> Response {
 }
 
 async fn reload(State(service): Shared, body: Result<Bytes, BytesRejection>) -> Response {
-    let wanted = json(body).and_then(|body| {
-        serde_json::from_value::<Reload>(body).map_err(|error| {
-            let way_out = "send {\"digest\": \"..\", \"force\": false}; both may be left out";
-            Refused::new(RefusedKind::Bad, error.to_string(), way_out)
-        })
-    });
-    match wanted {
+    let way_out = "send {\"digest\": \"..\", \"force\": false}; both may be left out";
+    match fields::<Reload>(body, way_out) {
         Ok(wanted) => change(move || service.reload(&wanted)).await,
         Err(refused) => refuse(&refused),
     }
+}
+
+async fn drain(State(service): Shared) -> Response {
+    look(service, |service| service.drain()).await
+}
+
+async fn set_draining(State(service): Shared, body: Result<Bytes, BytesRejection>) -> Response {
+    match fields::<SetDrain>(body, "send {\"undo\": true} to end it, or nothing to begin") {
+        Ok(wanted) => change(move || service.set_draining(!wanted.undo)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+/// A request's body with the fields that it may have.
+fn fields<T: DeserializeOwned>(
+    body: Result<Bytes, BytesRejection>,
+    way_out: &str,
+) -> Result<T, Refused> {
+    let refused =
+        |error: serde_json::Error| Refused::new(RefusedKind::Bad, error.to_string(), way_out);
+    json(body).and_then(|body| serde_json::from_value(body).map_err(refused))
 }
 
 /// A request's body, which is JSON; nothing stands for an empty object.

@@ -1,9 +1,10 @@
 //! What each metric is, for the HELP lines.
 
 /// By the metric's name without `vrio_` and without what its unit and its type add.
-const HELP: [(&str, &str); 103] = [
+const HELP: [(&str, &str); 105] = [
     ("node_info", "Always 1; the labels say what runs."),
     ("node_uptime_seconds", "For how long the node has run."),
+    ("node_draining", "Whether the node is drained: it takes nobody new."),
     ("sidecore_rounds", "Rounds begun."),
     ("sidecore_rounds_busy", "Rounds that found work."),
     ("sidecore_yields", "Times that the core gave way to other threads while idle."),
@@ -92,6 +93,7 @@ const HELP: [(&str, &str); 103] = [
     ("disk_size_bytes", "The disk's size."),
     ("disk_state", "1 for the state that the disk is in."),
     ("disk_starts", "Starts of queues."),
+    ("disk_front_ends_turned_away", "Front ends that came while the node was drained."),
     ("disk_requests", "Requests of the guest."),
     ("disk_read_bytes", "Bytes of reads that went well."),
     ("disk_written_bytes", "Bytes of writes that went well."),

@@ -58,6 +58,9 @@ fn a_status_becomes_text() {
         vrio_disk_state{disk="a",state="ready"} 0
         vrio_disk_state{disk="a",state="running"} 1
         vrio_disk_state{disk="a",state="waiting"} 0
+        # HELP vrio_node_draining Whether the node is drained: it takes nobody new.
+        # TYPE vrio_node_draining gauge
+        vrio_node_draining 0
         # HELP vrio_node_info Always 1; the labels say what runs.
         # TYPE vrio_node_info gauge
         vrio_node_info{node="vm1",release=""} 1

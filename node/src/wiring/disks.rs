@@ -78,6 +78,8 @@ struct State {
     refused: Option<String>,
     /// It was taken away: it is not served any more, whoever still has it.
     removed: bool,
+    /// The node is drained: no front end is taken that is not there.
+    turns_away: bool,
 }
 
 /// A disk for the status.
@@ -88,6 +90,8 @@ pub(super) struct Look {
     pub(super) refused: Option<String>,
     /// The process of the front end that is there.
     pub(super) front_end: Option<u32>,
+    /// Front ends that came while the node was drained.
+    pub(super) turned_away: u64,
 }
 
 impl Shown {
@@ -103,6 +107,16 @@ impl Shown {
             core: state.core.clone(),
             refused: state.refused.clone(),
             front_end: state.server.as_ref().and_then(Server::front_end),
+            turned_away: state.server.as_ref().map_or(0, Server::turned_away),
+        }
+    }
+
+    /// Whether front ends that come from now on are turned away.
+    pub(super) fn set_turning_away(&self, turns_away: bool) {
+        let mut state = self.state();
+        state.turns_away = turns_away;
+        if let Some(server) = &state.server {
+            server.set_turning_away(turns_away);
         }
     }
 
@@ -129,7 +143,9 @@ impl Shown {
             Role::Connect => Socket::Connect(path),
         };
         let server = virtio::serve(socket, Box::new(disk))?;
-        *state = State { server: Some(server), core: Some(core), ..State::default() };
+        server.set_turning_away(state.turns_away);
+        let turns_away = state.turns_away;
+        *state = State { server: Some(server), core: Some(core), turns_away, ..State::default() };
         Ok(())
     }
 

@@ -188,6 +188,7 @@ impl Inside {
     }
 
     fn add_disk(&self, disk: &DiskConfig) -> Result<Vec<String>, Refused> {
+        self.refuse_while_drained()?;
         let (source, home) = {
             let objects = self.objects();
             (objects.source(disk), objects.config.directories.sockets.clone())
@@ -229,6 +230,7 @@ impl Inside {
             let error = format!("volume {:?}: {text}", volume.name);
             Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
         };
+        self.refuse_while_drained()?;
         self.check_listens(!volume.allow.is_empty(), "other nodes may use it")?;
         self.volumes.lock_state().map_err(|error| refused(error.to_string()))?;
         // A running node makes no ring: its filter of system calls would not let it.

@@ -25,13 +25,15 @@ pub(super) struct Objects {
     commanded: BTreeSet<(Kind, String)>,
     /// The file as it was last read.
     file: Config,
+    /// Nobody new is taken.
+    pub(super) draining: bool,
 }
 
 impl Objects {
     /// Those of a node that has just started with this file.
     pub(super) fn new(file: &Config, volumes: Vec<Arc<Served>>, disks: Vec<Arc<Shown>>) -> Self {
         let (config, file) = (file.clone(), file.clone());
-        Self { config, volumes, disks, commanded: BTreeSet::new(), file }
+        Self { config, volumes, disks, commanded: BTreeSet::new(), file, draining: false }
     }
 
     pub(super) fn origin(&self, kind: Kind, name: &str) -> Origin {
@@ -103,14 +105,20 @@ impl Objects {
     /// Who would be interrupted if the volume went: disks of this node, attachments of others.
     pub(super) fn users_of_volume(&self, name: &str) -> Vec<String> {
         let disks = self.disks_of_volume(name);
-        let own = self.attachments_of(&disks);
+        let others = self.others_of_volume(name);
+        disks.iter().map(|disk| format!("disk {disk:?}")).chain(others).collect()
+    }
+
+    /// Attachments of other nodes that hold the volume.
+    pub(super) fn others_of_volume(&self, name: &str) -> Vec<String> {
+        let own = self.attachments_of(&self.disks_of_volume(name));
         let served = self.volume(name).expect("the caller has looked");
         let holders = served.export.holders().into_iter();
         let others = holders.filter(|holder| !own.contains(&holder.attachment)).map(|holder| {
             let away = if holder.live { "" } else { " (its node is away)" };
             format!("attachment {:?}{away}", holder.attachment)
         });
-        disks.iter().map(|disk| format!("disk {disk:?}")).chain(others).collect()
+        others.collect()
     }
 
     /// The names of these disks' attachments.

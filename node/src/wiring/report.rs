@@ -105,6 +105,7 @@ fn node(inside: &Inside, objects: &Objects) -> NodeStatus {
         key: keys::public(&inside.keys.security()),
         file: config.path.display().to_string(),
         differs: objects.differs(),
+        draining: objects.draining,
     }
 }
 

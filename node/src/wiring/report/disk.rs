@@ -97,6 +97,7 @@ fn counters(shown: &Shown, look: &Look) -> Counters {
     if let Source::Remote(volume) = &shown.volume {
         remote_counters(volume, &mut map);
     }
+    map.insert("front_ends_turned_away".to_owned(), look.turned_away);
     map
 }
 

@@ -1,0 +1,55 @@
+//! A node that is drained: it takes nobody new, and says who is still there.
+//!
+//! Who is there stays, for as long as they like: their guests migrate or are shut down, and then
+//! the host can be serviced. It lasts until it is undone or the node is restarted.
+
+use super::Inside;
+use crate::api::{API_VERSION, Drain, Refused, RefusedKind};
+
+impl Inside {
+    /// Whether the node is drained, and who uses it.
+    pub(super) fn drain(&self) -> Drain {
+        let objects = self.objects().clone();
+        let disks = objects.config.disks.iter().flat_map(|disk| {
+            let users = objects.user_of_disk(&disk.name).into_iter();
+            users.map(|user| format!("disk {:?}: {user}", disk.name))
+        });
+        let volumes = objects.config.volumes.iter().flat_map(|volume| {
+            let others = objects.others_of_volume(&volume.name).into_iter();
+            others.map(|other| format!("volume {:?}: {other}", volume.name))
+        });
+        let users = disks.chain(volumes).collect();
+        Drain { version: API_VERSION, draining: objects.draining, users }
+    }
+
+    /// Takes nobody new from now on, or everybody again.
+    pub(super) fn set_draining(&self, draining: bool) -> Result<Drain, Refused> {
+        let _turn = self.turn()?;
+        let objects = {
+            let mut objects = self.objects();
+            objects.draining = draining;
+            objects.clone()
+        };
+        objects.volumes.iter().for_each(|served| served.export.set_draining(draining));
+        objects.disks.iter().for_each(|shown| shown.set_turning_away(draining));
+        let drain = self.drain();
+        match draining {
+            true => tracing::info!(users = drain.users.len(), "drained: nobody new is taken"),
+            false => tracing::info!("no longer drained"),
+        }
+        Ok(drain)
+    }
+
+    /// For whatever somebody new would use.
+    pub(super) fn refuse_while_drained(&self) -> Result<(), Refused> {
+        if !self.objects().draining {
+            return Ok(());
+        }
+        let way_out = "do it on another node, or end that with `vrio node drain --undo`";
+        Err(Refused::new(
+            RefusedKind::Conflict,
+            "the node is drained and takes nothing new",
+            way_out,
+        ))
+    }
+}

@@ -1,0 +1,104 @@
+//! `vrio node drain`: a node takes nobody new, and says who is still there.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use node::api::{Drain, SetDrain};
+
+use crate::Failure;
+use crate::commands::print;
+use crate::live::{Which, ask, understood};
+
+pub(crate) const DRAIN_EXAMPLES: &str = "Examples:
+  vrio node drain                     take nobody new, and say who is there
+  vrio node drain --wait 600          and wait until nobody is, for ten minutes at most
+  vrio node drain --undo              take everybody again
+
+Who is there stays: migrate the guests or shut them down. It lasts until it is undone or the node
+is restarted. Exit code 1 when somebody is still there after --wait.";
+
+/// How often it is looked whether somebody is still there.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// The longest wait: a day.
+const WAIT_S_MAX: u64 = 86_400;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DrainArgs {
+    /// Wait until nobody is there, for so many seconds at most.
+    #[arg(long, value_name = "SECONDS")]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=WAIT_S_MAX))]
+    wait: Option<u64>,
+    /// Take everybody again.
+    #[arg(long, conflicts_with = "wait")]
+    undo: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// `vrio node drain`.
+pub(crate) fn drain(args: &DrainArgs) -> Result<(), Failure> {
+    let socket = args.which.socket()?;
+    let wanted = serde_json::to_value(SetDrain { undo: args.undo }).expect("one flag");
+    let mut answer = ask(&socket, "POST", "/v1/drain", Some(&wanted))?;
+    let mut drain: Drain = understood(&answer)?;
+    if let Some(seconds) = args.wait {
+        if !args.which.json {
+            print(&show(&drain))?;
+        }
+        (answer, drain) = wait(&socket, Duration::from_secs(seconds), answer, drain)?;
+    }
+    let text = if args.which.json { format!("{}\n", answer.trim_end()) } else { show(&drain) };
+    if args.wait.is_some() && !drain.users.is_empty() {
+        print(&text)?;
+        return Err(Failure::running(anyhow!(
+            "somebody is still there; migrate those guests or shut them down, then ask again"
+        )));
+    }
+    print(&text)
+}
+
+/// Looks until nobody is there, the time is over, or somebody else has undone it.
+fn wait(
+    socket: &Path,
+    limit: Duration,
+    mut answer: String,
+    mut drain: Drain,
+) -> Result<(String, Drain), Failure> {
+    let until = Instant::now() + limit;
+    while !drain.users.is_empty() && Instant::now() < until {
+        std::thread::sleep(LOOK_AGAIN);
+        answer = ask(socket, "GET", "/v1/drain", None)?;
+        drain = understood(&answer)?;
+        if !drain.draining {
+            return Err(Failure::running(anyhow!("somebody has undone the drain meanwhile")));
+        }
+    }
+    Ok((answer, drain))
+}
+
+fn show(drain: &Drain) -> String {
+    let mut text = match (drain.draining, drain.users.len()) {
+        (false, _) => return "the node takes everybody again\n".to_owned(),
+        (true, 0) => return "the node takes nobody new, and nobody is there\n".to_owned(),
+        (true, users) => format!("the node takes nobody new; still there: {users}\n"),
+    };
+    drain.users.iter().for_each(|user| text.push_str(&format!("  {user}\n")));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_says_who_is_there() {
+        let mut drain = Drain { draining: true, ..Drain::default() };
+        assert_eq!(show(&drain), "the node takes nobody new, and nobody is there\n");
+        drain.users.push("disk \"a\": a guest (process 7)".to_owned());
+        let text = "the node takes nobody new; still there: 1\n  disk \"a\": a guest (process 7)\n";
+        assert_eq!(show(&drain), text);
+        assert_eq!(show(&Drain::default()), "the node takes everybody again\n");
+    }
+}
