@@ -4,6 +4,9 @@ SHELL := /bin/sh
 .SUFFIXES:
 .PHONY: help demo test nightly long sim fuzz guest
 
+# What guests boot, and what they boot under.
+GUESTS := guest/build && guest/build newer && guest/build older-qemu
+
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /    make \1\t/p' Makefile | expand -t 22
 
@@ -16,15 +19,15 @@ demo: ## Watch a guest use a remote disk while the node that serves it is killed
 	    "$${CARGO_TARGET_DIR:-target}/release/vrio" demo $$without
 
 test: ## Run all tests, real guests included (what CI runs)
-	@scripts/install test && guest/build && guest/build newer || [ $$? = 1 ]
+	@scripts/install test && $(GUESTS) || [ $$? = 1 ]
 	@scripts/test
 
 nightly: ## The same in release mode with many more seeds and kills
-	@scripts/install test && guest/build && guest/build newer
+	@scripts/install test && $(GUESTS)
 	@scripts/test nightly
 
 long: ## For hours
-	@scripts/install test && guest/build && guest/build newer
+	@scripts/install test && $(GUESTS)
 	@scripts/test long
 
 SEED ?=
@@ -37,4 +40,4 @@ fuzz: ## Fuzz; TARGET=name SECONDS=n for one target, SECONDS=0 for ever
 	@scripts/install fuzz && scripts/fuzz $(TARGET) $(SECONDS)
 
 guest: ## Build the test guest's images
-	@scripts/install test && guest/build && guest/build newer
+	@scripts/install test && $(GUESTS)

@@ -10,11 +10,12 @@ pub mod archive;
 pub mod builder;
 pub mod console;
 pub mod image;
+pub mod qemu;
 
 use std::fmt;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ pub use accelerator::Accelerator;
 pub use agent::pattern::image_digest;
 pub use builder::{Builder, VhostDisk};
 pub use image::Image;
+pub use qemu::Qemu;
 
 use console::Console;
 
@@ -37,20 +39,23 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// What a test needs before it starts guests: the image, and QEMU. Without them it says that `test`
 /// is skipped, in the form that `scripts/test` repeats at its end, and gives nothing.
 pub fn available(test: &str) -> Option<Image> {
-    with_image(test, Image::find())
+    with_image(test, Image::find(), &Qemu::installed())
+}
+
+/// The same for tests that run their guest with this QEMU.
+pub fn available_with(test: &str, qemu: &Qemu) -> Option<Image> {
+    with_image(test, Image::find(), qemu)
 }
 
 /// The same with the newer kernel, for tests that need what only that one has.
 pub fn available_newer(test: &str) -> Option<Image> {
-    with_image(test, Image::find_newer())
+    with_image(test, Image::find_newer(), &Qemu::installed())
 }
 
-fn with_image(test: &str, image: Result<Image, GuestError>) -> Option<Image> {
-    let qemu = Command::new(builder::QEMU).arg("--version").stdout(Stdio::null()).status();
-    match (image, qemu) {
+fn with_image(test: &str, image: Result<Image, GuestError>, qemu: &Qemu) -> Option<Image> {
+    match (image, qemu.version()) {
         (Ok(image), Ok(_)) => return Some(image),
-        (Err(why), _) => println!("SKIP {test}: {why}"),
-        (_, Err(why)) => println!("SKIP {test}: {} cannot be run: {why}", builder::QEMU),
+        (Err(why), _) | (_, Err(why)) => println!("SKIP {test}: {why}"),
     }
     None
 }

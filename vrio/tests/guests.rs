@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, VhostDisk, scripts};
+use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, Qemu, VhostDisk, scripts};
 use bench::nodes::{Keys, Node, NodePlan};
 
 /// For what a script does: an emulated guest on a busy machine is slow.
@@ -34,7 +34,7 @@ impl Pair {
     /// `number` keeps the tests' ports apart: every node has one for each of two sidecores. Below
     /// those that the system gives away while a node is dead.
     fn plain(number: u16) -> Self {
-        let io_port = 20_000 + (std::process::id() % 700) as u16 * 16 + number * 4;
+        let io_port = 20_000 + (std::process::id() % 500) as u16 * 24 + number * 4;
         Self { home: tempfile::tempdir().unwrap(), io_port, keys: Keys::plain() }
     }
 
@@ -84,6 +84,37 @@ impl Pair {
 fn on_disk(image: &guest::Image, name: &str, socket: &Path, queues: u16) -> Builder {
     let disk = VhostDisk { socket: socket.to_owned(), queues, packed: false };
     Guest::builder(image).name(name).disk(disk).processors(queues)
+}
+
+/// What drives the rings is the guest; what speaks vhost-user, connects again and hands the memory
+/// over is QEMU, and versions differ there. This is Debian 12's own.
+#[test]
+fn an_older_qemu_lives_through_kills_of_its_node() {
+    const TEST: &str = "an_older_qemu_lives_through_kills_of_its_node";
+    let qemu = Qemu::older();
+    let Some(image) = guest::available_with(TEST, &qemu) else { return };
+    let version = qemu.version().unwrap();
+    assert!(version.contains("version 7.2"), "{version}");
+    let pair = Pair::plain(4);
+    let (io, mut vm) = pair.start();
+    let socket = vm.wait_for_disk("far").unwrap();
+    let builder = on_disk(&image, "older", &socket, 2).qemu(&qemu);
+    let mut guest = builder.script(scripts::CHURN).start().unwrap();
+    let shape = guest.wait_for("churn", BOOT_TIMEOUT).unwrap();
+    assert_eq!(shape, "queues=2 processors=2 packed=0");
+    let mut requests = 0;
+    for _ in 0..kill_rounds() {
+        requests = wait_for_requests(&mut guest, requests + REQUESTS_BETWEEN_KILLS);
+        vm = vm.kill().unwrap().start().unwrap();
+    }
+    wait_for_requests(&mut guest, requests + REQUESTS_BETWEEN_KILLS);
+    let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT).unwrap();
+    guest.wait_success(SCRIPT_TIMEOUT).unwrap();
+    vm.stop().unwrap();
+    io.stop().unwrap();
+    let digest = guest::image_digest(&pair.io_plan().file("far.img")).unwrap();
+    assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");
+    println!("{version}: {report}");
 }
 
 /// Waits until the guest has completed so many requests, and says how many these are by then.

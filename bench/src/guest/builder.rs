@@ -8,12 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::archive::Archive;
 use super::console::Console;
-use super::{Accelerator, Guest, GuestError, Image};
+use super::{Accelerator, Guest, GuestError, Image, Qemu};
 
-/// Found in PATH.
-pub(super) const QEMU: &str = "qemu-system-x86_64";
-/// How long QEMU waits before it connects again to a daemon that went away.
-const RECONNECT_MS: u32 = 500;
 const PRELUDE: &str = include_str!("../../../guest/scripts/prelude.sh");
 /// Where Debian's loader finds libraries; the image has it.
 const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
@@ -33,6 +29,7 @@ pub struct VhostDisk {
 #[derive(Debug)]
 pub struct Builder {
     image: Image,
+    qemu: Qemu,
     name: String,
     memory_mib: u32,
     processors: u16,
@@ -50,6 +47,7 @@ impl Builder {
     pub(super) fn new(image: Image) -> Self {
         Self {
             image,
+            qemu: Qemu::installed(),
             name: "guest".to_owned(),
             memory_mib: 256,
             processors: 1,
@@ -68,6 +66,13 @@ impl Builder {
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
+        self
+    }
+
+    /// What runs it, instead of the QEMU that is installed.
+    #[must_use]
+    pub fn qemu(mut self, qemu: &Qemu) -> Self {
+        self.qemu = qemu.clone();
         self
     }
 
@@ -157,10 +162,11 @@ impl Builder {
         // One description for both, so that QEMU's own errors stand where they happened.
         let errors = output.try_clone().map_err(GuestError::host("share the console"))?;
         let mut words = self.prefix.clone();
-        words.push(QEMU.to_owned());
+        words.push(self.qemu.program.display().to_string());
         words.extend(self.command_line(accelerator, &initramfs));
         let mut child = Command::new(&words[0])
             .args(&words[1..])
+            .envs(self.qemu.modules.as_ref().map(|folder| ("QEMU_MODULE_DIR", folder)))
             .stdin(Stdio::piped())
             .stdout(output)
             .stderr(errors)
@@ -200,6 +206,8 @@ impl Builder {
         ]
         .map(str::to_owned)
         .into();
+        let firmware = self.qemu.firmware.iter().flat_map(|folder| ["-L", folder]);
+        words.extend(firmware.map(str::to_owned));
         let mib = self.memory_mib;
         words.extend([
             "-object".to_owned(),
@@ -218,7 +226,7 @@ impl Builder {
             let packed = if *packed { ",packed=on" } else { "" };
             words.extend([
                 "-chardev".to_owned(),
-                format!("socket,id=disk{index},path={socket},reconnect-ms={RECONNECT_MS}"),
+                format!("socket,id=disk{index},path={socket},{}", self.qemu.reconnect),
                 "-device".to_owned(),
                 format!("vhost-user-blk-pci,chardev=disk{index},num-queues={queues}{packed}"),
             ]);
@@ -331,7 +339,9 @@ mod tests {
         ] {
             assert!(words.contains(wanted), "'{wanted}' is missing in: {words}");
         }
+        let builder = builder.qemu(&Qemu::older());
         let words = builder.command_line(Accelerator::Kvm, Path::new("initrd")).join(" ");
+        assert!(words.contains("path=/run/a,,b.sock,reconnect=1 "), "{words}");
         assert!(words.contains("-accel kvm") && words.contains("-cpu host"), "{words}");
     }
 

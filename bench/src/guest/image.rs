@@ -42,7 +42,8 @@ impl Image {
         Self::open(&Self::folder().join("newer"))
     }
 
-    fn folder() -> PathBuf {
+    /// Where `guest/build` puts everything.
+    pub(super) fn folder() -> PathBuf {
         if let Some(folder) = std::env::var_os("VRIO_GUEST") {
             return folder.into();
         }

@@ -1,0 +1,54 @@
+//! The program that runs a guest, and where versions of it differ.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use super::{GuestError, Image};
+
+/// How long QEMU waits before it connects again to a daemon that went away, in its own words: old
+/// versions know whole seconds only.
+const RECONNECT: &str = "reconnect-ms=500";
+const RECONNECT_OLDER: &str = "reconnect=1";
+
+/// Where Debian's packages put it.
+const FIRMWARE: [&str; 2] = ["/usr/share/qemu", "/usr/share/seabios"];
+
+/// A QEMU.
+#[derive(Debug, Clone)]
+pub struct Qemu {
+    pub(super) program: PathBuf,
+    /// Where its modules are, if not where it looks by itself.
+    pub(super) modules: Option<PathBuf>,
+    /// Where its firmware is, likewise.
+    pub(super) firmware: &'static [&'static str],
+    pub(super) reconnect: &'static str,
+}
+
+impl Qemu {
+    /// The one that is found in PATH, 10 or newer.
+    pub fn installed() -> Self {
+        let program = "qemu-system-x86_64".into();
+        Self { program, modules: None, firmware: &[], reconnect: RECONNECT }
+    }
+
+    /// Debian 12's own, 7.2, which `guest/build older-qemu` fetches.
+    pub fn older() -> Self {
+        let folder = Image::folder().join("older-qemu");
+        let program = folder.join("qemu-system-x86_64");
+        let modules = Some(folder.join("modules"));
+        Self { program, modules, firmware: &FIRMWARE, reconnect: RECONNECT_OLDER }
+    }
+
+    /// What it says of its version.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub fn version(&self) -> Result<String, GuestError> {
+        let mut command = Command::new(&self.program);
+        let doing = format!("run {} (scripts/install and guest/build)", self.program.display());
+        let output = command.arg("--version").stdin(Stdio::null()).output();
+        let output = output.map_err(GuestError::host(doing))?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        Ok(said.lines().next().unwrap_or_default().to_owned())
+    }
+}
