@@ -17,6 +17,10 @@ const AVAIL_ELEMENT_BYTES: usize = 2;
 const USED_ELEMENT_BYTES: usize = 8;
 const EVENT_BYTES: usize = 2;
 
+/// How far the index may run ahead of an event index that nobody is to pass, before that is moved
+/// after it: it would be passed when the index has come round, after 2^16 chains.
+const EVENT_BEHIND_MAX: u16 = 1 << 15;
+
 /// The driver's flag: do not call me. The device's flag: do not kick me.
 const NO_NOTIFICATION: u16 = 1;
 
@@ -43,6 +47,11 @@ impl Parts {
     }
 }
 
+/// Where the used part has the index at which the driver is to kick.
+fn event_at(shape: &Shape) -> usize {
+    AT_ELEMENTS + USED_ELEMENT_BYTES * usize::from(shape.size)
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct SplitRing {
@@ -59,6 +68,9 @@ pub(crate) struct SplitRing {
     /// What the inflight region said is to be done again, last one first.
     redo: Vec<u16>,
     log: Option<SplitLog>,
+    /// The index at which the driver was last told to kick, and whether that is over.
+    event: u16,
+    kicks_refused: bool,
 }
 
 impl SplitRing {
@@ -82,7 +94,19 @@ impl SplitRing {
             }
             (redo, log) = (recovered.redo, Some(found));
         }
-        Ok(Self { shape, parts, next_avail, seen_avail: next_avail, used, batch: 0, redo, log })
+        let event = if shape.event_idx { parts.used.load_u16(event_at(&shape)) } else { 0 };
+        Ok(Self {
+            shape,
+            parts,
+            next_avail,
+            seen_avail: next_avail,
+            used,
+            batch: 0,
+            redo,
+            log,
+            event,
+            kicks_refused: false,
+        })
     }
 
     /// Looks its parts up in another memory.
@@ -148,6 +172,22 @@ impl SplitRing {
         if let Some(log) = &self.log {
             log.published(stores, staged, self.used);
         }
+        if self.kicks_refused {
+            self.keep_event_behind(stores);
+        }
+    }
+
+    /// Moves the event index after the driver's, to where no batch that is under way began.
+    fn keep_event_behind(&mut self, stores: &mut Stores) {
+        let behind = self.next_avail.wrapping_sub(self.event);
+        if behind >= EVENT_BEHIND_MAX && self.shape.size < EVENT_BEHIND_MAX {
+            self.set_event(stores, self.next_avail.wrapping_sub(self.shape.size + 1));
+        }
+    }
+
+    fn set_event(&mut self, stores: &mut Stores, event: u16) {
+        stores.u16(&self.parts.used, event_at(&self.shape), event);
+        self.event = event;
     }
 
     /// Whether the driver wants to be called for the last batch.
@@ -163,17 +203,19 @@ impl SplitRing {
 
     pub(crate) fn ask_for_kicks(&mut self, stores: &mut Stores) {
         if self.shape.event_idx {
-            let at = AT_ELEMENTS + USED_ELEMENT_BYTES * usize::from(self.shape.size);
-            stores.u16(&self.parts.used, at, self.next_avail);
+            self.set_event(stores, self.next_avail);
+            self.kicks_refused = false;
         } else {
             stores.u16(&self.parts.used, AT_FLAGS, 0);
         }
     }
 
-    /// By index there is nothing to say: the driver kicks once when it passes the event index, and
-    /// not again until the next one is set.
+    /// By index there is nothing to say now: the driver kicks once when it passes the event index,
+    /// and not again until the next one is set, or the index comes round.
     pub(crate) fn refuse_kicks(&mut self, stores: &mut Stores) {
-        if !self.shape.event_idx {
+        if self.shape.event_idx {
+            self.kicks_refused = true;
+        } else {
             stores.u16(&self.parts.used, AT_FLAGS, NO_NOTIFICATION);
         }
     }
