@@ -47,6 +47,8 @@ pub struct RemoteCounters {
     pub pauses: Counter,
     /// Answers that were not in the protocol's form.
     pub malformed: Counter,
+    /// Bytes copied: of writes into their stable copies, of answers into the guest's memory.
+    pub bytes_copied: Counter,
 }
 
 #[derive(Debug, Default)]

@@ -34,7 +34,7 @@ pub(crate) struct AttachArgs {
     /// The volume, after its node's name.
     #[arg(value_name = "NODE/VOLUME", required_unless_present = "list")]
     volume: Option<String>,
-    /// Where the node listens.
+    /// Where the node listens; or the socket of a node of this machine, shm:PATH.
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "list")]
     peer: Option<String>,
     /// This client's name, as the node's [[peer]] and the volume's `allow` have it
@@ -65,6 +65,9 @@ pub(crate) struct AttachArgs {
     /// What the polling thread does without work: spin, adaptive or sleep.
     #[arg(long, default_value = "adaptive")]
     idle: Idle,
+    /// The core that it polls on [default: any].
+    #[arg(long)]
+    core: Option<usize>,
     /// End another attachment that uses the volume now: its client can do nothing more.
     #[arg(long)]
     take_over: bool,
@@ -147,6 +150,7 @@ fn plan(args: &AttachArgs) -> Result<Plan, DirectError> {
         attachment_key: args.attachment_key.clone(),
         shape: Shape { queues: args.queues, depth: args.depth },
         idle: args.idle,
+        core: args.core,
         take_over: args.take_over,
         accept_loss: args.accept_loss,
         error_after_ns: args.error_after.map(|seconds| seconds.saturating_mul(NS_PER_S)),

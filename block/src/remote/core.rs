@@ -264,7 +264,9 @@ impl Core {
         }
         // SAFETY: the segments belong to this request until it is handed back, and the disk keeps
         // them mapped until then; `bytes` lie in a datagram of our own.
-        if !unsafe { scatter_at(&request.segments, offset, bytes) } {
+        if unsafe { scatter_at(&request.segments, offset, bytes) } {
+            self.counters.bytes_copied.add(bytes.len() as u64);
+        } else {
             self.counters.malformed.add(1);
         }
     }
@@ -558,6 +560,7 @@ impl Core {
             // not guest memory.
             unsafe { gather(&request.segments, to.as_mut_ptr()) };
             request.stable = Some(stable);
+            self.counters.bytes_copied.add(len as u64);
         }
         let body = request.stable.map(|stable| (stable, request.len_bytes as usize));
         let mut head = wire::Request::new(Kind::of(request.op), self.title, self.index);

@@ -1,7 +1,7 @@
 //! What each metric is, for the HELP lines.
 
 /// By the metric's name without `vrio_` and without what its unit and its type add.
-const HELP: [(&str, &str); 105] = [
+const HELP: &[(&str, &str)] = &[
     ("node_info", "Always 1; the labels say what runs."),
     ("node_uptime_seconds", "For how long the node has run."),
     ("node_draining", "Whether the node is drained: it takes nobody new."),
@@ -61,6 +61,7 @@ const HELP: [(&str, &str); 105] = [
     ("sidecore_sessions_public_key_operations", "Operations on a curve, for handshakes."),
     ("sidecore_sessions_bytes_sealed", "Bytes of bodies that were encrypted."),
     ("sidecore_sessions_bytes_opened", "Bytes of bodies that were decrypted."),
+    ("sidecore_sessions_bytes_copied", "Bytes of bodies of calls that were copied."),
     ("sidecore_sessions_bytes_checksummed", "Bytes of bodies that a checksum was computed over."),
     ("sidecore_sessions_resets_sent", "Resets sent to who uses a session that is not there."),
     ("sidecore_sessions_calls_full", "Calls not taken because a session's table was full."),

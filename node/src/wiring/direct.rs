@@ -11,49 +11,37 @@
 //! ```
 //! A fresh device is made only when the epoch is held: what is refused leaves nothing behind.
 
+mod client;
 pub mod home;
 mod plan;
 mod serve;
 mod status;
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use block::Volume;
 use block::attachment::Phase;
 use block::ublk::device::{Opened, char_path, disk_path};
-use block::ublk::front::FrontPoller;
-use block::ublk::{Control, ControlError, Device, Front, FrontCore, Wanted, abi};
+use block::ublk::{Control, ControlError, Device, FrontCore, Wanted, abi};
 use block::uring::{Purpose, Uring, UringCounters};
-use block::{Attachment, Exports, Open, Plane, RemoteVolume, Volume};
 use rustix::fs::{Mode, OFlags};
-use sidecore::{Sidecore, Stage};
 
 pub use block::ublk::Shape;
 pub use sidecore::Idle;
 
+pub use self::client::Client;
 pub use self::home::{DIRECTORY_DEFAULT, Home, Record};
 pub use self::plan::{Plan, PlanError};
 pub use self::serve::{detach, list, run};
 pub use self::status::DirectStatus;
-use super::keys::Keys;
-use super::sidecores::{self, Core};
-use super::{Opened as Links, StartError};
+use super::StartError;
 use crate::keys;
-
-/// How long the peer may take to tell what the volume is, and the volume to be given, when nobody
-/// waits for the disk yet. Whoever calls this looks at it.
-const FRESH_TIME_MAX: Duration = Duration::from_secs(30);
-
-/// How long a claim may be refused, by the session that has just told what the volume is, until
-/// that counts as the answer: the last client of the attachment may just have died.
-const CLAIM_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How long a device node, or the end of the last server, may take.
 const DEVICE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -185,15 +173,12 @@ pub struct Direct {
     home: Home,
     record: Record,
     control: Control,
-    cores: Vec<Core>,
-    volume: Arc<RemoteVolume>,
-    attachment: Arc<Attachment>,
+    client: Client,
     front: Arc<FrontCore>,
     uring: Arc<UringCounters>,
     resumed: bool,
     /// Kept until the process ends.
     _lock: File,
-    _keys: Keys,
 }
 
 /// A device of an earlier client, to be gone on with.
@@ -212,7 +197,7 @@ impl Direct {
     /// What is in the way, and what to do. Nothing is left behind, but a device that was there
     /// before.
     pub fn start(plan: Plan) -> Result<Self, DirectError> {
-        let config = plan.config()?;
+        plan.check()?;
         let mut control = Control::open()?;
         // Before there are threads, which have it from this one.
         serve::flush_for_the_kernel();
@@ -220,36 +205,16 @@ impl Direct {
         let Some(lock) = home.lock()? else { return Err(here(&home, &plan)) };
         only_client(&plan)?;
         let left = find_left(&mut control, &home)?;
-        let attachment_key = match &plan.attachment_key {
-            Some(path) => Some(Arc::new(keys::read_attachment(path)?)),
-            None => None,
-        };
-        let keys = Keys::load(&config)?;
-        let Links { links, .. } = Links::new(&config)?;
-        let (cores, _) = sidecores::start(&config, &keys, links, &Arc::new(Exports::default()))?;
-        let peer = plan.volume.peer.clone().expect("the plan's volume is a peer's");
-        let volume = RemoteVolume::with_key(&peer, &plan.volume.volume, attachment_key);
-        let attachment = Arc::new(Attachment::new(&plan.attachment, plan.options(left.is_some())?));
-        let made =
-            Starting { plan: &plan, cores: &cores, volume: &volume, attachment: &attachment }.show(
-                &mut control,
-                &home,
-                left,
-            );
-        let ((front, uring), record) = made.inspect_err(|_| sidecores::stop(&cores))?;
-        Ok(Self {
-            resumed: left.is_some(),
-            home,
-            record,
-            control,
-            cores,
-            volume,
-            attachment,
-            front,
-            uring,
-            _lock: lock,
-            _keys: keys,
-        })
+        let client = Client::new(&plan, left.is_some())?;
+        let made = Starting { plan: &plan, client: &client }.show(&mut control, &home, left);
+        let (front, record) = made.inspect_err(|_| client.stop())?;
+        let uring = client.sidecore().call(|local| {
+            let uring = local.services().get::<Uring>().expect("installed with the front");
+            uring.borrow().counters()
+        });
+        let uring = uring.expect("the sidecore runs");
+        let resumed = left.is_some();
+        Ok(Self { resumed, home, record, control, client, front, uring, _lock: lock })
     }
 
     /// The disk's path.
@@ -262,10 +227,6 @@ impl Direct {
         self.resumed
     }
 
-    fn sidecore(&self) -> &Sidecore {
-        &self.cores[0].sidecore
-    }
-
     /// Takes the disk away and closes the attachment. With `force` also under its users, whose
     /// requests fail.
     ///
@@ -274,20 +235,15 @@ impl Direct {
     pub fn detach(&mut self, force: bool) -> Result<(), DirectError> {
         let dev_id = self.record.dev_id;
         if force {
-            self.attachment.fail("it was detached by force");
-        } else if matches!(self.attachment.view().phase, Phase::Fenced | Phase::Failed) {
+            self.client.attachment.fail("it was detached by force");
+        } else if matches!(self.client.attachment.view().phase, Phase::Fenced | Phase::Failed) {
             // Nothing more gets to the volume.
             unused(dev_id)?;
         } else {
             write_back(dev_id)?;
         }
         self.control.stop(dev_id)?;
-        self.attachment.close();
-        let let_go = self.sidecore().call(|local| {
-            let front = local.services().get::<Front<Device>>().expect("put there at the start");
-            front.borrow_mut().let_go();
-        });
-        if let_go.is_ok() && !until(CLOSE_TIME_MAX, || self.front.is_gone()) {
+        if !self.client.close::<Device>(&self.front) {
             tracing::warn!("not closed clean in time: the volume sees its attachment as torn off");
         }
         if !self.front.is_stopped() {
@@ -297,22 +253,17 @@ impl Direct {
                 format!("{device} is stopped and its driver does not let go: kill this client");
             return Err(DirectError::Client(text));
         }
-        sidecores::stop(&self.cores);
+        self.client.stop();
         self.control.delete(dev_id)?;
         self.home.forget();
         Ok(())
     }
 }
 
-/// What of a front and its ring is seen from outside of the sidecore.
-type Seen = (Arc<FrontCore>, Arc<UringCounters>);
-
 /// What has to be there before there is a disk.
 struct Starting<'a> {
     plan: &'a Plan,
-    cores: &'a [Core],
-    volume: &'a Arc<RemoteVolume>,
-    attachment: &'a Arc<Attachment>,
+    client: &'a Client,
 }
 
 impl Starting<'_> {
@@ -321,11 +272,15 @@ impl Starting<'_> {
         control: &mut Control,
         home: &Home,
         left: Option<Left>,
-    ) -> Result<(Seen, Record), DirectError> {
-        self.describe(left.is_some())?;
+    ) -> Result<(Arc<FrontCore>, Record), DirectError> {
+        self.client.describe(left.is_some())?;
         let shape = left.map_or(self.plan.shape, |left| left.shape);
-        let front = self.open_front(shape)?;
-        self.claim(left.is_some())?;
+        let front = self.client.open_front::<Device>(shape, |local| {
+            block::uring::install_for(local, Purpose::Commands)
+                .map(drop)
+                .map_err(|error| ControlError::NoUring(error).to_string())
+        })?;
+        self.client.claim(left.is_some())?;
         let record = match left {
             Some(left) => {
                 let record = self.record(left.dev_id, left.mark);
@@ -349,62 +304,6 @@ impl Starting<'_> {
         }
     }
 
-    /// Asks the peer what the volume is.
-    fn describe(&self, patient: bool) -> Result<(), DirectError> {
-        let volume = Arc::clone(self.volume);
-        let asked = self.cores[0].sidecore.call(move |local| {
-            let plane = local.services().get::<Plane>().expect("a sidecore with a link");
-            assert!(plane.borrow_mut().clients.describe(volume), "the plan names the peer");
-        });
-        asked.expect("a sidecore that has just started");
-        let refused = || !patient && self.volume.is_refused();
-        let settled = || self.volume.described().is_some() || refused();
-        let told = self.wait(FRESH_TIME_MAX, patient, settled, || self.volume.why());
-        let told = told.and_then(|()| match self.volume.described() {
-            Some(_) => Ok(()),
-            None => Err(self.volume.why().unwrap_or_default()),
-        });
-        let volume = self.plan.volume.to_string();
-        told.map_err(|why| match self.volume.is_refused() {
-            true => DirectError::Refused { volume, why },
-            false => DirectError::NotDescribed { volume, why },
-        })
-    }
-
-    /// Opens the channel, which claims the attachment by itself.
-    fn open_front(&self, shape: Shape) -> Result<Seen, DirectError> {
-        let (volume, attachment) = (Arc::clone(self.volume), Arc::clone(self.attachment));
-        let opened = self.cores[0].sidecore.call(move |local| -> Result<_, String> {
-            block::uring::install_for(local, Purpose::Commands)
-                .map_err(|error| ControlError::NoUring(error).to_string())?;
-            let services = local.services().clone();
-            let depth = u16::try_from(shape.places()).expect("a possible shape");
-            let open = Open { services: &services, attachment: &attachment, index: 0, depth };
-            let front = Front::<Device>::new(&*volume as &dyn Volume, &open, shape)
-                .map_err(|error| error.to_string())?;
-            let core = front.core();
-            let front = Rc::new(RefCell::new(front));
-            services.insert(Rc::clone(&front));
-            local.add(Stage::Serve, Box::new(FrontPoller(front)));
-            let uring = services.get::<Uring>().expect("just installed").borrow().counters();
-            Ok((core, uring))
-        });
-        opened.expect("a sidecore that has just started").map_err(DirectError::Client)
-    }
-
-    /// Waits until the epoch is held.
-    fn claim(&self, patient: bool) -> Result<(), DirectError> {
-        let phase = || self.attachment.view().phase;
-        let settled = || phase() != Phase::Unclaimed;
-        let why = || self.attachment.why();
-        let held = self.wait(CLAIM_TIME_MAX, patient, settled, why);
-        let held = held.and_then(|()| match phase() {
-            Phase::Held => Ok(()),
-            _ => Err(why().unwrap_or_default()),
-        });
-        held.map_err(|why| DirectError::Refused { volume: self.plan.volume.to_string(), why })
-    }
-
     fn make(
         &self,
         control: &mut Control,
@@ -412,7 +311,7 @@ impl Starting<'_> {
         shape: Shape,
     ) -> Result<Record, DirectError> {
         let mark = plan::random()?;
-        let dev_id = control.add(&Wanted { shape, mark }, &self.volume.info())?;
+        let dev_id = control.add(&Wanted { shape, mark }, &self.client.volume.info())?;
         let record = self.record(dev_id, mark);
         // Before it is started: what dies from here on is found again.
         let made = home.write(&record).and_then(|()| {
@@ -421,7 +320,7 @@ impl Starting<'_> {
         });
         if let Err(error) = made {
             let _ = control.stop(dev_id);
-            sidecores::stop(self.cores);
+            self.client.stop();
             let _ = control.delete(dev_id);
             home.forget();
             return Err(error);
@@ -467,36 +366,10 @@ impl Starting<'_> {
         };
         let opened =
             opened.map_err(|source| DirectError::Device { path: char_path(dev_id), source })?;
-        let shown = self.cores[0].sidecore.call(move |local| {
+        self.client.show(move |local| {
             let uring = local.services().get::<Uring>().expect("installed with the front");
-            let front = local.services().get::<Front<Device>>().expect("opened before");
-            front.borrow_mut().show(opened.with(&uring));
+            opened.with(&uring)
         });
-        shown.expect("the sidecore runs");
-        Ok(())
-    }
-
-    /// Waits until something `is`, and for long if `patient`: the log tells for what then.
-    fn wait(
-        &self,
-        limit: Duration,
-        patient: bool,
-        is: impl Fn() -> bool,
-        why: impl Fn() -> Option<String>,
-    ) -> Result<(), String> {
-        let by = Instant::now() + limit;
-        let mut said = None;
-        while !is() {
-            let reason = why();
-            if patient && reason.is_some() && reason != said {
-                let volume = self.plan.volume.to_string();
-                tracing::warn!(volume, why = reason, "the disk waits for its volume");
-                said = reason;
-            } else if !patient && Instant::now() >= by {
-                return Err(reason.unwrap_or_else(|| "its node does not answer".to_owned()));
-            }
-            sleep(LOOK_AGAIN);
-        }
         Ok(())
     }
 }

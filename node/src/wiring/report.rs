@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use block::backend::FileVolume;
 use block::stage::Meter;
-use block::{Durability, Op};
+use block::{Durability, Op, RemoteVolume};
 use link::ShmCounters;
 use transport::{Endpoint, EndpointCounters, SessionState};
 
@@ -38,6 +38,13 @@ pub(super) fn status(inside: &Inside) -> Status {
         peers: peers(&objects),
         sessions: sessions(&inside.keys, &asked),
     }
+}
+
+/// What the sidecore of a direct client counted, with its channel.
+pub(super) fn of_client(core: &Core, volume: &RemoteVolume) -> Counters {
+    let mut map = core_counters(core, &ask(core));
+    disk::remote_counters(volume, &mut map);
+    map
 }
 
 /// The disks, in the order in which they came.
@@ -232,6 +239,7 @@ fn endpoint_counters(asked: &Asked, map: &mut Counters) {
         ("sessions_public_key_operations", sessions.public_key_operations),
         ("sessions_bytes_sealed", sessions.bytes_sealed),
         ("sessions_bytes_opened", sessions.bytes_opened),
+        ("sessions_bytes_copied", sessions.bytes_copied),
         ("sessions_bytes_checksummed", sessions.bytes_checksummed),
         ("sessions_resets_sent", sessions.resets_sent),
         ("sessions_calls_full", sessions.calls_full),

@@ -19,7 +19,7 @@ pub struct Plan {
     pub name: String,
     /// What to attach.
     pub volume: VolumeRef,
-    /// Where its node listens: `HOST:PORT`.
+    /// Where its node listens: `HOST:PORT`, or `shm:PATH` for a node of this machine.
     pub peer: String,
     /// The file of this client's secret key; with it the session is sealed.
     pub key: Option<PathBuf>,
@@ -35,6 +35,8 @@ pub struct Plan {
     pub shape: Shape,
     /// What the sidecore does without work.
     pub idle: Idle,
+    /// The core that it polls on; any, if none is named.
+    pub core: Option<usize>,
     /// End another attachment's use of the volume.
     pub take_over: bool,
     /// Go on although acknowledged writes may be lost.
@@ -103,16 +105,25 @@ impl Plan {
             let text = format!("--attachment {:?} is no name", self.attachment);
             return Err(PlanError::Words(text));
         }
+        let (peer, listen) = self.reach()?;
+        let text = self.text(&peer, listen);
+        Config::parse(Path::new("attach"), &text).map_err(|error| words(&error))
+    }
+
+    /// The peer's address, as a configuration has it, and ours on the way there.
+    fn reach(&self) -> Result<(String, SocketAddr), PlanError> {
+        if self.peer.starts_with("shm:") {
+            return Ok((self.peer.clone(), SocketAddr::from(([127, 0, 0, 1], 0))));
+        }
         let peer = resolve(&self.peer)?;
         let listen = own_address(peer).map_err(|error| PlanError::Address {
             address: self.peer.clone(),
             why: format!("there is no way to it from here: {error}"),
         })?;
-        let text = self.text(peer, listen);
-        Config::parse(Path::new("attach"), &text).map_err(|error| words(&error))
+        Ok((peer.to_string(), listen))
     }
 
-    fn text(&self, peer: SocketAddr, listen: SocketAddr) -> String {
+    fn text(&self, peer: &str, listen: SocketAddr) -> String {
         let mut text = format!("name = {:?}\nlisten = \"{listen}\"\n", self.name);
         let mut line = |key: &str, value: &dyn fmt::Display| {
             text.push_str(&format!("{key} = {:?}\n", value.to_string()));
@@ -125,7 +136,8 @@ impl Plan {
         }
         // Not made; a path that a node must have.
         line("control", &self.directory.join("control").display());
-        text.push_str(&format!("[sidecores]\ncount = 1\nidle = \"{}\"\n", self.idle));
+        let cores = self.core.map_or("count = 1".to_owned(), |core| format!("cores = [{core}]"));
+        text.push_str(&format!("[sidecores]\n{cores}\nidle = \"{}\"\n", self.idle));
         let name = self.volume.peer.as_deref().unwrap_or_default();
         text.push_str(&format!("[[peer]]\nname = {name:?}\naddress = \"{peer}\"\n"));
         if let Some(key) = &self.peer_key {
@@ -203,6 +215,7 @@ mod tests {
             attachment_key: None,
             shape: Shape { queues: 1, depth: 64 },
             idle: Idle::Adaptive,
+            core: None,
             take_over: false,
             accept_loss: false,
             error_after_ns: None,

@@ -36,8 +36,8 @@ pub struct DirectStatus {
 impl Direct {
     /// What it is doing.
     pub fn status(&self) -> DirectStatus {
-        let view = self.attachment.view();
-        let away = self.volume.why();
+        let view = self.client.attachment.view();
+        let away = self.client.volume.why();
         let state = match view.phase {
             Phase::Held if away.is_none() => "ready",
             Phase::Held | Phase::Unclaimed => "waiting",
@@ -53,10 +53,10 @@ impl Direct {
             state: state.to_owned(),
             detail: match state {
                 "ready" => String::new(),
-                _ => away.or_else(|| self.attachment.why()).unwrap_or_default(),
+                _ => away.or_else(|| self.client.attachment.why()).unwrap_or_default(),
             },
             epoch: (view.phase == Phase::Held).then_some(view.epoch),
-            size_bytes: self.volume.described().map(|info| info.size_bytes),
+            size_bytes: self.client.volume.described().map(|info| info.size_bytes),
             outstanding: self.front.outstanding(),
             counters: self.counters(),
         }
@@ -73,7 +73,7 @@ impl Direct {
         note("written_bytes", sum(|queue| &queue.written_bytes));
         note("flushes", sum(|queue| &queue.flushes));
         note("errors", sum(|queue| &queue.errors));
-        let core = self.sidecore().counters();
+        let core = self.client.sidecore().counters();
         note("rounds", core.rounds.get());
         note("rounds_busy", core.rounds_busy.get());
         note("naps", core.naps.get());
@@ -82,14 +82,14 @@ impl Direct {
         note("busy_ns", core.busy_ns.get());
         note("idle_ns", core.idle_ns.get());
         note("asleep_ns", core.asleep_ns.get());
-        for remote in self.volume.counters() {
+        for remote in self.client.volume.counters() {
             note("calls", remote.calls.get());
             note("resent", remote.resent.get());
             note("stalls", remote.stalls.get());
             note("rejected", remote.rejected.get());
             note("malformed", remote.malformed.get());
         }
-        if let Some((_, link)) = &self.cores[0].link {
+        if let Some((_, link)) = &self.client.cores[0].link {
             note("send_calls", link.send_calls.get());
             note("receive_calls", link.receive_calls.get());
         }

@@ -137,13 +137,13 @@ fn queue_counters(core: &DiskCore, map: &mut Counters) {
     }
 }
 
-fn remote_counters(volume: &RemoteVolume, map: &mut Counters) {
+pub(super) fn remote_counters(volume: &RemoteVolume, map: &mut Counters) {
     for channel in volume.counters() {
         add_counters!(
             map,
             "remote_",
             channel,
-            [calls, resent, rejected, stalls, pauses, malformed,]
+            [calls, resent, rejected, stalls, pauses, malformed, bytes_copied,]
         );
     }
 }

@@ -1,0 +1,197 @@
+//! The way to the volume: one sidecore, one session, one channel; whatever stands before it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use block::attachment::Phase;
+use block::ublk::front::FrontPoller;
+use block::ublk::{Front, FrontCore, Kernel, Shape};
+use block::{Attachment, Exports, Open, Plane, RemoteVolume, Volume};
+use sidecore::{Local, Sidecore, Stage};
+
+use super::super::keys::Keys;
+use super::super::sidecores::{self, Core};
+use super::super::{Opened, report};
+use super::{CLOSE_TIME_MAX, DirectError, LOOK_AGAIN, Plan, until};
+use crate::keys;
+use crate::status::Counters;
+
+/// How long the peer may take to tell what the volume is, and the volume to be given, when nobody
+/// waits for the disk yet. Whoever calls this looks at it.
+const FRESH_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How long a claim may be refused, by the session that has just told what the volume is, until
+/// that counts as the answer: the last client of the attachment may just have died.
+const CLAIM_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// A client of a volume, on a sidecore of its own. To be ended by [`Client::stop`].
+#[derive(Debug)]
+pub struct Client {
+    pub(super) cores: Vec<Core>,
+    pub(super) volume: Arc<RemoteVolume>,
+    pub(super) attachment: Arc<Attachment>,
+    name: String,
+    /// Kept until the process ends.
+    _keys: Keys,
+}
+
+impl Client {
+    /// Starts the sidecore and its session. Nothing is asked of the peer yet. `resume`: somebody
+    /// goes on where an earlier client of the attachment was.
+    ///
+    /// # Errors
+    /// What is wrong with the plan, its keys, or what the system refuses.
+    pub fn new(plan: &Plan, resume: bool) -> Result<Self, DirectError> {
+        let config = plan.config()?;
+        let attachment_key = match &plan.attachment_key {
+            Some(path) => Some(Arc::new(keys::read_attachment(path)?)),
+            None => None,
+        };
+        let attachment = Arc::new(Attachment::new(&plan.attachment, plan.options(resume)?));
+        let keys = Keys::load(&config)?;
+        let Opened { links, .. } = Opened::new(&config)?;
+        let (cores, _) = sidecores::start(&config, &keys, links, &Arc::new(Exports::default()))?;
+        let peer = plan.volume.peer.clone().expect("the plan's volume is a peer's");
+        let volume = RemoteVolume::with_key(&peer, &plan.volume.volume, attachment_key);
+        Ok(Self { cores, volume, attachment, name: plan.volume.to_string(), _keys: keys })
+    }
+
+    /// The sidecore.
+    pub fn sidecore(&self) -> &Sidecore {
+        &self.cores[0].sidecore
+    }
+
+    /// What it and its channel counted, by the names of a node's status.
+    pub fn counters(&self) -> Counters {
+        report::of_client(&self.cores[0], &self.volume)
+    }
+
+    /// Asks the peer what the volume is. `patient`: for as long as it takes.
+    ///
+    /// # Errors
+    /// The peer does not answer, or does not give the volume.
+    pub fn describe(&self, patient: bool) -> Result<(), DirectError> {
+        let volume = Arc::clone(&self.volume);
+        let asked = self.sidecore().call(move |local| {
+            let plane = local.services().get::<Plane>().expect("a sidecore with a link");
+            assert!(plane.borrow_mut().clients.describe(volume), "the plan names the peer");
+        });
+        asked.expect("a sidecore that has just started");
+        let refused = || !patient && self.volume.is_refused();
+        let settled = || self.volume.described().is_some() || refused();
+        let told = self.wait(FRESH_TIME_MAX, patient, settled, || self.volume.why());
+        let told = told.and_then(|()| match self.volume.described() {
+            Some(_) => Ok(()),
+            None => Err(self.volume.why().unwrap_or_default()),
+        });
+        let volume = self.name.clone();
+        told.map_err(|why| match self.volume.is_refused() {
+            true => DirectError::Refused { volume, why },
+            false => DirectError::NotDescribed { volume, why },
+        })
+    }
+
+    /// The volume's size, once it is described.
+    pub fn size_bytes(&self) -> Option<u64> {
+        self.volume.described().map(|info| info.size_bytes)
+    }
+
+    /// Opens the channel, which claims the attachment by itself, behind a front for a `K`.
+    /// `prepare` comes first, on the sidecore, and puts there what a `K` needs.
+    ///
+    /// # Errors
+    /// What the sidecore lacks.
+    pub fn open_front<K: Kernel + 'static>(
+        &self,
+        shape: Shape,
+        prepare: impl FnOnce(&mut Local) -> Result<(), String> + Send + 'static,
+    ) -> Result<Arc<FrontCore>, DirectError> {
+        let (volume, attachment) = (Arc::clone(&self.volume), Arc::clone(&self.attachment));
+        let opened = self.sidecore().call(move |local| -> Result<_, String> {
+            prepare(local)?;
+            let services = local.services().clone();
+            let depth = u16::try_from(shape.places()).expect("a possible shape");
+            let open = Open { services: &services, attachment: &attachment, index: 0, depth };
+            let front = Front::<K>::new(&*volume as &dyn Volume, &open, shape)
+                .map_err(|error| error.to_string())?;
+            let core = front.core();
+            let front = Rc::new(RefCell::new(front));
+            services.insert(Rc::clone(&front));
+            local.add(Stage::Serve, Box::new(FrontPoller(front)));
+            Ok(core)
+        });
+        opened.expect("a sidecore that has just started").map_err(DirectError::Client)
+    }
+
+    /// Waits until the epoch is held. `patient`: for as long as it takes.
+    ///
+    /// # Errors
+    /// The volume is not given to us.
+    pub fn claim(&self, patient: bool) -> Result<(), DirectError> {
+        let phase = || self.attachment.view().phase;
+        let settled = || phase() != Phase::Unclaimed;
+        let why = || self.attachment.why();
+        let held = self.wait(CLAIM_TIME_MAX, patient, settled, why);
+        let held = held.and_then(|()| match phase() {
+            Phase::Held => Ok(()),
+            _ => Err(why().unwrap_or_default()),
+        });
+        held.map_err(|why| DirectError::Refused { volume: self.name.clone(), why })
+    }
+
+    /// Puts a `K` before the front, which was opened for one. `make` runs on the sidecore.
+    ///
+    /// # Panics
+    /// When there was no such front.
+    pub fn show<K: Kernel + 'static>(&self, make: impl FnOnce(&Local) -> K + Send + 'static) {
+        let shown = self.sidecore().call(move |local| {
+            let front = local.services().get::<Front<K>>().expect("opened before");
+            front.borrow_mut().show(make(local));
+        });
+        shown.expect("the sidecore runs");
+    }
+
+    /// Closes the attachment and lets go of the channel, once the `K` has given all its commands
+    /// back. Bounded; `false` when the volume will see the attachment as torn off.
+    pub fn close<K: Kernel + 'static>(&self, front: &FrontCore) -> bool {
+        self.attachment.close();
+        let let_go = self.sidecore().call(|local| {
+            let front = local.services().get::<Front<K>>().expect("put there at the start");
+            front.borrow_mut().let_go();
+        });
+        // A sidecore that is gone has let go.
+        let_go.is_err() || until(CLOSE_TIME_MAX, || front.is_gone())
+    }
+
+    /// Ends the session and the sidecore.
+    pub fn stop(&self) {
+        sidecores::stop(&self.cores);
+    }
+
+    /// Waits until something `is`, and for long if `patient`: the log tells for what then.
+    fn wait(
+        &self,
+        limit: Duration,
+        patient: bool,
+        is: impl Fn() -> bool,
+        why: impl Fn() -> Option<String>,
+    ) -> Result<(), String> {
+        let by = Instant::now() + limit;
+        let mut said = None;
+        while !is() {
+            let reason = why();
+            if patient && reason.is_some() && reason != said {
+                let volume = &self.name;
+                tracing::warn!(volume, why = reason, "the disk waits for its volume");
+                said = reason;
+            } else if !patient && Instant::now() >= by {
+                return Err(reason.unwrap_or_else(|| "its node does not answer".to_owned()));
+            }
+            sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+}
