@@ -29,7 +29,7 @@ struct Traces {
 
 /// Remembers what the demo makes, and removes it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Cleanup {
+pub(crate) struct Cleanup {
     traces: Arc<Mutex<Traces>>,
     /// Held while a process is started: none comes to life behind the back of an interruption.
     starting: Arc<Mutex<()>>,
@@ -41,7 +41,7 @@ impl Cleanup {
     ///
     /// # Errors
     /// When signals cannot be waited for.
-    pub(super) fn on_signals(&self) -> Result<()> {
+    pub(crate) fn on_signals(&self) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let runtime = runtime.context("cannot wait for signals")?;
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
@@ -74,7 +74,7 @@ impl Cleanup {
     }
 
     /// Waits for the end if the process was asked to end: what fails then is no news.
-    pub(super) fn yield_to_interruption(&self) {
+    pub(crate) fn yield_to_interruption(&self) {
         // ^C reaches the nodes, too, and their end may be noticed before our own signal.
         thread::sleep(LOOK_AGAIN * 10);
         while self.interrupted.load(Ordering::Acquire) {
@@ -83,22 +83,22 @@ impl Cleanup {
     }
 
     /// To be held while a process is started.
-    pub(super) fn start(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn start(&self) -> MutexGuard<'_, ()> {
         self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// This folder is removed.
-    pub(super) fn folder(&self, folder: PathBuf) {
+    pub(crate) fn folder(&self, folder: PathBuf) {
         self.traces().folder = Some(folder);
     }
 
     /// This network namespace is removed.
-    pub(super) fn namespace(&self, name: &str) {
+    pub(crate) fn namespace(&self, name: &str) {
         self.traces().namespaces.push(name.to_owned());
     }
 
     /// Removes everything. Processes must have ended.
-    pub(super) fn remove(&self) {
+    pub(crate) fn remove(&self) {
         let traces = std::mem::take(&mut *self.traces());
         // What is not there any more needs no removal, and nobody could do more about the rest.
         for name in &traces.namespaces {

@@ -3,31 +3,26 @@
 //! Everything is real: `vrio node` processes as a user would start them, a Linux guest under QEMU
 //! (or the stand-in driver), kill -9. What it makes, it removes again.
 
-mod cleanup;
 mod compare;
 mod linux;
-mod machine;
 mod outage;
-mod progress;
 mod report;
-mod stage;
+mod scene;
 mod stand_in;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::cleanup::Cleanup;
 use crate::guest::Image;
+use crate::machine::Machine;
+use crate::progress::Progress;
+use crate::stage::Stage;
 
-use cleanup::Cleanup;
-use progress::Progress;
-use stage::Stage;
-
-pub use compare::{Comparison, Row};
-pub use machine::Machine;
+pub use compare::{Comparison, Row, Speed};
 pub use outage::{Outage, User};
 pub use report::Report;
-pub use stage::Network;
 
 /// What is wanted of the demo.
 #[derive(Clone, Debug)]
@@ -52,7 +47,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let cleanup = Cleanup::default();
     cleanup.on_signals()?;
     let progress = Progress::new();
-    let mut stage = Stage::new(options.program.clone(), cleanup.clone())?;
+    let mut stage = Stage::new("demo", options.program.clone(), true, cleanup.clone())?;
     let played = play(&mut stage, image.as_ref(), &progress);
     progress.end();
     if played.is_err() {
@@ -80,7 +75,7 @@ fn play(stage: &mut Stage, image: Option<&Image>, progress: &Progress) -> Result
     progress.doing("looking at the machine");
     let machine = Machine::look();
     if image.is_some() {
-        separate(stage, progress);
+        stage.separate_if_allowed(progress);
     }
     progress.doing("starting two nodes");
     let mut io = stage.start(&stage.io_plan())?;
@@ -106,17 +101,4 @@ fn play(stage: &mut Stage, image: Option<&Image>, progress: &Progress) -> Result
     io.stop()?;
     progress.done("both nodes stopped in order; nothing is left behind");
     Ok(Report::new(stage.network, outage, comparison, machine))
-}
-
-/// Namespaces need root; without, the loopback device does.
-fn separate(stage: &mut Stage, progress: &Progress) {
-    if !rustix::process::geteuid().is_root() {
-        progress.done("not root: the nodes meet on the loopback device, not in two namespaces");
-        return;
-    }
-    progress.doing("making two network namespaces");
-    match stage.separate() {
-        Ok(()) => progress.done("made two network namespaces, joined by a virtual cable"),
-        Err(error) => progress.done(format!("no namespaces ({error:#}): loopback instead")),
-    }
 }

@@ -1,10 +1,16 @@
-//! Workloads, the checker of the data promise, event counts and the demo.
+//! Workloads, the checker of the data promise, measurements and the demo.
 
+pub mod block;
 pub mod checker;
+mod cleanup;
 pub mod demo;
 pub mod guest;
+pub mod load;
+pub mod machine;
 pub mod measure;
 pub mod nodes;
+mod progress;
 pub mod sim;
+pub mod stage;
 pub mod stand_in;
 pub mod workload;

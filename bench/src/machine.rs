@@ -35,7 +35,7 @@ pub struct Machine {
 
 impl Machine {
     /// Looks at the machine. Takes less than a tenth of a second.
-    pub(super) fn look() -> Self {
+    pub fn look() -> Self {
         let cores = cores();
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let name = info.lines().find(|line| line.starts_with("model name"));
@@ -53,13 +53,19 @@ impl Machine {
     }
 }
 
+/// How long a cache line takes between the first two cores and back; nothing with one core.
+pub(crate) fn cache_line_round_trip_ns() -> Option<u64> {
+    round_trip_ns(&cores())
+}
+
 /// The cores that this process may use.
-pub(super) fn cores() -> Vec<usize> {
+pub(crate) fn cores() -> Vec<usize> {
     let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect()
 }
 
-fn pin(core: usize) {
+/// Keeps the calling thread on a core.
+pub(crate) fn pin(core: usize) {
     let mut only = CpuSet::new();
     only.set(core);
     // Where it is refused, the number is that of wherever the threads are.

@@ -1,35 +1,29 @@
-//! Throughput and latency of a disk, measured with the stand-in driver on one queue.
+//! Drives a disk as fast as it goes, through its vhost-user socket, with the stand-in driver.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use hdrhistogram::Histogram;
+use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
+use sidecore::now_ns;
 use virtio::driver::{
     Data, FrontEnd, FrontEndConfig, GuestPlan, Op, Request, RingDriver, RingShape, Role,
     SECTOR_BYTES, Status,
 };
 
-use crate::sim::Random;
-
-/// Bytes of every request: a page, as file systems and databases ask for.
-pub const REQUEST_BYTES: u32 = 4096;
-
-/// Requests that can be outstanding.
-pub const DEPTH_MAX: u16 = 32;
+use crate::load::{Load, Outcome, Pattern, Places, STUCK};
+use crate::machine::pin;
 
 /// How long the first connection may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(60);
 
-/// How long the ring may stand still before the disk is thought to be stuck.
-const STUCK: Duration = Duration::from_secs(60);
-
-/// Significant decimal digits: finer than any run repeats.
-const HISTOGRAM_DIGITS: u8 = 3;
+/// Rounds without a completion between two looks at the clock, while polling.
+const LOOK_AT_CLOCK: u32 = 4096;
 
 /// How the driver learns of completions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Waiting {
     /// It looks all the time: the shortest latency, for machines with a core to spare.
     Polls,
@@ -37,26 +31,48 @@ pub enum Waiting {
     Sleeps,
 }
 
-/// What is measured.
-#[derive(Clone, Copy, Debug)]
-pub struct Load {
-    /// Writes instead of reads.
-    pub write: bool,
-    /// Requests outstanding, at most [`DEPTH_MAX`].
-    pub depth: u16,
-    /// For how long.
-    pub duration: Duration,
+/// How a disk is driven.
+#[derive(Clone, Debug)]
+pub struct DriverPlan {
+    /// The disk's vhost-user socket.
+    pub socket: PathBuf,
+    /// Queues, each driven by a thread of its own.
+    pub jobs: u16,
+    /// Bytes of every request.
+    pub size_bytes: u32,
+    /// The most requests that will be outstanding, of each job.
+    pub depth_max: u16,
+    /// Packed rings instead of split ones.
+    pub packed: bool,
+    /// How completions are learned of.
+    pub waiting: Waiting,
+    /// The cores of the driving threads, by turns; anywhere if there are none.
+    pub cores: Vec<usize>,
 }
 
-/// What was measured.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Speed {
-    /// Requests per second.
-    pub iops: f64,
-    /// The median latency in microseconds.
-    pub p50_us: f64,
-    /// The latency in microseconds that one request in a hundred exceeds.
-    pub p99_us: f64,
+impl DriverPlan {
+    /// Polls one queue of this socket, anywhere, with pages of 4 KiB.
+    pub fn new(socket: &Path) -> Self {
+        Self {
+            socket: socket.to_owned(),
+            jobs: 1,
+            size_bytes: 4096,
+            depth_max: 32,
+            packed: false,
+            waiting: Waiting::Polls,
+            cores: Vec::new(),
+        }
+    }
+
+    fn shape(&self) -> RingShape {
+        RingShape {
+            // Three descriptors a request, should the disk not take indirect ones.
+            size: (self.depth_max * 4).next_power_of_two().max(16),
+            slots: self.depth_max,
+            transfer_bytes_max: self.size_bytes,
+            segments_max: 1,
+        }
+    }
 }
 
 /// A disk that is measured. Nothing else may use it meanwhile: it is overwritten.
@@ -64,176 +80,196 @@ pub struct Speed {
 pub struct Bench {
     /// Keeps the connection open.
     _front_end: FrontEnd,
-    ring: RingDriver,
-    blocks: u64,
-    waiting: Waiting,
-    random: Random,
-    /// When each slot's request was submitted.
-    submitted: [Instant; DEPTH_MAX as usize],
+    jobs: Vec<Job>,
 }
 
 impl Bench {
-    /// Connects to a disk's socket. Requests go to random blocks of the disk's first `blocks`.
+    /// Connects to the disk. Requests go to its first `bytes`, or all of it.
     ///
     /// # Errors
-    /// When nobody answers.
-    pub fn connect(socket: &Path, blocks: u64, waiting: Waiting) -> Result<Self> {
-        let mut config = FrontEndConfig::new(Role::Connect(socket.to_owned()));
-        config.guest = GuestPlan {
-            shape: RingShape {
-                // Three descriptors a request, should the disk not take indirect ones.
-                size: (DEPTH_MAX * 4).next_power_of_two(),
-                slots: DEPTH_MAX,
-                transfer_bytes_max: REQUEST_BYTES,
-                segments_max: 1,
-            },
-            ..config.guest
-        };
+    /// When nobody answers, or the disk is too small.
+    pub fn connect(plan: &DriverPlan, bytes: Option<u64>) -> Result<Self> {
+        let mut config = FrontEndConfig::new(Role::Connect(plan.socket.clone()));
+        config.guest = GuestPlan { queues: plan.jobs, shape: plan.shape(), ..config.guest };
+        config.wanted.packed = plan.packed;
         let mut front_end = FrontEnd::connect(config, CONNECT_WAIT)
-            .with_context(|| format!("connecting to {}", socket.display()))?;
-        let mut ring = front_end.take_ring(0);
-        if waiting == Waiting::Polls {
-            ring.disarm_calls();
+            .with_context(|| format!("connecting to {}", plan.socket.display()))?;
+        let disk_bytes = front_end.disk().capacity_sectors * SECTOR_BYTES;
+        let places =
+            bytes.map_or(disk_bytes, |bytes| bytes.min(disk_bytes)) / u64::from(plan.size_bytes);
+        if places < u64::from(plan.jobs) {
+            bail!("a disk of {disk_bytes} bytes has no room for {} jobs", plan.jobs);
         }
-        let submitted = [Instant::now(); DEPTH_MAX as usize];
-        let random = Random::new(1);
-        Ok(Self { _front_end: front_end, ring, blocks, waiting, random, submitted })
+        let job = |index| Job::new(plan, index, front_end.take_ring(index), places);
+        let jobs = (0..plan.jobs).map(job).collect();
+        Ok(Self { _front_end: front_end, jobs })
     }
 
-    /// Writes every block once, so that none is a hole.
+    /// Writes every place once, so that none is a hole.
     ///
     /// # Errors
     /// When a request fails, or nothing moves for a long time.
     pub fn fill(&mut self) -> Result<()> {
-        let mut next = 0;
-        let mut histogram = histogram();
-        let blocks = self.blocks;
-        self.drive(true, DEPTH_MAX, &mut histogram, |_| {
-            let block = next;
-            next += 1;
-            (block < blocks).then_some(block)
-        })?;
-        Ok(())
+        self.each(|job| job.fill()).map(drop)
     }
 
     /// Measures.
     ///
     /// # Errors
     /// When a request fails, or nothing moves for a long time.
-    pub fn run(&mut self, load: Load) -> Result<Speed> {
-        let mut histogram = histogram();
-        let until = Instant::now() + load.duration;
-        let mut random = self.random.fork();
-        let blocks = self.blocks;
-        let took = self.drive(load.write, load.depth, &mut histogram, |now| {
-            (now < until).then(|| random.below(blocks))
-        })?;
-        let us = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
-        Ok(Speed {
-            iops: histogram.len() as f64 / took.as_secs_f64(),
-            p50_us: us(0.5),
-            p99_us: us(0.99),
+    pub fn run(&mut self, load: Load) -> Result<Outcome> {
+        self.each(|job| job.run(load))
+    }
+
+    /// Runs `work` for each job at once, each on a thread.
+    fn each(&mut self, work: impl Fn(&mut Job) -> Result<Outcome> + Sync) -> Result<Outcome> {
+        let work = &work;
+        thread::scope(|scope| {
+            let threads: Vec<_> = self
+                .jobs
+                .iter_mut()
+                .map(|job| {
+                    scope.spawn(move || {
+                        job.core.inspect(|core| pin(*core));
+                        let began = thread_cpu();
+                        let mut outcome = work(job)?;
+                        outcome.driver_cpu.push(thread_cpu().saturating_sub(began));
+                        Ok(outcome)
+                    })
+                })
+                .collect();
+            let mut all = Outcome::new();
+            for thread in threads {
+                let outcome: Result<Outcome> =
+                    thread.join().map_err(|_| anyhow!("a driving thread panicked"))?;
+                all.add(&outcome?);
+            }
+            Ok(all)
+        })
+    }
+}
+
+/// Processor time of the calling thread.
+pub(crate) fn thread_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// One queue and who drives it.
+#[derive(Debug)]
+struct Job {
+    ring: RingDriver,
+    places: Places,
+    size_bytes: u32,
+    waiting: Waiting,
+    core: Option<usize>,
+    /// When each slot's request was submitted.
+    submitted_ns: Vec<u64>,
+}
+
+impl Job {
+    fn new(plan: &DriverPlan, index: u16, mut ring: RingDriver, places: u64) -> Self {
+        if plan.waiting == Waiting::Polls {
+            ring.disarm_calls();
+        }
+        let mut cores = plan.cores.iter().cycle().skip(usize::from(index));
+        Self {
+            ring,
+            places: Places::new(index, plan.jobs, places),
+            size_bytes: plan.size_bytes,
+            waiting: plan.waiting,
+            core: cores.next().copied(),
+            submitted_ns: vec![0; usize::from(plan.depth_max)],
+        }
+    }
+
+    fn fill(&mut self) -> Result<Outcome> {
+        let mut left = self.places.count();
+        let depth = self.submitted_ns.len() as u16;
+        let mut places = self.places.clone();
+        self.drive(Op::Write, depth, |_| {
+            left = left.checked_sub(1)?;
+            Some(places.next(Pattern::Write))
         })
     }
 
-    /// Keeps `depth` requests outstanding until `next` gives no more blocks; says how long it took.
+    fn run(&mut self, load: Load) -> Result<Outcome> {
+        let op = if load.pattern.writes() { Op::Write } else { Op::Read };
+        let until_ns = now_ns() + u64::try_from(load.duration.as_nanos()).unwrap_or(u64::MAX);
+        let mut places = self.places.clone();
+        let next = |now_ns: u64| (now_ns < until_ns).then(|| places.next(load.pattern));
+        let outcome = self.drive(op, load.depth, next);
+        self.places = places;
+        outcome
+    }
+
+    /// Keeps `depth` requests outstanding until `next` gives no more places. One look at the clock
+    /// for a batch of completions and the submissions that follow from it.
     fn drive(
         &mut self,
-        write: bool,
+        op: Op,
         depth: u16,
-        histogram: &mut Histogram<u64>,
-        mut next: impl FnMut(Instant) -> Option<u64>,
-    ) -> Result<Duration> {
-        assert!((1..=DEPTH_MAX).contains(&depth), "a depth of {depth}");
-        let began = Instant::now();
-        let (mut moved, mut more) = (began, true);
+        mut next: impl FnMut(u64) -> Option<u64>,
+    ) -> Result<Outcome> {
+        assert!((1..=self.submitted_ns.len()).contains(&usize::from(depth)), "depth {depth}");
+        let mut outcome = Outcome::new();
+        let kicks = self.ring.counters().kicks;
+        let began_ns = now_ns();
+        let (mut now, mut moved_ns, mut looked, mut more) = (began_ns, began_ns, 0, true);
         loop {
-            let now = Instant::now();
             while more && self.ring.outstanding() < depth {
                 match next(now) {
-                    Some(block) => self.submit(write, block)?,
+                    Some(place) => self.submit(op, place, now)?,
                     None => more = false,
                 }
             }
             self.ring.publish();
-            if self.reap(histogram)? > 0 {
-                moved = now;
-            } else if self.ring.outstanding() == 0 {
-                return Ok(began.elapsed());
-            } else {
-                self.wait(moved)?;
+            if let Some(at_ns) = self.reap(&mut outcome)? {
+                (now, moved_ns, looked) = (at_ns, at_ns, 0);
+                continue;
+            }
+            if self.ring.outstanding() == 0 {
+                break;
+            }
+            looked += 1;
+            if looked % LOOK_AT_CLOCK == 0 && self.is_stuck(moved_ns) {
+                bail!("{} requests stand still for {STUCK:?}", self.ring.outstanding());
+            }
+            match self.waiting {
+                Waiting::Polls => std::hint::spin_loop(),
+                Waiting::Sleeps if self.ring.wait(STUCK)? => {}
+                Waiting::Sleeps => bail!("no call for {STUCK:?}"),
             }
         }
+        outcome.took = Duration::from_nanos(moved_ns.saturating_sub(began_ns).max(1));
+        outcome.kicks = self.ring.counters().kicks - kicks;
+        Ok(outcome)
     }
 
-    fn submit(&mut self, write: bool, block: u64) -> Result<()> {
+    fn is_stuck(&self, moved_ns: u64) -> bool {
+        u128::from(now_ns().saturating_sub(moved_ns)) > STUCK.as_nanos()
+    }
+
+    fn submit(&mut self, op: Op, place: u64, now_ns: u64) -> Result<()> {
         let slot = self.ring.take_slot().context("a slot for each request")?;
-        let op = if write { Op::Write } else { Op::Read };
-        let sector = block * u64::from(REQUEST_BYTES) / SECTOR_BYTES;
-        self.submitted[slot.index()] = Instant::now();
-        let data = Data::Whole(REQUEST_BYTES);
+        let sector = place * u64::from(self.size_bytes) / SECTOR_BYTES;
+        self.submitted_ns[slot.index()] = now_ns;
+        let data = Data::Whole(self.size_bytes);
         self.ring.submit(&Request { slot, op, sector, data, token: 0 })?;
         Ok(())
     }
 
-    fn reap(&mut self, histogram: &mut Histogram<u64>) -> Result<usize> {
-        let mut reaped = 0;
+    /// Takes what is completed; when that was, if there was anything.
+    fn reap(&mut self, outcome: &mut Outcome) -> Result<Option<u64>> {
+        let mut at_ns = None;
         while let Some(done) = self.ring.complete()? {
             if done.status != Status::Ok {
                 bail!("a request failed while the disk was measured: {:?}", done.status);
             }
-            let took = self.submitted[done.slot.index()].elapsed();
-            histogram.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+            let now = *at_ns.get_or_insert_with(now_ns);
+            outcome.note(now.saturating_sub(self.submitted_ns[done.slot.index()]));
             self.ring.release(done.slot);
-            reaped += 1;
         }
-        Ok(reaped)
-    }
-
-    fn wait(&mut self, moved: Instant) -> Result<()> {
-        if moved.elapsed() > STUCK {
-            bail!("{} requests stand still for {STUCK:?}", self.ring.outstanding());
-        }
-        match self.waiting {
-            Waiting::Polls => std::hint::spin_loop(),
-            Waiting::Sleeps => {
-                self.ring.wait(STUCK)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn histogram() -> Histogram<u64> {
-    let max_ns = u64::try_from(STUCK.as_nanos()).expect("a minute fits");
-    Histogram::new_with_bounds(1, max_ns, HISTOGRAM_DIGITS).expect("bounds that make sense")
-}
-
-/// The middle of some runs, for each number by itself.
-///
-/// # Panics
-/// Without any run.
-pub fn median(runs: &[Speed]) -> Speed {
-    let middle = |number: fn(&Speed) -> f64| {
-        let mut numbers: Vec<_> = runs.iter().map(number).collect();
-        numbers.sort_by(f64::total_cmp);
-        numbers[numbers.len() / 2]
-    };
-    Speed {
-        iops: middle(|run| run.iops),
-        p50_us: middle(|run| run.p50_us),
-        p99_us: middle(|run| run.p99_us),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_is_taken_of_each_number() {
-        let speed = |iops, p50_us, p99_us| Speed { iops, p50_us, p99_us };
-        let middle = median(&[speed(3.0, 1.0, 9.0), speed(1.0, 5.0, 7.0), speed(2.0, 3.0, 8.0)]);
-        assert_eq!((middle.iops, middle.p50_us, middle.p99_us), (2.0, 3.0, 8.0));
+        Ok(at_ns)
     }
 }

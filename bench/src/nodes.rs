@@ -35,13 +35,15 @@ pub struct NodePlan {
     pub config: String,
     /// The network namespace to run in.
     pub namespace: Option<String>,
+    /// Further folders that may have volumes.
+    pub volume_folders: Vec<PathBuf>,
 }
 
 impl NodePlan {
     /// A node that has a directory of its name in `home`, and this host's network.
     pub fn new(program: impl Into<PathBuf>, home: &Path, name: &str, config: String) -> Self {
         let (program, name, home) = (program.into(), name.to_owned(), home.join(name));
-        Self { program, name, home, config, namespace: None }
+        Self { program, name, home, config, namespace: None, volume_folders: Vec::new() }
     }
 
     /// The control socket.
@@ -71,13 +73,15 @@ impl NodePlan {
         fs::create_dir_all(self.home.join("volumes"))
             .with_context(|| format!("making {}", self.home.display()))?;
         let config = self.home.join("node.toml");
-        let home = self.home.display();
+        let mut volumes = vec![self.home.join("volumes")];
+        volumes.extend_from_slice(&self.volume_folders);
         let text = format!(
-            "name = \"{}\"\ncontrol = \"{}\"\n{}\n[directories]\nvolumes = \"{home}/volumes\"\n\
-             sockets = \"{home}\"\n",
+            "name = \"{}\"\ncontrol = {:?}\n{}\n[directories]\nvolumes = {volumes:?}\n\
+             sockets = {:?}\n",
             self.name,
-            self.control().display(),
-            self.config
+            self.control(),
+            self.config,
+            self.home
         );
         fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
         Ok(config)

@@ -1,4 +1,4 @@
-//! What the demo says while it works: a spinner on a terminal, plain lines elsewhere.
+//! What a long piece of work says meanwhile: a spinner on a terminal, plain lines elsewhere.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -11,28 +11,38 @@ const TURN: Duration = Duration::from_millis(100);
 
 /// Says what is done and what was done, on standard error.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     bar: ProgressBar,
     began: Instant,
+    /// Lines that stay are only for a terminal's reader.
+    quiet: bool,
 }
 
 impl Progress {
     /// Begins to count the time.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{elapsed:>6.dim} {spinner:.green} {wide_msg}");
         bar.set_style(style.expect("a template of ours"));
         bar.enable_steady_tick(TURN);
-        Self { bar, began: Instant::now() }
+        Self { bar, began: Instant::now(), quiet: false }
+    }
+
+    /// The same without any line that stays.
+    pub(crate) fn quiet() -> Self {
+        Self { quiet: true, ..Self::new() }
     }
 
     /// What is being done now; only shown on a terminal.
-    pub(super) fn doing(&self, what: impl Display) {
+    pub(crate) fn doing(&self, what: impl Display) {
         self.bar.set_message(what.to_string());
     }
 
     /// What was done: a line that stays.
-    pub(super) fn done(&self, what: impl Display) {
+    pub(crate) fn done(&self, what: impl Display) {
+        if self.quiet {
+            return;
+        }
         let line = format!("{:>5.1}s  {what}", self.began.elapsed().as_secs_f64());
         if self.bar.is_hidden() {
             // Nobody reads it any more: no reason to stop in the middle.
@@ -43,7 +53,7 @@ impl Progress {
     }
 
     /// Takes the spinner away.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.bar.finish_and_clear();
     }
 }

@@ -1,31 +1,20 @@
-//! Where the demo takes place: a folder, a network, and the two nodes in it.
+//! Where two nodes meet for the demo or a measurement: a folder, a network, and keys.
 
 use std::fs;
 use std::net::UdpSocket;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
+use crate::cleanup::Cleanup;
 use crate::nodes::{Keys, Node, NodePlan};
-
-use super::cleanup::Cleanup;
-
-/// The size of each volume.
-pub(super) const VOLUME_MIB: u64 = 64;
+use crate::progress::Progress;
 
 /// Addresses in the two namespaces, which nobody else can see.
 const IO_ADDRESS: &str = "10.77.0.9";
 const VM_ADDRESS: &str = "10.77.0.1";
-
-/// What the nodes' files are called that are worth keeping.
-const LOGS: [&str; 2] = ["log", "node.toml"];
-
-/// The guest's console, in the folder.
-pub(super) const CONSOLE: &str = "guest.console";
 
 /// What lies between the two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -39,30 +28,37 @@ pub enum Network {
 
 /// A folder and a network.
 #[derive(Debug)]
-pub(super) struct Stage {
-    folder: PathBuf,
+pub(crate) struct Stage {
+    pub(crate) folder: PathBuf,
     program: PathBuf,
     /// What lies between the nodes.
-    pub(super) network: Network,
-    io_listen: String,
-    vm_listen: String,
-    keys: Keys,
+    pub(crate) network: Network,
+    pub(crate) io_listen: String,
+    pub(crate) vm_listen: String,
+    pub(crate) keys: Keys,
     /// Removes it all.
-    pub(super) cleanup: Cleanup,
+    pub(crate) cleanup: Cleanup,
 }
 
 impl Stage {
-    /// Makes the folder. The nodes are to run `program`, on the loopback device.
+    /// Makes the folder of what is called `name`. The nodes are to run `program`, on the loopback
+    /// device, with keys or without.
     ///
     /// # Errors
     /// When there is no room for files.
-    pub(super) fn new(program: PathBuf, cleanup: Cleanup) -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("vrio-demo-{}", std::process::id()));
+    pub(crate) fn new(
+        name: &str,
+        program: PathBuf,
+        sealed: bool,
+        cleanup: Cleanup,
+    ) -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("vrio-{name}-{}", std::process::id()));
         fs::create_dir(&folder).with_context(|| format!("making {}", folder.display()))?;
         cleanup.folder(folder.clone());
         let [io, vm] = free_ports()?;
+        let keys = if sealed { Keys::make(&folder, &["io1", "vm1"])? } else { Keys::plain() };
         Ok(Self {
-            keys: Keys::make(&folder, &["io1", "vm1"])?,
+            keys,
             folder,
             program,
             network: Network::Loopback,
@@ -76,7 +72,7 @@ impl Stage {
     ///
     /// # Errors
     /// When that is not allowed here; the stage stays on the loopback device.
-    pub(super) fn separate(&mut self) -> Result<()> {
+    pub(crate) fn separate(&mut self) -> Result<()> {
         let (io, vm) = (namespace("io1"), namespace("vm1"));
         for name in [&io, &vm] {
             self.cleanup.namespace(name);
@@ -96,83 +92,46 @@ impl Stage {
         Ok(())
     }
 
+    /// Makes them if that is allowed, and says what came of it.
+    pub(crate) fn separate_if_allowed(&mut self, progress: &Progress) {
+        if !rustix::process::geteuid().is_root() {
+            progress.done("not root: the nodes meet on the loopback device, not in two namespaces");
+            return;
+        }
+        progress.doing("making two network namespaces");
+        match self.separate() {
+            Ok(()) => progress.done("made two network namespaces, joined by a virtual cable"),
+            Err(error) => progress.done(format!("no namespaces ({error:#}): loopback instead")),
+        }
+    }
+
     /// A file of the stage.
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// The IOhost: a volume for the guest, and one to measure with.
-    pub(super) fn io_plan(&self) -> NodePlan {
-        let volume = |name| {
-            format!(
-                "[[volume]]\nname = \"{name}\"\nchain = [\"meter\"]\n{}\
-                 backend = {{ file = \"{name}.img\", size = \"{VOLUME_MIB}MiB\" }}\n",
-                self.keys.allow(&["vm1"])
-            )
-        };
-        let vm1 = self.keys.clients(&["vm1"]);
-        self.plan("io1", &self.io_listen, &format!("{vm1}{}{}", volume("alice"), volume("far")))
-    }
-
-    /// The VMhost: the guest's disk, and two to measure: `near` here and `far` on the IOhost.
-    pub(super) fn vm_plan(&self) -> NodePlan {
-        let tenant = self.keys.disk();
-        let config = format!(
-            "[[peer]]\nname = \"io1\"\naddress = \"{}\"\n{}\
-             [[volume]]\nname = \"near\"\nchain = [\"meter\"]\n\
-             backend = {{ file = \"near.img\", size = \"{VOLUME_MIB}MiB\" }}\n\
-             [[disk]]\nsocket = \"alice.sock\"\nvolume = \"io1/alice\"\nqueues = 2\n{tenant}\
-             [[disk]]\nsocket = \"near.sock\"\nvolume = \"near\"\n\
-             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\n{tenant}",
-            self.io_listen,
-            self.keys.peer("io1"),
-        );
-        self.plan("vm1", &self.vm_listen, &config)
-    }
-
-    fn plan(&self, name: &str, listen: &str, config: &str) -> NodePlan {
-        let namespace = match self.network {
-            Network::Namespaces => Some(namespace(name)),
-            Network::Loopback => None,
-        };
-        let config = format!(
-            "listen = \"{listen}\"\n{}[sidecores]\ncount = 1\nidle = \"adaptive\"\n{config}",
-            self.keys.own(name)
-        );
+    /// A node of this name in its namespace, with a key if there are any.
+    pub(crate) fn plan(&self, name: &str, config: &str) -> NodePlan {
+        let namespace = self.namespace_of(name);
+        // Nobody else is in the two namespaces.
+        let trusted = namespace.is_some() && !self.keys.is_sealed();
+        let trust = if trusted { "trust = \"network\"\n" } else { "" };
+        let config = format!("{}{trust}{config}", self.keys.own(name));
         NodePlan { namespace, ..NodePlan::new(&self.program, &self.folder, name, config) }
+    }
+
+    /// The network namespace of a node, if it has one.
+    pub(crate) fn namespace_of(&self, node: &str) -> Option<String> {
+        (self.network == Network::Namespaces).then(|| namespace(node))
     }
 
     /// Starts a node.
     ///
     /// # Errors
     /// When it does not start.
-    pub(super) fn start(&self, plan: &NodePlan) -> Result<Node> {
+    pub(crate) fn start(&self, plan: &NodePlan) -> Result<Node> {
         let _starting = self.cleanup.start();
         plan.start()
-    }
-
-    /// kill -9, and a new process after some time. Also says how long the node was away.
-    ///
-    /// # Errors
-    /// When the node was not running, or does not start again.
-    pub(super) fn kill_and_start(&self, node: Node, pause: Duration) -> Result<(Node, Duration)> {
-        let plan = node.kill()?;
-        let died = Instant::now();
-        thread::sleep(pause);
-        Ok((self.start(&plan)?, died.elapsed()))
-    }
-
-    /// Copies logs, configurations and the guest's console.
-    ///
-    /// # Errors
-    /// When they cannot be written.
-    pub(super) fn keep_logs(&self, into: &Path) -> Result<()> {
-        for name in ["io1", "vm1"] {
-            for log in LOGS {
-                copy(&self.folder.join(name).join(log), &into.join(name).join(log))?;
-            }
-        }
-        copy(&self.path(CONSOLE), &into.join(CONSOLE))
     }
 }
 
@@ -180,17 +139,6 @@ impl Drop for Stage {
     fn drop(&mut self) {
         self.cleanup.remove();
     }
-}
-
-/// Copies a file, if it is there.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    if !from.exists() {
-        return Ok(());
-    }
-    let folder = to.parent().context("a file is in a folder")?;
-    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    fs::copy(from, to).with_context(|| format!("writing {}", to.display()))?;
-    Ok(())
 }
 
 fn namespace(node: &str) -> String {

@@ -4,6 +4,7 @@
 //! configuration is wrong; 3 no node answers.
 
 mod attach;
+mod bench;
 mod client;
 mod commands;
 mod demo;
@@ -95,6 +96,9 @@ enum Command {
     /// Take a disk of `vrio attach` away.
     #[command(after_help = attach::DETACH_EXAMPLES)]
     Detach(attach::DetachArgs),
+    /// Measure what a virtual disk does, and what that costs.
+    #[command(subcommand, after_help = bench::BENCH_EXAMPLES)]
+    Bench(bench::BenchCommand),
     /// Watch a guest use a remote disk while the node that serves it is killed.
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(demo::DemoArgs),
@@ -202,6 +206,7 @@ fn main() -> ExitCode {
         Command::Peer(command) => live::peer(&command),
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
+        Command::Bench(command) => bench::bench(&command),
         Command::Demo(args) => demo::demo(&args),
         Command::Man { directory } => man::write(Cli::command(), &directory),
         Command::Completion { shell } => {

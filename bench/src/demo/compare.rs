@@ -6,11 +6,12 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::measure::{Bench, Load, REQUEST_BYTES, Speed, Waiting, median};
+use crate::load::{Load, Outcome, Pattern};
+use crate::machine::cores;
+use crate::measure::{Bench, DriverPlan, Waiting};
+use crate::progress::Progress;
 
-use super::machine::cores;
-use super::progress::Progress;
-use super::stage::VOLUME_MIB;
+use super::scene::VOLUME_MIB;
 
 /// Times that each side is measured, in turn.
 const ROUNDS: usize = 3;
@@ -18,8 +19,32 @@ const ROUNDS: usize = 3;
 /// How long each time.
 const EACH: Duration = Duration::from_millis(300);
 
+/// Bytes of each request: a page, as file systems and databases ask for.
+const REQUEST_BYTES: u32 = 4096;
+
 /// A polling driver needs a core besides those of two sidecores and of everything else.
 const POLLING_CORES_MIN: usize = 4;
+
+/// What was measured in one run, or the middle of some.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Speed {
+    /// Requests per second.
+    pub iops: f64,
+    /// The median latency in microseconds.
+    pub p50_us: f64,
+    /// The latency in microseconds that one request in a hundred exceeds.
+    pub p99_us: f64,
+}
+
+impl From<Outcome> for Speed {
+    fn from(outcome: Outcome) -> Self {
+        Self {
+            iops: outcome.iops(),
+            p50_us: outcome.quantile_us(0.5),
+            p99_us: outcome.quantile_us(0.99),
+        }
+    }
+}
 
 /// One load on both disks.
 #[derive(Clone, Debug, Serialize)]
@@ -54,31 +79,34 @@ pub struct Comparison {
 /// # Errors
 /// When a request fails.
 pub(super) fn compare(near: &Path, far: &Path, progress: &Progress) -> Result<Comparison> {
-    let driver_polls = cores().len() >= POLLING_CORES_MIN;
-    let waiting = if driver_polls { Waiting::Polls } else { Waiting::Sleeps };
-    let blocks = (VOLUME_MIB << 20) / u64::from(REQUEST_BYTES);
+    let has_room = cores().len() >= POLLING_CORES_MIN;
+    let waiting = if has_room { Waiting::Polls } else { Waiting::Sleeps };
+    let plan =
+        |socket| DriverPlan { waiting, size_bytes: REQUEST_BYTES, ..DriverPlan::new(socket) };
     progress.doing("filling the two disks that are measured");
-    let mut near = Bench::connect(near, blocks, waiting)?;
-    let mut far = Bench::connect(far, blocks, waiting)?;
+    let bytes = Some(VOLUME_MIB << 20);
+    let mut near = Bench::connect(&plan(near), bytes)?;
+    let mut far = Bench::connect(&plan(far), bytes)?;
     near.fill()?;
     far.fill()?;
     let mut rows = Vec::new();
-    for (op, write) in [("read", false), ("write", true)] {
+    for (op, pattern) in [("read", Pattern::RandRead), ("write", Pattern::RandWrite)] {
         for depth in [1, 32] {
-            let load = Load { write, depth, duration: EACH };
+            let load = Load { pattern, depth, duration: EACH };
             progress.doing(format!("measuring: random {op}s at depth {depth}, local and remote"));
             rows.push(row(op, load, &mut near, &mut far)?);
         }
     }
     progress.done("measured the same disk local and remote, in turn");
+    let driver_polls = waiting == Waiting::Polls;
     Ok(Comparison { request_bytes: REQUEST_BYTES, driver_polls, rows })
 }
 
 fn row(op: &'static str, load: Load, near: &mut Bench, far: &mut Bench) -> Result<Row> {
     let (mut local, mut remote) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        local.push(near.run(load)?);
-        remote.push(far.run(load)?);
+        local.push(near.run(load)?.into());
+        remote.push(far.run(load)?.into());
     }
     let (local, remote) = (median(&local), median(&remote));
     Ok(Row {
@@ -89,4 +117,30 @@ fn row(op: &'static str, load: Load, near: &mut Bench, far: &mut Bench) -> Resul
         iops_ratio: remote.iops / local.iops,
         p50_ratio: remote.p50_us / local.p50_us,
     })
+}
+
+/// The middle of some runs, for each number by itself.
+fn median(runs: &[Speed]) -> Speed {
+    let middle = |number: fn(&Speed) -> f64| {
+        let mut numbers: Vec<_> = runs.iter().map(number).collect();
+        numbers.sort_by(f64::total_cmp);
+        numbers[numbers.len() / 2]
+    };
+    Speed {
+        iops: middle(|run| run.iops),
+        p50_us: middle(|run| run.p50_us),
+        p99_us: middle(|run| run.p99_us),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_taken_of_each_number() {
+        let speed = |iops, p50_us, p99_us| Speed { iops, p50_us, p99_us };
+        let middle = median(&[speed(3.0, 1.0, 9.0), speed(1.0, 5.0, 7.0), speed(2.0, 3.0, 8.0)]);
+        assert_eq!((middle.iops, middle.p50_us, middle.p99_us), (2.0, 3.0, 8.0));
+    }
 }

@@ -8,10 +8,11 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::guest::{Accelerator, BOOT_TIMEOUT, Guest, Image, VhostDisk, image_digest, scripts};
 use crate::nodes::Node;
+use crate::progress::Progress;
+use crate::stage::Stage;
 
 use super::outage::{Outage, User, ms, pause_after};
-use super::progress::Progress;
-use super::stage::{CONSOLE, Stage};
+use super::scene::CONSOLE;
 
 const KILLS: u32 = 3;
 

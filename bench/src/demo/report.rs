@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::compare::{Comparison, Row};
-use super::machine::Machine;
 use super::outage::{Outage, User};
-use super::stage::Network;
+use crate::machine::Machine;
+use crate::stage::Network;
 
 /// The version of the JSON form.
 const REPORT_VERSION: u32 = 1;
@@ -167,8 +167,8 @@ impl fmt::Display for Report {
 
 #[cfg(test)]
 mod tests {
+    use super::super::compare::Speed;
     use super::*;
-    use crate::measure::Speed;
 
     fn report(user: User) -> Report {
         let speed = |iops| Speed { iops, p50_us: 1e5 / 3.0, p99_us: 123_456.7 };

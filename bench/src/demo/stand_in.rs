@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use crate::nodes::Node;
+use crate::progress::Progress;
 use crate::sim::Random;
+use crate::stage::Stage;
 use crate::stand_in::StandIn;
 use crate::workload::Mix;
 
 use super::outage::{Outage, User, ms, pause_after};
-use super::progress::Progress;
-use super::stage::Stage;
 
 const KILLS: u32 = 5;
 

@@ -1,0 +1,272 @@
+//! `vrio bench block`: what a disk does, by one of the ways to it, and what that costs.
+//!
+//! ```text
+//!   local    driver ═ virtqueue ═ VMhost ─ volume
+//!   remote   driver ═ virtqueue ═ VMhost ═ session ═ IOhost ─ volume
+//!   direct                   client of the bench ═ session ═ IOhost ─ volume
+//!   socket   driver ═ virtqueue ═ whoever serves that socket
+//! ```
+//!
+//! Nodes are `vrio node` processes as a user would start them; the driver is a thread of this one.
+
+mod direct;
+mod events;
+mod place;
+mod report;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+use sidecore::Idle;
+
+use crate::cleanup::Cleanup;
+use crate::load::{Load, Outcome, Pattern};
+use crate::machine::{Machine, cache_line_round_trip_ns};
+use crate::measure::Waiting;
+use crate::progress::Progress;
+
+use place::Place;
+
+pub use report::{Latency, Report};
+
+/// The longest request: what a volume takes in one piece.
+pub const SIZE_BYTES_MAX: u32 = 1 << 20;
+
+/// Requests outstanding of one job: what the largest ring of the driver has room for.
+pub const DEPTH_MAX: u16 = 1024;
+
+/// Driving threads.
+pub const JOBS_MAX: u16 = 64;
+
+/// Before anything is counted: caches, round trips and clocks settle.
+const WARM_UP: Duration = Duration::from_millis(300);
+
+/// The way to the disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Path {
+    /// A VMhost's own volume.
+    Local,
+    /// A volume of an IOhost, by a VMhost.
+    Remote,
+    /// A volume of an IOhost, by a client in this process.
+    Direct,
+    /// Whoever serves this vhost-user socket.
+    Socket(PathBuf),
+}
+
+/// What stands behind the disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Volume {
+    /// Nothing: writes vanish, reads are zeroes.
+    Null,
+    /// The serving process's memory.
+    Memory,
+    /// A file; made for the measurement, and removed, if there is none.
+    File(PathBuf),
+}
+
+/// How sessions travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkKind {
+    /// UDP, between two network namespaces where that is allowed, else on the loopback device.
+    Udp,
+    /// Memory that the two processes share.
+    Shm,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct Options {
+    /// The `vrio` program that the nodes run.
+    #[serde(skip)]
+    pub program: PathBuf,
+    /// The way to the disk.
+    pub path: Path,
+    /// What stands behind it.
+    pub volume: Volume,
+    /// Which requests.
+    pub op: Pattern,
+    /// Bytes of every request.
+    pub size_bytes: u32,
+    /// Requests outstanding of each job.
+    pub depth: u16,
+    /// Queues with a driving thread each.
+    pub jobs: u16,
+    /// How sessions travel.
+    pub link: LinkKind,
+    /// Whether they are sealed.
+    pub encrypt: bool,
+    /// Sidecores of each node.
+    pub sidecores: u16,
+    /// What sidecores do without work.
+    #[serde(serialize_with = "as_text")]
+    pub idle: Idle,
+    /// How the driver learns of completions.
+    pub driver: Waiting,
+    /// Packed rings instead of split ones.
+    pub packed: bool,
+    /// How long is measured.
+    pub seconds: f64,
+    /// The process behind a socket, for its processor time.
+    pub pid: Option<u32>,
+}
+
+impl Options {
+    /// Whatever the command line leaves out.
+    pub fn new(program: PathBuf) -> Self {
+        Self {
+            program,
+            path: Path::Local,
+            volume: Volume::Null,
+            op: Pattern::RandRead,
+            size_bytes: 4096,
+            depth: 1,
+            jobs: 1,
+            link: LinkKind::Udp,
+            encrypt: true,
+            sidecores: 1,
+            idle: Idle::Adaptive,
+            driver: Waiting::Polls,
+            packed: false,
+            seconds: 3.0,
+            pid: None,
+        }
+    }
+
+    /// Looks whether it makes sense.
+    ///
+    /// # Errors
+    /// What does not, and what would.
+    pub fn check(&self) -> Result<()> {
+        let Self { size_bytes, depth, jobs, seconds, .. } = *self;
+        let size = 512..=SIZE_BYTES_MAX;
+        ensure!(
+            size.contains(&size_bytes) && size_bytes.is_power_of_two(),
+            "--size {size_bytes}: a power of two from 512 bytes to 1MiB"
+        );
+        ensure!((1..=DEPTH_MAX).contains(&depth), "--depth {depth}: from 1 to {DEPTH_MAX}");
+        ensure!((1..=JOBS_MAX).contains(&jobs), "--jobs {jobs}: from 1 to {JOBS_MAX}");
+        ensure!(
+            self.sidecores >= 1 && self.sidecores <= JOBS_MAX,
+            "--sidecores {}: from 1 to {JOBS_MAX}",
+            self.sidecores
+        );
+        ensure!(
+            (0.01..=3600.0).contains(&seconds),
+            "--seconds {seconds}: from 0.01 to an hour's 3600"
+        );
+        if self.path == Path::Direct {
+            ensure!(jobs == 1, "--path direct has one job: the client's one thread is the driver");
+            ensure!(
+                self.driver == Waiting::Polls && !self.packed,
+                "--path direct has no ring: --driver and --packed do not apply"
+            );
+        }
+        if let (Path::Socket(path), Volume::File(_)) = (&self.path, &self.volume) {
+            bail!("--volume is the server's own affair behind {}", path.display());
+        }
+        Ok(())
+    }
+
+    fn load(&self) -> Load {
+        let duration = Duration::from_secs_f64(self.seconds);
+        Load { pattern: self.op, depth: self.depth, duration }
+    }
+}
+
+/// As it is written on the command line.
+fn as_text<S: serde::Serializer>(
+    value: &impl std::fmt::Display,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+/// Measures once. Says on standard error what it does, on a terminal.
+///
+/// # Errors
+/// What cannot be measured, or went wrong meanwhile.
+pub fn run(options: &Options) -> Result<Report> {
+    let cleanup = Cleanup::default();
+    cleanup.on_signals()?;
+    let progress = Progress::quiet();
+    let measured = measure(options, &cleanup, &progress);
+    progress.end();
+    if measured.is_err() {
+        cleanup.yield_to_interruption();
+    }
+    cleanup.remove();
+    measured
+}
+
+/// The same as a part of something longer.
+pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Report> {
+    options.check()?;
+    progress.doing("starting what is measured");
+    let mut place = Place::start(options, cleanup, progress)?;
+    let measured = (|| -> Result<Report> {
+        progress.doing("warming up");
+        if needs_filling(options) {
+            place.fill()?;
+        }
+        place.run(Load { duration: WARM_UP, ..options.load() })?;
+        let rtt_before_ns = cache_line_round_trip_ns();
+        let before = place.look()?;
+        progress.doing(format!("measuring for {} s", options.seconds));
+        let outcome = place.run(options.load())?;
+        let events = place.look()?.since(&before);
+        let rtts_ns = [rtt_before_ns, cache_line_round_trip_ns()];
+        check(&outcome)?;
+        Ok(Report::new(options, place.network(), &outcome, &events, rtts_ns, Machine::look()))
+    })();
+    let stopped = place.stop();
+    let report = measured.context("measuring")?;
+    stopped.context("stopping what was measured")?;
+    Ok(report)
+}
+
+/// Reads of what was never written cost nothing: holes.
+fn needs_filling(options: &Options) -> bool {
+    matches!(options.volume, Volume::Memory | Volume::File(_))
+        && !matches!(options.path, Path::Socket(_))
+}
+
+fn check(outcome: &Outcome) -> Result<()> {
+    if outcome.requests() == 0 {
+        bail!("not one request was completed in this time: measure for longer");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        let options = Options::new(PathBuf::from("vrio"));
+        options.check().unwrap();
+        let refused = |wrong: Options, word: &str| {
+            let text = wrong.check().unwrap_err().to_string();
+            assert!(text.contains(word), "{text}");
+        };
+        refused(Options { size_bytes: 5000, ..options.clone() }, "--size 5000");
+        refused(Options { size_bytes: 2 << 20, ..options.clone() }, "--size");
+        refused(Options { depth: 0, ..options.clone() }, "--depth 0");
+        refused(Options { jobs: 65, ..options.clone() }, "--jobs 65");
+        refused(Options { sidecores: 0, ..options.clone() }, "--sidecores 0");
+        refused(Options { seconds: f64::NAN, ..options.clone() }, "--seconds");
+        let direct = Options { path: Path::Direct, ..options.clone() };
+        direct.check().unwrap();
+        refused(Options { jobs: 2, ..direct.clone() }, "one job");
+        refused(Options { packed: true, ..direct }, "no ring");
+        let socket = Path::Socket(PathBuf::from("/run/x"));
+        let file = Volume::File(PathBuf::from("/tmp/x"));
+        refused(Options { path: socket, volume: file, ..options }, "--volume");
+    }
+}

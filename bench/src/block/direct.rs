@@ -1,0 +1,329 @@
+//! The load of `--path direct`: a client whose requests come from a generator on its own sidecore,
+//! in the place that the kernel's block layer has with `vrio attach`.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use block::ublk::abi::{ABORT, Descriptor, op};
+use block::ublk::{FrontCore, Kernel};
+use block::uring::Completion;
+use node::direct::{Client, Plan, Shape};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sidecore::{Sidecore, now_ns};
+use virtio::driver::SECTOR_BYTES;
+
+use super::Options;
+use super::events::Side;
+use super::place::FILL_DEPTH;
+use crate::load::{Load, Outcome, Pattern, Places, STUCK};
+use crate::stage::Stage;
+
+/// How often the end of a run is looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// The name of the client's thread, by which the kernel tells its processor time.
+const THREAD: &str = "sidecore-0";
+
+/// A client at work.
+#[derive(Debug)]
+pub(super) struct DirectLoad {
+    client: Client,
+    front: Arc<FrontCore>,
+}
+
+impl DirectLoad {
+    /// Attaches the volume, over a network namespace of that name if there is one.
+    pub(super) fn start(
+        options: &Options,
+        stage: &Stage,
+        peer: String,
+        namespace: Option<String>,
+        core: Option<usize>,
+    ) -> Result<Self> {
+        let keys = &stage.keys;
+        let sealed = keys.is_sealed();
+        let shape = Shape { queues: 1, depth: options.depth.max(FILL_DEPTH) };
+        let plan = Plan {
+            name: "vm1".to_owned(),
+            volume: Plan::volume_of("io1/bench")?,
+            peer,
+            key: sealed.then(|| keys.file("vm1")),
+            peer_key: sealed.then(|| keys.public("io1").to_owned()),
+            trust_network: !sealed && namespace.is_some(),
+            attachment: "bench".to_owned(),
+            attachment_key: sealed.then(|| keys.tenant_file()),
+            shape,
+            idle: options.idle,
+            core,
+            take_over: false,
+            accept_loss: false,
+            error_after_ns: None,
+            directory: stage.path("vm1"),
+        };
+        let client = inside(namespace.as_deref(), || Client::new(&plan, false))??;
+        let size_bytes = options.size_bytes;
+        let started = (|| {
+            client.describe(false)?;
+            let front = client.open_front::<Generated>(shape, |_| Ok(()))?;
+            client.claim(false)?;
+            let places = client.size_bytes().unwrap_or(0) / u64::from(size_bytes);
+            client.show(move |local| {
+                let generator = Rc::new(RefCell::new(Generator::new(shape, size_bytes, places)));
+                local.services().insert(Rc::clone(&generator));
+                Generated(generator)
+            });
+            Ok(front)
+        })();
+        match started {
+            Ok(front) => Ok(Self { client, front }),
+            Err(error) => {
+                client.stop();
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes every place once.
+    pub(super) fn fill(&mut self) -> Result<()> {
+        self.drive(move |generator| generator.begin(Pattern::Write, FILL_DEPTH, u64::MAX, true))
+            .map(drop)
+    }
+
+    /// Measures.
+    pub(super) fn run(&mut self, load: Load) -> Result<Outcome> {
+        let until_ns = now_ns() + u64::try_from(load.duration.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.look()?;
+        let run = self.drive(move |generator| {
+            generator.begin(load.pattern, load.depth, until_ns, false);
+        });
+        let mut outcome = run?;
+        outcome.driver_cpu.push(self.look()?.cpu().saturating_sub(before.cpu()));
+        Ok(outcome)
+    }
+
+    /// What the client and its channel counted, and its thread's processor time.
+    pub(super) fn look(&self) -> Result<Side> {
+        let mut side = Side::of_process(std::process::id())?.only(THREAD);
+        side.counters = self.client.counters();
+        Ok(side)
+    }
+
+    /// Closes the attachment and ends the client.
+    pub(super) fn stop(self) {
+        let _ = on(self.client.sidecore(), Generator::stop);
+        if !self.client.close::<Generated>(&self.front) {
+            tracing::warn!("the attachment could not be closed in time");
+        }
+        self.client.stop();
+    }
+
+    fn drive(&self, begin: impl FnOnce(&mut Generator) + Send + 'static) -> Result<Outcome> {
+        let sidecore = self.client.sidecore();
+        on(sidecore, begin)?;
+        let (mut seen, mut since) = (0, Instant::now());
+        loop {
+            thread::sleep(LOOK_AGAIN);
+            let state = on(sidecore, |generator| {
+                let over = generator.outstanding == 0;
+                let done = generator.outcome.requests();
+                (over.then(|| generator.end()), done, generator.failed)
+            });
+            let (over, done, failed) = state?;
+            if let Some(errno) = failed {
+                let error = std::io::Error::from_raw_os_error(-errno);
+                bail!("a request failed while the disk was measured: {error}");
+            }
+            if let Some(outcome) = over {
+                return Ok(outcome);
+            }
+            if done != seen {
+                (seen, since) = (done, Instant::now());
+            } else if since.elapsed() > STUCK {
+                bail!("requests stand still for {STUCK:?}");
+            }
+        }
+    }
+}
+
+/// Runs `f` on a thread in a network namespace: sockets that are made there stay there.
+fn inside<T: Send>(namespace: Option<&str>, f: impl FnOnce() -> T + Send) -> Result<T> {
+    let Some(namespace) = namespace else { return Ok(f()) };
+    let path = format!("/run/netns/{namespace}");
+    thread::scope(|scope| {
+        let inside = scope.spawn(|| -> Result<T> {
+            let file = File::open(&path).with_context(|| format!("opening {path}"))?;
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), kind)
+                .with_context(|| format!("entering {path}"))?;
+            Ok(f())
+        });
+        inside.join().map_err(|_| anyhow!("starting the client panicked"))?
+    })
+}
+
+/// Runs `f` on the generator, on its sidecore.
+fn on<T: Send + 'static>(
+    sidecore: &Sidecore,
+    f: impl FnOnce(&mut Generator) -> T + Send + 'static,
+) -> Result<T> {
+    let ran = sidecore.call(|local| {
+        let generator = local.services().get::<Generator>()?;
+        let mut generator = generator.borrow_mut();
+        Some(f(&mut generator))
+    });
+    ran.ok().flatten().context("the client's sidecore has stopped")
+}
+
+/// Makes requests and notes how long they took.
+#[derive(Debug)]
+struct Generator {
+    shape: Shape,
+    size_bytes: u32,
+    places: Places,
+    pattern: Pattern,
+    until_ns: u64,
+    /// Requests that are still to be made, whatever the time.
+    left: u64,
+    descriptors: Vec<Descriptor>,
+    buffers: Vec<Box<[u8]>>,
+    submitted_ns: Vec<u64>,
+    /// Tags that the front may be handed a request for.
+    free: Vec<u32>,
+    mail: Vec<Completion>,
+    outstanding: usize,
+    stopping: bool,
+    failed: Option<i32>,
+    began_ns: u64,
+    moved_ns: u64,
+    outcome: Outcome,
+}
+
+impl Generator {
+    fn new(shape: Shape, size_bytes: u32, places: u64) -> Self {
+        let tags = shape.places() as usize;
+        Self {
+            shape,
+            size_bytes,
+            places: Places::new(0, 1, places),
+            pattern: Pattern::Read,
+            until_ns: 0,
+            left: 0,
+            descriptors: vec![Descriptor::default(); tags],
+            buffers: vec![vec![0; size_bytes as usize].into(); tags],
+            submitted_ns: vec![0; tags],
+            free: Vec::with_capacity(tags),
+            mail: Vec::with_capacity(tags),
+            outstanding: 0,
+            stopping: false,
+            failed: None,
+            began_ns: 0,
+            moved_ns: 0,
+            outcome: Outcome::new(),
+        }
+    }
+
+    /// Keeps `depth` requests outstanding until then; with `once`, for every place one.
+    fn begin(&mut self, pattern: Pattern, depth: u16, until_ns: u64, once: bool) {
+        (self.pattern, self.until_ns) = (pattern, until_ns);
+        self.left = if once { self.places.count() } else { u64::MAX };
+        self.outcome = Outcome::new();
+        self.began_ns = now_ns();
+        self.moved_ns = self.began_ns;
+        for _ in 0..depth {
+            let Some(tag) = self.free.pop() else { break };
+            self.next(tag, self.began_ns);
+        }
+    }
+
+    fn end(&mut self) -> Outcome {
+        let took = Duration::from_nanos(self.moved_ns.saturating_sub(self.began_ns).max(1));
+        Outcome { took, ..std::mem::take(&mut self.outcome) }
+    }
+
+    /// The next request of a tag, if there is to be one.
+    fn next(&mut self, tag: u32, now_ns: u64) {
+        if now_ns >= self.until_ns || self.left == 0 {
+            self.free.push(tag);
+            return;
+        }
+        self.left -= 1;
+        let sectors = self.size_bytes / SECTOR_BYTES as u32;
+        let op_flags = if self.pattern.writes() { op::WRITE } else { op::READ };
+        let start_sector = self.places.next(self.pattern) * u64::from(sectors);
+        let descriptor = Descriptor { op_flags, nr_sectors: sectors, start_sector, addr: 0 };
+        self.descriptors[tag as usize] = descriptor;
+        self.mail.push(Completion { token: tag, result: 0 });
+        self.outstanding += 1;
+    }
+
+    fn answered(&mut self, tag: u32, answer: i32) {
+        let now_ns = now_ns();
+        self.moved_ns = now_ns;
+        self.outstanding -= 1;
+        if answer < 0 {
+            self.failed.get_or_insert(answer);
+        }
+        self.outcome.note(now_ns.saturating_sub(self.submitted_ns[tag as usize]));
+        self.next(tag, now_ns);
+    }
+
+    /// Gives all tags back, as a device does that is stopped.
+    fn stop(&mut self) {
+        self.stopping = true;
+        let free = self.free.drain(..);
+        self.mail.extend(free.map(|tag| Completion { token: tag, result: ABORT }));
+    }
+}
+
+/// The generator as the front's other side.
+#[derive(Debug)]
+struct Generated(Rc<RefCell<Generator>>);
+
+impl Kernel for Generated {
+    fn shape(&self) -> Shape {
+        self.0.borrow().shape
+    }
+
+    fn ask(&mut self, place: u32, answer: Option<i32>) -> bool {
+        let mut generator = self.0.borrow_mut();
+        if generator.stopping {
+            generator.mail.push(Completion { token: place, result: ABORT });
+            return true;
+        }
+        match answer {
+            Some(answer) => generator.answered(place, answer),
+            None => generator.free.push(place),
+        }
+        true
+    }
+
+    fn take(&mut self, into: &mut Vec<Completion>) {
+        let mut generator = self.0.borrow_mut();
+        if generator.mail.is_empty() {
+            return;
+        }
+        let now_ns = now_ns();
+        let Generator { mail, submitted_ns, .. } = &mut *generator;
+        for completion in mail.drain(..) {
+            submitted_ns[completion.token as usize] = now_ns;
+            into.push(completion);
+        }
+    }
+
+    fn has_mail(&self) -> bool {
+        !self.0.borrow().mail.is_empty()
+    }
+
+    fn descriptor(&self, place: u32) -> Descriptor {
+        self.0.borrow().descriptors[place as usize]
+    }
+
+    fn buffer(&self, place: u32) -> *mut u8 {
+        self.0.borrow_mut().buffers[place as usize].as_mut_ptr()
+    }
+}

@@ -1,0 +1,213 @@
+//! What happened meanwhile, besides the requests themselves: as nodes count it, and the kernel.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use node::status::{Counters, Status};
+
+/// Who did something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Role {
+    /// Who asks: the bench itself.
+    Driver,
+    /// The node that shows the disk, or whoever serves a socket.
+    Vmhost,
+    /// The node that has the volume.
+    Iohost,
+}
+
+impl Role {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Vmhost => "vmhost",
+            Self::Iohost => "iohost",
+        }
+    }
+}
+
+/// A thread's processor time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Thread {
+    name: String,
+    cpu_ns: u64,
+}
+
+/// One process at one time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Side {
+    pub(super) counters: Counters,
+    threads: BTreeMap<u32, Thread>,
+}
+
+impl Side {
+    /// A node's counters, summed over its sidecores and disks, and its threads.
+    pub(super) fn of_node(status: &Status) -> Result<Self> {
+        let mut counters = Counters::new();
+        let sidecores = status.sidecores.iter().map(|sidecore| &sidecore.counters);
+        let disks = status.disks.iter().map(|disk| &disk.counters);
+        for (name, value) in sidecores.chain(disks).flatten() {
+            *counters.entry(name.clone()).or_default() += value;
+        }
+        Ok(Self { counters, ..Self::of_process(status.node.pid)? })
+    }
+
+    /// A process of which only the kernel tells something.
+    pub(super) fn of_process(pid: u32) -> Result<Self> {
+        let tasks = format!("/proc/{pid}/task");
+        let entries = fs::read_dir(&tasks).with_context(|| format!("looking at {tasks}"))?;
+        let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        // A thread may end while it is looked at.
+        let threads = ids.filter_map(|id: u32| Some((id, thread(&format!("{tasks}/{id}"))?)));
+        Ok(Self { counters: Counters::new(), threads: threads.collect() })
+    }
+
+    /// Processor time of all its threads.
+    pub(super) fn cpu(&self) -> Duration {
+        Duration::from_nanos(self.threads.values().map(|thread| thread.cpu_ns).sum())
+    }
+
+    /// Only the threads of this name.
+    pub(super) fn only(mut self, name: &str) -> Self {
+        self.threads.retain(|_, thread| thread.name == name);
+        self
+    }
+}
+
+fn thread(task: &str) -> Option<Thread> {
+    let name = fs::read_to_string(format!("{task}/comm")).ok()?.trim().to_owned();
+    let times = fs::read_to_string(format!("{task}/schedstat")).ok()?;
+    let cpu_ns = times.split_whitespace().next()?.parse().ok()?;
+    Some(Thread { name, cpu_ns })
+}
+
+/// All processes at one time.
+#[derive(Clone, Debug)]
+pub(super) struct Look {
+    pub(super) at: Instant,
+    pub(super) sides: BTreeMap<Role, Side>,
+}
+
+/// What happened between two looks.
+#[derive(Clone, Debug)]
+pub(super) struct Events {
+    pub(super) took: Duration,
+    counters: BTreeMap<Role, Counters>,
+    /// Processor time by role and thread, named `sidecore-0` and so on.
+    pub(super) threads: BTreeMap<Role, BTreeMap<String, Duration>>,
+}
+
+impl Look {
+    /// What happened since an earlier look.
+    pub(super) fn since(&self, earlier: &Self) -> Events {
+        let (mut counters, mut threads) = (BTreeMap::new(), BTreeMap::new());
+        for (role, side) in &self.sides {
+            let before = earlier.sides.get(role).cloned().unwrap_or_default();
+            let grown = side.counters.iter().map(|(name, value)| {
+                let grown = value.saturating_sub(before.counters.get(name).copied().unwrap_or(0));
+                (name.clone(), grown)
+            });
+            counters.insert(*role, grown.collect::<Counters>());
+            let mut times = BTreeMap::<String, Duration>::new();
+            for (id, thread) in &side.threads {
+                let earlier_ns = before.threads.get(id).map_or(0, |thread| thread.cpu_ns);
+                let spent = Duration::from_nanos(thread.cpu_ns.saturating_sub(earlier_ns));
+                *times.entry(thread.name.clone()).or_default() += spent;
+            }
+            threads.insert(*role, times);
+        }
+        Events { took: self.at.duration_since(earlier.at), counters, threads }
+    }
+}
+
+/// Counters that make up a system call each, on a sidecore.
+const SYSTEM_CALLS: [&str; 8] = [
+    "uring_enters",
+    "link_send_calls",
+    "link_receive_calls",
+    "shm_bells_rung",
+    "yields",
+    "naps",
+    "sleeps",
+    "calls",
+];
+
+/// Counters of copied bytes: by the session, by the channel, through shared memory. What a backend
+/// copies is its storage, and what the kernel copies at its sockets nobody here counts.
+const COPIES: [&str; 3] = ["sessions_bytes_copied", "remote_bytes_copied", "shm_bytes_copied"];
+
+impl Events {
+    fn sum(&self, role: Role, names: &[&str]) -> Option<u64> {
+        let counters = self.counters.get(&role).filter(|counters| !counters.is_empty())?;
+        Some(names.iter().map(|name| counters.get(*name).copied().unwrap_or(0)).sum())
+    }
+
+    /// Named numbers for each request, of all roles that count.
+    pub(super) fn per_request(&self, requests: u64) -> BTreeMap<String, f64> {
+        let mut all = BTreeMap::new();
+        let mut note = |name: String, count: Option<u64>| {
+            if let Some(count) = count {
+                all.insert(name, count as f64 / requests as f64);
+            }
+        };
+        note("calls".to_owned(), self.sum(Role::Vmhost, &["calls"]));
+        for role in [Role::Driver, Role::Vmhost, Role::Iohost] {
+            let name = role.name();
+            note(format!("{name}_wakeups"), self.sum(role, &["sleeps", "naps"]));
+            note(format!("{name}_system_calls"), self.sum(role, &SYSTEM_CALLS));
+            note(format!("{name}_bytes_copied"), self.sum(role, &COPIES));
+            let datagrams = ["link_datagrams_sent", "shm_datagrams_sent"];
+            note(format!("{name}_datagrams_sent"), self.sum(role, &datagrams));
+        }
+        all
+    }
+
+    /// Processor time of a role's threads together.
+    pub(super) fn cpu(&self, role: Role) -> Option<Duration> {
+        self.threads.get(&role).map(|threads| threads.values().sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(counters: &[(&str, u64)], threads: &[(u32, &str, u64)]) -> Side {
+        let counters = counters.iter().map(|(name, value)| ((*name).to_owned(), *value));
+        let thread = |name: &str, cpu_ns| Thread { name: name.to_owned(), cpu_ns };
+        Side {
+            counters: counters.collect(),
+            threads: threads.iter().map(|(id, name, ns)| (*id, thread(name, *ns))).collect(),
+        }
+    }
+
+    #[test]
+    fn only_what_was_added_counts() {
+        let at = Instant::now();
+        let before = side(&[("sleeps", 5), ("uring_enters", 7)], &[(1, "sidecore-0", 100)]);
+        let after = side(
+            &[("sleeps", 8), ("naps", 1), ("uring_enters", 9), ("remote_bytes_copied", 8192)],
+            &[(1, "sidecore-0", 1100), (2, "control", 10)],
+        );
+        let look = |side, at| Look { at, sides: [(Role::Vmhost, side)].into() };
+        let events = look(after, at + Duration::from_secs(1)).since(&look(before, at));
+        let each = events.per_request(2);
+        assert_eq!(each["vmhost_wakeups"], 2.0);
+        // Two enters, three sleeps, one nap.
+        assert_eq!(each["vmhost_system_calls"], 3.0);
+        assert_eq!(each["vmhost_bytes_copied"], 4096.0);
+        assert!(!each.contains_key("iohost_wakeups"), "who does not count, is not there");
+        assert_eq!(events.cpu(Role::Vmhost), Some(Duration::from_nanos(1010)));
+        assert_eq!(events.threads[&Role::Vmhost]["sidecore-0"], Duration::from_nanos(1000));
+        assert_eq!(events.cpu(Role::Iohost), None);
+    }
+
+    #[test]
+    fn this_process_has_threads() {
+        let side = Side::of_process(std::process::id()).unwrap();
+        assert!(!side.threads.is_empty());
+        assert!(side.only("no such thread").threads.is_empty());
+    }
+}

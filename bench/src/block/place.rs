@@ -1,0 +1,306 @@
+//! What is measured, started: the nodes, the way between them, and who drives the disk.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use node::status::Status;
+
+use super::direct::DirectLoad;
+use super::events::{Look, Role, Side};
+use super::{LinkKind, Options, Path, Volume};
+use crate::cleanup::Cleanup;
+use crate::load::{Load, Outcome};
+use crate::machine::cores;
+use crate::measure::{Bench, DriverPlan};
+use crate::nodes::Node;
+use crate::progress::Progress;
+use crate::stage::{Network, Stage};
+
+/// What a volume of nothing pretends to be, and what one of memory or of a new file is: more than
+/// caches hold.
+const NULL_SIZE: &str = "1TiB";
+const SIZE: &str = "512MiB";
+
+/// Requests outstanding while the disk is filled.
+pub(super) const FILL_DEPTH: u16 = 32;
+
+/// Who puts requests in.
+#[derive(Debug)]
+enum Driver {
+    Ring(Box<Bench>),
+    Direct(DirectLoad),
+}
+
+/// Everything that runs for a measurement.
+#[derive(Debug)]
+pub(super) struct Place {
+    driver: Option<Driver>,
+    nodes: Vec<(Role, Node)>,
+    stage: Option<Stage>,
+    /// The process behind a foreign socket.
+    pid: Option<u32>,
+    /// A file that was made for this.
+    made: Option<PathBuf>,
+}
+
+/// The cores of each role; none where there are too few for everybody: then nobody is pinned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seats {
+    vmhost: Vec<usize>,
+    iohost: Vec<usize>,
+    driver: Vec<usize>,
+}
+
+impl Seats {
+    /// Seats for so many threads of each role.
+    fn new(cores: &[usize], vmhost: usize, iohost: usize, driver: usize) -> Self {
+        if cores.len() < vmhost + iohost + driver {
+            return Self::default();
+        }
+        let (first, rest) = cores.split_at(vmhost);
+        let (second, rest) = rest.split_at(iohost);
+        let driver = rest[rest.len() - driver..].to_vec();
+        Self { vmhost: first.to_vec(), iohost: second.to_vec(), driver }
+    }
+}
+
+impl Place {
+    /// Starts it all.
+    pub(super) fn start(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Self> {
+        let sidecores = usize::from(options.sidecores);
+        let (vmhost, iohost, driver) = match options.path {
+            Path::Local => (sidecores, 0, usize::from(options.jobs)),
+            Path::Remote => (sidecores, sidecores, usize::from(options.jobs)),
+            Path::Direct => (0, sidecores, 1),
+            // One core is left for the server, wherever that is.
+            Path::Socket(_) => (1, 0, usize::from(options.jobs)),
+        };
+        let seats = Seats::new(&cores(), vmhost, iohost, driver);
+        let mut place =
+            Self { driver: None, nodes: Vec::new(), stage: None, pid: options.pid, made: None };
+        let driver = match &options.path {
+            Path::Socket(socket) => ring(options, socket.clone(), &seats)?,
+            path => {
+                let sessions = *path != Path::Local;
+                let sealed = sessions && options.encrypt;
+                let program = options.program.clone();
+                let mut stage = Stage::new("bench", program, sealed, cleanup.clone())?;
+                if sessions && options.link == LinkKind::Udp {
+                    stage.separate_if_allowed(progress);
+                }
+                let stage = place.stage.insert(stage);
+                let cast = Cast { options, stage, seats: &seats };
+                if matches!(options.volume, Volume::File(_)) {
+                    place.made = file_to_make(options)?;
+                }
+                if sessions {
+                    place.nodes.push((Role::Iohost, cast.iohost()?));
+                }
+                match path {
+                    Path::Direct => Driver::Direct(cast.client()?),
+                    _ => {
+                        let mut node = cast.vmhost()?;
+                        let socket = node.wait_for_disk("bench")?;
+                        place.nodes.push((Role::Vmhost, node));
+                        ring(options, socket, &seats)?
+                    }
+                }
+            }
+        };
+        place.driver = Some(driver);
+        Ok(place)
+    }
+
+    /// Writes everything once.
+    pub(super) fn fill(&mut self) -> Result<()> {
+        match self.driver()? {
+            Driver::Ring(bench) => bench.fill(),
+            Driver::Direct(client) => client.fill(),
+        }
+    }
+
+    /// Measures.
+    pub(super) fn run(&mut self, load: Load) -> Result<Outcome> {
+        match self.driver()? {
+            Driver::Ring(bench) => bench.run(load),
+            Driver::Direct(client) => client.run(load),
+        }
+    }
+
+    fn driver(&mut self) -> Result<&mut Driver> {
+        self.driver.as_mut().context("it was stopped")
+    }
+
+    /// What everybody has counted so far.
+    pub(super) fn look(&self) -> Result<Look> {
+        let mut sides = BTreeMap::new();
+        for (role, node) in &self.nodes {
+            let status: Status = serde_json::from_value(node.status()?)?;
+            sides.insert(*role, Side::of_node(&status)?);
+        }
+        if let Some(pid) = self.pid {
+            sides.insert(Role::Vmhost, Side::of_process(pid)?);
+        }
+        if let Some(Driver::Direct(client)) = &self.driver {
+            sides.insert(Role::Driver, client.look()?);
+        }
+        Ok(Look { at: Instant::now(), sides })
+    }
+
+    /// What lies between the nodes, where there are two.
+    pub(super) fn network(&self) -> Option<Network> {
+        let stage = self.stage.as_ref()?;
+        self.nodes.iter().any(|(role, _)| *role == Role::Iohost).then_some(stage.network)
+    }
+
+    /// Ends everything in order.
+    pub(super) fn stop(mut self) -> Result<()> {
+        if let Some(Driver::Direct(client)) = self.driver.take() {
+            client.stop();
+        }
+        // The VMhost first: it closes its attachment at the IOhost.
+        while let Some((_, node)) = self.nodes.pop() {
+            node.stop()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.nodes.clear();
+        if let Some(made) = &self.made {
+            // It may not have been made yet.
+            let _ = fs::remove_file(made);
+        }
+    }
+}
+
+/// A file that is not there yet: the node will make it.
+fn file_to_make(options: &Options) -> Result<Option<PathBuf>> {
+    let Volume::File(path) = &options.volume else { return Ok(None) };
+    if !path.is_absolute() {
+        bail!("--volume file:{}: an absolute path, please", path.display());
+    }
+    let folder = path.parent().context("a file is in a folder")?;
+    if !folder.is_dir() {
+        bail!("--volume file:{}: there is no folder {}", path.display(), folder.display());
+    }
+    Ok((!path.exists()).then(|| path.clone()))
+}
+
+fn ring(options: &Options, socket: PathBuf, seats: &Seats) -> Result<Driver> {
+    let plan = DriverPlan {
+        jobs: options.jobs,
+        size_bytes: options.size_bytes,
+        depth_max: options.depth.max(FILL_DEPTH),
+        packed: options.packed,
+        waiting: options.driver,
+        cores: seats.driver.clone(),
+        ..DriverPlan::new(&socket)
+    };
+    Ok(Driver::Ring(Box::new(Bench::connect(&plan, None)?)))
+}
+
+/// Who plays what.
+struct Cast<'a> {
+    options: &'a Options,
+    stage: &'a Stage,
+    seats: &'a Seats,
+}
+
+impl Cast<'_> {
+    fn sidecores(&self, seats: &[usize]) -> String {
+        let cores = match seats {
+            [] => format!("count = {}", self.options.sidecores),
+            seats => format!("cores = {seats:?}"),
+        };
+        format!("[sidecores]\n{cores}\nidle = \"{}\"\n", self.options.idle)
+    }
+
+    fn volume(&self, allow: &str) -> String {
+        let backend = match &self.options.volume {
+            Volume::Null => format!("null = \"{NULL_SIZE}\""),
+            Volume::Memory => format!("memory = \"{SIZE}\""),
+            Volume::File(path) if path.exists() => format!("file = {path:?}"),
+            Volume::File(path) => format!("file = {path:?}, size = \"{SIZE}\""),
+        };
+        format!("[[volume]]\nname = \"bench\"\nbackend = {{ {backend} }}\n{allow}")
+    }
+
+    /// The folder of the volume's file, which a node has to name.
+    fn folders(&self) -> Vec<PathBuf> {
+        let Volume::File(path) = &self.options.volume else { return Vec::new() };
+        path.parent().map(PathBuf::from).into_iter().collect()
+    }
+
+    fn start(&self, name: &str, config: &str) -> Result<Node> {
+        let mut plan = self.stage.plan(name, config);
+        plan.volume_folders = self.folders();
+        self.stage.start(&plan)
+    }
+
+    fn iohost(&self) -> Result<Node> {
+        let Stage { io_listen, keys, .. } = self.stage;
+        let shm = match self.options.link {
+            LinkKind::Shm => "shm = \"io1.shm\"\n",
+            LinkKind::Udp => "",
+        };
+        let config = format!(
+            "listen = \"{io_listen}\"\n{shm}{}{}{}",
+            self.sidecores(&self.seats.iohost),
+            keys.clients(&["vm1"]),
+            self.volume(&keys.allow(&["vm1"]))
+        );
+        self.start("io1", &config)
+    }
+
+    /// Where the IOhost is found.
+    fn address(&self) -> String {
+        match self.options.link {
+            LinkKind::Udp => self.stage.io_listen.clone(),
+            LinkKind::Shm => format!("shm:{}", self.stage.path("io1/io1.shm").display()),
+        }
+    }
+
+    fn vmhost(&self) -> Result<Node> {
+        let Stage { vm_listen, keys, .. } = self.stage;
+        let sidecores = self.sidecores(&self.seats.vmhost);
+        let queues = self.options.jobs;
+        let disk = format!("[[disk]]\nsocket = \"bench.sock\"\nqueues = {queues}\n");
+        let config = match self.options.path {
+            Path::Local => format!("{sidecores}{}{disk}volume = \"bench\"\n", self.volume("")),
+            _ => format!(
+                "listen = \"{vm_listen}\"\n{sidecores}[[peer]]\nname = \"io1\"\naddress = \"{}\"\n\
+                 {}{disk}volume = \"io1/bench\"\n{}",
+                self.address(),
+                keys.peer("io1"),
+                keys.disk()
+            ),
+        };
+        self.start("vm1", &config)
+    }
+
+    fn client(&self) -> Result<DirectLoad> {
+        let core = self.seats.driver.first().copied();
+        let namespace = self.stage.namespace_of("vm1");
+        DirectLoad::start(self.options, self.stage, self.address(), namespace, core)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_has_a_seat_or_nobody() {
+        let all = Seats::new(&[0, 1, 2, 3], 1, 1, 1);
+        assert_eq!(all, Seats { vmhost: vec![0], iohost: vec![1], driver: vec![3] });
+        assert_eq!(Seats::new(&[4, 5], 1, 1, 1), Seats::default());
+        let two = Seats::new(&[4, 5], 0, 1, 1);
+        assert_eq!((two.iohost, two.driver), (vec![4], vec![5]));
+    }
+}

@@ -1,0 +1,266 @@
+//! What came of a measurement: one JSON object, or a table.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::events::{Events, Role};
+use super::{Options, Path, Volume};
+use crate::load::Outcome;
+use crate::machine::Machine;
+use crate::stage::Network;
+
+/// The version of the JSON form.
+const REPORT_VERSION: u32 = 1;
+
+/// How much two round trips of a cache line may differ until the cores count as moved.
+const MOVED: f64 = 1.5;
+
+/// How long requests took, in microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Latency {
+    /// The mean.
+    pub mean: f64,
+    /// Half of them took no longer.
+    pub p50: f64,
+    /// 99 of a hundred.
+    pub p99: f64,
+    /// 999 of a thousand.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+/// A measurement.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The version of this form.
+    pub version: u32,
+    /// What was asked for.
+    pub asked: Options,
+    /// What lay between the nodes, where there were two.
+    pub network: Option<Network>,
+    /// From the first submission to the last completion.
+    pub seconds: f64,
+    /// Requests completed.
+    pub requests: u64,
+    /// Requests per second.
+    pub iops: f64,
+    /// Bytes per second.
+    pub bytes_per_s: f64,
+    /// How long requests took.
+    pub latency_us: Latency,
+    /// What happened for each request, as nodes count it.
+    pub events_per_request: BTreeMap<String, f64>,
+    /// Processor time by role, in seconds; none where nobody tells.
+    pub cpu_s: BTreeMap<&'static str, Option<f64>>,
+    /// The share of a core that each busy thread got, by role and thread.
+    pub core_share: BTreeMap<String, f64>,
+    /// How long a cache line took between two cores and back: the longer of the two times that it
+    /// was tried.
+    pub cache_line_rtt_ns: Option<u64>,
+    /// Before and after. Where they differ much, cores have moved meanwhile.
+    pub cache_line_rtts_ns: [Option<u64>; 2],
+    /// The machine.
+    pub machine: Machine,
+}
+
+impl Report {
+    pub(super) fn new(
+        options: &Options,
+        network: Option<Network>,
+        outcome: &Outcome,
+        events: &Events,
+        rtts_ns: [Option<u64>; 2],
+        machine: Machine,
+    ) -> Self {
+        let requests = outcome.requests();
+        let mut events_per_request = events.per_request(requests);
+        if options.path != Path::Direct {
+            let kicks = outcome.kicks as f64 / requests as f64;
+            events_per_request.insert("kicks".to_owned(), kicks);
+        }
+        let driver: Duration = outcome.driver_cpu.iter().sum();
+        let cpu_s = [
+            (Role::Driver.name(), Some(driver)),
+            (Role::Vmhost.name(), events.cpu(Role::Vmhost)),
+            (Role::Iohost.name(), events.cpu(Role::Iohost)),
+        ];
+        let us = |share| outcome.quantile_us(share);
+        Self {
+            version: REPORT_VERSION,
+            asked: options.clone(),
+            network,
+            seconds: outcome.took.as_secs_f64(),
+            requests,
+            iops: outcome.iops(),
+            bytes_per_s: outcome.iops() * f64::from(options.size_bytes),
+            latency_us: Latency {
+                mean: outcome.latency.mean() / 1e3,
+                p50: us(0.5),
+                p99: us(0.99),
+                p999: us(0.999),
+                max: us(1.0),
+            },
+            events_per_request,
+            cpu_s: cpu_s.map(|(role, time)| (role, time.map(|time| time.as_secs_f64()))).into(),
+            core_share: core_share(outcome, events),
+            cache_line_rtt_ns: rtts_ns.into_iter().flatten().max(),
+            cache_line_rtts_ns: rtts_ns,
+            machine,
+        }
+    }
+
+    /// Whether cores have moved while it was measured: the result is of no one level.
+    pub fn has_moved(&self) -> bool {
+        match self.cache_line_rtts_ns {
+            [Some(one), Some(two)] => one.max(two) as f64 > MOVED * one.min(two) as f64,
+            _ => false,
+        }
+    }
+
+    /// Processor time for each request of all roles together, in microseconds.
+    pub fn cpu_us_per_request(&self) -> f64 {
+        self.cpu_s.values().flatten().sum::<f64>() * 1e6 / self.requests as f64
+    }
+}
+
+fn core_share(outcome: &Outcome, events: &Events) -> BTreeMap<String, f64> {
+    let of = |time: &Duration, of: Duration| time.as_secs_f64() / of.as_secs_f64();
+    let drivers = outcome.driver_cpu.iter().enumerate();
+    let mut shares: BTreeMap<_, _> =
+        drivers.map(|(job, time)| (format!("driver-{job}"), of(time, outcome.took))).collect();
+    for (role, threads) in &events.threads {
+        let busy = threads.iter().filter(|(name, _)| name.starts_with("sidecore-"));
+        // The direct client's own is the driver.
+        let busy = busy.filter(|_| *role != Role::Driver);
+        let name = role.name();
+        shares
+            .extend(busy.map(|(thread, time)| (format!("{name}-{thread}"), of(time, events.took))));
+    }
+    shares
+}
+
+/// A byte count as people write it.
+fn bytes(count: f64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB"];
+    let mut count = count;
+    for unit in units {
+        if count < 1000.0 || unit == "TB" {
+            return format!("{count:.*} {unit}", usize::from(count < 10.0 && unit != "B"));
+        }
+        count /= 1000.0;
+    }
+    unreachable!("the last unit is never left")
+}
+
+fn size(bytes: u32) -> String {
+    if bytes >= 1024 { format!("{} KiB", bytes / 1024) } else { format!("{bytes} B") }
+}
+
+/// A number with as many digits as mean something.
+fn number(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("local"),
+            Self::Remote => f.write_str("remote"),
+            Self::Direct => f.write_str("direct"),
+            Self::Socket(path) => write!(f, "socket {}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for Volume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("null"),
+            Self::Memory => f.write_str("memory"),
+            Self::File(path) => write!(f, "file:{}", path.display()),
+        }
+    }
+}
+
+impl Report {
+    fn title(&self) -> String {
+        let Options { path, volume, op, depth, jobs, idle, .. } = &self.asked;
+        let behind = match path {
+            Path::Socket(_) => String::new(),
+            _ => format!(", {volume} volume"),
+        };
+        let between = match (&self.network, self.asked.encrypt) {
+            (None, _) => "",
+            (Some(_), true) => ", sealed",
+            (Some(_), false) => ", in clear",
+        };
+        format!(
+            "{path}{behind}{between}: {} of {}, depth {depth}, jobs {jobs}, idle {idle}",
+            op.name(),
+            size(self.asked.size_bytes)
+        )
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Latency { mean, p50, p99, p999, max } = self.latency_us;
+        writeln!(f, "{}", self.title())?;
+        writeln!(
+            f,
+            "  throughput   {:.0} IOPS, {}/s ({} requests in {:.1} s)",
+            self.iops,
+            bytes(self.bytes_per_s),
+            self.requests,
+            self.seconds
+        )?;
+        let [mean, p50, p99, p999, max] = [mean, p50, p99, p999, max].map(number);
+        writeln!(
+            f,
+            "  latency, us  mean {mean}, p50 {p50}, p99 {p99}, p99.9 {p999}, longest {max}"
+        )?;
+        writeln!(f, "  per request  {:.2} us of processor time", self.cpu_us_per_request())?;
+        for (name, count) in &self.events_per_request {
+            writeln!(f, "    {:<24} {:>10.4}", name.replace('_', " "), count)?;
+        }
+        let cpu = self.cpu_s.iter().filter_map(|(role, time)| Some((role, (*time)?)));
+        let cpu: Vec<_> = cpu.map(|(role, time)| format!("{role} {time:.2}")).collect();
+        writeln!(f, "  processor, s {}", cpu.join(", "))?;
+        let shares = self.core_share.iter();
+        let shares: Vec<_> =
+            shares.map(|(thread, share)| format!("{thread} {:.0} %", share * 100.0)).collect();
+        writeln!(f, "  core share   {}", shares.join(", "))?;
+        let trip = match self.cache_line_rtts_ns {
+            [Some(before), Some(after)] => {
+                let moved = if self.has_moved() { "; the cores have MOVED meanwhile" } else { "" };
+                format!("cache line round trip {before} ns before, {after} ns after{moved}")
+            }
+            _ => "one core only".to_owned(),
+        };
+        let Machine { cores, processor, kernel, version, .. } = &self.machine;
+        writeln!(f, "  machine      {trip}; {cores} cores, {processor}, Linux {kernel}")?;
+        let commit = self.machine.commit.as_ref().map(|id| format!(" {id}")).unwrap_or_default();
+        let slow = if self.machine.optimised { "" } else { "; NOT OPTIMISED: build --release" };
+        writeln!(f, "  version      vrio {version}{commit}{slow}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!([5.0, 999.0, 4_096e6].map(bytes), ["5 B", "999 B", "4.1 GB"]);
+        assert_eq!([0.987, 12.34, 1234.5].map(number), ["0.99", "12.3", "1234"]);
+        assert_eq!((size(512), size(65536)), ("512 B".to_owned(), "64 KiB".to_owned()));
+    }
+}

@@ -1,0 +1,190 @@
+//! What is asked of a disk that is measured, and what came of it; whoever drives the disk.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::sim::Random;
+
+/// How long nothing may be completed before the disk is thought to be stuck.
+pub const STUCK: Duration = Duration::from_secs(60);
+
+/// Significant decimal digits: finer than any run repeats.
+const HISTOGRAM_DIGITS: u8 = 3;
+
+/// Which requests, and where they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pattern {
+    /// Reads of random places.
+    RandRead,
+    /// Writes to random places.
+    RandWrite,
+    /// Reads, one place after the other.
+    Read,
+    /// Writes, one place after the other.
+    Write,
+}
+
+impl Pattern {
+    /// Whether it writes.
+    pub fn writes(self) -> bool {
+        matches!(self, Self::RandWrite | Self::Write)
+    }
+
+    /// Whether it goes through the disk in order.
+    pub fn is_sequential(self) -> bool {
+        matches!(self, Self::Read | Self::Write)
+    }
+
+    /// Its name, as fio has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RandRead => "randread",
+            Self::RandWrite => "randwrite",
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Which requests.
+    pub pattern: Pattern,
+    /// Requests outstanding, of each job.
+    pub depth: u16,
+    /// For how long.
+    pub duration: Duration,
+}
+
+/// The places of one job's requests, in requests' lengths.
+#[derive(Clone, Debug)]
+pub struct Places {
+    random: Random,
+    /// Where it begins, and how many places it has.
+    first: u64,
+    count: u64,
+    next: u64,
+}
+
+impl Places {
+    /// The places of job `job` of `jobs`, on a disk that has `places` of them: each job has its
+    /// share, so that they do not read what another one has just brought into a cache.
+    ///
+    /// # Panics
+    /// When a job would have none.
+    pub fn new(job: u16, jobs: u16, places: u64) -> Self {
+        let count = places / u64::from(jobs);
+        assert!(count > 0, "a place for each of {jobs} jobs");
+        Self {
+            random: Random::new(u64::from(job) + 1),
+            first: u64::from(job) * count,
+            count,
+            next: 0,
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The next one.
+    pub fn next(&mut self, pattern: Pattern) -> u64 {
+        if pattern.is_sequential() {
+            let next = self.next;
+            self.next = if next + 1 == self.count { 0 } else { next + 1 };
+            return self.first + next;
+        }
+        self.first + self.random.below(self.count)
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// How long each request took, in nanoseconds.
+    pub latency: Histogram<u64>,
+    /// From the first submission to the last completion.
+    pub took: Duration,
+    /// Kicks that the device asked for.
+    pub kicks: u64,
+    /// Processor time of each driving thread.
+    pub driver_cpu: Vec<Duration>,
+}
+
+impl Outcome {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        let max_ns = u64::try_from(STUCK.as_nanos()).expect("a minute fits");
+        let latency = Histogram::new_with_bounds(1, max_ns, HISTOGRAM_DIGITS);
+        Self {
+            latency: latency.expect("bounds that make sense"),
+            took: Duration::ZERO,
+            kicks: 0,
+            driver_cpu: Vec::new(),
+        }
+    }
+
+    /// Adds another job's, which ran at the same time.
+    pub fn add(&mut self, other: &Self) {
+        self.latency.add(&other.latency).expect("the same bounds");
+        self.took = self.took.max(other.took);
+        self.kicks += other.kicks;
+        self.driver_cpu.extend(&other.driver_cpu);
+    }
+
+    /// Notes a request that took so long.
+    pub fn note(&mut self, took_ns: u64) {
+        self.latency.saturating_record(took_ns.max(1));
+    }
+
+    /// Requests done.
+    pub fn requests(&self) -> u64 {
+        self.latency.len()
+    }
+
+    /// Requests per second.
+    pub fn iops(&self) -> f64 {
+        self.requests() as f64 / self.took.as_secs_f64()
+    }
+
+    /// The latency in microseconds that a share (0 to 1) of the requests did not exceed.
+    pub fn quantile_us(&self, share: f64) -> f64 {
+        self.latency.value_at_quantile(share) as f64 / 1e3
+    }
+}
+
+impl Default for Outcome {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_have_places_of_their_own() {
+        let mut second = Places::new(1, 3, 10);
+        let all: Vec<_> = (0..4).map(|_| second.next(Pattern::Read)).collect();
+        assert_eq!(all, [3, 4, 5, 3]);
+        assert!((0..100).all(|_| (3..6).contains(&second.next(Pattern::RandWrite))));
+    }
+
+    #[test]
+    fn outcomes_of_jobs_add_up() {
+        let mut one = Outcome { took: Duration::from_secs(1), kicks: 1, ..Outcome::new() };
+        one.note(1_000);
+        let mut all = Outcome { took: Duration::from_secs(2), kicks: 2, ..Outcome::new() };
+        all.note(3_000);
+        all.add(&one);
+        assert_eq!((all.requests(), all.kicks, all.took), (2, 3, Duration::from_secs(2)));
+        assert_eq!(all.iops(), 1.0);
+        assert!((0.99..1.01).contains(&all.quantile_us(0.5)));
+    }
+}
