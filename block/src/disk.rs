@@ -6,11 +6,13 @@
 //!                     ◀── Stopped ──
 //! ```
 //!
-//! Queue `i` is served by sidecore `i` modulo their number. The first queue that starts begins a
-//! new attachment, the last one that stops closes it; in between, queues come and go as they like.
+//! Queue `i` starts on sidecore `i` modulo their number, and may be moved while it runs; which
+//! sidecore has which queue is in the disk's [`Placement`]. The first queue that starts begins a new
+//! attachment, the last one that stops closes it; in between, queues come and go as they like.
 
 mod core;
 mod part;
+mod placement;
 mod queues;
 mod served;
 
@@ -30,10 +32,12 @@ use crate::attachment::{AttachOptions, Attachment, CHANNELS_MAX};
 use crate::request::{self, feature};
 use crate::volume::Volume;
 
-pub use self::core::{DiskCore, QueueCounters};
-pub use queues::{DiskQueues, Stopped, TAKE_MAX};
+pub use self::core::{DiskCore, QueueCounters, ShareCounters};
+pub use placement::{MoveError, Placement};
+pub use queues::{DiskQueues, LEAVE, NotMoved, Stopped, TAKE_MAX};
 
 use part::{Start, add_queue, with};
+use placement::{Places, Running};
 
 /// How long queues that are being stopped drain, all of a disk together. QEMU's main lock is held
 /// meanwhile, so the guest stands still; what is left is in the inflight region.
@@ -60,6 +64,9 @@ pub struct DiskOptions {
     pub accept_loss: bool,
     /// Requests end in an error after this time without their server; `None` waits for ever.
     pub error_after_ns: Option<u64>,
+    /// Queues start on the first so many of its sidecores: for whoever steers several disks. All,
+    /// unless there is somebody.
+    pub active: Arc<AtomicUsize>,
 }
 
 impl DiskOptions {
@@ -73,6 +80,7 @@ impl DiskOptions {
             depth: DEPTH,
             accept_loss: false,
             error_after_ns: None,
+            active: Arc::new(AtomicUsize::new(usize::MAX)),
         }
     }
 }
@@ -112,22 +120,10 @@ pub struct Disk {
     options: DiskOptions,
     core: Arc<DiskCore>,
     volume: Arc<dyn Volume>,
-    sidecores: Vec<Sidecore>,
+    placement: Arc<Placement>,
     acked: u64,
-    start: Option<Running>,
     /// Told by the volume when its size changes.
     changes: Option<Arc<OwnedFd>>,
-}
-
-/// A start with queues.
-#[derive(Debug)]
-struct Running {
-    start: Arc<Start>,
-    id: u64,
-    /// Which queues run.
-    queues: Vec<bool>,
-    /// When draining is over, once it has begun.
-    drain_until_ns: Option<u64>,
 }
 
 impl fmt::Debug for Disk {
@@ -135,7 +131,7 @@ impl fmt::Debug for Disk {
         f.debug_struct("Disk")
             .field("name", &self.options.name)
             .field("volume", &self.volume)
-            .field("sidecores", &self.sidecores.len())
+            .field("sidecores", &self.placement.sidecores.len())
             .finish_non_exhaustive()
     }
 }
@@ -152,7 +148,9 @@ impl Disk {
         assert!(options.depth > 0, "and room for requests");
         let core = DiskCore::new(&options.name, options.queues);
         let changes = watch(&options.name, &*volume);
-        Self { options, core, volume, sidecores, acked: 0, start: None, changes }
+        let active = Arc::clone(&options.active);
+        let placement = Arc::new(Placement::new(sidecores, options.queues, active));
+        Self { options, core, volume, placement, acked: 0, changes }
     }
 
     /// What the disk does, for observers.
@@ -160,34 +158,31 @@ impl Disk {
         Arc::clone(&self.core)
     }
 
-    fn sidecore(&self, queue: usize) -> &Sidecore {
-        &self.sidecores[queue % self.sidecores.len()]
+    /// Which sidecore has which queue, for whoever moves them.
+    pub fn placement(&self) -> Arc<Placement> {
+        Arc::clone(&self.placement)
     }
 
-    /// The present start; begins one if there is none.
-    fn running(&mut self) -> &mut Running {
-        let (options, core, volume) = (&self.options, &self.core, &self.volume);
-        let acked = self.acked;
-        self.start.get_or_insert_with(|| {
-            core.mend();
-            let start = Start {
-                core: Arc::clone(core),
-                volume: Arc::clone(volume),
-                depth: options.depth,
-                durable: acked & feature::FLUSH == 0,
-                attach: attach(options),
-                attachment: OnceLock::new(),
-                resume: AtomicBool::new(false),
-                queues: AtomicUsize::new(0),
-                latest_ns: AtomicU64::new(0),
-            };
-            Running {
-                start: Arc::new(start),
-                id: PART_NEXT.fetch_add(1, Relaxed),
-                queues: vec![false; usize::from(options.queues)],
-                drain_until_ns: None,
-            }
-        })
+    /// A start that has no queue yet.
+    fn new_start(&self) -> Running {
+        self.core.mend();
+        let start = Start {
+            core: Arc::clone(&self.core),
+            volume: Arc::clone(&self.volume),
+            depth: self.options.depth,
+            durable: self.acked & feature::FLUSH == 0,
+            attach: attach(&self.options),
+            attachment: OnceLock::new(),
+            resume: AtomicBool::new(false),
+            queues: AtomicUsize::new(0),
+            latest_ns: AtomicU64::new(0),
+        };
+        Running {
+            start: Arc::new(start),
+            id: PART_NEXT.fetch_add(1, Relaxed),
+            queues: vec![false; usize::from(self.options.queues)],
+            drain_until_ns: None,
+        }
     }
 
     fn start_queue(&mut self, config: QueueConfig) -> Result<(), StartError> {
@@ -196,16 +191,17 @@ impl Disk {
         if index >= usize::from(self.options.queues) {
             return Err(StartError::NoSuchQueue { disk, queues: self.options.queues });
         }
-        let sidecore = self.sidecore(index).clone();
-        let running = self.running();
+        let mut places = self.placement.places();
+        let owner = self.placement.home(index, places.owners[index]);
+        let running = places.running.get_or_insert_with(|| self.new_start());
         let (start, id) = (Arc::clone(&running.start), running.id);
-        let started = sidecore
+        let started = self.placement.sidecores[owner]
             .call(move |local| Queue::new(config).map(|queue| add_queue(local, id, &start, queue)));
         let result = match started {
             Ok(Ok(())) => {
-                let running = self.running();
                 running.queues[index] = true;
                 running.drain_until_ns = None;
+                places.owners[index] = owner;
                 return Ok(());
             }
             Ok(Err(source)) => {
@@ -214,14 +210,13 @@ impl Disk {
             }
             Err(source) => StartError::Sidecore { disk, source },
         };
-        self.end_if_last();
+        self.end_if_last(&mut places);
         Err(result)
     }
 
     /// Asks a queue to stop; the answer comes when it has drained.
-    fn begin_stop(&mut self, index: usize) -> Option<Receiver<Stopped>> {
-        let sidecore = self.sidecore(index).clone();
-        let running = self.start.as_mut()?;
+    fn begin_stop(&self, places: &mut Places, index: usize) -> Option<Receiver<Stopped>> {
+        let running = places.running.as_mut()?;
         if !std::mem::take(running.queues.get_mut(index)?) {
             return None;
         }
@@ -229,7 +224,7 @@ impl Disk {
         let until_ns = *running.drain_until_ns.get_or_insert_with(|| sidecore::now_ns() + drain_ns);
         let (reply, stopped) = sync_channel(1);
         let id = running.id;
-        let asked = sidecore
+        let asked = self.placement.sidecores[places.owners[index]]
             .call(move |local| with(local, id, |part| part.begin_stop(index, until_ns, reply)));
         // Without the sidecore the sender is gone too, and so says the receiver.
         asked.ok().map(|_| stopped)
@@ -254,14 +249,13 @@ impl Disk {
     }
 
     /// After the last queue, the attachment is closed and all sidecores let go.
-    fn end_if_last(&mut self) {
-        let Some(running) = self.start.take_if(|running| !running.queues.contains(&true)) else {
-            return;
-        };
+    fn end_if_last(&self, places: &mut Places) {
+        let ended = places.running.take_if(|running| !running.queues.contains(&true));
+        let Some(running) = ended else { return };
         if let Some(attachment) = running.start.attachment.get() {
             attachment.close();
         }
-        for sidecore in &self.sidecores {
+        for sidecore in &self.placement.sidecores {
             let id = running.id;
             // A sidecore that has stopped has let go already.
             let _ = sidecore.call(move |local| {
@@ -272,9 +266,10 @@ impl Disk {
 
     /// Runs `f` on a running queue.
     fn change(&self, index: usize, f: impl FnOnce(&mut Queue) + Send + 'static) {
-        let Some(running) = &self.start else { return };
+        let places = self.placement.places();
+        let Some(running) = &places.running else { return };
         let id = running.id;
-        let _ = self.sidecore(index).call(move |local| {
+        let _ = self.placement.sidecores[places.owners[index]].call(move |local| {
             with(local, id, |part| part.queue(index).map(f));
         });
     }
@@ -341,15 +336,17 @@ impl Device for Disk {
     }
 
     fn stop(&mut self, index: usize) -> u32 {
-        let stopped = self.begin_stop(index);
+        let mut places = self.placement.places();
+        let stopped = self.begin_stop(&mut places, index);
         let base = self.end_stop(index, stopped);
-        self.end_if_last();
+        self.end_if_last(&mut places);
         base
     }
 
     fn set_memory(&mut self, memory: Arc<Memory>) {
-        let Some(running) = &self.start else { return };
-        for sidecore in &self.sidecores {
+        let places = self.placement.places();
+        let Some(running) = &places.running else { return };
+        for sidecore in &self.placement.sidecores {
             let (id, memory) = (running.id, Arc::clone(&memory));
             let _ = sidecore.call(move |local| with(local, id, |part| part.set_memory(&memory)));
         }
@@ -364,12 +361,14 @@ impl Device for Disk {
     }
 
     fn disconnected(&mut self) {
+        let mut places = self.placement.places();
         // All at once, so that they drain together.
-        let stopped: Vec<_> = (0..self.queues_max()).map(|index| self.begin_stop(index)).collect();
+        let queues = 0..self.queues_max();
+        let stopped: Vec<_> = queues.map(|index| self.begin_stop(&mut places, index)).collect();
         for (index, stopped) in stopped.into_iter().enumerate() {
             self.end_stop(index, stopped);
         }
-        self.end_if_last();
+        self.end_if_last(&mut places);
     }
 }
 

@@ -234,6 +234,10 @@ impl Channel for RemoteChannel {
         self.core.borrow_mut().arm(wake)
     }
 
+    fn is_open(&self) -> bool {
+        self.core.borrow().is_open()
+    }
+
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
         let session = self.plane.borrow().clients.session(self.peer);
         let mut core = self.core.borrow_mut();

@@ -329,6 +329,12 @@ pub trait Channel: fmt::Debug {
     /// After the sidecore slept.
     fn disarm(&mut self) {}
 
+    /// Whether what is submitted now goes on to the blocks, and does not wait for an epoch, a session
+    /// or another chain. A queue is moved only from one such channel to another.
+    fn is_open(&self) -> bool {
+        true
+    }
+
     /// Gives back what was submitted and not begun, oldest first: a queue of its own, such as a
     /// limit's. The slots are the user's again, as if they had never been submitted. Anything that
     /// the channel cannot be sure about it keeps, and completes.

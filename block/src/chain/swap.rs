@@ -298,6 +298,10 @@ impl Channel for SwapChannel {
         self.inner.disarm();
     }
 
+    fn is_open(&self) -> bool {
+        !self.turning && !self.is_wanted_elsewhere() && self.inner.is_open()
+    }
+
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
         self.held.clear();
         self.inner.abandon(ios, now_ns)

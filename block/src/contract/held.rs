@@ -27,6 +27,8 @@ pub(crate) struct HeldState {
     answered: Vec<(IoId, Status)>,
     /// Says no to `abandon`: a kernel that still owns the buffers.
     pub(crate) in_kernel: bool,
+    /// Is not open, as one that waits for an epoch.
+    pub(crate) paused: bool,
     pub(crate) abandoned: bool,
 }
 
@@ -125,6 +127,10 @@ impl Channel for HeldChannel {
     /// The test's answers come from outside, so that the sidecore has to look for them.
     fn arm(&mut self, _wake: &mut sidecore::Wake) -> Progress {
         Progress::busy_if(!lock(&self.0).answered.is_empty())
+    }
+
+    fn is_open(&self) -> bool {
+        !lock(&self.0).paused
     }
 
     fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {

@@ -15,12 +15,19 @@ use crate::latency::Latencies;
 use crate::request::{self, ID_BYTES};
 use crate::volume::Op;
 
-/// What one queue counted, over all its starts. Written by the queue's sidecore only.
+/// What one queue counted, over all its starts. Written by the queue's sidecore only, whichever that
+/// is: what one has written the next one sees, since the queue itself comes from there.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct QueueCounters {
     /// Times that it was started.
     pub starts: Counter,
+    /// The sidecore that serves it, or did last.
+    pub sidecore: Counter,
+    /// Times that it went over to another sidecore while it ran.
+    pub moves: Counter,
+    /// Times that it was to and could not: it did not drain in time, or its volume was paused.
+    pub moves_refused: Counter,
     /// Requests taken.
     pub requests: Counter,
     /// Bytes of reads that went well.
@@ -67,6 +74,22 @@ impl QueueCounters {
     }
 }
 
+/// What one sidecore did for a disk, over all its starts. Written by that sidecore only.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct ShareCounters {
+    sidecore: u16,
+    /// Requests taken.
+    pub requests: Counter,
+}
+
+impl ShareCounters {
+    /// Which sidecore.
+    pub fn sidecore(&self) -> u16 {
+        self.sidecore
+    }
+}
+
 /// One disk, seen from anywhere.
 #[derive(Debug)]
 pub struct DiskCore {
@@ -88,6 +111,8 @@ struct Story {
     /// How often the guest broke which rule: as many entries as there are names.
     failures: BTreeMap<&'static str, u64>,
     attachment: Option<Arc<Attachment>>,
+    /// One for each sidecore that ever had a share; at most as many as there are sidecores.
+    shares: Vec<Arc<ShareCounters>>,
 }
 
 impl DiskCore {
@@ -121,6 +146,21 @@ impl DiskCore {
     /// When the disk has no such queue.
     pub fn counters(&self, queue: usize) -> Arc<QueueCounters> {
         Arc::clone(&self.counters[queue])
+    }
+
+    /// What each sidecore did that ever had queues of this disk, in their order.
+    pub fn shares(&self) -> Vec<Arc<ShareCounters>> {
+        self.story().shares.clone()
+    }
+
+    /// The counters of a sidecore.
+    pub(super) fn share(&self, sidecore: u16) -> Arc<ShareCounters> {
+        let shares = &mut self.story().shares;
+        let at = shares.partition_point(|share| share.sidecore < sidecore);
+        if shares.get(at).is_none_or(|share| share.sidecore != sidecore) {
+            shares.insert(at, Arc::new(ShareCounters { sidecore, ..ShareCounters::default() }));
+        }
+        Arc::clone(&shares[at])
     }
 
     /// Requests of stopped queues that have not ended.

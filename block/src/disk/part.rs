@@ -9,14 +9,14 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{Relaxed, SeqCst},
 };
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, OnceLock};
 
 use sidecore::{Later, Local, Poll, PollerId, Progress, Services, Stage, Wake};
 use virtio::{Memory, Queue};
 
 use super::core::DiskCore;
-use super::queues::{DiskQueues, Stopped};
+use super::queues::{DiskQueues, NotMoved, Stopped};
 use crate::attachment::Attachment;
 use crate::volume::{Open, Volume};
 
@@ -101,6 +101,8 @@ pub(super) struct Part {
     index: u16,
     state: State,
     replies: Vec<(usize, SyncSender<Stopped>)>,
+    /// Who waits for a queue to leave.
+    movers: Vec<(usize, SyncSender<Result<Queue, NotMoved>>)>,
     letting_go: bool,
     gone: bool,
     now_ns: u64,
@@ -111,9 +113,47 @@ pub(super) struct Part {
 impl Part {
     fn add(&mut self, queue: Queue, now_ns: u64) {
         self.start.note_queue(&queue, now_ns);
+        self.try_again();
         match &mut self.state {
             State::Starting(idle) | State::Failed(idle) => idle.push(queue),
             State::Serving(queues) => queues.add_queue(queue),
+        }
+    }
+
+    /// A channel that could not be opened while no queue needed it, or after the last one that did
+    /// was stopped, may be tried again.
+    fn try_again(&mut self) {
+        if matches!(&self.state, State::Failed(idle) if idle.is_empty()) && !self.letting_go {
+            self.state = State::Starting(Vec::new());
+        }
+    }
+
+    /// Whether queues that run may come here.
+    fn is_open(&self) -> bool {
+        matches!(&self.state, State::Serving(queues) if queues.is_open())
+    }
+
+    /// Has a queue leave for another sidecore; `reply` gets it when it has drained.
+    ///
+    /// # Errors
+    /// Why it stays.
+    pub(super) fn begin_leave(
+        &mut self,
+        index: usize,
+        deadline_ns: u64,
+        reply: SyncSender<Result<Queue, NotMoved>>,
+    ) -> Result<(), NotMoved> {
+        let State::Serving(queues) = &mut self.state else { return Err(NotMoved::Paused) };
+        queues.begin_leave(index, deadline_ns)?;
+        self.movers.push((index, reply));
+        Ok(())
+    }
+
+    /// Goes on with a queue that has left another share of the same start.
+    fn adopt(&mut self, queue: Queue) {
+        match &mut self.state {
+            State::Starting(idle) | State::Failed(idle) => idle.push(queue),
+            State::Serving(queues) => queues.adopt(queue),
         }
     }
 
@@ -181,6 +221,7 @@ impl Part {
             State::Starting(_) | State::Failed(_) => Progress::Idle,
         };
         self.tell_stopped();
+        self.tell_left();
         if self.letting_go && self.is_over() {
             self.gone = true;
             self.leave();
@@ -216,7 +257,10 @@ impl Part {
                 self.state = State::Serving(Box::new(queues));
             }
             Err(error) => {
-                self.start.core.cannot_open(&error);
+                // Where no queue waits for it, nothing is lost but a place to move to.
+                if !idle.is_empty() {
+                    self.start.core.cannot_open(&error);
+                }
                 self.state = State::Failed(std::mem::take(idle));
             }
         }
@@ -231,6 +275,20 @@ impl Part {
                 false
             }
             None => true,
+        });
+    }
+
+    fn tell_left(&mut self) {
+        let State::Serving(queues) = &mut self.state else { return };
+        self.movers.retain(|(index, reply)| {
+            let Some(left) = queues.take_left(*index) else { return true };
+            // Nobody waits for it any more: it goes on where it was.
+            if let Err(TrySendError::Full(Ok(queue)) | TrySendError::Disconnected(Ok(queue))) =
+                reply.try_send(left)
+            {
+                queues.adopt(queue);
+            }
+            false
         });
     }
 
@@ -300,27 +358,47 @@ fn find(local: &Local, id: u64) -> Option<Rc<RefCell<Part>>> {
     parts(local).borrow().0.get(&id).and_then(|(_, part)| part.upgrade())
 }
 
+/// The share `id` of a start on this sidecore, which is made if it is not there.
+fn find_or_make(local: &mut Local, id: u64, start: &Arc<Start>) -> Rc<RefCell<Part>> {
+    if let Some(part) = find(local, id) {
+        return part;
+    }
+    let part = Rc::new(RefCell::new(Part {
+        start: Arc::clone(start),
+        services: local.services().clone(),
+        index: local.index() as u16,
+        state: State::Starting(Vec::new()),
+        replies: Vec::new(),
+        movers: Vec::new(),
+        letting_go: false,
+        gone: false,
+        now_ns: local.now_ns(),
+        later: local.later(),
+        id,
+    }));
+    let poller = local.add(Stage::Serve, Box::new(PartPoller(Rc::clone(&part))));
+    parts(local).borrow_mut().0.insert(id, (poller, Rc::downgrade(&part)));
+    part
+}
+
 /// Gives a queue to the share `id` of a start on this sidecore, which is made if it is the first.
 pub(super) fn add_queue(local: &mut Local, id: u64, start: &Arc<Start>, queue: Queue) {
     let now_ns = local.now_ns();
-    let part = find(local, id).unwrap_or_else(|| {
-        let part = Rc::new(RefCell::new(Part {
-            start: Arc::clone(start),
-            services: local.services().clone(),
-            index: local.index() as u16,
-            state: State::Starting(Vec::new()),
-            replies: Vec::new(),
-            letting_go: false,
-            gone: false,
-            now_ns,
-            later: local.later(),
-            id,
-        }));
-        let poller = local.add(Stage::Serve, Box::new(PartPoller(Rc::clone(&part))));
-        parts(local).borrow_mut().0.insert(id, (poller, Rc::downgrade(&part)));
-        part
-    });
-    part.borrow_mut().add(queue, now_ns);
+    find_or_make(local, id, start).borrow_mut().add(queue, now_ns);
+}
+
+/// Makes the share `id` of a start on this sidecore ready for queues from others; whether it is.
+pub(super) fn prepare(local: &mut Local, id: u64, start: &Arc<Start>) -> bool {
+    let part = find_or_make(local, id, start);
+    let mut part = part.borrow_mut();
+    part.try_again();
+    part.is_open()
+}
+
+/// Gives a queue that has left another share to the share `id` on this sidecore, which was
+/// prepared.
+pub(super) fn adopt(local: &mut Local, id: u64, start: &Arc<Start>, queue: Queue) {
+    find_or_make(local, id, start).borrow_mut().adopt(queue);
 }
 
 /// Runs `f` on the share `id` of this sidecore, if it is there.

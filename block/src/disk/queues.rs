@@ -13,13 +13,17 @@
 //! then, and holds back every queue that starts meanwhile, since the guest will have the same
 //! requests done again and must not see an old one land after the new one's answer.
 
+mod leave;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use sidecore::{Progress, SlotId, Slots, Wake};
 use virtio::{Chain, Head, Memory, Queue, Retained};
 
-use super::core::DiskCore;
+pub use leave::{LEAVE, NotMoved};
+
+use super::core::{DiskCore, ShareCounters};
 use super::served::{Request, Rest, Served};
 use crate::attachment::Attachment;
 use crate::request::{self, Answer, Asked, Data};
@@ -74,6 +78,11 @@ pub struct DiskQueues {
     /// Requests whose queue is gone.
     orphans: usize,
     stopped: Vec<Stopped>,
+    /// Queues that were to leave and have drained, or did not.
+    left: Vec<(usize, Result<Queue, NotMoved>)>,
+    /// How many queues are to leave.
+    leaving: usize,
+    share: Arc<ShareCounters>,
     chain: Chain,
     data: Data,
     done: Vec<IoId>,
@@ -96,6 +105,7 @@ impl DiskQueues {
     ) -> Result<Self, OpenError> {
         let depth = usize::from(open.depth);
         Ok(Self {
+            share: core.share(open.index),
             channel: volume.open(open)?,
             retained: Vec::new(),
             queues: Vec::new(),
@@ -109,6 +119,8 @@ impl DiskQueues {
             phase: Phase::Serving,
             orphans: 0,
             stopped: Vec::new(),
+            left: Vec::new(),
+            leaving: 0,
             chain: Chain::new(),
             data: Data::new(),
             done: Vec::with_capacity(depth),
@@ -121,23 +133,26 @@ impl DiskQueues {
     ///
     /// # Panics
     /// When the disk has no queue of this index, or it is being served already.
-    pub fn add_queue(&mut self, mut queue: Queue) {
-        assert!(self.served(queue.index()).is_none(), "queue {} is served", queue.index());
+    pub fn add_queue(&mut self, queue: Queue) {
         assert!(self.phase == Phase::Serving || self.is_fenced(), "it was let go");
-        queue.disarm();
         let counters = self.core.counters(queue.index());
+        counters.starts.add(1);
         let held = self.core.orphans.load(SeqCst) > 0;
-        let served = Served::new(queue, counters, held);
-        served.counters.starts.add(1);
+        self.serve(queue, held);
+    }
+
+    fn serve(&mut self, mut queue: Queue, held: bool) {
+        let index = queue.index();
+        assert!(self.served(index).is_none(), "queue {index} is served");
         if self.phase != Phase::Serving {
             // Fenced: not to be touched at all.
-            self.stopped.push(Stopped {
-                index: served.queue.index(),
-                base: served.queue.base(),
-                left: 0,
-            });
+            self.stopped.push(Stopped { index, base: queue.base(), left: 0 });
             return;
         }
+        queue.disarm();
+        let counters = self.core.counters(index);
+        counters.sidecore.set(u64::from(self.share.sidecore()));
+        let served = Served::new(queue, counters, held);
         match self.queues.iter().position(Option::is_none) {
             Some(place) => self.queues[place] = Some(served),
             None => self.queues.push(Some(served)),
@@ -148,13 +163,12 @@ impl DiskQueues {
     /// `deadline_ns`. Then [`DiskQueues::take_stopped`] gives it. `false` when it is not served
     /// here (any more).
     pub fn begin_stop(&mut self, index: usize, deadline_ns: u64) -> bool {
-        match self.served(index) {
-            Some(served) => {
-                served.stop_at_ns = Some(deadline_ns);
-                true
-            }
-            None => false,
+        let Some(served) = self.served(index) else { return false };
+        served.stop_at_ns = Some(deadline_ns);
+        if served.leave_at_ns.take().is_some() {
+            self.stay(index, NotMoved::Unsettled);
         }
+        true
     }
 
     /// How a queue has stopped; each stop is told once.
@@ -230,6 +244,7 @@ impl DiskQueues {
         if self.phase == Phase::Serving {
             self.publish_all();
             progress |= self.stop_drained();
+            progress |= self.leave_drained();
         }
         progress
     }
@@ -247,8 +262,8 @@ impl DiskQueues {
         let room = self.has_room() && !self.core.is_broken();
         let mut progress = self.channel.arm(wake);
         for served in self.queues.iter_mut().flatten() {
-            if let Some(stop_at_ns) = served.stop_at_ns {
-                wake.at(stop_at_ns);
+            if let Some(until_ns) = served.stop_at_ns.or(served.leave_at_ns) {
+                wake.at(until_ns);
             } else if served.held {
                 wake.at(self.now_ns + LOOK_AGAIN_NS);
             } else if room {
@@ -319,7 +334,7 @@ impl DiskQueues {
                 taken += 1;
                 continue;
             }
-            if served.stop_at_ns.is_some() {
+            if served.rests() {
                 break;
             }
             match served.queue.take(&mut self.chain) {
@@ -351,6 +366,7 @@ impl DiskQueues {
             }
         };
         served.counters.requests.add(1);
+        self.share.requests.add(1);
         match parsed.asked {
             Asked::Nonsense(answer) => self.answer(place, head, parsed.answer, answer, 0),
             Asked::GetId => {
@@ -593,6 +609,9 @@ impl DiskQueues {
     fn orphan(&mut self, place: usize, served: Served) {
         let (index, base) = (served.queue.index(), served.queue.base());
         let left = served.queue.outstanding();
+        if served.leave_at_ns.is_some() {
+            self.stay(index, NotMoved::NotServed);
+        }
         if let Some(rest) = served.rest {
             // What was not submitted yet will not be.
             self.requests[rest.request].pending -= 1;

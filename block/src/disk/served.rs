@@ -29,6 +29,9 @@ pub(super) struct Served {
     pub(super) held: bool,
     /// Takes nothing more, and is gone when it has drained, or at this time.
     pub(super) stop_at_ns: Option<u64>,
+    /// Takes nothing more, and leaves for another sidecore when it has drained; at this time it
+    /// goes on here.
+    pub(super) leave_at_ns: Option<u64>,
     /// Something was put and not published.
     pub(super) unpublished: bool,
     pub(super) armed: bool,
@@ -62,6 +65,11 @@ pub(super) struct Request {
 }
 
 impl Served {
+    /// Takes nothing from its ring now.
+    pub(super) fn rests(&self) -> bool {
+        self.stop_at_ns.is_some() || self.leave_at_ns.is_some()
+    }
+
     /// A queue that is served from now on, or held back first.
     pub(super) fn new(queue: Queue, counters: Arc<QueueCounters>, held: bool) -> Self {
         Self {
@@ -69,6 +77,7 @@ impl Served {
             counters,
             held,
             stop_at_ns: None,
+            leave_at_ns: None,
             unpublished: false,
             armed: false,
             waiting: 0,

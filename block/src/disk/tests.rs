@@ -283,7 +283,7 @@ fn wake_by_everything(kind: RingKind) {
     };
     let volume = Arc::new(crate::backend::FileVolume::open(&options).expect("a new file"));
     let mut rig = Rig::of_kind(kind, volume, 4);
-    for sidecore in &rig.disk.sidecores {
+    for sidecore in &rig.disk.placement.sidecores {
         let installed = sidecore.call(|local| crate::uring::install(local).map(|_| ()));
         if let Err(error) = installed.expect("it runs") {
             return println!("SKIP {test}: no io_uring here: {error}");
@@ -299,7 +299,9 @@ fn wake_by_everything(kind: RingKind) {
         assert_eq!(rig.complete(3), Status::Ok);
     }
     let core = rig.disk.core();
-    assert!(rig.disk.sidecores.iter().all(|sidecore| sidecore.counters().sleeps.get() > 0));
+    assert!(
+        rig.disk.placement.sidecores.iter().all(|sidecore| sidecore.counters().sleeps.get() > 0)
+    );
     rig.disk.disconnected();
     wait_until("the channels let go", || core.channels() == 0);
 }

@@ -165,6 +165,10 @@ impl Channel for Admitted {
         self.inner.disarm();
     }
 
+    fn is_open(&self) -> bool {
+        !self.gate.is_closed() && self.inner.is_open()
+    }
+
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
         self.gate.close();
         if !self.inner.abandon(ios, now_ns) {

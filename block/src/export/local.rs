@@ -236,6 +236,11 @@ impl Channel for LocalChannel {
         }
     }
 
+    fn is_open(&self) -> bool {
+        let held = self.attachment.view().phase == Phase::Held;
+        held && matches!(&self.way, Way::Open(admitted) if admitted.is_open())
+    }
+
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
         self.now_ns = now_ns;
         self.waiting.clear();

@@ -19,7 +19,7 @@ use transport::{Endpoint, SessionId};
 use super::RemoteCounters;
 use super::clients::{self, Session, key_of_flow};
 use super::request::{Request, Stand, scatter_at};
-use crate::attachment::{Attachment, Phase};
+use crate::attachment::{Attachment, Phase, View};
 use crate::copy::gather;
 use crate::export::EPOCH_END;
 use crate::proof::{AttachmentSecret, Binding};
@@ -576,6 +576,12 @@ impl Core {
             request.stand = Stand::Sent { token, epoch: self.title.epoch };
         }
         sent.is_ok()
+    }
+
+    /// Whether a request would be sent now.
+    pub(super) fn is_open(&self) -> bool {
+        let held = View { phase: Phase::Held, epoch: self.title.epoch };
+        !self.is_away() && self.attachment.view() == held
     }
 
     fn is_away(&self) -> bool {

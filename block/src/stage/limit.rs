@@ -334,6 +334,10 @@ impl Channel for LimitChannel {
         self.inner.disarm();
     }
 
+    fn is_open(&self) -> bool {
+        self.inner.is_open()
+    }
+
     fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
         // What this stage has let go of is older than what it holds.
         self.inner.recall(ios, back);

@@ -226,6 +226,10 @@ impl Channel for MeterChannel {
         self.inner.disarm();
     }
 
+    fn is_open(&self) -> bool {
+        self.inner.is_open()
+    }
+
     fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
         // Counted when they complete, wherever that is.
         self.inner.recall(ios, back);

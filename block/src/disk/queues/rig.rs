@@ -112,6 +112,15 @@ impl Rig {
         (0..self.plan.queues).for_each(|index| self.start(index));
     }
 
+    /// The disk's share on another sidecore, without queues.
+    pub(super) fn share(&self, volume: &dyn Volume, index: u16) -> DiskQueues {
+        let services = Services::new();
+        let (attachment, depth) = (&self.attachment, self.plan.depth);
+        let open = Open { services: &services, attachment, index, depth };
+        let core = Arc::clone(&self.core);
+        DiskQueues::new(core, volume, &open, self.plan.durable).expect("it opens")
+    }
+
     /// The first queue.
     pub(super) fn queue(&mut self) -> &mut Queue {
         self.disk.queue(0).expect("it is served")

@@ -5,6 +5,9 @@
 //! that is killed there, for every n there is; a successor goes on with the ring and the inflight
 //! region. Each request is answered exactly once (the stand-in driver names whatever is not so),
 //! and what was acknowledged is on the volume.
+//!
+//! The same while the queue goes to and fro between two shares: it is stopped before, between and
+//! after.
 
 use virtio::RingKind;
 use virtio::driver::{Data, Op as GuestOp, RingShape, Slot, Status as GuestStatus};
@@ -87,24 +90,56 @@ impl Guest {
     }
 }
 
-/// Runs to the end, with a stop after so many stores each; gives the stores of the last life.
-/// Nothing where a life came to its end earlier.
-fn run(kind: RingKind, seed: u64, stops: &[u64]) -> Option<u64> {
+/// What goes wrong in a run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trouble<'t> {
+    /// Each life but the last ends after so many stores.
+    stops: &'t [u64],
+    /// The queue goes to and fro between two shares.
+    moves: bool,
+    /// And dies between them, at its n-th move.
+    dies_at: Option<usize>,
+}
+
+/// Has the queue go over to a new share, now and then. `true` when it died on its way.
+fn go_over(
+    rig: &mut Rig,
+    volume: &MemoryVolume,
+    moves: &mut usize,
+    dies_at: Option<usize>,
+) -> bool {
+    let now_ns = rig.now_ns;
+    rig.disk.begin_leave(0, now_ns + 1_000_000).expect("it may leave");
+    let _ = rig.round();
+    let queue = rig.disk.take_left(0).expect("at once").expect("memory answers in the round");
+    *moves += 1;
+    if dies_at == Some(*moves) {
+        return true;
+    }
+    let mut other = rig.share(volume, (*moves % 2) as u16);
+    other.adopt(queue);
+    rig.disk = other;
+    false
+}
+
+/// Runs to the end; gives the stores of the last life and the moves of all. Nothing where a life
+/// came to its end earlier.
+fn run(kind: RingKind, seed: u64, trouble: Trouble<'_>) -> Option<(u64, usize)> {
+    let Trouble { stops, dies_at, .. } = trouble;
     let volume = MemoryVolume::new(SIZE).expect("memory");
     let shape = RingShape { size: 32, slots: 8, transfer_bytes_max: 4096, segments_max: 4 };
     let plan = Plan { kind, shape, ..Plan::default() };
-    let mut guest = Guest::new(seed);
-    let first = stops.first().copied().unwrap_or(u64::MAX);
-    let mut rig = Rig::stopping(&volume, plan, first);
+    let (mut guest, mut dice, mut moves) = (Guest::new(seed), Random::new(seed + 1_000), 0);
+    let stop = |life: usize| stops.get(life).copied().unwrap_or(u64::MAX);
+    let mut rig = Rig::stopping(&volume, plan, stop(0));
     for life in 0..=stops.len() {
         if life > 0 {
-            rig.succeed(&volume, stops.get(life).copied().unwrap_or(u64::MAX));
+            rig.succeed(&volume, stop(life));
         }
         for round in 0.. {
             assert!(round < ROUNDS_MAX, "no end: {} of {REQUESTS}", guest.ended);
             guest.drive(&mut rig);
-            let stopped = rig.queue().stopped();
-            if stopped {
+            if rig.queue().stopped() {
                 break;
             }
             if guest.ended == REQUESTS {
@@ -113,30 +148,71 @@ fn run(kind: RingKind, seed: u64, stops: &[u64]) -> Option<u64> {
                 }
                 let stores = rig.queue().stores();
                 guest.check(&mut rig);
-                return Some(stores);
+                return Some((stores, moves));
             }
             let _ = rig.round();
+            if trouble.moves
+                && dice.below(3) == 0
+                && go_over(&mut rig, &volume, &mut moves, dies_at)
+            {
+                rig.succeed(&volume, stop(life));
+            }
         }
     }
     panic!("nothing stops the last life");
 }
 
+/// Stops at every store, for every seed; gives how many there are and how often the queue moved.
+fn stop_everywhere(kind: RingKind, moves: bool) -> (u64, usize) {
+    let (mut points, mut moved) = (0, 0);
+    for seed in 0..12 {
+        let trouble = Trouble { moves, ..Trouble::default() };
+        let (stores, _) = run(kind, seed, trouble).expect("nothing stops it");
+        for stop in 0..stores {
+            let once = run(kind, seed, Trouble { stops: &[stop], ..trouble });
+            let (_, moves) = once.unwrap_or_else(|| panic!("{kind:?}, seed {seed}, {stop}"));
+            // Now and then the successor is stopped, too.
+            if stop % 7 == seed % 7 {
+                run(kind, seed, Trouble { stops: &[stop, stop / 2], ..trouble });
+            }
+            points += 1;
+            moved += moves;
+        }
+    }
+    (points, moved)
+}
+
 #[test]
 fn a_disk_may_be_stopped_at_every_store() {
     for kind in [RingKind::Split, RingKind::Packed] {
-        let mut points = 0;
-        for seed in 0..12 {
-            let stores = run(kind, seed, &[]).expect("nothing stops it");
-            for stop in 0..stores {
-                assert!(run(kind, seed, &[stop]).is_some(), "{kind:?}, seed {seed}, {stop}");
-                // Now and then the successor is stopped, too.
-                if stop % 7 == seed % 7 {
-                    run(kind, seed, &[stop, stop / 2]);
-                }
-                points += 1;
-            }
-        }
+        let (points, _) = stop_everywhere(kind, false);
         println!("{kind:?}: {points} stopping points");
         assert!(points > 3_000, "the workload shrank: {points}");
+    }
+}
+
+#[test]
+fn a_disk_whose_queue_moves_may_be_stopped_at_every_store() {
+    for kind in [RingKind::Split, RingKind::Packed] {
+        let (points, moves) = stop_everywhere(kind, true);
+        println!("{kind:?}: {points} stopping points, {moves} moves");
+        assert!(points > 3_000 && moves > 10_000, "the workload shrank: {points}, {moves}");
+    }
+}
+
+/// Nothing is outstanding between two shares: a successor has nothing to do again.
+#[test]
+fn a_disk_may_die_while_its_queue_is_between_two_sidecores() {
+    for kind in [RingKind::Split, RingKind::Packed] {
+        let mut deaths = 0;
+        for seed in 0..24 {
+            let trouble = Trouble { moves: true, ..Trouble::default() };
+            let (_, moves) = run(kind, seed, trouble).expect("nothing stops it");
+            for at in 1..=moves {
+                run(kind, seed, Trouble { dies_at: Some(at), ..trouble }).expect("it goes on");
+                deaths += 1;
+            }
+        }
+        assert!(deaths > 100, "the workload shrank: {deaths}");
     }
 }

@@ -1,3 +1,5 @@
+#[path = "moves.rs"]
+mod moves;
 #[path = "rig.rs"]
 mod rig;
 #[path = "stops.rs"]

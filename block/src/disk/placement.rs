@@ -1,0 +1,160 @@
+//! Which sidecore serves which queue of a disk, and how a queue goes over to another one while it
+//! runs.
+//!
+//! ```text
+//!   1  the share on the new sidecore is there, its channel open under the attachment's epoch
+//!   2  the old one takes nothing more, and gives the queue when it has drained (2 ms at most)
+//!   3  the new one looks into the ring and goes on
+//! ```
+//!
+//! The lock is held through a start, a stop, a change and a move: whoever asks for a queue finds it
+//! where the book says, and never between two sidecores. A move waits for nothing but sidecores, so
+//! a front end that asks meanwhile is answered 2 ms later.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use sidecore::{CallError, Sidecore};
+
+use super::part::{Start, adopt, prepare, with};
+use super::queues::{LEAVE, NotMoved};
+
+/// Why a queue was not moved. It is served where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MoveError {
+    /// There is no such sidecore.
+    #[error("there is no sidecore {sidecore}: there are {sidecores}")]
+    NoSuchSidecore {
+        /// What was asked for.
+        sidecore: usize,
+        /// How many there are.
+        sidecores: usize,
+    },
+    /// Its guest has not started it.
+    #[error("the queue does not run: its guest has not started it")]
+    NotRunning,
+    /// The disk is being started, stopped or changed; or a queue of it is being moved.
+    #[error("the disk is being started, stopped or changed")]
+    Busy,
+    /// The volume is not open there yet; it is being opened.
+    #[error("the way to its volume is not open on that sidecore yet")]
+    NotReady,
+    /// It stays where it is.
+    #[error(transparent)]
+    Stays(#[from] NotMoved),
+    /// A sidecore is gone.
+    #[error(transparent)]
+    Sidecore(#[from] CallError),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Placement {
+    pub(super) sidecores: Vec<Sidecore>,
+    /// Queues start on the first so many.
+    active: Arc<AtomicUsize>,
+    places: Mutex<Places>,
+}
+
+/// The book.
+#[derive(Debug)]
+pub(super) struct Places {
+    pub(super) running: Option<Running>,
+    /// The sidecore of each queue that runs, and of others where they were last.
+    pub(super) owners: Vec<usize>,
+}
+
+/// A start with queues.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) start: Arc<Start>,
+    pub(super) id: u64,
+    /// Which queues run.
+    pub(super) queues: Vec<bool>,
+    /// When draining is over, once it has begun.
+    pub(super) drain_until_ns: Option<u64>,
+}
+
+impl Placement {
+    pub(super) fn new(sidecores: Vec<Sidecore>, queues: u16, active: Arc<AtomicUsize>) -> Self {
+        let owners = (0..usize::from(queues)).map(|queue| queue % sidecores.len()).collect();
+        let places = Mutex::new(Places { running: None, owners });
+        Self { sidecores, active, places }
+    }
+
+    pub(super) fn places(&self) -> MutexGuard<'_, Places> {
+        // Each of its changes is one statement.
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_places(&self) -> Result<MutexGuard<'_, Places>, MoveError> {
+        match self.places.try_lock() {
+            Ok(places) => Ok(places),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(MoveError::Busy),
+        }
+    }
+
+    /// Where a queue starts that was last at `last`: there, if that sidecore takes queues.
+    pub(super) fn home(&self, queue: usize, last: usize) -> usize {
+        let active = self.active.load(Relaxed).clamp(1, self.sidecores.len());
+        if last < active { last } else { queue % active }
+    }
+
+    /// The queues that run, each with its sidecore.
+    ///
+    /// # Errors
+    /// [`MoveError::Busy`]: ask again later.
+    pub fn running(&self) -> Result<Vec<(usize, usize)>, MoveError> {
+        let places = self.try_places()?;
+        let runs = |queue: &(usize, usize)| {
+            places.running.as_ref().is_some_and(|running| running.queues[queue.0])
+        };
+        Ok(places.owners.iter().copied().enumerate().filter(runs).collect())
+    }
+
+    /// Moves a queue that runs to the sidecore `to`; nothing is done where it is there already.
+    /// Waits for the two sidecores, and never for a volume: where that is not open on the new one
+    /// yet, it begins to open.
+    ///
+    /// # Errors
+    /// Why it is served where it was.
+    ///
+    /// # Panics
+    /// When called on a sidecore.
+    pub fn try_move(&self, queue: usize, to: usize) -> Result<(), MoveError> {
+        let sidecores = self.sidecores.len();
+        let no_such = MoveError::NoSuchSidecore { sidecore: to, sidecores };
+        let target = self.sidecores.get(to).ok_or(no_such)?;
+        let mut places = self.try_places()?;
+        let runs = |running: &&Running| running.queues.get(queue) == Some(&true);
+        let running = places.running.as_ref().filter(runs).ok_or(MoveError::NotRunning)?;
+        let (id, start, from) = (running.id, Arc::clone(&running.start), places.owners[queue]);
+        if from == to {
+            return Ok(());
+        }
+        if start.attachment.get().is_none() {
+            return Err(NotMoved::Paused.into());
+        }
+        let ready = {
+            let start = Arc::clone(&start);
+            target.call(move |local| prepare(local, id, &start))?
+        };
+        if !ready {
+            return Err(MoveError::NotReady);
+        }
+        let (reply, left) = sync_channel(1);
+        let leave = move |local: &mut sidecore::Local| {
+            let until_ns = local.now_ns() + LEAVE.as_nanos() as u64;
+            with(local, id, |part| part.begin_leave(queue, until_ns, reply))
+        };
+        self.sidecores[from].call(leave)?.unwrap_or(Err(NotMoved::NotServed))?;
+        // A sidecore that is gone has dropped the sender.
+        let moved = left.recv().map_err(|_| CallError::Stopped)??;
+        target.call(move |local| adopt(local, id, &start, moved))?;
+        places.owners[queue] = to;
+        Ok(())
+    }
+}
