@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use block::disk::LEAVE;
 use block::{AttachOptions, Attachment, DiskCore, DiskQueues, Exports, Open, RemoteVolume};
 use sidecore::Progress;
 use virtio::driver::{
@@ -35,8 +36,24 @@ pub(super) const ATTACHMENT: &str = "alice";
 struct Process {
     cores: Vec<SimCore>,
     volume: Arc<RemoteVolume>,
+    disk: Option<Arc<DiskCore>>,
     disks: Vec<DiskQueues>,
+    /// Which of them has which queue.
+    owners: Vec<usize>,
+    moving: Option<Moving>,
 }
+
+/// A queue on its way from one sidecore to another.
+#[derive(Debug)]
+struct Moving {
+    at: usize,
+    to: usize,
+    /// It has left, and arrives then.
+    left: Option<(Queue, u64)>,
+}
+
+/// The longest way between two sidecores: one of them may not get to run for a while.
+const BETWEEN_NS_MAX: u64 = 20_000_000;
 
 /// A VMhost with its guest.
 #[derive(Debug)]
@@ -69,6 +86,17 @@ pub(super) struct Client {
     reading: Option<Slot>,
     fenced: Option<u64>,
     error: Option<String>,
+}
+
+impl Process {
+    /// The queue that has left arrives; one that has not stays.
+    fn arrive(&mut self) {
+        let Some(Moving { at, to, left }) = self.moving.take() else { return };
+        if let Some((queue, _)) = left {
+            self.disks[to].adopt(queue);
+            self.owners[at] = to;
+        }
+    }
 }
 
 impl Client {
@@ -172,11 +200,63 @@ impl Client {
         self.paused_ns = 0;
     }
 
+    /// Has a queue go over to another sidecore; one at a time, and while nothing else is changed.
+    pub(super) fn begin_move(&mut self, now_ns: u64, random: &mut Random) {
+        let Some(process) = &mut self.process else { return };
+        let count = process.disks.len() as u64;
+        if count < 2 || process.moving.is_some() || self.stopping.is_some() {
+            return;
+        }
+        let at = random.below(process.owners.len() as u64) as usize;
+        let from = process.owners[at];
+        let to = (from + 1 + random.below(count - 1) as usize) % process.disks.len();
+        if !process.disks[to].is_open() {
+            return;
+        }
+        let until_ns = now_ns + LEAVE.as_nanos() as u64;
+        if process.disks[from].begin_leave(at, until_ns).is_ok() {
+            process.moving = Some(Moving { at, to, left: None });
+        }
+    }
+
+    /// How often queues of this process went over to another sidecore, and how often they could not.
+    pub(super) fn moves(&self) -> (u64, u64) {
+        let Some(disk) = self.process.as_ref().and_then(|process| process.disk.as_ref()) else {
+            return (0, 0);
+        };
+        let counters = (0..disk.queues_max()).map(|queue| disk.counters(queue));
+        counters.fold((0, 0), |(moves, refused), queue| {
+            (moves + queue.moves.get(), refused + queue.moves_refused.get())
+        })
+    }
+
+    /// Goes on with the move that is under way.
+    fn advance_move(&mut self, now_ns: u64, random: &mut Random) {
+        let Some(process) = &mut self.process else { return };
+        let Some(moving) = &mut process.moving else { return };
+        let from = process.owners[moving.at];
+        if let Some((_, arrives_ns)) = moving.left {
+            if now_ns >= arrives_ns {
+                process.arrive();
+            }
+            return;
+        }
+        match process.disks[from].take_left(moving.at) {
+            Some(Ok(queue)) => {
+                moving.left = Some((queue, now_ns + random.between(0, BETWEEN_NS_MAX)));
+            }
+            Some(Err(_)) => process.moving = None,
+            None => {}
+        }
+    }
+
     /// Begins an orderly stop: what is outstanding stays in the inflight region, the attachment
     /// is closed. See [`Self::has_stopped`].
     pub(super) fn stop(&mut self, began: Began) {
         let Some(process) = &mut self.process else { return };
         self.stopping = Some(began);
+        // A stop waits until a queue has arrived.
+        process.arrive();
         self.attachment.close();
         process.disks.iter_mut().for_each(DiskQueues::let_go);
     }
@@ -218,15 +298,18 @@ impl Client {
         }
         let described = cores[0].plane.borrow_mut().clients.describe(volume.clone());
         assert!(described, "the peer was just added");
-        self.process = Some(Process { cores, volume, disks: Vec::new() });
+        let (disks, owners) = (Vec::new(), Vec::new());
+        let process = Process { cores, volume, disk: None, disks, owners, moving: None };
+        self.process = Some(process);
     }
 
     /// One instant.
-    pub(super) fn run(&mut self, now_ns: u64, network: &mut Network) {
+    pub(super) fn run(&mut self, now_ns: u64, network: &mut Network, random: &mut Random) {
         if now_ns < self.paused_ns {
             return;
         }
         self.start_disks();
+        self.advance_move(now_ns, random);
         let Some(process) = &mut self.process else { return };
         let disks = process.disks.iter_mut().map(Some).chain(std::iter::repeat_with(|| None));
         for (core, mut disk) in process.cores.iter_mut().zip(disks) {
@@ -267,7 +350,9 @@ impl Client {
             let queue = Queue::new(config).expect("our own ring is sound");
             let core = at % process.disks.len();
             process.disks[core].add_queue(queue);
+            process.owners.push(core);
         }
+        process.disk = Some(disk);
     }
 
     fn digest(&self) -> u64 {

@@ -53,6 +53,10 @@ pub struct Report {
     pub closed_clean: u64,
     /// Requests that were sent again.
     pub resent: u64,
+    /// Queues that went over to another sidecore of their VMhost.
+    pub moves: u64,
+    /// Queues that were to and stayed: they did not drain in time, or their volume was paused.
+    pub moves_refused: u64,
     /// Simulated time.
     pub simulated_ns: u64,
 }
@@ -83,6 +87,8 @@ impl Report {
         self.fenced += other.fenced;
         self.closed_clean += other.closed_clean;
         self.resent += other.resent;
+        self.moves += other.moves;
+        self.moves_refused += other.moves_refused;
         self.simulated_ns += other.simulated_ns;
     }
 }
@@ -128,6 +134,11 @@ impl fmt::Display for Report {
             "{} requests sent again; {} guests told of a loss; {} replaced VMhosts fenced; \
              {} attachments closed clean",
             self.resent, self.disks_failed, self.fenced, self.closed_clean
+        )?;
+        writeln!(
+            f,
+            "{} queues went over to another sidecore; {} stayed where they were",
+            self.moves, self.moves_refused
         )
     }
 }
@@ -185,6 +196,8 @@ struct World {
     volatile: bool,
     /// How often a guest submits something in a step, in parts of a million.
     eagerness_ppm: u64,
+    /// How often a queue is to go over to another sidecore in a step, likewise.
+    moves_ppm: u64,
     report: Report,
     history: VecDeque<String>,
 }
@@ -262,6 +275,7 @@ impl World {
             next_fault_ns: 5_000_000,
             volatile: habits.volatile,
             eagerness_ppm: random.between(5_000, 100_000),
+            moves_ppm: random.between(0, 50_000),
             report: Report { runs: 1, ..Report::default() },
             history: VecDeque::new(),
             disk,
@@ -358,7 +372,7 @@ impl World {
         self.report.network = self.network.counts;
         self.report.disk = self.disk.counts();
         self.report.simulated_ns = self.now_ns;
-        self.report.resent += self.client.resent();
+        self.count_client();
         Ok(())
     }
 
@@ -383,6 +397,9 @@ impl World {
             self.workload.reap(ring, &mut self.checker).map_err(failed)?;
         }
         if work {
+            if self.random.hits(self.moves_ppm) {
+                self.client.begin_move(self.now_ns, &mut self.random);
+            }
             for at in 0..self.client.rings().len() {
                 if self.random.hits(self.eagerness_ppm) {
                     let requests = usize::try_from(self.random.between(1, 4)).expect("small");
@@ -473,7 +490,7 @@ impl World {
     fn fresh_guest(&mut self) {
         self.checker.settle();
         self.workload.forget();
-        self.report.resent += self.client.resent();
+        self.count_client();
         let number = self.client.number;
         let name = self.names[usize::from(number)].clone();
         let shape = (self.datagram_bytes_max, &self.keys);
@@ -500,10 +517,10 @@ impl World {
         {
             server.run(now_ns, &mut self.network);
         }
-        self.client.run(now_ns, &mut self.network);
+        self.client.run(now_ns, &mut self.network, &mut self.random);
         for client in &mut self.retired {
             let fenced_before = client.is_fenced();
-            client.run(now_ns, &mut self.network);
+            client.run(now_ns, &mut self.network, &mut self.random);
             self.report.fenced += u64::from(client.is_fenced() && !fenced_before);
         }
     }
@@ -595,6 +612,14 @@ impl World {
         Ok(())
     }
 
+    /// What the VMhost's process counted, before it goes.
+    fn count_client(&mut self) {
+        self.report.resent += self.client.resent();
+        let (moves, refused) = self.client.moves();
+        self.report.moves += moves;
+        self.report.moves_refused += refused;
+    }
+
     fn pause_ns(&mut self) -> u64 {
         // The last one is beyond the silence after which a session is lost.
         let longest = [5_000_000, 20_000_000, 100_000_000, 400_000_000, 6_000_000_000];
@@ -638,7 +663,7 @@ impl World {
     }
 
     fn kill_client(&mut self) {
-        self.report.resent += self.client.resent();
+        self.count_client();
         let back_ns = self.now_ns + self.random.between(0, 300_000_000);
         self.client.kill(back_ns);
     }
@@ -659,7 +684,7 @@ impl World {
         }
         self.checker.settle();
         self.workload.forget();
-        self.report.resent += self.client.resent();
+        self.count_client();
         let name = self.names[usize::from(number)].clone();
         let shape = (self.datagram_bytes_max, &self.keys);
         let next = Client::new(number, &name, &mut self.random, shape, true);
