@@ -306,6 +306,132 @@ fn wake_by_everything(kind: RingKind) {
     wait_until("the channels let go", || core.channels() == 0);
 }
 
+/// Moves a queue to and fro until it is told to stop; gives how often it moved.
+fn keep_moving(placement: &Placement, queue: usize, stop: &AtomicBool) -> u64 {
+    let mut moves = 0;
+    while !stop.load(Relaxed) {
+        let to = usize::from(moves % 2 == 0);
+        match placement.try_move(queue, to) {
+            Ok(()) => moves += 1,
+            Err(MoveError::Stays(_) | MoveError::NotReady | MoveError::Busy) => {}
+            Err(MoveError::NotRunning) => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    moves
+}
+
+/// Sidecores that sleep, a guest that waits for its calls: a kick or a call that was lost on the
+/// way from one sidecore to the other would be waited for without end.
+#[test]
+fn a_queue_moves_to_and_fro_under_load_and_loses_nothing() {
+    for kind in [RingKind::Split, RingKind::Packed] {
+        let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+        let mut rig = Rig::of_kind(kind, volume, 2);
+        rig.disk.set_features(u64::MAX);
+        (0..2).for_each(|index| rig.start(index));
+        exercise(&mut rig.rings.iter_mut().collect::<Vec<_>>(), 1);
+        let (core, placement) = (rig.disk.core(), rig.disk.placement());
+        assert_eq!(placement.running(), Ok(vec![(0, 0), (1, 1)]));
+        let stop = AtomicBool::new(false);
+        let moves = std::thread::scope(|scope| {
+            let moving = scope.spawn(|| keep_moving(&placement, 0, &stop));
+            let mut seed = 2;
+            while core.counters(0).moves.get() < 500 {
+                exercise(&mut rig.rings.iter_mut().collect::<Vec<_>>(), seed);
+                seed += 1_000;
+            }
+            stop.store(true, Relaxed);
+            moving.join().expect("no panic")
+        });
+        let counters = core.counters(0);
+        assert_eq!(counters.moves.get(), moves);
+        assert_eq!((counters.starts.get(), counters.errors.get()), (1, 0));
+        let served: u64 = core.shares().iter().map(|share| share.requests.get()).sum();
+        assert_eq!(served, counters.requests.get() + core.counters(1).requests.get());
+        rig.disk.disconnected();
+        wait_until("the channels let go", || core.channels() == 0);
+        assert_eq!(placement.try_move(0, 0), Err(MoveError::NotRunning));
+    }
+}
+
+/// All that a front end may say while its queue is being moved.
+#[test]
+fn a_front_end_finds_its_queue_wherever_that_is() {
+    let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+    let mut rig = Rig::new(volume, 1);
+    let (core, placement) = (rig.disk.core(), rig.disk.placement());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| keep_moving(&placement, 0, &stop));
+        let mut requests = 0;
+        for turn in 0..20 {
+            rig.start(0);
+            let moves = core.counters(0).moves.get() + 5;
+            wait_until("it was moved under all of it", || {
+                let config = rig.rings[0].queue_config(Arc::clone(&rig.memory)).expect("as before");
+                rig.disk.set_call(0, config.call);
+                rig.disk.set_kick(0, config.kick);
+                rig.disk.set_memory(Arc::clone(&rig.memory));
+                rig.submit(0, Op::Read, turn);
+                assert_eq!(rig.complete(0), Status::Ok);
+                requests += 1;
+                core.counters(0).moves.get() >= moves
+            });
+            if turn % 2 == 0 {
+                assert_eq!(rig.disk.stop(0), requests % (1 << 16), "where the ring stands");
+            } else {
+                rig.disk.disconnected();
+            }
+            wait_until("the disk lets go", || core.channels() == 0);
+        }
+        stop.store(true, Relaxed);
+        moving.join().expect("no panic")
+    });
+    let counters = core.counters(0);
+    assert_eq!((counters.starts.get(), counters.errors.get(), core.orphans()), (20, 0, 0));
+}
+
+#[test]
+fn a_move_that_cannot_be_made_says_why_and_the_queue_stays() {
+    let volume = Arc::new(HeldVolume::new(SIZE));
+    let mut rig = Rig::new(volume.clone(), 2);
+    let placement = rig.disk.placement();
+    assert_eq!(placement.try_move(0, 1), Err(MoveError::NotRunning));
+    rig.start(0);
+    let error = placement.try_move(0, 2).expect_err("there are two");
+    assert_eq!(error.to_string(), "there is no sidecore 2: there are 2");
+    assert_eq!(placement.try_move(5, 1), Err(MoveError::NotRunning));
+    rig.submit(0, Op::Write, 0);
+    wait_until("the write arrives", || volume.opened() > 0 && volume.asked(0) == 1);
+    assert_eq!(placement.try_move(0, 0), Ok(()), "it is there");
+    let mut moved = placement.try_move(0, 1);
+    while moved == Err(MoveError::NotReady) {
+        moved = placement.try_move(0, 1);
+    }
+    assert_eq!(moved, Err(MoveError::Stays(NotMoved::NotDrained)), "the volume does not answer");
+    assert_eq!(placement.running(), Ok(vec![(0, 0)]));
+    volume.answer(crate::Status::Done);
+    rig.rings[0].kick();
+    assert_eq!(rig.complete(0), Status::Ok);
+    assert_eq!(placement.try_move(0, 1), Ok(()));
+    rig.submit(0, Op::Read, 0);
+    wait_until("the read arrives over there", || volume.asked(1) == 1);
+    volume.answer_on(1, crate::Status::Done);
+    rig.rings[0].kick();
+    assert_eq!(rig.complete(0), Status::Ok);
+    let core = rig.disk.core();
+    assert_eq!((core.counters(0).moves.get(), core.counters(0).moves_refused.get()), (1, 1));
+    // It starts where it was, unless that sidecore takes no queues any more.
+    rig.disk.disconnected();
+    rig.start(0);
+    assert_eq!(placement.running(), Ok(vec![(0, 1)]));
+    rig.disk.disconnected();
+    rig.disk.options.active.store(1, Relaxed);
+    rig.start(0);
+    assert_eq!(placement.running(), Ok(vec![(0, 0)]));
+}
+
 fn serve(disk: Disk, path: &std::path::Path) -> Server {
     virtio::serve(Socket::Listen(path.to_owned()), Box::new(disk)).expect("a socket")
 }
