@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Queue `i` starts on sidecore `i` modulo their number, and may be moved while it runs; which
-//! sidecore has which queue is in the disk's [`Placement`]. The first queue that starts begins a new
-//! attachment, the last one that stops closes it; in between, queues come and go as they like.
+//! sidecore has which queue is in the disk's [`Placement`]. The first queue that starts begins a
+//! new attachment, the last one that stops closes it; in between, queues come and go as they like.
 
 mod core;
 mod part;

@@ -329,8 +329,8 @@ pub trait Channel: fmt::Debug {
     /// After the sidecore slept.
     fn disarm(&mut self) {}
 
-    /// Whether what is submitted now goes on to the blocks, and does not wait for an epoch, a session
-    /// or another chain. A queue is moved only from one such channel to another.
+    /// Whether what is submitted now goes on to the blocks, and does not wait for an epoch, a
+    /// session or another chain. A queue is moved only from one such channel to another.
     fn is_open(&self) -> bool {
         true
     }

@@ -15,8 +15,8 @@ use crate::latency::Latencies;
 use crate::request::{self, ID_BYTES};
 use crate::volume::Op;
 
-/// What one queue counted, over all its starts. Written by the queue's sidecore only, whichever that
-/// is: what one has written the next one sees, since the queue itself comes from there.
+/// What one queue counted, over all its starts. Written by the queue's sidecore only, whichever
+/// that is: what one has written the next one sees, since the queue itself comes from there.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct QueueCounters {

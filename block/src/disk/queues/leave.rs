@@ -1,5 +1,5 @@
-//! How a queue leaves for another sidecore: nothing more is taken, what was taken ends, and then the
-//! queue goes as it is, with its place in the ring, its part of the inflight region and its
+//! How a queue leaves for another sidecore: nothing more is taken, what was taken ends, and then
+//! the queue goes as it is, with its place in the ring, its part of the inflight region and its
 //! descriptors. What has not ended in time keeps it here.
 //!
 //! ```text
