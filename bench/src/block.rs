@@ -87,7 +87,8 @@ pub struct Options {
     pub program: PathBuf,
     /// The way to the disk.
     pub path: Path,
-    /// What stands behind it.
+    /// What stands behind it; all of it is written once, unless it is null. For a socket that is
+    /// all that this says.
     pub volume: Volume,
     /// Which requests.
     pub op: Pattern,
@@ -112,8 +113,10 @@ pub struct Options {
     pub packed: bool,
     /// How long is measured.
     pub seconds: f64,
-    /// The process behind a socket, for its processor time.
-    pub pid: Option<u32>,
+    /// The processes behind a socket, for their processor time.
+    pub pids: Vec<u32>,
+    /// On the loopback device, also where two network namespaces would be allowed.
+    pub loopback: bool,
 }
 
 impl Options {
@@ -134,7 +137,8 @@ impl Options {
             driver: Waiting::Polls,
             packed: false,
             seconds: 3.0,
-            pid: None,
+            pids: Vec::new(),
+            loopback: false,
         }
     }
 
@@ -167,9 +171,6 @@ impl Options {
                 "--path direct has no ring: --driver and --packed do not apply"
             );
         }
-        if let (Path::Socket(path), Volume::File(_)) = (&self.path, &self.volume) {
-            bail!("--volume is the server's own affair behind {}", path.display());
-        }
         Ok(())
     }
 
@@ -180,11 +181,16 @@ impl Options {
 }
 
 /// As it is written on the command line.
-fn as_text<S: serde::Serializer>(
+pub(crate) fn as_text<S: serde::Serializer>(
     value: &impl std::fmt::Display,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
+}
+
+/// Whether each busy thread of a measurement has a core to itself.
+pub(crate) fn has_seats(options: &Options) -> bool {
+    place::Seats::of(options) != place::Seats::default()
 }
 
 /// Measures once. Says on standard error what it does, on a terminal.
@@ -211,7 +217,8 @@ pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress)
     let mut place = Place::start(options, cleanup, progress)?;
     let measured = (|| -> Result<Report> {
         progress.doing("warming up");
-        if needs_filling(options) {
+        if options.volume != Volume::Null {
+            // Reads of what was never written cost nothing.
             place.fill()?;
         }
         place.run(Load { duration: WARM_UP, ..options.load() })?;
@@ -228,12 +235,6 @@ pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress)
     let report = measured.context("measuring")?;
     stopped.context("stopping what was measured")?;
     Ok(report)
-}
-
-/// Reads of what was never written cost nothing: holes.
-fn needs_filling(options: &Options) -> bool {
-    matches!(options.volume, Volume::Memory | Volume::File(_))
-        && !matches!(options.path, Path::Socket(_))
 }
 
 fn check(outcome: &Outcome) -> Result<()> {
@@ -265,8 +266,5 @@ mod tests {
         direct.check().unwrap();
         refused(Options { jobs: 2, ..direct.clone() }, "one job");
         refused(Options { packed: true, ..direct }, "no ring");
-        let socket = Path::Socket(PathBuf::from("/run/x"));
-        let file = Volume::File(PathBuf::from("/tmp/x"));
-        refused(Options { path: socket, volume: file, ..options }, "--volume");
     }
 }

@@ -23,11 +23,11 @@ const LOOKS: usize = 200;
 /// What is to be removed at the end.
 #[derive(Debug, Default)]
 struct Traces {
-    folder: Option<PathBuf>,
+    paths: Vec<PathBuf>,
     namespaces: Vec<String>,
 }
 
-/// Remembers what the demo makes, and removes it.
+/// Remembers what the demo or a measurement makes, and removes it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cleanup {
     traces: Arc<Mutex<Traces>>,
@@ -87,9 +87,12 @@ impl Cleanup {
         self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This folder is removed.
-    pub(crate) fn folder(&self, folder: PathBuf) {
-        self.traces().folder = Some(folder);
+    /// This folder or file is removed.
+    pub(crate) fn path(&self, path: PathBuf) {
+        let paths = &mut self.traces().paths;
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
     }
 
     /// This network namespace is removed.
@@ -104,8 +107,8 @@ impl Cleanup {
         for name in &traces.namespaces {
             let _ = Command::new("ip").args(["netns", "del", name]).output();
         }
-        if let Some(folder) = &traces.folder {
-            let _ = fs::remove_dir_all(folder);
+        for path in &traces.paths {
+            let _ = fs::remove_dir_all(path).or_else(|_| fs::remove_file(path));
         }
         let guests = format!("vrio-guest-{}-", std::process::id());
         for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
@@ -172,10 +175,13 @@ mod tests {
     #[test]
     fn everything_that_was_noted_is_removed_once() {
         let folder = tempfile::tempdir().unwrap().keep();
+        let file = folder.with_extension("file");
+        fs::write(&file, "").unwrap();
         let cleanup = Cleanup::default();
-        cleanup.folder(folder.clone());
+        cleanup.path(folder.clone());
+        cleanup.path(file.clone());
         cleanup.remove();
-        assert!(!folder.exists());
+        assert!(!folder.exists() && !file.exists());
         cleanup.remove();
     }
 }

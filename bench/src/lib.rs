@@ -3,6 +3,7 @@
 pub mod block;
 pub mod checker;
 mod cleanup;
+pub mod compare;
 pub mod demo;
 pub mod guest;
 pub mod load;

@@ -33,6 +33,11 @@ impl Progress {
         Self { quiet: true, ..Self::new() }
     }
 
+    /// Says nothing: somebody else does.
+    pub(crate) fn silent() -> Self {
+        Self { bar: ProgressBar::hidden(), began: Instant::now(), quiet: true }
+    }
+
     /// What is being done now; only shown on a terminal.
     pub(crate) fn doing(&self, what: impl Display) {
         self.bar.set_message(what.to_string());

@@ -54,7 +54,7 @@ impl Stage {
     ) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("vrio-{name}-{}", std::process::id()));
         fs::create_dir(&folder).with_context(|| format!("making {}", folder.display()))?;
-        cleanup.folder(folder.clone());
+        cleanup.path(folder.clone());
         let [io, vm] = free_ports()?;
         let keys = if sealed { Keys::make(&folder, &["io1", "vm1"])? } else { Keys::plain() };
         Ok(Self {

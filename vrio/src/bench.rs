@@ -1,13 +1,16 @@
 //! `vrio bench`.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use bench::block::{self, LinkKind, Options, Path, Volume};
+use bench::compare;
 use bench::load::Pattern;
 use bench::measure::Waiting;
 use clap::{Subcommand, ValueEnum};
 use node::direct::Idle;
+use serde::Serialize;
 
 use crate::{Failure, commands};
 
@@ -24,11 +27,58 @@ pub(crate) const BLOCK_EXAMPLES: &str = "Examples:
 Everything on the disk is overwritten. Without root, `remote` and `direct` use the loopback
 device instead of two network namespaces.";
 
+pub(crate) const COMPARE_EXAMPLES: &str = "Examples:
+  vrio bench compare block                             every peer that is installed
+  vrio bench compare block --contest local --case 'depth 1' --rounds 9
+  vrio bench compare block --socket spdk=/run/spdk/vhost.0 --contest null --json
+Peers: qemu-storage-daemon and nbdkit (Debian: qemu-utils, nbdkit).";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Measure a virtual disk: throughput, latency, events and processor time per request.
     #[command(after_help = BLOCK_EXAMPLES)]
     Block(Box<BlockArgs>),
+    /// Measure ourselves and what a user would pick instead, in turn, and print the ratios.
+    #[command(subcommand, after_help = COMPARE_EXAMPLES)]
+    Compare(CompareCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CompareCommand {
+    /// Virtual disks, local and remote.
+    #[command(after_help = COMPARE_EXAMPLES)]
+    Block(CompareArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompareArgs {
+    /// How often each contestant is measured, in turn.
+    #[arg(long, default_value_t = 5)]
+    rounds: u16,
+    /// How long each time.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Only contests with this in their name: "local", "remote", "file".
+    #[arg(long, value_name = "WORDS")]
+    contest: Option<String>,
+    /// Only cases with this in their name: "depth 32", "randread 4k", "1m".
+    #[arg(long, value_name = "WORDS")]
+    case: Option<String>,
+    /// What our sidecores do without work: peers poll.
+    #[arg(long, default_value = "spin")]
+    idle: Idle,
+    /// Whether our sessions are sealed; what peers say to each other is in clear.
+    #[arg(long, value_enum, default_value_t = Switch::Off)]
+    encrypt: Switch,
+    /// Where files are made.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
+    folder: PathBuf,
+    /// A vhost-user-blk server that runs already, to compare a null volume with.
+    #[arg(long = "socket", value_name = "NAME=PATH", value_parser = named_socket)]
+    sockets: Vec<(String, PathBuf)>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -72,9 +122,12 @@ pub(crate) struct BlockArgs {
     /// How long is measured.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// The process behind `--path socket`, for its processor time.
+    /// The processes behind `--path socket`, for their processor time.
     #[arg(long)]
-    pid: Option<u32>,
+    pid: Vec<u32>,
+    /// Nodes meet on the loopback device, also where two network namespaces would be allowed.
+    #[arg(long)]
+    loopback: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -110,15 +163,48 @@ enum Driver {
 
 /// Runs a measurement and prints it.
 pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
-    let BenchCommand::Block(args) = command;
-    let options = options(args).map_err(Failure::configuration)?;
-    options.check().map_err(Failure::configuration)?;
-    let report = block::run(&options).map_err(Failure::running)?;
-    if args.json {
-        let json = serde_json::to_string_pretty(&report).context("the report as JSON");
-        return commands::print(&format!("{}\n", json.map_err(Failure::running)?));
+    match command {
+        BenchCommand::Block(args) => {
+            let options = options(args).map_err(Failure::configuration)?;
+            options.check().map_err(Failure::configuration)?;
+            let report = block::run(&options).map_err(Failure::running)?;
+            print(&report, args.json)
+        }
+        BenchCommand::Compare(CompareCommand::Block(args)) => {
+            let program = std::env::current_exe().context("finding this program");
+            let options = compare::Options {
+                program: program.map_err(Failure::running)?,
+                rounds: args.rounds,
+                seconds: args.seconds,
+                contest: args.contest.clone(),
+                case: args.case.clone(),
+                idle: args.idle,
+                encrypt: args.encrypt == Switch::On,
+                folder: args.folder.clone(),
+                sockets: args.sockets.clone(),
+            };
+            print(&compare::run(&options).map_err(Failure::running)?, args.json)
+        }
     }
-    commands::print(&report.to_string())
+}
+
+/// For people, or for programs.
+fn print(report: &(impl Serialize + Display), json: bool) -> Result<(), Failure> {
+    if !json {
+        return commands::print(&report.to_string());
+    }
+    let json = serde_json::to_string_pretty(report).context("the report as JSON");
+    commands::print(&format!("{}\n", json.map_err(Failure::running)?))
+}
+
+/// A name and a path.
+fn named_socket(words: &str) -> Result<(String, PathBuf), String> {
+    let parts = words.split_once('=').filter(|(name, path)| !name.is_empty() && !path.is_empty());
+    let (name, path) = parts.ok_or("such as spdk=/run/spdk/vhost.0")?;
+    if name.starts_with("vrio") {
+        return Err("that is our own name".to_owned());
+    }
+    Ok((name.to_owned(), PathBuf::from(path)))
 }
 
 fn options(args: &BlockArgs) -> anyhow::Result<Options> {
@@ -163,7 +249,8 @@ fn options(args: &BlockArgs) -> anyhow::Result<Options> {
         },
         packed: args.packed,
         seconds: args.seconds,
-        pid: args.pid,
+        pids: args.pid.clone(),
+        loopback: args.loopback,
         ..Options::new(program)
     })
 }

@@ -133,6 +133,44 @@ fn whoever_serves_a_socket_is_measured() {
 }
 
 #[test]
+fn we_are_compared_with_every_peer_that_is_installed() {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+    command.args(["bench", "compare", "block", "--rounds", "1", "--seconds", "0.1", "--json"]);
+    command.args(["--case", "randread 4k depth 32", "--folder"]).arg(temporary.path());
+    let output = command.env("TMPDIR", temporary.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let missing = report["missing"].to_string();
+    let contests = report["contests"].as_array().unwrap();
+    let mut expected = Vec::new();
+    if missing.contains("qemu-storage-daemon") {
+        println!("SKIP we_are_compared_with_every_peer: qemu-storage-daemon is not installed");
+    } else {
+        expected.extend([("local, null volume", 1), ("local, file", 1)]);
+    }
+    if missing.contains("nbdkit") {
+        println!("SKIP we_are_compared_with_every_peer: nbdkit is not installed");
+    } else {
+        // By a VMhost, and by a direct client.
+        expected.push(("remote, memory", 2));
+    }
+    let found = contests.iter().map(|contest| {
+        (contest["contest"].as_str().unwrap(), contest["rows"].as_array().unwrap().len())
+    });
+    assert_eq!(found.collect::<Vec<_>>(), expected, "{report}");
+    for row in contests.iter().flat_map(|contest| contest["rows"].as_array().unwrap()) {
+        for ratio in ["iops_ratio", "p50_ratio", "cpu_ratio"] {
+            assert!(row[ratio]["median"].as_f64().unwrap() > 0.0, "{ratio}: {row}");
+        }
+    }
+    assert!(missing.contains("SPDK"), "what cannot be measured is named: {report}");
+    let left: Vec<_> = fs::read_dir(temporary.path()).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn what_makes_no_sense_is_the_command_lines_fault() {
     let temporary = tempfile::tempdir().unwrap();
     for (words, said) in [

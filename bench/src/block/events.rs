@@ -64,6 +64,11 @@ impl Side {
         Ok(Self { counters: Counters::new(), threads: threads.collect() })
     }
 
+    /// Takes in the threads of another process.
+    pub(super) fn add_threads(&mut self, other: Self) {
+        self.threads.extend(other.threads);
+    }
+
     /// Processor time of all its threads.
     pub(super) fn cpu(&self) -> Duration {
         Duration::from_nanos(self.threads.values().map(|thread| thread.cpu_ns).sum())

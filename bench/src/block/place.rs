@@ -40,8 +40,8 @@ pub(super) struct Place {
     driver: Option<Driver>,
     nodes: Vec<(Role, Node)>,
     stage: Option<Stage>,
-    /// The process behind a foreign socket.
-    pid: Option<u32>,
+    /// The processes behind a foreign socket.
+    pids: Vec<u32>,
     /// A file that was made for this.
     made: Option<PathBuf>,
 }
@@ -55,6 +55,19 @@ pub(super) struct Seats {
 }
 
 impl Seats {
+    /// Seats for all threads of a measurement.
+    pub(super) fn of(options: &Options) -> Self {
+        let sidecores = usize::from(options.sidecores);
+        let (vmhost, iohost, driver) = match options.path {
+            Path::Local => (sidecores, 0, usize::from(options.jobs)),
+            Path::Remote => (sidecores, sidecores, usize::from(options.jobs)),
+            Path::Direct => (0, sidecores, 1),
+            // One core is left for the server, wherever that is.
+            Path::Socket(_) => (1, 0, usize::from(options.jobs)),
+        };
+        Self::new(&cores(), vmhost, iohost, driver)
+    }
+
     /// Seats for so many threads of each role.
     fn new(cores: &[usize], vmhost: usize, iohost: usize, driver: usize) -> Self {
         if cores.len() < vmhost + iohost + driver {
@@ -70,17 +83,9 @@ impl Seats {
 impl Place {
     /// Starts it all.
     pub(super) fn start(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Self> {
-        let sidecores = usize::from(options.sidecores);
-        let (vmhost, iohost, driver) = match options.path {
-            Path::Local => (sidecores, 0, usize::from(options.jobs)),
-            Path::Remote => (sidecores, sidecores, usize::from(options.jobs)),
-            Path::Direct => (0, sidecores, 1),
-            // One core is left for the server, wherever that is.
-            Path::Socket(_) => (1, 0, usize::from(options.jobs)),
-        };
-        let seats = Seats::new(&cores(), vmhost, iohost, driver);
-        let mut place =
-            Self { driver: None, nodes: Vec::new(), stage: None, pid: options.pid, made: None };
+        let seats = Seats::of(options);
+        let pids = options.pids.clone();
+        let mut place = Self { driver: None, nodes: Vec::new(), stage: None, pids, made: None };
         let driver = match &options.path {
             Path::Socket(socket) => ring(options, socket.clone(), &seats)?,
             path => {
@@ -88,13 +93,14 @@ impl Place {
                 let sealed = sessions && options.encrypt;
                 let program = options.program.clone();
                 let mut stage = Stage::new("bench", program, sealed, cleanup.clone())?;
-                if sessions && options.link == LinkKind::Udp {
+                if sessions && options.link == LinkKind::Udp && !options.loopback {
                     stage.separate_if_allowed(progress);
                 }
                 let stage = place.stage.insert(stage);
                 let cast = Cast { options, stage, seats: &seats };
                 if matches!(options.volume, Volume::File(_)) {
                     place.made = file_to_make(options)?;
+                    place.made.iter().for_each(|file| stage.cleanup.path(file.clone()));
                 }
                 if sessions {
                     place.nodes.push((Role::Iohost, cast.iohost()?));
@@ -141,8 +147,12 @@ impl Place {
             let status: Status = serde_json::from_value(node.status()?)?;
             sides.insert(*role, Side::of_node(&status)?);
         }
-        if let Some(pid) = self.pid {
-            sides.insert(Role::Vmhost, Side::of_process(pid)?);
+        if !self.pids.is_empty() {
+            let mut all = Side::default();
+            for pid in &self.pids {
+                all.add_threads(Side::of_process(*pid)?);
+            }
+            sides.insert(Role::Vmhost, all);
         }
         if let Some(Driver::Direct(client)) = &self.driver {
             sides.insert(Role::Driver, client.look()?);
