@@ -79,7 +79,15 @@ pub mod scripts {
     pub const HOSTILE: &str = include_str!("../../guest/scripts/hostile.sh");
     /// Is a direct client: `NODE`, `WRONG_NODE`, `OTHER_NODE`, `FILES`, `FILE_KIB`,
     /// `THREADS`.
-    pub const ATTACH: &str = include_str!("../../guest/scripts/attach.sh");
+    pub const ATTACH: &str = concat!(
+        include_str!("../../guest/scripts/client.sh"),
+        include_str!("../../guest/scripts/attach.sh")
+    );
+    /// Is a direct client that fio works on: `NODE`, `SIZE`, `DEPTH`.
+    pub const FIO: &str = concat!(
+        include_str!("../../guest/scripts/client.sh"),
+        include_str!("../../guest/scripts/fio.sh")
+    );
     /// Tells throughput and latency: `SECONDS_EACH`, `DEPTH`, `WRITE`.
     pub const MEASURE: &str = include_str!("../../guest/scripts/measure.sh");
 }

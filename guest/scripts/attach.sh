@@ -1,16 +1,10 @@
 # shellcheck shell=dash
 # The guest is a direct client: `vrio attach` shows volumes of the node io1, which is outside, as
-# disks. NODE is what follows a volume in the command: the node's address and the keys; WRONG_NODE
-# the same with a wrong key, OTHER_NODE that of another client. First a file
+# disks. WRONG_NODE is NODE with a wrong key, OTHER_NODE that of another client. First a file
 # system on io1/files, then writes and verifies on io1/far, while the host kills the node and has
-# the client killed:
-#
-#   kill N    the client, with -9, and another one goes on: "killed N" (N counts, since what is
-#             typed may come twice)
-#   stop      ends it
+# the client killed (client.sh says how).
 #
 # CARD is `virtio`, or `igb` for one of that card's virtual functions.
-NODE=${NODE:?}
 WRONG_NODE=${WRONG_NODE:?}
 OTHER_NODE=${OTHER_NODE:?}
 FILES=${FILES:-8}
@@ -18,17 +12,6 @@ FILE_KIB=${FILE_KIB:-256}
 THREADS=${THREADS:-8}
 SECONDS_MAX=${SECONDS_MAX:-1200}
 CARD=${CARD:-virtio}
-RECORDS=/run/vrio/attach
-
-# Words of NODE are separate ones.
-# shellcheck disable=SC2086
-attach() { vrio attach "$@" $NODE; }
-
-fail() {
-    say "fail $*"
-    cat "$RECORDS"/*.log
-    exit 1
-}
 
 # refused WORDS COMMAND...: the command fails, and says so with these words.
 refused() {
@@ -38,8 +21,6 @@ refused() {
     grep -q "$words" /tmp/refusal || fail "no '$words': $(cat /tmp/refusal)"
     say "refused $(tail -n 1 /tmp/refusal)"
 }
-
-process() { sed -n 's/.*"pid": \([0-9]*\).*/\1/p' "$RECORDS/io1@far.json"; }
 
 # A counter of the client of io1/far.
 counter() {
@@ -77,13 +58,7 @@ if [ "$CARD" = igb ] && [ -z "${FUNCTION:-}" ]; then
     exit
 fi
 
-card=${FUNCTION:-eth0}
-until ip link set "$card" up 2>/dev/null; do sleep 0.2; done
-ip link set lo up
-ip addr add 10.0.2.15/24 dev "$card"
-ip route add default via 10.0.2.2
-chmod 600 /etc/*.key
-hostname web1
+join "${FUNCTION:-eth0}"
 
 refused "is there and not loaded: run .modprobe ublk_drv" attach io1/files
 modprobe ublk_drv
@@ -134,23 +109,7 @@ refused "in use by attachment web1" attach io1/far --name web2 --directory /tmp/
 NODE=$right
 vrio attach --list
 
-last=0
-(
-    while read -r word number; do
-        case $word in
-            stop) touch /run/stop ;;
-            kill)
-                if [ "$number" -gt "$last" ]; then
-                    last=$number
-                    kill -9 "$(process)"
-                    disk=$(attach io1/far) || fail "attach again: $disk"
-                    [ "$disk" = "$DISK" ] || fail "it is $disk now"
-                fi
-                say "killed $number"
-                ;;
-        esac
-    done
-) </dev/console &
+obey </dev/console &
 agent churn "$DISK" --seed 1 --threads "$THREADS" --seconds "$SECONDS_MAX" --stop /run/stop
 cost end
 

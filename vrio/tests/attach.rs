@@ -1,11 +1,11 @@
 //! The direct client in a real guest, with the kernel's own ublk driver, against an IOhost outside
 //! of it; and what it says where there is no ublk.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use bench::guest::{self, BOOT_TIMEOUT, Guest, scripts};
+use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, scripts};
 use bench::nodes::{Keys, Node, NodePlan};
 
 /// For what a script does: an emulated guest on a busy machine is slow.
@@ -61,10 +61,11 @@ struct Rack {
 }
 
 impl Rack {
-    fn new(card: Card) -> Self {
+    /// `number` keeps the tests' ports apart: a node has one for each of its two sidecores.
+    fn new(number: u16) -> Self {
         let home = tempfile::tempdir().unwrap();
         let keys = Keys::make(home.path(), &["io1", "web1", "web2", "stranger"]).unwrap();
-        let port = 27_000 + (std::process::id() % 1_000) as u16 * 4 + card as u16 * 2;
+        let port = 27_000 + (std::process::id() % 700) as u16 * 6 + number * 2;
         Self { home, port, keys }
     }
 
@@ -89,7 +90,7 @@ impl Rack {
 
     /// A guest with the client's program and keys. QEMU's user network leads to the host's
     /// loopback.
-    fn guest(&self, image: &guest::Image, card: Card) -> Guest {
+    fn guest(&self, image: &guest::Image, card: Card) -> Builder {
         let node = |client: &str, key: &str| {
             format!(
                 "--peer 10.0.2.2:{} --key /etc/{client}.key --peer-key {} \
@@ -110,16 +111,14 @@ impl Rack {
             .set("NODE", node("web1", "io1"))
             .set("WRONG_NODE", node("web1", "stranger"))
             .set("OTHER_NODE", node("web2", "io1"))
-            .script(scripts::ATTACH)
-            .start()
-            .unwrap()
     }
 }
 
-/// Waits until the guest has completed so many requests, and says how many these are by then.
-fn wait_for_requests(guest: &mut Guest, wanted: u64) -> u64 {
+/// Waits until `who` in the guest has completed so many requests, and says how many these are by
+/// then.
+fn wait_for_requests(guest: &mut Guest, who: &str, wanted: u64) -> u64 {
     loop {
-        let line = guest.wait_for("progress churn", SCRIPT_TIMEOUT).unwrap();
+        let line = guest.wait_for(&format!("progress {who}"), SCRIPT_TIMEOUT).unwrap();
         let requests: u64 = line.strip_prefix("requests=").unwrap().parse().unwrap();
         if requests >= wanted {
             return requests;
@@ -127,33 +126,11 @@ fn wait_for_requests(guest: &mut Guest, wanted: u64) -> u64 {
     }
 }
 
-#[test]
-fn a_disk_of_a_direct_client_survives_kills_of_either_side() {
-    attach_and_kill("a_disk_of_a_direct_client_survives_kills_of_either_side", Card::Virtio);
-}
-
-#[test]
-fn the_same_over_a_virtual_function() {
-    attach_and_kill("the_same_over_a_virtual_function", Card::Igb);
-}
-
-fn attach_and_kill(test: &str, card: Card) {
-    let Some(image) = guest::available_newer(test) else { return };
-    let rack = Rack::new(card);
-    let mut io: Node = rack.plan().start().unwrap();
-    let mut guest = rack.guest(&image, card);
-    guest.wait_for("booted", BOOT_TIMEOUT).unwrap();
-    if matches!(card, Card::Igb) {
-        assert_eq!(guest.wait_for("function of", SCRIPT_TIMEOUT).unwrap(), "igbvf");
-    }
-    guest.wait_for("filesystem done", SCRIPT_TIMEOUT).unwrap();
-    println!("start: {}", guest.wait_for("cost start", SCRIPT_TIMEOUT).unwrap());
-    for at in ["idle", "depth1", "depth8"] {
-        println!("{at}: {}", guest.wait_for(&format!("cost {at}"), SCRIPT_TIMEOUT).unwrap());
-    }
+/// Kills node, client, or both, again and again while `who` in the guest works on.
+fn kill_in_turn(mut io: Node, guest: &mut Guest, who: &str) -> Node {
     let mut requests = 0;
     for round in 0..kill_rounds() * 3 {
-        requests = wait_for_requests(&mut guest, requests + REQUESTS_BETWEEN_KILLS);
+        requests = wait_for_requests(guest, who, requests + REQUESTS_BETWEEN_KILLS);
         let kill = format!("kill {}", round + 1);
         let killed = format!("killed {}", round + 1);
         match round % 3 {
@@ -168,7 +145,35 @@ fn attach_and_kill(test: &str, card: Card) {
             }
         }
     }
-    wait_for_requests(&mut guest, requests + REQUESTS_BETWEEN_KILLS);
+    wait_for_requests(guest, who, requests + REQUESTS_BETWEEN_KILLS);
+    io
+}
+
+#[test]
+fn a_disk_of_a_direct_client_survives_kills_of_either_side() {
+    attach_and_kill("a_disk_of_a_direct_client_survives_kills_of_either_side", Card::Virtio);
+}
+
+#[test]
+fn the_same_over_a_virtual_function() {
+    attach_and_kill("the_same_over_a_virtual_function", Card::Igb);
+}
+
+fn attach_and_kill(test: &str, card: Card) {
+    let Some(image) = guest::available_newer(test) else { return };
+    let rack = Rack::new(card as u16);
+    let io = rack.plan().start().unwrap();
+    let mut guest = rack.guest(&image, card).script(scripts::ATTACH).start().unwrap();
+    guest.wait_for("booted", BOOT_TIMEOUT).unwrap();
+    if matches!(card, Card::Igb) {
+        assert_eq!(guest.wait_for("function of", SCRIPT_TIMEOUT).unwrap(), "igbvf");
+    }
+    guest.wait_for("filesystem done", SCRIPT_TIMEOUT).unwrap();
+    println!("start: {}", guest.wait_for("cost start", SCRIPT_TIMEOUT).unwrap());
+    for at in ["idle", "depth1", "depth8"] {
+        println!("{at}: {}", guest.wait_for(&format!("cost {at}"), SCRIPT_TIMEOUT).unwrap());
+    }
+    let io = kill_in_turn(io, &mut guest, "churn");
     let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT).unwrap();
     println!("end:   {}", guest.wait_for("cost end", SCRIPT_TIMEOUT).unwrap());
     guest.wait_for("detached", SCRIPT_TIMEOUT).unwrap();
@@ -181,6 +186,43 @@ fn attach_and_kill(test: &str, card: Card) {
     let digest = guest::image_digest(&rack.plan().file("far.img")).unwrap();
     assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");
     println!("{report}");
+}
+
+/// The program of Debian's package.
+fn fio() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|place| place.join("fio")).find(|file| file.is_file())
+}
+
+/// What another program has written is what that program reads, there and on the IOhost.
+#[test]
+fn fio_verifies_its_disk_while_either_side_is_killed() {
+    const TEST: &str = "fio_verifies_its_disk_while_either_side_is_killed";
+    const SIZE: &str = "8M";
+    let Some(image) = guest::available_newer(TEST) else { return };
+    let Some(fio) = fio() else { return println!("SKIP {TEST}: fio is not installed") };
+    let rack = Rack::new(2);
+    let io = rack.plan().start().unwrap();
+    let builder = rack.guest(&image, Card::Virtio).program(&fio).unwrap();
+    // Debian's fio comes with the libraries of every storage it knows, 80 MB of them.
+    let builder = builder.memory_mib(768).set("SIZE", SIZE).script(scripts::FIO);
+    let mut guest = builder.start().unwrap();
+    let io = kill_in_turn(io, &mut guest, "fio");
+    guest.type_line("stop").unwrap();
+    let passes = guest.wait_for("verified", SCRIPT_TIMEOUT).unwrap();
+    guest.wait_success(SCRIPT_TIMEOUT).unwrap();
+    io.stop().unwrap();
+    let file = rack.plan().file("far.img");
+    let here = Command::new(fio)
+        .current_dir(rack.home.path())
+        .arg(format!("--filename={}", file.display()))
+        .arg(format!("--size={SIZE}"))
+        .args(["--name=here", "--rw=read", "--bs=4k", "--verify=crc32c", "--verify_fatal=1"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&here.stdout);
+    assert!(here.status.success() && said.contains("err= 0"), "{here:?}");
+    println!("{passes}");
 }
 
 /// Runs `vrio` and gives its exit code and what it said.

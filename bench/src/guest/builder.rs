@@ -273,9 +273,11 @@ impl Builder {
         for library in listed.split_whitespace().filter(|word| word.starts_with('/')) {
             let library = Path::new(library);
             let name = library.file_name().unwrap_or_default().to_string_lossy();
-            // The loader itself is in the image, at the one place where programs expect it.
-            if !name.starts_with("ld-linux") {
-                self.files.push((format!("{LIBRARY_FOLDER}/{name}"), library.to_owned()));
+            let inside = format!("{LIBRARY_FOLDER}/{name}");
+            // The loader itself is in the image, at the one place where programs expect it; and
+            // two programs share much.
+            if !name.starts_with("ld-linux") && self.files.iter().all(|(path, _)| *path != inside) {
+                self.files.push((inside, library.to_owned()));
             }
         }
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
