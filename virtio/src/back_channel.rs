@@ -52,7 +52,17 @@ impl BackChannel {
             RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
             _ => None,
         });
-        rights.map(|socket| Self { socket, is_stuck: false })
+        rights.map(Self::new)
+    }
+
+    /// The way that another process had.
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self { socket, is_stuck: false }
+    }
+
+    /// A descriptor of the way, for another process.
+    pub(crate) fn take_down(&self) -> std::io::Result<OwnedFd> {
+        self.socket.try_clone()
     }
 
     /// Tells the front end to read the configuration again. A front end that does not read what we

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::memory::Memory;
 use crate::queue::QueueConfig;
@@ -51,6 +52,13 @@ pub trait Device: Send + fmt::Debug {
     /// stopped together share them) and gives [`crate::Queue::base`]. What is not done by then
     /// stays in the inflight region, and the ring is not touched again.
     fn stop(&mut self, index: usize) -> u32;
+
+    /// Queues that run stop, all at once and as by [`Device::stop`], but for at most `drain`. Their
+    /// front end stays, and they are started again: by this process or another.
+    fn pause(&mut self, queues: &[usize], drain: Duration) -> Vec<u32> {
+        let _ = drain;
+        queues.iter().map(|&index| self.stop(index)).collect()
+    }
 
     /// The guest's memory changed. When this returns, chains that are taken from now on are
     /// looked up in the new table, by all running queues.

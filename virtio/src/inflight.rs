@@ -9,11 +9,13 @@
 mod packed;
 mod split;
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
+use crate::hand_over::Inflight;
 use crate::mapping::{MapError, Mapping};
 use crate::queue::RingKind;
 use crate::shared::Area;
@@ -130,6 +132,9 @@ pub struct InflightRegion {
     size: u16,
     /// Some queue had completed requests when the region was mapped.
     resumes: bool,
+    /// Its file, where it begins there and how long it was said to be: for a process that goes on
+    /// in this one's place.
+    file: Option<(Arc<OwnedFd>, u64, u64)>,
 }
 
 impl InflightRegion {
@@ -175,7 +180,10 @@ impl InflightRegion {
             return Err(InflightError::NotSealed);
         }
         let mapping = Arc::new(mapping);
-        let mut region = Self { mapping, kind, queues, size, resumes: false };
+        let file = rustix::io::fcntl_dupfd_cloexec(fd, 0)
+            .map_err(|errno| MapError::System { what: "fcntl", errno })?;
+        let file = Some((Arc::new(file), offset, len));
+        let mut region = Self { mapping, kind, queues, size, resumes: false, file };
         // Now, before any queue of this process touches it.
         region.resumes = (0..usize::from(queues)).any(|index| {
             let queue = region.queue(index);
@@ -193,7 +201,14 @@ impl InflightRegion {
         mapping: Arc<Mapping>,
         (kind, queues, size): (RingKind, u16, u16),
     ) -> Self {
-        Self { mapping, kind, queues, size, resumes: false }
+        Self { mapping, kind, queues, size, resumes: false, file: None }
+    }
+
+    /// What another process needs to map it.
+    pub(crate) fn take_down(&self) -> io::Result<Inflight<OwnedFd>> {
+        let (file, offset, len) = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let (file, queues, size) = (file.try_clone()?, self.queues, self.size);
+        Ok(Inflight { file, offset_bytes: *offset, len_bytes: *len, queues, size })
     }
 
     /// The part of one queue, if the region has it.

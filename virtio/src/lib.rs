@@ -16,6 +16,7 @@ mod descriptor;
 pub mod device;
 pub mod driver;
 mod error;
+pub mod hand_over;
 pub mod inflight;
 mod lock;
 mod mapping;
@@ -38,8 +39,11 @@ pub use inflight::{InflightError, InflightQueue, InflightRegion};
 pub use mapping::{MapError, Mapping};
 pub use memory::{Memory, MemoryError, Region};
 pub use queue::{Queue, QueueConfig, QueueCounters, Retained, RingKind};
-pub use session::SessionError;
-pub use socket::{Server, ServerState, Socket, SocketError, release, serve, serve_stream};
+pub use session::{AdoptError, SessionError};
+pub use socket::{
+    Adopted, ParkError, Parked, Server, ServerState, Socket, SocketError, adopt, release, serve,
+    serve_stream,
+};
 
 /// The largest ring: what QEMU gives a device at most. Bounds every table that is made per queue.
 pub const QUEUE_SIZE_MAX: u16 = 1024;

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -83,7 +84,7 @@ pub enum SocketError {
 #[derive(Debug)]
 struct Held {
     path: PathBuf,
-    _file: File,
+    file: File,
     in_use: bool,
 }
 
@@ -171,21 +172,47 @@ impl Claim {
                     .open(&self.lock_path);
                 *lock = Some(opened.map_err(|source| self.lock_error(source))?);
             }
-            let mut file = lock.as_ref().expect("opened above");
+            let file = lock.as_ref().expect("opened above");
             match flock(file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(false),
                 Err(errno) => return Err(self.lock_error(errno.into())),
             }
-            // Who it is, for the log line of a successor; not worth failing for.
-            let _ = file.set_len(0);
-            let _ = file.rewind();
-            let _ = writeln!(file, "{}", std::process::id());
-            let file = lock.take().expect("opened above");
+            let mut file = lock.take().expect("opened above");
+            sign(&mut file);
             self.taken.store(true, Ordering::Relaxed);
-            all.push(Held { path: self.path.clone(), _file: file, in_use: true });
+            all.push(Held { path: self.path.clone(), file, in_use: true });
             Ok(true)
         })
+    }
+
+    /// Goes on with the lock of another process, which has stopped using it and is about to end.
+    pub(crate) fn adopt(&self, lock: OwnedFd) -> Result<(), SocketError> {
+        with_held(|all| {
+            if all.iter().any(|held| held.path == self.path) {
+                return Err(SocketError::Twice { path: self.path.clone() });
+            }
+            self.taken.store(true, Ordering::Relaxed);
+            all.push(Held { path: self.path.clone(), file: lock.into(), in_use: true });
+            Ok(())
+        })
+    }
+
+    /// A descriptor of the locked description, for another process.
+    pub(crate) fn take_down(&self) -> io::Result<OwnedFd> {
+        with_held(|all| {
+            let held = all.iter().find(|held| held.path == self.path && held.in_use);
+            Ok(held.ok_or(io::ErrorKind::NotFound)?.file.try_clone()?.into())
+        })
+    }
+
+    /// Says in the lock's file whose it is now.
+    pub(crate) fn sign(&self) {
+        with_held(|all| {
+            if let Some(held) = all.iter_mut().find(|held| held.path == self.path) {
+                sign(&mut held.file);
+            }
+        });
     }
 
     /// The process that has the lock, where the file says so.
@@ -228,6 +255,13 @@ impl Claim {
         // Somebody may have cleaned up already.
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// Says who has a lock, for the log line of a successor; not worth failing for.
+fn sign(file: &mut File) {
+    let _ = file.set_len(0);
+    let _ = file.rewind();
+    let _ = writeln!(file, "{}", std::process::id());
 }
 
 /// Gives up the lock of a socket that this process has stopped serving, so that another process

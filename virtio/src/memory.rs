@@ -1,6 +1,7 @@
 //! The guest's memory as a front end hands it over: a table of mapped regions.
 
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::chain::Segment;
@@ -73,6 +74,8 @@ pub struct Region {
     guest_addr: u64,
     user_addr: u64,
     mapping: Arc<Mapping>,
+    /// What is mapped, and from where on: for a process that goes on in this one's place.
+    file: Option<(OwnedFd, u64)>,
 }
 
 impl Region {
@@ -94,9 +97,12 @@ impl Region {
         if len > MEMORY_BYTES_MAX {
             return Err(MemoryError::TooLarge { len });
         }
-        let mapping = Mapping::of_file(fd, offset, len)
-            .map_err(|source| MemoryError::Map { guest_addr, source })?;
-        Ok(Self { guest_addr, user_addr, mapping: Arc::new(mapping) })
+        let refuse = |source| MemoryError::Map { guest_addr, source };
+        let mapping = Mapping::of_file(fd, offset, len).map_err(refuse)?;
+        let file = rustix::io::fcntl_dupfd_cloexec(fd, 0)
+            .map_err(|errno| refuse(MapError::System { what: "fcntl", errno }))?;
+        let file = Some((file, offset));
+        Ok(Self { guest_addr, user_addr, mapping: Arc::new(mapping), file })
     }
 
     /// A region of memory that is already mapped, at the same address in guest and front end.
@@ -108,7 +114,7 @@ impl Region {
         if guest_addr.checked_add(len).is_none() {
             return Err(MemoryError::Overflow { guest_addr, len });
         }
-        Ok(Self { guest_addr, user_addr: guest_addr, mapping })
+        Ok(Self { guest_addr, user_addr: guest_addr, mapping, file: None })
     }
 
     /// Where it begins in the guest.
@@ -124,6 +130,12 @@ impl Region {
     /// Its length in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.mapping.len() as u64
+    }
+
+    /// A descriptor of the file behind it, and where the region begins there, in bytes.
+    pub(crate) fn file(&self) -> io::Result<(OwnedFd, u64)> {
+        let (file, offset) = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        Ok((file.try_clone()?, *offset))
     }
 
     /// The mapping behind it.

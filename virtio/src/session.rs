@@ -28,6 +28,10 @@ use crate::notify;
 use crate::queue::{QueueConfig, RingKind};
 use crate::{QUEUE_SIZE_MAX, QUEUES_MAX, REGIONS_MAX, feature};
 
+mod parked;
+
+pub use parked::AdoptError;
+
 /// The most regions of one device that are mapped at once, those included that only outstanding
 /// requests of older tables keep. It bounds what a front end that changes its memory while the
 /// storage does not answer can take; the kernel's default is 65530 mappings for a process.

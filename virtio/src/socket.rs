@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -25,8 +26,9 @@ use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
 use crate::back_channel::BackChannel;
 use crate::device::Device;
+use crate::hand_over::Served;
 use crate::lock::{self, Claim};
-use crate::session::Session;
+use crate::session::{AdoptError, Session};
 
 pub use crate::lock::{SocketError, release};
 
@@ -36,6 +38,9 @@ const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// How often a front end that listens is tried.
 const CONNECT_RETRY: Duration = Duration::from_millis(100);
+
+/// How long a server may take to stand still, besides draining: until it has answered a message.
+const PARK_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The pause after a conversation that ended with an error, so that a front end that repeats its
 /// mistake for ever costs nothing. The tests of mistakes make hundreds.
@@ -73,6 +78,9 @@ struct Shared {
     /// The present connection, to be torn down by `stop` when the front end is silent in the
     /// middle of a message.
     connection: Mutex<Option<UnixStream>>,
+    /// Readable while somebody wants the server to stand still.
+    park_bell: OwnedFd,
+    park: Mutex<Option<ParkRequest>>,
     /// No front end is taken that is not there.
     turns_away: AtomicBool,
     turned_away: AtomicU64,
@@ -84,6 +92,8 @@ impl Shared {
             state: Mutex::new(state),
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             connection: Mutex::default(),
+            park_bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            park: Mutex::default(),
             turns_away: AtomicBool::new(false),
             turned_away: AtomicU64::new(0),
         })
@@ -95,19 +105,27 @@ impl Shared {
 
     /// Waits until `fd` can be read or the server is to stop, at most for `limit`. True to stop.
     fn wait(&self, fd: Option<BorrowedFd<'_>>, limit: Option<Duration>) -> bool {
-        self.wait_for_any(fd.as_slice(), limit).is_none()
+        self.poll(&[Some(self.stop.as_fd()), fd], limit)[0]
     }
 
-    /// Waits until any of `wanted` can be read, at most for `limit`: whether the first can, and
-    /// whether the second. `None`: the server is to stop.
-    fn wait_for_any(
-        &self,
-        wanted: &[BorrowedFd<'_>],
-        limit: Option<Duration>,
-    ) -> Option<[bool; 2]> {
-        let stop = PollFd::new(&self.stop, PollFlags::IN);
-        let mut fds = vec![stop];
-        fds.extend(wanted.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+    /// Waits until any of `wanted` can be read, the server is to stop, or to stand still.
+    fn wait_for_any(&self, wanted: [Option<BorrowedFd<'_>>; 2]) -> Woken {
+        let [first, second] = wanted;
+        let fds = [Some(self.stop.as_fd()), Some(self.park_bell.as_fd()), first, second];
+        match self.poll(&fds, None)[..] {
+            [true, ..] => Woken::Stop,
+            [_, true, ..] => Woken::Park,
+            _ => {
+                let ready = self.poll(&wanted, Some(Duration::ZERO));
+                Woken::Readable([ready[0], ready[1]])
+            }
+        }
+    }
+
+    /// Which of these can be read, after waiting for one of them, at most for `limit`.
+    fn poll(&self, wanted: &[Option<BorrowedFd<'_>>], limit: Option<Duration>) -> Vec<bool> {
+        let there = wanted.iter().flatten();
+        let mut fds: Vec<_> = there.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         let limit = limit.map(|limit| Timespec {
             tv_sec: limit.as_secs() as i64,
             tv_nsec: i64::from(limit.subsec_nanos()),
@@ -116,14 +134,19 @@ impl Shared {
             match poll(&mut fds, limit.as_ref()) {
                 Err(Errno::INTR) => {}
                 Err(errno) => panic!("poll of our own descriptors: {errno}"),
-                Ok(_) => {
-                    let is_readable =
-                        |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-                    return (!is_readable(0)).then(|| [is_readable(1), is_readable(2)]);
-                }
+                Ok(_) => break,
             }
         }
+        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+        wanted.iter().map(|fd| fd.is_some() && ready.next().is_some_and(|it| it)).collect()
     }
+}
+
+/// Why a server does not wait any more.
+enum Woken {
+    Stop,
+    Park,
+    Readable([bool; 2]),
 }
 
 fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -166,6 +189,27 @@ impl Server {
         self.shared.turned_away.load(Relaxed)
     }
 
+    /// Has the server stand still, within a bounded time: queues drain for at most `drain` and
+    /// stop, the front end stays connected and is not listened to. As soon as what is given is
+    /// dropped, the server goes on as if nothing had happened.
+    ///
+    /// # Errors
+    /// Why it goes on.
+    pub fn park(&self, drain: Duration) -> Result<Parked, ParkError> {
+        if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            return Ok(Parked { state: None, _hold: None });
+        }
+        let ((reply, answer), (hold, resume)) = (sync_channel(1), sync_channel(0));
+        *guard(&self.shared.park) = Some(ParkRequest { drain, reply, resume });
+        rustix::io::write(&self.shared.park_bell, &1u64.to_ne_bytes())
+            .expect("one write fits an eventfd's counter");
+        let answer = answer.recv_timeout(PARK_TIME_MAX + drain);
+        // If it has not been looked at, it is void; if it was, the server finds nobody to answer.
+        drop(guard(&self.shared.park).take());
+        let state = answer.unwrap_or(Err(ParkError::Silent))?;
+        Ok(Parked { state, _hold: Some(hold) })
+    }
+
     /// Stops: the device is told that its front end went away and is dropped, the connection is
     /// closed, a socket of ours is removed. Waits for all of that.
     pub fn stop(mut self) {
@@ -192,6 +236,110 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+/// What is asked of a server that is to stand still.
+#[derive(Debug)]
+struct ParkRequest {
+    drain: Duration,
+    reply: SyncSender<Result<Option<Served<OwnedFd>>, ParkError>>,
+    /// Ends when it may go on.
+    resume: Receiver<()>,
+}
+
+/// A server that stands still until this is dropped.
+#[derive(Debug)]
+pub struct Parked {
+    /// What another process needs to go on in its place; nothing where it does not serve yet.
+    pub state: Option<Served<OwnedFd>>,
+    _hold: Option<SyncSender<()>>,
+}
+
+/// Why a server cannot stand still.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParkError {
+    /// Requests that do not complete in time could not be told from others afterwards.
+    #[error(
+        "its front end keeps no inflight region (QEMU does), so its queues cannot be handed on"
+    )]
+    NoInflight,
+    /// The front end has sent half a message.
+    #[error("its front end has begun a message and does not end it")]
+    Silent,
+    /// The system refused.
+    #[error("the system refused: {0}")]
+    System(io::Error),
+}
+
+/// Another process's socket and front end, ready to be gone on with. Dropped, nothing has happened.
+pub struct Adopted {
+    server: Server,
+    way: Way,
+    session: Arc<Mutex<Session>>,
+    handler: Option<Handler>,
+}
+
+impl fmt::Debug for Adopted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adopted").field("path", &self.way.path()).finish_non_exhaustive()
+    }
+}
+
+/// Gets everything ready to serve the device in the place of another process, whose server stands
+/// still: its memory is mapped, its agreement repeated. No ring is touched.
+///
+/// # Errors
+/// When this program cannot serve what was agreed with the front end, or the system refuses.
+pub fn adopt(
+    socket: Socket,
+    device: Box<dyn Device>,
+    state: Served<OwnedFd>,
+) -> Result<Adopted, AdoptError> {
+    let refused = |error: SocketError| AdoptError::System(io::Error::other(error));
+    let Served { listener, lock, front_end } = state;
+    let way = match socket {
+        Socket::Connect(path) => Way::Connect(path),
+        Socket::Listen(path) => {
+            let claim = Claim::new(path).map_err(refused)?;
+            claim.adopt(lock.ok_or(AdoptError::Missing("lock"))?).map_err(refused)?;
+            Way::Listen(listener.ok_or(AdoptError::Missing("listening socket"))?.into(), claim)
+        }
+    };
+    let path = way.path().display().to_string();
+    let session = Arc::new(Mutex::new(Session::new(device, path)));
+    let handler = front_end.map(|it| Session::adopt(&session, it)).transpose()?;
+    let state = if handler.is_some() { ServerState::Connected } else { ServerState::Waiting };
+    let server = Server { shared: Arc::new(Shared::new(state)?), thread: None };
+    Ok(Adopted { server, way, session, handler })
+}
+
+impl Adopted {
+    /// Goes on: nobody else touches the front end's rings any more.
+    ///
+    /// # Errors
+    /// When the system has no thread.
+    pub fn serve(self) -> Result<Server, SocketError> {
+        let Self { mut server, way, session, handler } = self;
+        if let Way::Listen(_, claim) = &way {
+            claim.sign();
+        }
+        server.thread = Some(spawn(&server.shared, way, session, handler)?);
+        Ok(server)
+    }
+}
+
+type Handler = BackendReqHandler<Mutex<Session>>;
+
+fn spawn(
+    shared: &Arc<Shared>,
+    way: Way,
+    session: Arc<Mutex<Session>>,
+    handler: Option<Handler>,
+) -> Result<JoinHandle<()>, SocketError> {
+    let (shared, path) = (Arc::clone(shared), way.path().display().to_string());
+    let run = move || run(&shared, way, &session, &path, handler);
+    Builder::new().name("vhost-user".into()).spawn(run).map_err(SocketError::Thread)
 }
 
 /// Serves the device on the socket, on a thread of its own, until the server is stopped. Comes
@@ -223,12 +371,8 @@ pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketEr
     };
     let shared = Arc::new(Shared::new(state).map_err(SocketError::Thread)?);
     let path = way.path().display().to_string();
-    let session = Arc::new(Mutex::new(Session::new(device, path.clone())));
-    let thread = Builder::new().name("vhost-user".into()).spawn({
-        let shared = Arc::clone(&shared);
-        move || run(&shared, way, &session, &path)
-    });
-    let thread = Some(thread.map_err(SocketError::Thread)?);
+    let session = Arc::new(Mutex::new(Session::new(device, path)));
+    let thread = Some(spawn(&shared, way, session, None)?);
     Ok(Server { shared, thread })
 }
 
@@ -240,7 +384,9 @@ pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketEr
 pub fn serve_stream(stream: UnixStream, device: Box<dyn Device>) -> io::Result<()> {
     let shared = Shared::new(ServerState::Connected)?;
     let session = Arc::new(Mutex::new(Session::new(device, "a stream".into())));
-    converse(&shared, stream, &session).map_err(|error| io::Error::other(error.to_string()))
+    let handler = BackendReqHandler::from_stream(stream, Arc::clone(&session));
+    let result = converse(&shared, None, handler, &session);
+    result.map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// How front ends are come by.
@@ -260,7 +406,13 @@ impl Way {
     }
 }
 
-fn run(shared: &Shared, way: Way, session: &Arc<Mutex<Session>>, path: &str) {
+fn run(
+    shared: &Shared,
+    way: Way,
+    session: &Arc<Mutex<Session>>,
+    path: &str,
+    handler: Option<Handler>,
+) {
     let way = match way {
         Way::Wait(claim) => match wait_for_predecessor(shared, claim) {
             Ok(Some(way)) => way,
@@ -273,10 +425,21 @@ fn run(shared: &Shared, way: Way, session: &Arc<Mutex<Session>>, path: &str) {
         },
         other => other,
     };
-    while let Some(stream) = next_front_end(shared, &way, path) {
-        info!(socket = path, "front end connected");
+    let mut adopted = handler;
+    loop {
+        let handler = match adopted.take() {
+            Some(handler) => {
+                info!(socket = path, "the front end stays connected");
+                handler
+            }
+            None => {
+                let Some(stream) = next_front_end(shared, &way, path) else { break };
+                info!(socket = path, "front end connected");
+                BackendReqHandler::from_stream(stream, Arc::clone(session))
+            }
+        };
         shared.set(ServerState::Connected);
-        let result = converse(shared, stream, session);
+        let result = converse(shared, Some(&way), handler, session);
         shared.set(ServerState::Waiting);
         match result {
             Ok(()) => info!(socket = path, "front end left"),
@@ -295,7 +458,12 @@ fn run(shared: &Shared, way: Way, session: &Arc<Mutex<Session>>, path: &str) {
 
 /// None: the server is to stop.
 fn wait_for_predecessor(shared: &Shared, claim: Claim) -> Result<Option<Way>, SocketError> {
-    while !claim.try_lock()? {
+    loop {
+        // First, so that a server that was not parked yet does not come to serve meanwhile.
+        stay_parked(shared, None, None);
+        if claim.try_lock()? {
+            break;
+        }
         shared.set(ServerState::Predecessor(claim.holder()));
         if shared.wait(None, Some(LOCK_RETRY)) {
             return Ok(None);
@@ -313,6 +481,7 @@ fn next_front_end(shared: &Shared, way: &Way, path: &str) -> Option<UnixStream> 
     loop {
         let turns_away = shared.turns_away.load(Relaxed);
         if turns_away && matches!(way, Way::Connect(_)) {
+            stay_parked(shared, Some(way), None);
             if shared.wait(None, Some(CONNECT_RETRY)) {
                 return None;
             }
@@ -343,31 +512,75 @@ fn next_front_end(shared: &Shared, way: &Way, path: &str) -> Option<UnixStream> 
             told = Some(error.kind());
             info!(socket = path, %error, "no front end yet, trying on");
         }
-        let (fd, pause) = if nobody { (fd, None) } else { (None, Some(CONNECT_RETRY)) };
-        if shared.wait(fd, pause) {
-            return None;
+        if !nobody {
+            stay_parked(shared, Some(way), None);
+            if shared.wait(None, Some(CONNECT_RETRY)) {
+                return None;
+            }
+            continue;
         }
+        match shared.wait_for_any([fd, None]) {
+            Woken::Stop => return None,
+            Woken::Park => stay_parked(shared, Some(way), None),
+            Woken::Readable(_) => {}
+        }
+    }
+}
+
+/// Stands still if somebody wants that, until he lets go. What is there goes to him.
+fn stay_parked(
+    shared: &Shared,
+    way: Option<&Way>,
+    front_end: Option<(&Mutex<Session>, BorrowedFd<'_>)>,
+) {
+    // It does not block.
+    let _ = rustix::io::read(&shared.park_bell, &mut [0u8; 8]);
+    let Some(ParkRequest { drain, reply, resume }) = guard(&shared.park).take() else { return };
+    let take_down = || {
+        let (mut listener, mut lock) = (None, None);
+        if let Some(Way::Listen(listens, claim)) = way {
+            listener = Some(listens.try_clone().map_err(ParkError::System)?.into());
+            lock = Some(claim.take_down().map_err(ParkError::System)?);
+        }
+        let front_end = front_end.map(|(session, fd)| guard(session).park(fd, drain));
+        let front_end = front_end.transpose()?;
+        let is_served = listener.is_some() || front_end.is_some();
+        Ok(is_served.then_some(Served { listener, lock, front_end }))
+    };
+    if reply.send(take_down()).is_ok() {
+        // It ends when the other side is dropped; nothing is ever sent.
+        let _ = resume.recv();
     }
 }
 
 /// Talks to one front end until it leaves, errs, or the server is to stop.
 fn converse(
     shared: &Shared,
-    stream: UnixStream,
+    way: Option<&Way>,
+    mut handler: Handler,
     session: &Arc<Mutex<Session>>,
 ) -> Result<(), VhostError> {
-    let clone = stream.try_clone().map_err(VhostError::SocketError)?;
+    let clone = handler.try_clone_connection().map_err(VhostError::SocketError)?;
     *guard(&shared.connection) = Some(clone);
-    let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(session));
     let fd = handler.as_raw_fd();
     // SAFETY: `handler` owns the descriptor and lives to the end of this function.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let config_event = guard(session).config_event();
     let config_fd = config_event.as_ref().map(|event| event.as_fd());
-    let wanted: Vec<_> = [Some(fd), config_fd].into_iter().flatten().collect();
+    // Rings that another process had; there are none otherwise.
+    let mut started = guard(session).unpark();
     let result = loop {
-        let Some([has_message, has_changed]) = shared.wait_for_any(&wanted, None) else {
-            break Ok(());
+        if let Err(error) = started {
+            break Err(error.into());
+        }
+        let [has_message, has_changed] = match shared.wait_for_any([Some(fd), config_fd]) {
+            Woken::Stop => break Ok(()),
+            Woken::Park => {
+                stay_parked(shared, way, Some((session, fd)));
+                started = guard(session).unpark();
+                continue;
+            }
+            Woken::Readable(ready) => ready,
         };
         if let Some(event) = config_event.as_ref().filter(|_| has_changed) {
             // It does not block, and all changes until now are one.

@@ -1,0 +1,147 @@
+//! What one process tells another that goes on with a device's socket in its place: the socket, its
+//! lock, the front end that is there and all that was agreed with it.
+//!
+//! `F` stands for a descriptor: an [`OwnedFd`](std::os::fd::OwnedFd) where the state is taken down
+//! and picked up again, and a number where it is written down for the way in between.
+
+use serde::{Deserialize, Serialize};
+
+/// A device's socket.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Served<F> {
+    /// The listening socket, where it is ours.
+    pub listener: Option<F>,
+    /// The lock beside it: the locked description itself, so that the lock is never free.
+    pub lock: Option<F>,
+    /// The front end, if one is there.
+    pub front_end: Option<FrontEnd<F>>,
+}
+
+/// A front end that is connected.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FrontEnd<F> {
+    /// Its connection; between two messages, or with the next one unread.
+    pub connection: F,
+    /// Features that it accepted.
+    pub features: u64,
+    /// The same of the protocol.
+    pub protocol_features: u64,
+    /// The guest's memory, by guest address.
+    pub memory: Vec<MemoryPart<F>>,
+    /// The rings, by index; none of them runs.
+    pub rings: Vec<Ring<F>>,
+    /// Which requests were taken and not given back.
+    pub inflight: Option<Inflight<F>>,
+    /// Where the front end is told of changes.
+    pub back_channel: Option<F>,
+}
+
+/// A region of the guest's memory.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MemoryPart<F> {
+    /// Where it is in the guest.
+    pub guest_addr: u64,
+    /// Where the front end has it.
+    pub user_addr: u64,
+    /// How long it is.
+    pub len_bytes: u64,
+    /// Where it begins in its file.
+    pub offset_bytes: u64,
+    /// The file.
+    pub file: F,
+}
+
+/// A ring, as far as the front end has told about it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Ring<F> {
+    /// How many descriptors.
+    pub size: Option<u16>,
+    /// Where to go on, in the form of SET_VRING_BASE.
+    pub base: Option<u32>,
+    /// Descriptors, the driver's part, the device's part, as the front end has them.
+    pub addrs: Option<[u64; 3]>,
+    /// Whether the message about its kick has come.
+    pub kicked: bool,
+    /// What it brought.
+    pub kick: Option<F>,
+    /// Where the driver is called.
+    pub call: Option<F>,
+    /// Where a failure is told.
+    pub err: Option<F>,
+    /// Whether it may run.
+    pub enabled: bool,
+}
+
+/// The inflight region.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Inflight<F> {
+    /// Its file.
+    pub file: F,
+    /// Where it begins there.
+    pub offset_bytes: u64,
+    /// How long the front end says that it is.
+    pub len_bytes: u64,
+    /// Its queues.
+    pub queues: u16,
+    /// Descriptors of each.
+    pub size: u16,
+}
+
+/// Gives each descriptor of a state another form, in one order.
+///
+/// # Errors
+/// The first that `f` gives.
+pub trait TryMap<F, G, E> {
+    /// The same with other descriptors.
+    type To;
+
+    /// See the trait.
+    fn try_map(self, f: &mut dyn FnMut(F) -> Result<G, E>) -> Result<Self::To, E>;
+}
+
+impl<F, G, E> TryMap<F, G, E> for Served<F> {
+    type To = Served<G>;
+
+    fn try_map(self, f: &mut dyn FnMut(F) -> Result<G, E>) -> Result<Served<G>, E> {
+        Ok(Served {
+            listener: self.listener.map(&mut *f).transpose()?,
+            lock: self.lock.map(&mut *f).transpose()?,
+            front_end: self.front_end.map(|it| it.try_map(f)).transpose()?,
+        })
+    }
+}
+
+impl<F, G, E> TryMap<F, G, E> for FrontEnd<F> {
+    type To = FrontEnd<G>;
+
+    fn try_map(self, f: &mut dyn FnMut(F) -> Result<G, E>) -> Result<FrontEnd<G>, E> {
+        let connection = f(self.connection)?;
+        let memory = self.memory.into_iter().map(|part| {
+            let MemoryPart { guest_addr, user_addr, len_bytes, offset_bytes, file } = part;
+            let file = f(file)?;
+            Ok(MemoryPart { guest_addr, user_addr, len_bytes, offset_bytes, file })
+        });
+        let memory = memory.collect::<Result<_, E>>()?;
+        let rings = self.rings.into_iter().map(|ring| {
+            let Ring { size, base, addrs, kicked, kick, call, err, enabled } = ring;
+            let kick = kick.map(&mut *f).transpose()?;
+            let call = call.map(&mut *f).transpose()?;
+            let err = err.map(&mut *f).transpose()?;
+            Ok(Ring { size, base, addrs, kicked, kick, call, err, enabled })
+        });
+        let rings = rings.collect::<Result<_, E>>()?;
+        let inflight = self.inflight.map(|region| {
+            let Inflight { file, offset_bytes, len_bytes, queues, size } = region;
+            Ok(Inflight { file: f(file)?, offset_bytes, len_bytes, queues, size })
+        });
+        Ok(FrontEnd {
+            connection,
+            features: self.features,
+            protocol_features: self.protocol_features,
+            memory,
+            rings,
+            inflight: inflight.transpose()?,
+            back_channel: self.back_channel.map(f).transpose()?,
+        })
+    }
+}

@@ -1,0 +1,200 @@
+//! A session that stands still, so that another process can go on with it, or this one again.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use vhost::vhost_user::BackendReqHandler;
+
+use super::{Session, SessionError, UserAddrs, Vring};
+use crate::back_channel::BackChannel;
+use crate::hand_over::{FrontEnd, Inflight, MemoryPart, Ring};
+use crate::inflight::InflightRegion;
+use crate::memory::{Memory, Region};
+use crate::socket::ParkError;
+
+impl Session {
+    /// Stops the queues that run, as when the front end stops them, and takes down all that
+    /// another process needs to start them again. With an error nothing has changed.
+    pub(crate) fn park(
+        &mut self,
+        connection: BorrowedFd<'_>,
+        drain: Duration,
+    ) -> Result<FrontEnd<OwnedFd>, ParkError> {
+        let running = self.vrings.iter().enumerate().filter(|(_, vring)| vring.running);
+        let running: Vec<_> = running.map(|(index, _)| index).collect();
+        if !running.is_empty() && self.inflight.is_none() {
+            return Err(ParkError::NoInflight);
+        }
+        let bases = self.device.pause(&running, drain);
+        for (index, base) in running.into_iter().zip(bases) {
+            let vring = &mut self.vrings[index];
+            (vring.running, vring.base) = (false, Some(base));
+        }
+        let state = self.take_down(connection);
+        if state.is_err() {
+            // What is wrong with starting again what has just run is told by the caller's try.
+            let _ = self.unpark();
+        }
+        state.map_err(ParkError::System)
+    }
+
+    /// Starts again what [`Self::park`] has stopped, or what another process had.
+    pub(crate) fn unpark(&mut self) -> Result<(), SessionError> {
+        (0..self.vrings.len()).try_for_each(|index| self.start(index))
+    }
+
+    fn take_down(&self, connection: BorrowedFd<'_>) -> io::Result<FrontEnd<OwnedFd>> {
+        let memory = self.memory.regions().iter().map(|region| {
+            let (file, offset_bytes) = region.file()?;
+            let (guest_addr, user_addr) = (region.guest_addr(), region.user_addr());
+            let len_bytes = region.len_bytes();
+            Ok(MemoryPart { guest_addr, user_addr, len_bytes, offset_bytes, file })
+        });
+        let rings = self.vrings.iter().map(Vring::take_down);
+        Ok(FrontEnd {
+            connection: connection.try_clone_to_owned()?,
+            features: self.acked,
+            protocol_features: self.protocol,
+            memory: memory.collect::<io::Result<_>>()?,
+            rings: rings.collect::<io::Result<_>>()?,
+            inflight: self.inflight.as_ref().map(InflightRegion::take_down).transpose()?,
+            back_channel: self.back_channel.as_ref().map(BackChannel::take_down).transpose()?,
+        })
+    }
+
+    /// Makes a fresh session what `state` says, up to starting the queues, and gives the handler of
+    /// its messages.
+    pub(crate) fn adopt(
+        session: &Arc<Mutex<Self>>,
+        state: FrontEnd<OwnedFd>,
+    ) -> Result<BackendReqHandler<Mutex<Self>>, AdoptError> {
+        let handler = handler(session, &state)?;
+        let mut session = session.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let queues = session.vrings.len();
+        if state.rings.len() != queues {
+            return Err(AdoptError::Queues { told: state.rings.len(), queues });
+        }
+        let parts = state.memory.into_iter().map(|part| {
+            let MemoryPart { guest_addr, user_addr, len_bytes, offset_bytes, file } = part;
+            let file = file.as_fd();
+            let region = Region::map(file, offset_bytes, guest_addr, len_bytes, user_addr);
+            session.keep(region.map_err(SessionError::from)?)
+        });
+        let regions = parts.collect::<Result<Vec<_>, SessionError>>()?;
+        session.memory = Arc::new(Memory::new(regions).map_err(SessionError::from)?);
+        session.inflight = match state.inflight {
+            None => None,
+            Some(Inflight { file, offset_bytes, len_bytes, queues, size }) => {
+                let shape = (session.ring_kind(), queues, size);
+                let region = InflightRegion::map(file.as_fd(), offset_bytes, len_bytes, shape);
+                Some(region.map_err(SessionError::from)?)
+            }
+        };
+        session.back_channel = state.back_channel.map(BackChannel::new);
+        session.vrings = state.rings.into_iter().map(Vring::pick_up).collect();
+        drop(session);
+        Ok(handler)
+    }
+}
+
+impl Vring {
+    fn take_down(&self) -> io::Result<Ring<OwnedFd>> {
+        let copy = |fd: Option<&OwnedFd>| fd.map(OwnedFd::try_clone).transpose();
+        Ok(Ring {
+            size: self.size,
+            base: self.base,
+            addrs: self.addrs.map(|UserAddrs { desc, avail, used }| [desc, avail, used]),
+            kicked: self.kick.is_some(),
+            kick: copy(self.kick.as_ref().and_then(Option::as_ref))?,
+            call: copy(self.call.as_ref())?,
+            err: copy(self.err.as_ref())?,
+            enabled: self.enabled,
+        })
+    }
+
+    fn pick_up(ring: Ring<OwnedFd>) -> Self {
+        Self {
+            size: ring.size,
+            base: ring.base,
+            addrs: ring.addrs.map(|[desc, avail, used]| UserAddrs { desc, avail, used }),
+            kick: ring.kicked.then_some(ring.kick),
+            call: ring.call,
+            err: ring.err,
+            enabled: ring.enabled,
+            running: false,
+        }
+    }
+}
+
+/// Why another process's front end cannot be gone on with.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdoptError {
+    /// Its memory, its rings or its features are not what this program can serve.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The device has another number of queues.
+    #[error("the front end knows {told} queues, the device has {queues}")]
+    Queues {
+        /// What the state says.
+        told: usize,
+        /// What there are.
+        queues: usize,
+    },
+    /// What was agreed on cannot be agreed on again.
+    #[error("what was agreed with the front end is not taken: {0}")]
+    Agreement(String),
+    /// The state lacks something.
+    #[error("there is no {0}")]
+    Missing(&'static str),
+    /// The system refused.
+    #[error("the system refused: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Requests of the protocol that agree on features.
+const GET_FEATURES: u32 = 1;
+const SET_FEATURES: u32 = 2;
+const GET_PROTOCOL_FEATURES: u32 = 15;
+const SET_PROTOCOL_FEATURES: u32 = 16;
+
+/// Header flag: version 1 of the protocol.
+const VERSION: u32 = 1;
+
+/// A handler that knows what was agreed. The crate's keeps that to itself, so it hears it again: by
+/// another stream, whose place the connection takes afterwards.
+fn handler(
+    session: &Arc<Mutex<Session>>,
+    state: &FrontEnd<OwnedFd>,
+) -> Result<BackendReqHandler<Mutex<Session>>, AdoptError> {
+    use std::io::{Read, Write};
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    let (mut front_end, device) = UnixStream::pair()?;
+    let mut handler = BackendReqHandler::from_stream(device, Arc::clone(session));
+    let mut say = |request: u32, value: Option<u64>| {
+        let body = value.map_or_else(Vec::new, |value| value.to_ne_bytes().to_vec());
+        let head = [request, VERSION, body.len() as u32].map(u32::to_ne_bytes);
+        front_end.write_all(&[head.as_flattened(), &body].concat())?;
+        handler.handle_request().map_err(|error| AdoptError::Agreement(error.to_string()))?;
+        if value.is_none() {
+            // Head and 64 bits.
+            front_end.read_exact(&mut [0; 20])?;
+        }
+        Ok::<_, AdoptError>(())
+    };
+    say(GET_FEATURES, None)?;
+    say(SET_FEATURES, Some(state.features))?;
+    say(GET_PROTOCOL_FEATURES, None)?;
+    say(SET_PROTOCOL_FEATURES, Some(state.protocol_features))?;
+    // SAFETY: the handler owns the descriptor and lives longer than this borrow of it, which is
+    // never dropped; only what it refers to changes.
+    let place = unsafe { OwnedFd::from_raw_fd(handler.as_raw_fd()) };
+    let mut place = std::mem::ManuallyDrop::new(place);
+    rustix::io::dup3(&state.connection, &mut place, rustix::io::DupFlags::CLOEXEC)
+        .map_err(io::Error::from)?;
+    Ok(handler)
+}
