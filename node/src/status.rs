@@ -338,7 +338,8 @@ mod tests {
     "trust": "",
     "key": null,
     "file": "",
-    "differs": []
+    "differs": [],
+    "draining": false
   },
   "sidecores": [
     {
