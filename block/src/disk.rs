@@ -360,6 +360,20 @@ impl Device for Disk {
         self.change(index, |queue| queue.set_kick(kick));
     }
 
+    fn pause(&mut self, queues: &[usize], drain: Duration) -> Vec<u32> {
+        let mut places = self.placement.places();
+        if let Some(running) = &mut places.running {
+            running.drain_until_ns = Some(sidecore::now_ns() + drain.as_nanos() as u64);
+        }
+        // All at once, so that they drain together.
+        let stopped = queues.iter().map(|&index| (index, self.begin_stop(&mut places, index)));
+        let stopped: Vec<_> = stopped.collect();
+        let ended = stopped.into_iter().map(|(index, stopped)| self.end_stop(index, stopped));
+        let bases = ended.collect();
+        self.end_if_last(&mut places);
+        bases
+    }
+
     fn disconnected(&mut self) {
         let mut places = self.placement.places();
         // All at once, so that they drain together.

@@ -306,6 +306,13 @@ impl Export {
         result
     }
 
+    /// What is remembered of its attachments.
+    pub fn records(&self) -> HashMap<String, Record> {
+        let state = self.state();
+        let entries = state.entries.iter();
+        entries.filter_map(|(name, entry)| Some((name.clone(), entry.record?))).collect()
+    }
+
     /// Whether nothing of any attachment is on its way.
     pub fn is_quiet(&self) -> bool {
         let mut state = self.state();

@@ -106,6 +106,12 @@ impl RemoteVolume {
         self.story().info.clone()
     }
 
+    /// What another process of this node was told by the peer: the same is true until the peer says
+    /// otherwise.
+    pub fn assume(&self, info: VolumeInfo) {
+        self.describe(info);
+    }
+
     /// Why it is not described yet, for people.
     pub fn why(&self) -> Option<String> {
         self.story().why.clone()

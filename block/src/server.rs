@@ -160,6 +160,16 @@ impl Server {
         self.closing.push(Closing::new(Arc::clone(export), attachment, epoch));
     }
 
+    /// Whether it has nothing to do: no call waits, no request is with a volume.
+    pub fn is_quiet(&self) -> bool {
+        let lanes = self.flows.values().filter_map(|flow| flow.lane.as_ref());
+        self.calls.is_empty()
+            && self.closing.is_empty()
+            && self.given_up.is_empty()
+            && self.flows.values().all(|flow| flow.step.is_none())
+            && lanes.chain(&self.draining).all(Lane::is_empty)
+    }
+
     /// How many closes of an export's attachments are under way.
     pub fn closings(&self, export: &Arc<Export>) -> usize {
         self.closing.iter().filter(|closing| closing.is_of(export)).count()

@@ -16,7 +16,7 @@ mod resize;
 mod zeroing;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -71,7 +71,23 @@ impl FileVolume {
     /// # Errors
     /// [`FileError`] names the file and says what to do.
     pub fn open(options: &FileOptions) -> Result<Self, FileError> {
-        Ok(Self { shared: Arc::new(open::open(options)?) })
+        Ok(Self { shared: Arc::new(open::open(options, None)?) })
+    }
+
+    /// Goes on with the file of another process, which has nothing on its way to it any more: the
+    /// locked description itself, so that the lock is never free. `failed`: a sync had failed.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn adopt(options: &FileOptions, file: OwnedFd, failed: bool) -> Result<Self, FileError> {
+        let shared = open::open(options, Some(file))?;
+        shared.failed.store(failed, Release);
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The locked file.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.shared.file.as_fd()
     }
 
     /// The file's path, as it was configured.

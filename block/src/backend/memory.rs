@@ -1,12 +1,15 @@
-//! A volume in the process's memory. Fast, sparse until written, and gone with the process: its
-//! incarnation is new for each volume that is made, and it says that nothing survives one.
+//! A volume in the process's memory. Fast, sparse until written, and gone with the process, unless
+//! another one goes on with it: its incarnation is new for each volume that is made, and it says
+//! that nothing survives one.
 
 use std::fmt;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::Progress;
 
@@ -24,6 +27,8 @@ const PAGE_BYTES: usize = 4096;
 struct Blocks {
     base: NonNull<u8>,
     len: usize,
+    /// What is mapped: a process that goes on in this one's place maps it, too.
+    file: OwnedFd,
 }
 
 // SAFETY: the mapping is plain memory of the process and lives as long as this value; no reference
@@ -34,16 +39,22 @@ unsafe impl Sync for Blocks {}
 
 impl Blocks {
     fn new(len: usize) -> io::Result<Self> {
+        let file = memfd_create("vrio-volume", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, len as u64)?;
+        Self::of(file, len)
+    }
+
+    fn of(file: OwnedFd, len: usize) -> io::Result<Self> {
         if len == 0 {
-            return Ok(Self { base: NonNull::dangling(), len });
+            return Ok(Self { base: NonNull::dangling(), len, file });
         }
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // Not reserved: a page costs memory when it is first written.
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags)? };
+        let base = unsafe { mmap(std::ptr::null_mut(), len, protection, flags, &file, 0)? };
         let base = NonNull::new(base.cast()).expect("a mapping is never at zero");
-        Ok(Self { base, len })
+        Ok(Self { base, len, file })
     }
 
     /// The address of byte `offset`, of which `len` bytes are going to be touched.
@@ -66,7 +77,7 @@ impl Blocks {
             let pages = start.wrapping_add(from - first).cast();
             // SAFETY: whole pages of our own mapping, to which nobody has a reference; what is
             // read there from now on is zero.
-            unsafe { madvise(pages, to - from, Advice::LinuxDontNeed) }
+            unsafe { madvise(pages, to - from, Advice::LinuxRemove) }
         };
         if from < to && forget(from, to).is_ok() {
             self.fill(offset, from - first);
@@ -128,6 +139,32 @@ impl MemoryVolume {
     /// # Panics
     /// When the size is not a multiple of 512.
     pub fn with_incarnation(size_bytes: u64, incarnation: Incarnation) -> io::Result<Self> {
+        let len = usize::try_from(size_bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        Ok(Self::of(Blocks::new(len)?, size_bytes, incarnation))
+    }
+
+    /// The volume of another process that has stopped using it: the same blocks in the file that
+    /// [`Self::file`] gave there, under the same incarnation.
+    ///
+    /// # Errors
+    /// When the file has another size, or there is no address space for it.
+    ///
+    /// # Panics
+    /// When the size is not a multiple of 512.
+    pub fn adopt(size_bytes: u64, incarnation: Incarnation, file: OwnedFd) -> io::Result<Self> {
+        let len = usize::try_from(size_bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        if u64::try_from(fstat(&file)?.st_size) != Ok(size_bytes) {
+            return Err(io::Error::other("the memory that was handed over has another size"));
+        }
+        Ok(Self::of(Blocks::of(file, len)?, size_bytes, incarnation))
+    }
+
+    /// What holds the blocks.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.blocks.file.as_fd()
+    }
+
+    fn of(blocks: Blocks, size_bytes: u64, incarnation: Incarnation) -> Self {
         let info = VolumeInfo {
             size_bytes,
             block_bytes: 512,
@@ -139,8 +176,7 @@ impl MemoryVolume {
             topology: Topology::default(),
         };
         assert!(size_bytes.is_multiple_of(u64::from(info.block_bytes)), "whole sectors");
-        let len = usize::try_from(size_bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        Ok(Self { info, blocks: Arc::new(Blocks::new(len)?) })
+        Self { info, blocks: Arc::new(blocks) }
     }
 
     /// The same blocks, refusing writes.
@@ -249,6 +285,20 @@ mod tests {
         let (mut one, mut two) = (Bench::new(&volume, 4), Bench::new(&volume, 4));
         assert_eq!(one.write(512, &[3; 1024]), Status::Done);
         assert_eq!(two.read(1024, 512), Ok(vec![3; 512]));
+    }
+
+    #[test]
+    fn another_process_goes_on_with_the_blocks() {
+        let volume = volume();
+        let mut bench = Bench::new(&volume, 4);
+        assert_eq!(bench.write(512, &[3; 8192]), Status::Done);
+        let (incarnation, file) = (volume.info().incarnation, volume.file());
+        let copy = || file.try_clone_to_owned().expect("a descriptor");
+        let again = MemoryVolume::adopt(1 << 20, incarnation, copy()).expect("the same file");
+        assert!(MemoryVolume::adopt(1 << 21, incarnation, copy()).is_err());
+        drop((bench, volume.clone()));
+        assert_eq!(Bench::new(&again, 4).read(512, 8192), Ok(vec![3; 8192]));
+        assert_eq!(again.info(), volume.info());
     }
 
     #[test]

@@ -93,7 +93,8 @@ impl RecordFile {
 
 struct Job {
     path: PathBuf,
-    record: Record,
+    /// `None`: only that everything before it has ended is to be told.
+    record: Option<Record>,
     ticket: Ticket,
 }
 
@@ -113,11 +114,24 @@ impl RecordWriter {
         std::thread::Builder::new().name("vrio-records".into()).spawn(move || serve(&queue))?;
         Ok(Self { jobs })
     }
+
+    /// A ticket that ends when everything that was begun before has ended.
+    pub fn settle(&self) -> Ticket {
+        let ticket = Ticket::new();
+        let job = Job { path: PathBuf::new(), record: None, ticket: ticket.clone() };
+        if self.jobs.try_send(job).is_err() {
+            ticket.end(Err(refused(Path::new("records"), &"the writer has too much to do")));
+        }
+        ticket
+    }
 }
 
 fn serve(queue: &Receiver<Job>) {
     for job in queue {
-        let result = replace(&job.path, &job.record).map_err(|error| refused(&job.path, &error));
+        let result = match &job.record {
+            Some(record) => replace(&job.path, record).map_err(|error| refused(&job.path, &error)),
+            None => Ok(()),
+        };
         if let Err(error) = &result {
             tracing::error!(%error, "a claim is refused because its record cannot be kept");
         }
@@ -189,7 +203,7 @@ impl RecordStore for FileRecords {
     fn write(&self, attachment: &str, record: Record) -> Ticket {
         let ticket = Ticket::new();
         let path = self.directory.join(file_name(attachment));
-        let job = Job { path: path.clone(), record, ticket: ticket.clone() };
+        let job = Job { path: path.clone(), record: Some(record), ticket: ticket.clone() };
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
             self.jobs().try_send(job)
         {

@@ -167,11 +167,12 @@ pub enum FileError {
     },
 }
 
-/// Opens and locks it.
-pub(super) fn open(options: &FileOptions) -> Result<Shared, FileError> {
+/// Opens and locks it, or takes the description that another process has locked: locking that
+/// once more changes nothing.
+pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<Shared, FileError> {
     let path = &options.path;
     let system = |what| move |source: Errno| system_error(path, what, source);
-    let file = open_description(options)?;
+    let file = file.map_or_else(|| open_description(options), Ok)?;
     let stat = fstat(&file).map_err(system("look at the file"))?;
     let is_block_device = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => false,
