@@ -14,7 +14,7 @@ mod system;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -86,12 +86,29 @@ impl Udp {
         Self::open(config).map_err(|source| BindError { listen, source })
     }
 
+    /// Goes on with the socket of another process, which neither sends nor receives any more. What
+    /// has arrived meanwhile is in it, and its buffers are what they were.
+    ///
+    /// # Errors
+    /// When it is no UDP socket.
+    pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        let socket = UdpSocket::from(socket);
+        let config = UdpConfig::new(socket.local_addr()?);
+        Self::over(socket, config)
+    }
+
     fn open(config: UdpConfig) -> io::Result<Self> {
         let socket = UdpSocket::bind(config.listen)?;
+        enlarge_buffers(&socket);
+        Self::over(socket, config)
+    }
+
+    fn over(socket: UdpSocket, config: UdpConfig) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let local_addr = socket.local_addr()?;
         system::forbid_fragments(socket.as_fd(), local_addr.is_ipv6())?;
-        let receive_buffer_bytes = enlarge_buffers(&socket);
+        // The system doubles what it is asked for, to have room for its own bookkeeping.
+        let receive_buffer_bytes = sockopt::socket_recv_buffer_size(&socket).unwrap_or(0) / 2;
         if config.groups && system::enable_groups(socket.as_fd()).is_err() {
             tracing::info!("this kernel hands over arriving datagrams one by one (no UDP_GRO)");
         }
@@ -207,8 +224,8 @@ impl fmt::Debug for Udp {
     }
 }
 
-/// Asks for larger buffers, best effort; says how much the receive buffer holds.
-fn enlarge_buffers(socket: &UdpSocket) -> usize {
+/// Asks for larger buffers, best effort.
+fn enlarge_buffers(socket: &UdpSocket) {
     // Forcing needs a privilege; the plain way is cut to the system's limit. Neither is needed.
     if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER_BYTES).is_err() {
         let _ = sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_BYTES);
@@ -216,8 +233,6 @@ fn enlarge_buffers(socket: &UdpSocket) -> usize {
     if sockopt::set_socket_send_buffer_size_force(socket, SOCKET_BUFFER_BYTES).is_err() {
         let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER_BYTES);
     }
-    // The system doubles what it is asked for, to have room for its own bookkeeping.
-    sockopt::socket_recv_buffer_size(socket).unwrap_or(0) / 2
 }
 
 /// From the kernel's stamps, which are in Unix time, to our clock.

@@ -181,6 +181,7 @@ struct Room {
 #[derive(Debug)]
 pub struct Door {
     path: PathBuf,
+    listener: Arc<OwnedFd>,
     stop: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
@@ -199,6 +200,19 @@ impl Door {
         rustix::fs::fchmod(&listener, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
         rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
         rustix::net::listen(&listener, WAITING_MAX as i32)?;
+        Self::adopt(path, ports, listener)
+    }
+
+    /// Answers at the door of another process, which does so no more: `listener` is its socket.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn adopt(
+        path: &Path,
+        ports: &[u16],
+        listener: OwnedFd,
+    ) -> io::Result<(Self, Vec<Callers>)> {
+        let listener = Arc::new(listener);
         let (mut rooms, mut callers) = (Vec::new(), Vec::new());
         for &port in ports {
             let (queue, waiting) = sync_channel(WAITING_MAX);
@@ -210,15 +224,21 @@ impl Door {
         }
         let stop = bell()?;
         let stopped = stop.try_clone()?;
+        let listens = Arc::clone(&listener);
         let thread = std::thread::Builder::new()
             .name("shm-door".to_owned())
-            .spawn(move || answer_all(listener.as_fd(), &rooms, stopped.as_fd()))?;
-        Ok((Self { path: path.to_owned(), stop, thread: Some(thread) }, callers))
+            .spawn(move || answer_all(listens.as_fd(), &rooms, stopped.as_fd()))?;
+        Ok((Self { path: path.to_owned(), listener, stop, thread: Some(thread) }, callers))
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Its socket.
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 }
 
