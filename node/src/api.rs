@@ -119,6 +119,22 @@ pub struct SetDrain {
     pub undo: bool,
 }
 
+/// What a process says that wants to go on in a node's place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HandOver {
+    /// The version of what it expects to be told.
+    pub state_version: u32,
+    /// Its release.
+    pub release: String,
+    /// The node of its configuration.
+    pub node: String,
+    /// Stands for the content of its configuration's file.
+    pub config_digest: u64,
+    /// Its process; it waits at the control socket's path with `.take-over.PID` behind it.
+    pub pid: u32,
+}
+
 /// One change of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Planned {

@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::api::{Done, Drain, Plan, Refused, Reload};
+use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
 use crate::config::Kind;
 use crate::status::{DiskStatus, PeerStatus, Status, VolumeStatus};
 
@@ -96,6 +97,12 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// Why nothing was changed.
     fn set_draining(&self, draining: bool) -> Result<Drain, Refused>;
+
+    /// Hands everything over to the process that asks; this one ends then.
+    ///
+    /// # Errors
+    /// Why it goes on.
+    fn hand_over(&self, wanted: &HandOver) -> Result<(), Refused>;
 }
 
 /// Why there is no control socket.
@@ -144,11 +151,16 @@ pub struct Claim {
 #[derive(Debug)]
 struct Ours {
     path: PathBuf,
-    _lock: File,
+    lock: File,
+    /// It is another process's still.
+    stays: bool,
 }
 
 impl Drop for Ours {
     fn drop(&mut self) {
+        if self.stays {
+            return;
+        }
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = ?self.path, %error, "the control socket stays behind");
         }
@@ -163,8 +175,28 @@ impl Claim {
     pub fn new(path: &Path) -> Result<Self, ControlError> {
         let lock = lock(path)?;
         let listener = listen(path)?;
-        let ours = Ours { path: path.to_owned(), _lock: lock };
+        let ours = Ours { path: path.to_owned(), lock, stays: false };
         Ok(Self { path: path.to_owned(), listener, ours })
+    }
+
+    /// Goes on with the socket of another process, and with its lock. Until [`Self::own`] says
+    /// otherwise, dropping it leaves the socket where it is.
+    pub fn adopt(path: &Path, listener: OwnedFd, lock: OwnedFd) -> Self {
+        let ours = Ours { path: path.to_owned(), lock: lock.into(), stays: true };
+        Self { path: path.to_owned(), listener: listener.into(), ours }
+    }
+
+    /// From now on the adopted socket is this process's alone.
+    pub fn own(&mut self) {
+        self.ours.stays = false;
+    }
+
+    /// Descriptors of the socket and of its lock, for a process that goes on in this one's place.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn copies(&self) -> io::Result<[OwnedFd; 2]> {
+        Ok([self.listener.try_clone()?.into(), self.ours.lock.try_clone()?.into()])
     }
 
     /// Answers on it, on a thread of its own; also, by TCP, to who asks for metrics.
@@ -364,6 +396,10 @@ mod tests {
         fn set_draining(&self, draining: bool) -> Result<Drain, Refused> {
             Ok(Drain { draining, ..self.drain() })
         }
+
+        fn hand_over(&self, wanted: &HandOver) -> Result<(), Refused> {
+            Err(Refused::new(RefusedKind::Busy, format!("not to {}", wanted.pid), "wait"))
+        }
     }
 
     fn said(text: String) -> Done {
@@ -425,6 +461,7 @@ mod tests {
             ("POST /v1/drain", "", 200, "\"draining\":true"),
             ("POST /v1/drain", "{\"undo\": true}", 200, "\"draining\":false"),
             ("POST /v1/drain", "{\"undo\": 1}", 400, "expected a boolean"),
+            ("POST /v1/hand-over", "{\"pid\": 7}", 503, "not to 7"),
             ("PATCH /v1/disks", "", 405, ""),
         ] {
             let length = body.len();

@@ -18,6 +18,6 @@ pub mod status;
 pub mod wiring;
 
 pub use config::{Config, ConfigError};
-pub use run::{check, run};
+pub use run::{Origin, check, run};
 pub use wiring::direct;
-pub use wiring::{Node, Opened, StartError};
+pub use wiring::{Node, Opened, StartError, TakeOverError};

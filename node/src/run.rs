@@ -3,7 +3,7 @@
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
 use crate::notify::Manager;
@@ -18,32 +18,33 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(10);
 /// The exit code when a stop was cut off, as for any other failure while running.
 const EXIT_CUT_OFF: i32 = 1;
 
-/// Runs a node until SIGTERM or SIGINT. On SIGHUP it reloads its configuration.
+/// Where a node comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nowhere: it starts.
+    Start,
+    /// A running node of the same configuration, in whose place it goes on.
+    TakeOver,
+}
+
+/// Runs a node until SIGTERM or SIGINT, or until another process takes it over. On SIGHUP it
+/// reloads its configuration.
 ///
 /// # Errors
 /// When something that the configuration asks for cannot be started; nothing is left running then.
-pub fn run(config: &Config) -> Result<(), StartError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|source| StartError::System { what: "wait for signals", source })?;
+/// Or when the running node cannot be taken over; it goes on.
+pub fn run(config: &Config, origin: Origin) -> Result<(), StartError> {
+    let system = |source| StartError::System { what: "wait for signals", source };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(system)?;
     // Before anything is started, so that a signal during the start is not lost.
-    let (mut terminate, mut interrupt, mut hang_up) = {
+    let mut signals = {
         let _inside = runtime.enter();
-        let listen = |kind| {
-            signal(kind).map_err(|source| StartError::System { what: "wait for signals", source })
-        };
-        (
-            listen(SignalKind::terminate())?,
-            listen(SignalKind::interrupt())?,
-            listen(SignalKind::hangup())?,
-        )
+        Signals::listen().map_err(system)?
     };
     // Before the files are restricted: its socket may be anywhere.
     let manager = Manager::from_environment();
-    let opened = Opened::new(config)?;
-    privilege::drop(config)?;
-    let node = Node::start_with(config, opened)?;
+    let node = start(config, origin)?;
     privilege::filter(config)?;
     tracing::info!(
         node = config.name,
@@ -55,16 +56,15 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     );
     manager.tell("READY=1");
     let signal = loop {
-        let signal = runtime.block_on(async {
-            tokio::select! {
-                _ = terminate.recv() => Some("SIGTERM"),
-                _ = interrupt.recv() => Some("SIGINT"),
-                _ = hang_up.recv() => None,
+        match runtime.block_on(signals.next(&node)) {
+            Event::Stop(signal) => break signal,
+            Event::Reload => reload(&node),
+            Event::HandedOver(pid) => {
+                // From now on the manager looks at that one. It believes who is its process yet.
+                manager.tell(&format!("MAINPID={pid}\nREADY=1"));
+                node.leave();
+                return Ok(());
             }
-        });
-        match signal {
-            Some(signal) => break signal,
-            None => reload(&node),
         }
     };
     tracing::info!(signal, "stopping: guests' requests are drained, attachments are closed");
@@ -74,6 +74,53 @@ pub fn run(config: &Config) -> Result<(), StartError> {
     drop(stopped);
     tracing::info!("stopped");
     Ok(())
+}
+
+fn start(config: &Config, origin: Origin) -> Result<Node, StartError> {
+    match origin {
+        Origin::Start => {
+            let opened = Opened::new(config)?;
+            privilege::drop(config)?;
+            Node::start_with(config, opened)
+        }
+        Origin::TakeOver => {
+            privilege::drop(config)?;
+            Node::take_over(config)
+        }
+    }
+}
+
+/// What a running node is told.
+enum Event {
+    Stop(&'static str),
+    Reload,
+    /// Another process has taken it over.
+    HandedOver(u32),
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self, node: &Node) -> Event {
+        tokio::select! {
+            _ = self.terminate.recv() => Event::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Event::Stop("SIGINT"),
+            _ = self.hang_up.recv() => Event::Reload,
+            pid = node.handed_over() => Event::HandedOver(pid),
+        }
+    }
 }
 
 /// Looks at the key files that a configuration names, as the user that the node would be: a start

@@ -9,6 +9,7 @@
 pub mod direct;
 mod disks;
 mod drain;
+mod handover;
 mod keys;
 mod live;
 mod objects;
@@ -31,13 +32,15 @@ use serde_json::Value;
 use link::Door;
 
 use self::disks::{Disks, Shown};
+use self::handover::Heirlooms;
+pub use self::handover::take::TakeOverError;
 use self::keys::Keys;
 pub(crate) use self::keys::check as check_keys;
 use self::objects::Objects;
 use self::sidecores::Core;
 use self::turns::Turns;
 use self::volumes::{Served, Volumes};
-use crate::api::{Done, Drain, Plan, Refused, Reload};
+use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
 use crate::config::{Config, Kind};
 use crate::control::{Claim, Control, ControlError, Service};
 use crate::privilege::PrivilegeError;
@@ -127,6 +130,9 @@ pub enum StartError {
     /// Rights that could not be given up.
     #[error(transparent)]
     Privilege(#[from] PrivilegeError),
+    /// A running node could not be taken over.
+    #[error(transparent)]
+    TakeOver(#[from] TakeOverError),
 }
 
 /// A volume or disk that cannot be served.
@@ -172,6 +178,7 @@ struct Inside {
     turns: Turns,
     /// Held for as long as it takes to look or to note; never while something is started.
     objects: Mutex<Objects>,
+    heirlooms: Heirlooms,
 }
 
 impl Inside {
@@ -232,6 +239,10 @@ impl Service for Inside {
     fn set_draining(&self, draining: bool) -> Result<Drain, Refused> {
         self.set_draining(draining)
     }
+
+    fn hand_over(&self, wanted: &HandOver) -> Result<(), Refused> {
+        self.hand_over(wanted)
+    }
 }
 
 impl Node {
@@ -252,6 +263,7 @@ impl Node {
         directories(config)?;
         // First, so that a second node with the same configuration gets no further.
         let claim = Claim::new(&config.control)?;
+        let heirlooms = heirlooms(&claim, metrics_listener.as_ref())?;
         let keys = Keys::load(config)?;
         let volumes = volumes::start(config)?;
         let served = open_volumes(config, &volumes)?;
@@ -259,7 +271,8 @@ impl Node {
         let disks = disks::start(&cores).inspect_err(|_| sidecores::stop(&cores))?;
         let (started, turns) = (Instant::now(), Turns::default());
         let objects = Mutex::new(Objects::new(config, served, Vec::new()));
-        let inside = Inside { started, keys, volumes, cores, door, disks, turns, objects };
+        let inside =
+            Inside { started, keys, volumes, cores, door, disks, turns, objects, heirlooms };
         let inside = Arc::new(inside);
         inside.show_disks(config).inspect_err(|_| inside.stop())?;
         let control = claim.serve(Arc::clone(&inside) as Arc<dyn Service>, metrics_listener);
@@ -280,6 +293,17 @@ impl Node {
     /// What could not be done; what was done before it stays.
     pub fn reload(&self) -> Result<Done, Refused> {
         self.inside.reload(&Reload::default())
+    }
+
+    /// Waits until another process has taken everything over; its number.
+    pub async fn handed_over(&self) -> u32 {
+        self.inside.heirlooms.gone().await
+    }
+
+    /// Leaves everything to the process that has taken it over. Nothing of it is touched any more,
+    /// not even to tidy up: this process is to end.
+    pub fn leave(self) {
+        std::mem::forget(self);
     }
 
     /// Where the control socket is.
@@ -316,6 +340,15 @@ impl Opened {
         let metrics_listener = listen_for_metrics(config)?;
         Ok(Self { links: sidecores::bind(config)?, metrics_listener })
     }
+}
+
+/// What a successor needs of the two.
+fn heirlooms(claim: &Claim, metrics: Option<&TcpListener>) -> Result<Heirlooms, StartError> {
+    let metrics = metrics.map(|it| it.try_clone().map(Into::into)).transpose();
+    let copies = claim.copies().and_then(|control| Ok((control, metrics?)));
+    let what = "copy a descriptor";
+    let (control, metrics) = copies.map_err(|source| StartError::System { what, source })?;
+    Ok(Heirlooms::new(control, metrics))
 }
 
 fn listen_for_metrics(config: &Config) -> Result<Option<TcpListener>, StartError> {

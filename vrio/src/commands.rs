@@ -30,7 +30,8 @@ pub(crate) fn node(args: &NodeArgs) -> Result<(), Failure> {
         Log::Human => LogFormat::Human,
         Log::Json => LogFormat::Json,
     });
-    node::run(&config).map_err(Failure::running)
+    let origin = if args.take_over { node::Origin::TakeOver } else { node::Origin::Start };
+    node::run(&config, origin).map_err(Failure::running)
 }
 
 /// The control socket that is meant: named, a configuration's, or the only one of this host.

@@ -40,6 +40,7 @@ const EXIT_CODES: &str = "Exit codes: 0 it is done, 1 it went wrong while runnin
 const NODE_EXAMPLES: &str = "Examples:
   vrio node --config /etc/vrio/io1.toml            run a node until SIGTERM or SIGINT
   vrio node --config /etc/vrio/io1.toml --check    say what is wrong with a configuration
+  vrio node --config /etc/vrio/io1.toml --take-over    go on in a running node's place
   vrio node reload                                 make a running node what its file says now
   vrio node drain --wait 600                       take nobody new; wait until nobody is there
   VRIO_LOG=debug vrio node --config io1.toml --log json 2>io1.log";
@@ -128,6 +129,10 @@ pub(crate) struct NodeArgs {
     /// reads the files as the configuration's "user".
     #[arg(long)]
     pub(crate) check: bool,
+    /// Go on in the place of the running node of this configuration, which ends: its guests and
+    /// peers stay connected. This program may be another version.
+    #[arg(long, conflicts_with = "check")]
+    pub(crate) take_over: bool,
     /// How log lines look, on standard error. VRIO_LOG says which (default: info).
     #[arg(long, value_enum, default_value_t = Log::Human)]
     pub(crate) log: Log,

@@ -42,6 +42,10 @@ fn the_unit_is_valid_and_leaves_little_open() {
     let tenant = tenant.replace("/usr/bin/vrio", env!("CARGO_BIN_EXE_vrio"));
     fs::write(&unit, format!("{text}\n{tenant}")).expect("ours");
     verify();
+    let take_over = read("packaging/vrio-node-take-over.conf");
+    let take_over = take_over.replace("/usr/bin/vrio", env!("CARGO_BIN_EXE_vrio"));
+    fs::write(&unit, format!("{text}\n{take_over}")).expect("ours");
+    verify();
 }
 
 fn read(path: &str) -> String {

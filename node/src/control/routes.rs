@@ -9,13 +9,13 @@ use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::{delete, get, put};
+use axum::routing::{delete, get, post, put};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{GATHER_TIME_MAX, Service};
-use crate::api::{Refused, RefusedKind, Reload, SetDrain};
+use crate::api::{HandOver, Refused, RefusedKind, Reload, SetDrain};
 use crate::config::Kind;
 
 /// The largest request: a volume that a hundred nodes may use is a few kilobytes.
@@ -38,6 +38,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/peers/{name}", delete(remove_peer))
         .route("/v1/reload", get(plan).post(reload))
         .route("/v1/drain", get(drain).post(set_draining))
+        .route("/v1/hand-over", post(hand_over))
         .fallback(async || {
             let way_out = "docs/operating.md lists them; it may be another release than this";
             refuse(&Refused::new(RefusedKind::Unknown, "there is no such path", way_out))
@@ -188,6 +189,13 @@ async fn drain(State(service): Shared) -> Response {
 async fn set_draining(State(service): Shared, body: Result<Bytes, BytesRejection>) -> Response {
     match fields::<SetDrain>(body, "send {\"undo\": true} to end it, or nothing to begin") {
         Ok(wanted) => change(move || service.set_draining(!wanted.undo)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+async fn hand_over(State(service): Shared, body: Result<Bytes, BytesRejection>) -> Response {
+    match fields::<HandOver>(body, "this is what `vrio node --take-over` asks for") {
+        Ok(wanted) => change(move || service.hand_over(&wanted)).await,
         Err(refused) => refuse(&refused),
     }
 }

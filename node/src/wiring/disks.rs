@@ -4,15 +4,17 @@
 //! A volume of this node is known at once, and what is wrong with its disk is told to whoever asked
 //! for it. A peer's volume is known when the peer has told; one thread waits for all of those.
 
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use block::disk::{Disk, DiskCore, DiskOptions};
-use block::{LocalVolume, Plane, RemoteVolume, Volume};
+use block::{LocalVolume, Plane, RemoteVolume, Volume, VolumeInfo};
 use sidecore::Sidecore;
-use virtio::{Server, ServerState, Socket};
+use virtio::hand_over::Served;
+use virtio::{AdoptError, ParkError, Parked, Server, ServerState, Socket};
 
 use super::StartError;
 use super::sidecores::Core;
@@ -80,6 +82,16 @@ struct State {
     removed: bool,
     /// The node is drained: no front end is taken that is not there.
     turns_away: bool,
+    /// Another process goes on with it, perhaps: it is not served meanwhile.
+    parked: bool,
+}
+
+impl State {
+    fn keep(&mut self, server: Server, core: Arc<DiskCore>) {
+        server.set_turning_away(self.turns_away);
+        let (server, core) = (Some(server), Some(core));
+        *self = Self { server, core, turns_away: self.turns_away, ..Self::default() };
+    }
 }
 
 /// A disk for the status.
@@ -95,7 +107,7 @@ pub(super) struct Look {
 }
 
 impl Shown {
-    fn new(config: &DiskConfig, volume: Source) -> Arc<Self> {
+    pub(super) fn new(config: &DiskConfig, volume: Source) -> Arc<Self> {
         Arc::new(Self { config: config.clone(), volume, state: Mutex::default() })
     }
 
@@ -120,13 +132,41 @@ impl Shown {
         }
     }
 
+    /// Has its server stand still; see [`Server::park`]. Nothing for a disk that is not served: it
+    /// will not be before [`Self::unpark`].
+    pub(super) fn park(&self, drain: Duration) -> Result<Option<Parked>, ParkError> {
+        let mut state = self.state();
+        let parked = state.server.as_ref().map(|server| server.park(drain)).transpose()?;
+        state.parked = true;
+        Ok(parked)
+    }
+
+    pub(super) fn unpark(&self) {
+        self.state().parked = false;
+    }
+
     /// Makes the socket and serves the disk, unless it was taken away meanwhile.
     fn serve(&self, sidecores: &[Sidecore]) -> Result<(), virtio::SocketError> {
         // Held while the socket is made, so that whoever takes the disk away takes that as well.
         let mut state = self.state();
-        if state.removed {
+        if state.removed || state.parked {
             return Ok(());
         }
+        let (disk, core) = self.device(sidecores);
+        let server = virtio::serve(self.socket(), Box::new(disk))?;
+        state.keep(server, core);
+        Ok(())
+    }
+
+    fn socket(&self) -> Socket {
+        let path = self.config.socket.clone();
+        match self.config.role {
+            Role::Listen => Socket::Listen(path),
+            Role::Connect => Socket::Connect(path),
+        }
+    }
+
+    fn device(&self, sidecores: &[Sidecore]) -> (Disk, Arc<DiskCore>) {
         let mut options = DiskOptions::new(&self.config.name);
         options.attachment.clone_from(&self.config.attachment);
         options.queues = self.config.queues;
@@ -137,16 +177,7 @@ impl Shown {
         };
         let disk = Disk::new(options, self.volume.volume(), sidecores.to_vec());
         let core = disk.core();
-        let path = self.config.socket.clone();
-        let socket = match self.config.role {
-            Role::Listen => Socket::Listen(path),
-            Role::Connect => Socket::Connect(path),
-        };
-        let server = virtio::serve(socket, Box::new(disk))?;
-        server.set_turning_away(state.turns_away);
-        let turns_away = state.turns_away;
-        *state = State { server: Some(server), core: Some(core), turns_away, ..State::default() };
-        Ok(())
+        (disk, core)
     }
 
     /// Takes the disk away: queues drain, its socket goes, its attachment is closed. Bounded.
@@ -224,17 +255,59 @@ impl Disks {
     /// What keeps a disk of this node from being served, and what to do; nothing is left of it.
     pub(super) fn show(&self, config: &DiskConfig, volume: Source) -> Result<Arc<Shown>, String> {
         let shown = Shown::new(config, volume);
+        self.begin(&shown)?;
+        Ok(shown)
+    }
+
+    /// The same for a disk that is there already.
+    pub(super) fn begin(&self, shown: &Arc<Shown>) -> Result<(), String> {
         match &shown.volume {
             Source::Local(_) => shown.serve(&self.sidecores).map_err(|error| error.to_string())?,
             Source::Remote(volume) => {
                 self.ask_for(volume);
                 if let Some((disks, _)) = &*self.waiter() {
                     // The thread ends when this is taken away, not before.
-                    let _ = disks.send(Arc::clone(&shown));
+                    let _ = disks.send(Arc::clone(shown));
                 }
             }
         }
-        Ok(shown)
+        Ok(())
+    }
+
+    /// Gets everything ready to serve a disk in the place of another process; `described` is what
+    /// a peer has told that one of the volume.
+    ///
+    /// # Errors
+    /// Why this process cannot.
+    pub(super) fn adopt(
+        &self,
+        shown: &Shown,
+        described: Option<VolumeInfo>,
+        served: Served<OwnedFd>,
+    ) -> Result<(virtio::Adopted, Arc<DiskCore>), AdoptError> {
+        if let Source::Remote(volume) = &shown.volume {
+            volume.assume(described.ok_or(AdoptError::Missing("description of its volume"))?);
+        }
+        let (disk, core) = shown.device(&self.sidecores);
+        Ok((virtio::adopt(shown.socket(), Box::new(disk), served)?, core))
+    }
+
+    /// Serves a disk that was made ready by [`Self::adopt`].
+    ///
+    /// # Errors
+    /// When the system refuses a thread.
+    pub(super) fn go_on(
+        &self,
+        shown: &Shown,
+        adopted: virtio::Adopted,
+        core: Arc<DiskCore>,
+    ) -> Result<(), String> {
+        if let Source::Remote(volume) = &shown.volume {
+            self.ask_for(volume);
+        }
+        let mut state = shown.state();
+        state.keep(adopted.serve().map_err(|error| error.to_string())?, core);
+        Ok(())
     }
 
     /// Has a sidecore ask the peer what its volume is, for as long as it takes.
@@ -303,8 +376,12 @@ impl Waiting {
     fn step(&mut self, sidecores: &[Sidecore]) -> bool {
         let disk = Arc::clone(&self.disk);
         let Source::Remote(remote) = &disk.volume else { return true };
-        if disk.state().removed {
-            return true;
+        let (removed, parked) = {
+            let state = disk.state();
+            (state.removed, state.parked)
+        };
+        if removed || parked {
+            return removed;
         }
         let (name, volume) = (&disk.config.name, &disk.config.volume);
         if remote.described().is_none() {
@@ -321,9 +398,11 @@ impl Waiting {
         match disk.serve(sidecores) {
             Ok(()) => {
                 let socket = &disk.config.socket;
-                if disk.state().removed {
-                    return true;
+                let state = disk.state();
+                if state.removed || state.parked {
+                    return state.removed;
                 }
+                drop(state);
                 tracing::info!(disk = name, %volume, ?socket, "the disk is ready");
                 true
             }

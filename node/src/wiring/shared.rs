@@ -1,6 +1,7 @@
 //! Shared memory for nodes on one machine: the door at which others call, and the way to theirs.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 use link::{Callers, Door, Places};
 
@@ -19,11 +20,16 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Opens the node's door, if it has one. `ports` are its sidecores'.
+    /// Opens the node's door, if it has one: a predecessor's, or one of its own. `ports` are its
+    /// sidecores'.
     ///
     /// # Errors
     /// When the socket cannot be made.
-    pub(super) fn open(config: &Config, ports: &[u16]) -> Result<Self, StartError> {
+    pub(super) fn open(
+        config: &Config,
+        ports: &[u16],
+        mut door: Option<OwnedFd>,
+    ) -> Result<Self, StartError> {
         let calls = |address: &PeerAddress| matches!(address, PeerAddress::Shared(_));
         let addresses = config.peers.iter().filter_map(|peer| peer.address.as_ref());
         if config.shm.is_none() && !addresses.into_iter().any(calls) {
@@ -32,10 +38,13 @@ impl Shared {
         let mut shared = Self { places: Some(Places::default()), ..Self::default() };
         if let Some(path) = &config.shm {
             // A predecessor that was killed may have it for a moment longer.
-            let opened = crate::lock::patiently(|| match Door::open(path, ports) {
-                Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => None,
-                opened => Some(opened),
-            });
+            let opened = match door.take() {
+                Some(door) => Some(Door::adopt(path, ports, door)),
+                None => crate::lock::patiently(|| match Door::open(path, ports) {
+                    Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => None,
+                    opened => Some(opened),
+                }),
+            };
             let opened = opened.unwrap_or_else(|| Door::open(path, ports));
             let (door, callers) = opened.map_err(|source| StartError::Shm {
                 place: config.place(&config.lines, "shm"),

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use link::{
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{Local, PollerId, Sidecore, Stage};
-use transport::{Endpoint, EndpointConfig, SessionId, TransmitBatch};
+use transport::{Endpoint, EndpointConfig, LostReason, SessionId, Sink, TransmitBatch};
 
 use super::StartError;
 use super::keys::{Keys, WallClock};
@@ -38,6 +39,8 @@ pub(super) struct Core {
     pub(super) shm: Option<Arc<ShmCounters>>,
     /// What it served to peers.
     pub(super) server: Option<Arc<ServerCounters>>,
+    /// A descriptor of its link's socket, for a successor.
+    pub(super) socket: Option<OwnedFd>,
 }
 
 /// What was put onto a sidecore, to be taken off again.
@@ -46,7 +49,8 @@ struct Wired {
     /// Of a node with a key.
     clock: Option<PollerId>,
     plane: PollerId,
-    driver: Driver,
+    /// Not while the sidecore is suspended.
+    driver: Option<Driver>,
     link: Rc<RefCell<dyn Link>>,
 }
 
@@ -60,48 +64,91 @@ pub(super) fn start(
     links: Vec<Udp>,
     exports: &Arc<Exports>,
 ) -> Result<(Vec<Core>, Option<Door>), StartError> {
-    let place = || config.place(&config.lines, "sidecores");
+    let mut cores = spawn(config)?;
     let ports: Vec<_> = links.iter().map(|link| link.local_addr().port()).collect();
-    let Shared { places, callers, door } = Shared::open(config, &ports)?;
-    let mut callers = callers.into_iter();
-    let process_nonce = random()?;
-    let mut cores = Vec::new();
-    let mut links = links.into_iter();
-    for (index, core) in config.sidecores.cores.iter().enumerate() {
+    let Shared { places, callers, door } = Shared::open(config, &ports, None)?;
+    let links = prepare(config, keys, &mut cores, links, (places, callers))?;
+    connect(config, &mut cores, links, exports);
+    Ok((cores, door))
+}
+
+/// The threads alone, with what takes long: without links.
+///
+/// # Errors
+/// As [`start`].
+pub(super) fn spawn(config: &Config) -> Result<Vec<Core>, StartError> {
+    let place = || config.place(&config.lines, "sidecores");
+    let cores = config.sidecores.cores.iter().enumerate();
+    let spawned = cores.map(|(index, core)| {
         let name = format!("sidecore-{index}");
         let wanted = sidecore::Config { name, index, core: *core, idle: config.sidecores.idle };
         let sidecore = sidecore::spawn(wanted)
             .map_err(|source| StartError::Sidecore { place: place(), source })?;
         let uring = uring_for(config, &sidecore)?;
-        let places = places.clone();
-        let mut core = Core { sidecore, uring, link: None, places, shm: None, server: None };
-        if let Some(udp) = links.next() {
-            let link = Way::new(udp, core.places.clone(), callers.next())?;
-            core.shm = link.shm_counters();
-            let mut wanted = EndpointConfig::new(&config.name, process_nonce, random()?);
-            wanted.index = index as u16;
-            wanted.pool_bytes_max = config.memory.session_buffers_bytes as usize;
-            if config.memory.huge_pages {
-                wanted.pool_memory = Some(Arc::new(HugePages::default()));
-            }
-            wanted.ports.clone_from(&ports);
-            fill_random(&mut wanted.entropy)?;
-            wanted.security = keys.security();
-            wanted.datagram_bytes_max = link.datagram_max();
-            wanted.accept = config.volumes.iter().any(|volume| !volume.allow.is_empty());
-            wanted.receive_window_bytes =
-                u32::try_from(link.udp().receive_buffer_bytes()).unwrap_or(u32::MAX);
-            core.link = Some((link.udp().local_addr(), Arc::clone(link.udp().counters())));
-            let exports = Arc::clone(exports);
-            core.server = Some(connect(config, &core, link, wanted, exports));
+        let (link, places, shm, server, socket) = (None, None, None, None, None);
+        Ok(Core { sidecore, uring, link, places, shm, server, socket })
+    });
+    spawned.collect()
+}
+
+/// A link, and how its sessions are to be.
+pub(super) type Prepared = (Way, EndpointConfig);
+
+/// Does all that can fail before sidecores have their links; none of these is listened to yet.
+///
+/// # Errors
+/// When the system refuses something.
+pub(super) fn prepare(
+    config: &Config,
+    keys: &Keys,
+    cores: &mut [Core],
+    links: Vec<Udp>,
+    (places, callers): (Option<Places>, Vec<Callers>),
+) -> Result<Vec<Prepared>, StartError> {
+    let ports: Vec<_> = links.iter().map(|link| link.local_addr().port()).collect();
+    let process_nonce = random()?;
+    let mut callers = callers.into_iter();
+    let mut prepared = Vec::new();
+    cores.iter_mut().for_each(|core| core.places.clone_from(&places));
+    for (index, (core, udp)) in cores.iter_mut().zip(links).enumerate() {
+        let socket = udp.fd().try_clone_to_owned();
+        let what = "copy a descriptor";
+        core.socket = Some(socket.map_err(|source| StartError::System { what, source })?);
+        let way = Way::new(udp, places.clone(), callers.next())?;
+        core.shm = way.shm_counters();
+        let mut wanted = EndpointConfig::new(&config.name, process_nonce, random()?);
+        wanted.index = index as u16;
+        wanted.pool_bytes_max = config.memory.session_buffers_bytes as usize;
+        if config.memory.huge_pages {
+            wanted.pool_memory = Some(Arc::new(HugePages::default()));
         }
-        cores.push(core);
+        wanted.ports.clone_from(&ports);
+        fill_random(&mut wanted.entropy)?;
+        wanted.security = keys.security();
+        wanted.datagram_bytes_max = way.datagram_max();
+        wanted.accept = config.volumes.iter().any(|volume| !volume.allow.is_empty());
+        wanted.receive_window_bytes =
+            u32::try_from(way.udp().receive_buffer_bytes()).unwrap_or(u32::MAX);
+        core.link = Some((way.udp().local_addr(), Arc::clone(way.udp().counters())));
+        prepared.push((way, wanted));
     }
-    Ok((cores, door))
+    Ok(prepared)
+}
+
+/// Gives sidecores their links: from now on peers are heard.
+pub(super) fn connect(
+    config: &Config,
+    cores: &mut [Core],
+    links: Vec<Prepared>,
+    exports: &Arc<Exports>,
+) {
+    for (core, (way, wanted)) in cores.iter_mut().zip(links) {
+        core.server = Some(connect_one(config, core, way, wanted, Arc::clone(exports)));
+    }
 }
 
 /// A sidecore's link before it is there: with shared memory around it where the node shares any.
-enum Way {
+pub(super) enum Way {
     Udp(Box<Udp>),
     Shm(Box<Shm<Udp>>),
 }
@@ -227,7 +274,7 @@ pub(super) fn bind(config: &Config) -> Result<Vec<Udp>, StartError> {
 }
 
 /// Puts sessions and the block plane onto a sidecore.
-fn connect(
+fn connect_one(
     config: &Config,
     core: &Core,
     link: Way,
@@ -269,7 +316,7 @@ fn connect(
         let counters = plane.borrow().server.counters();
         local.services().insert(plane);
         local.services().insert(endpoint);
-        let wired = Wired { watch, clock, plane: poll, driver, link };
+        let wired = Wired { watch, clock, plane: poll, driver: Some(driver), link };
         local.services().insert(Rc::new(RefCell::new(Some(wired))));
         counters
     });
@@ -291,7 +338,9 @@ fn take_off(local: &mut Local) {
     if let Some(wired) = local.services().get::<Option<Wired>>()
         && let Some(wired) = wired.borrow_mut().take()
     {
-        wired.driver.remove(local);
+        if let Some(driver) = wired.driver {
+            driver.remove(local);
+        }
         local.remove(wired.plane);
         local.remove(wired.watch);
         if let Some(clock) = wired.clock {
@@ -305,18 +354,75 @@ fn take_off(local: &mut Local) {
     drop(local.services().remove::<Endpoint>());
 }
 
+/// Nothing is received or sent any more; what has arrived is still served.
+pub(super) fn suspend(cores: &[Core]) {
+    for core in cores {
+        // A sidecore without sessions has nothing to suspend.
+        let _ = core.sidecore.call(|local| {
+            let wired = local.services().get::<Option<Wired>>()?;
+            let driver = wired.borrow_mut().as_mut()?.driver.take()?;
+            driver.remove(local);
+            Some(())
+        });
+    }
+}
+
+/// Whether nothing that came from peers is under way.
+pub(super) fn is_quiet(cores: &[Core]) -> bool {
+    let busy = cores.iter().filter(|core| {
+        let quiet = core.sidecore.call(|local| {
+            let plane = local.services().get::<Plane>();
+            plane.is_none_or(|plane| plane.borrow().server.is_quiet())
+        });
+        !quiet.unwrap_or(true)
+    });
+    busy.count() == 0
+}
+
+/// Ends the sessions of suspended sidecores and tells the peers, who ask for others at once.
+pub(super) fn hang_up(cores: &[Core]) {
+    for core in cores {
+        let _ = core.sidecore.call(|local| {
+            let wired = local.services().get::<Option<Wired>>()?;
+            let plane = local.services().get::<Plane>()?;
+            if let Some(wired) = &*wired.borrow() {
+                let ended = close_sessions(local, &wired.link);
+                let mut plane = plane.borrow_mut();
+                ended.into_iter().for_each(|it| plane.lost(it, &LostReason::Closed));
+            }
+            Some(())
+        });
+    }
+}
+
+/// Takes back what [`suspend`] did.
+pub(super) fn resume(cores: &[Core]) {
+    for core in cores {
+        let _ = core.sidecore.call(|local| {
+            let wired = local.services().get::<Option<Wired>>()?;
+            let (plane, endpoint) =
+                (local.services().get::<Plane>()?, local.services().get::<Endpoint>()?);
+            let mut wired = wired.borrow_mut();
+            let wired = wired.as_mut().filter(|wired| wired.driver.is_none())?;
+            wired.driver = Some(Driver::install(local, Rc::clone(&wired.link), endpoint, plane));
+            Some(())
+        });
+    }
+}
+
 /// Ends all sessions and tells the peers, once: one that does not hear it finds out by itself.
-fn close_sessions(local: &Local, link: &RefCell<dyn Link>) {
-    let Some(endpoint) = local.services().get::<Endpoint>() else { return };
+fn close_sessions(local: &Local, link: &RefCell<dyn Link>) -> Vec<SessionId> {
+    let Some(endpoint) = local.services().get::<Endpoint>() else { return Vec::new() };
     let mut endpoint = endpoint.borrow_mut();
     let sessions: Vec<SessionId> = endpoint.sessions().map(|status| status.session).collect();
     let mut batch = TransmitBatch::new(BATCH_DATAGRAMS);
-    for session in sessions {
+    for &session in &sessions {
         endpoint.close(local.now_ns(), session);
         endpoint.transmit(local.now_ns(), &mut batch);
         // What the socket does not take at once is lost, as any datagram may be.
         let _ = link.borrow_mut().send(&mut batch, endpoint.pool());
     }
+    sessions
 }
 
 pub(super) fn random() -> Result<u64, StartError> {

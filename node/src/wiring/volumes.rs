@@ -2,6 +2,7 @@
 
 use std::fs::{DirBuilder, File};
 use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
 use block::chain::{Chain, ChainSpec, Swap, Turning};
-use block::record::{FileRecords, NoRecords, RecordError, RecordStore, RecordWriter};
+use block::record::{FileRecords, KeptRecords, RecordError, RecordStore, RecordWriter, Ticket};
 use block::server::Server;
 use block::stage::Limit;
-use block::{Allow, Durability, Export, ExportOptions, Exports, Plane, Volume};
+use block::{Allow, Durability, Export, ExportOptions, Exports, Incarnation, Plane, Volume};
 
 use super::StartError;
 use super::sidecores::Core;
@@ -40,6 +41,19 @@ pub(super) struct Served {
     chain: Mutex<Chain>,
     /// The file behind it, if there is one, for its counters.
     pub(super) file: Option<FileVolume>,
+    /// The memory behind it, if it is that.
+    pub(super) memory: Option<MemoryVolume>,
+}
+
+/// A volume of another process, which has stopped using it.
+#[derive(Debug, Default)]
+pub(super) struct Handed {
+    /// Its locked file, and whether a sync of it has failed.
+    pub(super) file: Option<(OwnedFd, bool)>,
+    /// Its memory.
+    pub(super) memory: Option<(OwnedFd, Incarnation)>,
+    /// What was remembered of its attachments, where that is not in files.
+    pub(super) records: KeptRecords,
 }
 
 impl Served {
@@ -154,20 +168,51 @@ impl Volumes {
     /// # Errors
     /// What is wrong with it and what to do; nothing is left open.
     pub(super) fn open(&self, wanted: &VolumeConfig) -> Result<Served, String> {
-        let (bare, file) = open(&self.directories, wanted)?;
+        self.adopt(wanted, Handed::default())
+    }
+
+    /// The same for a volume of another process, as far as it was handed over.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) fn adopt(&self, wanted: &VolumeConfig, handed: Handed) -> Result<Served, String> {
+        let Handed { file, memory, records: kept } = handed;
+        let Bare { bare, file, memory } = open(&self.directories, wanted, file, memory)?;
         let chain = Chain::build(bare, &stages(&wanted.chain)).map_err(|e| e.to_string())?;
         let records: Arc<dyn RecordStore> = match &self.directories.state {
             Some(state) => {
                 FileRecords::open(state, &wanted.name, self.writer.clone()).map_err(records)?
             }
-            None => Arc::new(NoRecords),
+            None => Arc::new(kept),
         };
         let options = ExportOptions { allow: wanted.allow.clone(), shared: wanted.shared };
         let swap = Swap::new(Arc::clone(&chain.volume));
         let guarded = Arc::clone(&swap) as Arc<dyn Volume>;
         let export = Export::new(&wanted.name, guarded, options, records);
         let export = export.map_err(|error| error.to_string())?;
-        Ok(Served { export, swap, chain: Mutex::new(chain), file })
+        Ok(Served { export, swap, chain: Mutex::new(chain), file, memory })
+    }
+
+    /// A descriptor of the lock of the records' directory, if it is ours.
+    pub(super) fn state_lock(&self) -> std::io::Result<Option<OwnedFd>> {
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy = lock.as_ref().map(|lock| lock.try_clone().map(OwnedFd::from));
+        copy.transpose()
+    }
+
+    /// Goes on with the lock of another process.
+    pub(super) fn adopt_state_lock(&self, lock: OwnedFd) {
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock.into());
+    }
+
+    /// Whether the records are in files.
+    pub(super) fn keeps_records(&self) -> bool {
+        self.directories.state.is_some()
+    }
+
+    /// Ends when every record that was written until now is durable.
+    pub(super) fn settle(&self) -> Ticket {
+        self.writer.settle()
     }
 
     /// Lets peers find a volume.
@@ -266,9 +311,19 @@ fn records(error: RecordError) -> String {
     format!("{error}; the records of attachments are in the directory \"state\"")
 }
 
-type Bare = (Arc<dyn Volume>, Option<FileVolume>);
+/// A volume without its chain, and what it is.
+struct Bare {
+    bare: Arc<dyn Volume>,
+    file: Option<FileVolume>,
+    memory: Option<MemoryVolume>,
+}
 
-fn open(directories: &Directories, wanted: &VolumeConfig) -> Result<Bare, String> {
+fn open(
+    directories: &Directories,
+    wanted: &VolumeConfig,
+    handed_file: Option<(OwnedFd, bool)>,
+    handed_memory: Option<(OwnedFd, Incarnation)>,
+) -> Result<Bare, String> {
     let durability =
         if wanted.write_through { Durability::WriteThrough } else { Durability::Flush };
     match &wanted.backend {
@@ -280,17 +335,27 @@ fn open(directories: &Directories, wanted: &VolumeConfig) -> Result<Bare, String
             options.read_only = wanted.read_only;
             options.durability = durability;
             options.topology = wanted.topology;
-            let file = FileVolume::open(&options).map_err(|error| error.to_string())?;
-            Ok((Arc::new(file.clone()), Some(file)))
+            let file = match handed_file {
+                Some((file, failed)) => FileVolume::adopt(&options, file, failed),
+                None => FileVolume::open(&options),
+            };
+            let file = file.map_err(|error| error.to_string())?;
+            Ok(Bare { bare: Arc::new(file.clone()), file: Some(file), memory: None })
         }
         Backend::Memory { size_bytes } => {
-            let memory = MemoryVolume::new(*size_bytes)
-                .map_err(|error| format!("no memory for it: {error}; make it smaller"))?;
+            let memory = match handed_memory {
+                Some((file, incarnation)) => MemoryVolume::adopt(*size_bytes, incarnation, file),
+                None => MemoryVolume::new(*size_bytes),
+            };
+            let memory =
+                memory.map_err(|error| format!("no memory for it: {error}; make it smaller"))?;
             let memory = memory.with_durability(durability);
             let memory = if wanted.read_only { memory.read_only() } else { memory };
-            Ok((Arc::new(memory), None))
+            Ok(Bare { bare: Arc::new(memory.clone()), file: None, memory: Some(memory) })
         }
-        Backend::Null { size_bytes } => Ok((Arc::new(NullVolume::new(*size_bytes)), None)),
+        Backend::Null { size_bytes } => {
+            Ok(Bare { bare: Arc::new(NullVolume::new(*size_bytes)), file: None, memory: None })
+        }
     }
 }
 

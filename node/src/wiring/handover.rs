@@ -1,0 +1,366 @@
+//! A node hands over to another process of the same configuration: the next version, usually.
+//!
+//! ```text
+//!   node                                          successor (take)
+//!                                                 reads file and keys, starts sidecores
+//!                      ◀── POST /v1/hand-over ──  listens at CONTROL.take-over.PID
+//!   may it, and is nothing different?
+//!   connects           ──────────────────────▶
+//!   disks, sessions, records stand still
+//!                      ── state, descriptors ──▶  maps, opens, checks: all that can fail
+//!                      ◀──────── have ──────────
+//!                      ──────── yours ─────────▶  serves
+//!   ends
+//! ```
+//!
+//! Until it has said "yours" the node can take everything back, and does so whatever goes wrong:
+//! nothing is torn down before. After that it touches nothing any more. Each step is bounded by a
+//! time of its own. Why it is done like this: `docs/decisions/018-hand-over.md`.
+
+mod channel;
+mod state;
+pub(super) mod take;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::socket_peercred;
+use tokio::sync::Notify;
+use virtio::Parked;
+
+use self::channel::Channel;
+use self::state::{DiskState, STATE_VERSION, Sent, State, Verdict, VolumeState, Yours};
+use super::disks::{Shown, Source};
+use super::objects::Objects;
+use super::{Inside, sidecores};
+use crate::api::{HandOver, Refused, RefusedKind};
+use crate::config::Config;
+
+/// How long requests on their way may take when disks stop; what is left is in the inflight region
+/// and done again. A healthy storage needs less, and a guest waits meanwhile.
+const DRAIN_TIME_MAX: Duration = Duration::from_millis(100);
+
+/// How long attachments may take to be closed then: a sync, and a round trip. A remote disk whose
+/// volume is away gives up after a second.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// How long requests of peers, and records, may take to be with the storage.
+const QUIET_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// How long each message may take, and the successor to look at what it was given. It maps and
+/// opens; nothing of that waits for a disk or a network.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether something stands still.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+
+/// What a hand-over is in the words of an error.
+const GOES_ON: &str = "the node goes on as before; try again when that is seen to";
+
+/// What of a node only a successor needs, and whether there is one.
+#[derive(Debug)]
+pub(super) struct Heirlooms {
+    pub(super) control: OwnedFd,
+    pub(super) control_lock: OwnedFd,
+    pub(super) metrics: Option<OwnedFd>,
+    /// A hand-over is under way.
+    giving: AtomicBool,
+    /// The process that has it all now; 0 for none.
+    successor: AtomicU32,
+    gone: Notify,
+}
+
+impl Heirlooms {
+    pub(super) fn new([control, control_lock]: [OwnedFd; 2], metrics: Option<OwnedFd>) -> Self {
+        let (giving, successor) = (AtomicBool::new(false), AtomicU32::new(0));
+        Self { control, control_lock, metrics, giving, successor, gone: Notify::new() }
+    }
+
+    /// Waits until another process has it all; its number.
+    pub(super) async fn gone(&self) -> u32 {
+        self.gone.notified().await;
+        self.successor.load(SeqCst)
+    }
+}
+
+/// Where a successor waits for the node.
+fn meeting(control: &Path, pid: u32) -> PathBuf {
+    let mut path = control.as_os_str().to_owned();
+    path.push(format!(".take-over.{pid}"));
+    PathBuf::from(path)
+}
+
+/// Stands for the content of a configuration's file: both have read the same. FNV-1a, since two
+/// programs must get the same, and nobody attacks it.
+fn digest(config: &Config) -> io::Result<u64> {
+    let bytes = std::fs::read(&config.path)?;
+    let start = 0xcbf2_9ce4_8422_2325_u64;
+    Ok(bytes
+        .iter()
+        .fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)))
+}
+
+fn refused(kind: RefusedKind) -> impl Fn(String) -> Refused {
+    move |error| Refused::new(kind, error, GOES_ON)
+}
+
+/// Ends the mark that a hand-over is under way.
+struct Giving<'i>(&'i AtomicBool);
+
+impl Drop for Giving<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, SeqCst);
+    }
+}
+
+impl Inside {
+    /// Hands the whole node over to the process that asks. With an error it goes on as before.
+    pub(super) fn hand_over(&self, wanted: &HandOver) -> Result<(), Refused> {
+        let heirlooms = &self.heirlooms;
+        if heirlooms.giving.swap(true, SeqCst) {
+            let error = "another process is taking this node over already";
+            return Err(Refused::new(RefusedKind::Busy, error, "wait for that one's end"));
+        }
+        let giving = Giving(&heirlooms.giving);
+        let turn = self.turn()?;
+        let objects = self.objects().clone();
+        check(&objects, wanted)?;
+        let mut channel = meet(&objects.config.control, wanted.pid)
+            .map_err(|error| refused(RefusedKind::Bad)(error.to_string()))?;
+        tracing::info!(successor = wanted.pid, release = wanted.release, "handing over");
+        let begun = Instant::now();
+        let mut still = Still::new(self, &objects)?;
+        let given = still.state().and_then(|(state, sent)| give(&mut channel, &state, &sent));
+        given.map_err(refused(RefusedKind::Failed))?;
+        // Whatever of this is dropped would begin to move again, or let somebody change something.
+        std::mem::forget((still, turn, giving));
+        let took = begun.elapsed();
+        tracing::info!(successor = wanted.pid, ?took, "handed over; this process ends");
+        heirlooms.successor.store(wanted.pid, SeqCst);
+        heirlooms.gone.notify_one();
+        Ok(())
+    }
+}
+
+/// Whether a successor is one of this node, before anything stands still.
+fn check(objects: &Objects, wanted: &HandOver) -> Result<(), Refused> {
+    let conflict = |error: String, way_out: &str| {
+        Err(Refused::new(RefusedKind::Conflict, error, way_out.to_owned()))
+    };
+    if wanted.state_version != STATE_VERSION {
+        let error = format!(
+            "the successor (vrio {}) speaks version {} of the hand-over, this node (vrio {}) {}",
+            wanted.release,
+            wanted.state_version,
+            env!("CARGO_PKG_VERSION"),
+            STATE_VERSION
+        );
+        return conflict(error, "restart the node instead: guests wait until it is back");
+    }
+    let config = &objects.config;
+    if wanted.node != config.name {
+        let error = format!("this is node {:?}, not {:?}", config.name, wanted.node);
+        return conflict(error, "name the configuration that this node was started with");
+    }
+    let failed = |error: String| Refused::new(RefusedKind::Failed, error, GOES_ON);
+    let file = Config::load(&config.path).map_err(|error| failed(error.to_string()))?;
+    let digest = digest(config).map_err(|error| failed(format!("{:?}: {error}", config.path)))?;
+    if digest != wanted.config_digest {
+        let error = format!("the successor's configuration is not the file {:?}", config.path);
+        return conflict(error, "name that file, and do not change it meanwhile");
+    }
+    let mut objects = objects.clone();
+    objects.file_read(file);
+    let differs = objects.differs();
+    if !differs.is_empty() {
+        let error = format!("the node is not what its file says: {}", differs.join("; "));
+        let way_out = "put what came by commands into the file, then `vrio node reload`; what \
+                       takes a restart takes one";
+        return conflict(error, way_out);
+    }
+    Ok(())
+}
+
+/// Goes to where the successor waits, and looks who that is.
+fn meet(control: &Path, pid: u32) -> io::Result<Channel> {
+    let path = meeting(control, pid);
+    let stream = UnixStream::connect(&path)
+        .map_err(|error| io::Error::other(format!("the successor is not at {path:?}: {error}")))?;
+    let peer = socket_peercred(&stream)?;
+    let is_it = u32::try_from(peer.pid.as_raw_nonzero().get()) == Ok(pid);
+    if peer.uid != rustix::process::geteuid() || !is_it {
+        let text = format!(
+            "process {} of user {} is at {path:?}: the successor has to be process {pid} of this \
+             node's user",
+            peer.pid.as_raw_nonzero(),
+            peer.uid.as_raw()
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Channel::new(stream, ANSWER_TIME_MAX)
+}
+
+/// The conversation. When this has gone well, everything is the successor's.
+fn give(channel: &mut Channel, state: &State, sent: &Sent) -> Result<(), String> {
+    let lost = |error: io::Error| format!("the successor is lost: {error}");
+    channel.send(state, &sent.0).map_err(lost)?;
+    match channel.receive().map_err(lost)?.0 {
+        Verdict::Have => channel.send(&Yours {}, &[]).map_err(lost),
+        Verdict::Cannot(why) => Err(format!("the successor cannot go on: {why}")),
+    }
+}
+
+/// A node of which nothing moves. Dropped, it goes on.
+struct Still<'i> {
+    inside: &'i Inside,
+    objects: &'i Objects,
+    disks: Vec<(Arc<Shown>, Parked)>,
+    suspended: bool,
+}
+
+impl<'i> Still<'i> {
+    /// Brings disks, sessions and records to a stand. With an error everything goes on.
+    fn new(inside: &'i Inside, objects: &'i Objects) -> Result<Self, Refused> {
+        let failed = refused(RefusedKind::Failed);
+        let mut still = Self { inside, objects, disks: Vec::new(), suspended: false };
+        still.park_disks().map_err(&failed)?;
+        let closed = |shown: &Shown| shown.look().core.is_none_or(|core| core.channels() == 0);
+        let closing = || still.disks.iter().find(|(shown, _)| !closed(shown));
+        if !within(CLOSE_TIME_MAX, || closing().is_none()) {
+            let name = closing().map_or("", |(shown, _)| &shown.config.name).to_owned();
+            return Err(failed(format!(
+                "disk {name:?}: requests have not completed within {CLOSE_TIME_MAX:?}; its storage \
+                 may be stuck"
+            )));
+        }
+        sidecores::suspend(&inside.cores);
+        still.suspended = true;
+        let exports = || objects.volumes.iter().map(|served| &served.export);
+        let quiet = || sidecores::is_quiet(&inside.cores) && exports().all(|it| it.is_quiet());
+        if !within(QUIET_TIME_MAX, quiet) {
+            let busy = exports().find(|export| !export.is_quiet());
+            let name = busy.map_or("", |export| export.name());
+            return Err(failed(format!(
+                "volume {name:?}: requests of peers have not completed within {QUIET_TIME_MAX:?}; \
+                 its storage may be stuck"
+            )));
+        }
+        let records = inside.volumes.settle();
+        if !within(QUIET_TIME_MAX, || records.result().is_some()) {
+            let text = "records of attachments are not written within";
+            return Err(failed(format!("{text} {QUIET_TIME_MAX:?}; look at \"state\"")));
+        }
+        sidecores::hang_up(&inside.cores);
+        Ok(still)
+    }
+
+    /// All at once: each drains for a while.
+    fn park_disks(&mut self) -> Result<(), String> {
+        let disks = self.objects.disks.iter();
+        let parked: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                disks.map(|shown| scope.spawn(|| shown.park(DRAIN_TIME_MAX))).collect();
+            threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+        });
+        let mut error = None;
+        for (shown, parked) in self.objects.disks.iter().zip(parked) {
+            match parked {
+                Ok(Ok(Some(parked))) => self.disks.push((Arc::clone(shown), parked)),
+                Ok(Ok(None)) => {}
+                Ok(Err(why)) => error = Some(format!("disk {:?}: {why}", shown.config.name)),
+                Err(_) => {
+                    error = Some(format!("disk {:?}: parking it panicked", shown.config.name))
+                }
+            }
+        }
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Takes everything down.
+    fn state(&mut self) -> Result<(State, Sent), String> {
+        let mut sent = Sent::default();
+        let state = self.take_down(&mut sent);
+        Ok((state.map_err(|error| format!("copying descriptors: {error}"))?, sent))
+    }
+
+    fn take_down(&mut self, sent: &mut Sent) -> io::Result<State> {
+        let (inside, objects) = (self.inside, self.objects);
+        let heirlooms = &inside.heirlooms;
+        let state_lock = inside.volumes.state_lock()?.map(|lock| sent.put(lock));
+        let links = inside.cores.iter().filter_map(|core| core.socket.as_ref());
+        let metrics = heirlooms.metrics.as_ref();
+        Ok(State {
+            version: STATE_VERSION,
+            draining: objects.draining,
+            control: sent.copy(&heirlooms.control)?,
+            control_lock: sent.copy(&heirlooms.control_lock)?,
+            metrics: metrics.map(|metrics| sent.copy(metrics)).transpose()?,
+            state_lock,
+            door: inside.door.as_ref().map(|door| sent.copy(door.listener())).transpose()?,
+            links: links.map(|link| sent.copy(link)).collect::<io::Result<_>>()?,
+            volumes: self.volumes(sent)?,
+            disks: self.disks(sent),
+        })
+    }
+
+    fn volumes(&self, sent: &mut Sent) -> io::Result<Vec<VolumeState>> {
+        let in_files = self.inside.volumes.keeps_records();
+        let volumes = self.objects.volumes.iter().map(|served| {
+            let export = &served.export;
+            let records = if in_files { HashMap::new() } else { export.records() };
+            let records = records.into_iter().map(|(name, record)| (name, record.into()));
+            let (file, memory) = (served.file.as_ref(), served.memory.as_ref());
+            Ok(VolumeState {
+                name: export.name().to_owned(),
+                file: file.map(|file| sent.copy(file.file())).transpose()?,
+                failed: file.is_some_and(|file| file.has_failed()),
+                memory: memory.map(|memory| sent.copy(memory.file())).transpose()?,
+                incarnation: export.volume().info().incarnation.0,
+                records: records.collect(),
+            })
+        });
+        volumes.collect()
+    }
+
+    fn disks(&mut self, sent: &mut Sent) -> Vec<DiskState> {
+        let disks = self.disks.iter_mut().map(|(shown, parked)| {
+            let described = match &shown.volume {
+                Source::Local(_) => None,
+                Source::Remote(volume) => volume.described().map(Into::into),
+            };
+            let served = parked.state.take().map(|served| sent.served(served));
+            DiskState { name: shown.config.name.clone(), described, served }
+        });
+        disks.collect()
+    }
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        if self.suspended {
+            sidecores::resume(&self.inside.cores);
+        }
+        self.disks.clear();
+        self.objects.disks.iter().for_each(|shown| shown.unpark());
+        tracing::warn!("not handed over; the node goes on");
+    }
+}
+
+fn within(limit: Duration, is: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + limit;
+    loop {
+        if is() {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}

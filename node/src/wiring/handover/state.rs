@@ -1,0 +1,195 @@
+//! What a node tells its successor, once nothing of it moves any more. `docs/protocol.md` lists it.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use block::record::{REPLACED_MAX, Record};
+use block::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
+use serde::{Deserialize, Serialize};
+use virtio::hand_over::{Served, TryMap};
+
+/// The version of what is told. A node hands over to no other: a program that changes the meaning
+/// of a field has another one.
+pub(super) const STATE_VERSION: u32 = 1;
+
+/// The number of a descriptor in its message.
+pub(super) type Number = usize;
+
+/// A whole node.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct State {
+    pub(super) version: u32,
+    /// It takes nobody new.
+    pub(super) draining: bool,
+    /// The control socket and the lock beside it.
+    pub(super) control: Number,
+    pub(super) control_lock: Number,
+    /// The port for metrics.
+    pub(super) metrics: Option<Number>,
+    /// The lock of the directory of records.
+    pub(super) state_lock: Option<Number>,
+    /// Where nodes of this machine ask for shared memory.
+    pub(super) door: Option<Number>,
+    /// The sidecores' sockets, in their order.
+    pub(super) links: Vec<Number>,
+    pub(super) volumes: Vec<VolumeState>,
+    pub(super) disks: Vec<DiskState>,
+}
+
+/// A volume.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct VolumeState {
+    pub(super) name: String,
+    /// Its locked file.
+    pub(super) file: Option<Number>,
+    /// A sync of it has failed.
+    pub(super) failed: bool,
+    /// Its memory.
+    pub(super) memory: Option<Number>,
+    pub(super) incarnation: [u8; 16],
+    /// Of a volume whose records are not in files.
+    pub(super) records: HashMap<String, RecordState>,
+}
+
+/// What is remembered of an attachment.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct RecordState {
+    epoch: u64,
+    claimant: u64,
+    incarnation: [u8; 16],
+    clean: bool,
+    replaced: [u64; REPLACED_MAX],
+}
+
+impl From<Record> for RecordState {
+    fn from(record: Record) -> Self {
+        let Record { epoch, claimant, incarnation, clean, replaced } = record;
+        Self { epoch, claimant, incarnation: incarnation.0, clean, replaced }
+    }
+}
+
+impl From<RecordState> for Record {
+    fn from(state: RecordState) -> Self {
+        let RecordState { epoch, claimant, incarnation, clean, replaced } = state;
+        Self { epoch, claimant, incarnation: Incarnation(incarnation), clean, replaced }
+    }
+}
+
+/// A disk.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct DiskState {
+    pub(super) name: String,
+    /// What a peer has told of its volume.
+    pub(super) described: Option<InfoState>,
+    pub(super) served: Option<Served<Number>>,
+}
+
+/// What a volume is.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct InfoState {
+    size_bytes: u64,
+    block_bytes: u32,
+    read_only: bool,
+    write_through: bool,
+    volatile: bool,
+    incarnation: [u8; 16],
+    discard: bool,
+    write_zeroes: bool,
+    unit_bytes: u32,
+    physical_bytes: u32,
+    optimal_bytes: u32,
+}
+
+impl From<VolumeInfo> for InfoState {
+    fn from(info: VolumeInfo) -> Self {
+        let Zeroing { discard, write_zeroes, unit_bytes } = info.zeroing;
+        let Topology { physical_bytes, optimal_bytes } = info.topology;
+        Self {
+            size_bytes: info.size_bytes,
+            block_bytes: info.block_bytes,
+            read_only: info.read_only,
+            write_through: info.durability == Durability::WriteThrough,
+            volatile: info.volatile,
+            incarnation: info.incarnation.0,
+            discard,
+            write_zeroes,
+            unit_bytes,
+            physical_bytes,
+            optimal_bytes,
+        }
+    }
+}
+
+impl From<InfoState> for VolumeInfo {
+    fn from(state: InfoState) -> Self {
+        let InfoState { discard, write_zeroes, unit_bytes, .. } = state;
+        let InfoState { physical_bytes, optimal_bytes, .. } = state;
+        Self {
+            size_bytes: state.size_bytes,
+            block_bytes: state.block_bytes,
+            read_only: state.read_only,
+            durability: match state.write_through {
+                true => Durability::WriteThrough,
+                false => Durability::Flush,
+            },
+            volatile: state.volatile,
+            incarnation: Incarnation(state.incarnation),
+            zeroing: Zeroing { discard, write_zeroes, unit_bytes },
+            topology: Topology { physical_bytes, optimal_bytes },
+        }
+    }
+}
+
+/// What the successor answers: whether it has all of it and can go on.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Verdict {
+    Have,
+    Cannot(String),
+}
+
+/// The last word of the node: it is the successor's.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Yours {}
+
+/// Descriptors on their way out.
+#[derive(Debug, Default)]
+pub(super) struct Sent(pub(super) Vec<OwnedFd>);
+
+impl Sent {
+    pub(super) fn put(&mut self, fd: OwnedFd) -> Number {
+        self.0.push(fd);
+        self.0.len() - 1
+    }
+
+    pub(super) fn copy(&mut self, fd: impl AsFd) -> io::Result<Number> {
+        Ok(self.put(fd.as_fd().try_clone_to_owned()?))
+    }
+
+    pub(super) fn served(&mut self, served: Served<OwnedFd>) -> Served<Number> {
+        let mut put = |fd| Ok::<_, std::convert::Infallible>(self.put(fd));
+        match served.try_map(&mut put) {
+            Ok(served) => served,
+            Err(never) => match never {},
+        }
+    }
+}
+
+/// Descriptors that came, each to be taken once.
+#[derive(Debug)]
+pub(super) struct Received(Vec<Option<OwnedFd>>);
+
+impl Received {
+    pub(super) fn new(fds: Vec<OwnedFd>) -> Self {
+        Self(fds.into_iter().map(Some).collect())
+    }
+
+    pub(super) fn take(&mut self, number: Number) -> io::Result<OwnedFd> {
+        let fd = self.0.get_mut(number).and_then(Option::take);
+        fd.ok_or_else(|| io::Error::other(format!("descriptor {number} has not come")))
+    }
+
+    pub(super) fn served(&mut self, served: Served<Number>) -> io::Result<Served<OwnedFd>> {
+        served.try_map(&mut |number| self.take(number))
+    }
+}

@@ -1,0 +1,355 @@
+//! The successor's half: it gets everything ready, asks, looks at what it is given, and serves.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::mem::ManuallyDrop;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use block::DiskCore;
+use block::record::KeptRecords;
+use block::{Incarnation, VolumeInfo};
+use link::{Door, Udp};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+
+use super::channel::Channel;
+use super::state::{DiskState, Received, STATE_VERSION, State, Verdict, VolumeState, Yours};
+use super::{ANSWER_TIME_MAX, Heirlooms, digest, meeting};
+use crate::api::{HandOver, Refused};
+use crate::config::{Config, Kind};
+use crate::control::{Claim, Control, Service};
+use crate::wiring::disks::{self, Disks, Shown};
+use crate::wiring::keys::Keys;
+use crate::wiring::objects::Objects;
+use crate::wiring::shared::Shared;
+use crate::wiring::sidecores::{self, Core, Prepared};
+use crate::wiring::turns::Turns;
+use crate::wiring::volumes::{self, Handed, Volumes};
+use crate::wiring::{Inside, Node, StartError, directories};
+
+/// How long the node may take to come to a stand: the sum of the times that it allows itself.
+const STATE_TIME_MAX: Duration = Duration::from_secs(15);
+
+/// The longest refusal.
+const ANSWER_BYTES_MAX: u64 = 64 << 10;
+
+/// Why a running node could not be taken over. It goes on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TakeOverError {
+    /// No node is there.
+    #[error("no node answers at {control:?} ({source}); start one without --take-over")]
+    NoNode {
+        /// Its control socket.
+        control: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The node has refused, or could not.
+    #[error("the node at {control:?} does not hand over: {refused}")]
+    Refused {
+        /// Its control socket.
+        control: PathBuf,
+        /// Its words.
+        refused: Box<Refused>,
+    },
+    /// What it gave cannot be gone on with.
+    #[error("what the node handed over cannot be gone on with: {0}; it goes on itself")]
+    Cannot(String),
+    /// The conversation broke off.
+    #[error("the hand-over broke off: {0}; the node goes on, or is started again")]
+    BrokenOff(io::Error),
+}
+
+/// What is ready before the node is asked: everything that takes long.
+struct Ready {
+    keys: Keys,
+    volumes: Volumes,
+    cores: Vec<Core>,
+    disks: Disks,
+}
+
+/// What was made of what the node gave: everything that can fail is done.
+struct Taken {
+    claim: Claim,
+    metrics: Option<TcpListener>,
+    heirlooms: Heirlooms,
+    objects: Objects,
+    door: LentDoor,
+    links: Vec<Prepared>,
+    disks: Vec<TakenDisk>,
+}
+
+/// Dropped, a door takes its socket away: this one's is the node's until it says "yours".
+type LentDoor = ManuallyDrop<Option<Door>>;
+
+impl Node {
+    /// Starts in the place of a running node of the same configuration, which ends: its guests and
+    /// peers stay.
+    ///
+    /// # Errors
+    /// Why not; the running node goes on.
+    pub fn take_over(config: &Config) -> Result<Self, StartError> {
+        directories(config)?;
+        let keys = Keys::load(config)?;
+        let volumes = volumes::start(config)?;
+        let cores = sidecores::spawn(config)?;
+        let disks = disks::start(&cores).inspect_err(|_| sidecores::stop(&cores))?;
+        let mut ready = Ready { keys, volumes, cores, disks };
+        match ask_and_take(config, &mut ready) {
+            Ok(taken) => serve(config, ready, taken),
+            Err(error) => {
+                ready.disks.stop(&[]);
+                sidecores::stop(&ready.cores);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// Comes back when everything is ours, and the node touches nothing any more.
+fn ask_and_take(config: &Config, ready: &mut Ready) -> Result<Taken, TakeOverError> {
+    let (mut channel, http) = ask(config)?;
+    let received = channel.receive::<State>();
+    let (state, fds) = received.map_err(|error| broken_off(config, &http, error))?;
+    channel.set_limit(ANSWER_TIME_MAX).map_err(TakeOverError::BrokenOff)?;
+    let taken = Taken::new(config, ready, state, Received::new(fds));
+    let verdict = match &taken {
+        Ok(_) => Verdict::Have,
+        Err(why) => Verdict::Cannot(why.clone()),
+    };
+    let told = channel.send(&verdict, &[]);
+    let taken = taken.map_err(TakeOverError::Cannot)?;
+    let yours = told.and_then(|()| channel.receive::<Yours>());
+    match yours {
+        Ok(_) => Ok(taken),
+        Err(error) => Err(broken_off(config, &http, error)),
+    }
+}
+
+/// Asks the node, and waits where it comes to.
+fn ask(config: &Config) -> Result<(Channel, UnixStream), TakeOverError> {
+    let pid = std::process::id();
+    let path = meeting(&config.control, pid);
+    let no_node = |source| TakeOverError::NoNode { control: config.control.clone(), source };
+    let mut http = UnixStream::connect(&config.control).map_err(no_node)?;
+    let broken = TakeOverError::BrokenOff;
+    // A process of this number may have left one.
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).map_err(broken)?;
+    let wanted = HandOver {
+        state_version: STATE_VERSION,
+        release: env!("CARGO_PKG_VERSION").to_owned(),
+        node: config.name.clone(),
+        config_digest: digest(config).map_err(broken)?,
+        pid,
+    };
+    let came = say(&mut http, &wanted).and_then(|()| wait(&listener, &http));
+    let _ = std::fs::remove_file(&path);
+    match came.map_err(broken)? {
+        true => {
+            let stream = accept(&listener).map_err(broken)?;
+            let channel = Channel::new(stream, STATE_TIME_MAX).map_err(broken)?;
+            Ok((channel, http))
+        }
+        false => Err(broken_off(config, &http, io::ErrorKind::ConnectionAborted.into())),
+    }
+}
+
+fn say(http: &mut UnixStream, wanted: &HandOver) -> io::Result<()> {
+    let body = serde_json::to_string(wanted).map_err(io::Error::other)?;
+    let length = body.len();
+    let head = "POST /v1/hand-over HTTP/1.0\r\nHost: vrio\r\nContent-Type: application/json\r\n";
+    http.write_all(format!("{head}Content-Length: {length}\r\n\r\n{body}").as_bytes())
+}
+
+/// Waits for the node to come, `true`, or to say why not.
+fn wait(listener: &UnixListener, http: &UnixStream) -> io::Result<bool> {
+    let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(http, PollFlags::IN)];
+    let until = Instant::now() + STATE_TIME_MAX;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let (tv_sec, tv_nsec) = (left.as_secs() as i64, i64::from(left.subsec_nanos()));
+        match poll(&mut fds, Some(&Timespec { tv_sec, tv_nsec })) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(!fds[0].revents().is_empty()),
+        }
+    }
+}
+
+fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
+    let (stream, _) = listener.accept()?;
+    let uid = socket_peercred(&stream)?.uid;
+    if uid != rustix::process::geteuid() && !uid.is_root() {
+        let text = format!("a process of user {} came instead of the node", uid.as_raw());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(stream)
+}
+
+/// Why the node broke off, in its own words where it says some.
+fn broken_off(config: &Config, http: &UnixStream, error: io::Error) -> TakeOverError {
+    let limit = http.set_read_timeout(Some(ANSWER_TIME_MAX));
+    let mut answer = String::new();
+    let read = limit.and_then(|()| http.take(ANSWER_BYTES_MAX).read_to_string(&mut answer));
+    let body = read.ok().and_then(|_| Some(answer.split_once("\r\n\r\n")?.1));
+    match body.and_then(|body| serde_json::from_str::<Refused>(body).ok()) {
+        Some(refused) => {
+            let (control, refused) = (config.control.clone(), Box::new(refused));
+            TakeOverError::Refused { control, refused }
+        }
+        None => TakeOverError::BrokenOff(error),
+    }
+}
+
+impl Taken {
+    /// Does all that can fail. Nothing of the node is touched.
+    fn new(
+        config: &Config,
+        ready: &mut Ready,
+        state: State,
+        mut fds: Received,
+    ) -> Result<Self, String> {
+        if state.version != STATE_VERSION {
+            return Err(format!("its state has version {}, ours {STATE_VERSION}", state.version));
+        }
+        let system = |error: io::Error| error.to_string();
+        let control = fds.take(state.control).map_err(system)?;
+        let lock = fds.take(state.control_lock).map_err(system)?;
+        let claim = Claim::adopt(&config.control, control, lock);
+        let mut take = |number: Option<usize>| number.map(|it| fds.take(it)).transpose();
+        let metrics = take(state.metrics).map_err(system)?.map(TcpListener::from);
+        let copy = metrics.as_ref().map(|it| it.as_fd().try_clone_to_owned());
+        let copy = copy.transpose().map_err(system)?;
+        let heirlooms = Heirlooms::new(claim.copies().map_err(system)?, copy);
+        if let Some(lock) = take(state.state_lock).map_err(system)? {
+            ready.volumes.adopt_state_lock(lock);
+        }
+        let door = take(state.door).map_err(system)?;
+        let (door, links) = links(config, ready, door, &state.links, &mut fds)?;
+        let volumes = adopt_volumes(config, ready, state.volumes, &mut fds)?;
+        let mut objects = Objects::new(config, volumes, Vec::new());
+        objects.draining = state.draining;
+        let disks = adopt_disks(config, ready, &objects, state.disks, &mut fds)?;
+        Ok(Self { claim, metrics, heirlooms, objects, door, links, disks })
+    }
+}
+
+/// The node's sockets of the network, as links.
+fn links(
+    config: &Config,
+    ready: &mut Ready,
+    door: Option<OwnedFd>,
+    numbers: &[usize],
+    fds: &mut Received,
+) -> Result<(LentDoor, Vec<Prepared>), String> {
+    let count = if config.listen.is_some() { ready.cores.len() } else { 0 };
+    if numbers.len() != count {
+        return Err(format!("it has {} sockets, {count} are needed", numbers.len()));
+    }
+    let links = numbers.iter().map(|number| Udp::adopt(fds.take(*number)?));
+    let links = links.collect::<io::Result<Vec<_>>>().map_err(|error| error.to_string())?;
+    let ports: Vec<_> = links.iter().map(|it| link::Link::local_addr(it).port()).collect();
+    let shared = Shared::open(config, &ports, door).map_err(|error| error.to_string())?;
+    let Shared { places, callers, door } = shared;
+    let door = ManuallyDrop::new(door);
+    let cores = &mut ready.cores;
+    let links = sidecores::prepare(config, &ready.keys, cores, links, (places, callers));
+    Ok((door, links.map_err(|error| error.to_string())?))
+}
+
+fn adopt_volumes(
+    config: &Config,
+    ready: &Ready,
+    states: Vec<VolumeState>,
+    fds: &mut Received,
+) -> Result<Vec<Arc<volumes::Served>>, String> {
+    let mut states: HashMap<_, _> =
+        states.into_iter().map(|state| (state.name.clone(), state)).collect();
+    let volumes = config.volumes.iter().map(|volume| {
+        let named = |error: &dyn std::fmt::Display| format!("volume {:?}: {error}", volume.name);
+        let state = states.remove(&volume.name).ok_or_else(|| named(&"the node has it not"))?;
+        let mut take = |number: Option<usize>| {
+            number.map(|number| fds.take(number)).transpose().map_err(|error| named(&error))
+        };
+        let file = take(state.file)?.map(|file| (file, state.failed));
+        let memory = take(state.memory)?.map(|file| (file, Incarnation(state.incarnation)));
+        let records = state.records.into_iter().map(|(name, record)| (name, record.into()));
+        let handed = Handed { file, memory, records: KeptRecords(records.collect()) };
+        let served = ready.volumes.adopt(volume, handed).map_err(|text| named(&text))?;
+        if served.export.volume().info().incarnation.0 != state.incarnation {
+            return Err(named(&"it would be another incarnation"));
+        }
+        Ok(Arc::new(served))
+    });
+    volumes.collect()
+}
+
+type TakenDisk = (Arc<Shown>, Option<(virtio::Adopted, Arc<DiskCore>)>);
+
+fn adopt_disks(
+    config: &Config,
+    ready: &Ready,
+    objects: &Objects,
+    states: Vec<DiskState>,
+    fds: &mut Received,
+) -> Result<Vec<TakenDisk>, String> {
+    let mut states: HashMap<_, _> =
+        states.into_iter().map(|state| (state.name.clone(), state)).collect();
+    let disks = config.disks.iter().map(|disk| {
+        let named = |error: &dyn std::fmt::Display| format!("disk {:?}: {error}", disk.name);
+        let source = objects.source(disk).map_err(|error| error.to_string())?;
+        let shown = Shown::new(disk, source);
+        let Some(state) = states.remove(&disk.name) else { return Ok((shown, None)) };
+        let Some(served) = state.served else { return Ok((shown, None)) };
+        let served = fds.served(served).map_err(|error| named(&error))?;
+        let described = state.described.map(VolumeInfo::from);
+        let adopted = ready.disks.adopt(&shown, described, served);
+        let adopted = adopted.map_err(|error| named(&error))?;
+        Ok((shown, Some(adopted)))
+    });
+    disks.collect()
+}
+
+/// Everything is ours: it begins to move again.
+fn serve(config: &Config, ready: Ready, taken: Taken) -> Result<Node, StartError> {
+    let Ready { keys, volumes, mut cores, disks } = ready;
+    let Taken { mut claim, metrics, heirlooms, objects, door, links, disks: taken } = taken;
+    claim.own();
+    let door = ManuallyDrop::into_inner(door);
+    objects.volumes.iter().for_each(|served| volumes.publish(served));
+    if objects.draining {
+        objects.volumes.iter().for_each(|served| served.export.set_draining(true));
+    }
+    sidecores::connect(config, &mut cores, links, volumes.exports());
+    let (started, turns) = (Instant::now(), Turns::default());
+    let (draining, objects) = (objects.draining, Mutex::new(objects));
+    let inside = Inside { started, keys, volumes, cores, door, disks, turns, objects, heirlooms };
+    let inside = Arc::new(inside);
+    for (shown, adopted) in taken {
+        shown.set_turning_away(draining);
+        let name = &shown.config.name;
+        let served = match adopted {
+            Some((adopted, core)) => inside.disks.go_on(&shown, adopted, core),
+            None => inside.disks.begin(&shown),
+        };
+        // One disk less is better than none.
+        if let Err(error) = served {
+            tracing::error!(disk = name, error, "the disk is not served");
+        }
+        inside.objects().disks.push(shown);
+    }
+    let control: Control = claim.serve(Arc::clone(&inside) as Arc<dyn Service>, metrics)?;
+    let node = Node { control, inside };
+    node.inside.keys.watch()?;
+    let disks = config.disks.len();
+    tracing::info!(node = config.name, kind = Kind::Disk.key(), disks, "taken over");
+    Ok(node)
+}
