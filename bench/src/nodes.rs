@@ -92,6 +92,16 @@ impl NodePlan {
     /// # Errors
     /// When it does not start; the text ends with its log.
     pub fn start(&self) -> Result<Node> {
+        let mut node = self.spawn(&[])?;
+        node.wait_until("it answers on its control socket", |node| node.status().is_ok())?;
+        Ok(node)
+    }
+
+    /// Starts the process, with further words, and waits for nothing.
+    ///
+    /// # Errors
+    /// When there is no such program.
+    pub fn spawn(&self, words: &[&str]) -> Result<Node> {
         let config = self.write()?;
         let log = File::options().create(true).append(true).open(self.log())?;
         let mut command = match &self.namespace {
@@ -102,12 +112,10 @@ impl NodePlan {
             }
             None => Command::new(&self.program),
         };
-        command.arg("node").arg("--config").arg(&config);
+        command.arg("node").arg("--config").arg(&config).args(words);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().with_context(|| format!("starting {command:?}"))?;
-        let mut node = Node { plan: self.clone(), child };
-        node.wait_until("it answers on its control socket", |node| node.status().is_ok())?;
-        Ok(node)
+        Ok(Node { plan: self.clone(), child })
     }
 }
 
@@ -176,6 +184,38 @@ impl Node {
         Ok(())
     }
 
+    /// Has another process of the same program go on in this one's place, which ends well.
+    ///
+    /// # Errors
+    /// When one of the two does not do as it should; the text ends with their log.
+    pub fn hand_over(self) -> Result<Self> {
+        let mut next = self.plan.spawn(&["--take-over"])?;
+        let pid = serde_json::json!(next.pid());
+        next.wait_until("it has taken over", |next| {
+            next.status().is_ok_and(|status| status["node"]["pid"] == pid)
+        })?;
+        self.wait_for_end()?;
+        Ok(next)
+    }
+
+    /// Waits until it ends by itself, well.
+    ///
+    /// # Errors
+    /// When it does not end, or not well.
+    pub fn wait_for_end(mut self) -> Result<NodePlan> {
+        let by = Instant::now() + PATIENCE;
+        loop {
+            match self.child.try_wait()? {
+                Some(status) if status.success() => return Ok(self.plan.clone()),
+                Some(status) => {
+                    bail!("{} ended with {status}:\n{}", self.plan.name, self.log_tail())
+                }
+                None if Instant::now() > by => bail!("{} does not end", self.plan.name),
+                None => thread::sleep(LOOK_AGAIN),
+            }
+        }
+    }
+
     /// kill -9, and gone when this returns.
     ///
     /// # Errors
@@ -194,19 +234,9 @@ impl Node {
     ///
     /// # Errors
     /// When it does not end, or not well.
-    pub fn stop(mut self) -> Result<NodePlan> {
+    pub fn stop(self) -> Result<NodePlan> {
         self.signal(rustix::process::Signal::TERM)?;
-        let by = Instant::now() + PATIENCE;
-        loop {
-            match self.child.try_wait()? {
-                Some(status) if status.success() => return Ok(self.plan.clone()),
-                Some(status) => {
-                    bail!("{} ended with {status}:\n{}", self.plan.name, self.log_tail())
-                }
-                None if Instant::now() > by => bail!("{} does not stop", self.plan.name),
-                None => thread::sleep(LOOK_AGAIN),
-            }
-        }
+        self.wait_for_end()
     }
 
     /// The end of its log.

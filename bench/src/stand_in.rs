@@ -32,6 +32,8 @@ pub struct StandIn {
     keeper: Keeper,
     rings: Vec<RingDriver>,
     mix: Mix,
+    /// The longest time without a completion while requests were on their way.
+    longest_pause: Duration,
     /// Its work.
     pub workload: Workload,
     /// What it may see.
@@ -89,6 +91,7 @@ impl StandIn {
             keeper: Keeper::new(front_end)?,
             rings,
             mix,
+            longest_pause: Duration::ZERO,
             workload: Workload::new(random.fork(), mix),
             checker: Checker::new(blocks),
         })
@@ -112,12 +115,18 @@ impl StandIn {
         let mut moved = Instant::now();
         while !done(self) {
             if self.turn(true)? > 0 {
+                self.longest_pause = self.longest_pause.max(moved.elapsed());
                 moved = Instant::now();
             } else {
                 self.look_out(moved)?;
             }
         }
         Ok(())
+    }
+
+    /// The longest time without a completion while it worked, since this was last asked.
+    pub fn take_longest_pause(&mut self) -> Duration {
+        std::mem::take(&mut self.longest_pause)
     }
 
     /// Waits until nothing is on its way.
