@@ -1,5 +1,5 @@
 //! The virtio-blk disk on a ring that a hostile driver fills: headers in pieces, types that do not
-//! exist, sectors beyond the end, no room for the status. Every chain that was taken ends, the ring
+//! exist, sectors beyond the end, lists of ranges that are no lists, no room for the status. Every chain that was taken ends, the ring
 //! stops and starts again whatever is in it, and the disk lets go of everything at the end.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use sidecore::Services;
 use virtio::{Queue, RingKind};
 
-use crate::image::{Addr, BASE, INDIRECT, Image, NEXT, Shape, Store, WRITE, raw_descriptor};
+use crate::image::{Addr, BASE, Image, NEXT, PackedStore, Shape, Store, WRITE, raw_descriptor};
 use crate::steps;
 
 const STEPS_MAX: usize = 300;
@@ -43,7 +43,22 @@ enum Kind {
     Out,
     Flush,
     GetId,
+    Ranges { zeroes: bool, ranges: [Range; 3] },
     Other(u32),
+}
+
+/// A range of a discard or a write-zeroes.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Range {
+    sector: Sector,
+    sectors: Sectors,
+    flags: u8,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Sectors {
+    Few(u8),
+    Any(u32),
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -53,9 +68,35 @@ enum Sector {
     Any(u64),
 }
 
+impl Sector {
+    fn number(self) -> u64 {
+        match self {
+            Self::Inside(sector) => u64::from(sector) % (VOLUME_BYTES / 512),
+            Self::End(by) => (VOLUME_BYTES / 512).wrapping_add_signed(by.into()),
+            Self::Any(sector) => sector,
+        }
+    }
+}
+
+impl Range {
+    fn bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        let sectors = match self.sectors {
+            Sectors::Few(sectors) => sectors.into(),
+            Sectors::Any(sectors) => sectors,
+        };
+        bytes[..8].copy_from_slice(&self.sector.number().to_le_bytes());
+        bytes[8..12].copy_from_slice(&sectors.to_le_bytes());
+        // Mostly the one flag that there is, or none.
+        bytes[12] = if self.flags > 250 { self.flags } else { self.flags & 1 };
+        bytes
+    }
+}
+
 #[derive(Arbitrary, Debug)]
 enum Step {
-    Store(Store),
+    /// Each for its kind of ring.
+    Store(Store, PackedStore),
     Ask(Request),
     Poll,
     Remap,
@@ -65,6 +106,7 @@ enum Step {
 
 struct Bed {
     image: Image,
+    kind: RingKind,
     disk: DiskQueues,
     core: Arc<DiskCore>,
     now_ns: u64,
@@ -76,9 +118,13 @@ struct Bed {
 /// When a request does not end, or more is answered than was taken.
 pub fn run(input: &[u8]) {
     let mut input = Unstructured::new(input);
-    let Ok(shape) = Shape::arbitrary(&mut input) else { return };
-    let mut bed = Bed::new(shape);
-    if !bed.start(0) {
+    let (Ok(shape), Ok(packed)) = (Shape::arbitrary(&mut input), bool::arbitrary(&mut input))
+    else {
+        return;
+    };
+    let kind = if packed { RingKind::Packed } else { RingKind::Split };
+    let mut bed = Bed::new(kind, shape);
+    if !bed.start(kind.base_fresh()) {
         return;
     }
     for step in steps(&mut input, STEPS_MAX) {
@@ -90,7 +136,7 @@ pub fn run(input: &[u8]) {
 }
 
 impl Bed {
-    fn new(shape: Shape) -> Self {
+    fn new(kind: RingKind, shape: Shape) -> Self {
         let volume = MemoryVolume::new(VOLUME_BYTES).expect("memory");
         let core = DiskCore::new("fuzz", 1);
         let options = AttachOptions {
@@ -104,7 +150,7 @@ impl Bed {
         let services = Services::new();
         let open = Open { services: &services, attachment: &attachment, index: 0, depth: DEPTH };
         let disk = DiskQueues::new(core.clone(), &volume, &open, false).expect("it opens");
-        Self { image: Image::new(RingKind::Split, shape), disk, core, now_ns: 1 }
+        Self { image: Image::new(kind, shape), kind, disk, core, now_ns: 1 }
     }
 
     fn start(&mut self, base: u32) -> bool {
@@ -122,7 +168,10 @@ impl Bed {
 
     fn step(&mut self, step: Step) -> bool {
         match step {
-            Step::Store(store) => self.image.store(store),
+            Step::Store(store, packed) => match self.kind {
+                RingKind::Split => self.image.store(store),
+                RingKind::Packed => self.image.store_packed(packed),
+            },
             Step::Ask(request) => self.ask(request),
             Step::Poll => self.poll(),
             Step::Remap => self.disk.set_memory(&self.image.mapped_again()),
@@ -140,44 +189,59 @@ impl Bed {
         assert!(self.disk.outstanding() <= usize::from(DEPTH));
     }
 
-    /// Writes a request into three descriptors from `head` on and makes it available.
+    /// Writes a request into three descriptors, from `head` on or in the next slots, and makes it
+    /// available.
     fn ask(&mut self, request: Request) {
-        let size = self.image.size;
-        let head = u16::from(request.head) % size;
         let (kind, is_write) = match request.kind {
             Kind::In => (0, false),
             Kind::Out => (1, true),
             Kind::Flush => (4, false),
             Kind::GetId => (8, false),
+            Kind::Ranges { zeroes, .. } => (if zeroes { 13 } else { 11 }, true),
             Kind::Other(kind) => (kind, kind & 1 != 0),
-        };
-        let sector = match request.sector {
-            Sector::Inside(sector) => u64::from(sector) % (VOLUME_BYTES / 512),
-            Sector::End(by) => (VOLUME_BYTES / 512).wrapping_add_signed(by.into()),
-            Sector::Any(sector) => sector,
         };
         let mut header = [0; 16];
         header[..4].copy_from_slice(&u32::to_le_bytes(kind));
-        header[8..].copy_from_slice(&sector.to_le_bytes());
+        header[8..].copy_from_slice(&request.sector.number().to_le_bytes());
         self.image.write(HEADER, &header);
-        // Mostly 16; whole sectors; one byte.
+        // Mostly 16; whole sectors, or whole ranges; one byte.
         let header_bytes = if request.header_bytes > 63 { 16 } else { request.header_bytes };
+        let unit = if let Kind::Ranges { ranges, .. } = request.kind {
+            self.image.write(DATA, &ranges.map(Range::bytes).concat());
+            16
+        } else {
+            512
+        };
         let data_bytes = match request.data_bytes {
             odd if odd & 7 == 7 => u32::from(odd),
-            even => u32::from(even >> 3) % 24 * 512,
+            even => u32::from(even >> 3) % 24 * unit,
         };
         let data_at = request.data_at.map_or(DATA, Addr::guest);
         let status_bytes = if request.status_bytes > 15 { 1 } else { request.status_bytes };
         let right = [NEXT, if is_write { NEXT } else { NEXT | WRITE }, WRITE];
-        let flags = request.flags.map_or(right, |flags| flags.map(|flags| u16::from(flags & 7)));
-        let pieces =
-            [(HEADER, header_bytes.into()), (data_at, data_bytes), (STATUS, status_bytes.into())];
-        let skips_data = data_bytes == 0;
-        for (place, ((addr, len), flags)) in (0..).zip(pieces.into_iter().zip(flags)) {
-            let step = if place == 0 && skips_data { 2 } else { 1 };
+        let flags = request.flags.map_or(right, |flags| flags.map(|flags| u16::from(flags & 3)));
+        let lengths = [header_bytes.into(), data_bytes, status_bytes.into()];
+        let mut pieces: Vec<_> =
+            [HEADER, data_at, STATUS].into_iter().zip(lengths).zip(flags).collect();
+        if data_bytes == 0 {
+            pieces.remove(1);
+        }
+        self.offer(u16::from(request.head) % self.image.size, &pieces);
+    }
+
+    /// Makes pieces (address, length; flags) available as one chain.
+    fn offer(&mut self, head: u16, pieces: &[((u64, u32), u16)]) {
+        if self.kind == RingKind::Packed {
+            for &((addr, len), flags) in pieces {
+                self.image.push(addr, len, flags, head);
+            }
+            return;
+        }
+        let size = self.image.size;
+        for (place, &((addr, len), flags)) in (0..).zip(pieces) {
             let index = (head + place) % size;
-            let descriptor = raw_descriptor(addr, len, flags & !INDIRECT, (index + step) % size);
-            self.image.write(self.image.desc.wrapping_add(16 * u64::from(index)), &descriptor);
+            let descriptor = raw_descriptor(addr, len, flags, (index + 1) % size);
+            self.image.write(self.image.slot_at(index), &descriptor);
         }
         self.image.offer(head);
     }
@@ -185,7 +249,7 @@ impl Bed {
     /// Stops the ring as GET_VRING_BASE does, and gives the base.
     fn stop(&mut self) -> u32 {
         if !self.disk.begin_stop(0, self.now_ns + 1_000_000) {
-            return 0;
+            return self.kind.base_fresh();
         }
         for _ in 0..CALM_ROUNDS {
             self.poll();

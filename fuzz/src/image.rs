@@ -101,14 +101,14 @@ impl Descriptor {
 
 impl Descriptor {
     /// Its flags in a packed ring, without the wrap counters; mostly one of those that there are.
-    pub(crate) fn packed_flags(self) -> u16 {
+    fn packed_flags(self) -> u16 {
         let flags = u16::from(self.flags & 7);
         // The last of a list more often than not, or lists would have no end.
         if self.flags & 0x30 == 0 { flags } else { flags & !NEXT }
     }
 
     /// Its bytes in a packed ring.
-    pub(crate) fn packed_bytes(self, id: u16, flags: u16) -> [u8; 16] {
+    fn packed_bytes(self, id: u16, flags: u16) -> [u8; 16] {
         // The third and the fourth field are the other way round.
         raw_descriptor(self.addr.guest(), self.len.bytes(), id, flags)
     }
@@ -122,6 +122,43 @@ pub(crate) fn raw_descriptor(addr: u64, len: u32, flags: u16, next: u16) -> [u8;
     bytes[12..14].copy_from_slice(&flags.to_le_bytes());
     bytes[14..].copy_from_slice(&next.to_le_bytes());
     bytes
+}
+
+const PACKED_AVAIL: u16 = 1 << 7;
+const PACKED_USED: u16 = 1 << 15;
+/// The flags that say whose a slot of a packed ring is.
+pub(crate) const MARKS: u16 = PACKED_AVAIL | PACKED_USED;
+/// The wrap counter of a packed ring's place.
+const WRAP: u32 = 1 << 15;
+
+/// A slot of a packed ring, and the wrap counter there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) slot: u16,
+    pub(crate) wrap: bool,
+}
+
+impl Place {
+    pub(crate) const FIRST: Self = Self { slot: 0, wrap: true };
+
+    pub(crate) fn advance(&mut self, slots: usize, size: u16) {
+        for _ in 0..slots {
+            self.slot += 1;
+            if self.slot == size {
+                *self = Self { slot: 0, wrap: !self.wrap };
+            }
+        }
+    }
+
+    pub(crate) fn bits(self) -> u32 {
+        u32::from(self.slot) | if self.wrap { WRAP } else { 0 }
+    }
+
+    /// What a descriptor there is marked with when it is available, or used.
+    pub(crate) fn flags(self, available: bool) -> u16 {
+        let avail = if self.wrap { PACKED_AVAIL } else { 0 };
+        avail | if self.wrap != available { PACKED_USED } else { 0 }
+    }
 }
 
 /// How the ring is made.
@@ -159,6 +196,34 @@ pub(crate) enum Store {
     },
 }
 
+/// A write of the driver's to a packed ring.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) enum PackedStore {
+    /// The next slot, as a driver fills it.
+    Push {
+        descriptor: Descriptor,
+        id: u8,
+    },
+    /// Any slot, of any round.
+    Describe {
+        slot: u8,
+        descriptor: Descriptor,
+        id: u8,
+        flags: u16,
+    },
+    /// An entry of what may be found as an indirect table.
+    Tabulate {
+        at: u8,
+        descriptor: Descriptor,
+        flags: u16,
+    },
+    SetEvents(u32),
+    Scribble {
+        at: Addr,
+        word: u64,
+    },
+}
+
 /// The driver's side.
 #[derive(Debug)]
 pub(crate) struct Image {
@@ -171,6 +236,8 @@ pub(crate) struct Image {
     pub(crate) avail: u64,
     pub(crate) used: u64,
     avail_idx: u16,
+    /// Where the driver of a packed ring fills the next slot.
+    pub(crate) pushed: Place,
     region: Option<InflightRegion>,
     /// The driver wrote where only the device may.
     pub(crate) is_used_damaged: bool,
@@ -203,6 +270,7 @@ impl Image {
             avail,
             used,
             avail_idx: 0,
+            pushed: Place::FIRST,
             region,
             is_used_damaged,
         }
@@ -240,8 +308,8 @@ impl Image {
     pub(crate) fn store(&mut self, store: Store) {
         match store {
             Store::Describe { index, descriptor } => {
-                let at = 16 * (u64::from(index) % u64::from(self.size));
-                self.write(self.desc.wrapping_add(at), &descriptor.bytes(self.size));
+                let at = self.slot_at(u16::from(index) % self.size);
+                self.write(at, &descriptor.bytes(self.size));
             }
             Store::Tabulate { at, descriptor } => {
                 self.write(FREE + 16 * u64::from(at), &descriptor.bytes(64));
@@ -264,6 +332,42 @@ impl Image {
             }
             Store::Scribble { at, word } => self.write(at.guest(), &word.to_le_bytes()),
         }
+    }
+
+    pub(crate) fn store_packed(&mut self, store: PackedStore) {
+        let size = self.size;
+        // One id in 256 does not exist.
+        let id = |id: u8| if id == 255 { size + 3 } else { u16::from(id) % size };
+        match store {
+            PackedStore::Push { descriptor, id: named } => {
+                let (addr, len) = (descriptor.addr.guest(), descriptor.len.bytes());
+                self.push(addr, len, descriptor.packed_flags(), id(named));
+            }
+            PackedStore::Describe { slot, descriptor, id: named, flags } => {
+                let bytes = descriptor.packed_bytes(id(named), flags);
+                self.write(self.slot_at(u16::from(slot) % size), &bytes);
+            }
+            PackedStore::Tabulate { at, descriptor, flags } => {
+                // Mostly readable or writable.
+                let flags = if flags & 0xf000 == 0xf000 { flags } else { flags & WRITE };
+                let bytes = descriptor.packed_bytes(0, flags);
+                self.write(TABLES_AT + 16 * u64::from(at), &bytes);
+            }
+            PackedStore::SetEvents(word) => self.write(self.avail, &word.to_le_bytes()),
+            PackedStore::Scribble { at, word } => self.write(at.guest(), &word.to_le_bytes()),
+        }
+    }
+
+    /// Fills the next slot of a packed ring, and makes it available.
+    pub(crate) fn push(&mut self, addr: u64, len: u32, flags: u16, id: u16) {
+        let bytes = raw_descriptor(addr, len, id, flags | self.pushed.flags(true));
+        self.write(self.slot_at(self.pushed.slot), &bytes);
+        self.pushed.advance(1, self.size);
+    }
+
+    /// Where a slot is, or an entry of the descriptor table.
+    pub(crate) fn slot_at(&self, slot: u16) -> u64 {
+        self.desc.wrapping_add(16 * u64::from(slot))
     }
 
     /// Makes a chain available.

@@ -8,20 +8,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
-use virtio::{Chain, Head, Memory, Queue, RingError, RingKind};
+use virtio::{Chain, Head, Memory, Queue, RingKind};
 
 use crate::image::{
-    Addr, Descriptor, INDIRECT, Image, NEXT, Shape, TABLES_AT, WRITE, raw_descriptor,
+    INDIRECT, Image, MARKS, NEXT, PackedStore, Place, Shape, TABLES_AT, WRITE, raw_descriptor,
 };
-use crate::ring::{Pieces, add, inside, pieces_of};
+use crate::ring::{Pieces, add, check_failed, inside, pieces_of};
 
 /// Steps of one input.
 const STEPS_MAX: usize = 400;
-
-const AVAIL: u16 = 1 << 7;
-const USED: u16 = 1 << 15;
-/// Slots and wrap counters of a base.
-const WRAP: u32 = 1 << 15;
 
 #[derive(Arbitrary, Debug)]
 enum Step {
@@ -34,7 +29,7 @@ enum Step {
     /// A driver that does not, now and then.
     Break {
         rare: u8,
-        store: Store,
+        store: PackedStore,
     },
     Take,
     TakeAll,
@@ -51,60 +46,6 @@ enum Step {
     Restart,
 }
 
-/// What a driver may store, sense or nonsense.
-#[derive(Arbitrary, Debug)]
-enum Store {
-    /// The next slot, as a driver fills it.
-    Push {
-        descriptor: Descriptor,
-        id: u8,
-    },
-    /// Any slot, of any round.
-    Describe {
-        slot: u8,
-        descriptor: Descriptor,
-        id: u8,
-        flags: u16,
-    },
-    /// An entry of what may be found as an indirect table.
-    Tabulate {
-        at: u8,
-        descriptor: Descriptor,
-        flags: u16,
-    },
-    SetEvents(u32),
-    Scribble {
-        at: Addr,
-        word: u64,
-    },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    slot: u16,
-    wrap: bool,
-}
-
-impl Place {
-    fn advance(&mut self, slots: usize, size: u16) {
-        for _ in 0..slots {
-            self.slot += 1;
-            if self.slot == size {
-                *self = Self { slot: 0, wrap: !self.wrap };
-            }
-        }
-    }
-
-    fn bits(self) -> u32 {
-        u32::from(self.slot) | if self.wrap { WRAP } else { 0 }
-    }
-
-    fn flags(self, available: bool) -> u16 {
-        let avail = if self.wrap { AVAIL } else { 0 };
-        avail | if self.wrap != available { USED } else { 0 }
-    }
-}
-
 /// A chain that was taken and not published: its id and its descriptors as they were then.
 #[derive(Clone, Debug)]
 struct Taken {
@@ -116,8 +57,6 @@ struct Bed {
     image: Image,
     queue: Queue,
     chain: Chain,
-    /// Where the driver fills the next slot.
-    pushed: Place,
     /// Ids of sound chains that were not taken yet.
     asked: Vec<u16>,
     next: Place,
@@ -148,15 +87,13 @@ pub fn run(input: &[u8]) {
         return;
     };
     let table = image.memory.clone();
-    let first = Place { slot: 0, wrap: true };
     let mut bed = Bed {
         image,
         queue,
         chain: Chain::new(),
-        pushed: first,
         asked: Vec::new(),
-        next: first,
-        used: first,
+        next: Place::FIRST,
+        used: Place::FIRST,
         limbo: 0,
         out: Vec::new(),
         staged: Vec::new(),
@@ -180,7 +117,7 @@ impl Bed {
                 self.ask(id.into(), 1 + u16::from(pieces % 4), table)
             }
             // A ring that fails at once shows little.
-            Step::Break { rare, store } if rare % 8 == 0 => self.store(store),
+            Step::Break { rare, store } if rare % 8 == 0 => self.image.store_packed(store),
             Step::Break { .. } => {}
             Step::Take => return self.take().is_some(),
             Step::TakeAll => {
@@ -225,7 +162,7 @@ impl Bed {
             |id: &u16| self.asked.contains(id) || self.taken.iter().any(|taken| taken.id == *id);
         let Some(id) = (id..id + size).map(|id| id % size).find(|id| !is_known(id)) else { return };
         let ahead = |place: Place| u16::from(place.wrap != self.used.wrap) * size + place.slot;
-        if ahead(self.pushed).wrapping_sub(self.used.slot).wrapping_add(slots) > size {
+        if ahead(self.image.pushed).wrapping_sub(self.used.slot).wrapping_add(slots) > size {
             return;
         }
         let (buffer, tables) = (TABLES_AT + 0x1000, TABLES_AT + 64 * u64::from(id));
@@ -239,53 +176,17 @@ impl Bed {
                 let bytes = raw_descriptor(addr, len, 0, flags);
                 self.image.write(tables + 16 * u64::from(at), &bytes);
             } else {
-                self.push(addr, len, flags, id);
+                self.image.push(addr, len, flags, id);
             }
         }
         if table {
-            self.push(tables, 16 * u32::from(pieces), INDIRECT, id);
+            self.image.push(tables, 16 * u32::from(pieces), INDIRECT, id);
         }
         self.asked.push(id);
     }
 
-    fn push(&mut self, addr: u64, len: u32, flags: u16, id: u16) {
-        let bytes = raw_descriptor(addr, len, id, flags | self.pushed.flags(true));
-        self.image.write(self.at(self.pushed.slot), &bytes);
-        self.pushed.advance(1, self.image.size);
-    }
-
-    fn store(&mut self, store: Store) {
-        let size = self.image.size;
-        // One id in 256 does not exist.
-        let id = |id: u8| if id == 255 { size + 3 } else { u16::from(id) % size };
-        match store {
-            Store::Push { descriptor, id: named } => {
-                let flags = descriptor.packed_flags() | self.pushed.flags(true);
-                let bytes = descriptor.packed_bytes(id(named), flags);
-                self.image.write(self.at(self.pushed.slot), &bytes);
-                self.pushed.advance(1, size);
-            }
-            Store::Describe { slot, descriptor, id: named, flags } => {
-                let bytes = descriptor.packed_bytes(id(named), flags);
-                self.image.write(self.at(u16::from(slot) % size), &bytes);
-            }
-            Store::Tabulate { at, descriptor, flags } => {
-                // Mostly readable or writable.
-                let flags = if flags & 0xf000 == 0xf000 { flags } else { flags & WRITE };
-                let bytes = descriptor.packed_bytes(0, flags);
-                self.image.write(TABLES_AT + 16 * u64::from(at), &bytes);
-            }
-            Store::SetEvents(word) => self.image.write(self.image.avail, &word.to_le_bytes()),
-            Store::Scribble { at, word } => self.image.write(at.guest(), &word.to_le_bytes()),
-        }
-    }
-
-    fn at(&self, slot: u16) -> u64 {
-        self.image.desc.wrapping_add(16 * u64::from(slot))
-    }
-
     fn slot(&self, slot: u16) -> [u8; 16] {
-        self.image.read(self.at(slot)).expect("the ring was checked")
+        self.image.read(self.image.slot_at(slot)).expect("the ring was checked")
     }
 
     /// Takes one chain. `None`: the queue has failed, rightly.
@@ -310,19 +211,10 @@ impl Bed {
             Err(error) => {
                 let wanted = wanted.expect_err("the queue refused what is sound");
                 assert!(error.to_string().contains(wanted), "{error}, and not: {wanted}");
-                self.check_failed(error);
+                check_failed(&mut self.queue, &mut self.chain, &mut self.out, error);
                 None
             }
         }
-    }
-
-    /// A queue that failed gives nothing but its error, and takes back what it gave.
-    fn check_failed(&mut self, error: RingError) {
-        assert_eq!(self.queue.take(&mut self.chain), Err(error));
-        assert!(self.chain.readable.is_empty() && self.chain.writable.is_empty());
-        self.out.drain(..).for_each(|head| self.queue.put(head, 0));
-        self.queue.publish();
-        assert!(!self.queue.arm() && self.queue.outstanding() == 0);
     }
 
     fn expect(&self) -> Wanted {
@@ -332,7 +224,7 @@ impl Bed {
         }
         let size = self.image.size;
         let flags = word(&self.slot(self.next.slot), 14);
-        if flags & (AVAIL | USED) != self.next.flags(true) {
+        if flags & MARKS != self.next.flags(true) {
             return Ok(None);
         }
         let slots: usize = self.taken.iter().map(|taken| taken.list.len()).sum();

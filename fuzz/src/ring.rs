@@ -156,19 +156,10 @@ impl Bed {
             Err(error) => {
                 let wanted = wanted.expect_err("the queue refused what is sound");
                 assert!(error.to_string().contains(wanted), "{error}, and not: {wanted}");
-                self.check_failed(error);
+                check_failed(&mut self.queue, &mut self.chain, &mut self.out, error);
                 None
             }
         }
-    }
-
-    /// A queue that failed gives nothing but its error, and takes back what it gave.
-    fn check_failed(&mut self, error: RingError) {
-        assert_eq!(self.queue.take(&mut self.chain), Err(error));
-        assert!(self.chain.readable.is_empty() && self.chain.writable.is_empty());
-        self.out.drain(..).for_each(|head| self.queue.put(head, 0));
-        self.queue.publish();
-        assert!(!self.queue.arm() && self.queue.outstanding() == 0);
     }
 
     fn expect(&mut self) -> Wanted {
@@ -269,6 +260,20 @@ impl Bed {
         assert_eq!(self.queue.base(), u32::from(self.next));
         true
     }
+}
+
+/// A queue that failed gives nothing but its error, and takes back what it gave.
+pub(crate) fn check_failed(
+    queue: &mut Queue,
+    chain: &mut Chain,
+    out: &mut Vec<Head>,
+    error: RingError,
+) {
+    assert_eq!(queue.take(chain), Err(error));
+    assert!(chain.readable.is_empty() && chain.writable.is_empty());
+    out.drain(..).for_each(|head| queue.put(head, 0));
+    queue.publish();
+    assert!(!queue.arm() && queue.outstanding() == 0);
 }
 
 /// What a queue gave, in guest addresses.
