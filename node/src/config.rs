@@ -137,6 +137,23 @@ pub struct Sidecores {
     pub cores: Vec<Option<usize>>,
     /// What a sidecore does when there is nothing to do.
     pub idle: Idle,
+    /// How many of them guests' queues are on at least, whatever the load is.
+    pub min: usize,
+    /// And at most.
+    pub max: usize,
+}
+
+impl Sidecores {
+    /// These, all of which have queues, for ever where they started.
+    pub fn all(cores: Vec<Option<usize>>, idle: Idle) -> Self {
+        let count = cores.len();
+        Self { cores, idle, min: count, max: count }
+    }
+
+    /// Whether queues are moved by load.
+    pub fn steers(&self) -> bool {
+        self.min < self.cores.len()
+    }
 }
 
 /// Where files and sockets may be.

@@ -77,6 +77,12 @@ pub trait Service: Send + Sync {
     /// Why it is what it was.
     fn resize(&self, kind: Kind, name: &str, body: &Value) -> Result<Done, Refused>;
 
+    /// Moves a queue of a disk to another sidecore: `{"sidecore": 1}`.
+    ///
+    /// # Errors
+    /// Why it is where it was.
+    fn move_queue(&self, disk: &str, queue: usize, body: &Value) -> Result<Done, Refused>;
+
     /// What a reload of the configuration would change.
     ///
     /// # Errors
@@ -381,6 +387,10 @@ mod tests {
             Ok(said(format!("resize {} {name} {body}", kind.key())))
         }
 
+        fn move_queue(&self, disk: &str, queue: usize, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("move {disk} {queue} {body}")))
+        }
+
         fn plan(&self) -> Result<Plan, Refused> {
             Err(Refused::new(RefusedKind::Conflict, "no", "ask another one"))
         }
@@ -454,6 +464,8 @@ mod tests {
             ("DELETE /v1/volumes/v?force=true", "", 200, "remove volume v true"),
             ("DELETE /v1/peers/p?force=yes", "", 400, "the only parameter is force=true"),
             ("PUT /v1/volumes/v/chain", "[\"meter\"]", 200, "chain v [\\\"meter\\\"]"),
+            ("PUT /v1/disks/a/queues/1", "{\"sidecore\": 2}", 200, "move a 1 {\\\"sidecore\\\":2}"),
+            ("PUT /v1/disks/a/queues/x", "{}", 400, "x"),
             ("GET /v1/reload", "", 409, "\"way_out\":\"ask another one\""),
             ("POST /v1/reload", "{\"force\": true}", 200, "reload None true"),
             ("POST /v1/reload", "{\"forse\": true}", 400, "unknown field `forse`"),

@@ -15,6 +15,7 @@ mod notify;
 pub mod privilege;
 mod run;
 pub mod status;
+pub mod steering;
 pub mod wiring;
 
 pub use config::{Config, ConfigError};

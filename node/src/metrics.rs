@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::status::{
-    Counters, DiskState, LATENCY_BUCKETS_NS, Latencies, LatencyStatus, Status, VolumeStatus,
+    Counters, DiskState, DiskStatus, LATENCY_BUCKETS_NS, Latencies, LatencyStatus, Status,
+    VolumeStatus,
 };
 
 /// What an HTTP answer says that the text is.
@@ -40,6 +41,7 @@ pub fn text(status: &Status) -> String {
         if let Some(size_bytes) = disk.size_bytes {
             page.gauge("vrio_disk_size_bytes", &labels, Number::Count(size_bytes));
         }
+        page.places(disk);
         for state in STATES {
             let labels = self::labels(&[("disk", &disk.name), ("state", &state.to_string())]);
             let is = Number::Count(u64::from(disk.state == state));
@@ -118,6 +120,22 @@ impl Page {
         self.gauge("vrio_volume_size_bytes", &labels, Number::Count(volume.size_bytes));
         let attachments = Number::Count(volume.attachments.len() as u64);
         self.gauge("vrio_volume_attachments", &labels, attachments);
+    }
+
+    /// Where a disk's queues are served, and were.
+    fn places(&mut self, disk: &DiskStatus) {
+        for queue in &disk.by_queue {
+            let number = queue.queue.to_string();
+            let labels = labels(&[("disk", &disk.name), ("queue", &number)]);
+            self.counters("disk_queue", &labels, &queue.counters);
+            let sidecore = Number::Count(queue.sidecore as u64);
+            self.gauge("vrio_disk_queue_sidecore", &labels, sidecore);
+        }
+        for share in &disk.by_sidecore {
+            let number = share.sidecore.to_string();
+            let labels = labels(&[("disk", &disk.name), ("sidecore", &number)]);
+            self.counters("disk_sidecore", &labels, &share.counters);
+        }
     }
 
     fn gauge(&mut self, name: &str, labels: &str, number: Number) {

@@ -193,6 +193,34 @@ pub struct DiskStatus {
     /// The process that is connected to its socket, such as a guest's QEMU.
     #[serde(default)]
     pub front_end_pid: Option<u32>,
+    /// Each queue that was ever started, in their order.
+    #[serde(default)]
+    pub by_queue: Vec<QueueStatus>,
+    /// Each sidecore that ever served it, in their order.
+    #[serde(default)]
+    pub by_sidecore: Vec<ShareStatus>,
+}
+
+/// A queue of a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueStatus {
+    /// Which one.
+    pub queue: usize,
+    /// The guest has started it, and it is served.
+    pub running: bool,
+    /// The sidecore that serves it, or did last.
+    pub sidecore: usize,
+    /// `requests`, `moves` and `moves_refused`.
+    pub counters: Counters,
+}
+
+/// What a sidecore did for a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareStatus {
+    /// Which one.
+    pub sidecore: usize,
+    /// `requests`.
+    pub counters: Counters,
 }
 
 /// How long requests of one kind took: counts that only ever grow, to 3 %.
@@ -391,7 +419,21 @@ mod tests {
         }
       },
       "origin": "file",
-      "front_end_pid": null
+      "front_end_pid": null,
+      "by_queue": [
+        {
+          "queue": 0,
+          "running": false,
+          "sidecore": 0,
+          "counters": {}
+        }
+      ],
+      "by_sidecore": [
+        {
+          "sidecore": 0,
+          "counters": {}
+        }
+      ]
     }
   ],
   "sessions": [
@@ -433,6 +475,8 @@ mod tests {
             disks: vec![DiskStatus {
                 state: DiskState::Running,
                 latencies: [("read".to_owned(), LatencyStatus::default())].into(),
+                by_queue: vec![QueueStatus::default()],
+                by_sidecore: vec![ShareStatus::default()],
                 ..DiskStatus::default()
             }],
             sessions: vec![SessionStatus::default()],

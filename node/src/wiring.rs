@@ -18,6 +18,7 @@ mod report;
 mod resize;
 mod shared;
 mod sidecores;
+mod steer;
 mod turns;
 mod volumes;
 
@@ -38,6 +39,7 @@ use self::keys::Keys;
 pub(crate) use self::keys::check as check_keys;
 use self::objects::Objects;
 use self::sidecores::Core;
+use self::steer::Steerer;
 use self::turns::Turns;
 use self::volumes::{Served, Volumes};
 use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
@@ -174,6 +176,7 @@ struct Inside {
     /// Kept until the node goes: callers find nobody then.
     door: Option<Door>,
     disks: Disks,
+    steerer: Steerer,
     /// Who changes something waits for its turn first.
     turns: Turns,
     /// Held for as long as it takes to look or to note; never while something is started.
@@ -224,6 +227,10 @@ impl Service for Inside {
         }
     }
 
+    fn move_queue(&self, disk: &str, queue: usize, body: &Value) -> Result<Done, Refused> {
+        self.move_queue(disk, queue, body)
+    }
+
     fn plan(&self) -> Result<Plan, Refused> {
         self.plan()
     }
@@ -268,13 +275,26 @@ impl Node {
         let volumes = volumes::start(config)?;
         let served = open_volumes(config, &volumes)?;
         let (cores, door) = sidecores::start(config, &keys, links, volumes.exports())?;
-        let disks = disks::start(&cores).inspect_err(|_| sidecores::stop(&cores))?;
+        let steerer = Steerer::new(&config.sidecores);
+        let disks = disks::start(&cores, steerer.active());
+        let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
         let (started, turns) = (Instant::now(), Turns::default());
         let objects = Mutex::new(Objects::new(config, served, Vec::new()));
-        let inside =
-            Inside { started, keys, volumes, cores, door, disks, turns, objects, heirlooms };
-        let inside = Arc::new(inside);
+        let inside = Arc::new(Inside {
+            started,
+            keys,
+            volumes,
+            cores,
+            door,
+            disks,
+            steerer,
+            turns,
+            objects,
+            heirlooms,
+        });
         inside.show_disks(config).inspect_err(|_| inside.stop())?;
+        let steered = inside.steerer.start(&inside, &config.sidecores);
+        steered.inspect_err(|_| inside.stop())?;
         let control = claim.serve(Arc::clone(&inside) as Arc<dyn Service>, metrics_listener);
         let control = control.inspect_err(|_| inside.stop())?;
         let node = Self { control, inside };
@@ -304,6 +324,14 @@ impl Node {
     /// not even to tidy up: this process is to end.
     pub fn leave(self) {
         std::mem::forget(self);
+    }
+
+    /// Moves a queue of a disk to another sidecore, as `vrio disk move` does.
+    ///
+    /// # Errors
+    /// Why it is where it was.
+    pub fn move_queue(&self, disk: &str, queue: usize, to: usize) -> Result<Done, Refused> {
+        self.inside.move_queue(disk, queue, &serde_json::json!({ "sidecore": to }))
     }
 
     /// Where the control socket is.
@@ -387,6 +415,7 @@ impl Inside {
     /// No more changes; disks, sessions and sidecores end.
     fn stop(&self) {
         self.turns.close();
+        self.steerer.stop();
         let disks: Vec<Arc<Shown>> = self.objects().disks.clone();
         self.disks.stop(&disks);
         sidecores::stop(&self.cores);

@@ -162,6 +162,42 @@ durability = "flsh"
 }
 
 #[test]
+fn sidecores_with_queues_are_some_of_those_there_are() {
+    let limits = |text: &str| {
+        let text = format!("name = \"vm1\"\n[sidecores]\n{text}");
+        let sidecores = Config::parse(Path::new("a.toml"), &text).expect("it is right").sidecores;
+        (sidecores.min, sidecores.max, sidecores.steers())
+    };
+    assert_eq!(limits(""), (1, 1, false));
+    assert_eq!(limits("count = 4"), (4, 4, false));
+    assert_eq!(limits("count = 4\nmin = 4\nmax = 4"), (4, 4, false));
+    assert_eq!(limits("count = 4\nmin = 1"), (1, 4, true));
+    assert_eq!(limits("cores = [2, 3, 5]\nmin = 1\nmax = 2"), (1, 2, true));
+    assert_eq!(limits("count = 4\nmax = 2"), (2, 2, true));
+    check(
+        "name = \"vm1\"\n[sidecores]\ncount = 2\nmin = 0\nmax = 3\n",
+        &expect![[r#"
+        a.toml:4: [sidecores]: "min": 0 is out of range; from 1 to 64 is allowed
+        a.toml:5: [sidecores]: "max": 3 sidecores are more than there are (2); raise
+            "count" or name more "cores"
+    "#]],
+    );
+    check(
+        "name = \"vm1\"\n[sidecores]\ncores = [0, 1, 2]\nmin = 3\nmax = 2\n",
+        &expect![[r#"
+        a.toml:4: [sidecores]: "min" (3) is more than "max" (2); swap them
+    "#]],
+    );
+    check(
+        "name = \"vm1\"\n[sidecores]\nmin = 2\n",
+        &expect![[r#"
+        a.toml:3: [sidecores]: "min": 2 sidecores are more than there are (1); raise
+            "count" or name more "cores"
+    "#]],
+    );
+}
+
+#[test]
 fn a_duplicate_key_is_refused() {
     check(
         "name = \"io1\"\nname = \"io2\"\n[sidecores]\nidle = \"spin\"\nidle = \"sleep\"\n",

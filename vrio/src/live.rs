@@ -24,6 +24,7 @@ pub(crate) const DISK_EXAMPLES: &str = "Examples:
   vrio disk show alice
   vrio disk show alice --for libvirt  what to put into the domain; or --for qemu
   vrio disk resize alice 40GiB        the guest sees it at once; for volumes of this node
+  vrio disk move alice --queue 1 --sidecore 3   served there from now on, while it runs
   vrio disk remove alice              refused while a guest uses it
   vrio disk remove alice --force      drains and closes it all the same";
 
@@ -132,6 +133,29 @@ pub(crate) enum DiskCommand {
     Show(DiskShow),
     /// Resize the volume of a disk, which is one of this node.
     Resize(Resize),
+    /// Have another sidecore serve a queue of a disk, while its guest works.
+    Move(DiskMove),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiskMove {
+    /// Its name.
+    name: String,
+    /// Which of its queues, from 0.
+    #[arg(long)]
+    queue: usize,
+    /// The sidecore, by its index in `vrio status`.
+    #[arg(long)]
+    sidecore: usize,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl DiskMove {
+    fn send(&self) -> Result<(), Failure> {
+        let path = format!("/v1/disks/{}/queues/{}", segment(&self.name)?, self.queue);
+        change(&self.which, "PUT", &path, &json!({ "sidecore": self.sidecore }))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -371,6 +395,7 @@ pub(crate) fn disk(command: &DiskCommand) -> Result<(), Failure> {
             list(which, "/v1/disks", |all: &Vec<DiskStatus>| tables::disk_list(all))
         }
         DiskCommand::Resize(resize) => resize.send("disks"),
+        DiskCommand::Move(queue) => queue.send(),
         DiskCommand::Show(show) => {
             let text = |disk: &DiskStatus| match show.vmm {
                 Some(vmm) => vmm.snippet(disk),

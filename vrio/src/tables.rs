@@ -30,6 +30,7 @@ pub(crate) fn disk_alone(disk: &DiskStatus) -> String {
     if !disk.detail.is_empty() {
         writeln!(text, "   {}", disk.detail).expect(STRING);
     }
+    section(&mut text, "queues", queues(std::slice::from_ref(disk)));
     section(&mut text, "counters", counter_table(&disk.counters));
     text
 }
@@ -136,6 +137,7 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
     }
     section(&mut text, "sidecores", sidecores(&status.sidecores, node.uptime_s));
     if all {
+        section(&mut text, "queues", queues(&status.disks));
         counters(&mut text, status);
     }
     text
@@ -274,8 +276,9 @@ fn peer_keys(sessions: &[SessionStatus]) -> BTreeSet<String> {
 }
 
 fn sidecores(sidecores: &[SidecoreStatus], uptime_s: u64) -> Table {
-    let header =
-        ["index", "core", "idle", "address", "busy", "awake", "asleep", "rounds", "sleeps"];
+    let header = [
+        "index", "core", "idle", "address", "queues", "busy", "awake", "asleep", "rounds", "sleeps",
+    ];
     let mut table = table(&header, 4);
     for core in sidecores {
         let ns = |name| core.counters.get(name).copied().unwrap_or(0);
@@ -288,10 +291,34 @@ fn sidecores(sidecores: &[SidecoreStatus], uptime_s: u64) -> Table {
             core.core.map_or_else(|| "any".to_owned(), |core| core.to_string()),
             core.idle.clone(),
             core.address.clone().unwrap_or_else(|| "-".to_owned()),
+            queues_here(&core.counters),
         ];
         row.extend(parts.map(|ns| format!("{:.1}%", ns as f64 * 100.0 / whole as f64)));
         row.push(number(&core.counters, "rounds"));
         row.push(number(&core.counters, "sleeps"));
+        table.add_row(row);
+    }
+    table
+}
+
+/// How many queues of guests a sidecore serves; `-` for one that has none by design.
+pub(crate) fn queues_here(counters: &Counters) -> String {
+    match (counters.get("active_now"), counters.get("queues_now")) {
+        (Some(0), Some(0)) => "-".to_owned(),
+        _ => number(counters, "queues_now"),
+    }
+}
+
+fn queues(disks: &[DiskStatus]) -> Table {
+    let header = ["disk", "state", "queue", "sidecore", "requests", "moves", "refused"];
+    let mut table = table(&header, 2);
+    for (disk, queue) in disks.iter().flat_map(|disk| disk.by_queue.iter().map(move |q| (disk, q)))
+    {
+        let state = if queue.running { "running" } else { "stopped" };
+        let mut row = vec![disk.name.clone(), state.to_owned()];
+        row.extend([queue.queue, queue.sidecore].map(|number| number.to_string()));
+        let counters = ["requests", "moves", "moves_refused"];
+        row.extend(counters.map(|name| number(&queue.counters, name)));
         table.add_row(row);
     }
     table
@@ -366,7 +393,11 @@ mod tests {
                 core: Some(1),
                 idle: text("adaptive"),
                 address: Some(text("10.0.0.1:4870")),
-                counters: counted(&[("busy_ns", 3_031_250_000_000), ("idle_ns", 0)]),
+                counters: counted(&[
+                    ("busy_ns", 3_031_250_000_000),
+                    ("idle_ns", 0),
+                    ("queues_now", 5),
+                ]),
             }],
             volumes: vec![VolumeStatus {
                 name: text("scratch"),
@@ -461,8 +492,8 @@ mod tests {
               io1: key kEy1, good until 2027-01-01T00:00:00Z
 
             SIDECORES
-             index core idle   address     busy awake asleep rounds sleeps
-             0   1   adaptive 10.0.0.1:4870 27.7%  0.0%  72.3%
+             index core idle   address    queues  busy awake asleep rounds sleeps
+             0   1   adaptive 10.0.0.1:4870     27.7%  0.0%  72.3%
         "#]]
         .assert_eq(&text);
     }

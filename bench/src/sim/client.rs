@@ -219,7 +219,7 @@ impl Client {
         }
     }
 
-    /// How often queues of this process went over to another sidecore, and how often they could not.
+    /// How often queues of this process went over to another sidecore, and how often they stayed.
     pub(super) fn moves(&self) -> (u64, u64) {
         let Some(disk) = self.process.as_ref().and_then(|process| process.disk.as_ref()) else {
             return (0, 0);

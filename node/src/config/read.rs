@@ -184,8 +184,8 @@ fn memory(file: &Table<'_, '_>) -> Memory {
 }
 
 fn sidecores(file: &Table<'_, '_>) -> Sidecores {
-    let mut sidecores = Sidecores { cores: vec![None], idle: Idle::default() };
-    let Some(table) = section(file, "sidecores", &["cores", "count", "idle"]) else {
+    let mut sidecores = Sidecores::all(vec![None], Idle::default());
+    let Some(table) = section(file, "sidecores", &["cores", "count", "idle", "min", "max"]) else {
         return sidecores;
     };
     let idle = [("spin", Idle::Spin), ("adaptive", Idle::Adaptive), ("sleep", Idle::Sleep)];
@@ -207,7 +207,32 @@ fn sidecores(file: &Table<'_, '_>) -> Sidecores {
         (None, Some(count)) => sidecores.cores = vec![None; count as usize],
         (None, None) => {}
     }
-    sidecores
+    let (min, max) = active(&table, sidecores.cores.len());
+    Sidecores { min, max, ..sidecores }
+}
+
+/// How many of `count` sidecores have queues, at least and at most.
+fn active(table: &Table<'_, '_>, count: usize) -> (usize, usize) {
+    let of = |key: &str| {
+        let value = table.get(key)?;
+        let number = value.integer(1..=SIDECORES_MAX as u64)? as usize;
+        if number > count {
+            value.fail(format!(
+                "{number} sidecores are more than there are ({count}); raise \"count\" or name \
+                 more \"cores\""
+            ));
+            return None;
+        }
+        Some(number)
+    };
+    let max = of("max").unwrap_or(count);
+    let min = of("min").unwrap_or(max);
+    if min > max {
+        let text = format!("\"min\" ({min}) is more than \"max\" ({max}); swap them");
+        table.fail("min", text);
+        return (max, max);
+    }
+    (min, max)
 }
 
 fn cores(value: &Value<'_, '_>) -> Option<Vec<usize>> {

@@ -34,6 +34,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/volumes/{name}/chain", put(set_chain))
         .route("/v1/volumes/{name}/size", put(resize_volume))
         .route("/v1/disks/{name}/size", put(resize_disk))
+        .route("/v1/disks/{name}/queues/{queue}", put(move_queue))
         .route("/v1/peers", get(peers).post(add_peer))
         .route("/v1/peers/{name}", delete(remove_peer))
         .route("/v1/reload", get(plan).post(reload))
@@ -166,6 +167,17 @@ async fn resize(
 ) -> Response {
     match json(body) {
         Ok(body) => change(move || service.resize(kind, &name, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+async fn move_queue(
+    State(service): Shared,
+    Path((name, queue)): Path<(String, usize)>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.move_queue(&name, queue, &body)).await,
         Err(refused) => refuse(&refused),
     }
 }

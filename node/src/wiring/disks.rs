@@ -5,12 +5,13 @@
 //! for it. A peer's volume is known when the peer has told; one thread waits for all of those.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use block::disk::{Disk, DiskCore, DiskOptions};
+use block::disk::{Disk, DiskCore, DiskOptions, Placement};
 use block::{LocalVolume, Plane, RemoteVolume, Volume, VolumeInfo};
 use sidecore::Sidecore;
 use virtio::hand_over::Served;
@@ -38,9 +39,14 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(4);
 /// How often it is looked whether they have.
 const CLOSED_LOOK_AGAIN: Duration = Duration::from_millis(2);
 
+/// Numbers for disks; never used twice in a process.
+static NUMBER_NEXT: AtomicU64 = AtomicU64::new(0);
+
 /// A disk and how far it is.
 #[derive(Debug)]
 pub(super) struct Shown {
+    /// Tells it from one of the same name that was there before.
+    pub(super) number: u64,
     pub(super) config: DiskConfig,
     pub(super) volume: Source,
     state: Mutex<State>,
@@ -75,7 +81,7 @@ impl Source {
 #[derive(Debug, Default)]
 struct State {
     server: Option<Server>,
-    core: Option<Arc<DiskCore>>,
+    outside: Option<Outside>,
     /// Why its socket could not be made; it is tried again.
     refused: Option<String>,
     /// It was taken away: it is not served any more, whoever still has it.
@@ -87,10 +93,23 @@ struct State {
 }
 
 impl State {
-    fn keep(&mut self, server: Server, core: Arc<DiskCore>) {
+    fn keep(&mut self, server: Server, outside: Outside) {
         server.set_turning_away(self.turns_away);
-        let (server, core) = (Some(server), Some(core));
-        *self = Self { server, core, turns_away: self.turns_away, ..Self::default() };
+        let (server, outside) = (Some(server), Some(outside));
+        *self = Self { server, outside, turns_away: self.turns_away, ..Self::default() };
+    }
+}
+
+/// What there is of a disk outside of its server.
+#[derive(Clone, Debug)]
+pub(super) struct Outside {
+    core: Arc<DiskCore>,
+    placement: Arc<Placement>,
+}
+
+impl Outside {
+    fn of(disk: &Disk) -> Self {
+        Self { core: disk.core(), placement: disk.placement() }
     }
 }
 
@@ -99,6 +118,7 @@ impl State {
 pub(super) struct Look {
     pub(super) server: Option<ServerState>,
     pub(super) core: Option<Arc<DiskCore>>,
+    pub(super) placement: Option<Arc<Placement>>,
     pub(super) refused: Option<String>,
     /// The process of the front end that is there.
     pub(super) front_end: Option<u32>,
@@ -108,7 +128,8 @@ pub(super) struct Look {
 
 impl Shown {
     pub(super) fn new(config: &DiskConfig, volume: Source) -> Arc<Self> {
-        Arc::new(Self { config: config.clone(), volume, state: Mutex::default() })
+        let number = NUMBER_NEXT.fetch_add(1, Relaxed);
+        Arc::new(Self { number, config: config.clone(), volume, state: Mutex::default() })
     }
 
     /// How far it is.
@@ -116,7 +137,8 @@ impl Shown {
         let state = self.state();
         Look {
             server: state.server.as_ref().map(Server::state),
-            core: state.core.clone(),
+            core: state.outside.as_ref().map(|outside| Arc::clone(&outside.core)),
+            placement: state.outside.as_ref().map(|outside| Arc::clone(&outside.placement)),
             refused: state.refused.clone(),
             front_end: state.server.as_ref().and_then(Server::front_end),
             turned_away: state.server.as_ref().map_or(0, Server::turned_away),
@@ -146,15 +168,16 @@ impl Shown {
     }
 
     /// Makes the socket and serves the disk, unless it was taken away meanwhile.
-    fn serve(&self, sidecores: &[Sidecore]) -> Result<(), virtio::SocketError> {
+    fn serve(&self, ground: &Ground) -> Result<(), virtio::SocketError> {
         // Held while the socket is made, so that whoever takes the disk away takes that as well.
         let mut state = self.state();
         if state.removed || state.parked {
             return Ok(());
         }
-        let (disk, core) = self.device(sidecores);
+        let disk = self.device(ground);
+        let outside = Outside::of(&disk);
         let server = virtio::serve(self.socket(), Box::new(disk))?;
-        state.keep(server, core);
+        state.keep(server, outside);
         Ok(())
     }
 
@@ -166,7 +189,7 @@ impl Shown {
         }
     }
 
-    fn device(&self, sidecores: &[Sidecore]) -> (Disk, Arc<DiskCore>) {
+    fn device(&self, ground: &Ground) -> Disk {
         let mut options = DiskOptions::new(&self.config.name);
         options.attachment.clone_from(&self.config.attachment);
         options.queues = self.config.queues;
@@ -175,20 +198,19 @@ impl Shown {
             WhenLost::Wait => None,
             WhenLost::ErrorAfterNs(ns) => Some(ns),
         };
-        let disk = Disk::new(options, self.volume.volume(), sidecores.to_vec());
-        let core = disk.core();
-        (disk, core)
+        options.active = Arc::clone(&ground.active);
+        Disk::new(options, self.volume.volume(), ground.sidecores.clone())
     }
 
     /// Takes the disk away: queues drain, its socket goes, its attachment is closed. Bounded.
     /// `false` when the attachment could not be closed clean in time.
     fn take_away(&self) -> bool {
-        let State { server, core, .. } =
+        let State { server, outside, .. } =
             std::mem::replace(&mut *self.state(), State { removed: true, ..State::default() });
         if let Some(server) = server {
             server.stop();
         }
-        let closed = core.is_none_or(wait_until_closed);
+        let closed = outside.is_none_or(|outside| wait_until_closed(outside.core));
         if closed && self.config.role == Role::Listen {
             // Nothing of this process touches the guest any more, so another one may serve it.
             virtio::release(&self.config.socket);
@@ -204,33 +226,42 @@ impl Shown {
 /// The thread that waits, and the way to give it a disk.
 type Waiter = (Sender<Arc<Shown>>, JoinHandle<()>);
 
+/// What disks are served on.
+#[derive(Clone, Debug)]
+struct Ground {
+    sidecores: Vec<Sidecore>,
+    /// Queues start on the first so many.
+    active: Arc<AtomicUsize>,
+}
+
 /// Shows disks and takes them away.
 #[derive(Debug)]
 pub(super) struct Disks {
-    sidecores: Vec<Sidecore>,
+    ground: Ground,
     /// Waits for peers' volumes; hanging up ends it.
     waiter: Mutex<Option<Waiter>>,
 }
 
-/// Starts what disks need, without a disk.
+/// Starts what disks need, without a disk. Their queues start on the first `active` sidecores.
 ///
 /// # Errors
 /// When the system refuses a thread.
-pub(super) fn start(cores: &[Core]) -> Result<Disks, StartError> {
+pub(super) fn start(cores: &[Core], active: &Arc<AtomicUsize>) -> Result<Disks, StartError> {
     let sidecores: Vec<_> = cores.iter().map(|core| core.sidecore.clone()).collect();
+    let ground = Ground { sidecores, active: Arc::clone(active) };
     let (disk_in, disks) = channel();
     let wait = {
-        let sidecores = sidecores.clone();
-        move || wait_for(&disks, &sidecores)
+        let ground = ground.clone();
+        move || wait_for(&disks, &ground)
     };
     let thread = std::thread::Builder::new().name("disks".to_owned()).spawn(wait);
     let thread =
         thread.map_err(|source| StartError::System { what: "start a thread for disks", source })?;
-    Ok(Disks { sidecores, waiter: Mutex::new(Some((disk_in, thread))) })
+    Ok(Disks { ground, waiter: Mutex::new(Some((disk_in, thread))) })
 }
 
 /// Serves each disk when its volume is known, until nobody can send another one.
-fn wait_for(disks: &Receiver<Arc<Shown>>, sidecores: &[Sidecore]) {
+fn wait_for(disks: &Receiver<Arc<Shown>>, ground: &Ground) {
     let mut waiting: Vec<Waiting> = Vec::new();
     loop {
         let next = if waiting.is_empty() {
@@ -243,7 +274,7 @@ fn wait_for(disks: &Receiver<Arc<Shown>>, sidecores: &[Sidecore]) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        waiting.retain_mut(|waiting| !waiting.step(sidecores));
+        waiting.retain_mut(|waiting| !waiting.step(ground));
     }
 }
 
@@ -262,7 +293,7 @@ impl Disks {
     /// The same for a disk that is there already.
     pub(super) fn begin(&self, shown: &Arc<Shown>) -> Result<(), String> {
         match &shown.volume {
-            Source::Local(_) => shown.serve(&self.sidecores).map_err(|error| error.to_string())?,
+            Source::Local(_) => shown.serve(&self.ground).map_err(|error| error.to_string())?,
             Source::Remote(volume) => {
                 self.ask_for(volume);
                 if let Some((disks, _)) = &*self.waiter() {
@@ -284,12 +315,13 @@ impl Disks {
         shown: &Shown,
         described: Option<VolumeInfo>,
         served: Served<OwnedFd>,
-    ) -> Result<(virtio::Adopted, Arc<DiskCore>), AdoptError> {
+    ) -> Result<(virtio::Adopted, Outside), AdoptError> {
         if let Source::Remote(volume) = &shown.volume {
             volume.assume(described.ok_or(AdoptError::Missing("description of its volume"))?);
         }
-        let (disk, core) = shown.device(&self.sidecores);
-        Ok((virtio::adopt(shown.socket(), Box::new(disk), served)?, core))
+        let disk = shown.device(&self.ground);
+        let outside = Outside::of(&disk);
+        Ok((virtio::adopt(shown.socket(), Box::new(disk), served)?, outside))
     }
 
     /// Serves a disk that was made ready by [`Self::adopt`].
@@ -300,13 +332,13 @@ impl Disks {
         &self,
         shown: &Shown,
         adopted: virtio::Adopted,
-        core: Arc<DiskCore>,
+        outside: Outside,
     ) -> Result<(), String> {
         if let Source::Remote(volume) = &shown.volume {
             self.ask_for(volume);
         }
         let mut state = shown.state();
-        state.keep(adopted.serve().map_err(|error| error.to_string())?, core);
+        state.keep(adopted.serve().map_err(|error| error.to_string())?, outside);
         Ok(())
     }
 
@@ -350,7 +382,7 @@ impl Disks {
     /// Runs `f` on the first sidecore's plane, which asks for descriptions.
     fn on_first(&self, f: impl FnOnce(&mut Plane) + Send + 'static) {
         // A sidecore that has stopped asks for nothing; without an address there are no peers.
-        let _ = self.sidecores[0].call(move |local| {
+        let _ = self.ground.sidecores[0].call(move |local| {
             if let Some(plane) = local.services().get::<Plane>() {
                 f(&mut plane.borrow_mut());
             }
@@ -373,7 +405,7 @@ struct Waiting {
 
 impl Waiting {
     /// Looks at it: `true` when it is served. Says in the log what has changed.
-    fn step(&mut self, sidecores: &[Sidecore]) -> bool {
+    fn step(&mut self, ground: &Ground) -> bool {
         let disk = Arc::clone(&self.disk);
         let Source::Remote(remote) = &disk.volume else { return true };
         let (removed, parked) = {
@@ -395,7 +427,7 @@ impl Waiting {
             return false;
         }
         self.since = Instant::now();
-        match disk.serve(sidecores) {
+        match disk.serve(ground) {
             Ok(()) => {
                 let socket = &disk.config.socket;
                 let state = disk.state();

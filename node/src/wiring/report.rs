@@ -29,12 +29,15 @@ pub(super) fn status(inside: &Inside) -> Status {
     // A copy: what is read below may take a while, and changes do not wait for it.
     let objects = inside.objects().clone();
     let asked: Vec<_> = inside.cores.iter().map(ask).collect();
+    let disks = disks(&objects);
+    let mut sidecores = sidecores(inside, &objects.config, &asked);
+    steered(inside, &disks, &mut sidecores);
     Status {
         version: STATUS_VERSION,
         node: node(inside, &objects),
-        sidecores: sidecores(inside, &objects.config, &asked),
+        sidecores,
         volumes: volumes(&objects),
-        disks: disks(&objects),
+        disks,
         peers: peers(&objects),
         sessions: sessions(&inside.keys, &asked),
     }
@@ -128,6 +131,24 @@ fn sidecores(inside: &Inside, config: &Config, asked: &[Asked]) -> Vec<SidecoreS
             counters: core_counters(core, asked),
         })
         .collect()
+}
+
+/// Which sidecores have queues, or may get some, and how busy they were lately where that is
+/// looked at.
+fn steered(inside: &Inside, disks: &[DiskStatus], sidecores: &mut [SidecoreStatus]) {
+    let (active, loads) = (inside.steerer.active().load(Relaxed), inside.steerer.loads());
+    for core in sidecores {
+        let queues = disks.iter().flat_map(|disk| &disk.by_queue);
+        let here = queues.filter(|queue| queue.running && queue.sidecore == core.index);
+        let counters = [
+            ("active_now", Some(u64::from(core.index < active))),
+            ("queues_now", Some(here.count() as u64)),
+            ("load_permille_now", loads.get(core.index).map(|load| u64::from(*load))),
+        ];
+        for (name, value) in counters {
+            core.counters.extend(value.map(|value| (name.to_owned(), value)));
+        }
+    }
 }
 
 /// Puts fields that are counters into a map, by their names after a prefix.

@@ -58,11 +58,12 @@ pub(super) fn rows(view: &View, width: usize) -> Vec<Row> {
     rows
 }
 
-const SIDECORES: [Column; 7] = [
+const SIDECORES: [Column; 8] = [
     ("SIDECORE", 0),
     ("busy", 0),
     ("load", 3),
     ("awake", 2),
+    ("queues", 3),
     ("core", 4),
     ("rounds/s", 1),
     ("wake-ups/s", 5),
@@ -112,6 +113,7 @@ fn sidecores(view: &View) -> Vec<Cells> {
             or_dash(core.busy_share, percent),
             bar(busy),
             or_dash(core.awake_share, percent),
+            core.queues.clone(),
             core.core.map_or_else(|| "any".to_owned(), |core| core.to_string()),
             or_dash(core.rounds_per_s, rate),
             or_dash(core.wakeups_per_s, rate),

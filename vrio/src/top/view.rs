@@ -9,6 +9,8 @@ use node::status::{
 };
 use serde::Serialize;
 
+use crate::tables::queues_here;
+
 /// A second of a node's life. Rates are missing where there is nothing to compare with yet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct View {
@@ -31,6 +33,8 @@ pub(super) struct SidecoreView {
     pub(super) index: usize,
     pub(super) core: Option<usize>,
     pub(super) idle: String,
+    /// Queues of guests that it serves; `-` where it has none by design.
+    pub(super) queues: String,
     /// Its load: the share of the time in rounds that found work, 0 to 1.
     pub(super) busy_share: Option<f64>,
     /// Awake without work.
@@ -164,6 +168,7 @@ fn sidecore(earlier: Option<(&Counters, Duration)>, now: &SidecoreStatus) -> Sid
         index: now.index,
         core: now.core,
         idle: now.idle.clone(),
+        queues: queues_here(&now.counters),
         busy_share: share("busy_ns"),
         awake_share: share("idle_ns"),
         rounds_per_s: rate("rounds"),

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use block::DiskCore;
 use block::record::KeptRecords;
 use block::{Incarnation, VolumeInfo};
 use link::{Door, Udp};
@@ -23,11 +22,12 @@ use super::{ANSWER_TIME_MAX, Heirlooms, digest, meeting};
 use crate::api::{HandOver, Refused};
 use crate::config::{Config, Kind};
 use crate::control::{Claim, Control, Service};
-use crate::wiring::disks::{self, Disks, Shown};
+use crate::wiring::disks::{self, Disks, Outside, Shown};
 use crate::wiring::keys::Keys;
 use crate::wiring::objects::Objects;
 use crate::wiring::shared::Shared;
 use crate::wiring::sidecores::{self, Core, Prepared};
+use crate::wiring::steer::Steerer;
 use crate::wiring::turns::Turns;
 use crate::wiring::volumes::{self, Handed, Volumes};
 use crate::wiring::{Inside, Node, StartError, directories};
@@ -72,6 +72,7 @@ struct Ready {
     volumes: Volumes,
     cores: Vec<Core>,
     disks: Disks,
+    steerer: Steerer,
 }
 
 /// What was made of what the node gave: everything that can fail is done.
@@ -99,8 +100,10 @@ impl Node {
         let keys = Keys::load(config)?;
         let volumes = volumes::start(config)?;
         let cores = sidecores::spawn(config)?;
-        let disks = disks::start(&cores).inspect_err(|_| sidecores::stop(&cores))?;
-        let mut ready = Ready { keys, volumes, cores, disks };
+        let steerer = Steerer::new(&config.sidecores);
+        let disks = disks::start(&cores, steerer.active());
+        let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
+        let mut ready = Ready { keys, volumes, cores, disks, steerer };
         match ask_and_take(config, &mut ready) {
             Ok(taken) => serve(config, ready, taken),
             Err(error) => {
@@ -292,7 +295,7 @@ fn adopt_volumes(
     volumes.collect()
 }
 
-type TakenDisk = (Arc<Shown>, Option<(virtio::Adopted, Arc<DiskCore>)>);
+type TakenDisk = (Arc<Shown>, Option<(virtio::Adopted, Outside)>);
 
 fn adopt_disks(
     config: &Config,
@@ -320,7 +323,7 @@ fn adopt_disks(
 
 /// Everything is ours: it begins to move again.
 fn serve(config: &Config, ready: Ready, taken: Taken) -> Result<Node, StartError> {
-    let Ready { keys, volumes, mut cores, disks } = ready;
+    let Ready { keys, volumes, mut cores, disks, steerer } = ready;
     let Taken { mut claim, metrics, heirlooms, objects, door, links, disks: taken } = taken;
     claim.own();
     let door = ManuallyDrop::into_inner(door);
@@ -331,13 +334,23 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Result<Node, StartError
     sidecores::connect(config, &mut cores, links, volumes.exports());
     let (started, turns) = (Instant::now(), Turns::default());
     let (draining, objects) = (objects.draining, Mutex::new(objects));
-    let inside = Inside { started, keys, volumes, cores, door, disks, turns, objects, heirlooms };
-    let inside = Arc::new(inside);
+    let inside = Arc::new(Inside {
+        started,
+        keys,
+        volumes,
+        cores,
+        door,
+        disks,
+        steerer,
+        turns,
+        objects,
+        heirlooms,
+    });
     for (shown, adopted) in taken {
         shown.set_turning_away(draining);
         let name = &shown.config.name;
         let served = match adopted {
-            Some((adopted, core)) => inside.disks.go_on(&shown, adopted, core),
+            Some((adopted, outside)) => inside.disks.go_on(&shown, adopted, outside),
             None => inside.disks.begin(&shown),
         };
         // One disk less is better than none.
@@ -345,6 +358,10 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Result<Node, StartError
             tracing::error!(disk = name, error, "the disk is not served");
         }
         inside.objects().disks.push(shown);
+    }
+    // Its queues stay where they are, then.
+    if let Err(error) = inside.steerer.start(&inside, &config.sidecores) {
+        tracing::error!(%error, "queues are not steered");
     }
     let control: Control = claim.serve(Arc::clone(&inside) as Arc<dyn Service>, metrics)?;
     let node = Node { control, inside };

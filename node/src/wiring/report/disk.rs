@@ -6,7 +6,15 @@ use virtio::ServerState;
 
 use super::super::disks::{Look, Shown, Source};
 use super::latency;
-use crate::status::{Counters, DiskState, DiskStatus, Origin};
+use crate::status::{Counters, DiskState, DiskStatus, Origin, QueueStatus, ShareStatus};
+
+/// Adds fields that are counters to those of the same name.
+macro_rules! add_counters {
+    ($map:expr, $prefix:literal, $from:expr, [$($field:ident),* $(,)?]) => {
+        $(*$map.entry(concat!($prefix, stringify!($field)).to_owned()).or_default() +=
+            $from.$field.get();)*
+    };
+}
 
 pub(super) fn status(shown: &Shown, origin: Origin) -> DiskStatus {
     let config = &shown.config;
@@ -27,7 +35,36 @@ pub(super) fn status(shown: &Shown, origin: Origin) -> DiskStatus {
         latencies: look.core.as_deref().map(latency::of_disk).unwrap_or_default(),
         origin,
         front_end_pid: look.front_end,
+        by_queue: by_queue(&look),
+        by_sidecore: look.core.as_deref().map(by_sidecore).unwrap_or_default(),
     }
+}
+
+fn by_queue(look: &Look) -> Vec<QueueStatus> {
+    let (Some(core), Some(placement)) = (&look.core, &look.placement) else { return Vec::new() };
+    // A disk that is just being changed has no queues for a moment.
+    let running = placement.running().unwrap_or_default();
+    let queues = (0..core.queues_max()).filter_map(|queue| {
+        let counters = core.counters(queue);
+        let mut map = Counters::new();
+        add_counters!(map, "", counters, [requests, moves, moves_refused]);
+        (counters.starts.get() > 0).then(|| QueueStatus {
+            queue,
+            running: running.iter().any(|(runs, _)| *runs == queue),
+            sidecore: counters.sidecore.get() as usize,
+            counters: map,
+        })
+    });
+    queues.collect()
+}
+
+fn by_sidecore(core: &DiskCore) -> Vec<ShareStatus> {
+    let shares = core.shares().into_iter().map(|share| {
+        let mut map = Counters::new();
+        add_counters!(map, "", share, [requests]);
+        ShareStatus { sidecore: usize::from(share.sidecore()), counters: map }
+    });
+    shares.collect()
 }
 
 fn state(shown: &Shown, look: &Look) -> (DiskState, String) {
@@ -101,14 +138,6 @@ fn counters(shown: &Shown, look: &Look) -> Counters {
     map
 }
 
-/// Adds fields that are counters to those of the same name.
-macro_rules! add_counters {
-    ($map:expr, $prefix:literal, $from:expr, [$($field:ident),* $(,)?]) => {
-        $(*$map.entry(concat!($prefix, stringify!($field)).to_owned()).or_default() +=
-            $from.$field.get();)*
-    };
-}
-
 fn queue_counters(core: &DiskCore, map: &mut Counters) {
     for queue in 0..core.queues_max() {
         let queue = core.counters(queue);
@@ -128,6 +157,8 @@ fn queue_counters(core: &DiskCore, map: &mut Counters) {
                 batches,
                 calls,
                 full,
+                moves,
+                moves_refused,
             ]
         );
     }

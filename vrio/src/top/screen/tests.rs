@@ -28,8 +28,8 @@ fn a_wide_terminal_shows_everything() {
     expect![[r#"
         node vm1  vrio 0.1.0  pid 42  up 1h 0min
 
-        SIDECORE   busy        load  awake  core  rounds/s  wake-ups/s
-        0         50.0%  #####.....  25.0%     1      250k          50
+        SIDECORE   busy        load  awake  queues  core  rounds/s  wake-ups/s
+        0         50.0%  #####.....  25.0%             1      250k          50
 
         DISK   state    IOPS   read/s  write/s     p50    p99  errors  volume
         alice  running   15k  58.6MiB  14.6MiB  36.7us  1.9ms       3  io1/alice-root
@@ -55,8 +55,8 @@ fn a_narrow_terminal_leaves_columns_out() {
     expect![[r#"
         node vm1  vrio 0.1.0  pid 42  up 1h 0min
 
-        SIDECORE   busy  awake  rounds/s
-        0         50.0%  25.0%      250k
+        SIDECORE   busy  awake  queues  rounds/s
+        0         50.0%  25.0%              250k
 
         DISK   state    IOPS     p50    p99
         alice  running   15k  36.7us  1.9ms

@@ -1,0 +1,293 @@
+//! Which queue belongs on which sidecore: the logic of steering, without threads or clock.
+//!
+//! ```text
+//!   look ─▶ loads, smoothed ─▶ how many sidecores are active ─▶ at most a few moves
+//! ```
+//!
+//! The active sidecores are the first so many. Who looks (about ten times a second) tells how busy
+//! each sidecore was and how many requests each queue had; a queue's part of its sidecore's load is
+//! its part of the requests there. Few moves are better than good ones: a queue is moved only where
+//! that takes much off the busiest sidecore, a sidecore is added sooner than one is given up, and
+//! after each batch of moves what comes of it is waited for.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+/// The most moves of one look: each rests a queue for up to 2 ms, and what they change should be
+/// seen before more is changed.
+pub const MOVES_MAX: usize = 8;
+
+/// Active sidecores are saturated when they are that busy on average, in thousandths of their time:
+/// beyond it requests begin to wait for each other.
+const GROW_LOAD: u32 = 700;
+
+/// For how many looks they have to be until one more is used.
+const GROW_LOOKS: u32 = 3;
+
+/// One less is used when the others would be no busier than that: half of what makes it grow, so
+/// that the two do not alternate.
+const SHRINK_LOAD: u32 = 350;
+
+/// For how many looks, at ten a second: a pause of a guest is not the end of its work.
+const SHRINK_LOOKS: u32 = 30;
+
+/// So much of a saturated sidecore's load must be others' than its busiest queue's, or one more
+/// sidecore could take nothing over.
+const SHARED_LOAD: u32 = 100;
+
+/// Queues are spread when the busiest sidecore has so much more to do than the least busy one:
+/// more than loads go up and down by themselves.
+const GAP_MAX: u32 = 300;
+
+/// And until it has that much more.
+const GAP_DONE: u32 = 150;
+
+/// A batch of moves that takes less off the busiest sidecore is not worth it.
+const GAIN_MIN: u32 = 50;
+
+/// Looks without further moves after some: as long as the smoothed loads take to follow.
+const SETTLE_LOOKS: u32 = 5;
+
+/// Looks for which a queue is left in peace that was to be moved and stayed.
+const REST_LOOKS: u32 = 20;
+
+/// A queue of a disk, by numbers that the one who looks gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct QueueId {
+    /// Which disk.
+    pub disk: u64,
+    /// Which queue of it.
+    pub queue: usize,
+}
+
+/// What a sidecore did since the last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreLook {
+    /// Time in rounds that found work.
+    pub busy_ns: u64,
+    /// Requests that it served for other nodes: load that stays where it is.
+    pub fixed_requests: u64,
+}
+
+/// What a queue that runs did since the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLook {
+    /// Which one.
+    pub id: QueueId,
+    /// The sidecore that serves it.
+    pub sidecore: usize,
+    /// Requests taken.
+    pub requests: u64,
+}
+
+/// What happened since the last look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// How long that is.
+    pub elapsed_ns: u64,
+    /// By index.
+    pub cores: Vec<CoreLook>,
+    /// In any order.
+    pub queues: Vec<QueueLook>,
+}
+
+/// A queue that is to go over to another sidecore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Which one.
+    pub id: QueueId,
+    /// Where to.
+    pub to: usize,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Steering {
+    limits: RangeInclusive<usize>,
+    active: usize,
+    /// Thousandths of each sidecore's time, smoothed.
+    loads: Vec<u32>,
+    saturated_looks: u32,
+    spare_looks: u32,
+    settle_looks: u32,
+    /// Queues that are left in peace for so many looks more.
+    resting: BTreeMap<QueueId, u32>,
+}
+
+impl Steering {
+    /// Steers among `sidecores`, of which between `min` and `max` are active.
+    ///
+    /// # Panics
+    /// When the limits are not 1 <= min <= max <= sidecores; the configuration checks that.
+    pub fn new(sidecores: usize, min: usize, max: usize) -> Self {
+        assert!(1 <= min && min <= max && max <= sidecores, "{min} to {max} of {sidecores}");
+        Self {
+            limits: min..=max,
+            active: min,
+            loads: vec![0; sidecores],
+            saturated_looks: 0,
+            spare_looks: 0,
+            settle_looks: 0,
+            resting: BTreeMap::new(),
+        }
+    }
+
+    /// How many sidecores take queues: the first so many.
+    pub fn active(&self) -> usize {
+        self.active
+    }
+
+    /// How busy each sidecore is, in thousandths of its time, smoothed over some looks.
+    pub fn loads(&self) -> &[u32] {
+        &self.loads
+    }
+
+    /// Takes a look in; gives what to move, at most [`MOVES_MAX`] queues.
+    pub fn look(&mut self, look: &Look) -> Vec<Move> {
+        self.smooth(look);
+        self.resting.retain(|_, looks| {
+            *looks -= 1;
+            *looks > 0
+        });
+        let mut plan = Plan::new(&self.loads, look);
+        self.resize(&plan);
+        plan.evacuate(self.active);
+        if plan.moves.is_empty() && self.settle_looks == 0 {
+            plan.spread(self.active, &self.resting);
+        }
+        self.settle_looks = self.settle_looks.saturating_sub(1);
+        if !plan.moves.is_empty() {
+            self.settle_looks = SETTLE_LOOKS;
+            // What is expected, until it is seen.
+            self.loads = plan.loads;
+        }
+        plan.moves
+    }
+
+    /// A queue that was to be moved stayed where it was.
+    pub fn stayed(&mut self, id: QueueId) {
+        self.resting.insert(id, REST_LOOKS);
+    }
+
+    fn smooth(&mut self, look: &Look) {
+        for (load, core) in self.loads.iter_mut().zip(&look.cores) {
+            let share = u128::from(core.busy_ns) * 1000 / u128::from(look.elapsed_ns.max(1));
+            // The clock of a sidecore is read once a round: a little more than all is all.
+            *load = load.midpoint(share.min(1000) as u32);
+        }
+    }
+
+    /// One sidecore more, or one less.
+    fn resize(&mut self, plan: &Plan) {
+        let total: u32 = self.loads[..self.active].iter().sum();
+        let count = self.active as u32;
+        let saturated = total >= GROW_LOAD * count && plan.can_be_shared(self.active);
+        let spare = total <= SHRINK_LOAD * (count - 1);
+        let looks = |was: u32, now: bool| if now { was + 1 } else { 0 };
+        self.saturated_looks =
+            looks(self.saturated_looks, saturated && self.active < *self.limits.end());
+        self.spare_looks = looks(self.spare_looks, spare && self.active > *self.limits.start());
+        if self.saturated_looks >= GROW_LOOKS {
+            self.active += 1;
+            (self.saturated_looks, self.settle_looks) = (0, 0);
+        } else if self.spare_looks >= SHRINK_LOOKS {
+            self.active -= 1;
+            self.spare_looks = 0;
+        }
+    }
+}
+
+/// Moves that are being thought of, and what would come of them.
+struct Plan {
+    loads: Vec<u32>,
+    /// With the load that each causes.
+    queues: Vec<(QueueLook, u32)>,
+    moves: Vec<Move>,
+}
+
+impl Plan {
+    fn new(loads: &[u32], look: &Look) -> Self {
+        let known = |queue: &&QueueLook| queue.sidecore < loads.len();
+        let mut requests: Vec<_> = look.cores.iter().map(|core| core.fixed_requests).collect();
+        requests.resize(loads.len(), 0);
+        for queue in look.queues.iter().filter(known) {
+            requests[queue.sidecore] += queue.requests;
+        }
+        let load_of = |queue: &QueueLook| {
+            let all = u128::from(requests[queue.sidecore].max(1));
+            let load = u128::from(loads[queue.sidecore]) * u128::from(queue.requests) / all;
+            (*queue, load as u32)
+        };
+        let mut queues: Vec<_> = look.queues.iter().filter(known).map(load_of).collect();
+        queues.sort_by_key(|(queue, _)| queue.id);
+        Self { loads: loads.to_vec(), queues, moves: Vec::new() }
+    }
+
+    /// Whether a sidecore more could take something over: a saturated one has several busy queues.
+    fn can_be_shared(&self, active: usize) -> bool {
+        let shared = |core: usize| {
+            let here = self.queues.iter().filter(|(queue, _)| queue.sidecore == core);
+            let loads = here.map(|(_, load)| *load);
+            loads.clone().sum::<u32>() - loads.max().unwrap_or(0)
+        };
+        (0..active).any(|core| self.loads[core] >= GROW_LOAD && shared(core) >= SHARED_LOAD)
+    }
+
+    fn coldest(&self, active: usize) -> usize {
+        (0..active).min_by_key(|core| self.loads[*core]).expect("one is always active")
+    }
+
+    fn make(&mut self, place: usize, to: usize) {
+        let (queue, load) = &mut self.queues[place];
+        self.loads[queue.sidecore] -= *load;
+        self.loads[to] += *load;
+        queue.sidecore = to;
+        self.moves.push(Move { id: queue.id, to });
+    }
+
+    /// No queue stays on a sidecore that is not active.
+    fn evacuate(&mut self, active: usize) {
+        for place in 0..self.queues.len() {
+            if self.moves.len() == MOVES_MAX {
+                return;
+            }
+            if self.queues[place].0.sidecore >= active {
+                self.make(place, self.coldest(active));
+            }
+        }
+    }
+
+    /// Busy queues go over to the least busy sidecore, if that changes enough.
+    fn spread(&mut self, active: usize, resting: &BTreeMap<QueueId, u32>) {
+        let hottest = |plan: &Self| {
+            (0..active).max_by_key(|core| plan.loads[*core]).expect("one is always active")
+        };
+        let before = self.loads[hottest(self)];
+        let mut gap_min = GAP_MAX;
+        while self.moves.len() < MOVES_MAX {
+            let (from, to) = (hottest(self), self.coldest(active));
+            let (high, low) = (self.loads[from], self.loads[to]);
+            let after = |load: u32| (high - load).max(low + load);
+            let may_go = |queue: &QueueLook| {
+                let moved = self.moves.iter().any(|made| made.id == queue.id);
+                queue.sidecore == from && !moved && !resting.contains_key(&queue.id)
+            };
+            let queues = self.queues.iter().enumerate();
+            let candidates = queues.filter(|(_, (queue, load))| *load > 0 && may_go(queue));
+            let best = candidates.min_by_key(|(_, (_, load))| after(*load));
+            match best {
+                Some((place, (_, load))) if high - low >= gap_min && after(*load) < high => {
+                    self.make(place, to);
+                }
+                _ => break,
+            }
+            gap_min = GAP_DONE;
+        }
+        if self.loads[hottest(self)] + GAIN_MIN > before {
+            self.moves.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! Steers a running node: looks about ten times a second at what sidecores and queues did, and
+//! moves queues as [`crate::steering`] decides; and moves one by hand.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use block::disk::{MoveError, NotMoved, Placement};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::objects::unknown;
+use super::{Inside, StartError};
+use crate::api::{API_VERSION, Done, Refused, RefusedKind};
+use crate::config::{Kind, Sidecores};
+use crate::steering::{CoreLook, Look, QueueId, QueueLook, Steering};
+
+/// How often it is looked: often enough that a guest that begins to work is helped while it does,
+/// and seldom enough to cost nothing (some microseconds each time).
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long a move waits for the volume to open on the new sidecore: a round trip to its node, and
+/// some for a busy one. If it takes longer, it is tried again later.
+const OPEN_TIME_MAX: Duration = Duration::from_millis(50);
+
+/// The same for a move by hand, where whoever asked waits for the answer. It is tried again, too,
+/// when the queue does not drain.
+const BY_HAND_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// How soon it is tried again.
+const TRY_AGAIN: Duration = Duration::from_millis(2);
+
+/// The thread that steers, and the way to end it.
+type Looker = (Sender<()>, JoinHandle<()>);
+
+/// What is seen of steering from outside.
+#[derive(Debug)]
+pub(super) struct Steerer {
+    /// Queues are on the first so many sidecores.
+    active: Arc<AtomicUsize>,
+    /// Thousandths of each sidecore's time; empty where nothing is steered.
+    loads: Mutex<Vec<u32>>,
+    looker: Mutex<Option<Looker>>,
+}
+
+impl Steerer {
+    pub(super) fn new(config: &Sidecores) -> Self {
+        let active = if config.steers() { config.min } else { config.cores.len() };
+        let active = Arc::new(AtomicUsize::new(active));
+        Self { active, loads: Mutex::default(), looker: Mutex::default() }
+    }
+
+    /// How many sidecores take queues, for those who start them.
+    pub(super) fn active(&self) -> &Arc<AtomicUsize> {
+        &self.active
+    }
+
+    /// How busy each sidecore is, in thousandths of its time; nothing where nobody looks.
+    pub(super) fn loads(&self) -> Vec<u32> {
+        lock(&self.loads).clone()
+    }
+
+    /// Begins to look, if there is anything to steer.
+    ///
+    /// # Errors
+    /// When the system refuses a thread.
+    pub(super) fn start(&self, inside: &Arc<Inside>, config: &Sidecores) -> Result<(), StartError> {
+        if !config.steers() {
+            return Ok(());
+        }
+        let steering = Steering::new(config.cores.len(), config.min, config.max);
+        let (stop, stopped) = channel();
+        let inside = Arc::downgrade(inside);
+        let look = move || look_on(&inside, &stopped, steering);
+        let thread = std::thread::Builder::new().name("steering".to_owned()).spawn(look);
+        let what = "start a thread for steering";
+        let thread = thread.map_err(|source| StartError::System { what, source })?;
+        *lock(&self.looker) = Some((stop, thread));
+        Ok(())
+    }
+
+    /// Moves nothing any more. A second call finds nothing to do.
+    pub(super) fn stop(&self) {
+        let looker = lock(&self.looker).take();
+        if let Some((stop, thread)) = looker {
+            drop(stop);
+            if thread.join().is_err() {
+                tracing::error!("the thread that steers panicked");
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Looks until it is told to stop or the node is gone.
+fn look_on(inside: &Weak<Inside>, stopped: &Receiver<()>, mut steering: Steering) {
+    let mut seen = Seen::default();
+    while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        let Some(inside) = inside.upgrade() else { return };
+        inside.steer(&mut steering, &mut seen);
+    }
+}
+
+/// What there was at the last look.
+#[derive(Default)]
+struct Seen {
+    at_ns: Option<u64>,
+    cores: Vec<CoreLook>,
+    requests: BTreeMap<QueueId, u64>,
+}
+
+impl Inside {
+    /// One look, and what follows from it.
+    fn steer(&self, steering: &mut Steering, seen: &mut Seen) {
+        let mut placements = HashMap::new();
+        let Some(look) = self.look(seen, &mut placements) else { return };
+        let before = steering.active();
+        let moves = steering.look(&look);
+        let active = steering.active();
+        // First, so that queues that start meanwhile start on those.
+        self.steerer.active.store(active, Relaxed);
+        if active != before {
+            tracing::info!(active, before, loads = ?steering.loads(), "sidecores with queues");
+        }
+        for made in moves {
+            let QueueId { disk, queue } = made.id;
+            let Some((name, placement)) = placements.get(&disk) else { continue };
+            let again = |error| matches!(error, MoveError::NotReady);
+            match patiently(placement, queue, made.to, OPEN_TIME_MAX, again) {
+                Ok(()) => tracing::debug!(disk = name, queue, to = made.to, "moved"),
+                Err(error) => {
+                    tracing::debug!(disk = name, queue, to = made.to, %error, "not moved");
+                    steering.stayed(made.id);
+                }
+            }
+        }
+        steering.loads().clone_into(&mut lock(&self.steerer.loads));
+    }
+
+    /// What happened since the last look; nothing for the first one.
+    fn look(
+        &self,
+        seen: &mut Seen,
+        placements: &mut HashMap<u64, (String, Arc<Placement>)>,
+    ) -> Option<Look> {
+        let now_ns = sidecore::now_ns();
+        let mut requests = BTreeMap::new();
+        let mut queues = Vec::new();
+        let disks = self.objects().disks.clone();
+        for shown in &disks {
+            let looked = shown.look();
+            let (Some(core), Some(placement)) = (looked.core, looked.placement) else { continue };
+            // A disk that is just being changed is looked at the next time.
+            for (queue, sidecore) in placement.running().unwrap_or_default() {
+                let id = QueueId { disk: shown.number, queue };
+                let all = core.counters(queue).requests.get();
+                let earlier = seen.requests.get(&id).copied().unwrap_or(all);
+                requests.insert(id, all);
+                queues.push(QueueLook { id, sidecore, requests: all - earlier });
+            }
+            placements.insert(shown.number, (shown.config.name.clone(), placement));
+        }
+        let now = self.cores.iter().map(|core| CoreLook {
+            busy_ns: core.sidecore.counters().busy_ns.get(),
+            fixed_requests: core.server.as_ref().map_or(0, |server| server.requests.get()),
+        });
+        let now: Vec<_> = now.collect();
+        let cores = now.iter().zip(&seen.cores).map(|(now, then)| CoreLook {
+            busy_ns: now.busy_ns.saturating_sub(then.busy_ns),
+            fixed_requests: now.fixed_requests.saturating_sub(then.fixed_requests),
+        });
+        let cores = cores.collect();
+        let then_ns = seen.at_ns;
+        *seen = Seen { at_ns: Some(now_ns), cores: now, requests };
+        Some(Look { elapsed_ns: now_ns.saturating_sub(then_ns?), cores, queues })
+    }
+
+    /// Moves a queue of a disk to the sidecore that a request names.
+    pub(super) fn move_queue(
+        &self,
+        name: &str,
+        queue: usize,
+        body: &Value,
+    ) -> Result<Done, Refused> {
+        let wanted = Wanted::deserialize(body).map_err(|error| {
+            let way_out = "send {\"sidecore\": 1}";
+            Refused::new(RefusedKind::Bad, error.to_string(), way_out)
+        })?;
+        let objects = self.objects().clone();
+        let Some(shown) = objects.disk(name) else {
+            let known: Vec<_> = objects.config.disks.iter().map(|it| it.name.clone()).collect();
+            return Err(unknown(Kind::Disk, name, &known));
+        };
+        if queue >= usize::from(shown.config.queues) {
+            let error = format!("disk {name:?} has no queue {queue}");
+            let way_out = format!("its queues are 0 to {}", shown.config.queues - 1);
+            return Err(Refused::new(RefusedKind::Bad, error, way_out));
+        }
+        let placement = shown.look().placement.ok_or(MoveError::NotRunning);
+        let again = |error| {
+            let later = NotMoved::NotDrained;
+            error == MoveError::NotReady || error == MoveError::Busy || error == later.into()
+        };
+        let moved = placement.and_then(|placement| {
+            patiently(&placement, queue, wanted.sidecore, BY_HAND_TIME_MAX, again)
+        });
+        moved.map_err(|error| not_moved(name, queue, error))?;
+        let applied = vec![format!("move queue {queue} of disk {name:?} to {}", wanted.sidecore)];
+        let mut done = Done { version: API_VERSION, applied, notes: Vec::new() };
+        if objects.config.sidecores.steers() {
+            let note = "this node steers its queues by load and may move it again";
+            done.notes.push(note.to_owned());
+        }
+        Ok(done)
+    }
+}
+
+/// What a move by hand asks for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    sidecore: usize,
+}
+
+fn not_moved(name: &str, queue: usize, error: MoveError) -> Refused {
+    let (kind, way_out) = match error {
+        MoveError::NoSuchSidecore { .. } => (RefusedKind::Bad, "`vrio status` lists them"),
+        MoveError::NotRunning => (RefusedKind::Conflict, "start its guest"),
+        MoveError::Sidecore(_) => (RefusedKind::Failed, "is the node stopping?"),
+        _ => (RefusedKind::Busy, "it goes on where it was; try again"),
+    };
+    Refused::new(kind, format!("queue {queue} of disk {name:?} was not moved: {error}"), way_out)
+}
+
+/// Tries to move a queue until it is moved, or stays for a reason that time does not change, or
+/// the time is over.
+fn patiently(
+    placement: &Placement,
+    queue: usize,
+    to: usize,
+    time_max: Duration,
+    again: impl Fn(MoveError) -> bool,
+) -> Result<(), MoveError> {
+    let until = Instant::now() + time_max;
+    loop {
+        match placement.try_move(queue, to) {
+            Err(error) if again(error) && Instant::now() < until => {
+                std::thread::sleep(TRY_AGAIN);
+            }
+            done => return done,
+        }
+    }
+}
