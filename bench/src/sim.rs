@@ -3,7 +3,8 @@
 //!
 //! One IOhost exports one volume; one VMhost at a time holds its attachment, with several queues;
 //! each has one to four sidecores, another number each time; requests overlap on purpose. In half
-//! of the runs the sessions are sealed. Faults strike at random
+//! of the runs the sessions are sealed. The VMhost's queues go from sidecore to sidecore now and
+//! then. Faults strike at random
 //! moments. [`crate::checker::Checker`] decides what the guest may see.
 
 mod client;

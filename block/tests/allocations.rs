@@ -31,6 +31,9 @@ const TRANSFER_BYTES_MAX: u32 = 3 << 20;
 struct Rig {
     disk: DiskQueues,
     rings: Vec<RingDriver>,
+    core: Arc<DiskCore>,
+    volume: Option<Arc<dyn Volume>>,
+    attachment: Arc<Attachment>,
     uring: Option<Rc<RefCell<Uring>>>,
     peers: Option<Peers>,
     now_ns: u64,
@@ -52,7 +55,27 @@ impl Rig {
     /// A disk of a volume with a chain on the same node.
     fn local(volume: Arc<dyn Volume>, services: &Services) -> Self {
         let chain = chain(volume);
-        Self::new(&*chain.volume, services, services.get::<Uring>())
+        let mut rig = Self::new(&*chain.volume, services, services.get::<Uring>());
+        rig.volume = Some(chain.volume);
+        rig
+    }
+
+    /// The disk's share on another sidecore.
+    fn other_share(&self, services: &Services) -> DiskQueues {
+        let open = Open { services, attachment: &self.attachment, index: 1, depth: 24 };
+        let volume = self.volume.as_deref().expect("a local one");
+        DiskQueues::new(Arc::clone(&self.core), volume, &open, false).expect("it opens")
+    }
+
+    /// All queues go over to the other share, which is this disk's from then on.
+    fn move_to(&mut self, other: &mut DiskQueues) {
+        for queue in 0..usize::from(QUEUES) {
+            self.disk.begin_leave(queue, u64::MAX).expect("it may leave");
+            self.round();
+            let left = self.disk.take_left(queue).expect("at once");
+            other.adopt(left.expect("nothing is outstanding"));
+        }
+        std::mem::swap(&mut self.disk, other);
     }
 
     /// A disk of a volume with a chain on another node.
@@ -98,12 +121,14 @@ impl Rig {
         let rings: Vec<_> = kinds.into_iter().cycle().zip(0..QUEUES).map(ring).collect();
         let core = DiskCore::new("rig", QUEUES);
         let open = Open { services, attachment: &attachment, index: 0, depth: 24 };
-        let mut disk = DiskQueues::new(core, volume, &open, false).expect("it opens");
+        let disk = DiskQueues::new(Arc::clone(&core), volume, &open, false);
+        let mut disk = disk.expect("it opens");
         for ring in &rings {
             let config = ring.queue_config(Arc::clone(&memory)).expect("no descriptors needed");
             disk.add_queue(Queue::new(config).expect("a good ring"));
         }
-        Self { disk, rings, uring, peers: None, now_ns: 1, completed: 0 }
+        let (volume, peers) = (None, None);
+        Self { disk, rings, core, volume, attachment, uring, peers, now_ns: 1, completed: 0 }
     }
 
     fn round(&mut self) {
@@ -177,6 +202,23 @@ fn op_of_ranges(kind: u64) -> Option<Op> {
         7 => Some(Op::WriteZeroes),
         _ => None,
     }
+}
+
+/// What moves of both queues cost is paid when they are made: a share that was warm is warm when
+/// they come back.
+#[test]
+fn a_disk_whose_queues_have_moved_allocates_nothing() {
+    let volume = MemoryVolume::new(VOLUME_BYTES).expect("memory");
+    let services = Services::new();
+    let mut rig = Rig::local(Arc::new(volume), &services);
+    let mut other = rig.other_share(&services);
+    check(&mut rig);
+    for _ in 0..2 {
+        rig.move_to(&mut other);
+        // The share that they have come to.
+        check(&mut rig);
+    }
+    assert_eq!((0..2).map(|queue| rig.core.counters(queue).moves.get()).sum::<u64>(), 4);
 }
 
 fn check(rig: &mut Rig) {

@@ -127,7 +127,7 @@ impl Load {
                 }
                 let op = match done.op {
                     Op::Write => Op::Read,
-                    Op::Read if self.completed % 50 == 0 => Op::Flush,
+                    Op::Read if self.completed.is_multiple_of(50) => Op::Flush,
                     _ => Op::Write,
                 };
                 if stop.load(Relaxed) {

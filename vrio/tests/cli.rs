@@ -368,6 +368,10 @@ fn a_running_node_is_changed_by_commands() {
     // Nothing can be forced there: a disk is not without its peer.
     bad("peer remove io1 --force", 2, "--force");
     bad("peer remove io1", 1, "no peer is called \"io1\"");
+    bad("disk move x --queue 0 --sidecore 0", 1, "its guest has not started it");
+    bad("disk move x --queue 2 --sidecore 0", 2, "its queues are 0 to 1");
+    bad("disk move x --queue 0", 2, "--sidecore");
+    bad("disk move y --queue 0 --sidecore 0", 1, "no disk is called \"y\"");
     bad("disk remove y", 1, "no disk is called \"y\"");
     bad("peer add io1 --address 127.0.0.1:1", 2, "\"listen\" is missing");
     good("disk remove x", "done: remove disk \"x\"");

@@ -2,6 +2,8 @@
 //!
 //! `KILLS=n` and `KILL_SEED=n` ask for more and for others.
 
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bench::nodes::{Keys, Node, NodePlan};
@@ -153,6 +155,59 @@ fn lose_nothing(pair: &Pair, kind: RingKind, kills: u64, vm_port: u16) {
     guest.disconnect();
     vm.expect("runs").stop().expect("the VMhost stops in order");
     io.expect("runs").stop().expect("the IOhost stops in order");
+}
+
+/// Has a queue go over to another sidecore, again and again, until it is told to stop; gives how
+/// often it did. A node that is away is asked again.
+fn keep_moving(plan: &NodePlan, stop: &AtomicBool) -> u64 {
+    let control = plan.control();
+    let mut moves = 0;
+    while !stop.load(Relaxed) {
+        let (queue, to) = ((moves / 2 % 4).to_string(), ((moves + 1) % 2).to_string());
+        let words = ["disk", "move", "alice", "--queue", &queue, "--sidecore", &to, "--control"];
+        let moved = Command::new(&plan.program).args(words).arg(&control).output();
+        moves += u64::from(moved.expect("the program is there").status.success());
+    }
+    moves
+}
+
+/// A VMhost is killed again and again while its queues go from sidecore to sidecore.
+#[test]
+fn nothing_is_lost_when_a_vmhost_is_killed_while_its_queues_move() {
+    let kills = number("KILLS", KILLS).div_ceil(10);
+    let seed = number("KILL_SEED", 1);
+    println!("KILL_SEED={seed}, {kills} kills");
+    let mut random = Random::new(seed);
+    let pair = Pair::plain(8);
+    // Without its limit: requests end soon enough for queues to drain.
+    let mut io_plan = pair.io_plan();
+    io_plan.config = io_plan.config.replace("iops = 6000", "iops = 600000");
+    let io = io_plan.start().expect("the IOhost starts");
+    let vm_plan = pair.vm_plan("vm1", port(9));
+    let mut vm = Some(vm_plan.start().expect("the VMhost starts"));
+    let socket = vm.as_mut().map(|vm| vm.wait_for_disk("alice")).expect("runs");
+    let socket = socket.expect("the disk is served");
+    let guest = StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random);
+    let mut guest = guest.expect("connects");
+    let stop = AtomicBool::new(false);
+    let moves = std::thread::scope(|scope| {
+        let moving = scope.spawn(|| keep_moving(&vm_plan, &stop));
+        for _ in 0..kills {
+            work_a_while(&mut guest, &mut random, 200);
+            let plan = kill(&mut vm);
+            vm = Some(plan.start().expect("the VMhost starts again"));
+        }
+        guest.read_all().expect("all of the disk is as promised");
+        stop.store(true, Relaxed);
+        moving.join().expect("no panic")
+    });
+    println!("{moves} moves, {} requests", guest.workload.counts.completed);
+    assert!(moves > kills, "{moves} moves");
+    assert_eq!(guest.workload.counts.errors, 0, "a kill is a pause, not an error");
+    guest.compare_image(&pair.io_plan().file("root.img")).expect("the whole image is as promised");
+    guest.disconnect();
+    vm.expect("runs").stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
 }
 
 fn kill(node: &mut Option<Node>) -> NodePlan {
