@@ -40,6 +40,8 @@ fn lines(text: &str) -> usize {
 fn check(config: &Config, text: &str) {
     assert!((1..=node::config::NAME_BYTES_MAX).contains(&config.name.len()));
     assert!((1..=node::config::SIDECORES_MAX).contains(&config.sidecores.cores.len()));
+    let node::config::Sidecores { min, max, cores, .. } = &config.sidecores;
+    assert!(1 <= *min && min <= max && *max <= cores.len());
     for disk in &config.disks {
         assert!((1..=node::config::QUEUES_MAX).contains(&disk.queues), "{disk:?}");
         assert!(disk.lines.of("volume") <= lines(text), "{disk:?}");

@@ -115,15 +115,19 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Steers among `sidecores`, of which between `min` and `max` are active.
+    /// Steers among `sidecores`, as many of which are active as `limits` says; `active` of them at
+    /// first.
     ///
     /// # Panics
-    /// When the limits are not 1 <= min <= max <= sidecores; the configuration checks that.
-    pub fn new(sidecores: usize, min: usize, max: usize) -> Self {
+    /// When the limits are not 1 <= min <= max <= sidecores, or `active` is not within; the
+    /// configuration checks that.
+    pub fn new(sidecores: usize, limits: RangeInclusive<usize>, active: usize) -> Self {
+        let (min, max) = (*limits.start(), *limits.end());
         assert!(1 <= min && min <= max && max <= sidecores, "{min} to {max} of {sidecores}");
+        assert!(limits.contains(&active), "{active} is within the limits");
         Self {
-            limits: min..=max,
-            active: min,
+            limits,
+            active,
             loads: vec![0; sidecores],
             saturated_looks: 0,
             spare_looks: 0,

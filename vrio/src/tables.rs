@@ -277,7 +277,8 @@ fn peer_keys(sessions: &[SessionStatus]) -> BTreeSet<String> {
 
 fn sidecores(sidecores: &[SidecoreStatus], uptime_s: u64) -> Table {
     let header = [
-        "index", "core", "idle", "address", "queues", "busy", "awake", "asleep", "rounds", "sleeps",
+        "index", "core", "idle", "address", "queues", "load", "busy", "awake", "asleep", "rounds",
+        "sleeps",
     ];
     let mut table = table(&header, 4);
     for core in sidecores {
@@ -292,6 +293,10 @@ fn sidecores(sidecores: &[SidecoreStatus], uptime_s: u64) -> Table {
             core.idle.clone(),
             core.address.clone().unwrap_or_else(|| "-".to_owned()),
             queues_here(&core.counters),
+            // Lately, and only where queues are steered; the shares beside it are since the start.
+            core.counters
+                .get("load_permille_now")
+                .map_or_else(String::new, |load| format!("{:.1}%", *load as f64 / 10.0)),
         ];
         row.extend(parts.map(|ns| format!("{:.1}%", ns as f64 * 100.0 / whole as f64)));
         row.push(number(&core.counters, "rounds"));
@@ -397,6 +402,7 @@ mod tests {
                     ("busy_ns", 3_031_250_000_000),
                     ("idle_ns", 0),
                     ("queues_now", 5),
+                    ("load_permille_now", 277),
                 ]),
             }],
             volumes: vec![VolumeStatus {
@@ -492,8 +498,8 @@ mod tests {
               io1: key kEy1, good until 2027-01-01T00:00:00Z
 
             SIDECORES
-             index core idle   address    queues  busy awake asleep rounds sleeps
-             0   1   adaptive 10.0.0.1:4870     27.7%  0.0%  72.3%
+             index core idle   address    queues  load  busy awake asleep rounds sleeps
+             0   1   adaptive 10.0.0.1:4870    5 27.7% 27.7%  0.0%  72.3%
         "#]]
         .assert_eq(&text);
     }

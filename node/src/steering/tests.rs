@@ -20,7 +20,7 @@ struct World {
 
 impl World {
     fn new(sidecores: usize, min: usize, max: usize, wants: &[u32]) -> Self {
-        let steering = Steering::new(sidecores, min, max);
+        let steering = Steering::new(sidecores, min..=max, min);
         let places = (0..wants.len()).map(|queue| queue % steering.active()).collect();
         let (wants, moves, stuck) = (wants.to_vec(), Vec::new(), false);
         Self { steering, sidecores, wants, places, moves, stuck, random: 7, noise: 0 }
@@ -131,7 +131,7 @@ fn more_queues_than_a_batch_are_gathered_batch_by_batch() {
 fn load_of_peers_stays_where_it_is_and_counts() {
     // Sidecore 0 serves peers, and one small queue: the busy one of sidecore 1 does not go there,
     // and the small one is not the peers' load.
-    let mut steering = Steering::new(2, 2, 2);
+    let mut steering = Steering::new(2, 2..=2, 2);
     let queue = |queue, sidecore, requests| QueueLook {
         id: QueueId { disk: 1, queue },
         sidecore,

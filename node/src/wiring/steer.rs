@@ -47,8 +47,17 @@ pub(super) struct Steerer {
 }
 
 impl Steerer {
+    /// Queues start on as few sidecores as may be.
     pub(super) fn new(config: &Sidecores) -> Self {
-        let active = if config.steers() { config.min } else { config.cores.len() };
+        Self::with(if config.steers() { config.min } else { config.cores.len() })
+    }
+
+    /// Queues start on as many as may be: their guests have been at work.
+    pub(super) fn taking_over(config: &Sidecores) -> Self {
+        Self::with(if config.steers() { config.max } else { config.cores.len() })
+    }
+
+    fn with(active: usize) -> Self {
         let active = Arc::new(AtomicUsize::new(active));
         Self { active, loads: Mutex::default(), looker: Mutex::default() }
     }
@@ -71,7 +80,8 @@ impl Steerer {
         if !config.steers() {
             return Ok(());
         }
-        let steering = Steering::new(config.cores.len(), config.min, config.max);
+        let limits = config.min..=config.max;
+        let steering = Steering::new(config.cores.len(), limits, self.active.load(Relaxed));
         let (stop, stopped) = channel();
         let inside = Arc::downgrade(inside);
         let look = move || look_on(&inside, &stopped, steering);

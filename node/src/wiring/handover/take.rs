@@ -100,7 +100,7 @@ impl Node {
         let keys = Keys::load(config)?;
         let volumes = volumes::start(config)?;
         let cores = sidecores::spawn(config)?;
-        let steerer = Steerer::new(&config.sidecores);
+        let steerer = Steerer::taking_over(&config.sidecores);
         let disks = disks::start(&cores, steerer.active());
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
         let mut ready = Ready { keys, volumes, cores, disks, steerer };
