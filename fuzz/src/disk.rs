@@ -1,6 +1,7 @@
 //! The virtio-blk disk on a ring that a hostile driver fills: headers in pieces, types that do not
-//! exist, sectors beyond the end, lists of ranges that are no lists, no room for the status. Every chain that was taken ends, the ring
-//! stops and starts again whatever is in it, and the disk lets go of everything at the end.
+//! exist, sectors beyond the end, lists of ranges that are no lists, no room for the status. Every
+//! chain that was taken ends, the ring stops and starts again whatever is in it, and the disk lets
+//! go of everything at the end.
 
 use std::sync::Arc;
 
