@@ -230,6 +230,12 @@ impl Client {
         })
     }
 
+    /// Whether a queue is between two sidecores.
+    pub(super) fn is_between(&self) -> bool {
+        let moving = self.process.as_ref().and_then(|process| process.moving.as_ref());
+        moving.is_some_and(|moving| moving.left.is_some())
+    }
+
     /// Goes on with the move that is under way.
     fn advance_move(&mut self, now_ns: u64, random: &mut Random) {
         let Some(process) = &mut self.process else { return };

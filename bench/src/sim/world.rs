@@ -57,6 +57,8 @@ pub struct Report {
     pub moves: u64,
     /// Queues that were to and stayed: they did not drain in time, or their volume was paused.
     pub moves_refused: u64,
+    /// VMhosts that were killed while a queue was between two sidecores.
+    pub killed_between: u64,
     /// Simulated time.
     pub simulated_ns: u64,
 }
@@ -89,6 +91,7 @@ impl Report {
         self.resent += other.resent;
         self.moves += other.moves;
         self.moves_refused += other.moves_refused;
+        self.killed_between += other.killed_between;
         self.simulated_ns += other.simulated_ns;
     }
 }
@@ -137,8 +140,9 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "{} queues went over to another sidecore; {} stayed where they were",
-            self.moves, self.moves_refused
+            "{} queues went over to another sidecore, {} stayed where they were; {} VMhosts were \
+             killed in between",
+            self.moves, self.moves_refused, self.killed_between
         )
     }
 }
@@ -663,6 +667,7 @@ impl World {
     }
 
     fn kill_client(&mut self) {
+        self.report.killed_between += u64::from(self.client.is_between());
         self.count_client();
         let back_ns = self.now_ns + self.random.between(0, 300_000_000);
         self.client.kill(back_ns);
