@@ -26,7 +26,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{CallError, Sidecore};
-use virtio::{Device, DeviceError, Memory, Queue, QueueConfig};
+use virtio::{Device, DeviceError, Logging, Memory, Queue, QueueConfig};
 
 use crate::attachment::{AttachOptions, Attachment, CHANNELS_MAX};
 use crate::request::{self, feature};
@@ -350,6 +350,10 @@ impl Device for Disk {
             let (id, memory) = (running.id, Arc::clone(&memory));
             let _ = sidecore.call(move |local| with(local, id, |part| part.set_memory(&memory)));
         }
+    }
+
+    fn set_logging(&mut self, index: usize, logging: Logging) {
+        self.change(index, |queue| queue.set_logging(logging));
     }
 
     fn set_call(&mut self, index: usize, call: Option<OwnedFd>) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use virtio::{InflightRegion, Memory, QueueConfig, Region, RingKind};
+use virtio::{InflightRegion, Logging, Memory, QueueConfig, Region, RingKind};
 
 /// Of each region.
 pub(crate) const REGION_BYTES: u64 = 32 << 10;
@@ -302,6 +302,7 @@ impl Image {
             call: None,
             err: None,
             inflight: self.region.as_ref().and_then(|region| region.queue(0)),
+            logging: Logging::default(),
         }
     }
 

@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use virtio::device::DeviceError;
-use virtio::{Chain, Device, Mapping, Memory, Queue, QueueConfig, serve_stream};
+use virtio::{Chain, Device, Logging, Mapping, Memory, Queue, QueueConfig, serve_stream};
 
 const MESSAGES_MAX: usize = 64;
 const QUEUES: usize = 3;
@@ -163,7 +163,10 @@ impl Echo {
         for (queue, chain) in self.queues.iter_mut().flatten() {
             for _ in 0..64 {
                 match queue.take(chain) {
-                    Ok(Some(head)) => queue.put(head, 1),
+                    Ok(Some(head)) => {
+                        queue.wrote(&chain.writable);
+                        queue.put(head, 1);
+                    }
                     Ok(None) | Err(_) => break,
                 }
             }
@@ -214,6 +217,12 @@ impl Device for Echo {
             // It fails by itself when its ring is gone.
             let _ = queue.set_memory(memory.clone());
         }
+        self.work();
+    }
+
+    fn set_logging(&mut self, index: usize, logging: Logging) {
+        let (queue, _) = self.queues[index].as_mut().expect("only a queue that runs");
+        queue.set_logging(logging);
         self.work();
     }
 

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::dirty::Logging;
 use crate::memory::Memory;
 use crate::queue::QueueConfig;
 
@@ -63,6 +64,11 @@ pub trait Device: Send + fmt::Debug {
     /// The guest's memory changed. When this returns, chains that are taken from now on are
     /// looked up in the new table, by all running queues.
     fn set_memory(&mut self, memory: Arc<Memory>);
+
+    /// A running queue marks other pages as dirty, or in another log, from now on. When this
+    /// returns, the log of before is not touched any more. What is written for a request is marked
+    /// with [`crate::Queue::wrote`] before it is put.
+    fn set_logging(&mut self, index: usize, logging: Logging);
 
     /// A running queue signals somewhere else from now on.
     fn set_call(&mut self, index: usize, call: Option<OwnedFd>);

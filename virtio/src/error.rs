@@ -120,6 +120,14 @@ pub enum RingError {
     /// A file of the guest's memory was truncated while it was in use.
     #[error("a file of the guest's memory was truncated")]
     MemoryLost,
+    /// The front end's log of dirty pages does not have a page that was written.
+    #[error("the dirty log ends before {len:#x} bytes at {addr:#x}, which were written")]
+    LogTooShort {
+        /// The guest address.
+        addr: u64,
+        /// The length in bytes.
+        len: u64,
+    },
     /// The inflight region contradicts the ring.
     #[error(transparent)]
     Inflight(#[from] InflightError),
@@ -146,6 +154,7 @@ impl RingError {
             Self::IndirectLength { .. } => "indirect_length",
             Self::Memory(_) => "unmapped",
             Self::MemoryLost => "memory_lost",
+            Self::LogTooShort { .. } => "log_too_short",
             Self::Inflight(_) => "inflight",
         }
     }

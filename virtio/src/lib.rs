@@ -10,10 +10,12 @@
 //! panic. Everything shared with them is read once into a local and checked there. Everything that
 //! is stored into rings and the inflight region goes through the module `shared`.
 
+mod ahead;
 mod back_channel;
 mod chain;
 mod descriptor;
 pub mod device;
+pub mod dirty;
 pub mod driver;
 mod error;
 pub mod hand_over;
@@ -34,6 +36,7 @@ mod tests;
 
 pub use chain::{Chain, Head, Segment, gather, scatter};
 pub use device::{Device, DeviceError};
+pub use dirty::{DirtyLog, LogError, Logging};
 pub use error::RingError;
 pub use inflight::{InflightError, InflightQueue, InflightRegion};
 pub use mapping::{MapError, Mapping};
@@ -71,6 +74,8 @@ pub const MEMORY_BYTES_MAX: u64 = 16 << 40;
 
 /// Feature bits of the ring and of vhost-user, as the specifications number them.
 pub mod feature {
+    /// Pages that are written are marked in a log. vhost-user's own: no guest sees it.
+    pub const LOG_ALL: u64 = 1 << 26;
     /// Chains may continue in a table of their own.
     pub const RING_INDIRECT_DESC: u64 = 1 << 28;
     /// Notifications are asked for by index.

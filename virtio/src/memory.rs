@@ -285,10 +285,21 @@ impl Memory {
         })
     }
 
+    /// The guest address of what this process has at `host`, if it is guest memory, and how many
+    /// bytes of its region there are from there on.
+    pub(crate) fn guest_addr_of_host(&self, host: *const u8) -> Option<(u64, u64)> {
+        self.regions.iter().find_map(|region| {
+            let start = region.mapping.start().addr().get();
+            let offset = host.addr().checked_sub(start)? as u64;
+            let left = region.len_bytes().checked_sub(offset).filter(|left| *left > 0)?;
+            Some((region.guest_addr + offset, left))
+        })
+    }
+
     /// A view of the guest's `len` bytes at `addr`, which must lie in one region.
     pub(crate) fn area(&self, addr: u64, len: usize) -> Option<Area> {
         let (region, offset) = self.find(&mut 0, addr)?;
-        Area::new(&region.mapping, offset, len)
+        Area::new(&region.mapping, offset, len).map(|area| area.logged_at(addr))
     }
 
     /// A view of a ring's part, which must lie in one region and be aligned.

@@ -86,10 +86,11 @@ struct Parts {
 impl Parts {
     fn find(memory: &Memory, shape: &Shape) -> Result<Self, RingError> {
         let len = DESCRIPTOR_BYTES * usize::from(shape.size);
+        let device = memory.ring_part("device's events", shape.used, EVENT_BYTES, 4)?;
         Ok(Self {
             ring: memory.ring_part("descriptor ring", shape.desc, len, 16)?,
             driver: memory.ring_part("driver's events", shape.avail, EVENT_BYTES, 4)?,
-            device: memory.ring_part("device's events", shape.used, EVENT_BYTES, 4)?,
+            device: device.logged_at(shape.used_logged_at.unwrap_or(shape.used)),
         })
     }
 }
@@ -201,6 +202,19 @@ impl PackedRing {
             }
             place = place.after(1, self.shape.size);
         }
+    }
+
+    /// The log of dirty pages has the device's events here.
+    pub(crate) fn log_used_at(&mut self, addr: Option<u64>) {
+        self.shape.used_logged_at = addr;
+        let addr = addr.unwrap_or(self.shape.used);
+        self.parts.device = self.parts.device.clone().logged_at(addr);
+    }
+
+    /// Marks all that the device ever stores into.
+    pub(crate) fn mark_all(&self, stores: &mut Stores) {
+        stores.mark_all(&self.parts.ring);
+        stores.mark_all(&self.parts.device);
     }
 
     /// Looks its parts up in another memory.

@@ -14,6 +14,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::QUEUE_SIZE_MAX;
 use crate::chain::{Chain, Head, Segment, each_piece};
 use crate::descriptor::Reader;
+use crate::dirty::{DirtyLog, Logging};
 use crate::error::RingError;
 use crate::inflight::InflightQueue;
 use crate::memory::Memory;
@@ -77,6 +78,8 @@ pub struct QueueConfig {
     pub err: Option<OwnedFd>,
     /// The queue's part of the inflight region.
     pub inflight: Option<InflightQueue>,
+    /// What is marked as dirty.
+    pub logging: Logging,
 }
 
 /// What a queue has counted since it was made.
@@ -112,6 +115,8 @@ pub(crate) struct Shape {
     pub(crate) used: u64,
     pub(crate) size: u16,
     pub(crate) event_idx: bool,
+    /// Where the log of dirty pages has the device's part; the guest address, unless told.
+    pub(crate) used_logged_at: Option<u64>,
 }
 
 /// A chain that was read from a ring.
@@ -206,6 +211,14 @@ impl Tables {
         self.present = at as u16;
     }
 
+    /// Where the guest has what this process has at `host`; any table will do, for two regions that
+    /// are mapped are at two places.
+    fn guest_addr_of(&self, host: *const u8) -> Option<(u64, u64)> {
+        let memories = self.tables.iter().filter_map(|table| table.memory.as_ref());
+        let mut found = memories.filter_map(|memory| memory.guest_addr_of_host(host));
+        found.next()
+    }
+
     /// One chain less was translated by this table; a table of the past goes with its last one.
     fn release(&mut self, table: u16) {
         let entry = &mut self.tables[usize::from(table)];
@@ -241,6 +254,8 @@ pub struct Queue {
     indirect: bool,
     ring: Ring,
     stores: Stores,
+    /// What is written into buffers is marked as dirty.
+    logs_buffers: bool,
     tables: Tables,
     chains: Chains,
     /// Chains that were put and not yet published, in order.
@@ -287,7 +302,10 @@ impl Queue {
             return Err(RingError::Size(u32::from(size)));
         }
         let QueueConfig { desc, avail, used, event_idx, base, .. } = config;
-        let shape = Shape { desc, avail, used, size, event_idx };
+        let Logging { log, buffers, ring: used_logged_at } = config.logging;
+        let logs_buffers = buffers && log.is_some();
+        stores.set_log(log, used_logged_at.is_some());
+        let shape = Shape { desc, avail, used, size, event_idx, used_logged_at };
         let region_resumes = config.inflight.as_ref().is_some_and(InflightQueue::resumes);
         let (memory, inflight) = (&config.memory, config.inflight);
         let ring = match config.kind {
@@ -304,6 +322,7 @@ impl Queue {
             indirect: config.indirect,
             ring,
             stores,
+            logs_buffers,
             tables: Tables::new(config.memory),
             chains: Chains(vec![State::Free; usize::from(size)]),
             staged: Vec::with_capacity(usize::from(size)),
@@ -316,6 +335,7 @@ impl Queue {
             losses: 0,
             counters: QueueCounters::default(),
         };
+        either!(&queue.ring, ring => ring.mark_all(&mut queue.stores));
         queue.signal();
         Ok(queue)
     }
@@ -351,21 +371,25 @@ impl Queue {
         let result = self.take_next(chain);
         if let Err(error) = result {
             chain.clear();
-            self.failed = Some(error);
-            if let Some(err) = &self.err
-                && !self.stores.stopped()
-            {
-                err.signal();
-            }
+            self.fail(error);
         }
         result
+    }
+
+    fn fail(&mut self, error: RingError) {
+        self.failed = Some(error);
+        if let Some(err) = &self.err
+            && !self.stores.stopped()
+        {
+            err.signal();
+        }
     }
 
     fn take_next(&mut self, chain: &mut Chain) -> Result<Option<Head>, RingError> {
         if sigbus::losses() != self.losses {
             self.losses = sigbus::losses();
             // Memory was lost somewhere: ours?
-            if self.tables.is_lost() {
+            if self.tables.is_lost() || self.stores.log().is_some_and(DirtyLog::is_lost) {
                 return Err(RingError::MemoryLost);
             }
         }
@@ -389,6 +413,7 @@ impl Queue {
     pub unsafe fn answer(&mut self, at: *mut u8, value: u8) {
         // SAFETY: the caller's promise.
         unsafe { self.stores.byte(at, value) }
+        self.wrote(&[Segment { addr: at, len: 1 }]);
     }
 
     /// Stores `from` into the segments of a chain that is outstanding, as [`crate::scatter`] does,
@@ -404,9 +429,26 @@ impl Queue {
                 // SAFETY: the caller's promise; the piece lies in a segment.
                 unsafe { self.stores.byte(addr.wrapping_add(at), from[done + at]) };
             }
+            // A piece is not longer than its segment.
+            self.wrote(&[Segment { addr, len: len as u32 }]);
             done += len;
         });
         done
+    }
+
+    /// Marks the pages of these pieces as dirty, if anybody wants to know. To be called for what
+    /// was written into an outstanding chain by a copy or by the kernel, after that and before the
+    /// chain is put. What was answered by the queue is marked already.
+    pub fn wrote(&mut self, segments: &[Segment]) {
+        if !self.logs_buffers {
+            return;
+        }
+        for segment in segments {
+            // Our own mistake if it is nowhere: outstanding chains keep their memory.
+            let (addr, left) = self.tables.guest_addr_of(segment.addr).expect("guest memory");
+            assert!(u64::from(segment.len) <= left, "a piece lies in one region");
+            self.stores.mark(addr, u64::from(segment.len));
+        }
     }
 
     /// Gives a chain back, into whose writable pieces `written` bytes were written. The driver
@@ -439,6 +481,7 @@ impl Queue {
         self.counters.used += self.staged.len() as u64;
         self.counters.batches += 1;
         self.staged.clear();
+        self.close_log();
         // The driver first says where it wants a call and then looks at the ring; we the other
         // way round. The fence makes sure that one of us sees the other.
         fence(Ordering::SeqCst);
@@ -449,6 +492,17 @@ impl Queue {
             self.counters.calls_saved += 1;
         }
         wanted
+    }
+
+    /// A batch is in the log, if there is one. A queue of which a page is not has failed.
+    fn close_log(&mut self) {
+        let Some(log) = self.stores.log() else { return };
+        if !self.stores.stopped() {
+            log.tell();
+        }
+        if let (Some(error), None) = (self.stores.unmarked(), self.failed) {
+            self.fail(error);
+        }
     }
 
     fn signal(&mut self) {
@@ -543,6 +597,15 @@ impl Queue {
         self.losses = 0;
         self.tables.replace(memory, self.size);
         Ok(())
+    }
+
+    /// What is marked as dirty from now on, and where. Chains that are outstanding are marked when
+    /// they are put, in the log of that time.
+    pub fn set_logging(&mut self, logging: Logging) {
+        let Logging { log, buffers, ring } = logging;
+        self.logs_buffers = buffers && log.is_some();
+        self.stores.set_log(log, ring.is_some());
+        either!(&mut self.ring, of_kind => of_kind.log_used_at(ring));
     }
 
     /// Signals here from now on; and once now, since a signal to the old place may be lost.

@@ -8,10 +8,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
@@ -20,8 +20,10 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
+use crate::ahead::LogSignal;
 use crate::back_channel::BackChannel;
 use crate::device::{Device, DeviceError};
+use crate::dirty::{DirtyLog, LogError, Logging};
 use crate::inflight::{InflightError, InflightRegion};
 use crate::memory::{Memory, MemoryError, Region};
 use crate::notify;
@@ -41,6 +43,7 @@ const REGIONS_LIVE_MAX: usize = 4 * REGIONS_MAX;
 const FEATURES: u64 = feature::RING_INDIRECT_DESC
     | feature::RING_EVENT_IDX
     | feature::RING_PACKED
+    | feature::LOG_ALL
     | feature::PROTOCOL_FEATURES
     | feature::VERSION_1;
 
@@ -54,6 +57,9 @@ pub enum SessionError {
     /// A bad inflight region.
     #[error(transparent)]
     Inflight(#[from] InflightError),
+    /// A bad log of dirty pages.
+    #[error(transparent)]
+    Log(#[from] LogError),
     /// A queue that the device does not have.
     #[error("queue {index} of a device with {queues}")]
     QueueIndex {
@@ -87,6 +93,9 @@ pub enum SessionError {
         /// What was to be changed.
         what: &'static str,
     },
+    /// What is to be told of changes of the log is no eventfd.
+    #[error("the descriptor for changes of the dirty log is no eventfd")]
+    LogSignal,
     /// A descriptor that is no eventfd.
     #[error("queue {index}: the {what} descriptor is no eventfd")]
     NotAnEventfd {
@@ -137,6 +146,8 @@ struct Vring {
     size: Option<u16>,
     base: Option<u32>,
     addrs: Option<UserAddrs>,
+    /// Some: what is written into the ring is marked as dirty, its used part at this address.
+    logged_at: Option<u64>,
     /// The outer one: whether the message came. The inner one: whether it had a descriptor.
     kick: Option<Option<OwnedFd>>,
     call: Option<OwnedFd>,
@@ -156,6 +167,9 @@ pub(crate) struct Session {
     regions: Vec<Weak<Region>>,
     vrings: Vec<Vring>,
     inflight: Option<InflightRegion>,
+    log: Option<DirtyLog>,
+    /// Told when pages were marked, in this log or another.
+    log_signal: Option<OwnedFd>,
     back_channel: Option<BackChannel>,
     /// Protocol features in use.
     protocol: u64,
@@ -173,6 +187,8 @@ impl Session {
             regions: Vec::new(),
             vrings: (0..queues).map(|_| Vring::default()).collect(),
             inflight: None,
+            log: None,
+            log_signal: None,
             back_channel: None,
             protocol: 0,
         }
@@ -208,6 +224,8 @@ impl Session {
         self.acked = 0;
         self.memory = Arc::default();
         self.inflight = None;
+        self.log = None;
+        self.log_signal = None;
         self.back_channel = None;
         self.protocol = 0;
         self.vrings.fill_with(Vring::default);
@@ -271,10 +289,56 @@ impl Session {
             call: duplicate(vring.call.as_ref())?,
             err: duplicate(vring.err.as_ref())?,
             inflight: self.inflight.as_ref().and_then(|region| region.queue(index)),
+            logging: self.logging(index),
         };
         debug!(socket = self.socket, queue = index, size, base, "queue starts");
         self.device.start(config).map_err(|source| SessionError::Device { index, source })?;
         self.vrings[index].running = true;
+        Ok(())
+    }
+
+    /// What a ring marks as dirty now.
+    fn logging(&self, index: usize) -> Logging {
+        let ring = self.vrings[index].logged_at;
+        let buffers = self.acked & feature::LOG_ALL != 0;
+        let log = self.log.as_ref().filter(|_| buffers || ring.is_some());
+        Logging { log: log.cloned(), buffers, ring }
+    }
+
+    /// Running rings mark from now on what they are to.
+    fn set_logging(&mut self) {
+        for index in 0..self.vrings.len() {
+            if self.vrings[index].running {
+                self.device.set_logging(index, self.logging(index));
+            }
+        }
+    }
+
+    /// Takes the message that brings the descriptor to which changes of the log are told.
+    pub(crate) fn set_log_signal(
+        &mut self,
+        message: LogSignal,
+        front_end: BorrowedFd<'_>,
+    ) -> Result<()> {
+        if self.protocol & VhostUserProtocolFeatures::LOG_SHMFD.bits() == 0 {
+            return not_offered("LOG_SHMFD");
+        }
+        if !notify::is_anonymous(message.fd.as_fd()) {
+            return Err(SessionError::LogSignal.into());
+        }
+        let acknowledged = self.protocol & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
+        let signal = message.take(front_end, acknowledged).map_err(Error::SocketError)?;
+        self.log_signal = Some(signal);
+        if let Some(log) = self.log.take() {
+            self.use_log(log)?;
+        }
+        Ok(())
+    }
+
+    fn use_log(&mut self, mut log: DirtyLog) -> std::result::Result<(), SessionError> {
+        log.set_signal(duplicate(self.log_signal.as_ref())?);
+        self.log = Some(log);
+        self.set_logging();
         Ok(())
     }
 
@@ -367,7 +431,10 @@ impl VhostUserBackendReqHandlerMut for Session {
         if unknown != 0 {
             return Err(SessionError::Features(unknown).into());
         }
-        if self.vrings.iter().any(|vring| vring.running) && features == self.acked {
+        let running = self.vrings.iter().any(|vring| vring.running);
+        if running && (features ^ self.acked) & !feature::LOG_ALL == 0 {
+            self.acked = features;
+            self.set_logging();
             return Ok(());
         }
         self.refuse_running("features")?;
@@ -405,11 +472,11 @@ impl VhostUserBackendReqHandlerMut for Session {
     fn set_vring_addr(
         &mut self,
         index: u32,
-        _flags: VhostUserVringAddrFlags,
+        flags: VhostUserVringAddrFlags,
         descriptor: u64,
         used: u64,
         available: u64,
-        _log: u64,
+        log: u64,
     ) -> Result<()> {
         let vring = self.vring(index)?;
         let addrs = UserAddrs { desc: descriptor, avail: available, used };
@@ -418,6 +485,11 @@ impl VhostUserBackendReqHandlerMut for Session {
             return Err(SessionError::Running { index: index as usize, what }.into());
         }
         vring.addrs = Some(addrs);
+        vring.logged_at = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG).then_some(log);
+        if vring.running {
+            self.set_logging();
+            return Ok(());
+        }
         Ok(self.start(index as usize)?)
     }
 
@@ -476,6 +548,7 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::LOG_SHMFD
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::BACKEND_REQ
@@ -601,8 +674,12 @@ impl VhostUserBackendReqHandlerMut for Session {
         not_offered("SHMEM")
     }
 
-    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
-        warn!(socket = self.socket, "a dirty log was set that was never offered");
-        not_offered("LOG_SHMFD")
+    /// The crate answers it when this returns: by then nothing uses the log of before, whose bits
+    /// the front end takes a last time.
+    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
+        let (offset, len) = (log.mmap_offset, log.mmap_size);
+        debug!(socket = self.socket, len, "dirty log");
+        let log = DirtyLog::map(file.as_fd(), offset, len).map_err(SessionError::from)?;
+        Ok(self.use_log(log)?)
     }
 }

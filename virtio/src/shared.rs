@@ -1,6 +1,7 @@
 //! The only door to memory that is shared with the driver's rings and with the inflight region:
-//! all loads, and all stores, each of which is counted; and the stores of what a device answers by
-//! itself, a request's status above all.
+//! all loads, and all stores, each of which is counted; the stores of what a device answers by
+//! itself, a request's status above all; and the marks in the log of dirty pages, for rings right
+//! after each store.
 //!
 //! What is read for the driver is not stored here: a copy or the kernel does it, in no order that
 //! matters, since nobody may look before the chain is used and a successor does all of it again.
@@ -16,9 +17,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU8, AtomicU16, AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
+use crate::dirty::DirtyLog;
+use crate::error::RingError;
 use crate::mapping::Mapping;
 
 #[cfg(not(target_endian = "little"))]
@@ -29,6 +32,8 @@ compile_error!("rings are little-endian and are read as they are");
 pub(crate) struct Area {
     start: NonNull<u8>,
     len: usize,
+    /// The guest address under which stores are marked as dirty; none for what is not the guest's.
+    logged_at: Option<u64>,
     /// Keeps the range mapped.
     _mapping: Arc<Mapping>,
 }
@@ -62,7 +67,12 @@ impl Area {
         }
         // SAFETY: `offset` lies in the mapping's range, checked above.
         let start = unsafe { mapping.start().add(offset) };
-        Some(Self { start, len, _mapping: Arc::clone(mapping) })
+        Some(Self { start, len, logged_at: None, _mapping: Arc::clone(mapping) })
+    }
+
+    /// The same range, which is the guest's: stores into it are marked as if it began at `addr`.
+    pub(crate) fn logged_at(self, addr: u64) -> Self {
+        Self { logged_at: Some(addr), ..self }
     }
 
     /// Whether it begins at a multiple of `align`.
@@ -96,6 +106,11 @@ impl Area {
         self.u64_at(at).load(Relaxed)
     }
 
+    /// Sets bits of a byte. Whoever finds them there sees all that was stored before.
+    pub(crate) fn set_bits(&self, at: usize, bits: u8) {
+        self.u8_at(at).fetch_or(bits, AcqRel);
+    }
+
     /// Sixteen bytes from anywhere, as two words; an indirect table need not be aligned.
     pub(crate) fn load_pair(&self, at: usize) -> [u64; 2] {
         let aligned = (self.start.addr().get().wrapping_add(at)).is_multiple_of(8);
@@ -111,6 +126,12 @@ impl Area {
 #[derive(Debug)]
 pub(crate) struct Stores {
     made: u64,
+    /// Where pages are marked as dirty, while somebody wants to know.
+    log: Option<DirtyLog>,
+    /// Whether stores into rings are marked.
+    logs_rings: bool,
+    /// The first page that could not be marked.
+    unmarked: Option<RingError>,
     #[cfg(any(test, feature = "stopping-points"))]
     limit: u64,
 }
@@ -123,6 +144,9 @@ macro_rules! store {
             if self.goes_ahead() {
                 area.$accessor(at).store(value, Release);
             }
+            if self.logs_rings {
+                self.mark_area(area, at, size_of::<$word>());
+            }
         }
     };
 }
@@ -131,6 +155,9 @@ impl Stores {
     pub(crate) fn new() -> Self {
         Self {
             made: 0,
+            log: None,
+            logs_rings: false,
+            unmarked: None,
             #[cfg(any(test, feature = "stopping-points"))]
             limit: u64::MAX,
         }
@@ -151,6 +178,47 @@ impl Stores {
             // stores that publish the chain are release stores and come later.
             unsafe { at.write_volatile(value) };
         }
+    }
+
+    /// From now on pages are marked here, or nowhere; those of rings only if so.
+    pub(crate) fn set_log(&mut self, log: Option<DirtyLog>, rings: bool) {
+        self.logs_rings = rings && log.is_some();
+        self.log = log;
+    }
+
+    pub(crate) fn log(&self) -> Option<&DirtyLog> {
+        self.log.as_ref()
+    }
+
+    /// Marks the pages of `len` bytes, not none, at a guest address: a stopping point, too.
+    pub(crate) fn mark(&mut self, addr: u64, len: u64) {
+        if !self.goes_ahead() {
+            return;
+        }
+        if let Some(log) = &self.log
+            && !log.mark(addr, len)
+        {
+            self.unmarked.get_or_insert(RingError::LogTooShort { addr, len });
+        }
+    }
+
+    /// Marks a part of an area, if that is the guest's.
+    fn mark_area(&mut self, area: &Area, at: usize, len: usize) {
+        let Some(start) = area.logged_at else { return };
+        // Where a hostile front end says that its ring is may be anywhere.
+        self.mark(start.saturating_add(at as u64), len as u64);
+    }
+
+    /// Marks all of an area: a predecessor may have died between a store and its mark.
+    pub(crate) fn mark_all(&mut self, area: &Area) {
+        if self.logs_rings {
+            self.mark_area(area, 0, area.len);
+        }
+    }
+
+    /// The first page that could not be marked.
+    pub(crate) fn unmarked(&self) -> Option<RingError> {
+        self.unmarked
     }
 
     /// How many stores there were; with a stopping point, how many there would have been.

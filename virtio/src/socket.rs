@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use tracing::{error, info, warn};
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
+use crate::ahead::Ahead;
 use crate::back_channel::BackChannel;
 use crate::device::Device;
 use crate::hand_over::Served;
@@ -590,7 +591,14 @@ fn converse(
         if !has_message {
             continue;
         }
-        let back_channel = BackChannel::peek(fd);
+        let back_channel = match Ahead::peek(fd) {
+            Some(Ahead::LogSignal(message)) => match guard(session).set_log_signal(message, fd) {
+                Ok(()) => continue,
+                Err(error) => break Err(error),
+            },
+            Some(Ahead::BackChannel(socket)) => Some(BackChannel::new(socket)),
+            None => None,
+        };
         match handler.handle_request() {
             Ok(()) => {
                 // The crate has looked at the descriptor: it is a stream of the right kind.

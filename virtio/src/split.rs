@@ -39,10 +39,11 @@ impl Parts {
         let avail_len = AT_ELEMENTS + AVAIL_ELEMENT_BYTES * size + event;
         let used_len = AT_ELEMENTS + USED_ELEMENT_BYTES * size + event;
         let part = |part, addr, len, align| memory.ring_part(part, addr, len, align);
+        let used = part("used ring", shape.used, used_len, 4)?;
         Ok(Self {
             desc: part("descriptor table", shape.desc, DESCRIPTOR_BYTES * size, 16)?,
             avail: part("available ring", shape.avail, avail_len, 2)?,
-            used: part("used ring", shape.used, used_len, 4)?,
+            used: used.logged_at(shape.used_logged_at.unwrap_or(shape.used)),
         })
     }
 }
@@ -107,6 +108,18 @@ impl SplitRing {
             event,
             kicks_refused: false,
         })
+    }
+
+    /// The log of dirty pages has the used ring here.
+    pub(crate) fn log_used_at(&mut self, addr: Option<u64>) {
+        self.shape.used_logged_at = addr;
+        let addr = addr.unwrap_or(self.shape.used);
+        self.parts.used = self.parts.used.clone().logged_at(addr);
+    }
+
+    /// Marks all that the device ever stores into.
+    pub(crate) fn mark_all(&self, stores: &mut Stores) {
+        stores.mark_all(&self.parts.used);
     }
 
     /// Looks its parts up in another memory.

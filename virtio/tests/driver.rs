@@ -22,8 +22,8 @@ use virtio::driver::{
     Piece, RawDescriptor, Regions, Request, RingShape, Role, Status,
 };
 use virtio::{
-    Chain, Device, DeviceError, Head, Memory, Queue, QueueConfig, Retained, RingKind, Server,
-    Socket, gather, scatter, serve,
+    Chain, Device, DeviceError, Head, Logging, Memory, Queue, QueueConfig, Retained, RingKind,
+    Server, Socket, gather, scatter, serve,
 };
 
 const QUEUES: u16 = 2;
@@ -127,6 +127,10 @@ impl Device for FileDisk {
         }
     }
 
+    fn set_logging(&mut self, index: usize, logging: Logging) {
+        self.worker(index).shared.queue().set_logging(logging);
+    }
+
     fn set_call(&mut self, index: usize, call: Option<OwnedFd>) {
         self.worker(index).shared.queue().set_call(call);
     }
@@ -171,7 +175,9 @@ fn work(shared: &Shared, file: &File, hold: usize) {
                 at = (at + 1) % held.len();
             }
             let (head, chain) = held.swap_remove(at);
-            queue.put(head, answer(&chain, file));
+            let written = answer(&chain, file);
+            queue.wrote(&chain.writable);
+            queue.put(head, written);
         }
         queue.publish();
     }

@@ -533,8 +533,13 @@ impl DiskQueues {
             let io = &self.ios[id];
             let request_id = SlotId::from_u32(io.owner as u32);
             let status = io.status;
-            self.ios.free(id);
             let request = &mut self.requests[request_id];
+            if let (Op::Read, Some(place)) = (io.op, request.place) {
+                // Failed or not: some of it may have been written.
+                let served = self.queues[usize::from(place)].as_mut();
+                served.expect("it has a request").queue.wrote(&io.segments);
+            }
+            self.ios.free(id);
             request.unsupported |= status == Status::Unsupported;
             request.failed |= !matches!(status, Status::Done | Status::Unsupported);
             request.pending -= 1;

@@ -18,6 +18,8 @@ pub mod feature {
     pub const BLK_DISCARD: u32 = 13;
     /// Sectors can be zeroed.
     pub const BLK_WRITE_ZEROES: u32 = 14;
+    /// Pages that the device writes are marked.
+    pub const LOG_ALL: u32 = 26;
     /// Indirect descriptors.
     pub const INDIRECT_DESC: u32 = 28;
     /// Events by index.
@@ -34,6 +36,8 @@ pub mod feature {
 pub mod protocol {
     /// GET_QUEUE_NUM.
     pub const MQ: u32 = 0;
+    /// The log of dirty pages is in shared memory.
+    pub const LOG_SHMFD: u32 = 1;
     /// Acknowledgements.
     pub const REPLY_ACK: u32 = 3;
     /// A back-channel.

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::disk::{DiskInfo, feature, has};
+use super::disk::{DiskInfo, feature, has, mask};
 use super::error::FrontEndError;
 use super::event::{drain, signal};
 use super::guest::{Guest, GuestPlan};
+use super::log::DirtyPages;
 use super::memory::GuestMemory;
 use super::message::Conversation;
 use super::packed::NOTED;
@@ -47,6 +48,8 @@ pub struct Wanted {
     pub back_channel: bool,
     /// Regions one by one (ADD_MEM_REG) instead of a table.
     pub memory_slots: bool,
+    /// The log of dirty pages, once one is started.
+    pub log: bool,
     /// Kick every queue after a start; a back end should look at its rings anyway.
     pub kick_on_start: bool,
     /// Go on after a reconnect although requests are outstanding and there is no inflight region:
@@ -67,6 +70,7 @@ impl Default for Wanted {
             acknowledged: true,
             back_channel: true,
             memory_slots: true,
+            log: true,
             kick_on_start: true,
             resume_blindly: false,
         }
@@ -136,6 +140,8 @@ pub struct FrontEnd {
     bases: Vec<Option<u32>>,
     negotiated: Negotiated,
     inflight: Option<Inflight>,
+    /// Where the device marks what it writes, while it is to.
+    log: Option<Arc<DirtyPages>>,
     conversation: Option<Conversation>,
     back_channel: Option<OwnedFd>,
 }
@@ -159,6 +165,7 @@ impl FrontEnd {
             bases: vec![None; queues],
             negotiated: Negotiated::default(),
             inflight: None,
+            log: None,
             conversation: None,
             back_channel: None,
         };
@@ -306,7 +313,7 @@ impl FrontEnd {
         let queues = self.config.guest.queues;
         let negotiated = start::negotiate(&mut conversation, &self.config.wanted, queues)?;
         self.negotiated = negotiated.resume(&self.negotiated)?;
-        start::set_features(&conversation, self.negotiated.features)?;
+        start::set_features(&conversation, self.features_told())?;
         let has_channel = has(self.negotiated.protocol, super::protocol::BACKEND_REQ);
         self.back_channel =
             has_channel.then(|| start::set_back_channel(&conversation)).transpose()?;
@@ -314,8 +321,11 @@ impl FrontEnd {
         let memories = || std::iter::once(self.guest.memory()).chain(&self.plugged);
         start::set_memory(&conversation, self.negotiated.protocol, memories())?;
         for (layout, events) in self.guest.queues().iter().zip(&self.events) {
-            let base = self.base(layout.index);
-            start::set_ring(&conversation, self.guest.memory(), layout, base, events)?;
+            let (base, logged) = (self.base(layout.index), self.log.is_some());
+            start::set_ring(&conversation, self.guest.memory(), layout, base, events, logged)?;
+        }
+        if let Some(log) = &self.log {
+            start::set_log(&conversation, log)?;
         }
         for index in 0..queues {
             start::enable_ring(&conversation, index, true)?;
@@ -418,13 +428,64 @@ impl FrontEnd {
         let place = usize::from(index);
         let (layout, memory) = (&self.guest.queues()[place], self.guest.memory());
         let (conversation, events) = (self.connected()?, &self.events[place]);
-        start::set_ring(conversation, memory, layout, self.base(index), events)?;
+        let logged = self.log.is_some();
+        start::set_ring(conversation, memory, layout, self.base(index), events, logged)?;
         start::enable_ring(conversation, index, true)?;
         self.bases[place] = None;
         if self.config.wanted.kick_on_start {
             signal(&self.events[place].kick);
         }
         Ok(())
+    }
+
+    /// The features in use, with the log's.
+    fn features_told(&self) -> u64 {
+        self.negotiated.features | self.log.as_ref().map_or(0, |_| mask(feature::LOG_ALL))
+    }
+
+    /// Has all pages that the device writes marked in a log, as a VMM does that migrates its guest.
+    /// Where one is in use already, the new one takes its place: the other has all its marks.
+    ///
+    /// # Errors
+    /// When the back end has no log, refuses or does not answer.
+    pub fn start_log(&mut self) -> Result<Arc<DirtyPages>, FrontEndError> {
+        if !has(self.negotiated.protocol, super::protocol::LOG_SHMFD) {
+            return Err(FrontEndError::Missing("the log of dirty pages (LOG_SHMFD)"));
+        }
+        let memories = std::iter::once(self.guest.memory()).chain(&self.plugged);
+        let log = DirtyPages::new(memories.map(|memory| &**memory));
+        let log = Arc::new(log.map_err(FrontEndError::Memory)?);
+        start::set_log(self.connected()?, &log)?;
+        if self.log.replace(Arc::clone(&log)).is_none() {
+            self.tell_log()?;
+        }
+        Ok(log)
+    }
+
+    /// Nothing is marked any more.
+    ///
+    /// # Errors
+    /// When the back end refuses or does not answer.
+    pub fn stop_log(&mut self) -> Result<(), FrontEndError> {
+        self.log = None;
+        self.tell_log()
+    }
+
+    /// Says whether pages are to be marked, in QEMU's order.
+    fn tell_log(&self) -> Result<(), FrontEndError> {
+        let (conversation, logged) = (self.connected()?, self.log.is_some());
+        start::set_features(conversation, self.features_told())?;
+        self.guest.queues().iter().try_for_each(|layout| {
+            start::set_addresses(conversation, self.guest.memory(), layout, logged)
+        })
+    }
+
+    /// Has `event` signalled when pages were marked.
+    ///
+    /// # Errors
+    /// When the back end refuses or does not answer.
+    pub fn set_log_signal(&mut self, event: &OwnedFd) -> Result<(), FrontEndError> {
+        start::set_log_signal(self.connected()?, event)
     }
 
     /// Adds memory to the guest. Its addresses must be free.

@@ -42,6 +42,8 @@ pub(super) enum Ask {
     SetFeatures = 2,
     SetOwner = 3,
     SetMemTable = 5,
+    SetLogBase = 6,
+    SetLogFd = 7,
     SetVringNum = 8,
     SetVringAddr = 9,
     SetVringBase = 10,
@@ -70,6 +72,8 @@ impl Ask {
             Self::SetFeatures => "SET_FEATURES",
             Self::SetOwner => "SET_OWNER",
             Self::SetMemTable => "SET_MEM_TABLE",
+            Self::SetLogBase => "SET_LOG_BASE",
+            Self::SetLogFd => "SET_LOG_FD",
             Self::SetVringNum => "SET_VRING_NUM",
             Self::SetVringAddr => "SET_VRING_ADDR",
             Self::SetVringBase => "SET_VRING_BASE",
@@ -208,8 +212,18 @@ impl Conversation {
 
     /// Asks something and waits for the answer.
     pub(super) fn ask(&self, ask: Ask, body: &Body) -> Result<Answer, FrontEndError> {
+        self.ask_with(ask, body, &[])
+    }
+
+    /// The same with descriptors.
+    pub(super) fn ask_with(
+        &self,
+        ask: Ask,
+        body: &Body,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Answer, FrontEndError> {
         let deadline = Instant::now() + self.timeout;
-        self.send(ask, 0, body, &[], deadline)?;
+        self.send(ask, 0, body, descriptors, deadline)?;
         self.receive(ask, deadline)
     }
 

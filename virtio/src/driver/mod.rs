@@ -18,6 +18,7 @@ mod guest;
 mod hostile;
 mod keeper;
 mod layout;
+mod log;
 mod memory;
 mod message;
 mod packed;
@@ -36,6 +37,7 @@ pub use guest::{Guest, GuestPlan};
 pub use hostile::RawDescriptor;
 pub use keeper::{Keeper, KeeperCounters};
 pub use layout::{QueueLayout, RING_SIZE_MAX, RingAddresses, RingShape};
+pub use log::DirtyPages;
 pub use memory::{Backing, GUEST_BASE, GuestMemory, HOLE_BYTES, Region, Regions};
 pub use request::{
     Breach, Completion, Data, ID_BYTES, Op, Piece, Request, SECTOR_BYTES, Slot, Status, SubmitError,

@@ -19,6 +19,7 @@ use super::request::{
     Breach, Data, Op, Request, STATUS_PARKED, STATUS_UNWRITTEN, Slot, SubmitError,
 };
 use super::split::SplitDriver;
+use crate::dirty::Logging;
 use crate::memory::Memory;
 use crate::queue::{QueueConfig, RingKind};
 
@@ -193,6 +194,7 @@ impl RingDriver {
             call: share(&self.options.call)?,
             err: None,
             inflight: None,
+            logging: Logging::default(),
         })
     }
 

@@ -10,6 +10,7 @@ use super::error::FrontEndError;
 use super::front_end::{Events, Wanted};
 use super::guest::GuestPlan;
 use super::layout::QueueLayout;
+use super::log::DirtyPages;
 use super::memory::{GuestMemory, Region};
 use super::message::{Ask, Body, Conversation, DESCRIPTORS_MAX};
 
@@ -96,6 +97,7 @@ fn wanted_protocol(wanted: &Wanted) -> u64 {
         | optional(wanted.back_channel, protocol::BACKEND_REQ)
         | optional(wanted.inflight, protocol::INFLIGHT_SHMFD)
         | optional(wanted.memory_slots, protocol::CONFIGURE_MEM_SLOTS)
+        | optional(wanted.log, protocol::LOG_SHMFD)
 }
 
 fn wanted_features(wanted: &Wanted) -> u64 {
@@ -239,18 +241,46 @@ pub(super) fn set_ring(
     layout: &QueueLayout,
     base: u32,
     events: &Events,
+    logged: bool,
 ) -> Result<(), FrontEndError> {
     let index = layout.index;
-    let at = layout.host_addresses(memory);
     let size = Body::ring(index, layout.shape.size.into());
     conversation.tell(Ask::SetVringNum, &size, &[])?;
     conversation.tell(Ask::SetVringBase, &Body::ring(index, base), &[])?;
-    let addresses = Body::ring(index, 0).u64(at.descriptors).u64(at.used).u64(at.available);
-    conversation.tell(Ask::SetVringAddr, &addresses.u64(0), &[])?;
+    set_addresses(conversation, memory, layout, logged)?;
     let number = || Body::default().u64(index.into());
     conversation.tell(Ask::SetVringErr, &number(), &[events.err.as_fd()])?;
     conversation.tell(Ask::SetVringKick, &number(), &[events.kick.as_fd()])?;
     conversation.tell(Ask::SetVringCall, &number(), &[events.call.as_fd()])
+}
+
+/// Says where a ring is, and whether what is written into it is to be marked.
+pub(super) fn set_addresses(
+    conversation: &Conversation,
+    memory: &GuestMemory,
+    layout: &QueueLayout,
+    logged: bool,
+) -> Result<(), FrontEndError> {
+    let at = layout.host_addresses(memory);
+    // The flag is VHOST_VRING_F_LOG.
+    let addresses = Body::ring(layout.index, logged.into());
+    let addresses = addresses.u64(at.descriptors).u64(at.used).u64(at.available);
+    let log = if logged { layout.guest_addresses(memory).used } else { 0 };
+    conversation.tell(Ask::SetVringAddr, &addresses.u64(log), &[])
+}
+
+/// Hands a log over; when it is answered, the one before is used no more.
+pub(super) fn set_log(conversation: &Conversation, log: &DirtyPages) -> Result<(), FrontEndError> {
+    let body = Body::default().u64(log.len_bytes()).u64(0);
+    conversation.ask_with(Ask::SetLogBase, &body, &[log.file()]).map(|_| ())
+}
+
+/// Wants to be told when pages were marked.
+pub(super) fn set_log_signal(
+    conversation: &Conversation,
+    event: &OwnedFd,
+) -> Result<(), FrontEndError> {
+    conversation.tell(Ask::SetLogFd, &Body::default(), &[event.as_fd()])
 }
 
 /// Starts or stops a ring's processing.

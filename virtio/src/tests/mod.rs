@@ -1,5 +1,6 @@
 //! Tests of the ring, with a driver side of their own that can be as wrong as it likes.
 
+mod dirty;
 mod hostile;
 mod memory;
 mod messages;

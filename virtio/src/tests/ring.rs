@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use crate::chain::{Chain, Head};
+use crate::dirty::Logging;
 use crate::inflight::{InflightQueue, InflightRegion};
 use crate::mapping::Mapping;
 use crate::memory::{Memory, Region};
@@ -149,6 +150,7 @@ impl TestRing {
             call: None,
             err: None,
             inflight,
+            logging: Logging::default(),
         }
     }
 

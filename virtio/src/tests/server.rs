@@ -17,6 +17,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::ring::*;
 use crate::chain::{Chain, Head};
 use crate::device::{Device, DeviceError};
+use crate::dirty::Logging;
 use crate::memory::Memory;
 use crate::queue::{Queue, QueueConfig};
 use crate::socket::{Server, ServerState, Socket, serve};
@@ -128,6 +129,10 @@ impl Device for TestDevice {
             // A ring that is gone is the queue's own failure.
             let _ = queue.set_memory(Arc::clone(&memory));
         }
+    }
+
+    fn set_logging(&mut self, index: usize, logging: Logging) {
+        self.state().queues.get_mut(&index).expect("a running queue").set_logging(logging);
     }
 
     fn set_call(&mut self, index: usize, call: Option<OwnedFd>) {

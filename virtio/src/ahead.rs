@@ -1,0 +1,104 @@
+//! Messages that are looked at before the crate `vhost` reads them: its session takes the socket of
+//! a back-channel and gives nothing back that could send a change of the configuration, and it does
+//! not know SET_LOG_FD at all. Looking at a message on a Unix socket leaves it there, and gives
+//! descriptors of our own for what it carries.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+
+/// Bytes of a message's header: request, flags, length of the body.
+pub(crate) const HEADER_BYTES: usize = 12;
+
+/// Header flag: version 1 of the protocol.
+pub(crate) const VERSION: u32 = 1;
+/// Header flag: an answer.
+const REPLY: u32 = 1 << 2;
+/// Header flag: an answer is wanted.
+const NEED_REPLY: u32 = 1 << 3;
+
+/// VHOST_USER_SET_LOG_FD.
+const SET_LOG_FD: u32 = 7;
+/// VHOST_USER_SET_BACKEND_REQ_FD.
+const SET_BACKEND_REQ_FD: u32 = 21;
+
+/// The next message, where it is one of ours.
+#[derive(Debug)]
+pub(crate) enum Ahead {
+    /// It brings a back-channel; the crate has to see it, too.
+    BackChannel(OwnedFd),
+    /// It brings the descriptor to which changes of the dirty log are told. To be taken.
+    LogSignal(LogSignal),
+}
+
+/// A SET_LOG_FD that is still to be taken from the socket.
+#[derive(Debug)]
+pub(crate) struct LogSignal {
+    pub(crate) fd: OwnedFd,
+    wants_reply: bool,
+}
+
+impl Ahead {
+    /// Looks at the next message on a front end's socket, which stays where it is.
+    pub(crate) fn peek(front_end: BorrowedFd<'_>) -> Option<Self> {
+        let mut header = [0; HEADER_BYTES];
+        let (bytes, fd) = receive(front_end, &mut header, RecvFlags::PEEK)?;
+        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
+        if bytes < HEADER_BYTES {
+            return None;
+        }
+        match (word(0), word(8), fd?) {
+            (SET_BACKEND_REQ_FD, _, fd) => Some(Self::BackChannel(fd)),
+            // With a body it is not what the specification says, and the crate refuses it.
+            (SET_LOG_FD, 0, fd) => {
+                let wants_reply = word(4) & NEED_REPLY != 0;
+                Some(Self::LogSignal(LogSignal { fd, wants_reply }))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl LogSignal {
+    /// Takes the message from the socket, and says that it was understood where that is wanted and
+    /// `acknowledged` was agreed on.
+    ///
+    /// # Errors
+    /// When the front end does not take the answer.
+    pub(crate) fn take(self, front_end: BorrowedFd<'_>, acknowledged: bool) -> io::Result<OwnedFd> {
+        // It was seen whole. Its descriptor is closed here: the other one is kept.
+        receive(front_end, &mut [0; HEADER_BYTES], RecvFlags::empty());
+        if acknowledged && self.wants_reply {
+            let header = [SET_LOG_FD, VERSION | REPLY, 8].map(u32::to_ne_bytes).concat();
+            let answer = [&header[..], &0u64.to_ne_bytes()].concat();
+            while let Err(errno) = send(front_end, &answer, SendFlags::NOSIGNAL) {
+                if errno != Errno::INTR {
+                    return Err(errno.into());
+                }
+            }
+        }
+        Ok(self.fd)
+    }
+}
+
+/// How many bytes there were, and the first descriptor among them.
+fn receive(
+    front_end: BorrowedFd<'_>,
+    header: &mut [u8; HEADER_BYTES],
+    flags: RecvFlags,
+) -> Option<(usize, Option<OwnedFd>)> {
+    let mut bytes = [IoSliceMut::new(header)];
+    let flags = flags | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(front_end, &mut bytes, &mut control, flags).ok()?;
+    // Most messages carry none.
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+        _ => None,
+    });
+    Some((got.bytes, fd))
+}

@@ -1,0 +1,116 @@
+//! The log of dirty pages: a bit for each page of guest memory, in memory of the front end's, set
+//! for what the device has written. A front end that migrates its guest takes the bits away, now
+//! and then, and copies those pages once more.
+//!
+//! A bit is set after its page was written: a front end that takes the bit sees what was stored
+//! before it. And it is set before anybody is told that the page was written, so that the pages of
+//! everything that the guest knows of are marked when its queues have stopped.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::mapping::{MapError, Mapping};
+use crate::notify::Signal;
+use crate::shared::Area;
+
+/// The unit of the log in bytes, whatever pages the machine has: VHOST_LOG_PAGE.
+pub const LOG_PAGE_BYTES: u64 = 4096;
+
+/// The longest log: 32 TiB of guest addresses, twice the memory that a device can have, for
+/// there are holes between its regions.
+pub const LOG_BYTES_MAX: u64 = 1 << 30;
+
+const PAGES_PER_BYTE: u64 = u8::BITS as u64;
+
+/// Why a log was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// Longer than any guest's memory needs.
+    #[error("a dirty log of {len:#x} bytes, more than {max:#x}", max = LOG_BYTES_MAX)]
+    TooLong {
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// Its file cannot be mapped.
+    #[error("the dirty log: {0}")]
+    Map(#[from] MapError),
+}
+
+/// A front end's log. Its clones are the same log, for one queue each.
+#[derive(Clone, Debug)]
+pub struct DirtyLog {
+    bits: Area,
+    mapping: Arc<Mapping>,
+    /// To be told that there are new bits.
+    changed: Option<Arc<Signal>>,
+}
+
+impl DirtyLog {
+    /// The log that is in `len` bytes of a file from `offset` on. Its first bit is that of the page
+    /// at the guest's address zero.
+    ///
+    /// # Errors
+    /// When it is too long or the file cannot be mapped.
+    pub fn map(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Self, LogError> {
+        if len > LOG_BYTES_MAX {
+            return Err(LogError::TooLong { len });
+        }
+        let mapping = Arc::new(Mapping::of_file(fd, offset, len)?);
+        let bits = Area::new(&mapping, 0, mapping.len()).expect("the whole of it");
+        Ok(Self { bits, mapping, changed: None })
+    }
+
+    /// From now on, `changed` is written to when pages were marked.
+    pub(crate) fn set_signal(&mut self, changed: Option<OwnedFd>) {
+        self.changed = changed.map(|changed| Arc::new(Signal::new(changed)));
+    }
+
+    /// Marks the pages of `len` bytes, not none, from a guest address on. `false`, and none is
+    /// marked, where the log does not have all of them.
+    pub(crate) fn mark(&self, addr: u64, len: u64) -> bool {
+        let Some(end) = addr.checked_add(len - 1) else { return false };
+        let (first, last) = (addr / LOG_PAGE_BYTES, end / LOG_PAGE_BYTES);
+        let (from, to) = (first / PAGES_PER_BYTE, last / PAGES_PER_BYTE);
+        if to >= self.mapping.len() as u64 {
+            return false;
+        }
+        for at in from..=to {
+            let mut bits = u8::MAX;
+            if at == from {
+                bits &= u8::MAX << (first % PAGES_PER_BYTE);
+            }
+            if at == to {
+                bits &= u8::MAX >> (PAGES_PER_BYTE - 1 - last % PAGES_PER_BYTE);
+            }
+            // It fits, for the log does.
+            self.bits.set_bits(at as usize, bits);
+        }
+        true
+    }
+
+    /// Tells whoever wants to know that pages were marked.
+    pub(crate) fn tell(&self) {
+        if let Some(changed) = &self.changed {
+            changed.signal();
+        }
+    }
+
+    /// Whether its file was truncated by whoever shares it.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
+    }
+}
+
+/// What a queue marks, and where.
+#[derive(Clone, Debug, Default)]
+pub struct Logging {
+    /// Without one, nothing is marked.
+    pub log: Option<DirtyLog>,
+    /// Mark what is written into the buffers of chains (VHOST_F_LOG_ALL).
+    pub buffers: bool,
+    /// Mark what is written into the ring (VHOST_VRING_F_LOG), the device's part of it as if it
+    /// began at this guest address. A packed ring's descriptors, which have no such address, are
+    /// marked where they are.
+    pub ring: Option<u64>,
+}
