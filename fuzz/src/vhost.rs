@@ -32,6 +32,7 @@ enum Message {
         event_idx: bool,
         indirect: bool,
         protocol: bool,
+        log: bool,
     },
     ProtocolFeatures(u64),
     Ask(u8),
@@ -51,6 +52,8 @@ enum Message {
         queue: u8,
         at: [u16; 3],
         odd: Option<u64>,
+        /// Some: what is written into the ring is logged here.
+        log: Option<u64>,
     },
     GetBase {
         queue: u8,
@@ -82,6 +85,14 @@ enum Message {
         offset: u8,
         queues: u8,
         size: u8,
+        fds: Fds,
+    },
+    Log {
+        len: Length,
+        offset: u16,
+        fds: Fds,
+    },
+    LogSignal {
         fds: Fds,
     },
     Raw {
@@ -316,9 +327,10 @@ impl FrontEnd {
     fn say(&mut self, message: &Message) {
         match message {
             Message::Features(features) => self.word(2, *features),
-            Message::FeaturesOffered { event_idx, indirect, protocol } => {
-                let bit = |on: &bool, bit: u32| u64::from(*on) << bit;
-                self.word(2, 1 << 32 | bit(event_idx, 29) | bit(indirect, 28) | bit(protocol, 30));
+            Message::FeaturesOffered { event_idx, indirect, protocol, log } => {
+                let bits = [(event_idx, 29), (indirect, 28), (protocol, 30), (log, 26)];
+                let bits = bits.map(|(on, bit)| u64::from(*on) << bit);
+                self.word(2, 1 << 32 | bits.iter().sum::<u64>());
             }
             Message::ProtocolFeatures(features) => self.word(16, *features),
             Message::Ask(which) => {
@@ -332,7 +344,7 @@ impl FrontEnd {
                 self.state(8, *queue, odd.unwrap_or(1 << (size % 11)));
             }
             Message::Base { queue, base } => self.state(10, *queue, (*base).into()),
-            Message::Addr { queue, at, odd } => self.addr(*queue, *at, *odd),
+            Message::Addr { queue, at, odd, log } => self.addr(*queue, *at, *odd, *log),
             Message::GetBase { queue } => self.state(11, *queue, 0),
             Message::Descriptor { which, queue, none, fds } => {
                 let request = 12 + u32::from(which % 3);
@@ -355,6 +367,11 @@ impl FrontEnd {
                 let (queues, size) = (u16::from(queues & 3), 1 << (size % 8));
                 self.inflight(32, len, offset, queues, size, Some(*fds));
             }
+            Message::Log { len, offset, fds } => self.log(len, u64::from(*offset), *fds),
+            Message::LogSignal { fds } => {
+                let event = self.event.try_clone().expect("a descriptor");
+                self.with_fds(7, &[], *fds, &event);
+            }
             Message::Raw { request, flags, says, body, fds } => {
                 let says = says.map_or(body.len() as u32, u32::from);
                 let header = [u32::from(request % 48), u32::from(*flags), says];
@@ -373,11 +390,12 @@ impl FrontEnd {
 
     /// Everything that a ring needs.
     fn start(&mut self, queue: u8) {
-        self.say(&Message::FeaturesOffered { event_idx: true, indirect: true, protocol: true });
+        let (event_idx, indirect, protocol, log) = (true, true, true, false);
+        self.say(&Message::FeaturesOffered { event_idx, indirect, protocol, log });
         self.table(&[Slot { guest: 0, offset: 0, pages: 31, odd: None }]);
         self.state(8, queue, 8);
         self.state(10, queue, 0);
-        self.addr(queue, [0, 0x1000, 0x2000], None);
+        self.addr(queue, [0, 0x1000, 0x2000], None, None);
         for which in 0..3 {
             let fds = Fds::Right;
             self.say(&Message::Descriptor { which, queue, none: false, fds });
@@ -395,11 +413,13 @@ impl FrontEnd {
         self.send(request, &body, &[]);
     }
 
-    fn addr(&mut self, queue: u8, at: [u16; 3], odd: Option<u64>) {
+    fn addr(&mut self, queue: u8, at: [u16; 3], odd: Option<u64>, log: Option<u64>) {
         let [desc, avail, used] = at.map(|at| USER + u64::from(at));
         let desc = odd.unwrap_or(desc);
-        let mut body = [u32::from(queue & 3), 0].map(u32::to_ne_bytes).concat();
-        body.extend_from_slice(&[desc, used, avail, 0].map(u64::to_ne_bytes).concat());
+        let logged = u32::from(log.is_some());
+        let mut body = [u32::from(queue & 3), logged].map(u32::to_ne_bytes).concat();
+        let addresses = [desc, used, avail, log.unwrap_or(0)];
+        body.extend_from_slice(&addresses.map(u64::to_ne_bytes).concat());
         self.send(9, &body, &[]);
     }
 
@@ -445,6 +465,17 @@ impl FrontEnd {
             }
             None => self.send(request, &body, &[]),
         }
+    }
+
+    fn log(&mut self, len: &Length, offset: u64, fds: Fds) {
+        let len = match len {
+            // A log for the pages that there are is a few bytes long.
+            Length::Pages(bytes) => u64::from(*bytes),
+            Length::Any(len) => *len,
+        };
+        let body = [len, offset].map(u64::to_ne_bytes).concat();
+        let sealed = self.sealed.try_clone().expect("a descriptor");
+        self.with_fds(6, &body, fds, &sealed);
     }
 
     fn with_fds(&mut self, request: u32, body: &[u8], fds: Fds, right: &OwnedFd) {

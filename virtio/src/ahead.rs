@@ -63,24 +63,28 @@ impl Ahead {
 }
 
 impl LogSignal {
-    /// Takes the message from the socket, and says that it was understood where that is wanted and
-    /// `acknowledged` was agreed on.
+    /// Takes the message from the socket: it was seen whole. Its descriptor is closed with that; the
+    /// one that we have is another.
+    pub(crate) fn take(&self, front_end: BorrowedFd<'_>) {
+        receive(front_end, &mut [0; HEADER_BYTES], RecvFlags::empty());
+    }
+
+    /// Says that it was done, where that is wanted.
     ///
     /// # Errors
     /// When the front end does not take the answer.
-    pub(crate) fn take(self, front_end: BorrowedFd<'_>, acknowledged: bool) -> io::Result<OwnedFd> {
-        // It was seen whole. Its descriptor is closed here: the other one is kept.
-        receive(front_end, &mut [0; HEADER_BYTES], RecvFlags::empty());
-        if acknowledged && self.wants_reply {
-            let header = [SET_LOG_FD, VERSION | REPLY, 8].map(u32::to_ne_bytes).concat();
-            let answer = [&header[..], &0u64.to_ne_bytes()].concat();
-            while let Err(errno) = send(front_end, &answer, SendFlags::NOSIGNAL) {
-                if errno != Errno::INTR {
-                    return Err(errno.into());
-                }
+    pub(crate) fn answer(&self, front_end: BorrowedFd<'_>) -> io::Result<()> {
+        if !self.wants_reply {
+            return Ok(());
+        }
+        let header = [SET_LOG_FD, VERSION | REPLY, 8].map(u32::to_ne_bytes).concat();
+        let answer = [&header[..], &0u64.to_ne_bytes()].concat();
+        loop {
+            match send(front_end, &answer, SendFlags::NOSIGNAL) {
+                Err(Errno::INTR) => {}
+                sent => return Ok(sent.map(|_| ())?),
             }
         }
-        Ok(self.fd)
     }
 }
 

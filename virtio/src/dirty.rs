@@ -6,9 +6,13 @@
 //! before it. And it is set before anybody is told that the page was written, so that the pages of
 //! everything that the guest knows of are marked when its queues have stopped.
 
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
+use crate::hand_over::Log;
 use crate::mapping::{MapError, Mapping};
 use crate::notify::Signal;
 use crate::shared::Area;
@@ -42,6 +46,9 @@ pub enum LogError {
 pub struct DirtyLog {
     bits: Area,
     mapping: Arc<Mapping>,
+    /// And where it begins there, for another process.
+    file: Arc<OwnedFd>,
+    offset: u64,
     /// To be told that there are new bits.
     changed: Option<Arc<Signal>>,
 }
@@ -58,7 +65,17 @@ impl DirtyLog {
         }
         let mapping = Arc::new(Mapping::of_file(fd, offset, len)?);
         let bits = Area::new(&mapping, 0, mapping.len()).expect("the whole of it");
-        Ok(Self { bits, mapping, changed: None })
+        let file = fd.try_clone_to_owned().map_err(|error| MapError::System {
+            what: "dup",
+            errno: Errno::from_io_error(&error).unwrap_or(Errno::MFILE),
+        })?;
+        Ok(Self { bits, mapping, file: Arc::new(file), offset, changed: None })
+    }
+
+    /// Its file, for another process.
+    pub(crate) fn take_down(&self) -> io::Result<Log<OwnedFd>> {
+        let (file, len_bytes) = (self.file.try_clone()?, self.mapping.len() as u64);
+        Ok(Log { file, offset_bytes: self.offset, len_bytes })
     }
 
     /// From now on, `changed` is written to when pages were marked.

@@ -34,6 +34,10 @@ pub struct FrontEnd<F> {
     pub inflight: Option<Inflight<F>>,
     /// Where the front end is told of changes.
     pub back_channel: Option<F>,
+    /// The log of dirty pages, while the guest is migrated.
+    pub log: Option<Log<F>>,
+    /// Where the front end is told of changes of the log.
+    pub log_signal: Option<F>,
 }
 
 /// A region of the guest's memory.
@@ -70,6 +74,8 @@ pub struct Ring<F> {
     pub err: Option<F>,
     /// Whether it may run.
     pub enabled: bool,
+    /// Some: what is written into it is marked as dirty, its used part at this address.
+    pub logged_at: Option<u64>,
 }
 
 /// The inflight region.
@@ -85,6 +91,17 @@ pub struct Inflight<F> {
     pub queues: u16,
     /// Descriptors of each.
     pub size: u16,
+}
+
+/// A log of dirty pages.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Log<F> {
+    /// Its file.
+    pub file: F,
+    /// Where it begins there.
+    pub offset_bytes: u64,
+    /// How long it is.
+    pub len_bytes: u64,
 }
 
 /// Gives each descriptor of a state another form, in one order.
@@ -123,16 +140,20 @@ impl<F, G, E> TryMap<F, G, E> for FrontEnd<F> {
         });
         let memory = memory.collect::<Result<_, E>>()?;
         let rings = self.rings.into_iter().map(|ring| {
-            let Ring { size, base, addrs, kicked, kick, call, err, enabled } = ring;
+            let Ring { size, base, addrs, kicked, kick, call, err, enabled, logged_at } = ring;
             let kick = kick.map(&mut *f).transpose()?;
             let call = call.map(&mut *f).transpose()?;
             let err = err.map(&mut *f).transpose()?;
-            Ok(Ring { size, base, addrs, kicked, kick, call, err, enabled })
+            Ok(Ring { size, base, addrs, kicked, kick, call, err, enabled, logged_at })
         });
         let rings = rings.collect::<Result<_, E>>()?;
         let inflight = self.inflight.map(|region| {
             let Inflight { file, offset_bytes, len_bytes, queues, size } = region;
             Ok(Inflight { file: f(file)?, offset_bytes, len_bytes, queues, size })
+        });
+        let log = self.log.map(|log| {
+            let Log { file, offset_bytes, len_bytes } = log;
+            Ok(Log { file: f(file)?, offset_bytes, len_bytes })
         });
         Ok(FrontEnd {
             connection,
@@ -141,7 +162,9 @@ impl<F, G, E> TryMap<F, G, E> for FrontEnd<F> {
             memory,
             rings,
             inflight: inflight.transpose()?,
-            back_channel: self.back_channel.map(f).transpose()?,
+            back_channel: self.back_channel.map(&mut *f).transpose()?,
+            log: log.transpose()?,
+            log_signal: self.log_signal.map(f).transpose()?,
         })
     }
 }

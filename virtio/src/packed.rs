@@ -86,10 +86,12 @@ struct Parts {
 impl Parts {
     fn find(memory: &Memory, shape: &Shape) -> Result<Self, RingError> {
         let len = DESCRIPTOR_BYTES * usize::from(shape.size);
+        let ring = memory.ring_part("descriptor ring", shape.desc, len, 16)?;
+        let driver = memory.ring_part("driver's events", shape.avail, EVENT_BYTES, 4)?;
         let device = memory.ring_part("device's events", shape.used, EVENT_BYTES, 4)?;
         Ok(Self {
-            ring: memory.ring_part("descriptor ring", shape.desc, len, 16)?,
-            driver: memory.ring_part("driver's events", shape.avail, EVENT_BYTES, 4)?,
+            ring,
+            driver,
             device: device.logged_at(shape.used_logged_at.unwrap_or(shape.used)),
         })
     }

@@ -317,7 +317,7 @@ impl Session {
     /// Takes the message that brings the descriptor to which changes of the log are told.
     pub(crate) fn set_log_signal(
         &mut self,
-        message: LogSignal,
+        message: &LogSignal,
         front_end: BorrowedFd<'_>,
     ) -> Result<()> {
         if self.protocol & VhostUserProtocolFeatures::LOG_SHMFD.bits() == 0 {
@@ -326,11 +326,13 @@ impl Session {
         if !notify::is_anonymous(message.fd.as_fd()) {
             return Err(SessionError::LogSignal.into());
         }
-        let acknowledged = self.protocol & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
-        let signal = message.take(front_end, acknowledged).map_err(Error::SocketError)?;
-        self.log_signal = Some(signal);
+        message.take(front_end);
+        self.log_signal = duplicate(Some(&message.fd))?;
         if let Some(log) = self.log.take() {
             self.use_log(log)?;
+        }
+        if self.protocol & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0 {
+            message.answer(front_end).map_err(Error::SocketError)?;
         }
         Ok(())
     }

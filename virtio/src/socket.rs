@@ -592,7 +592,7 @@ fn converse(
             continue;
         }
         let back_channel = match Ahead::peek(fd) {
-            Some(Ahead::LogSignal(message)) => match guard(session).set_log_signal(message, fd) {
+            Some(Ahead::LogSignal(message)) => match guard(session).set_log_signal(&message, fd) {
                 Ok(()) => continue,
                 Err(error) => break Err(error),
             },

@@ -39,12 +39,10 @@ impl Parts {
         let avail_len = AT_ELEMENTS + AVAIL_ELEMENT_BYTES * size + event;
         let used_len = AT_ELEMENTS + USED_ELEMENT_BYTES * size + event;
         let part = |part, addr, len, align| memory.ring_part(part, addr, len, align);
+        let desc = part("descriptor table", shape.desc, DESCRIPTOR_BYTES * size, 16)?;
+        let avail = part("available ring", shape.avail, avail_len, 2)?;
         let used = part("used ring", shape.used, used_len, 4)?;
-        Ok(Self {
-            desc: part("descriptor table", shape.desc, DESCRIPTOR_BYTES * size, 16)?,
-            avail: part("available ring", shape.avail, avail_len, 2)?,
-            used: used.logged_at(shape.used_logged_at.unwrap_or(shape.used)),
-        })
+        Ok(Self { desc, avail, used: used.logged_at(shape.used_logged_at.unwrap_or(shape.used)) })
     }
 }
 

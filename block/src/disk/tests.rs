@@ -1,5 +1,6 @@
 //! The disk on real sidecores: by calls as a session makes them, and over a socket.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -480,4 +481,66 @@ fn serve_anew(kind: RingKind) {
     guest.reconnect(PATIENCE).expect("another disk");
     exercise(&mut rings.iter_mut().collect::<Vec<_>>(), 4_000);
     assert!(core.attachment().expect("claimed").options().resume);
+}
+
+/// What a log must have after `exercise`: the data of all slots, which were read into, and the
+/// rings' used parts.
+fn pages_of(guest: &FrontEnd, rings: &[RingDriver]) -> BTreeSet<u64> {
+    let memory = guest.memory();
+    let page = |at| memory.guest_address(at) / virtio::dirty::LOG_PAGE_BYTES;
+    let mut pages = BTreeSet::new();
+    for ring in rings {
+        let layout = ring.layout();
+        pages.insert(page(layout.used));
+        pages.extend((0..layout.shape.slots).map(|slot| page(layout.data_at(slot))));
+    }
+    pages
+}
+
+#[test]
+fn a_front_end_is_told_of_every_page_while_it_wants_to_know() {
+    for packed in [false, true] {
+        let directory = tempfile::TempDir::new().expect("room");
+        let path = directory.path().join("alice.sock");
+        let volume = Arc::new(MemoryVolume::new(SIZE).expect("memory"));
+        let _server = serve(Disk::new(options(4), volume, sidecores(2)), &path);
+        let shape = RingShape { size: 256, slots: 128, ..RingShape::default() };
+        let guest = GuestPlan { queues: 4, shape, ..GuestPlan::default() };
+        let wanted = Wanted { packed, ..Wanted::default() };
+        let config = FrontEndConfig { guest, wanted, ..FrontEndConfig::new(Role::Connect(path)) };
+        let mut guest = FrontEnd::connect(config, PATIENCE).expect("a disk");
+        let mut rings: Vec<_> = (0..4).map(|index| guest.take_ring(index)).collect();
+        let wanted = pages_of(&guest, &rings);
+        let work = |rings: &mut Vec<RingDriver>| {
+            exercise(&mut rings.iter_mut().collect::<Vec<_>>(), 1_000);
+        };
+        work(&mut rings);
+        let first = guest.start_log().expect("an answer");
+        assert!(!first.take().is_superset(&wanted), "what was before is not in it");
+        work(&mut rings);
+        assert!(first.take().is_superset(&wanted));
+        let event = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
+        guest.set_log_signal(&event).expect("an answer");
+        // A log that takes the place of another: the old one is quiet at once.
+        let second = guest.start_log().expect("an answer");
+        first.take();
+        work(&mut rings);
+        assert!(second.take().is_superset(&wanted) && first.take().is_empty());
+        assert_eq!(rustix::io::read(&event, &mut [0; 8]), Ok(8), "it is told of marks");
+        guest.stop_log().expect("an answer");
+        second.take();
+        work(&mut rings);
+        assert_eq!(second.take(), BTreeSet::new());
+        // A disk that is served anew goes on with the log.
+        let third = guest.start_log().expect("an answer");
+        guest.hang_up();
+        guest.reconnect(PATIENCE).expect("the same disk");
+        work(&mut rings);
+        for index in 0..4 {
+            guest.stop_ring(index).expect("an answer");
+        }
+        assert!(third.take().is_superset(&wanted));
+        std::thread::sleep(Duration::from_millis(10));
+        assert_eq!(third.take(), BTreeSet::new(), "a ring that was stopped marks nothing");
+    }
 }

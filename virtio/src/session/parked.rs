@@ -10,7 +10,8 @@ use vhost::vhost_user::BackendReqHandler;
 
 use super::{Session, SessionError, UserAddrs, Vring};
 use crate::back_channel::BackChannel;
-use crate::hand_over::{FrontEnd, Inflight, MemoryPart, Ring};
+use crate::dirty::DirtyLog;
+use crate::hand_over::{FrontEnd, Inflight, Log, MemoryPart, Ring};
 use crate::inflight::InflightRegion;
 use crate::memory::{Memory, Region};
 use crate::socket::ParkError;
@@ -62,6 +63,8 @@ impl Session {
             rings: rings.collect::<io::Result<_>>()?,
             inflight: self.inflight.as_ref().map(InflightRegion::take_down).transpose()?,
             back_channel: self.back_channel.as_ref().map(BackChannel::take_down).transpose()?,
+            log: self.log.as_ref().map(DirtyLog::take_down).transpose()?,
+            log_signal: self.log_signal.as_ref().map(OwnedFd::try_clone).transpose()?,
         })
     }
 
@@ -94,6 +97,11 @@ impl Session {
             }
         };
         session.back_channel = state.back_channel.map(BackChannel::new);
+        session.log_signal = state.log_signal;
+        if let Some(Log { file, offset_bytes, len_bytes }) = state.log {
+            let log = DirtyLog::map(file.as_fd(), offset_bytes, len_bytes);
+            session.use_log(log.map_err(SessionError::from)?)?;
+        }
         session.vrings = state.rings.into_iter().map(Vring::pick_up).collect();
         drop(session);
         Ok(handler)
@@ -112,6 +120,7 @@ impl Vring {
             call: copy(self.call.as_ref())?,
             err: copy(self.err.as_ref())?,
             enabled: self.enabled,
+            logged_at: self.logged_at,
         })
     }
 
@@ -124,6 +133,7 @@ impl Vring {
             call: ring.call,
             err: ring.err,
             enabled: ring.enabled,
+            logged_at: ring.logged_at,
             running: false,
         }
     }

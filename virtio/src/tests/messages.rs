@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use vhost::VhostBackend;
 use vhost::vhost_user::message::VhostUserInflight;
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VhostUserDirtyLogRegion};
 
 use super::ring::*;
 use super::server::*;
@@ -127,6 +127,26 @@ fn bad_inflight_regions_are_refused() {
         let region = VhostUserInflight::new(len, 0, 3, 8);
         front_end.set_inflight_fd(&region, file.as_raw_fd()).is_err()
     });
+    still_works(&mut bed);
+}
+
+#[test]
+fn bad_logs_are_refused() {
+    let mut bed = Bed::new();
+    let file = memory_file(4096);
+    let (pipe, _other) = rustix::pipe::pipe().unwrap();
+    let max = crate::dirty::LOG_BYTES_MAX;
+    for (mmap_size, mmap_offset, file) in
+        [(4097, 0, &file), (1, 4096, &file), (max + 1, 0, &file), (4096, 0, &pipe)]
+    {
+        refused(&mut bed, |_, front_end| {
+            let mmap_handle = file.as_raw_fd();
+            let log = VhostUserDirtyLogRegion { mmap_size, mmap_offset, mmap_handle };
+            front_end.set_log_base(0, Some(log)).is_err()
+        });
+    }
+    refused(&mut bed, |_, front_end| front_end.set_log_fd(pipe.as_raw_fd()).is_err());
+    refused(&mut bed, |_, front_end| front_end.set_log_base(0, None).is_ok());
     still_works(&mut bed);
 }
 

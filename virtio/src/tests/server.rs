@@ -215,6 +215,7 @@ impl Bed {
         front_end.set_features(features).unwrap();
         let offered = front_end.get_protocol_features().unwrap();
         let wanted = VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::LOG_SHMFD
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::CONFIG

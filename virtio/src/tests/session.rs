@@ -5,13 +5,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use vhost::VhostBackend;
-use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight};
+use vhost::vhost_user::message::{
+    VhostUserConfigFlags, VhostUserInflight, VhostUserVringAddrFlags,
+};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VhostUserDirtyLogRegion};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::ring::*;
 use super::server::*;
+use crate::dirty::LOG_PAGE_BYTES;
 use crate::{Mapping, REGIONS_MAX, ServerState, feature};
 
 #[test]
@@ -20,7 +23,8 @@ fn what_is_offered() {
     let mut front_end = bed.connect();
     let features = front_end.get_features().unwrap();
     let ring = feature::VERSION_1 | feature::RING_INDIRECT_DESC | feature::RING_EVENT_IDX;
-    let all = OWN_FEATURE | ring | feature::RING_PACKED | feature::PROTOCOL_FEATURES;
+    let vhost_user = feature::PROTOCOL_FEATURES | feature::LOG_ALL;
+    let all = OWN_FEATURE | ring | feature::RING_PACKED | vhost_user;
     assert_eq!(features, all);
     assert_eq!(front_end.get_queue_num().unwrap(), QUEUES as u64);
     assert_eq!(front_end.get_max_mem_slots().unwrap(), REGIONS_MAX as u64);
@@ -334,6 +338,75 @@ fn a_device_that_refuses_ends_the_connection_only() {
     let mut front_end = bed.connect();
     bed.start(&mut front_end, 0, 0);
     assert_eq!(bed.device.running(), [0]);
+}
+
+/// A log for the guest's memory, as the message describes it.
+fn log_of(file: &std::os::fd::OwnedFd) -> VhostUserDirtyLogRegion {
+    let mmap_size = (BASE + 2 * LEN as u64) / LOG_PAGE_BYTES / 8;
+    VhostUserDirtyLogRegion { mmap_size, mmap_offset: 8, mmap_handle: file.as_raw_fd() }
+}
+
+/// The bytes of a log for the 16 pages from `BASE` on.
+fn log_bits(file: &std::os::fd::OwnedFd) -> u16 {
+    let mut bytes = [0; 2];
+    rustix::io::pread(file, &mut bytes, 8 + BASE / LOG_PAGE_BYTES / 8).unwrap();
+    u16::from_le_bytes(bytes)
+}
+
+#[test]
+fn pages_are_logged_while_the_front_end_wants_it() {
+    let mut bed = Bed::new();
+    let mut front_end = bed.connect();
+    let file = memory_file(0x10000);
+    bed.start(&mut front_end, 0, 0);
+    let features = bed.device.state().acked & !feature::LOG_ALL;
+    let used_page = 1 << 5;
+    front_end.set_features(features).unwrap();
+    front_end.set_log_base(0, Some(log_of(&file))).unwrap();
+    bed.round_trip(0, 0);
+    assert_eq!(log_bits(&file), 0, "nobody asked for it");
+    let log_addr = Some(bed.ring.config(None).used);
+    let flags = VhostUserVringAddrFlags::VHOST_VRING_F_LOG.bits();
+    let addrs = vhost::VringConfigData { flags, log_addr, ..bed.addrs() };
+    front_end.set_vring_addr(0, &addrs).unwrap();
+    bed.round_trip(0, 1);
+    assert_eq!(log_bits(&file), used_page);
+    // The device is one that marks no buffers: what it answers by itself is marked all the same.
+    front_end.set_features(features | feature::LOG_ALL).unwrap();
+    let head = {
+        bed.ring.offer(2);
+        let head = bed.device.take(0)[0];
+        let memory = bed.device.state().queues[&0].memory().clone();
+        let mut segments = Vec::new();
+        memory.translate(DATA, 8, &mut segments).unwrap();
+        let mut state = bed.device.state();
+        // SAFETY: the piece is of a chain that is outstanding.
+        unsafe { state.queues.get_mut(&0).unwrap().answer(segments[0].addr, 1) };
+        head
+    };
+    assert_eq!(log_bits(&file), used_page | 1 << 8);
+    // From here on it is another log, and the changes of it are told.
+    let other = memory_file(0x10000);
+    front_end.set_log_base(0, Some(log_of(&other))).unwrap();
+    let told = EventFd::new(EFD_NONBLOCK).unwrap();
+    front_end.set_log_fd(told.as_raw_fd()).unwrap();
+    assert!(told.read().is_err());
+    {
+        let mut state = bed.device.state();
+        let queue = state.queues.get_mut(&0).unwrap();
+        queue.put(head, 7);
+        queue.publish();
+    }
+    assert_eq!(bed.ring.reap(), Some((2, 7)));
+    assert_eq!((log_bits(&file), log_bits(&other)), (used_page | 1 << 8, used_page));
+    assert_eq!(told.read().unwrap(), 1);
+    // No more of it.
+    front_end.set_features(features).unwrap();
+    front_end.set_vring_addr(0, &bed.addrs()).unwrap();
+    let empty = memory_file(0x10000);
+    front_end.set_log_base(0, Some(log_of(&empty))).unwrap();
+    bed.round_trip(0, 3);
+    assert_eq!(log_bits(&empty), 0);
 }
 
 #[test]

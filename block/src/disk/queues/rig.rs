@@ -6,10 +6,10 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{Progress, Services};
 use virtio::driver::{
-    Backing, Completion, Data, Guest, GuestPlan, Op as GuestOp, Regions, Request, RingDriver,
-    RingOptions, RingShape, Slot, Status as GuestStatus,
+    Backing, Completion, Data, DirtyPages, Guest, GuestPlan, Op as GuestOp, Regions, Request,
+    RingDriver, RingOptions, RingShape, Slot, Status as GuestStatus,
 };
-use virtio::{InflightRegion, Memory, Queue, RingKind};
+use virtio::{InflightRegion, Logging, Memory, Queue, RingKind};
 
 use super::*;
 use crate::contract::attachment;
@@ -27,6 +27,8 @@ pub(super) struct Rig {
     pub(super) memory: Arc<Memory>,
     pub(super) inflight: InflightRegion,
     pub(super) now_ns: u64,
+    /// Where the disk marks what it writes.
+    pub(super) log: Option<DirtyPages>,
     plan: Plan,
     /// Stores that each queue makes before nothing reaches shared memory any more.
     stores_max: u64,
@@ -98,6 +100,7 @@ impl Rig {
             memory,
             inflight: inflight.expect("fresh"),
             now_ns: 1,
+            log: None,
             plan,
             stores_max,
         };
@@ -121,6 +124,40 @@ impl Rig {
         DiskQueues::new(core, volume, &open, self.plan.durable).expect("it opens")
     }
 
+    /// A log for queues that are started from now on, and for those that run.
+    pub(super) fn start_log(&mut self) {
+        self.log = Some(DirtyPages::new([&**self.guest.memory()]).expect("a memfd"));
+        self.tell_log();
+    }
+
+    pub(super) fn stop_log(&mut self) {
+        self.log = None;
+        self.tell_log();
+    }
+
+    fn tell_log(&mut self) {
+        for index in 0..self.rings.len() {
+            let logging = self.logging(index);
+            if let Some(queue) = self.disk.queue(index) {
+                queue.set_logging(logging);
+            }
+        }
+    }
+
+    fn logging(&self, index: usize) -> Logging {
+        let log = self.log.as_ref().map(|log| log.device_log().expect("a mapping"));
+        let memory = self.guest.memory();
+        let used = self.rings[index].layout().guest_addresses(memory).used;
+        Logging { log, buffers: true, ring: Some(used) }
+    }
+
+    /// All bytes of the guest.
+    pub(super) fn snapshot(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.guest.memory().len()];
+        self.guest.memory().read(0, &mut bytes);
+        bytes
+    }
+
     /// The first queue.
     pub(super) fn queue(&mut self) -> &mut Queue {
         self.disk.queue(0).expect("it is served")
@@ -131,6 +168,7 @@ impl Rig {
         let ring = &self.rings[usize::from(index)];
         let mut config = ring.queue_config(Arc::clone(&self.memory)).expect("a descriptor");
         config.inflight = self.inflight.queue(usize::from(index));
+        config.logging = self.logging(usize::from(index));
         let queue = Queue::new_stopping(config, self.stores_max);
         self.disk.add_queue(queue.expect("a good ring"));
     }

@@ -7,7 +7,8 @@
 //! and what was acknowledged is on the volume.
 //!
 //! The same while the queue goes to and fro between two shares: it is stopped before, between and
-//! after.
+//! after. And the same while the guest is migrated: then the marks in the log are stopping points,
+//! too, and a copy that is made of nothing but marked pages is the guest's memory in the end.
 
 use virtio::RingKind;
 use virtio::driver::{Data, Op as GuestOp, RingShape, Slot, Status as GuestStatus};
@@ -19,6 +20,7 @@ use crate::contract::Random;
 const REQUESTS: usize = 40;
 const BLOCKS: usize = 4;
 const BLOCK_BYTES: u32 = 512;
+const PAGE: usize = virtio::dirty::LOG_PAGE_BYTES as usize;
 /// Far more than a run needs.
 const ROUNDS_MAX: usize = 1_000;
 
@@ -90,6 +92,42 @@ impl Guest {
     }
 }
 
+/// The guest's memory as a migration has copied it so far.
+struct Copy {
+    bytes: Vec<u8>,
+}
+
+impl Copy {
+    fn new(rig: &mut Rig) -> Self {
+        rig.start_log();
+        Self { bytes: rig.snapshot() }
+    }
+
+    /// The guest works; what it stores itself is copied at once, and now and then what the device
+    /// has marked.
+    fn drive(&mut self, guest: &mut Guest, rig: &mut Rig) {
+        let before = rig.snapshot();
+        guest.drive(rig);
+        let now = rig.snapshot();
+        for (at, (old, new)) in before.chunks(PAGE).zip(now.chunks(PAGE)).enumerate() {
+            if old != new {
+                self.bytes[at * PAGE..][..PAGE].copy_from_slice(new);
+            }
+        }
+        if guest.random.below(4) == 0 {
+            self.sync(rig);
+        }
+    }
+
+    /// Copies what the device has marked.
+    fn sync(&mut self, rig: &Rig) {
+        for page in rig.log.as_ref().expect("a log").take() {
+            let at = rig.guest.memory().offset_of(page * PAGE as u64).expect("guest memory");
+            rig.guest.memory().read(at, &mut self.bytes[at..at + PAGE]);
+        }
+    }
+}
+
 /// What goes wrong in a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trouble<'t> {
@@ -99,6 +137,8 @@ struct Trouble<'t> {
     moves: bool,
     /// And dies between them, at its n-th move.
     dies_at: Option<usize>,
+    /// The guest is being migrated.
+    migrates: bool,
 }
 
 /// Has the queue go over to a new share, now and then. `true` when it died on its way.
@@ -132,13 +172,17 @@ fn run(kind: RingKind, seed: u64, trouble: Trouble<'_>) -> Option<(u64, usize)> 
     let (mut guest, mut dice, mut moves) = (Guest::new(seed), Random::new(seed + 1_000), 0);
     let stop = |life: usize| stops.get(life).copied().unwrap_or(u64::MAX);
     let mut rig = Rig::stopping(&volume, plan, stop(0));
+    let mut copy = trouble.migrates.then(|| Copy::new(&mut rig));
     for life in 0..=stops.len() {
         if life > 0 {
             rig.succeed(&volume, stop(life));
         }
         for round in 0.. {
             assert!(round < ROUNDS_MAX, "no end: {} of {REQUESTS}", guest.ended);
-            guest.drive(&mut rig);
+            match &mut copy {
+                Some(copy) => copy.drive(&mut guest, &mut rig),
+                None => guest.drive(&mut rig),
+            }
             if rig.queue().stopped() {
                 break;
             }
@@ -147,6 +191,10 @@ fn run(kind: RingKind, seed: u64, trouble: Trouble<'_>) -> Option<(u64, usize)> 
                     return None;
                 }
                 let stores = rig.queue().stores();
+                if let Some(copy) = &mut copy {
+                    copy.sync(&rig);
+                    assert!(copy.bytes == rig.snapshot(), "a page was written and not marked");
+                }
                 guest.check(&mut rig);
                 return Some((stores, moves));
             }
@@ -163,10 +211,9 @@ fn run(kind: RingKind, seed: u64, trouble: Trouble<'_>) -> Option<(u64, usize)> 
 }
 
 /// Stops at every store, for every seed; gives how many there are and how often the queue moved.
-fn stop_everywhere(kind: RingKind, moves: bool) -> (u64, usize) {
+fn stop_everywhere(kind: RingKind, seeds: u64, trouble: Trouble<'_>) -> (u64, usize) {
     let (mut points, mut moved) = (0, 0);
-    for seed in 0..12 {
-        let trouble = Trouble { moves, ..Trouble::default() };
+    for seed in 0..seeds {
         let (stores, _) = run(kind, seed, trouble).expect("nothing stops it");
         for stop in 0..stores {
             let once = run(kind, seed, Trouble { stops: &[stop], ..trouble });
@@ -185,7 +232,7 @@ fn stop_everywhere(kind: RingKind, moves: bool) -> (u64, usize) {
 #[test]
 fn a_disk_may_be_stopped_at_every_store() {
     for kind in [RingKind::Split, RingKind::Packed] {
-        let (points, _) = stop_everywhere(kind, false);
+        let (points, _) = stop_everywhere(kind, 12, Trouble::default());
         println!("{kind:?}: {points} stopping points");
         assert!(points > 3_000, "the workload shrank: {points}");
     }
@@ -194,9 +241,22 @@ fn a_disk_may_be_stopped_at_every_store() {
 #[test]
 fn a_disk_whose_queue_moves_may_be_stopped_at_every_store() {
     for kind in [RingKind::Split, RingKind::Packed] {
-        let (points, moves) = stop_everywhere(kind, true);
+        let trouble = Trouble { moves: true, ..Trouble::default() };
+        let (points, moves) = stop_everywhere(kind, 12, trouble);
         println!("{kind:?}: {points} stopping points, {moves} moves");
         assert!(points > 3_000 && moves > 10_000, "the workload shrank: {points}, {moves}");
+    }
+}
+
+#[test]
+fn a_disk_may_be_stopped_at_every_store_while_its_guest_is_migrated() {
+    for kind in [RingKind::Split, RingKind::Packed] {
+        for moves in [false, true] {
+            let trouble = Trouble { moves, migrates: true, ..Trouble::default() };
+            let (points, _) = stop_everywhere(kind, 1, trouble);
+            println!("{kind:?}, moves {moves}: {points} stopping points");
+            assert!(points > 400, "the workload shrank: {points}");
+        }
     }
 }
 

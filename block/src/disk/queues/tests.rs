@@ -1,3 +1,5 @@
+#[path = "dirty.rs"]
+mod dirty;
 #[path = "moves.rs"]
 mod moves;
 #[path = "rig.rs"]
