@@ -63,8 +63,8 @@ impl Ahead {
 }
 
 impl LogSignal {
-    /// Takes the message from the socket: it was seen whole. Its descriptor is closed with that; the
-    /// one that we have is another.
+    /// Takes the message from the socket: it was seen whole. Its descriptor is closed with that,
+    /// and ours is another.
     pub(crate) fn take(&self, front_end: BorrowedFd<'_>) {
         receive(front_end, &mut [0; HEADER_BYTES], RecvFlags::empty());
     }
