@@ -1,17 +1,19 @@
 //! How a session's datagrams leave and arrive.
 //!
 //! A [`Link`] moves batches of datagrams with one system call in each direction, however many peers
-//! they are for. [`Udp`] is the one that works everywhere; [`Faulty`] wraps any other and loses,
-//! doubles, reorders, corrupts and delays what arrives; [`Shm`] takes shared memory where both ends
-//! are on one machine. [`Driver`] joins a link to a sidecore's
-//! [`transport::Endpoint`]: two pollers, one at each end of the round.
+//! they are for. [`Udp`] is the one that works everywhere; [`Xdp`] goes past the system's network
+//! stack; [`Shm`] takes shared memory where both ends are on one machine; [`Faulty`] wraps any other
+//! and loses, doubles, reorders, corrupts and delays what arrives. [`Driver`] joins a link to a
+//! sidecore's [`transport::Endpoint`]: two pollers, one at each end of the round.
 
 mod counters;
 mod driver;
 mod faulty;
+mod interface;
 mod pages;
 mod shm;
 mod udp;
+mod xdp;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,6 +28,7 @@ pub use shm::{Callers, Door, Places, PlacesFull, Shm, ShmCounters, is_shared};
 use sidecore::Progress;
 use transport::{Pool, TransmitBatch};
 pub use udp::{BindError, Udp, UdpConfig};
+pub use xdp::{Xdp, XdpCounters, XdpError, XdpInterface};
 
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

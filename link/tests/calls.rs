@@ -3,7 +3,6 @@
 
 mod common;
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,20 +12,22 @@ use link::{Door, Faults, Faulty, Link, Places, Shm, ShmCounters, Udp, UdpConfig}
 use transport::SessionId;
 
 /// A side on this machine, with Ethernet's datagrams. `wrap` puts something around its socket.
-fn side(name: &str, wrap: impl FnOnce(Udp) -> Rc<RefCell<dyn Link>>) -> Side {
+fn side<L: Link + 'static>(name: &str, wrap: impl FnOnce(Udp) -> L) -> Side {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let config = UdpConfig { datagram_bytes_max: Some(1472), ..UdpConfig::new(listen) };
-    Side::new(name, Udp::bind(config).expect("loopback"), wrap)
+    let udp = Udp::bind(config).expect("loopback");
+    Side::new(name, udp.receive_buffer_bytes(), wrap(udp))
 }
 
 fn connected(faults: Option<Faults>) -> (Pair, SessionId) {
-    let wrap = |udp| -> Rc<RefCell<dyn Link>> {
-        match faults {
-            Some(faults) => Rc::new(RefCell::new(Faulty::new(udp, faults))),
-            None => Rc::new(RefCell::new(udp)),
-        }
-    };
-    let (client, server) = (side("vm1", wrap), side("io-1", wrap));
+    match faults {
+        Some(faults) => connect(|udp| Faulty::new(udp, faults)),
+        None => connect(|udp| udp),
+    }
+}
+
+fn connect<L: Link + 'static>(wrap: impl Fn(Udp) -> L) -> (Pair, SessionId) {
+    let (client, server) = (side("vm1", &wrap), side("io-1", &wrap));
     let addr = server.addr;
     Pair::connect(client, server, addr)
 }
@@ -112,7 +113,7 @@ impl Shared {
             let side = side(name, |udp| {
                 let shm = Shm::new(udp, places.clone(), callers).expect("an epoll");
                 counters = Some(Arc::clone(shm.shm_counters()));
-                Rc::new(RefCell::new(shm))
+                shm
             });
             (side, counters.expect("made above"))
         };
@@ -148,8 +149,7 @@ fn a_peer_that_hangs_up_is_called_again_when_it_is_back() {
     let (mut shared, mut pair, session) = Shared::connected();
     let path = shared.door.take().expect("it has one").path().to_owned();
     // The server's process is gone, with its end of the line.
-    let udp_only = |udp| -> Rc<RefCell<dyn Link>> { Rc::new(RefCell::new(udp)) };
-    pair.server = side("io-1", udp_only);
+    pair.server = side("io-1", |udp| udp);
     pair.call(session, 1, 100);
     let client = Arc::clone(&shared.counters[0]);
     pair.run_until(|| client.lines.get() == 0);
@@ -158,8 +158,7 @@ fn a_peer_that_hangs_up_is_called_again_when_it_is_back() {
     // A new one opens its door; its endpoint has not heard of the session.
     let (door, mut callers) = Door::open(&path, &[4870]).expect("a door again");
     let (places, calls) = (shared.places.clone(), callers.pop());
-    pair.server =
-        side("io-1", |udp| Rc::new(RefCell::new(Shm::new(udp, places, calls).expect("an epoll"))));
+    pair.server = side("io-1", |udp| Shm::new(udp, places, calls).expect("an epoll"));
     pair.client.notes.borrow_mut().may_be_lost = true;
     let notes = Rc::clone(&pair.client.notes);
     pair.run_until(|| notes.borrow().is_lost);
@@ -192,7 +191,7 @@ fn callers_that_talk_nonsense_are_hung_up_on() {
     let server = side("io-1", |udp| {
         let shm = Shm::new(udp, places.clone(), calls).expect("an epoll");
         counters = Some(Arc::clone(shm.shm_counters()));
-        Rc::new(RefCell::new(shm))
+        shm
     });
     use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
     for nonsense in [&b"GET / HTTP/1.1"[..], b"vrio-shm\x01\0\x06\x13", b"x"] {
@@ -204,9 +203,7 @@ fn callers_that_talk_nonsense_are_hung_up_on() {
             rustix::net::recv(&socket, &mut [0; 8], RecvFlags::empty()).unwrap_or((0, 0));
         assert_eq!(got, 0, "hung up");
     }
-    let client = side("vm1", |udp| {
-        Rc::new(RefCell::new(Shm::new(udp, places.clone(), None).expect("an epoll")))
-    });
+    let client = side("vm1", |udp| Shm::new(udp, places.clone(), None).expect("an epoll"));
     let addr = places.address(&path).expect("room");
     let (_pair, _) = Pair::connect(client, server, addr);
     assert_eq!(counters.expect("made").lines.get(), 1, "only the sound one");

@@ -3,7 +3,6 @@
 
 mod common;
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::process::Command;
@@ -66,8 +65,10 @@ impl Hosts {
     }
 
     fn connected(&self) -> (Pair, transport::SessionId) {
-        let side =
-            |name, index| Side::new(name, self.bind(index), |udp| Rc::new(RefCell::new(udp)));
+        let side = |name, index| {
+            let udp = self.bind(index);
+            Side::new(name, udp.receive_buffer_bytes(), udp)
+        };
         let (client, server) = (side("vm1", 0), side("io-1", 2));
         let addr = server.addr;
         Pair::connect(client, server, addr)

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use link::{Driver, Link, LinkCounters, Udp};
+use link::{Driver, Link, LinkCounters};
 use sidecore::{Local, Services};
 use transport::{BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink};
 
@@ -71,21 +71,17 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// `wrap` puts something around its socket.
-    pub(crate) fn new(
-        name: &str,
-        udp: Udp,
-        wrap: impl FnOnce(Udp) -> Rc<RefCell<dyn Link>>,
-    ) -> Self {
-        let (addr, counters) = (udp.local_addr(), Arc::clone(udp.counters()));
+    /// `receive_buffer_bytes` is what fits into the link's socket.
+    pub(crate) fn new(name: &str, receive_buffer_bytes: usize, link: impl Link + 'static) -> Self {
+        let (addr, counters) = (link.local_addr(), Arc::clone(link.counters()));
         let seed = name.len() as u64;
         let endpoint = EndpointConfig {
-            datagram_bytes_max: udp.datagram_max(),
-            receive_window_bytes: udp.receive_buffer_bytes() as u32 / 2,
+            datagram_bytes_max: link.datagram_max(),
+            receive_window_bytes: receive_buffer_bytes as u32 / 2,
             ..EndpointConfig::new(name, seed, seed)
         };
         let endpoint = Rc::new(RefCell::new(Endpoint::new(endpoint)));
-        let link = wrap(udp);
+        let link = Rc::new(RefCell::new(link));
         let notes = Rc::new(RefCell::new(Notes::default()));
         let mut local = Local::detached(0, Services::new());
         let sink = Rc::clone(&notes);

@@ -1,0 +1,134 @@
+//! What the system says of its network interfaces.
+
+use std::ffi::CStr;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+/// One interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) index: u32,
+    /// Its address as a card of Ethernet, if it is one.
+    pub(crate) mac: Option<[u8; 6]>,
+    /// The longest packet that it takes, without Ethernet's header.
+    pub(crate) mtu: usize,
+}
+
+/// An address of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Address {
+    Ip(IpAddr),
+    Card { index: u32, mac: Option<[u8; 6]> },
+}
+
+impl Interface {
+    /// The interface that has this address.
+    pub(crate) fn with_address(ip: IpAddr) -> Option<Self> {
+        let all = addresses();
+        let (name, _) = all.iter().find(|(_, address)| *address == Address::Ip(ip))?;
+        let mut cards = all.iter().filter_map(|(of, address)| match address {
+            Address::Card { index, mac } if of == name => Some((*index, *mac)),
+            _ => None,
+        });
+        let (index, mac) = cards.next()?;
+        let mtu = mtu(name).ok()?;
+        Some(Self { name: String::from_utf8_lossy(name).into_owned(), index, mac, mtu })
+    }
+}
+
+/// The longest packet that the interface with address `ip` takes, or the widest interface with an
+/// address that leads out of this machine where `ip` stands for any.
+pub(crate) fn widest_mtu(ip: IpAddr) -> Option<usize> {
+    let is_meant = |own: IpAddr| own == ip || (ip.is_unspecified() && !own.is_loopback());
+    let all = addresses();
+    let meant =
+        all.iter().filter(|(_, address)| matches!(address, Address::Ip(ip) if is_meant(*ip)));
+    meant.filter_map(|(name, _)| mtu(name).ok()).max()
+}
+
+/// All addresses with the names of their interfaces.
+fn addresses() -> Vec<(Vec<u8>, Address)> {
+    let mut first = ptr::null_mut();
+    // SAFETY: `first` receives a list, or the call fails and it stays null.
+    if unsafe { libc::getifaddrs(&mut first) } != 0 {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let mut next = first;
+    // SAFETY: `next` is null or an entry of the list, which lives until freeifaddrs.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // SAFETY: an entry's address is null or as long as its family says.
+        if let Some(address) = unsafe { read(entry.ifa_addr) } {
+            // SAFETY: an entry's name is a C string, and copied here.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_bytes().to_vec();
+            found.push((name, address));
+        }
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list came from getifaddrs, and nothing of it is used any more.
+    unsafe { libc::freeifaddrs(first) };
+    found
+}
+
+/// # Safety
+/// `address` is null or points to an address that is as long as its family says.
+unsafe fn read(address: *const libc::sockaddr) -> Option<Address> {
+    // SAFETY: the caller's promise.
+    let family = i32::from(unsafe { address.as_ref() }?.sa_family);
+    match family {
+        libc::AF_INET => {
+            // SAFETY: by its family it is one of these.
+            let v4 = unsafe { &*address.cast::<libc::sockaddr_in>() };
+            Some(Address::Ip(v4.sin_addr.s_addr.to_ne_bytes().into()))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: by its family it is one of these.
+            let v6 = unsafe { &*address.cast::<libc::sockaddr_in6>() };
+            Some(Address::Ip(v6.sin6_addr.s6_addr.into()))
+        }
+        libc::AF_PACKET => {
+            // SAFETY: by its family it is one of these.
+            let card = unsafe { &*address.cast::<libc::sockaddr_ll>() };
+            let is_ethernet = card.sll_hatype == libc::ARPHRD_ETHER && card.sll_halen == 6;
+            let mac = card.sll_addr.first_chunk().copied().filter(|_| is_ethernet);
+            Some(Address::Card { index: u32::try_from(card.sll_ifindex).ok()?, mac })
+        }
+        _ => None,
+    }
+}
+
+fn mtu(name: &[u8]) -> io::Result<usize> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    // SAFETY: it has integers and pointers only, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(name) {
+        *place = *byte as libc::c_char;
+    }
+    // SAFETY: SIOCGIFMTU reads the name, which ends in zero, and writes `ifru_mtu`.
+    let mtu = unsafe {
+        if libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &mut request) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        request.ifr_ifru.ifru_mtu
+    };
+    usize::try_from(mtu).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_device_is_no_card_of_ethernet() {
+        let found = Interface::with_address([127, 0, 0, 1].into()).unwrap();
+        assert_eq!((found.name.as_str(), found.mac), ("lo", None));
+        assert_eq!(widest_mtu([127, 0, 0, 1].into()), Some(found.mtu));
+        assert_eq!(Interface::with_address([192, 0, 2, 1].into()), None);
+    }
+}

@@ -1,0 +1,555 @@
+//! Datagrams past the system's network stack (AF_XDP), where there is a way: a program at the
+//! interface hands those that are ours to a ring that we poll, and what we put into another ring
+//! leaves by the interface. While both ends poll, receiving takes no system call at all.
+//!
+//! An [`Xdp`] wraps a [`Udp`] socket of the same address, which keeps the port, finds neighbours
+//! and takes whatever has no other way: the first datagram to a peer, peers with IPv6 addresses,
+//! what came by another receive queue. A peer's card is learnt from what it sends.
+//!
+//! The datagrams are the same as those of UDP, so the two ends need not use the same link.
+
+mod packet;
+mod program;
+mod ring;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpMmapOffsets, XdpOptionsFlags,
+    XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with};
+use sidecore::{Counter, Progress};
+use transport::{Pool, TransmitBatch};
+
+use crate::interface::Interface;
+use crate::{Arrival, Link, LinkCounters, Sent, Udp};
+use packet::{HEADER_BYTES, Mac, Way};
+use program::Program;
+use ring::{Frames, Piece, Ring};
+
+/// A frame: a page, the most that the kernel takes without huge pages.
+const FRAME_BYTES: usize = 4096;
+
+/// What the kernel keeps before a packet.
+const HEADROOM_BYTES: usize = 256;
+
+/// Frames to receive in, and packets that may wait to be received: 8 MiB, as [`Udp`] asks of its
+/// socket.
+const RECEIVE_FRAMES: u32 = 2048;
+
+/// Frames to send from: more than a round sends.
+const SEND_FRAMES: u32 = 1024;
+
+/// Up to this size a packet lies in one frame on either side, and the program needs not know of
+/// pieces. On a virtual cable that also keeps the other end from handing over many datagrams as one
+/// (segmentation offload), which nobody could tell apart here.
+const ONE_PIECE_MTU_MAX: usize = 3400;
+
+/// The largest packet in pieces.
+const PACKET_BYTES_MAX: usize = 9216 + 14;
+
+/// A piece after which others of the same packet follow (`linux/if_xdp.h`).
+const XDP_PKT_CONTD: u32 = 1;
+
+/// Packets taken in a round: as many as are sent.
+const BURST: usize = 256;
+
+/// Peers whose cards are known; more forget the longest silent one.
+const NEIGHBOURS_MAX: usize = 1024;
+
+/// A peer that was silent for so long is looked for by the system again: its card may be another.
+const NEIGHBOUR_NS: u64 = 1_000_000_000;
+
+/// How often the socket inside is looked at while packets come by the ring.
+const LOOK_INSIDE_NS: u64 = 50_000;
+
+/// Why a link cannot use AF_XDP.
+#[derive(Debug, thiserror::Error)]
+pub enum XdpError {
+    /// The address does not name an interface of Ethernet.
+    #[error("{0} is not the IPv4 address of one Ethernet interface")]
+    Address(SocketAddr),
+    /// The interface's packets are too long.
+    #[error(
+        "{interface} takes packets of {mtu} bytes, and at most {PACKET_BYTES_MAX} can be taken"
+    )]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// What it takes.
+        mtu: usize,
+    },
+    /// The system refuses something.
+    #[error("{what}: {source}{}", hint(.source))]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            " (it takes the capabilities NET_ADMIN, NET_RAW and BPF)"
+        }
+        io::ErrorKind::ResourceBusy => " (another program is attached there, or uses that queue)",
+        _ => "",
+    }
+}
+
+fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> XdpError {
+    move |error| XdpError::System { what, source: error.into() }
+}
+
+/// What passed by the rings; the link's own counters have all datagrams, whichever way they took.
+#[derive(Debug, Default)]
+pub struct XdpCounters {
+    /// Datagrams sent by the ring.
+    pub datagrams_sent: Counter,
+    /// Datagrams received by the ring.
+    pub datagrams_received: Counter,
+    /// Bytes copied into frames, and out of those of packets in pieces.
+    pub bytes_copied: Counter,
+    /// Packets that were not what they said.
+    pub malformed: Counter,
+    /// Rounds in which the ring to send by was full.
+    pub full: Counter,
+}
+
+/// An interface with the program; shared by the links of all sidecores that use it.
+#[derive(Debug)]
+pub struct XdpInterface {
+    interface: Interface,
+    /// Packets come in pieces.
+    pieces: bool,
+    program: Program,
+}
+
+impl XdpInterface {
+    /// Attaches the program to the interface that has this address.
+    ///
+    /// # Errors
+    /// What is in the way; UDP is the way out.
+    pub fn attach(listen: SocketAddr) -> Result<Arc<Self>, XdpError> {
+        let found = match listen.ip() {
+            IpAddr::V4(ip) if !ip.is_unspecified() => Interface::with_address(IpAddr::V4(ip)),
+            _ => None,
+        };
+        let interface = found.filter(|found| found.mac.is_some());
+        let interface = interface.ok_or(XdpError::Address(listen))?;
+        let mtu = interface.mtu;
+        if mtu + 14 > PACKET_BYTES_MAX {
+            return Err(XdpError::Mtu { interface: interface.name, mtu });
+        }
+        let pieces = mtu > ONE_PIECE_MTU_MAX;
+        let program = Program::attach(interface.index, pieces);
+        let program = program.map_err(system("attaching the program to the interface"))?;
+        Ok(Arc::new(Self { interface, pieces, program }))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.interface.name
+    }
+}
+
+/// A neighbour's card, and when it was last heard from.
+#[derive(Clone, Copy, Debug)]
+struct Neighbour {
+    mac: Mac,
+    heard_ns: u64,
+}
+
+/// A link past the network stack, with a UDP socket beside it.
+pub struct Xdp {
+    inner: Udp,
+    own: SocketAddrV4,
+    own_mac: Mac,
+    // The rings go before the socket, and that before its frames.
+    receive: Ring<Piece>,
+    send: Ring<Piece>,
+    fill: Ring<u64>,
+    sent: Ring<u64>,
+    socket: OwnedFd,
+    frames: Frames,
+    /// Frames to send from.
+    free: Vec<u64>,
+    /// A packet in pieces, put together.
+    whole: Vec<u8>,
+    pieces: bool,
+    zero_copy: bool,
+    neighbours: BTreeMap<SocketAddrV4, Neighbour>,
+    looked_inside_ns: u64,
+    now_ns: u64,
+    epoll: OwnedFd,
+    xdp_counters: Arc<XdpCounters>,
+    _interface: Arc<XdpInterface>,
+}
+
+impl Xdp {
+    /// Wraps a socket at an address of the interface; takes what comes for it by receive queue
+    /// `queue`.
+    ///
+    /// # Errors
+    /// What is in the way, and the socket back.
+    pub fn new(
+        inner: Udp,
+        interface: &Arc<XdpInterface>,
+        queue: u32,
+    ) -> Result<Self, Box<(XdpError, Udp)>> {
+        match Parts::open(&inner, interface, queue) {
+            Ok(parts) => Ok(Self::with(inner, parts, Arc::clone(interface))),
+            Err(error) => Err(Box::new((error, inner))),
+        }
+    }
+
+    fn with(inner: Udp, parts: Parts, interface: Arc<XdpInterface>) -> Self {
+        let Parts { own, receive, send, mut fill, sent, socket, frames, zero_copy, epoll } = parts;
+        let frame = |number: u32| u64::from(number) * FRAME_BYTES as u64;
+        (0..RECEIVE_FRAMES).for_each(|number| fill.put(frame(number)));
+        fill.publish();
+        Self {
+            own,
+            own_mac: interface.interface.mac.expect("looked for when it was attached"),
+            receive,
+            send,
+            fill,
+            sent,
+            socket,
+            frames,
+            free: (RECEIVE_FRAMES..RECEIVE_FRAMES + SEND_FRAMES).map(frame).collect(),
+            whole: Vec::with_capacity(PACKET_BYTES_MAX),
+            pieces: interface.pieces,
+            zero_copy,
+            neighbours: BTreeMap::new(),
+            looked_inside_ns: 0,
+            now_ns: 0,
+            epoll,
+            xdp_counters: Arc::default(),
+            inner,
+            _interface: interface,
+        }
+    }
+
+    /// The socket inside.
+    pub fn inner(&self) -> &Udp {
+        &self.inner
+    }
+
+    /// What passed by the rings.
+    pub fn xdp_counters(&self) -> &Arc<XdpCounters> {
+        &self.xdp_counters
+    }
+
+    /// Whether the card reads and writes the frames itself.
+    pub fn is_zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+
+    /// The way to a peer, if its card is known.
+    fn way_to(&self, to: SocketAddr) -> Option<Way> {
+        let SocketAddr::V4(to) = to else { return None };
+        let neighbour = self.neighbours.get(&to)?;
+        let known = self.now_ns < neighbour.heard_ns + NEIGHBOUR_NS;
+        let Self { own_mac: from_mac, own: from, .. } = *self;
+        known.then_some(Way { from_mac, to_mac: neighbour.mac, from, to })
+    }
+
+    fn note_neighbour(&mut self, from: SocketAddrV4, mac: Mac) {
+        let heard_ns = self.now_ns;
+        if self.neighbours.len() == NEIGHBOURS_MAX && !self.neighbours.contains_key(&from) {
+            let silent = self.neighbours.iter().min_by_key(|(_, one)| one.heard_ns);
+            if let Some(silent) = silent.map(|(address, _)| *address) {
+                self.neighbours.remove(&silent);
+            }
+        }
+        self.neighbours.insert(from, Neighbour { mac, heard_ns });
+    }
+
+    /// Takes frames back that have been sent.
+    fn reclaim(&mut self) {
+        while let Some(at) = self.sent.take() {
+            self.free.push(self.frames.frame_of(at));
+        }
+        self.sent.release();
+    }
+
+    /// Puts a packet into the ring; `false` when there is no room.
+    fn put(&mut self, way: &Way, parts: [&[u8]; 2]) -> bool {
+        let payload_bytes = parts[0].len() + parts[1].len();
+        let packet_bytes = HEADER_BYTES + payload_bytes;
+        let count = packet_bytes.div_ceil(FRAME_BYTES);
+        if (self.send.room() as usize) < count || self.free.len() < count {
+            return false;
+        }
+        let mut header = [0; HEADER_BYTES];
+        packet::write(way, payload_bytes, &mut header);
+        let mut rest = [&header[..], parts[0], parts[1]];
+        for index in 0..count {
+            let len = FRAME_BYTES.min(packet_bytes - index * FRAME_BYTES);
+            let at = self.free.pop().expect("counted");
+            gather(&mut rest, self.frames.bytes_mut(at, len));
+            let more = index + 1 < count;
+            let options = if more { XDP_PKT_CONTD } else { 0 };
+            self.send.put(Piece { at, len: len as u32, options });
+        }
+        self.xdp_counters.bytes_copied.add(packet_bytes as u64);
+        true
+    }
+
+    /// Shows what was put in and has the kernel send it.
+    fn flush(&mut self) {
+        self.send.publish();
+        let counters = self.inner.counters();
+        // In copy mode the kernel sends some thirty packets a call, and says "again" for more.
+        while self.send.needs_call() {
+            counters.send_calls.add(1);
+            match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
+                Err(Errno::AGAIN) if self.sent.has_any() && !self.send.is_taken() => {}
+                Ok(_) if !self.send.is_taken() => {}
+                // The rest goes with the next round's.
+                _ => break,
+            }
+        }
+        self.reclaim();
+    }
+
+    fn receive_from_ring(&mut self, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
+        let (mut datagrams, mut bytes, mut packets) = (0, 0, 0);
+        while packets < BURST {
+            let Some(piece) = self.receive.take() else { break };
+            // Each frame is in one ring at a time, and this one has room for all.
+            assert!(self.fill.room() > 0, "a frame came twice");
+            self.fill.put(self.frames.frame_of(piece.at));
+            let ends = piece.options & XDP_PKT_CONTD == 0;
+            packets += usize::from(ends);
+            let Some(found) = self.frames.bytes(piece) else {
+                self.xdp_counters.malformed.add(1);
+                continue;
+            };
+            let packet = if ends && self.whole.is_empty() {
+                found
+            } else {
+                let fits = self.whole.len() + found.len() <= PACKET_BYTES_MAX;
+                self.whole.extend_from_slice(if fits { found } else { &[] });
+                self.xdp_counters.bytes_copied.add(found.len() as u64);
+                if !ends {
+                    continue;
+                }
+                &self.whole
+            };
+            match packet::read(packet) {
+                Some((way, payload)) => {
+                    datagrams += 1;
+                    bytes += payload.len();
+                    let from = SocketAddr::V4(way.from);
+                    f(Arrival { from, at_ns: self.now_ns, bytes: payload });
+                    let (mac, from) = (way.from_mac, way.from);
+                    self.whole.clear();
+                    self.note_neighbour(from, mac);
+                }
+                None => {
+                    self.whole.clear();
+                    self.xdp_counters.malformed.add(1);
+                }
+            }
+        }
+        if packets > 0 {
+            self.receive.release();
+            self.fill.publish();
+        }
+        let counters = self.inner.counters();
+        counters.receive_messages.add(datagrams as u64);
+        counters.datagrams_received.add(datagrams as u64);
+        counters.bytes_received.add(bytes as u64);
+        self.xdp_counters.datagrams_received.add(datagrams as u64);
+        datagrams
+    }
+}
+
+/// Fills `into` from the front of some parts, and takes that off them.
+fn gather(parts: &mut [&[u8]], into: &mut [u8]) {
+    let mut at = 0;
+    for part in parts {
+        let len = part.len().min(into.len() - at);
+        let (now, later) = part.split_at(len);
+        into[at..at + len].copy_from_slice(now);
+        at += len;
+        *part = later;
+    }
+    assert_eq!(at, into.len(), "the parts have as much");
+}
+
+impl Link for Xdp {
+    fn send_first(&mut self, batch: &mut TransmitBatch, pool: &Pool, count_max: usize) -> Sent {
+        self.reclaim();
+        let (mut datagrams, mut by_ring, mut bytes) = (0, 0, 0);
+        while datagrams < count_max && !batch.is_empty() {
+            let next = batch.datagram(0);
+            let Some(way) = self.way_to(next.to()) else {
+                // Everything up to the next one that has a way of ours.
+                let others = (0..batch.len().min(count_max - datagrams))
+                    .take_while(|&index| self.way_to(batch.datagram(index).to()).is_none());
+                let count = others.count();
+                let sent = self.inner.send_first(batch, pool, count);
+                datagrams += sent.datagrams;
+                if sent.datagrams < count {
+                    break;
+                }
+                continue;
+            };
+            let parts = [next.head(), next.body(pool)];
+            let len = parts[0].len() + parts[1].len();
+            if !self.put(&way, parts) {
+                self.xdp_counters.full.add(1);
+                break;
+            }
+            batch.consume(1);
+            (datagrams, by_ring, bytes) = (datagrams + 1, by_ring + 1, bytes + len);
+        }
+        if by_ring > 0 || !self.send.is_taken() {
+            self.flush();
+        }
+        let counters = self.inner.counters();
+        counters.send_messages.add(by_ring);
+        counters.datagrams_sent.add(by_ring);
+        counters.bytes_sent.add(bytes as u64);
+        self.xdp_counters.datagrams_sent.add(by_ring);
+        Sent { datagrams, left: batch.len() }
+    }
+
+    fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
+        self.now_ns = now_ns;
+        let datagrams = self.receive_from_ring(f);
+        let looked = now_ns < self.looked_inside_ns + LOOK_INSIDE_NS;
+        if looked && now_ns >= self.looked_inside_ns {
+            return datagrams;
+        }
+        self.looked_inside_ns = now_ns;
+        datagrams + self.inner.receive(now_ns, f)
+    }
+
+    fn arm(&mut self) -> Progress {
+        // Whatever waits inside makes the descriptor readable; it is looked at after the sleep.
+        self.looked_inside_ns = 0;
+        Progress::busy_if(self.receive.has_any())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        self.inner.local_addr()
+    }
+
+    fn datagram_max(&self) -> usize {
+        let frame = FRAME_BYTES - HEADROOM_BYTES - HEADER_BYTES;
+        let most = if self.pieces { PACKET_BYTES_MAX - HEADER_BYTES } else { frame };
+        self.inner.datagram_max().min(most)
+    }
+
+    fn counters(&self) -> &Arc<LinkCounters> {
+        self.inner.counters()
+    }
+}
+
+impl fmt::Debug for Xdp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Xdp({}, {})", self._interface.name(), self.inner.local_addr())
+    }
+}
+
+/// What a link is made of, before it is one.
+struct Parts {
+    own: SocketAddrV4,
+    receive: Ring<Piece>,
+    send: Ring<Piece>,
+    fill: Ring<u64>,
+    sent: Ring<u64>,
+    socket: OwnedFd,
+    frames: Frames,
+    zero_copy: bool,
+    epoll: OwnedFd,
+}
+
+impl Parts {
+    fn open(inner: &Udp, interface: &XdpInterface, queue: u32) -> Result<Self, XdpError> {
+        let SocketAddr::V4(own) = inner.local_addr() else {
+            return Err(XdpError::Address(inner.local_addr()));
+        };
+        let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        let socket = socket_with(AddressFamily::XDP, kind, flags, None);
+        let socket = socket.map_err(system("making a socket for AF_XDP"))?;
+        let count = (RECEIVE_FRAMES + SEND_FRAMES) as usize;
+        let frames = Frames::new(count, FRAME_BYTES).map_err(system("mapping frames"))?;
+        let offsets = prepare(&socket, &frames).map_err(system("giving the socket its frames"))?;
+        let fd = socket.as_fd();
+        let mapped = || -> io::Result<_> {
+            let XdpMmapOffsets { rx, tx, fr, cr } = &offsets;
+            Ok((
+                Ring::new(fd, XDP_PGOFF_RX_RING, rx, RECEIVE_FRAMES)?,
+                Ring::new(fd, XDP_PGOFF_TX_RING, tx, SEND_FRAMES)?,
+                Ring::new(fd, XDP_UMEM_PGOFF_FILL_RING, fr, RECEIVE_FRAMES)?,
+                Ring::new(fd, XDP_UMEM_PGOFF_COMPLETION_RING, cr, SEND_FRAMES)?,
+            ))
+        };
+        let (receive, send, fill, sent) = mapped().map_err(system("mapping the socket's rings"))?;
+        bind(&socket, interface, queue).map_err(system("taking a queue of the interface"))?;
+        let options = sockopt::xdp_options(&socket).unwrap_or(XdpOptionsFlags::empty());
+        let zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+        let watched = || -> io::Result<OwnedFd> {
+            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            for fd in [fd, inner.fd()] {
+                let data = epoll::EventData::new_u64(0);
+                epoll::add(&epoll, fd, data, epoll::EventFlags::IN)?;
+            }
+            Ok(epoll)
+        };
+        let epoll = watched().map_err(system("waiting for two sockets at once"))?;
+        let served = interface.program.serve(own, queue, fd);
+        served.map_err(system("telling the program of the socket"))?;
+        Ok(Self { own, receive, send, fill, sent, socket, frames, zero_copy, epoll })
+    }
+}
+
+/// Gives a socket its frames and the sizes of its rings.
+fn prepare(socket: &OwnedFd, frames: &Frames) -> io::Result<XdpMmapOffsets> {
+    let area = XdpUmemReg {
+        addr: frames.address(),
+        len: frames.len(),
+        chunk_size: FRAME_BYTES as u32,
+        headroom: 0,
+        flags: XdpUmemRegFlags::empty(),
+        tx_metadata_len: 0,
+    };
+    sockopt::set_xdp_umem_reg(socket, area)?;
+    sockopt::set_xdp_umem_fill_ring_size(socket, RECEIVE_FRAMES)?;
+    sockopt::set_xdp_umem_completion_ring_size(socket, SEND_FRAMES)?;
+    sockopt::set_xdp_rx_ring_size(socket, RECEIVE_FRAMES)?;
+    sockopt::set_xdp_tx_ring_size(socket, SEND_FRAMES)?;
+    Ok(sockopt::xdp_mmap_offsets(socket)?)
+}
+
+/// Binds to a queue: without copies where the card can, else with.
+fn bind(socket: &OwnedFd, interface: &XdpInterface, queue: u32) -> Result<(), Errno> {
+    let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+    if interface.pieces {
+        flags |= SocketAddrXdpFlags::XDP_USE_SG;
+    }
+    // Without a word about copies the kernel takes the better way that there is.
+    let address = SocketAddrXdp::new(flags, interface.interface.index, queue);
+    rustix::net::bind(socket, &address)
+}

@@ -1,0 +1,210 @@
+//! A ring that is shared with the kernel, and the memory that its entries speak of. One side writes
+//! entries and its index, the other reads them and writes its own.
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::net::xdp::XdpRingOffset;
+
+/// A mapping of ours.
+#[derive(Debug)]
+struct Mapped {
+    at: *mut u8,
+    len: usize,
+}
+
+// SAFETY: an address range that nobody else unmaps; who uses it is the owner's affair.
+unsafe impl Send for Mapped {}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us with this length, and nothing of it is used any more: whoever has
+        // addresses in it holds this.
+        let _ = unsafe { munmap(self.at.cast(), self.len) };
+    }
+}
+
+/// What an entry can be: plain numbers, for which any bytes are a value.
+pub(super) trait Entry: Copy {}
+
+/// As `struct xdp_desc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Offset in the memory.
+    pub(super) at: u64,
+    pub(super) len: u32,
+    pub(super) options: u32,
+}
+
+impl Entry for Piece {}
+impl Entry for u64 {}
+
+/// A ring of which one side is ours.
+#[derive(Debug)]
+pub(super) struct Ring<T> {
+    map: Mapped,
+    producer: usize,
+    consumer: usize,
+    flags: usize,
+    entries: usize,
+    size: u32,
+    /// Our own index.
+    own: u32,
+    /// The other side's, as last seen.
+    theirs: u32,
+    kind: PhantomData<T>,
+}
+
+impl<T: Entry> Ring<T> {
+    /// Maps a ring of `size` entries, a power of two, of a socket that has one there.
+    pub(super) fn new(
+        socket: BorrowedFd<'_>,
+        page_offset: u64,
+        offsets: &XdpRingOffset,
+        size: u32,
+    ) -> io::Result<Self> {
+        assert!(size.is_power_of_two(), "a ring of {size}");
+        let place = |offset: u64| usize::try_from(offset).map_err(io::Error::other);
+        let entries = place(offsets.desc)?;
+        let len = entries + size as usize * size_of::<T>();
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping, at a place of the system's choice.
+        let at = unsafe { mmap(ptr::null_mut(), len, access, flags, socket, page_offset)? };
+        Ok(Self {
+            map: Mapped { at: at.cast(), len },
+            producer: place(offsets.producer)?,
+            consumer: place(offsets.consumer)?,
+            flags: place(offsets.flags.unwrap_or(offsets.producer))?,
+            entries,
+            size,
+            own: 0,
+            theirs: 0,
+            kind: PhantomData,
+        })
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset + size_of::<u32>() <= self.map.len && offset.is_multiple_of(4));
+        // SAFETY: inside the mapping, aligned, and only ever used atomically, by either side.
+        unsafe { &*self.map.at.add(offset).cast::<AtomicU32>() }
+    }
+
+    fn entry(&self, index: u32) -> *mut T {
+        let at = self.entries + (index & (self.size - 1)) as usize * size_of::<T>();
+        // SAFETY: the mapping was made with room for `size` entries.
+        unsafe { self.map.at.add(at).cast() }
+    }
+
+    /// Whether the kernel has to be called for the ring to move.
+    pub(super) fn needs_call(&self) -> bool {
+        self.word(self.flags).load(Relaxed) & 1 != 0
+    }
+
+    /// For a ring that we fill: how many entries there is room for.
+    pub(super) fn room(&mut self) -> u32 {
+        if self.own.wrapping_sub(self.theirs) == self.size {
+            self.theirs = self.word(self.consumer).load(Acquire);
+        }
+        self.size - self.own.wrapping_sub(self.theirs).min(self.size)
+    }
+
+    /// Puts an entry in, for which there is room; seen after `publish`.
+    pub(super) fn put(&mut self, entry: T) {
+        debug_assert!(self.own.wrapping_sub(self.theirs) < self.size, "there is room");
+        // SAFETY: an entry of ours until the index says otherwise: room was looked for.
+        unsafe { self.entry(self.own).write(entry) };
+        self.own = self.own.wrapping_add(1);
+    }
+
+    /// For a ring that we fill: whether the other side has taken everything.
+    pub(super) fn is_taken(&self) -> bool {
+        self.word(self.consumer).load(Acquire) == self.own
+    }
+
+    /// Shows what was put in.
+    pub(super) fn publish(&self) {
+        self.word(self.producer).store(self.own, Release);
+    }
+
+    /// For a ring that the kernel fills: whether there is anything to take.
+    pub(super) fn has_any(&self) -> bool {
+        self.word(self.producer).load(Acquire) != self.own
+    }
+
+    /// Takes the next entry.
+    pub(super) fn take(&mut self) -> Option<T> {
+        if self.own == self.theirs {
+            self.theirs = self.word(self.producer).load(Acquire);
+            if self.own == self.theirs {
+                return None;
+            }
+        }
+        // SAFETY: filled by the kernel, which does not touch it until our index says so.
+        let entry = unsafe { self.entry(self.own).read() };
+        self.own = self.own.wrapping_add(1);
+        Some(entry)
+    }
+
+    /// Gives the places of what was taken back.
+    pub(super) fn release(&self) {
+        self.word(self.consumer).store(self.own, Release);
+    }
+}
+
+/// Frames for packets, whose owner is the kernel or we: whoever has the address.
+#[derive(Debug)]
+pub(super) struct Frames {
+    map: Mapped,
+    frame_bytes: usize,
+}
+
+impl Frames {
+    pub(super) fn new(count: usize, frame_bytes: usize) -> io::Result<Self> {
+        let len = count * frame_bytes;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at a place of the system's choice.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE)? };
+        Ok(Self { map: Mapped { at: at.cast(), len }, frame_bytes })
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.map.at as u64
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.map.len as u64
+    }
+
+    /// The frame in which a place lies.
+    pub(super) fn frame_of(&self, at: u64) -> u64 {
+        at - at % self.frame_bytes as u64
+    }
+
+    fn check(&self, at: u64, len: usize) -> Option<usize> {
+        let at = usize::try_from(at).ok()?;
+        let in_frame = at % self.frame_bytes + len <= self.frame_bytes;
+        (in_frame && at + len <= self.map.len).then_some(at)
+    }
+
+    /// What lies there; none if that is not inside a frame.
+    pub(super) fn bytes(&self, piece: Piece) -> Option<&[u8]> {
+        let len = piece.len as usize;
+        let at = self.check(piece.at, len)?;
+        // SAFETY: inside the mapping. The piece was taken from a ring and its frame not given back
+        // (the borrow lasts no longer), so nobody writes to it.
+        Some(unsafe { std::slice::from_raw_parts(self.map.at.add(at), len) })
+    }
+
+    /// Room for a packet to be sent, in a frame of ours.
+    pub(super) fn bytes_mut(&mut self, at: u64, len: usize) -> &mut [u8] {
+        let at = self.check(at, len).expect("a frame of ours");
+        // SAFETY: inside the mapping; the frame was on our list of free ones: nobody else uses it.
+        unsafe { std::slice::from_raw_parts_mut(self.map.at.add(at), len) }
+    }
+}
