@@ -27,6 +27,7 @@ use crate::machine::{Machine, cache_line_round_trip_ns};
 use crate::measure::Waiting;
 use crate::progress::Progress;
 
+use events::Events;
 use place::Place;
 
 pub use report::{Latency, Report};
@@ -75,6 +76,8 @@ pub enum Volume {
 pub enum LinkKind {
     /// UDP, between two network namespaces where that is allowed, else on the loopback device.
     Udp,
+    /// AF_XDP, between two network namespaces.
+    Xdp,
     /// Memory that the two processes share.
     Shm,
 }
@@ -164,6 +167,10 @@ impl Options {
             (0.01..=3600.0).contains(&seconds),
             "--seconds {seconds}: from 0.01 to an hour's 3600"
         );
+        ensure!(
+            self.link != LinkKind::Xdp || !self.loopback,
+            "--link xdp goes past the network stack of an Ethernet card: --loopback has none"
+        );
         if self.path == Path::Direct {
             ensure!(jobs == 1, "--path direct has one job: the client's one thread is the driver");
             ensure!(
@@ -228,7 +235,7 @@ pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress)
         let outcome = place.run(options.load())?;
         let events = place.look()?.since(&before);
         let rtts_ns = [rtt_before_ns, cache_line_round_trip_ns()];
-        check(&outcome)?;
+        check(options, &outcome, &events)?;
         Ok(Report::new(options, place.network(), &outcome, &events, rtts_ns, Machine::look()))
     })();
     let stopped = place.stop();
@@ -237,7 +244,14 @@ pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress)
     Ok(report)
 }
 
-fn check(outcome: &Outcome) -> Result<()> {
+fn check(options: &Options, outcome: &Outcome, events: &Events) -> Result<()> {
+    let sessions = matches!(options.path, Path::Remote | Path::Direct);
+    if sessions && options.link == LinkKind::Xdp && events.past_the_stack() == 0 {
+        bail!(
+            "no datagram went past the network stack (AF_XDP): that needs root, iproute2 and a \
+             kernel with XDP_SOCKETS; the nodes' logs say more with VRIO_LOG=debug"
+        );
+    }
     if outcome.requests() == 0 {
         bail!("not one request was completed in this time: measure for longer");
     }

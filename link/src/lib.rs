@@ -13,6 +13,7 @@ mod interface;
 mod pages;
 mod shm;
 mod udp;
+mod wire;
 mod xdp;
 
 use std::fmt;
@@ -28,6 +29,7 @@ pub use shm::{Callers, Door, Places, PlacesFull, Shm, ShmCounters, is_shared};
 use sidecore::Progress;
 use transport::{Pool, TransmitBatch};
 pub use udp::{BindError, Udp, UdpConfig};
+pub use wire::Wire;
 pub use xdp::{Xdp, XdpCounters, XdpError, XdpInterface};
 
 /// What became of a batch.

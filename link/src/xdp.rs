@@ -47,6 +47,10 @@ const HEADROOM_BYTES: usize = 256;
 /// socket.
 const RECEIVE_FRAMES: u32 = 2048;
 
+/// The ring by which they are given to the kernel. It has twice the room: the kernel shows a packet
+/// before it says that it has taken the frame.
+const FILL_RING: u32 = 2 * RECEIVE_FRAMES;
+
 /// Frames to send from: more than a round sends.
 const SEND_FRAMES: u32 = 1024;
 
@@ -143,26 +147,51 @@ impl XdpInterface {
     /// # Errors
     /// What is in the way; UDP is the way out.
     pub fn attach(listen: SocketAddr) -> Result<Arc<Self>, XdpError> {
-        let found = match listen.ip() {
-            IpAddr::V4(ip) if !ip.is_unspecified() => Interface::with_address(IpAddr::V4(ip)),
-            _ => None,
-        };
-        let interface = found.filter(|found| found.mac.is_some());
-        let interface = interface.ok_or(XdpError::Address(listen))?;
-        let mtu = interface.mtu;
-        if mtu + 14 > PACKET_BYTES_MAX {
-            return Err(XdpError::Mtu { interface: interface.name, mtu });
-        }
-        let pieces = mtu > ONE_PIECE_MTU_MAX;
+        let interface = find(listen)?;
+        let pieces = interface.mtu > ONE_PIECE_MTU_MAX;
         let program = Program::attach(interface.index, pieces);
         let program = program.map_err(system("attaching the program to the interface"))?;
         Ok(Arc::new(Self { interface, pieces, program }))
+    }
+
+    /// The same, if the card itself reads and writes our frames. Where it does not, nothing has been
+    /// changed at the interface.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach), or the card cannot.
+    pub fn attach_if_zero_copy(listen: SocketAddr) -> Result<Arc<Self>, XdpError> {
+        let interface = find(listen)?;
+        let frames = Frames::new(2 * usize::from(u8::MAX), FRAME_BYTES);
+        let frames = frames.map_err(system("mapping frames"))?;
+        let socket = open_socket()?;
+        prepare(&socket, &frames).map_err(system("giving the socket its frames"))?;
+        let flags = SocketAddrXdpFlags::XDP_ZEROCOPY | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        let address = SocketAddrXdp::new(flags, interface.index, 0);
+        let bound = rustix::net::bind(&socket, &address);
+        bound.map_err(system("having the card read and write our memory"))?;
+        drop(socket);
+        Self::attach(listen)
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
         &self.interface.name
     }
+}
+
+/// The interface that has this address, if its packets can be taken.
+fn find(listen: SocketAddr) -> Result<Interface, XdpError> {
+    let found = match listen.ip() {
+        IpAddr::V4(ip) if !ip.is_unspecified() => Interface::with_address(IpAddr::V4(ip)),
+        _ => None,
+    };
+    let interface = found.filter(|found| found.mac.is_some());
+    let interface = interface.ok_or(XdpError::Address(listen))?;
+    let mtu = interface.mtu;
+    if mtu + 14 > PACKET_BYTES_MAX {
+        return Err(XdpError::Mtu { interface: interface.name, mtu });
+    }
+    Ok(interface)
 }
 
 /// A neighbour's card, and when it was last heard from.
@@ -490,9 +519,7 @@ impl Parts {
         let SocketAddr::V4(own) = inner.local_addr() else {
             return Err(XdpError::Address(inner.local_addr()));
         };
-        let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
-        let socket = socket_with(AddressFamily::XDP, kind, flags, None);
-        let socket = socket.map_err(system("making a socket for AF_XDP"))?;
+        let socket = open_socket()?;
         let count = (RECEIVE_FRAMES + SEND_FRAMES) as usize;
         let frames = Frames::new(count, FRAME_BYTES).map_err(system("mapping frames"))?;
         let offsets = prepare(&socket, &frames).map_err(system("giving the socket its frames"))?;
@@ -502,7 +529,7 @@ impl Parts {
             Ok((
                 Ring::new(fd, XDP_PGOFF_RX_RING, rx, RECEIVE_FRAMES)?,
                 Ring::new(fd, XDP_PGOFF_TX_RING, tx, SEND_FRAMES)?,
-                Ring::new(fd, XDP_UMEM_PGOFF_FILL_RING, fr, RECEIVE_FRAMES)?,
+                Ring::new(fd, XDP_UMEM_PGOFF_FILL_RING, fr, FILL_RING)?,
                 Ring::new(fd, XDP_UMEM_PGOFF_COMPLETION_RING, cr, SEND_FRAMES)?,
             ))
         };
@@ -525,6 +552,12 @@ impl Parts {
     }
 }
 
+fn open_socket() -> Result<OwnedFd, XdpError> {
+    let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+    let socket = socket_with(AddressFamily::XDP, kind, flags, None);
+    socket.map_err(system("making a socket for AF_XDP"))
+}
+
 /// Gives a socket its frames and the sizes of its rings.
 fn prepare(socket: &OwnedFd, frames: &Frames) -> io::Result<XdpMmapOffsets> {
     let area = XdpUmemReg {
@@ -536,7 +569,7 @@ fn prepare(socket: &OwnedFd, frames: &Frames) -> io::Result<XdpMmapOffsets> {
         tx_metadata_len: 0,
     };
     sockopt::set_xdp_umem_reg(socket, area)?;
-    sockopt::set_xdp_umem_fill_ring_size(socket, RECEIVE_FRAMES)?;
+    sockopt::set_xdp_umem_fill_ring_size(socket, FILL_RING)?;
     sockopt::set_xdp_umem_completion_ring_size(socket, SEND_FRAMES)?;
     sockopt::set_xdp_rx_ring_size(socket, RECEIVE_FRAMES)?;
     sockopt::set_xdp_tx_ring_size(socket, SEND_FRAMES)?;

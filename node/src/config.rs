@@ -13,6 +13,7 @@ mod quantity;
 mod read;
 mod reader;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -232,8 +233,8 @@ pub enum StageConfig {
     },
 }
 
-impl std::fmt::Display for StageConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for StageConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Limit { iops, bytes_per_second, .. } = self else {
             return f.write_str("meter");
         };
@@ -329,8 +330,8 @@ pub struct VolumeRef {
     pub volume: String,
 }
 
-impl std::fmt::Display for VolumeRef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for VolumeRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.peer {
             Some(peer) => write!(f, "{peer}/{}", self.volume),
             None => f.write_str(&self.volume),
@@ -348,9 +349,33 @@ pub enum WhenLost {
     ErrorAfterNs(u64),
 }
 
+/// By which way datagrams go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkKind {
+    /// Through the system's network stack.
+    #[default]
+    Udp,
+    /// Past it where there is a way, else through it.
+    Xdp,
+    /// Past it where the card itself reads and writes our memory, else through it.
+    Auto,
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Udp => "udp",
+            Self::Xdp => "xdp",
+            Self::Auto => "auto",
+        })
+    }
+}
+
 /// How datagrams are treated on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinkConfig {
+    /// By which way they go.
+    pub kind: LinkKind,
     /// Faults to put in, for tests.
     pub fault: Option<FaultConfig>,
 }

@@ -351,11 +351,11 @@ impl Drop for Node {
     }
 }
 
-/// What may need rights that a running node does not: ports below 1024, and receive buffers beyond
-/// the system's limit.
+/// What may need rights that a running node does not: ports below 1024, receive buffers beyond the
+/// system's limit, a way past its network stack.
 #[derive(Debug)]
 pub struct Opened {
-    links: Vec<link::Udp>,
+    links: Vec<link::Wire>,
     metrics_listener: Option<TcpListener>,
 }
 
@@ -366,7 +366,7 @@ impl Opened {
     /// When an address is taken or not this host's.
     pub fn new(config: &Config) -> Result<Self, StartError> {
         let metrics_listener = listen_for_metrics(config)?;
-        Ok(Self { links: sidecores::bind(config)?, metrics_listener })
+        Ok(Self { links: sidecores::open_links(config)?, metrics_listener })
     }
 }
 

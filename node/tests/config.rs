@@ -4,7 +4,7 @@ use std::path::Path;
 
 use expect_test::{Expect, expect};
 use node::Config;
-use node::config::{Backend, PeerAddress, Role, StageConfig, Trust, WhenLost};
+use node::config::{Backend, LinkKind, PeerAddress, Role, StageConfig, Trust, WhenLost};
 
 fn example(name: &str) -> Config {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name);
@@ -564,6 +564,24 @@ fn a_missing_file_is_named() {
     let error = Config::load(Path::new("/nonexistent/a.toml")).unwrap_err();
     expect!["/nonexistent/a.toml: cannot be read: No such file or directory (os error 2)"]
         .assert_eq(&error.to_string());
+}
+
+#[test]
+fn a_link_is_one_word_or_a_section() {
+    for (text, kind) in [
+        ("name = \"a\"\n", LinkKind::Udp),
+        ("name = \"a\"\nlink = \"xdp\"\n", LinkKind::Xdp),
+        ("name = \"a\"\n[link]\nkind = \"auto\"\n", LinkKind::Auto),
+    ] {
+        let config = Config::parse(Path::new("a.toml"), text).unwrap();
+        assert_eq!(config.link.kind, kind, "{text}");
+    }
+    check(
+        "name = \"a\"\nlink = \"tcp\"\n",
+        &expect![[r#"
+            a.toml:2: "link": unknown word "tcp"; known are udp, xdp, auto
+        "#]],
+    );
 }
 
 #[test]

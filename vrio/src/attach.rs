@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow};
+use node::config::LinkKind;
 use node::direct::{self, DIRECTORY_DEFAULT, DirectError, DirectStatus, Home, Idle, Plan, Shape};
 use node::logging::{self, LogFormat};
 
@@ -28,6 +29,14 @@ pub(crate) const DETACH_EXAMPLES: &str = "Examples:
   umount /mnt && vrio detach io1/alice-root
   vrio detach /dev/ublkb0
   vrio detach /dev/ublkb0 --force      under its users: their requests fail";
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LinkArg {
+    Udp,
+    Xdp,
+    /// Past it where the card itself reads and writes our memory.
+    Auto,
+}
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AttachArgs {
@@ -65,6 +74,9 @@ pub(crate) struct AttachArgs {
     /// What the polling thread does without work: spin, adaptive or sleep.
     #[arg(long, default_value = "adaptive")]
     idle: Idle,
+    /// By which way datagrams go: through the network stack, or past it (AF_XDP).
+    #[arg(long, value_enum, default_value_t = LinkArg::Udp)]
+    link: LinkArg,
     /// The core that it polls on [default: any].
     #[arg(long)]
     core: Option<usize>,
@@ -150,6 +162,11 @@ fn plan(args: &AttachArgs) -> Result<Plan, DirectError> {
         attachment_key: args.attachment_key.clone(),
         shape: Shape { queues: args.queues, depth: args.depth },
         idle: args.idle,
+        link: match args.link {
+            LinkArg::Udp => LinkKind::Udp,
+            LinkArg::Xdp => LinkKind::Xdp,
+            LinkArg::Auto => LinkKind::Auto,
+        },
         core: args.core,
         take_over: args.take_over,
         accept_loss: args.accept_loss,

@@ -144,6 +144,9 @@ enum Op {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LinkArg {
     Udp,
+    /// AF_XDP.
+    Xdp,
+    /// Shared memory.
     Shm,
 }
 
@@ -238,6 +241,7 @@ fn options(args: &BlockArgs) -> anyhow::Result<Options> {
         jobs: args.jobs,
         link: match args.link {
             LinkArg::Udp => LinkKind::Udp,
+            LinkArg::Xdp => LinkKind::Xdp,
             LinkArg::Shm => LinkKind::Shm,
         },
         encrypt: args.encrypt == Switch::On,

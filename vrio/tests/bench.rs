@@ -107,6 +107,20 @@ fn a_remote_disk_over_shared_memory_needs_no_datagram_of_the_kernel() {
 }
 
 #[test]
+fn datagrams_go_past_the_network_stack() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP datagrams_go_past_the_network_stack: only root may");
+        return;
+    }
+    for way in ["direct", "remote"] {
+        let path = ["--path", way, "--volume", "memory", "--link", "xdp"];
+        let report = measure(&[&path[..], &["--depth", "8", "--op", "randwrite"]].concat());
+        // The bench itself fails where none did.
+        assert_eq!(report["network"], "namespaces", "{report}");
+    }
+}
+
+#[test]
 fn a_file_is_made_and_removed_or_used_and_left() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("disk");

@@ -12,14 +12,15 @@ use anyhow::{Context, Result, anyhow, bail};
 use block::ublk::abi::{ABORT, Descriptor, op};
 use block::ublk::{FrontCore, Kernel};
 use block::uring::Completion;
+use node::config::LinkKind as Wanted;
 use node::direct::{Client, Plan, Shape};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sidecore::{Sidecore, now_ns};
 use virtio::driver::SECTOR_BYTES;
 
-use super::Options;
 use super::events::Side;
 use super::place::FILL_DEPTH;
+use super::{LinkKind, Options};
 use crate::load::{Load, Outcome, Pattern, Places, STUCK};
 use crate::stage::Stage;
 
@@ -59,6 +60,10 @@ impl DirectLoad {
             attachment_key: sealed.then(|| keys.tenant_file()),
             shape,
             idle: options.idle,
+            link: match options.link {
+                LinkKind::Xdp => Wanted::Xdp,
+                LinkKind::Udp | LinkKind::Shm => Wanted::Udp,
+            },
             core,
             take_over: false,
             accept_loss: false,

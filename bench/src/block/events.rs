@@ -139,9 +139,10 @@ const SYSTEM_CALLS: [&str; 8] = [
     "calls",
 ];
 
-/// Counters of copied bytes: by the session, by the channel, through shared memory. What a backend
+/// Counters of copied bytes: by the session, by the channel, through shared memory, past the stack. What a backend
 /// copies is its storage, and what the kernel copies at its sockets nobody here counts.
-const COPIES: [&str; 3] = ["sessions_bytes_copied", "remote_bytes_copied", "shm_bytes_copied"];
+const COPIES: [&str; 4] =
+    ["sessions_bytes_copied", "remote_bytes_copied", "shm_bytes_copied", "xdp_bytes_copied"];
 
 impl Events {
     fn sum(&self, role: Role, names: &[&str]) -> Option<u64> {
@@ -167,6 +168,12 @@ impl Events {
             note(format!("{name}_datagrams_sent"), self.sum(role, &datagrams));
         }
         all
+    }
+
+    /// Datagrams that were sent past the network stack.
+    pub(super) fn past_the_stack(&self) -> u64 {
+        let sent = self.counters.values().filter_map(|it| it.get("xdp_datagrams_sent"));
+        sent.sum()
     }
 
     /// Processor time of a role's threads together.

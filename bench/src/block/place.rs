@@ -24,6 +24,9 @@ use crate::stage::{Network, Stage};
 const NULL_SIZE: &str = "1TiB";
 const SIZE: &str = "512MiB";
 
+/// Past the network stack.
+const XDP: &str = "link = \"xdp\"\n";
+
 /// Requests outstanding while the disk is filled.
 pub(super) const FILL_DEPTH: u16 = 32;
 
@@ -93,7 +96,7 @@ impl Place {
                 let sealed = sessions && options.encrypt;
                 let program = options.program.clone();
                 let mut stage = Stage::new("bench", program, sealed, cleanup.clone())?;
-                if sessions && options.link == LinkKind::Udp && !options.loopback {
+                if sessions && options.link != LinkKind::Shm && !options.loopback {
                     stage.separate_if_allowed(progress);
                 }
                 let stage = place.stage.insert(stage);
@@ -257,6 +260,7 @@ impl Cast<'_> {
         let Stage { io_listen, keys, .. } = self.stage;
         let shm = match self.options.link {
             LinkKind::Shm => "shm = \"io1.shm\"\n",
+            LinkKind::Xdp => XDP,
             LinkKind::Udp => "",
         };
         let config = format!(
@@ -271,7 +275,7 @@ impl Cast<'_> {
     /// Where the IOhost is found.
     fn address(&self) -> String {
         match self.options.link {
-            LinkKind::Udp => self.stage.io_listen.clone(),
+            LinkKind::Udp | LinkKind::Xdp => self.stage.io_listen.clone(),
             LinkKind::Shm => format!("shm:{}", self.stage.path("io1/io1.shm").display()),
         }
     }
@@ -280,11 +284,12 @@ impl Cast<'_> {
         let Stage { vm_listen, keys, .. } = self.stage;
         let sidecores = self.sidecores(&self.seats.vmhost);
         let queues = self.options.jobs;
+        let link = if self.options.link == LinkKind::Xdp { XDP } else { "" };
         let disk = format!("[[disk]]\nsocket = \"bench.sock\"\nqueues = {queues}\n");
         let config = match self.options.path {
             Path::Local => format!("{sidecores}{}{disk}volume = \"bench\"\n", self.volume("")),
             _ => format!(
-                "listen = \"{vm_listen}\"\n{sidecores}[[peer]]\nname = \"io1\"\naddress = \"{}\"\n\
+                "listen = \"{vm_listen}\"\n{link}{sidecores}[[peer]]\nname = \"io1\"\naddress = \"{}\"\n\
                  {}{disk}volume = \"io1/bench\"\n{}",
                 self.address(),
                 keys.peer("io1"),

@@ -12,9 +12,10 @@ use toml::de::DeTable;
 use super::object::Resize;
 use super::reader::{Reader, Table, Value, unknown};
 use super::{
-    BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, LinkConfig, Memory,
-    NAME_BYTES_MAX, OBJECTS_MAX, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role, SIDECORES_MAX,
-    Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost, keys, show_size,
+    BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, LinkConfig, LinkKind,
+    Memory, NAME_BYTES_MAX, OBJECTS_MAX, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role,
+    SIDECORES_MAX, Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost, keys,
+    show_size,
 };
 
 /// What the transport takes as a pool: at least a large request for each share, at most what its
@@ -270,7 +271,14 @@ fn directories(file: &Table<'_, '_>) -> Directories {
 }
 
 fn link(file: &Table<'_, '_>) -> LinkConfig {
-    let table = section(file, "link", &["fault"]);
+    let kinds = [("udp", LinkKind::Udp), ("xdp", LinkKind::Xdp), ("auto", LinkKind::Auto)];
+    // One word will do where nothing else is to be said.
+    if let Some(word) = file.get("link").filter(|value| !value.is_table()) {
+        return LinkConfig { kind: word.word(&kinds).unwrap_or_default(), fault: None };
+    }
+    let table = section(file, "link", &["kind", "fault"]);
+    let kind = table.as_ref().and_then(|table| table.get("kind"));
+    let kind = kind.and_then(|value| value.word(&kinds)).unwrap_or_default();
     let fault = table.and_then(|table| table.get("fault"));
     let keys = ["loss", "duplicate", "reorder", "corrupt", "seed"];
     let fault = fault.and_then(|value| value.table(&keys)).map(|table| {
@@ -284,7 +292,7 @@ fn link(file: &Table<'_, '_>) -> LinkConfig {
             seed: seed.unwrap_or(0),
         }
     });
-    LinkConfig { fault }
+    LinkConfig { kind, fault }
 }
 
 fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConfig> {

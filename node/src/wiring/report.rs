@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use block::backend::FileVolume;
 use block::stage::Meter;
 use block::{Durability, Op, RemoteVolume};
-use link::ShmCounters;
+use link::{ShmCounters, XdpCounters};
 use transport::{Endpoint, EndpointCounters, SessionState};
 
 use super::Inside;
@@ -208,6 +208,9 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
             ]
         );
     }
+    if let Some(xdp) = &core.xdp {
+        xdp_counters(xdp, &mut map);
+    }
     if let Some(shm) = &core.shm {
         shm_counters(shm, &mut map);
     }
@@ -223,6 +226,15 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
         );
     }
     map
+}
+
+fn xdp_counters(xdp: &XdpCounters, map: &mut Counters) {
+    put_counters!(
+        map,
+        "xdp_",
+        xdp,
+        [datagrams_sent, datagrams_received, bytes_copied, malformed, full]
+    );
 }
 
 fn shm_counters(shm: &ShmCounters, map: &mut Counters) {

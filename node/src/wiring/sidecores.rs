@@ -14,7 +14,7 @@ use block::uring::UringCounters;
 use block::{Exports, Plane};
 use link::{
     BATCH_DATAGRAMS, Callers, Door, Driver, Faults, Faulty, HugePages, Link, LinkCounters, Places,
-    Shm, ShmCounters, Udp, UdpConfig,
+    Shm, ShmCounters, Udp, UdpConfig, Wire, Xdp, XdpCounters, XdpInterface,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{Local, PollerId, Sidecore, Stage};
@@ -23,7 +23,7 @@ use transport::{Endpoint, EndpointConfig, LostReason, SessionId, Sink, TransmitB
 use super::StartError;
 use super::keys::{Keys, WallClock};
 use super::shared::{self, Shared};
-use crate::config::{Backend, Config, PeerConfig, VolumeConfig};
+use crate::config::{Backend, Config, LinkKind, PeerConfig, VolumeConfig};
 
 /// A sidecore and what of it is seen from outside.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub(super) struct Core {
     /// any.
     pub(super) places: Option<Places>,
     pub(super) shm: Option<Arc<ShmCounters>>,
+    /// What passed the network stack by, if its link goes that way.
+    pub(super) xdp: Option<Arc<XdpCounters>>,
     /// What it served to peers.
     pub(super) server: Option<Arc<ServerCounters>>,
     /// A descriptor of its link's socket, for a successor.
@@ -61,7 +63,7 @@ struct Wired {
 pub(super) fn start(
     config: &Config,
     keys: &Keys,
-    links: Vec<Udp>,
+    links: Vec<Wire>,
     exports: &Arc<Exports>,
 ) -> Result<(Vec<Core>, Option<Door>), StartError> {
     let mut cores = spawn(config)?;
@@ -85,8 +87,8 @@ pub(super) fn spawn(config: &Config) -> Result<Vec<Core>, StartError> {
         let sidecore = sidecore::spawn(wanted)
             .map_err(|source| StartError::Sidecore { place: place(), source })?;
         let uring = uring_for(config, &sidecore)?;
-        let (link, places, shm, server, socket) = (None, None, None, None, None);
-        Ok(Core { sidecore, uring, link, places, shm, server, socket })
+        let (link, places, shm, xdp, server, socket) = (None, None, None, None, None, None);
+        Ok(Core { sidecore, uring, link, places, shm, xdp, server, socket })
     });
     spawned.collect()
 }
@@ -102,7 +104,7 @@ pub(super) fn prepare(
     config: &Config,
     keys: &Keys,
     cores: &mut [Core],
-    links: Vec<Udp>,
+    links: Vec<Wire>,
     (places, callers): (Option<Places>, Vec<Callers>),
 ) -> Result<Vec<Prepared>, StartError> {
     let ports: Vec<_> = links.iter().map(|link| link.local_addr().port()).collect();
@@ -110,11 +112,12 @@ pub(super) fn prepare(
     let mut callers = callers.into_iter();
     let mut prepared = Vec::new();
     cores.iter_mut().for_each(|core| core.places.clone_from(&places));
-    for (index, (core, udp)) in cores.iter_mut().zip(links).enumerate() {
-        let socket = udp.fd().try_clone_to_owned();
+    for (index, (core, wire)) in cores.iter_mut().zip(links).enumerate() {
+        let socket = wire.udp().fd().try_clone_to_owned();
         let what = "copy a descriptor";
         core.socket = Some(socket.map_err(|source| StartError::System { what, source })?);
-        let way = Way::new(udp, places.clone(), callers.next())?;
+        core.xdp = wire.xdp().map(|xdp| Arc::clone(xdp.xdp_counters()));
+        let way = Way::new(wire, places.clone(), callers.next())?;
         core.shm = way.shm_counters();
         let mut wanted = EndpointConfig::new(&config.name, process_nonce, random()?);
         wanted.index = index as u16;
@@ -149,35 +152,39 @@ pub(super) fn connect(
 
 /// A sidecore's link before it is there: with shared memory around it where the node shares any.
 pub(super) enum Way {
-    Udp(Box<Udp>),
-    Shm(Box<Shm<Udp>>),
+    Wire(Wire),
+    Shm(Box<Shm<Wire>>),
 }
 
 impl Way {
-    fn new(udp: Udp, places: Option<Places>, callers: Option<Callers>) -> Result<Self, StartError> {
-        let Some(places) = places else { return Ok(Self::Udp(Box::new(udp))) };
-        let shm = Shm::new(udp, places, callers);
+    fn new(
+        wire: Wire,
+        places: Option<Places>,
+        callers: Option<Callers>,
+    ) -> Result<Self, StartError> {
+        let Some(places) = places else { return Ok(Self::Wire(wire)) };
+        let shm = Shm::new(wire, places, callers);
         let what = "wait for several links at once";
         shm.map(Box::new).map(Self::Shm).map_err(|source| StartError::System { what, source })
     }
 
     fn udp(&self) -> &Udp {
         match self {
-            Self::Udp(udp) => udp,
-            Self::Shm(shm) => shm.inner(),
+            Self::Wire(wire) => wire.udp(),
+            Self::Shm(shm) => shm.inner().udp(),
         }
     }
 
     fn shm_counters(&self) -> Option<Arc<ShmCounters>> {
         match self {
-            Self::Udp(_) => None,
+            Self::Wire(_) => None,
             Self::Shm(shm) => Some(Arc::clone(shm.shm_counters())),
         }
     }
 
     fn datagram_max(&self) -> usize {
         match self {
-            Self::Udp(udp) => udp.datagram_max(),
+            Self::Wire(wire) => wire.datagram_max(),
             Self::Shm(shm) => shm.datagram_max(),
         }
     }
@@ -185,8 +192,8 @@ impl Way {
     /// The link itself, on its sidecore.
     fn shared(self, faults: Option<Faults>) -> Rc<RefCell<dyn Link>> {
         match (self, faults) {
-            (Self::Udp(udp), None) => Rc::new(RefCell::new(*udp)),
-            (Self::Udp(udp), Some(faults)) => Rc::new(RefCell::new(Faulty::new(*udp, faults))),
+            (Self::Wire(wire), None) => Rc::new(RefCell::new(wire)),
+            (Self::Wire(wire), Some(faults)) => Rc::new(RefCell::new(Faulty::new(wire, faults))),
             (Self::Shm(shm), None) => Rc::new(RefCell::new(*shm)),
             (Self::Shm(shm), Some(faults)) => Rc::new(RefCell::new(Faulty::new(*shm, faults))),
         }
@@ -237,12 +244,52 @@ fn install_uring(sidecore: &Sidecore) -> Result<Arc<UringCounters>, StartError> 
     })
 }
 
+/// A link for each sidecore: a socket, and where the configuration asks for it a way past the
+/// system's network stack beside it. Sidecore `i` takes the interface's receive queue `i`.
+///
+/// # Errors
+/// When the address is not ours, or taken.
+pub(super) fn open_links(config: &Config) -> Result<Vec<Wire>, StartError> {
+    let sockets = bind(config)?;
+    let Some(listen) = sockets.first().map(Link::local_addr) else { return Ok(Vec::new()) };
+    let attached = match config.link.kind {
+        LinkKind::Udp => return Ok(sockets.into_iter().map(Wire::from).collect()),
+        LinkKind::Xdp => XdpInterface::attach(listen),
+        LinkKind::Auto => XdpInterface::attach_if_zero_copy(listen),
+    };
+    let interface = match attached {
+        Ok(interface) => interface,
+        Err(error) => {
+            let why = error.to_string();
+            match config.link.kind {
+                LinkKind::Auto => tracing::info!(%listen, why, "datagrams go by UDP"),
+                _ => tracing::warn!(%listen, why, "no AF_XDP here: datagrams go by UDP"),
+            }
+            return Ok(sockets.into_iter().map(Wire::from).collect());
+        }
+    };
+    let past = |(queue, udp): (usize, Udp)| match Xdp::new(udp, &interface, queue as u32) {
+        Ok(xdp) => {
+            let (interface, zero_copy) = (interface.name(), xdp.is_zero_copy());
+            tracing::info!(interface, queue, zero_copy, "datagrams go past the network stack");
+            Wire::from(xdp)
+        }
+        Err(refused) => {
+            let (error, udp) = *refused;
+            let why = error.to_string();
+            tracing::warn!(queue, why, "no AF_XDP for this sidecore: its datagrams go by UDP");
+            Wire::from(udp)
+        }
+    };
+    Ok(sockets.into_iter().enumerate().map(past).collect())
+}
+
 /// A socket for each sidecore: the first at the address that peers know, the others beside it or,
 /// where that is taken, anywhere. None without an address.
 ///
 /// # Errors
 /// When the address is not ours, or taken.
-pub(super) fn bind(config: &Config) -> Result<Vec<Udp>, StartError> {
+fn bind(config: &Config) -> Result<Vec<Udp>, StartError> {
     let Some(listen) = config.listen else { return Ok(Vec::new()) };
     let refuse = |source| StartError::Listen {
         place: config.place(&config.lines, "listen"),

@@ -9,7 +9,7 @@ use block::ublk::Shape;
 use sidecore::Idle;
 
 use super::super::sidecores;
-use crate::config::{Config, ConfigError, VolumeRef};
+use crate::config::{Config, ConfigError, LinkKind, VolumeRef};
 use crate::wiring::StartError;
 
 /// What the command line says.
@@ -35,6 +35,8 @@ pub struct Plan {
     pub shape: Shape,
     /// What the sidecore does without work.
     pub idle: Idle,
+    /// By which way datagrams go.
+    pub link: LinkKind,
     /// The core that it polls on; any, if none is named.
     pub core: Option<usize>,
     /// End another attachment's use of the volume.
@@ -134,6 +136,7 @@ impl Plan {
         if self.trust_network {
             line("trust", &"network");
         }
+        line("link", &self.link);
         // Not made; a path that a node must have.
         line("control", &self.directory.join("control").display());
         let cores = self.core.map_or("count = 1".to_owned(), |core| format!("cores = [{core}]"));
@@ -215,6 +218,7 @@ mod tests {
             attachment_key: None,
             shape: Shape { queues: 1, depth: 64 },
             idle: Idle::Adaptive,
+            link: LinkKind::Udp,
             core: None,
             take_over: false,
             accept_loss: false,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use block::record::KeptRecords;
 use block::{Incarnation, VolumeInfo};
-use link::{Door, Udp};
+use link::{Door, Udp, Wire};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 
@@ -264,6 +264,7 @@ fn links(
     let Shared { places, callers, door } = shared;
     let door = ManuallyDrop::new(door);
     let cores = &mut ready.cores;
+    let links = links.into_iter().map(Wire::from).collect();
     let links = sidecores::prepare(config, &ready.keys, cores, links, (places, callers));
     Ok((door, links.map_err(|error| error.to_string())?))
 }
