@@ -10,6 +10,7 @@ pub mod archive;
 pub mod builder;
 pub mod console;
 pub mod image;
+pub mod monitor;
 pub mod qemu;
 
 use std::fmt;
@@ -23,6 +24,7 @@ pub use accelerator::Accelerator;
 pub use agent::pattern::image_digest;
 pub use builder::{Builder, VhostDisk};
 pub use image::Image;
+pub use monitor::Monitor;
 pub use qemu::Qemu;
 
 use console::Console;

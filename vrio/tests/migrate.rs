@@ -1,0 +1,207 @@
+//! Real guests that are migrated while they work: two VMhosts, a disk on an IOhost.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bench::guest::{self, BOOT_TIMEOUT, Guest, Monitor, VhostDisk, monitor, scripts};
+use bench::nodes::{Keys, Node, NodePlan};
+use virtio::driver::{Data, FrontEnd, FrontEndConfig, Op, Request, RingDriver, Role, Status};
+
+/// For what a script does, or a migration: an emulated guest on a busy machine is slow.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How long a guest may stand still. Under emulation its memory changes as fast as it is copied.
+const DOWNTIME: Duration = Duration::from_secs(2);
+
+/// What the guest does between two events.
+const REQUESTS_BETWEEN: u64 = 300;
+
+/// An IOhost with one volume, and two VMhosts that show it under the same name.
+struct Rack {
+    home: tempfile::TempDir,
+    port: u16,
+    keys: Keys,
+}
+
+impl Rack {
+    /// `number` keeps the tests' ports apart, below those that the system gives away.
+    fn new(number: u16) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let port = 10_000 + (std::process::id() % 300) as u16 * 16 + number * 8;
+        let keys = Keys::make(home.path(), &["io1", "vm1", "vm2"]).unwrap();
+        Self { home, port, keys }
+    }
+
+    fn plan(&self, name: &str, port: u16, config: &str) -> NodePlan {
+        let config = format!(
+            "listen = \"127.0.0.1:{port}\"\n{}[sidecores]\ncount = 1\nidle = \"adaptive\"\n\
+             {config}",
+            self.keys.own(name)
+        );
+        NodePlan::new(env!("CARGO_BIN_EXE_vrio"), self.home.path(), name, config)
+    }
+
+    fn io(&self) -> NodePlan {
+        let config = format!(
+            "{}[[volume]]\nname = \"far\"\nbackend = {{ file = \"far.img\", size = \"64MiB\" }}\n\
+             {}",
+            self.keys.clients(&["vm1", "vm2"]),
+            self.keys.allow(&["vm1", "vm2"])
+        );
+        self.plan("io1", self.port, &config)
+    }
+
+    /// Both have the disk `far`, and so the attachment `far`, and the tenant's key.
+    fn vm(&self, number: u16) -> NodePlan {
+        let config = format!(
+            "[[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:{}\"\n{}\
+             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\nqueues = 4\n{}",
+            self.port,
+            self.keys.peer("io1"),
+            self.keys.disk()
+        );
+        self.plan(&format!("vm{number}"), self.port + 2 * number, &config)
+    }
+
+    fn socket(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+}
+
+/// One QEMU with the guest, or waiting for it.
+struct Host {
+    guest: Guest,
+    monitor: Monitor,
+}
+
+impl Host {
+    fn start(image: &guest::Image, rack: &Rack, name: &str, disk: &Path, waits: bool) -> Self {
+        let monitor_socket = rack.socket(&format!("{name}.qmp"));
+        let mut arguments = monitor::arguments(&monitor_socket).to_vec();
+        if waits {
+            arguments.extend(["-incoming".to_owned(), monitor::uri(&rack.socket(name))]);
+        }
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let disk = VhostDisk { socket: disk.to_owned(), queues: 1, packed: false };
+        let builder = Guest::builder(image).name(name).disk(disk).memory_mib(192);
+        let builder = builder.arguments(&arguments).set("THREADS", 8);
+        let guest = builder.script(scripts::CHURN).start().unwrap();
+        Self { guest, monitor: Monitor::connect(&monitor_socket).unwrap() }
+    }
+
+    /// Waits until the guest has completed so many requests more than `before`.
+    fn work(&mut self, before: u64) -> u64 {
+        loop {
+            let line = self.guest.wait_for("progress churn", PATIENCE).unwrap();
+            let requests: u64 = line.strip_prefix("requests=").unwrap().parse().unwrap();
+            if requests >= before + REQUESTS_BETWEEN {
+                return requests;
+            }
+        }
+    }
+}
+
+/// What a node says about its only disk.
+fn state(node: &Node) -> String {
+    node.status().unwrap()["disks"][0]["state"].as_str().unwrap().to_owned()
+}
+
+/// A host that was stopped before it could let go of the guest, and wakes when the guest works
+/// elsewhere: it touches neither the guest's memory nor the volume.
+#[test]
+fn a_host_that_wakes_after_its_guest_has_moved_writes_nothing() {
+    let rack = Rack::new(1);
+    let io = rack.io().start().unwrap();
+    let (mut vm1, mut vm2) = (rack.vm(1).start().unwrap(), rack.vm(2).start().unwrap());
+    let roles = [&mut vm1, &mut vm2].map(|vm| Role::Connect(vm.wait_for_disk("far").unwrap()));
+    let mut front_end = FrontEnd::connect(FrontEndConfig::new(roles[0].clone()), PATIENCE).unwrap();
+    let mut ring = front_end.take_ring(0);
+    write_all(&mut ring, 1);
+    wait_for_all(&mut ring);
+    let log = front_end.start_log().unwrap();
+    vm1.signal(rustix::process::Signal::STOP).unwrap();
+    write_all(&mut ring, 2);
+    front_end.redirect(roles[1].clone()).unwrap();
+    front_end.reconnect(PATIENCE).unwrap();
+    wait_for_all(&mut ring);
+    assert!(!log.take().is_empty(), "the new host marks what it writes");
+    // The new host asks for kicks before it sleeps, and stores that into the ring.
+    std::thread::sleep(Duration::from_millis(500));
+    let (memory, volume) = (front_end.memory().digest(), std::fs::read(far(&rack)).unwrap());
+    vm1.signal(rustix::process::Signal::CONT).unwrap();
+    vm1.wait_until("it sees that its front end is gone", |vm1| state(vm1) != "running").unwrap();
+    // Longer than the two seconds for which queues that are stopped drain.
+    std::thread::sleep(Duration::from_millis(2_500));
+    assert_eq!(front_end.memory().digest(), memory, "guest memory was written");
+    assert!(std::fs::read(far(&rack)).unwrap() == volume, "the volume was written");
+    write_all(&mut ring, 3);
+    wait_for_all(&mut ring);
+    vm2.stop().unwrap();
+    io.stop().unwrap();
+}
+
+fn far(rack: &Rack) -> PathBuf {
+    rack.io().file("far.img")
+}
+
+/// Has every slot of a ring write 4 KiB of its own.
+fn write_all(ring: &mut RingDriver, seed: u64) {
+    while let Some(slot) = ring.take_slot() {
+        let block = slot.index() as u64;
+        ring.fill(slot, 4096, seed << 32 | block);
+        let (sector, data) = (block * 8, Data::Whole(4096));
+        let request = Request { slot, op: Op::Write, sector, data, token: block };
+        ring.submit(&request).unwrap();
+    }
+    ring.publish();
+}
+
+fn wait_for_all(ring: &mut RingDriver) {
+    while ring.outstanding() > 0 {
+        assert!(ring.wait(PATIENCE).unwrap(), "it never answered");
+        while let Some(done) = ring.complete().unwrap() {
+            assert_eq!(done.status, Status::Ok);
+            ring.release(done.slot);
+        }
+    }
+}
+
+#[test]
+fn a_guest_migrates_under_load_there_and_back() {
+    const TEST: &str = "a_guest_migrates_under_load_there_and_back";
+    let Some(image) = guest::available(TEST) else { return };
+    let rack = Rack::new(0);
+    let io = rack.io().start().unwrap();
+    let (mut vm1, mut vm2) = (rack.vm(1).start().unwrap(), rack.vm(2).start().unwrap());
+    let sockets = [vm1.wait_for_disk("far").unwrap(), vm2.wait_for_disk("far").unwrap()];
+
+    let mut first = Host::start(&image, &rack, "first", &sockets[0], false);
+    first.guest.wait_for("churn", BOOT_TIMEOUT).unwrap();
+    let mut requests = first.work(0);
+    // The destination has its disk long before it has the guest; that disturbs nobody.
+    let mut second = Host::start(&image, &rack, "second", &sockets[1], true);
+    requests = first.work(requests);
+    let states = |vm1, vm2| (state(vm1), state(vm2));
+    assert_eq!(states(&vm1, &vm2), ("running".to_owned(), "ready".to_owned()));
+    let told = first.monitor.migrate(&rack.socket("second"), DOWNTIME, PATIENCE).unwrap();
+    println!("to vm2: downtime {} ms of {} ms", told["downtime"], told["total-time"]);
+    requests = second.work(requests);
+    assert_eq!(states(&vm1, &vm2), ("ready".to_owned(), "running".to_owned()));
+    drop(first);
+
+    // And back; what it leaves is killed as soon as it is gone from there.
+    let mut third = Host::start(&image, &rack, "third", &sockets[0], true);
+    requests = second.work(requests);
+    let told = second.monitor.migrate(&rack.socket("third"), DOWNTIME, PATIENCE).unwrap();
+    vm2.kill().unwrap();
+    println!("to vm1: downtime {} ms of {} ms", told["downtime"], told["total-time"]);
+    third.work(requests);
+    drop(second);
+    let report = third.guest.ask("stop", "churned", PATIENCE).unwrap();
+    third.guest.wait_success(PATIENCE).unwrap();
+    vm1.stop().unwrap();
+    io.stop().unwrap();
+    let digest = guest::image_digest(&rack.io().file("far.img")).unwrap();
+    assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");
+    println!("{report}");
+}
