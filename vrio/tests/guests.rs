@@ -79,6 +79,18 @@ impl Pair {
     fn start(&self) -> (Node, Node) {
         (self.io_plan().start().unwrap(), self.vm_plan().start().unwrap())
     }
+
+    /// Stops a guest that writes and verifies, then its nodes. What it tells of its disk must be
+    /// what the image holds; gives its report.
+    fn end_of_churn(&self, mut guest: Guest, io: Node, vm: Node) -> String {
+        let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT).unwrap();
+        guest.wait_success(SCRIPT_TIMEOUT).unwrap();
+        vm.stop().unwrap();
+        io.stop().unwrap();
+        let digest = guest::image_digest(&self.io_plan().file("far.img")).unwrap();
+        assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, {digest:016x}");
+        report
+    }
 }
 
 fn on_disk(image: &guest::Image, name: &str, socket: &Path, queues: u16) -> Builder {
@@ -108,13 +120,7 @@ fn an_older_qemu_lives_through_kills_of_its_node() {
         vm = vm.kill().unwrap().start().unwrap();
     }
     wait_for_requests(&mut guest, requests + REQUESTS_BETWEEN_KILLS);
-    let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT).unwrap();
-    guest.wait_success(SCRIPT_TIMEOUT).unwrap();
-    vm.stop().unwrap();
-    io.stop().unwrap();
-    let digest = guest::image_digest(&pair.io_plan().file("far.img")).unwrap();
-    assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");
-    println!("{version}: {report}");
+    println!("{version}: {}", pair.end_of_churn(guest, io, vm));
 }
 
 /// Waits until the guest has completed so many requests, and says how many these are by then.
@@ -199,13 +205,7 @@ fn survive_kills(test: &str, number: u16, packed: bool) {
         }
     }
     wait_for_requests(&mut guest, requests + REQUESTS_BETWEEN_KILLS);
-    let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT).unwrap();
-    guest.wait_success(SCRIPT_TIMEOUT).unwrap();
-    vm.stop().unwrap();
-    io.stop().unwrap();
-    let digest = guest::image_digest(&pair.io_plan().file("far.img")).unwrap();
-    assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");
-    println!("{report}");
+    println!("{}", pair.end_of_churn(guest, io, vm));
 }
 
 /// An assertion of QEMU 10 that fails now and then when several emulated processors run while
