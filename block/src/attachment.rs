@@ -92,6 +92,13 @@ pub struct AttachOptions {
     pub claimant: u64,
 }
 
+impl AttachOptions {
+    /// Of a client that comes for the first time, accepts nothing and waits for ever.
+    pub fn new(claimant: u64) -> Self {
+        Self { resume: false, accept_loss: false, take_over: false, error_after_ns: None, claimant }
+    }
+}
+
 /// Counts that only one channel writes; a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -291,13 +298,7 @@ mod tests {
     use super::*;
 
     fn attachment() -> Attachment {
-        let options = AttachOptions {
-            resume: false,
-            accept_loss: false,
-            take_over: false,
-            error_after_ns: None,
-            claimant: 7,
-        };
+        let options = AttachOptions::new(7);
         Attachment::new("alice", options)
     }
 

@@ -101,13 +101,7 @@ pub(crate) fn services_with_uring(test: &str) -> Option<Services> {
 
 /// An attachment for channels that do not look at it.
 pub(crate) fn attachment() -> Arc<Attachment> {
-    let options = AttachOptions {
-        resume: false,
-        accept_loss: false,
-        take_over: false,
-        error_after_ns: None,
-        claimant: 1,
-    };
+    let options = AttachOptions::new(1);
     Arc::new(Attachment::new("test", options))
 }
 

@@ -551,13 +551,7 @@ fn open_lane(flow: &mut Flow, services: &Services, counters: &Arc<ServerCounters
 
 /// What volumes below see of a client of another node; they only tell attachments apart by it.
 fn stand_in(name: &str) -> Attachment {
-    let options = AttachOptions {
-        resume: false,
-        accept_loss: false,
-        take_over: false,
-        error_after_ns: None,
-        claimant: 0,
-    };
+    let options = AttachOptions::new(0);
     Attachment::new(name, options)
 }
 

@@ -95,13 +95,7 @@ impl Rig {
     }
 
     fn new(volume: &dyn Volume, services: &Services, uring: Option<Rc<RefCell<Uring>>>) -> Self {
-        let options = AttachOptions {
-            resume: false,
-            accept_loss: false,
-            take_over: false,
-            error_after_ns: None,
-            claimant: 1,
-        };
+        let options = AttachOptions::new(1);
         let attachment = Arc::new(Attachment::new("rig", options));
         let shape = RingShape {
             size: 256,

@@ -39,13 +39,7 @@ impl Rig {
         assert_eq!(peers.sealed_sessions(), 1);
         let uring = Rc::new(RefCell::new(Uring::new().expect("an io_uring")));
         peers.io_services().insert(uring);
-        let options = AttachOptions {
-            resume: false,
-            accept_loss: false,
-            take_over: false,
-            error_after_ns: None,
-            claimant: 1,
-        };
+        let options = AttachOptions::new(1);
         let attachment = Arc::new(Attachment::new("a", options));
         let services = peers.services().clone();
         let open = Open { services: &services, attachment: &attachment, index: 0, depth: 4 };

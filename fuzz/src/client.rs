@@ -225,13 +225,7 @@ impl World {
             }
             now_ns += MS;
         }
-        let options = AttachOptions {
-            resume: false,
-            accept_loss: false,
-            take_over: false,
-            error_after_ns: None,
-            claimant: 1,
-        };
+        let options = AttachOptions::new(1);
         let attachment = Arc::new(Attachment::new("a", options));
         let depth = SHAPE.places() as u16;
         let open = Open { services: &services, attachment: &attachment, index: 0, depth };

@@ -140,13 +140,7 @@ impl Bed {
     fn new(kind: RingKind, shape: Shape) -> Self {
         let volume = MemoryVolume::new(VOLUME_BYTES).expect("memory");
         let core = DiskCore::new("fuzz", 1);
-        let options = AttachOptions {
-            resume: false,
-            accept_loss: false,
-            take_over: false,
-            error_after_ns: None,
-            claimant: 1,
-        };
+        let options = AttachOptions::new(1);
         let attachment = Arc::new(Attachment::new("fuzz", options));
         let services = Services::new();
         let open = Open { services: &services, attachment: &attachment, index: 0, depth: DEPTH };

@@ -25,13 +25,7 @@ impl Flushing {
     /// # Errors
     /// When the volume cannot be opened.
     pub(super) fn new(export: &Export, services: &Services) -> Result<Self, OpenError> {
-        let options = AttachOptions {
-            resume: false,
-            accept_loss: false,
-            take_over: false,
-            error_after_ns: None,
-            claimant: 0,
-        };
+        let options = AttachOptions::new(0);
         let attachment = Arc::new(Attachment::new(OWN_NAME, options));
         let open = Open { services, attachment: &attachment, index: 0, depth: 1 };
         let channel = export.volume().open(&open)?;

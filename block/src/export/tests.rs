@@ -143,13 +143,7 @@ impl Bench {
     fn open(&self, name: &str, title: &Title, channel: u16) -> Result<Admitted, Refusal> {
         let pending = self.export.open(name, title, channel)?;
         assert!(self.export.poll_open(&pending), "nothing is on its way");
-        let options = AttachOptions {
-            resume: false,
-            accept_loss: false,
-            take_over: false,
-            error_after_ns: None,
-            claimant: 0,
-        };
+        let options = AttachOptions::new(0);
         let attachment = Arc::new(Attachment::new(name, options));
         let open =
             Open { services: &self.services, attachment: &attachment, index: channel, depth: 8 };

@@ -175,13 +175,7 @@ impl Bench {
 
     fn on(info: VolumeInfo) -> Self {
         let volume = Slow { info, state: Arc::default() };
-        let options = AttachOptions {
-            resume: false,
-            accept_loss: false,
-            take_over: false,
-            error_after_ns: None,
-            claimant: 1,
-        };
+        let options = AttachOptions::new(1);
         let attachment = Arc::new(Attachment::new("a", options));
         let services = Services::new();
         let depth = SHAPE.places() as u16;
