@@ -160,6 +160,12 @@ impl Server {
         self.closing.push(Closing::new(Arc::clone(export), attachment, epoch));
     }
 
+    /// Lets go of the requests of lost sessions that the storage has not begun: a limit may hold
+    /// them back for minutes, and their clients send them again.
+    pub fn let_go(&mut self) {
+        self.draining.iter_mut().for_each(Lane::let_go);
+    }
+
     /// Whether it has nothing to do: no call waits, no request is with a volume.
     pub fn is_quiet(&self) -> bool {
         let lanes = self.flows.values().filter_map(|flow| flow.lane.as_ref());

@@ -31,7 +31,10 @@ pub(crate) fn node(args: &NodeArgs) -> Result<(), Failure> {
         Log::Json => LogFormat::Json,
     });
     let origin = if args.take_over { node::Origin::TakeOver } else { node::Origin::Start };
-    node::run(&config, origin).map_err(Failure::running)
+    node::run(&config, origin).map_err(|error| match error {
+        node::StartError::TakeOver(node::TakeOverError::NoNode { .. }) => Failure::no_answer(error),
+        error => Failure::running(error),
+    })
 }
 
 /// The control socket that is meant: named, a configuration's, or the only one of this host.

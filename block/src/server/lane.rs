@@ -38,6 +38,8 @@ pub(super) struct Lane {
     pending: Box<[Pending]>,
     parked: VecDeque<Parked>,
     done: Vec<IoId>,
+    /// Nobody waits for what has not begun.
+    lets_go: bool,
     counters: Arc<ServerCounters>,
 }
 
@@ -63,6 +65,7 @@ impl Lane {
             pending: (0..depth).map(|_| Pending::default()).collect(),
             parked: VecDeque::with_capacity(depth),
             done: Vec::with_capacity(depth),
+            lets_go: false,
             counters,
         }
     }
@@ -71,6 +74,12 @@ impl Lane {
     pub(super) fn closed(self) -> Self {
         self.admitted.close();
         self
+    }
+
+    /// From the next [`Self::poll`] on it only waits for what is with the storage: the session is
+    /// gone, and its client sends everything again.
+    pub(super) fn let_go(&mut self) {
+        self.lets_go = true;
     }
 
     /// Whether nothing is on its way.
@@ -154,6 +163,9 @@ impl Lane {
 
     /// Starts what waited and answers what has completed.
     pub(super) fn poll(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
+        if self.lets_go {
+            return self.abandon(now_ns, endpoint);
+        }
         let mut progress = Progress::Idle;
         while let Some(parked) = self.parked.pop_front() {
             if !self.start(&parked, endpoint) {
@@ -169,6 +181,19 @@ impl Lane {
         }
         self.done = done;
         progress
+    }
+
+    fn abandon(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
+        let waited = self.parked.drain(..).filter_map(|parked| parked.body);
+        waited.for_each(|(buffer, _)| endpoint.pool_mut().release(buffer));
+        if self.ios.is_empty() || !self.admitted.abandon(&mut self.ios, now_ns) {
+            return Progress::Idle;
+        }
+        let begun = self.pending.iter_mut().filter_map(|pending| pending.buffer.take());
+        begun.for_each(|buffer| endpoint.pool_mut().release(buffer));
+        // Empty, as everything is that is with nobody any more.
+        self.ios = io_table(1);
+        Progress::Busy
     }
 
     fn finish(&mut self, now_ns: u64, id: IoId, endpoint: &mut Endpoint) {

@@ -42,15 +42,15 @@ use super::{Inside, sidecores};
 use crate::api::{HandOver, Refused, RefusedKind};
 use crate::config::Config;
 
-/// How long requests on their way may take when disks stop; what is left is in the inflight region
-/// and done again. A healthy storage needs less, and a guest waits meanwhile.
+/// How long requests on their way may take, of disks and then of peers. What is left is in the
+/// inflight region, or sent again. A healthy storage needs less, and guests wait meanwhile.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// How long attachments may take to be closed then: a sync, and a round trip. A remote disk whose
 /// volume is away gives up after a second.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// How long requests of peers, and records, may take to be with the storage.
+/// How long the storage may take to come to an end with what it has begun, and with records.
 const QUIET_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// How long each message may take, and the successor to look at what it was given. It maps and
@@ -168,6 +168,11 @@ fn check(objects: &Objects, wanted: &HandOver) -> Result<(), Refused> {
         let error = format!("this is node {:?}, not {:?}", config.name, wanted.node);
         return conflict(error, "name the configuration that this node was started with");
     }
+    if objects.draining {
+        let way_out =
+            "end that first (`vrio node drain --undo`), or stop the node when nobody is there";
+        return conflict("the node is drained".to_owned(), way_out);
+    }
     let failed = |error: String| Refused::new(RefusedKind::Failed, error, GOES_ON);
     let file = Config::load(&config.path).map_err(|error| failed(error.to_string()))?;
     let digest = digest(config).map_err(|error| failed(format!("{:?}: {error}", config.path)))?;
@@ -243,6 +248,8 @@ impl<'i> Still<'i> {
         still.suspended = true;
         let exports = || objects.volumes.iter().map(|served| &served.export);
         let quiet = || sidecores::is_quiet(&inside.cores) && exports().all(|it| it.is_quiet());
+        within(DRAIN_TIME_MAX, quiet);
+        sidecores::hang_up(&inside.cores);
         if !within(QUIET_TIME_MAX, quiet) {
             let busy = exports().find(|export| !export.is_quiet());
             let name = busy.map_or("", |export| export.name());
@@ -256,7 +263,6 @@ impl<'i> Still<'i> {
             let text = "records of attachments are not written within";
             return Err(failed(format!("{text} {QUIET_TIME_MAX:?}; look at \"state\"")));
         }
-        sidecores::hang_up(&inside.cores);
         Ok(still)
     }
 
@@ -290,14 +296,13 @@ impl<'i> Still<'i> {
     }
 
     fn take_down(&mut self, sent: &mut Sent) -> io::Result<State> {
-        let (inside, objects) = (self.inside, self.objects);
+        let inside = self.inside;
         let heirlooms = &inside.heirlooms;
         let state_lock = inside.volumes.state_lock()?.map(|lock| sent.put(lock));
         let links = inside.cores.iter().filter_map(|core| core.socket.as_ref());
         let metrics = heirlooms.metrics.as_ref();
         Ok(State {
             version: STATE_VERSION,
-            draining: objects.draining,
             control: sent.copy(&heirlooms.control)?,
             control_lock: sent.copy(&heirlooms.control_lock)?,
             metrics: metrics.map(|metrics| sent.copy(metrics)).transpose()?,

@@ -426,7 +426,8 @@ pub(super) fn is_quiet(cores: &[Core]) -> bool {
     busy.count() == 0
 }
 
-/// Ends the sessions of suspended sidecores and tells the peers, who ask for others at once.
+/// Ends the sessions of suspended sidecores and tells the peers, who ask for others at once. What
+/// they have asked for goes on only where the storage has begun it.
 pub(super) fn hang_up(cores: &[Core]) {
     for core in cores {
         let _ = core.sidecore.call(|local| {
@@ -436,6 +437,7 @@ pub(super) fn hang_up(cores: &[Core]) {
                 let ended = close_sessions(local, &wired.link);
                 let mut plane = plane.borrow_mut();
                 ended.into_iter().for_each(|it| plane.lost(it, &LostReason::Closed));
+                plane.server.let_go();
             }
             Some(())
         });

@@ -20,8 +20,6 @@ pub(super) type Number = usize;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct State {
     pub(super) version: u32,
-    /// It takes nobody new.
-    pub(super) draining: bool,
     /// The control socket and the lock beside it.
     pub(super) control: Number,
     pub(super) control_lock: Number,

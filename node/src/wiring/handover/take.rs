@@ -20,7 +20,7 @@ use super::channel::Channel;
 use super::state::{DiskState, Received, STATE_VERSION, State, Verdict, VolumeState, Yours};
 use super::{ANSWER_TIME_MAX, Heirlooms, digest, meeting};
 use crate::api::{HandOver, Refused};
-use crate::config::{Config, Kind};
+use crate::config::{Config, Kind, LinkKind};
 use crate::control::{Claim, Control, Service};
 use crate::wiring::disks::{self, Disks, Outside, Shown};
 use crate::wiring::keys::Keys;
@@ -238,8 +238,7 @@ impl Taken {
         let door = take(state.door).map_err(system)?;
         let (door, links) = links(config, ready, door, &state.links, &mut fds)?;
         let volumes = adopt_volumes(config, ready, state.volumes, &mut fds)?;
-        let mut objects = Objects::new(config, volumes, Vec::new());
-        objects.draining = state.draining;
+        let objects = Objects::new(config, volumes, Vec::new());
         let disks = adopt_disks(config, ready, &objects, state.disks, &mut fds)?;
         Ok(Self { claim, metrics, heirlooms, objects, door, links, disks })
     }
@@ -264,6 +263,10 @@ fn links(
     let Shared { places, callers, door } = shared;
     let door = ManuallyDrop::new(door);
     let cores = &mut ready.cores;
+    if !links.is_empty() && config.link.kind != LinkKind::Udp {
+        let why = "the way past the system's network stack does not go over";
+        tracing::warn!(why, "datagrams go by UDP until the node is restarted");
+    }
     let links = links.into_iter().map(Wire::from).collect();
     let links = sidecores::prepare(config, &ready.keys, cores, links, (places, callers));
     Ok((door, links.map_err(|error| error.to_string())?))
@@ -329,12 +332,9 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Result<Node, StartError
     claim.own();
     let door = ManuallyDrop::into_inner(door);
     objects.volumes.iter().for_each(|served| volumes.publish(served));
-    if objects.draining {
-        objects.volumes.iter().for_each(|served| served.export.set_draining(true));
-    }
     sidecores::connect(config, &mut cores, links, volumes.exports());
     let (started, turns) = (Instant::now(), Turns::default());
-    let (draining, objects) = (objects.draining, Mutex::new(objects));
+    let objects = Mutex::new(objects);
     let inside = Arc::new(Inside {
         started,
         keys,
@@ -348,7 +348,6 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Result<Node, StartError
         heirlooms,
     });
     for (shown, adopted) in taken {
-        shown.set_turning_away(draining);
         let name = &shown.config.name;
         let served = match adopted {
             Some((adopted, outside)) => inside.disks.go_on(&shown, adopted, outside),
