@@ -6,6 +6,7 @@ mod memory;
 mod messages;
 mod oracle;
 mod packed;
+mod parked;
 mod recovery;
 mod ring;
 mod server;

@@ -1,0 +1,145 @@
+//! A server that stands still: it goes on as if nothing had happened, or another one does.
+
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use vhost::VhostBackend;
+use vhost::vhost_user::message::VhostUserInflight;
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
+
+use super::server::*;
+use crate::hand_over::{FrontEnd, Served};
+use crate::socket::{ParkError, Socket, adopt};
+
+const DRAIN: Duration = Duration::from_millis(1);
+
+/// As [`Bed::connect`] and [`Bed::start`], with an inflight region.
+fn begin(bed: &Bed) -> Frontend {
+    let mut front_end = bed.connect();
+    let wanted = VhostUserInflight::new(0, 0, QUEUES as u16, 8);
+    let (region, file) = front_end.get_inflight_fd(&wanted).unwrap();
+    front_end.set_inflight_fd(&region, std::os::fd::AsRawFd::as_raw_fd(&file)).unwrap();
+    bed.start(&mut front_end, 1, 0);
+    front_end
+}
+
+#[test]
+fn what_stood_still_goes_on() {
+    let mut bed = Bed::new();
+    let front_end = begin(&bed);
+    bed.round_trip(1, 3);
+    for _ in 0..3 {
+        let parked = bed.server().park(DRAIN).unwrap();
+        assert!(bed.device.running().is_empty());
+        let state = parked.state.as_ref().unwrap();
+        assert!(state.listener.is_some() && state.lock.is_some());
+        bed.ring.offer(4);
+        drop(parked);
+        until("it runs again", || bed.device.running() == [1]);
+        assert_eq!(bed.device.poll(1), 1, "what came meanwhile is there");
+        assert_eq!(bed.ring.reap(), Some((4, 7)));
+    }
+    // It listens, too.
+    assert_ne!(front_end.get_features().unwrap(), 0);
+    assert_eq!(bed.device.state().disconnects, 0);
+}
+
+#[test]
+fn another_one_goes_on_with_the_same_front_end() {
+    let mut bed = Bed::new();
+    let mut front_end = begin(&bed);
+    bed.round_trip(1, 3);
+    let left = bed.device.take(1).len();
+    assert_eq!(left, 0);
+    let mut parked = bed.server().park(DRAIN).unwrap();
+    let state = parked.state.take().unwrap();
+    let mut other = Bed { device: TestDevice::default(), ..bed };
+    other.device.state().acked = 0;
+    // By a way that needs no lock: this process has it already.
+    let way = Socket::Connect(other.path());
+    let adopted = adopt(way, Box::new(other.device.clone()), state).unwrap();
+    assert!(other.device.running().is_empty(), "not before it is told");
+    assert_ne!(other.device.state().acked & OWN_FEATURE, 0, "what was agreed is agreed");
+    let server = adopted.serve().unwrap();
+    until("it runs", || other.device.running() == [1]);
+    for head in 0..8 {
+        other.round_trip(1, head);
+    }
+    // The codec goes on in the middle of the conversation: acknowledgements, and what only an
+    // agreement allows.
+    assert_eq!(front_end.get_queue_num().unwrap(), QUEUES as u64);
+    assert_eq!(front_end.get_max_mem_slots().unwrap(), crate::REGIONS_MAX as u64);
+    assert_eq!(front_end.get_vring_base(1).unwrap(), 9);
+    front_end.set_vring_base(1, 9).unwrap();
+    front_end.set_vring_kick(1, &other.kick).unwrap();
+    other.round_trip(1, 5);
+    drop(server);
+    assert_eq!(other.device.state().disconnects, 1);
+    // Else the first server would be waited for while it waits.
+    drop(parked);
+}
+
+/// Something that is not as it was.
+type Change = fn(&mut FrontEnd<OwnedFd>);
+
+#[test]
+fn a_state_that_does_not_fit_is_refused() {
+    let bed = Bed::new();
+    let _front_end = begin(&bed);
+    let refused = |change: Change| {
+        let mut parked = bed.server().park(DRAIN).unwrap();
+        let mut state = parked.state.take().unwrap();
+        change(state.front_end.as_mut().unwrap());
+        let device = Box::new(TestDevice::default());
+        let way = Socket::Connect(bed.path());
+        adopt(way, device, state).map(|_| ()).unwrap_err().to_string()
+    };
+    let changes: [(&str, Change); 5] = [
+        ("knows 2 queues, the device has 3", |it| it.rings.truncate(2)),
+        ("were accepted but never offered", |it| it.features |= 1 << 5),
+        ("overlaps the region", |it| it.memory[1].guest_addr -= 4096),
+        ("the range ends at byte", |it| it.memory[0].len_bytes = 1 << 40),
+        ("inflight region of 1 bytes", |it| it.inflight.as_mut().unwrap().len_bytes = 1),
+    ];
+    for (says, change) in changes {
+        let text = refused(change);
+        assert!(text.contains(says), "{says}: {text}");
+        until("the other one goes on", || bed.device.running() == [1]);
+    }
+    let way = Socket::Listen(bed.directory.path().join("other.sock"));
+    let nothing = Served { listener: None, lock: None, front_end: None };
+    let error = adopt(way, Box::new(TestDevice::default()), nothing).unwrap_err();
+    assert_eq!(error.to_string(), "there is no lock");
+}
+
+#[test]
+fn queues_without_an_inflight_region_go_on_where_they_are() {
+    let mut bed = Bed::new();
+    let mut front_end = bed.connect();
+    bed.start(&mut front_end, 0, 0);
+    let error = bed.server().park(DRAIN).unwrap_err();
+    assert!(matches!(error, ParkError::NoInflight), "{error}");
+    assert_eq!(bed.device.running(), [0]);
+    bed.round_trip(0, 2);
+    front_end.get_vring_base(0).unwrap();
+    // Without queues there is nothing to lose.
+    assert!(bed.server().park(DRAIN).is_ok());
+}
+
+#[test]
+fn a_front_end_in_the_middle_of_a_message_is_not_cut_off() {
+    let bed = Bed::new();
+    let mut stream = UnixStream::connect(bed.path()).unwrap();
+    // GET_FEATURES, version 1, no body.
+    let message = [1_u32, 1, 0].map(u32::to_ne_bytes);
+    let (first, rest) = message.as_flattened().split_at(5);
+    stream.write_all(first).unwrap();
+    bed.wait_for(&crate::ServerState::Connected);
+    let error = bed.server().park(DRAIN).unwrap_err();
+    assert!(matches!(error, ParkError::Silent), "{error}");
+    stream.write_all(rest).unwrap();
+    std::io::Read::read_exact(&mut stream, &mut [0; 20]).unwrap();
+    assert!(bed.server().park(DRAIN).is_ok());
+}
