@@ -35,6 +35,8 @@ pub struct NodePlan {
     pub config: String,
     /// The network namespace to run in.
     pub namespace: Option<String>,
+    /// Whether it has a folder of its own for volumes, and so for records.
+    pub volumes: bool,
     /// Further folders that may have volumes.
     pub volume_folders: Vec<PathBuf>,
 }
@@ -43,7 +45,8 @@ impl NodePlan {
     /// A node that has a directory of its name in `home`, and this host's network.
     pub fn new(program: impl Into<PathBuf>, home: &Path, name: &str, config: String) -> Self {
         let (program, name, home) = (program.into(), name.to_owned(), home.join(name));
-        Self { program, name, home, config, namespace: None, volume_folders: Vec::new() }
+        let (namespace, volume_folders) = (None, Vec::new());
+        Self { program, name, home, config, namespace, volumes: true, volume_folders }
     }
 
     /// The control socket.
@@ -73,8 +76,8 @@ impl NodePlan {
         fs::create_dir_all(self.home.join("volumes"))
             .with_context(|| format!("making {}", self.home.display()))?;
         let config = self.home.join("node.toml");
-        let mut volumes = vec![self.home.join("volumes")];
-        volumes.extend_from_slice(&self.volume_folders);
+        let own = self.volumes.then(|| self.home.join("volumes"));
+        let volumes: Vec<_> = own.iter().chain(&self.volume_folders).collect();
         let text = format!(
             "name = \"{}\"\ncontrol = {:?}\n{}\n[directories]\nvolumes = {volumes:?}\n\
              sockets = {:?}\n",
@@ -196,6 +199,14 @@ impl Node {
         })?;
         self.wait_for_end()?;
         Ok(next)
+    }
+
+    /// Whether it has ended by itself, and if so, well.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn ended(&mut self) -> Result<Option<bool>> {
+        Ok(self.child.try_wait()?.map(|status| status.success()))
     }
 
     /// Waits until it ends by itself, well.

@@ -3,16 +3,27 @@
 //!
 //! `HANDOVERS=n` asks for more.
 
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bench::guest::{self, Guest, VhostDisk, scripts};
 use bench::nodes::{Keys, Node, NodePlan};
 use bench::sim::Random;
 use bench::stand_in::{RingKind, StandIn};
 use bench::workload::Mix;
+use serde_json::json;
 
 /// Hand-overs of one kind in one run.
-const HANDOVERS: u64 = 10;
+const HANDOVERS: u64 = 20;
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// For what a guest does: an emulated one on a busy machine is slow.
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Blocks of 4 KiB that are worked on.
 const BLOCKS: u64 = 2048;
@@ -34,6 +45,10 @@ struct Pair {
     keys: Keys,
     /// What holds the blocks.
     backend: &'static str,
+    /// The IOhost's door for shared memory, if the VMhost calls there.
+    door: Option<PathBuf>,
+    /// More for the top of the IOhost's configuration.
+    more: String,
 }
 
 impl Pair {
@@ -43,7 +58,8 @@ impl Pair {
             true => Keys::make(home.path(), &["io1", "vm1"]).expect("keys"),
             false => Keys::plain(),
         };
-        Self { home, io: port(number), vm: port(number + 1), keys, backend }
+        let (io, vm) = (port(number), port(number + 1));
+        Self { home, io, vm, keys, backend, door: None, more: String::new() }
     }
 
     fn plan(&self, name: &str, config: String) -> NodePlan {
@@ -52,10 +68,11 @@ impl Pair {
 
     fn io_plan(&self) -> NodePlan {
         let config = format!(
-            "listen = \"127.0.0.1:{}\"\n{}[sidecores]\ncount = 2\nidle = \"adaptive\"\n\
+            "listen = \"127.0.0.1:{}\"\n{}{}[sidecores]\ncount = 2\nidle = \"adaptive\"\n\
              [[volume]]\nname = \"root\"\nbackend = {}\nchain = [\"meter\"]\n{}",
             self.io,
             self.keys.own("io1"),
+            self.more,
             self.backend,
             self.keys.clients(&["vm1"]),
         );
@@ -66,13 +83,16 @@ impl Pair {
     }
 
     fn vm_plan(&self) -> NodePlan {
+        let io1 = match &self.door {
+            Some(door) => format!("shm:{}", door.display()),
+            None => format!("127.0.0.1:{}", self.io),
+        };
         let config = format!(
             "listen = \"127.0.0.1:{}\"\n{}[sidecores]\ncount = 2\nidle = \"adaptive\"\n\
-             [[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:{}\"\n{}\
+             [[peer]]\nname = \"io1\"\naddress = \"{io1}\"\n{}\
              [[disk]]\nsocket = \"alice.sock\"\nvolume = \"io1/root\"\nqueues = 4\n{}",
             self.vm,
             self.keys.own("vm1"),
-            self.io,
             self.keys.peer("io1"),
             self.keys.disk()
         );
@@ -168,4 +188,368 @@ fn nothing_is_noticed_of_packed_rings_and_plain_sessions() {
 fn memory_outlives_its_process() {
     let handovers = number("HANDOVERS", HANDOVERS).div_ceil(3);
     both_hand_over(&Pair::new(4, true, "{ memory = \"64MiB\" }"), RingKind::Split, handovers);
+}
+
+/// Nodes on one machine that share memory; the one's port for metrics goes over as well.
+#[test]
+fn shared_memory_and_metrics_go_over() {
+    let mut pair = Pair::new(6, true, FILE);
+    let door = pair.home.path().join("io1/io1.shm");
+    pair.door = Some(door.clone());
+    let metrics = format!("127.0.0.1:{}", pair.io + 2);
+    pair.more = format!("shm = \"io1.shm\"\nmetrics-listen = \"{metrics}\"\n");
+    let handovers = number("HANDOVERS", HANDOVERS).div_ceil(3);
+    both_hand_over(&pair, RingKind::Split, handovers);
+    assert!(!door.exists(), "it is tidied up");
+    let io = pair.io_plan().start().expect("the IOhost starts");
+    let io = io.hand_over().unwrap_or_else(|error| panic!("{error:#}"));
+    let mut stream = std::net::TcpStream::connect(&metrics).expect("somebody listens");
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("it takes it");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    assert!(answer.contains("vrio_node_draining 0"), "{answer}");
+    io.stop().expect("it stops in order");
+}
+
+/// A node that is its own IOhost and has no place for records: they go over as well.
+#[test]
+fn local_disks_on_memory_go_over() {
+    let home = tempfile::tempdir().expect("a directory");
+    let config = "[[volume]]\nname = \"a\"\nbackend = { memory = \"64MiB\" }\n\
+                  [[disk]]\nsocket = \"alice.sock\"\nvolume = \"a\"\nqueues = 4\n";
+    let plan = NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home.path(), "n1", config.to_owned());
+    let mut node = NodePlan { volumes: false, ..plan }.start().expect("it starts");
+    let socket = node.wait_for_disk("alice").expect("the disk is served");
+    let mut random = Random::new(1);
+    let guest =
+        StandIn::connect_with(&socket, RingKind::Packed, 4, Mix::OF_ALL, BLOCKS, &mut random);
+    let mut guest = guest.expect("connects");
+    let mut pauses = Vec::new();
+    for _ in 0..number("HANDOVERS", HANDOVERS) {
+        let pause;
+        (node, pause) = hand_over(&mut guest, node);
+        pauses.push(pause);
+    }
+    report("local", &pauses);
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!((guest.workload.counts.errors, guest.reconnects()), (0, 0));
+    guest.disconnect();
+    node.stop().expect("it stops in order");
+}
+
+/// What has become of a node that may have been killed, or have ended because another went on.
+fn settle(guest: &mut StandIn, mut node: Node) -> Option<Node> {
+    let until = Instant::now() + PATIENCE;
+    let wanted = guest.workload.counts.completed + 100;
+    loop {
+        let look = Instant::now() + Duration::from_millis(100);
+        let done = |guest: &StandIn| guest.workload.counts.completed >= wanted;
+        let went_on = guest.work(|guest| done(guest) || Instant::now() >= look);
+        went_on.expect("the promise is kept");
+        if node.ended().expect("the system says").is_some() {
+            return None;
+        }
+        if done(guest) {
+            return Some(node);
+        }
+        assert!(Instant::now() < until, "nothing moves:\n{}", node.log_tail());
+    }
+}
+
+/// Successors and nodes are killed at any moment of a hand-over. Whoever is left goes on, or a new
+/// start recovers as after any kill.
+#[test]
+fn kills_at_any_moment_lose_nothing() {
+    let mut random = Random::new(number("KILL_SEED", 1));
+    let pair = Pair::new(9, true, FILE);
+    let mut nodes = [pair.io_plan(), pair.vm_plan()].map(|plan| plan.start().expect("it starts"));
+    let socket = nodes[1].wait_for_disk("alice").expect("the disk is served");
+    let guest = StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random);
+    let mut guest = guest.expect("connects");
+    let (mut went_on, mut taken, mut started) = (0, 0, 0);
+    // How long a hand-over takes on this machine: the moments lie in that time.
+    let begun = Instant::now();
+    nodes = nodes.map(|node| hand_over(&mut guest, node).0);
+    let longest_us = begun.elapsed().as_micros() as u64 / 4;
+    for round in 0..2 * number("HANDOVERS", HANDOVERS) {
+        let [io, vm] = nodes;
+        let (node, other) = if round % 2 == 0 { (io, vm) } else { (vm, io) };
+        let plan = node.plan().clone();
+        let kills_node = random.below(3) == 0;
+        let after = Duration::from_micros(random.below(longest_us));
+        let killing = meanwhile_unless_stuck(&mut guest, || {
+            let successor = plan.spawn(&["--take-over"]).expect("the program is there");
+            std::thread::sleep(after);
+            // Killed when dropped.
+            if kills_node { (drop(node), successor).1 } else { (drop(successor), node).1 }
+        });
+        let left = settle(&mut guest, killing);
+        match (&left, kills_node) {
+            (None, _) => started += 1,
+            (Some(_), true) => taken += 1,
+            (Some(_), false) => went_on += 1,
+        }
+        let node = left.unwrap_or_else(|| plan.start().expect("it starts again"));
+        nodes = if round % 2 == 0 { [node, other] } else { [other, node] };
+    }
+    println!("{went_on} nodes went on, {taken} were taken over, {started} were started again");
+    assert!(went_on > 0, "no successor was killed before it had it all");
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!(guest.workload.counts.errors, 0, "a kill is a pause, not an error");
+    guest.compare_image(&pair.io_plan().file("root.img")).expect("and the image");
+    guest.disconnect();
+    for node in nodes {
+        node.stop().expect("it stops in order");
+    }
+}
+
+/// Works while `f` runs, however little moves.
+fn meanwhile_unless_stuck<T: Send>(guest: &mut StandIn, f: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let other = scope.spawn(f);
+        guest.work(|_| other.is_finished()).expect("the promise is kept");
+        other.join().expect("no panic")
+    })
+}
+
+/// A successor that stands still in the middle is waited for, and then left behind.
+#[test]
+fn a_successor_that_stands_still_is_left_behind() {
+    let mut random = Random::new(1);
+    let pair = Pair::new(12, false, FILE);
+    let io = pair.io_plan().start().expect("the IOhost starts");
+    let mut vm = pair.vm_plan().start().expect("the VMhost starts");
+    let socket = vm.wait_for_disk("alice").expect("the disk is served");
+    let guest = StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random);
+    let mut guest = guest.expect("connects");
+    let plan = vm.plan().clone();
+    let (mut successor, pause) = meanwhile(&mut guest, || {
+        let successor = plan.spawn(&["--take-over"]).expect("the program is there");
+        let meeting = plan.home.join(format!("control.take-over.{}", successor.pid()));
+        // It is there until the node has come.
+        wait_until("the successor waits", || meeting.exists());
+        wait_until("the node has come", || !meeting.exists());
+        successor.signal(rustix::process::Signal::STOP).expect("it runs");
+        successor
+    });
+    // Either it had said that it has it all before it was stopped, or the node goes on.
+    let vm = match settle(&mut guest, vm) {
+        Some(vm) => {
+            successor.signal(rustix::process::Signal::CONT).expect("it is stopped");
+            wait_until("it gives up", || successor.ended().expect("the system says").is_some());
+            assert_eq!(successor.ended().expect("the system says"), Some(false));
+            assert_eq!(guest.reconnects(), 0);
+            vm
+        }
+        None => {
+            println!("the successor was quicker than its signal");
+            successor.signal(rustix::process::Signal::CONT).expect("it is stopped");
+            successor
+        }
+    };
+    println!("a pause of {pause:?}");
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!(guest.workload.counts.errors, 0);
+    guest.disconnect();
+    vm.stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+}
+
+fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < until, "never: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Asks a node to hand over, as a successor does; gives code and text of the answer.
+fn ask(control: &Path, fields: &serde_json::Value) -> (u16, String) {
+    let mut stream = UnixStream::connect(control).expect("the node answers");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let (body, head) = (fields.to_string(), "POST /v1/hand-over HTTP/1.0\r\nHost: vrio");
+    let length = body.len();
+    write!(stream, "{head}\r\nContent-Length: {length}\r\n\r\n{body}").expect("it takes it");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+    (code.expect("a code"), answer)
+}
+
+/// FNV-1a, as `docs/protocol.md` has it.
+fn digest(path: &Path) -> u64 {
+    let bytes = std::fs::read(path).expect("it is there");
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// A node with a disk on memory.
+fn memory_plan(home: &Path) -> NodePlan {
+    let config = "[[volume]]\nname = \"a\"\nbackend = { memory = \"1MiB\" }\n\
+                  [[disk]]\nsocket = \"a.sock\"\nvolume = \"a\"\n";
+    NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home, "n1", config.to_owned())
+}
+
+#[test]
+fn a_successor_that_is_none_is_refused_by_name() {
+    let home = tempfile::tempdir().expect("a directory");
+    let plan = memory_plan(home.path());
+    let mut node = plan.start().expect("it starts");
+    node.wait_for_disk("a").expect("the disk is served");
+    let control = plan.control();
+    let pid = std::process::id();
+    let right = json!({
+        "state_version": 1, "release": "9", "node": "n1", "pid": pid,
+        "config_digest": digest(&plan.home.join("node.toml")),
+    });
+    let with = |key: &str, value: serde_json::Value| {
+        let mut fields = right.clone();
+        fields[key] = value;
+        ask(&control, &fields)
+    };
+    for (key, value, code, says) in [
+        ("state_version", json!(2), 409, "speaks version 2 of the hand-over, this node"),
+        ("node", json!("n2"), 409, "this is node \\\"n1\\\", not \\\"n2\\\""),
+        ("config_digest", json!(7), 409, "the successor's configuration is not the file"),
+        ("pid", json!(pid), 400, "the successor is not at"),
+    ] {
+        let (got, text) = with(key, value);
+        assert!(got == code && text.contains(says), "{key}: {text}");
+    }
+    // Somebody else waits there.
+    let meeting = plan.home.join("control.take-over.1");
+    let _stranger = UnixListener::bind(&meeting).expect("a socket");
+    let (code, text) = with("pid", json!(1));
+    assert!(code == 400 && text.contains("has to be process 1 of this node's user"), "{text}");
+
+    // A second one, while the first has all and says nothing. When that one goes, the node goes on.
+    let listener = UnixListener::bind(plan.home.join(format!("control.take-over.{pid}")));
+    let listener = listener.expect("a socket");
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| ask(&control, &right));
+        let (connection, _) = listener.accept().expect("the node comes");
+        let (code, text) = ask(&control, &right);
+        assert!(code == 503 && text.contains("another process is taking this node"), "{text}");
+        drop(connection);
+        let (code, text) = first.join().expect("no panic");
+        assert!(code == 500 && text.contains("the successor is lost"), "{text}");
+    });
+    node.stop().expect("it stops in order");
+}
+
+#[test]
+fn a_node_that_cannot_hand_over_says_why_and_goes_on() {
+    let home = tempfile::tempdir().expect("a directory");
+    let plan = memory_plan(home.path());
+    let vrio = |words: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_vrio"));
+        let config = plan.home.join("node.toml");
+        let output = command.args(words).arg("--config").arg(config).output().expect("it runs");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let take_over = || vrio(&["node", "--take-over"]);
+    plan.write().expect("a configuration");
+    let (code, text) = take_over();
+    assert!(code == Some(3) && text.contains("no node answers"), "{text}");
+    let mut node = plan.start().expect("it starts");
+    node.wait_for_disk("a").expect("the disk is served");
+    vrio(&["disk", "add", "x", "--volume", "a", "--socket", "x.sock"]);
+    let (code, text) = take_over();
+    let says = "the node is not what its file says: disk \"x\" came by a command";
+    assert!(code == Some(1) && text.contains(says), "{text}");
+    vrio(&["disk", "remove", "x"]);
+    vrio(&["node", "drain"]);
+    let (code, text) = take_over();
+    assert!(code == Some(1) && text.contains("the node is drained"), "{text}");
+    vrio(&["node", "drain", "--undo"]);
+    // A front end in the middle of a message.
+    let mut front_end = UnixStream::connect(plan.socket("a")).expect("the disk is served");
+    front_end.write_all(&[1, 0, 0, 0]).expect("it takes it");
+    let (code, text) = take_over();
+    assert!(code == Some(1) && text.contains("has begun a message"), "{text}");
+    drop(front_end);
+    let node = node.hand_over().unwrap_or_else(|error| panic!("{error:#}"));
+    node.stop().expect("it stops in order");
+}
+
+/// The service manager follows: its process says who the next one is, and then that one speaks.
+#[test]
+fn the_service_manager_is_told_of_the_successor() {
+    let home = tempfile::tempdir().expect("a directory");
+    let manager = UnixDatagram::bind(home.path().join("notify")).expect("a socket");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let plan = NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home.path(), "n1", String::new());
+    let config = plan.write().expect("a configuration");
+    let start = |words: &[&str]| {
+        let mut command = std::process::Command::new(&plan.program);
+        command.arg("node").arg("--config").arg(&config).args(words);
+        command.env("NOTIFY_SOCKET", home.path().join("notify")).spawn().expect("it runs")
+    };
+    let heard = || {
+        let mut bytes = [0; 64];
+        let length = manager.recv(&mut bytes).expect("somebody speaks");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    };
+    let mut old = start(&[]);
+    assert_eq!(heard(), "READY=1");
+    let mut new = start(&["--take-over"]);
+    let mut both = [heard(), heard()];
+    both.sort();
+    assert_eq!(both, [format!("MAINPID={}\nREADY=1", new.id()), "READY=1".to_owned()]);
+    assert!(old.wait().expect("it ends").success());
+    let pid = rustix::process::Pid::from_child(&new);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    assert_eq!(heard(), "STOPPING=1");
+    assert!(new.wait().expect("it ends").success());
+}
+
+/// A Linux guest under QEMU, which notices nothing but pauses.
+#[test]
+fn a_linux_guest_keeps_its_connection() {
+    const TEST: &str = "a_linux_guest_keeps_its_connection";
+    let Some(image) = guest::available(TEST) else { return };
+    let pair = Pair::new(15, true, FILE);
+    let mut io = pair.io_plan().start().expect("the IOhost starts");
+    let mut vm = pair.vm_plan().start().expect("the VMhost starts");
+    let socket = vm.wait_for_disk("alice").expect("the disk is served");
+    let disk = VhostDisk { socket, queues: 2, packed: false };
+    let builder = Guest::builder(&image).name("handover").disk(disk).processors(2);
+    let mut guest = builder.script(scripts::CHURN).start().expect("it boots");
+    guest.wait_for("churn", guest::BOOT_TIMEOUT).expect("it works");
+    let front_end = |vm: &Node| {
+        let status = vm.status().expect("it answers");
+        status["disks"][0]["front_end_pid"].as_u64().expect("QEMU is there")
+    };
+    let qemu = front_end(&vm);
+    // It was looked whether the disk is there, and then QEMU came.
+    let connected = || {
+        let log = std::fs::read_to_string(pair.vm_plan().home.join("log")).expect("a log");
+        log.matches("front end connected").count()
+    };
+    let before = connected();
+    for _ in 0..3 {
+        requests(&mut guest);
+        io = io.hand_over().unwrap_or_else(|error| panic!("{error:#}"));
+        requests(&mut guest);
+        vm = vm.hand_over().unwrap_or_else(|error| panic!("{error:#}"));
+    }
+    requests(&mut guest);
+    assert_eq!(front_end(&vm), qemu);
+    assert_eq!(connected(), before);
+    let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT).expect("it is content");
+    guest.wait_success(SCRIPT_TIMEOUT).expect("it ends well");
+    vm.stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+    let digest = guest::image_digest(&pair.io_plan().file("root.img")).expect("the image");
+    assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");
+    println!("{report}");
+}
+
+/// Waits until the guest says twice how far it is: all that was on its way has come through.
+fn requests(guest: &mut Guest) {
+    for _ in 0..2 {
+        guest.wait_for("progress churn", SCRIPT_TIMEOUT).expect("it goes on");
+    }
 }
