@@ -77,6 +77,8 @@ pub mod scripts {
     pub const DEMO: &str = include_str!("../../guest/scripts/demo.sh");
     /// Fills the disk and gives space back, then waits for another size: `FILL_MIB`.
     pub const TRIM: &str = include_str!("../../guest/scripts/trim.sh");
+    /// Writes and verifies while memory comes, and then in that memory: `BOOT_MIB`, `THREADS`.
+    pub const MEMORY: &str = include_str!("../../guest/scripts/memory.sh");
     /// Attacks the disk's rings: `ROUNDS`, `SEED`.
     pub const HOSTILE: &str = include_str!("../../guest/scripts/hostile.sh");
     /// Is a direct client: `NODE`, `WRONG_NODE`, `OTHER_NODE`, `FILES`, `FILE_KIB`,

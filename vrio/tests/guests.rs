@@ -205,6 +205,11 @@ fn survive_kills(test: &str, number: u16, packed: bool) {
         }
     }
     wait_for_requests(&mut guest, requests + REQUESTS_BETWEEN_KILLS);
+    // The last VMhost has served each of them.
+    let status = vm.status().unwrap();
+    let queues = status["disks"][0]["by_queue"].as_array().unwrap();
+    let used = queues.iter().filter(|queue| queue["counters"]["requests"].as_u64() > Some(0));
+    assert_eq!(used.count(), 4, "{queues:?}");
     println!("{}", pair.end_of_churn(guest, io, vm));
 }
 

@@ -1,10 +1,12 @@
-//! Real guests that are migrated while they work: two VMhosts, a disk on an IOhost.
+//! Real guests that are changed from outside while they work: migrated between two VMhosts, or
+//! given memory. Their disk is on an IOhost.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bench::guest::{self, BOOT_TIMEOUT, Guest, Monitor, VhostDisk, monitor, scripts};
+use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, Monitor, VhostDisk, monitor, scripts};
 use bench::nodes::{Keys, Node, NodePlan};
+use serde_json::json;
 use virtio::driver::{Data, FrontEnd, FrontEndConfig, Op, Request, RingDriver, Role, Status};
 
 /// For what a script does, or a migration: an emulated guest on a busy machine is slow.
@@ -12,6 +14,16 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How long a guest may stand still. Under emulation its memory changes as fast as it is copied.
 const DOWNTIME: Duration = Duration::from_secs(2);
+
+/// The memory that guests begin with.
+const BOOT_MIB: u32 = 192;
+
+/// Modules of memory that a guest is given: with what it has, more regions than a memory table of
+/// vhost-user has room for (8).
+const MODULES: u32 = 10;
+
+/// The smallest that Linux takes.
+const MODULE_MIB: u32 = 128;
 
 /// What the guest does between two events.
 const REQUESTS_BETWEEN: u64 = 300;
@@ -27,7 +39,7 @@ impl Rack {
     /// `number` keeps the tests' ports apart, below those that the system gives away.
     fn new(number: u16) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let port = 10_000 + (std::process::id() % 300) as u16 * 16 + number * 8;
+        let port = 10_000 + (std::process::id() % 300) as u16 * 15 + number * 5;
         let keys = Keys::make(home.path(), &["io1", "vm1", "vm2"]).unwrap();
         Self { home, port, keys }
     }
@@ -68,6 +80,11 @@ impl Rack {
     }
 }
 
+fn on_disk(image: &guest::Image, name: &str, disk: &Path) -> Builder {
+    let disk = VhostDisk { socket: disk.to_owned(), queues: 1, packed: false };
+    Guest::builder(image).name(name).disk(disk).memory_mib(BOOT_MIB)
+}
+
 /// One QEMU with the guest, or waiting for it.
 struct Host {
     guest: Guest,
@@ -82,11 +99,12 @@ impl Host {
             arguments.extend(["-incoming".to_owned(), monitor::uri(&rack.socket(name))]);
         }
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        let disk = VhostDisk { socket: disk.to_owned(), queues: 1, packed: false };
-        let builder = Guest::builder(image).name(name).disk(disk).memory_mib(192);
-        let builder = builder.arguments(&arguments).set("THREADS", 8);
-        let guest = builder.script(scripts::CHURN).start().unwrap();
-        Self { guest, monitor: Monitor::connect(&monitor_socket).unwrap() }
+        Self::boot(on_disk(image, name, disk).script(scripts::CHURN), &arguments, &monitor_socket)
+    }
+
+    fn boot(builder: Builder, arguments: &[&str], monitor_socket: &Path) -> Self {
+        let guest = builder.arguments(arguments).set("THREADS", 8).start().unwrap();
+        Self { guest, monitor: Monitor::connect(monitor_socket).unwrap() }
     }
 
     /// Waits until the guest has completed so many requests more than `before`.
@@ -204,4 +222,60 @@ fn a_guest_migrates_under_load_there_and_back() {
     let digest = guest::image_digest(&rack.io().file("far.img")).unwrap();
     assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");
     println!("{report}");
+}
+
+/// Gives the guest one module of memory more.
+fn plug(monitor: &mut Monitor, number: u32) {
+    let (id, size) = (format!("module{number}"), u64::from(MODULE_MIB) << 20);
+    let backend = json!({
+        "qom-type": "memory-backend-memfd", "id": id, "size": size, "share": true,
+    });
+    monitor.run("object-add", &backend).unwrap();
+    let device = json!({ "driver": "pc-dimm", "id": format!("dimm{number}"), "memdev": id });
+    monitor.run("device_add", &device).unwrap();
+}
+
+#[test]
+fn a_guest_is_given_memory_while_it_works_and_works_in_it() {
+    const TEST: &str = "a_guest_is_given_memory_while_it_works_and_works_in_it";
+    let Some(image) = guest::available(TEST) else { return };
+    let rack = Rack::new(2);
+    let io = rack.io().start().unwrap();
+    let mut vm = rack.vm(1).start().unwrap();
+    let disk = vm.wait_for_disk("far").unwrap();
+    let monitor_socket = rack.socket("memory.qmp");
+    let [qmp, at] = monitor::arguments(&monitor_socket);
+    // It is put together with the `-m` that says how much there is at first.
+    let room = format!("slots={MODULES},maxmem=4G");
+    let builder = on_disk(&image, "memory", &disk).script(scripts::MEMORY);
+    let builder = builder.set("BOOT_MIB", BOOT_MIB);
+    let mut host = Host::boot(builder, &[&qmp, &at, "-m", &room], &monitor_socket);
+    host.guest.wait_for("booted", BOOT_TIMEOUT).unwrap();
+    let mut requests = host.work(0);
+    for number in 0..MODULES {
+        plug(&mut host.monitor, number);
+        if number % 4 == 0 {
+            requests = host.work(requests);
+        }
+    }
+    let wanted_mib = MODULES * MODULE_MIB;
+    let mut memory_mib: u32 = 0;
+    for _ in 0..100 {
+        let told = host.guest.ask("memory", "memory", PATIENCE).unwrap();
+        memory_mib = told.parse().unwrap();
+        if memory_mib > wanted_mib {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(memory_mib > wanted_mib, "{memory_mib} MiB");
+    host.work(requests);
+    host.guest.ask("stop", "churned", PATIENCE).unwrap();
+    let report = host.guest.wait_for("churned", PATIENCE).unwrap();
+    host.guest.wait_success(PATIENCE).unwrap();
+    vm.stop().unwrap();
+    io.stop().unwrap();
+    let digest = guest::image_digest(&far(&rack)).unwrap();
+    assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");
+    println!("{memory_mib} MiB; {report}");
 }
