@@ -35,7 +35,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 
 /// Ports of this test's nodes: apart from each other and from other tests' by process and number.
 fn port(number: u16) -> u16 {
-    15_000 + (std::process::id() % 150) as u16 * 30 + number * 3
+    15_000 + (std::process::id() % 70) as u16 * 63 + number * 3
 }
 
 struct Pair {
@@ -45,6 +45,8 @@ struct Pair {
     keys: Keys,
     /// What holds the blocks.
     backend: &'static str,
+    /// What its requests pass.
+    chain: &'static str,
     /// The IOhost's door for shared memory, if the VMhost calls there.
     door: Option<PathBuf>,
     /// More for the top of the IOhost's configuration.
@@ -59,7 +61,8 @@ impl Pair {
             false => Keys::plain(),
         };
         let (io, vm) = (port(number), port(number + 1));
-        Self { home, io, vm, keys, backend, door: None, more: String::new() }
+        let (chain, door, more) = ("\"meter\"", None, String::new());
+        Self { home, io, vm, keys, backend, chain, door, more }
     }
 
     fn plan(&self, name: &str, config: String) -> NodePlan {
@@ -69,11 +72,12 @@ impl Pair {
     fn io_plan(&self) -> NodePlan {
         let config = format!(
             "listen = \"127.0.0.1:{}\"\n{}{}[sidecores]\ncount = 2\nidle = \"adaptive\"\n\
-             [[volume]]\nname = \"root\"\nbackend = {}\nchain = [\"meter\"]\n{}",
+             [[volume]]\nname = \"root\"\nbackend = {}\nchain = [{}]\n{}",
             self.io,
             self.keys.own("io1"),
             self.more,
             self.backend,
+            self.chain,
             self.keys.clients(&["vm1"]),
         );
         // The list of who may comes behind the volume's other keys.
@@ -188,6 +192,14 @@ fn nothing_is_noticed_of_packed_rings_and_plain_sessions() {
 fn memory_outlives_its_process() {
     let handovers = number("HANDOVERS", HANDOVERS).div_ceil(3);
     both_hand_over(&Pair::new(4, true, "{ memory = \"64MiB\" }"), RingKind::Split, handovers);
+}
+
+/// A tenant whose limit holds requests back for longer than any hand-over may take.
+#[test]
+fn a_limit_holds_nothing_up() {
+    let mut pair = Pair::new(18, false, FILE);
+    pair.chain = "{ limit = { iops = 100, burst = \"20ms\" } }";
+    both_hand_over(&pair, RingKind::Split, 2);
 }
 
 /// Nodes on one machine that share memory; the one's port for metrics goes over as well.
