@@ -1,6 +1,7 @@
 //! Whole nodes and a stand-in guest: disks of local and of remote volumes, restarts, refusals.
 
 mod common;
+mod foreign;
 
 use std::os::unix::net::UnixListener;
 
