@@ -154,8 +154,8 @@ impl XdpInterface {
         Ok(Arc::new(Self { interface, pieces, program }))
     }
 
-    /// The same, if the card itself reads and writes our frames. Where it does not, nothing has been
-    /// changed at the interface.
+    /// The same, if the card itself reads and writes our frames. Where it does not, nothing has
+    /// been changed at the interface.
     ///
     /// # Errors
     /// As [`attach`](Self::attach), or the card cannot.

@@ -139,8 +139,9 @@ const SYSTEM_CALLS: [&str; 8] = [
     "calls",
 ];
 
-/// Counters of copied bytes: by the session, by the channel, through shared memory, past the stack. What a backend
-/// copies is its storage, and what the kernel copies at its sockets nobody here counts.
+/// Counters of copied bytes: by the session, by the channel, through shared memory, past the stack.
+/// What a backend copies is its storage, and what the kernel copies at its sockets nobody here
+/// counts.
 const COPIES: [&str; 4] =
     ["sessions_bytes_copied", "remote_bytes_copied", "shm_bytes_copied", "xdp_bytes_copied"];
 

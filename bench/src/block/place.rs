@@ -289,7 +289,8 @@ impl Cast<'_> {
         let config = match self.options.path {
             Path::Local => format!("{sidecores}{}{disk}volume = \"bench\"\n", self.volume("")),
             _ => format!(
-                "listen = \"{vm_listen}\"\n{link}{sidecores}[[peer]]\nname = \"io1\"\naddress = \"{}\"\n\
+                "listen = \"{vm_listen}\"\n{link}{sidecores}\
+                 [[peer]]\nname = \"io1\"\naddress = \"{}\"\n\
                  {}{disk}volume = \"io1/bench\"\n{}",
                 self.address(),
                 keys.peer("io1"),
