@@ -60,20 +60,31 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), StartError> {
             Event::Stop(signal) => break signal,
             Event::Reload => reload(&node),
             Event::HandedOver(pid) => {
-                // From now on the manager looks at that one. It believes who is its process yet.
-                manager.tell(&format!("MAINPID={pid}\nREADY=1"));
-                node.leave();
+                leave(node, pid, &manager);
                 return Ok(());
             }
         }
     };
     tracing::info!(signal, "stopping: guests' requests are drained, attachments are closed");
-    manager.tell("STOPPING=1");
     let stopped = watch_stop();
+    // A hand-over that is under way comes to its end first. The manager hears that its service
+    // stops only when that is so: it would kill the successor, too.
+    if let Some(pid) = node.close() {
+        leave(node, pid, &manager);
+        return Ok(());
+    }
+    manager.tell("STOPPING=1");
     node.stop();
     drop(stopped);
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Leaves everything to the successor. From now on the manager looks at that one; it believes who
+/// is its process yet.
+fn leave(node: Node, successor: u32, manager: &Manager) {
+    manager.tell(&format!("MAINPID={successor}\nREADY=1"));
+    node.leave();
 }
 
 fn start(config: &Config, origin: Origin) -> Result<Node, StartError> {
@@ -115,10 +126,12 @@ impl Signals {
 
     async fn next(&mut self, node: &Node) -> Event {
         tokio::select! {
+            // First: a node that is another process's neither stops nor reloads anything.
+            biased;
+            pid = node.handed_over() => Event::HandedOver(pid),
             _ = self.terminate.recv() => Event::Stop("SIGTERM"),
             _ = self.interrupt.recv() => Event::Stop("SIGINT"),
             _ = self.hang_up.recv() => Event::Reload,
-            pid = node.handed_over() => Event::HandedOver(pid),
         }
     }
 }

@@ -320,6 +320,13 @@ impl Node {
         self.inside.heirlooms.gone().await
     }
 
+    /// Takes no more changes and waits for the one that is under way. When that was a hand-over,
+    /// and another process has it all: its number, and what is left to do is [`Node::leave`].
+    pub fn close(&self) -> Option<u32> {
+        let is_ours = self.inside.turns.close();
+        (!is_ours).then(|| self.inside.heirlooms.successor())
+    }
+
     /// Leaves everything to the process that has taken it over. Nothing of it is touched any more,
     /// not even to tidy up: this process is to end.
     pub fn leave(self) {
@@ -414,7 +421,9 @@ impl Inside {
 
     /// No more changes; disks, sessions and sidecores end.
     fn stop(&self) {
-        self.turns.close();
+        if !self.turns.close() {
+            return;
+        }
         self.steerer.stop();
         let disks: Vec<Arc<Shown>> = self.objects().disks.clone();
         self.disks.stop(&disks);

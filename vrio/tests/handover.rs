@@ -375,13 +375,19 @@ fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Asks a node to hand over, as a successor does; gives code and text of the answer.
-fn ask(control: &Path, fields: &serde_json::Value) -> (u16, String) {
+/// Asks, and does not wait for an answer.
+fn say(control: &Path, fields: &serde_json::Value) -> UnixStream {
     let mut stream = UnixStream::connect(control).expect("the node answers");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     let (body, head) = (fields.to_string(), "POST /v1/hand-over HTTP/1.0\r\nHost: vrio");
     let length = body.len();
     write!(stream, "{head}\r\nContent-Length: {length}\r\n\r\n{body}").expect("it takes it");
+    stream
+}
+
+/// Asks a node to hand over, as a successor does; gives code and text of the answer.
+fn ask(control: &Path, fields: &serde_json::Value) -> (u16, String) {
+    let mut stream = say(control, fields);
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");
     let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
@@ -484,6 +490,74 @@ fn a_node_that_cannot_hand_over_says_why_and_goes_on() {
     drop(front_end);
     let node = node.hand_over().unwrap_or_else(|error| panic!("{error:#}"));
     node.stop().expect("it stops in order");
+}
+
+fn listener_path(plan: &NodePlan) -> PathBuf {
+    plan.home.join(format!("control.take-over.{}", std::process::id()))
+}
+
+/// The test as a successor: what it asks with, and where it waits.
+fn pose(plan: &NodePlan) -> (serde_json::Value, UnixListener) {
+    let pid = std::process::id();
+    let listener = UnixListener::bind(listener_path(plan));
+    let wanted = json!({
+        "state_version": 1, "release": "9", "node": "n1", "pid": pid,
+        "config_digest": digest(&plan.home.join("node.toml")),
+    });
+    (wanted, listener.expect("a socket"))
+}
+
+/// Waits for a message of the hand-over; its descriptors are lost, as plain reads do.
+fn receive(stream: &mut UnixStream) -> serde_json::Value {
+    let mut head = [0; 16];
+    stream.read_exact(&mut head).expect("a message");
+    let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four"));
+    let mut json = vec![0; word(8) as usize];
+    stream.read_exact(&mut json).expect("its text");
+    let mut batches = vec![0; word(12).div_ceil(128) as usize];
+    stream.read_exact(&mut batches).expect("its descriptors");
+    serde_json::from_slice(&json).expect("JSON")
+}
+
+/// A successor's message.
+fn message(json: &serde_json::Value) -> Vec<u8> {
+    let text = json.to_string();
+    let head = [text.len() as u32, 0].map(u32::to_le_bytes);
+    [&b"vrio-ho\n"[..], head.as_flattened(), text.as_bytes()].concat()
+}
+
+/// A node that is told to stop while it hands over does that first, and then leaves everything be.
+#[test]
+fn a_stop_comes_after_a_hand_over() {
+    use rustix::process::Signal;
+
+    let home = tempfile::tempdir().expect("a directory");
+    let plan = memory_plan(home.path());
+    for hand_over in [true, false] {
+        let mut node = plan.start().expect("it starts");
+        node.wait_for_disk("a").expect("the disk is served");
+        let (wanted, listener) = pose(&plan);
+        let control = plan.control();
+        let _asks = say(&control, &wanted);
+        let (mut channel, _) = listener.accept().expect("the node comes");
+        assert_eq!(receive(&mut channel)["disks"][0]["name"], "a");
+        node.signal(Signal::TERM).expect("it runs");
+        let log = || std::fs::read_to_string(plan.home.join("log")).expect("a log");
+        wait_until("it is told", || log().contains("stopping"));
+        if hand_over {
+            channel.write_all(&message(&json!("Have"))).expect("it listens");
+            receive(&mut channel);
+        }
+        drop(channel);
+        let begun = Instant::now();
+        wait_until("it ends", || node.ended().expect("the system says").is_some());
+        println!("ended after {:?}", begun.elapsed());
+        assert_eq!(node.ended().expect("the system says"), Some(true), "{}", node.log_tail());
+        // Of a node that was handed over nothing is tidied up.
+        assert_eq!((control.exists(), plan.socket("a").exists()), (hand_over, hand_over));
+        std::fs::remove_file(plan.home.join("log")).expect("a log");
+        std::fs::remove_file(listener_path(&plan)).expect("a socket");
+    }
 }
 
 /// The service manager follows: its process says who the next one is, and then that one speaks.

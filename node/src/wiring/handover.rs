@@ -87,6 +87,11 @@ impl Heirlooms {
         self.gone.notified().await;
         self.successor.load(SeqCst)
     }
+
+    /// The process that has it all now.
+    pub(super) fn successor(&self) -> u32 {
+        self.successor.load(SeqCst)
+    }
 }
 
 /// Where a successor waits for the node.
@@ -139,10 +144,11 @@ impl Inside {
         let given = still.state().and_then(|(state, sent)| give(&mut channel, &state, &sent));
         given.map_err(refused(RefusedKind::Failed))?;
         // Whatever of this is dropped would begin to move again, or let somebody change something.
-        std::mem::forget((still, turn, giving));
+        std::mem::forget((still, giving));
+        heirlooms.successor.store(wanted.pid, SeqCst);
+        turn.give_away();
         let took = begun.elapsed();
         tracing::info!(successor = wanted.pid, ?took, "handed over; this process ends");
-        heirlooms.successor.store(wanted.pid, SeqCst);
         heirlooms.gone.notify_one();
         Ok(())
     }

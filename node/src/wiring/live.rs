@@ -32,6 +32,7 @@ impl Inside {
             let way_out = match error {
                 NoTurn::Full => "try again when they are done",
                 NoTurn::Closed => "change it when it runs again",
+                NoTurn::GivenAway => "ask that one: its control socket is the same",
             };
             Refused::new(RefusedKind::Busy, error.to_string(), way_out)
         })

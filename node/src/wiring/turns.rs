@@ -13,6 +13,8 @@ pub(super) enum NoTurn {
     Full,
     #[error("the node is stopping")]
     Closed,
+    #[error("another process has taken this node over")]
+    GivenAway,
 }
 
 #[derive(Debug, Default)]
@@ -22,6 +24,8 @@ struct State {
     /// The ticket whose turn it is.
     serving: u64,
     closed: bool,
+    /// The turn that is under way never ends: the node is another process's.
+    given_away: bool,
 }
 
 /// The queue of changes.
@@ -42,6 +46,9 @@ impl Turns {
     /// When too many wait, or no more changes are taken.
     pub(super) fn take(&self) -> Result<Turn<'_>, NoTurn> {
         let mut state = self.state();
+        if state.given_away {
+            return Err(NoTurn::GivenAway);
+        }
         if state.closed {
             return Err(NoTurn::Closed);
         }
@@ -50,8 +57,11 @@ impl Turns {
             return Err(NoTurn::Full);
         }
         state.next += 1;
-        while state.serving != mine {
+        while state.serving != mine && !state.given_away {
             state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.given_away {
+            return Err(NoTurn::GivenAway);
         }
         let turn = Turn(self);
         // Dropped before it is used: the next one must not wait for ever.
@@ -64,16 +74,27 @@ impl Turns {
     }
 
     /// Takes no more changes, and waits for the one that is under way. Those that wait are refused.
-    pub(super) fn close(&self) {
+    /// `false`: the node was given away, and nothing of it is to be touched.
+    pub(super) fn close(&self) -> bool {
         let mut state = self.state();
         state.closed = true;
-        while state.serving != state.next {
+        while state.serving != state.next && !state.given_away {
             state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        !state.given_away
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn<'_> {
+    /// No other turn comes after this one: the node is another process's. Who waits is refused.
+    pub(super) fn give_away(self) {
+        self.0.state().given_away = true;
+        self.0.moved.notify_all();
+        std::mem::forget(self);
     }
 }
 
@@ -137,9 +158,24 @@ mod tests {
             }
             assert!(!closing.is_finished(), "the first is under way");
             drop(first);
-            closing.join().unwrap();
+            assert!(closing.join().unwrap());
             assert_eq!(second.join().unwrap(), Some(NoTurn::Closed));
         });
         assert_eq!(turns.take().unwrap_err(), NoTurn::Closed);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_turn_that_was_given_away() {
+        let turns = Turns::default();
+        let first = turns.take().unwrap();
+        thread::scope(|scope| {
+            let second = scope.spawn(|| turns.take().err());
+            wait_until(&turns, 2);
+            let closing = scope.spawn(|| turns.close());
+            first.give_away();
+            assert!(!closing.join().unwrap());
+            assert_eq!(second.join().unwrap(), Some(NoTurn::GivenAway));
+        });
+        assert_eq!(turns.take().unwrap_err(), NoTurn::GivenAway);
     }
 }
