@@ -27,7 +27,7 @@ use rustix::net::xdp::{
     XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpMmapOffsets, XdpOptionsFlags,
     XdpUmemReg, XdpUmemRegFlags,
 };
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 use sidecore::{Counter, Progress};
 use transport::{Pool, TransmitBatch};
 
@@ -74,8 +74,21 @@ const NEIGHBOURS_MAX: usize = 1024;
 /// A peer that was silent for so long is looked for by the system again: its card may be another.
 const NEIGHBOUR_NS: u64 = 1_000_000_000;
 
-/// How often the socket inside is looked at while packets come by the ring.
+/// How often the socket inside is looked at while nothing comes by it.
 const LOOK_INSIDE_NS: u64 = 50_000;
+
+/// For how long it is looked at each round after something came by it.
+const LOOK_CLOSELY_NS: u64 = 1_000_000;
+
+/// In copy mode a system call sends some thirty packets: no round makes more calls than a full ring
+/// takes.
+const SEND_CALLS_MAX: u32 = SEND_FRAMES / 32;
+
+/// When to try again to send what the kernel has not taken.
+const RETRY_NS: u64 = 100_000;
+
+/// What the kernel may have on its way for us, in copy mode.
+const SEND_BUFFER_BYTES: usize = 8 << 20;
 
 /// Why a link cannot use AF_XDP.
 #[derive(Debug, thiserror::Error)]
@@ -221,6 +234,7 @@ pub struct Xdp {
     zero_copy: bool,
     neighbours: BTreeMap<SocketAddrV4, Neighbour>,
     looked_inside_ns: u64,
+    heard_inside_ns: u64,
     now_ns: u64,
     epoll: OwnedFd,
     xdp_counters: Arc<XdpCounters>,
@@ -245,10 +259,7 @@ impl Xdp {
     }
 
     fn with(inner: Udp, parts: Parts, interface: Arc<XdpInterface>) -> Self {
-        let Parts { own, receive, send, mut fill, sent, socket, frames, zero_copy, epoll } = parts;
-        let frame = |number: u32| u64::from(number) * FRAME_BYTES as u64;
-        (0..RECEIVE_FRAMES).for_each(|number| fill.put(frame(number)));
-        fill.publish();
+        let Parts { own, receive, send, fill, sent, socket, frames, zero_copy, epoll } = parts;
         Self {
             own,
             own_mac: interface.interface.mac.expect("looked for when it was attached"),
@@ -258,12 +269,13 @@ impl Xdp {
             sent,
             socket,
             frames,
-            free: (RECEIVE_FRAMES..RECEIVE_FRAMES + SEND_FRAMES).map(frame).collect(),
+            free: (RECEIVE_FRAMES..RECEIVE_FRAMES + SEND_FRAMES).map(frame_at).collect(),
             whole: Vec::with_capacity(PACKET_BYTES_MAX),
             pieces: interface.pieces,
             zero_copy,
             neighbours: BTreeMap::new(),
             looked_inside_ns: 0,
+            heard_inside_ns: 0,
             now_ns: 0,
             epoll,
             xdp_counters: Arc::default(),
@@ -338,18 +350,22 @@ impl Xdp {
         true
     }
 
-    /// Shows what was put in and has the kernel send it.
+    /// Shows what was put in and has the kernel send it. What it does not take now it is asked for
+    /// again, by the next round or after [`RETRY_NS`].
     fn flush(&mut self) {
         self.send.publish();
         let counters = self.inner.counters();
-        // In copy mode the kernel sends some thirty packets a call, and says "again" for more.
-        while self.send.needs_call() {
+        for _ in 0..SEND_CALLS_MAX {
+            if self.send.is_taken() || !self.send.needs_call() {
+                break;
+            }
+            let before = self.send.taken();
             counters.send_calls.add(1);
-            match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
-                Err(Errno::AGAIN) if self.sent.has_any() && !self.send.is_taken() => {}
-                Ok(_) if !self.send.is_taken() => {}
-                // The rest goes with the next round's.
-                _ => break,
+            // Whatever it says: what counts is whether it has taken some.
+            let _ = rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT);
+            if self.send.taken() == before {
+                counters.send_refused.add(1);
+                break;
             }
         }
         self.reclaim();
@@ -398,6 +414,10 @@ impl Xdp {
         if packets > 0 {
             self.receive.release();
             self.fill.publish();
+            if self.fill.needs_call() {
+                // A card that reads and writes our memory found no frame and waits to be told.
+                let _ = rustix::net::recv(&self.socket, &mut [0; 0], RecvFlags::DONTWAIT);
+            }
         }
         let counters = self.inner.counters();
         counters.receive_messages.add(datagrams as u64);
@@ -448,7 +468,7 @@ impl Link for Xdp {
             batch.consume(1);
             (datagrams, by_ring, bytes) = (datagrams + 1, by_ring + 1, bytes + len);
         }
-        if by_ring > 0 || !self.send.is_taken() {
+        if by_ring > 0 {
             self.flush();
         }
         let counters = self.inner.counters();
@@ -461,13 +481,25 @@ impl Link for Xdp {
 
     fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
         self.now_ns = now_ns;
+        if !self.send.is_taken() {
+            self.flush();
+        }
         let datagrams = self.receive_from_ring(f);
-        let looked = now_ns < self.looked_inside_ns + LOOK_INSIDE_NS;
-        if looked && now_ns >= self.looked_inside_ns {
+        let since = |at_ns: u64| now_ns.saturating_sub(at_ns);
+        let is_quiet = since(self.heard_inside_ns) >= LOOK_CLOSELY_NS;
+        if is_quiet && since(self.looked_inside_ns) < LOOK_INSIDE_NS {
             return datagrams;
         }
         self.looked_inside_ns = now_ns;
-        datagrams + self.inner.receive(now_ns, f)
+        let inside = self.inner.receive(now_ns, f);
+        if inside > 0 {
+            self.heard_inside_ns = now_ns;
+        }
+        datagrams + inside
+    }
+
+    fn next_ns(&self) -> Option<u64> {
+        (!self.send.is_taken()).then_some(self.now_ns + RETRY_NS)
     }
 
     fn arm(&mut self) -> Progress {
@@ -499,6 +531,11 @@ impl fmt::Debug for Xdp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Xdp({}, {})", self._interface.name(), self.inner.local_addr())
     }
+}
+
+/// Where a frame begins.
+fn frame_at(number: u32) -> u64 {
+    u64::from(number) * FRAME_BYTES as u64
 }
 
 /// What a link is made of, before it is one.
@@ -533,7 +570,15 @@ impl Parts {
                 Ring::new(fd, XDP_UMEM_PGOFF_COMPLETION_RING, cr, SEND_FRAMES)?,
             ))
         };
-        let (receive, send, fill, sent) = mapped().map_err(system("mapping the socket's rings"))?;
+        let mapped = mapped().map_err(system("mapping the socket's rings"))?;
+        let (receive, send, mut fill, sent) = mapped;
+        // Before a card may look for them.
+        (0..RECEIVE_FRAMES).for_each(|number| fill.put(frame_at(number)));
+        fill.publish();
+        if sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER_BYTES).is_err() {
+            // Less is on its way at once, then.
+            let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES);
+        }
         bind(&socket, interface, queue).map_err(system("taking a queue of the interface"))?;
         let options = sockopt::xdp_options(&socket).unwrap_or(XdpOptionsFlags::empty());
         let zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);

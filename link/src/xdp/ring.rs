@@ -124,7 +124,12 @@ impl<T: Entry> Ring<T> {
 
     /// For a ring that we fill: whether the other side has taken everything.
     pub(super) fn is_taken(&self) -> bool {
-        self.word(self.consumer).load(Acquire) == self.own
+        self.taken() == self.own
+    }
+
+    /// The other side's index.
+    pub(super) fn taken(&self) -> u32 {
+        self.word(self.consumer).load(Acquire)
     }
 
     /// Shows what was put in.
