@@ -50,6 +50,16 @@ impl Cleanup {
         let mut signals = signals.context("cannot wait for signals")?;
         drop(entered);
         let this = self.clone();
+        // A release build ends with a panic, without a word to anybody else.
+        let before = std::panic::take_hook();
+        let panicked = self.clone();
+        std::panic::set_hook(Box::new(move |panic| {
+            before(panic);
+            if cfg!(panic = "abort") {
+                kill_children();
+                panicked.remove();
+            }
+        }));
         let wait = move || {
             runtime.block_on(std::future::poll_fn(|context| {
                 let came = signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
@@ -100,15 +110,19 @@ impl Cleanup {
         self.traces().namespaces.push(name.to_owned());
     }
 
-    /// Removes everything. Processes must have ended.
+    /// Removes everything. Processes must have ended. Whoever comes second waits for the first.
     pub(crate) fn remove(&self) {
-        let traces = std::mem::take(&mut *self.traces());
-        // What is not there any more needs no removal, and nobody could do more about the rest.
-        for name in &traces.namespaces {
-            let _ = Command::new("ip").args(["netns", "del", name]).output();
+        let mut traces = self.traces();
+        // What is not there any more needs no removal, and nobody could do more about the rest. A
+        // second try, since an interruption ends the first one's process.
+        for name in traces.namespaces.drain(..) {
+            let removed = || Command::new("ip").args(["netns", "del", &name]).output();
+            if !removed().is_ok_and(|output| output.status.success()) {
+                let _ = removed();
+            }
         }
-        for path in &traces.paths {
-            let _ = fs::remove_dir_all(path).or_else(|_| fs::remove_file(path));
+        for path in traces.paths.drain(..) {
+            let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
         }
         let guests = format!("vrio-guest-{}-", std::process::id());
         for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {

@@ -57,6 +57,29 @@ pub struct Options {
     pub sockets: Vec<(String, PathBuf)>,
 }
 
+impl Options {
+    /// Looks whether it makes sense.
+    ///
+    /// # Errors
+    /// What does not.
+    pub fn check(&self) -> Result<()> {
+        let Self { rounds, seconds, folder, sockets, .. } = self;
+        ensure!((1..=ROUNDS_MAX).contains(rounds), "--rounds {rounds}: from 1 to {ROUNDS_MAX}");
+        let one = block::Options { seconds: *seconds, ..block::Options::new(self.program.clone()) };
+        one.check()?;
+        ensure!(
+            folder.is_absolute() && folder.is_dir(),
+            "--folder {}: a folder that is there, by its absolute path",
+            folder.display()
+        );
+        let mut names: Vec<_> = sockets.iter().map(|(name, _)| name).collect();
+        names.sort();
+        names.dedup();
+        ensure!(names.len() == sockets.len(), "--socket: two servers have one name");
+        Ok(())
+    }
+}
+
 /// One kind of requests.
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -102,6 +125,7 @@ enum Contestant {
 impl Contestant {
     fn name(&self) -> String {
         match self {
+            Self::Vrio(Path::Direct) => "vrio direct, without a VMhost".to_owned(),
             Self::Vrio(path) => format!("vrio {path}"),
             Self::Peer(peer) => peer.name.to_owned(),
             Self::Socket(name, _) => name.clone(),
@@ -146,11 +170,6 @@ pub struct Comparison {
 /// # Errors
 /// When one cannot be measured.
 pub fn run(options: &Options) -> Result<Comparison> {
-    ensure!(
-        (1..=ROUNDS_MAX).contains(&options.rounds),
-        "--rounds {}: from 1 to {ROUNDS_MAX}",
-        options.rounds
-    );
     let cleanup = Cleanup::default();
     cleanup.on_signals()?;
     let progress = Progress::new();
@@ -182,22 +201,33 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     for missing in &peers.missing {
         progress.done(format!("not measured: {missing}"));
     }
-    let mut outcomes = Vec::new();
+    let (mut outcomes, mut missing) = (Vec::new(), peers.missing);
     for contest in &contests {
-        let mut rows = Vec::new();
+        let (mut rows, mut failed) = (Vec::new(), None);
         for case in &cases {
-            let rounds = Turns { options, contest, case, cleanup, progress }.all()?;
-            let names: Vec<_> = contest.contestants.iter().map(Contestant::name).collect();
-            rows.extend(table::rows(&case.name(), &names, &rounds));
+            match (Turns { options, contest, case, cleanup, progress }).all() {
+                Ok(rounds) => {
+                    let names: Vec<_> = contest.contestants.iter().map(Contestant::name).collect();
+                    rows.extend(table::rows(&case.name(), &names, &rounds));
+                }
+                // What was measured so far is worth having.
+                Err(error) => {
+                    failed = Some(format!("{}, from {} on: {error:#}", contest.name, case.name()));
+                    break;
+                }
+            }
         }
-        progress.done(format!("{}: {} cases", contest.name, cases.len()));
+        let said = failed.clone().unwrap_or(format!("{}: {} cases", contest.name, cases.len()));
+        progress.done(said);
+        missing.extend(failed);
         outcomes.push(Outcome { contest: contest.name.clone(), rows });
     }
+    ensure!(outcomes.iter().any(|it| !it.rows.is_empty()), "{}", missing.join("; "));
     Ok(Comparison {
         version: COMPARISON_VERSION,
         asked: options.clone(),
         contests: outcomes,
-        missing: peers.missing,
+        missing,
         machine: Machine::look(),
     })
 }
@@ -234,9 +264,9 @@ struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// By round, then by contestant. Rounds in which the cores moved are left out if others are
-    /// left.
-    fn all(&self) -> Result<Vec<Vec<Report>>> {
+    /// By round, then by contestant; and whether the cores moved in all of them. If not, only
+    /// rounds of one level are left.
+    fn all(&self) -> Result<(Vec<Vec<Report>>, bool)> {
         let mut rounds = Vec::new();
         for round in 1..=self.options.rounds {
             let turn = |contestant: &Contestant| {
@@ -254,7 +284,7 @@ impl Turns<'_> {
         }
         let (level, moved): (Vec<_>, Vec<_>) =
             rounds.into_iter().partition(|round: &Vec<Report>| is_level(round));
-        Ok(if level.is_empty() { moved } else { level })
+        Ok(if level.is_empty() { (moved, true) } else { (of_one_level(level), false) })
     }
 
     fn turn(&self, contestant: &Contestant) -> Result<Report> {
@@ -304,6 +334,23 @@ fn is_level(round: &[Report]) -> bool {
     let (least, most) =
         trips.fold((u64::MAX, 0), |(least, most), ns| (least.min(ns), most.max(ns)));
     most == 0 || most as f64 <= LEVEL * least as f64
+}
+
+/// The longest round trip of a round.
+fn trip_ns(round: &[Report]) -> u64 {
+    round.iter().filter_map(|report| report.cache_line_rtt_ns).max().unwrap_or(0)
+}
+
+/// The rounds of the level that the middle one has: levels lie further apart.
+fn of_one_level(mut rounds: Vec<Vec<Report>>) -> Vec<Vec<Report>> {
+    let mut trips: Vec<_> = rounds.iter().map(|round| trip_ns(round)).collect();
+    trips.sort_unstable();
+    let middle = trips[trips.len() / 2] as f64;
+    rounds.retain(|round| {
+        let trip = trip_ns(round) as f64;
+        trip <= LEVEL * middle && middle <= LEVEL * trip
+    });
+    rounds
 }
 
 #[cfg(test)]

@@ -53,8 +53,8 @@ impl Stage {
         cleanup: Cleanup,
     ) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("vrio-{name}-{}", std::process::id()));
-        fs::create_dir(&folder).with_context(|| format!("making {}", folder.display()))?;
         cleanup.path(folder.clone());
+        fs::create_dir(&folder).with_context(|| format!("making {}", folder.display()))?;
         let [io, vm] = free_ports()?;
         let keys = if sealed { Keys::make(&folder, &["io1", "vm1"])? } else { Keys::plain() };
         Ok(Self {
@@ -73,6 +73,8 @@ impl Stage {
     /// # Errors
     /// When that is not allowed here; the stage stays on the loopback device.
     pub(crate) fn separate(&mut self) -> Result<()> {
+        // An interruption waits until it knows of all of it.
+        let _starting = self.cleanup.start();
         let (io, vm) = (namespace("io1"), namespace("vm1"));
         for name in [&io, &vm] {
             self.cleanup.namespace(name);

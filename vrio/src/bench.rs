@@ -31,7 +31,8 @@ pub(crate) const COMPARE_EXAMPLES: &str = "Examples:
   vrio bench compare block                             every peer that is installed
   vrio bench compare block --contest local --case 'depth 1' --rounds 9
   vrio bench compare block --socket spdk=/run/spdk/vhost.0 --contest null --json
-Peers: qemu-storage-daemon and nbdkit (Debian: qemu-utils, nbdkit).";
+Peers: qemu-storage-daemon and nbdkit (Debian: qemu-utils, nbdkit). A server named with --socket
+has to leave the last core to the driver; its disk is overwritten.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
@@ -186,6 +187,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
                 folder: args.folder.clone(),
                 sockets: args.sockets.clone(),
             };
+            options.check().map_err(Failure::configuration)?;
             print(&compare::run(&options).map_err(Failure::running)?, args.json)
         }
     }

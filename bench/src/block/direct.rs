@@ -95,15 +95,17 @@ impl DirectLoad {
 
     /// Writes every place once.
     pub(super) fn fill(&mut self) -> Result<()> {
-        self.drive(move |generator| generator.begin(Pattern::Write, FILL_DEPTH, u64::MAX, true))
-            .map(drop)
+        let begin = |generator: &mut Generator| {
+            generator.begin(Pattern::Write, FILL_DEPTH, u64::MAX, true);
+        };
+        self.drive(Duration::ZERO, begin).map(drop)
     }
 
     /// Measures.
     pub(super) fn run(&mut self, load: Load) -> Result<Outcome> {
         let until_ns = now_ns() + u64::try_from(load.duration.as_nanos()).unwrap_or(u64::MAX);
         let before = self.look()?;
-        let run = self.drive(move |generator| {
+        let run = self.drive(load.duration, move |generator| {
             generator.begin(load.pattern, load.depth, until_ns, false);
         });
         let mut outcome = run?;
@@ -127,9 +129,15 @@ impl DirectLoad {
         self.client.stop();
     }
 
-    fn drive(&self, begin: impl FnOnce(&mut Generator) + Send + 'static) -> Result<Outcome> {
+    /// Begins, and leaves the sidecore alone for so long.
+    fn drive(
+        &self,
+        alone: Duration,
+        begin: impl FnOnce(&mut Generator) + Send + 'static,
+    ) -> Result<Outcome> {
         let sidecore = self.client.sidecore();
         on(sidecore, begin)?;
+        thread::sleep(alone);
         let (mut seen, mut since) = (0, Instant::now());
         loop {
             thread::sleep(LOOK_AGAIN);
@@ -262,6 +270,7 @@ impl Generator {
         let start_sector = self.places.next(self.pattern) * u64::from(sectors);
         let descriptor = Descriptor { op_flags, nr_sectors: sectors, start_sector, addr: 0 };
         self.descriptors[tag as usize] = descriptor;
+        self.submitted_ns[tag as usize] = now_ns;
         self.mail.push(Completion { token: tag, result: 0 });
         self.outstanding += 1;
     }
@@ -309,15 +318,7 @@ impl Kernel for Generated {
 
     fn take(&mut self, into: &mut Vec<Completion>) {
         let mut generator = self.0.borrow_mut();
-        if generator.mail.is_empty() {
-            return;
-        }
-        let now_ns = now_ns();
-        let Generator { mail, submitted_ns, .. } = &mut *generator;
-        for completion in mail.drain(..) {
-            submitted_ns[completion.token as usize] = now_ns;
-            into.push(completion);
-        }
+        into.append(&mut generator.mail);
     }
 
     fn has_mail(&self) -> bool {

@@ -171,10 +171,12 @@ impl Events {
         all
     }
 
-    /// Datagrams that were sent past the network stack.
-    pub(super) fn past_the_stack(&self) -> u64 {
-        let sent = self.counters.values().filter_map(|it| it.get("xdp_datagrams_sent"));
-        sent.sum()
+    /// The share of datagrams that were sent past the network stack, of the side with the least.
+    pub(super) fn past_the_stack(&self) -> f64 {
+        let of = |counters: &Counters, name| counters.get(name).copied().unwrap_or(0) as f64;
+        let sides = self.counters.values().filter(|it| of(it, "link_datagrams_sent") > 0.0);
+        let shares = sides.map(|it| of(it, "xdp_datagrams_sent") / of(it, "link_datagrams_sent"));
+        shares.fold(1.0, f64::min)
     }
 
     /// Processor time of a role's threads together.

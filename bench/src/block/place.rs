@@ -65,8 +65,8 @@ impl Seats {
             Path::Local => (sidecores, 0, usize::from(options.jobs)),
             Path::Remote => (sidecores, sidecores, usize::from(options.jobs)),
             Path::Direct => (0, sidecores, 1),
-            // One core is left for the server, wherever that is.
-            Path::Socket(_) => (1, 0, usize::from(options.jobs)),
+            // A core for each of the server's processes, wherever those are.
+            Path::Socket(_) => (options.pids.len().max(1), 0, usize::from(options.jobs)),
         };
         Self::new(&cores(), vmhost, iohost, driver)
     }

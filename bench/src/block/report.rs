@@ -38,8 +38,10 @@ pub struct Latency {
 pub struct Report {
     /// The version of this form.
     pub version: u32,
-    /// What was asked for.
-    pub asked: Options,
+    /// What was asked for, as far as it means something by this way.
+    pub asked: serde_json::Value,
+    #[serde(skip)]
+    options: Options,
     /// What lay between the nodes, where there were two.
     pub network: Option<Network>,
     /// From the first submission to the last completion.
@@ -91,7 +93,8 @@ impl Report {
         let us = |share| outcome.quantile_us(share);
         Self {
             version: REPORT_VERSION,
-            asked: options.clone(),
+            asked: asked(options),
+            options: options.clone(),
             network,
             seconds: outcome.took.as_secs_f64(),
             requests,
@@ -121,10 +124,30 @@ impl Report {
         }
     }
 
-    /// Processor time for each request of all roles together, in microseconds.
-    pub fn cpu_us_per_request(&self) -> f64 {
-        self.cpu_s.values().flatten().sum::<f64>() * 1e6 / self.requests as f64
+    /// Processor time for each request of all roles together, in microseconds; none where a
+    /// server's is not known.
+    pub fn cpu_us_per_request(&self) -> Option<f64> {
+        let is_foreign = matches!(self.options.path, Path::Socket(_));
+        if is_foreign && self.options.pids.is_empty() {
+            return None;
+        }
+        Some(self.cpu_s.values().flatten().sum::<f64>() * 1e6 / self.requests as f64)
     }
+}
+
+/// Without what does not apply.
+fn asked(options: &Options) -> serde_json::Value {
+    let mut asked = serde_json::to_value(options).expect("plain data");
+    let nothing: &[&str] = match options.path {
+        Path::Local => &["link", "encrypt", "loopback", "pids"],
+        Path::Remote => &["pids"],
+        Path::Direct => &["pids", "driver", "packed"],
+        Path::Socket(_) => &["link", "encrypt", "loopback", "sidecores", "idle"],
+    };
+    if let Some(asked) = asked.as_object_mut() {
+        nothing.iter().for_each(|name| drop(asked.remove(*name)));
+    }
+    asked
 }
 
 fn core_share(outcome: &Outcome, events: &Events) -> BTreeMap<String, f64> {
@@ -192,20 +215,24 @@ impl fmt::Display for Volume {
 
 impl Report {
     fn title(&self) -> String {
-        let Options { path, volume, op, depth, jobs, idle, .. } = &self.asked;
+        let Options { path, volume, op, depth, jobs, idle, encrypt, .. } = &self.options;
         let behind = match path {
             Path::Socket(_) => String::new(),
             _ => format!(", {volume} volume"),
         };
-        let between = match (&self.network, self.asked.encrypt) {
+        let between = match (&self.network, encrypt) {
             (None, _) => "",
             (Some(_), true) => ", sealed",
             (Some(_), false) => ", in clear",
         };
+        let idle = match path {
+            Path::Socket(_) => String::new(),
+            _ => format!(", idle {idle}"),
+        };
         format!(
-            "{path}{behind}{between}: {} of {}, depth {depth}, jobs {jobs}, idle {idle}",
+            "{path}{behind}{between}: {} of {}, depth {depth}, jobs {jobs}{idle}",
             op.name(),
-            size(self.asked.size_bytes)
+            size(self.options.size_bytes)
         )
     }
 }
@@ -227,7 +254,10 @@ impl fmt::Display for Report {
             f,
             "  latency, us  mean {mean}, p50 {p50}, p99 {p99}, p99.9 {p999}, longest {max}"
         )?;
-        writeln!(f, "  per request  {:.2} us of processor time", self.cpu_us_per_request())?;
+        match self.cpu_us_per_request() {
+            Some(us) => writeln!(f, "  per request  {us:.2} us of processor time")?,
+            None => writeln!(f, "  per request  (--pid says whose processor time counts)")?,
+        }
         for (name, count) in &self.events_per_request {
             writeln!(f, "    {:<24} {:>10.4}", name.replace('_', " "), count)?;
         }

@@ -1,6 +1,7 @@
 //! Other people's servers: which are installed, and how they are started.
 
 use std::fs::{self, File};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -36,6 +37,8 @@ pub(super) struct Peer {
     /// What it is called in tables.
     pub(super) name: &'static str,
     processes: Vec<Vec<String>>,
+    /// Where the first one listens, if the second connects to it.
+    listens: Option<SocketAddr>,
     /// A file to be made first.
     file: Option<PathBuf>,
 }
@@ -66,6 +69,7 @@ impl Peers {
         Some(Peer {
             name: "qemu-storage-daemon",
             processes: vec![daemon(self.daemon.as_ref()?, &node)],
+            listens: None,
             file: None,
         })
     }
@@ -77,6 +81,7 @@ impl Peers {
         Some(Peer {
             name: "qemu-storage-daemon",
             processes: vec![daemon(self.daemon.as_ref()?, &node)],
+            listens: None,
             file: Some(file.to_owned()),
         })
     }
@@ -85,7 +90,9 @@ impl Peers {
     pub(super) fn remote(&self) -> Option<Peer> {
         let (daemon_path, nbdkit) = (self.daemon.as_ref()?, self.nbdkit.as_ref()?);
         // A port that the system does not give to others, as our nodes' are.
-        let port = 24_500 + std::process::id() % 3_000;
+        let first = 24_500 + (std::process::id() % 3_000) as u16;
+        let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        let port = (first..first + 100).find(is_free)?;
         let words = ["--foreground", "--exit-with-parent", "-i", "127.0.0.1", "-p"];
         let mut server = vec![nbdkit.display().to_string()];
         server.extend(words.map(str::to_owned));
@@ -96,6 +103,7 @@ impl Peers {
         Some(Peer {
             name: "nbdkit + qemu-storage-daemon",
             processes: vec![server, daemon(daemon_path, &node)],
+            listens: Some(SocketAddr::from(([127, 0, 0, 1], port))),
             file: None,
         })
     }
@@ -160,8 +168,12 @@ impl Peer {
         }
         for words in &self.processes {
             running.spawn(&self.seated(words), cleanup)?;
+            if let Some(address) = self.listens.filter(|_| running.children.len() == 1) {
+                running.wait(|_| TcpStream::connect(address).is_ok())?;
+            }
         }
-        running.wait()?;
+        // A connection would be taken for the one front end that it serves.
+        running.wait(|running| running.socket().exists())?;
         Ok(running)
     }
 }
@@ -200,15 +212,12 @@ impl Running {
         let _starting = cleanup.start();
         let child = command.spawn().with_context(|| format!("starting {program}"))?;
         self.children.push(child);
-        // One that is to be connected to by the next must listen first.
-        thread::sleep(LOOK_AGAIN * 20);
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<()> {
+    fn wait(&mut self, is: impl Fn(&Self) -> bool) -> Result<()> {
         let by = Instant::now() + PATIENCE;
-        // A connection would be taken for the one front end that it serves.
-        while !self.socket().exists() {
+        while !is(self) {
             for child in &mut self.children {
                 if let Some(status) = child.try_wait()? {
                     let error = anyhow::anyhow!("it ended with {status}");

@@ -23,7 +23,8 @@ impl Spread {
         let mut numbers: Vec<_> = numbers.collect();
         numbers.sort_by(f64::total_cmp);
         let (min, max) = (numbers[0], numbers[numbers.len() - 1]);
-        Self { median: numbers[numbers.len() / 2], min, max }
+        let (below, above) = (numbers[(numbers.len() - 1) / 2], numbers[numbers.len() / 2]);
+        Self { median: f64::midpoint(below, above), min, max }
     }
 }
 
@@ -58,20 +59,30 @@ pub struct Row {
     /// Ours divided by theirs: less is better.
     pub p50_ratio: Spread,
     /// Processor time for each request of everybody who takes part, the driver too: less is better.
-    pub cpu_ratio: Spread,
+    /// None where a server's is not known.
+    pub cpu_ratio: Option<Spread>,
+    /// Whether cores moved in every round: then all are counted, and the numbers are of no one
+    /// level.
+    pub moved: bool,
     /// How long a cache line took between two cores and back.
     pub cache_line_rtt_ns: Option<Spread>,
 }
 
 /// Every pair of one of ours and one of theirs. Ours are called `vrio` something.
-pub(super) fn rows(case: &str, names: &[String], rounds: &[Vec<Report>]) -> Vec<Row> {
+pub(super) fn rows(
+    case: &str,
+    names: &[String],
+    (rounds, has_moved): &(Vec<Vec<Report>>, bool),
+) -> Vec<Row> {
     let is_ours = |at: &usize| names[*at].starts_with("vrio ");
     let ours = (0..names.len()).filter(is_ours);
     let theirs: Vec<_> = (0..names.len()).filter(|at| !is_ours(at)).collect();
     let pairs = ours.flat_map(|our| theirs.iter().map(move |their| (our, *their)));
-    pairs
-        .map(|(our, their)| row(case, [&names[our], &names[their]], [our, their], rounds))
-        .collect()
+    let row = |(our, their)| Row {
+        moved: *has_moved,
+        ..row(case, [&names[our], &names[their]], [our, their], rounds)
+    };
+    pairs.map(row).collect()
 }
 
 fn row(case: &str, names: [&String; 2], at: [usize; 2], rounds: &[Vec<Report>]) -> Row {
@@ -100,9 +111,18 @@ fn row(case: &str, names: [&String; 2], at: [usize; 2], rounds: &[Vec<Report>]) 
         their_p50_us: of(theirs, p50),
         iops_ratio: ratio(iops),
         p50_ratio: ratio(p50),
-        cpu_ratio: ratio(Report::cpu_us_per_request),
+        cpu_ratio: cpu_ratio(at, rounds),
+        moved: false,
         cache_line_rtt_ns: trips.map(|trips| Spread::of(trips.into_iter())),
     }
+}
+
+fn cpu_ratio([ours, theirs]: [usize; 2], rounds: &[Vec<Report>]) -> Option<Spread> {
+    let each = rounds
+        .iter()
+        .map(|round| Some(round[ours].cpu_us_per_request()? / round[theirs].cpu_us_per_request()?));
+    let all: Option<Vec<_>> = each.collect();
+    all.map(|all| Spread::of(all.into_iter()))
 }
 
 impl fmt::Display for Comparison {
@@ -128,7 +148,7 @@ impl fmt::Display for Comparison {
                 pair = Some(this);
                 writeln!(
                     f,
-                    "  {:22}{:>10.0}{:>10.0}{:>10.2}{:>10.2}   {:20}{:20}{:20}",
+                    "  {:22}{:>10.0}{:>10.0}{:>10.2}{:>10.2}   {:20}{:20}{:20}{}",
                     row.case,
                     row.our_iops.median,
                     row.their_iops.median,
@@ -136,12 +156,24 @@ impl fmt::Display for Comparison {
                     row.their_p50_us.median,
                     row.iops_ratio,
                     row.p50_ratio,
-                    row.cpu_ratio
+                    row.cpu_ratio.map_or("not known".to_owned(), |ratio| ratio.to_string()),
+                    row.note(self.asked.rounds)
                 )?;
             }
             writeln!(f)?;
         }
         self.machine(f)
+    }
+}
+
+impl Row {
+    /// What is to be said of its rounds.
+    fn note(&self, rounds: u16) -> String {
+        match self.rounds {
+            _ if self.moved => "the cores MOVED in every round".to_owned(),
+            counted if counted < usize::from(rounds) => format!("{counted} rounds of {rounds}"),
+            _ => String::new(),
+        }
     }
 }
 
