@@ -155,7 +155,7 @@ impl Steering {
         });
         let mut plan = Plan::new(&self.loads, look);
         self.resize(&plan);
-        plan.evacuate(self.active);
+        plan.evacuate(self.active, &self.resting);
         if plan.moves.is_empty() && self.settle_looks == 0 {
             plan.spread(self.active, &self.resting);
         }
@@ -249,13 +249,15 @@ impl Plan {
         self.moves.push(Move { id: queue.id, to });
     }
 
-    /// No queue stays on a sidecore that is not active.
-    fn evacuate(&mut self, active: usize) {
+    /// No queue stays on a sidecore that is not active, unless it rests: it would not let itself be
+    /// moved, and the others are not to wait for it.
+    fn evacuate(&mut self, active: usize, resting: &BTreeMap<QueueId, u32>) {
         for place in 0..self.queues.len() {
             if self.moves.len() == MOVES_MAX {
                 return;
             }
-            if self.queues[place].0.sidecore >= active {
+            let (queue, _) = self.queues[place];
+            if queue.sidecore >= active && !resting.contains_key(&queue.id) {
                 self.make(place, self.coldest(active));
             }
         }

@@ -14,6 +14,8 @@ struct World {
     moves: Vec<Move>,
     /// Moves are refused.
     stuck: bool,
+    /// And those of this queue in any case.
+    slow: Option<usize>,
     random: u64,
     noise: u32,
 }
@@ -23,7 +25,7 @@ impl World {
         let steering = Steering::new(sidecores, min..=max, min);
         let places = (0..wants.len()).map(|queue| queue % steering.active()).collect();
         let (wants, moves, stuck) = (wants.to_vec(), Vec::new(), false);
-        Self { steering, sidecores, wants, places, moves, stuck, random: 7, noise: 0 }
+        Self { steering, sidecores, wants, places, moves, stuck, slow: None, random: 7, noise: 0 }
     }
 
     fn below(&mut self, bound: u32) -> u32 {
@@ -53,7 +55,7 @@ impl World {
             assert!(made.to < self.steering.active());
             let queue = made.id.disk as usize * 4 + made.id.queue;
             assert_ne!(self.places[queue], made.to, "it is there");
-            if self.stuck {
+            if self.stuck || self.slow == Some(queue) {
                 self.steering.stayed(made.id);
             } else {
                 self.places[queue] = made.to;
@@ -155,6 +157,30 @@ fn a_queue_that_cannot_be_moved_is_not_asked_all_the_time() {
     let asked = world.looks(400);
     // Two candidates, each of which rests.
     assert!((10..=60).contains(&asked), "{asked} moves in 400 looks");
+}
+
+/// On slow storage there is always something outstanding: such a queue stays on a sidecore that is
+/// no longer active.
+#[test]
+fn a_queue_that_stays_on_an_inactive_sidecore_keeps_no_other_from_moving() {
+    for seed in 1..100u64 {
+        let mut world = World::new(3, 2, 3, &[5, 0, 0, 0, 0]);
+        world.random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for queue in 1..5 {
+            world.wants[queue] = 150 + world.below(100);
+        }
+        (world.places, world.slow, world.noise) = (vec![2, 0, 0, 0, 0], Some(0), 20);
+        world.looks(100);
+        assert_eq!((world.steering.active(), world.places[0]), (2, 2), "seed {seed}");
+        let (first, second) = (world.load(0), world.load(1));
+        assert!(first.abs_diff(second) < GAP_MAX, "seed {seed}: {first} and {second}");
+        let asked = world.moves.iter().filter(|made| made.id.disk == 0 && made.id.queue == 0);
+        let asked = asked.count();
+        assert!((4..=6).contains(&asked), "seed {seed}: asked {asked} times in 100 looks");
+        world.slow = None;
+        world.looks(30);
+        assert!(world.places[0] < 2, "seed {seed}: it goes as soon as it can");
+    }
 }
 
 /// Loads that go up and down by themselves: what is moved stays far below what is looked at, and
