@@ -106,27 +106,27 @@ impl Shared {
 
     /// Waits until `fd` can be read or the server is to stop, at most for `limit`. True to stop.
     fn wait(&self, fd: Option<BorrowedFd<'_>>, limit: Option<Duration>) -> bool {
-        self.poll(&[Some(self.stop.as_fd()), fd], limit)[0]
+        self.poll(&[Some(self.stop.as_fd()), fd].map(readable), limit)[0]
     }
 
-    /// Waits until any of `wanted` can be read, the server is to stop, or to stand still.
-    fn wait_for_any(&self, wanted: [Option<BorrowedFd<'_>>; 2]) -> Woken {
+    /// Waits until any of `wanted` is ready, the server is to stop, or to stand still.
+    fn wait_for_any(&self, wanted: [Wanted<'_>; 2]) -> Woken {
         let [first, second] = wanted;
-        let fds = [Some(self.stop.as_fd()), Some(self.park_bell.as_fd()), first, second];
-        match self.poll(&fds, None)[..] {
+        let [stop, park] = [&self.stop, &self.park_bell].map(|fd| readable(Some(fd.as_fd())));
+        match self.poll(&[stop, park, first, second], None)[..] {
             [true, ..] => Woken::Stop,
             [_, true, ..] => Woken::Park,
             _ => {
                 let ready = self.poll(&wanted, Some(Duration::ZERO));
-                Woken::Readable([ready[0], ready[1]])
+                Woken::Ready([ready[0], ready[1]])
             }
         }
     }
 
-    /// Which of these can be read, after waiting for one of them, at most for `limit`.
-    fn poll(&self, wanted: &[Option<BorrowedFd<'_>>], limit: Option<Duration>) -> Vec<bool> {
+    /// Which of these are ready, after waiting for one of them, at most for `limit`.
+    fn poll(&self, wanted: &[Wanted<'_>], limit: Option<Duration>) -> Vec<bool> {
         let there = wanted.iter().flatten();
-        let mut fds: Vec<_> = there.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let mut fds: Vec<_> = there.map(|(fd, flags)| PollFd::new(fd, *flags)).collect();
         let limit = limit.map(|limit| Timespec {
             tv_sec: limit.as_secs() as i64,
             tv_nsec: i64::from(limit.subsec_nanos()),
@@ -143,11 +143,18 @@ impl Shared {
     }
 }
 
+/// What is waited for, and until it is what.
+type Wanted<'a> = Option<(BorrowedFd<'a>, PollFlags)>;
+
+fn readable(fd: Option<BorrowedFd<'_>>) -> Wanted<'_> {
+    fd.map(|fd| (fd, PollFlags::IN))
+}
+
 /// Why a server does not wait any more.
 enum Woken {
     Stop,
     Park,
-    Readable([bool; 2]),
+    Ready([bool; 2]),
 }
 
 fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -500,6 +507,11 @@ fn next_front_end(shared: &Shared, way: &Way, path: &str) -> Option<UnixStream> 
             if shared.turned_away.fetch_add(1, Relaxed) == 0 {
                 warn!(socket = path, "a front end was turned away: the node is drained");
             }
+            // As many as come do not keep us from what the node wants.
+            stay_parked(shared, Some(way), None);
+            if shared.wait(None, Some(Duration::ZERO)) {
+                return None;
+            }
             continue;
         }
         let error = match result.and_then(|stream| stream.set_nonblocking(false).map(|()| stream)) {
@@ -520,10 +532,10 @@ fn next_front_end(shared: &Shared, way: &Way, path: &str) -> Option<UnixStream> 
             }
             continue;
         }
-        match shared.wait_for_any([fd, None]) {
+        match shared.wait_for_any([readable(fd), None]) {
             Woken::Stop => return None,
             Woken::Park => stay_parked(shared, Some(way), None),
-            Woken::Readable(_) => {}
+            Woken::Ready(_) => {}
         }
     }
 }
@@ -574,21 +586,26 @@ fn converse(
         if let Err(error) = started {
             break Err(error.into());
         }
-        let [has_message, has_changed] = match shared.wait_for_any([Some(fd), config_fd]) {
+        // Answers are sent blocking. A socket is writable while most of its buffer is free: one
+        // answer, at most 4 KiB, fits. So a front end that asks and does not read waits alone.
+        let writable = Some((fd, PollFlags::OUT));
+        let can_answer = shared.poll(&[writable], Some(Duration::ZERO))[0];
+        let wanted = if can_answer { readable(Some(fd)) } else { writable };
+        let [is_ready, has_changed] = match shared.wait_for_any([wanted, readable(config_fd)]) {
             Woken::Stop => break Ok(()),
             Woken::Park => {
                 stay_parked(shared, way, Some((session, fd)));
                 started = guard(session).unpark();
                 continue;
             }
-            Woken::Readable(ready) => ready,
+            Woken::Ready(ready) => ready,
         };
         if let Some(event) = config_event.as_ref().filter(|_| has_changed) {
             // It does not block, and all changes until now are one.
             let _ = rustix::io::read(event, &mut [0u8; 8]);
             guard(session).config_changed();
         }
-        if !has_message {
+        if !is_ready || !can_answer {
             continue;
         }
         let back_channel = match Ahead::peek(fd) {

@@ -1,6 +1,7 @@
 //! Who serves a socket: locks, leftovers, and both directions of connecting.
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
@@ -152,4 +153,92 @@ fn the_front_end_may_be_the_one_that_listens() {
     }
     server.stop();
     assert!(path.exists(), "the front end's socket is its own");
+}
+
+/// Waits until a front end that does not read is sent no more answers; how many bytes there are.
+fn answers_that_wait(stream: &UnixStream) -> u64 {
+    let waiting = || rustix::io::ioctl_fionread(stream).unwrap();
+    until("there are answers", || waiting() > 0);
+    loop {
+        let before = waiting();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        if waiting() == before {
+            return before;
+        }
+    }
+}
+
+#[test]
+fn a_front_end_that_asks_and_never_reads_holds_nobody_up() {
+    const QUESTIONS: usize = 2_000;
+    const ANSWER_BYTES: usize = 20;
+    let mut bed = Bed::new();
+    let mut stream = UnixStream::connect(bed.path()).unwrap();
+    // GET_FEATURES, version 1, no body. The answers do not fit into the socket's buffer.
+    let questions = [1_u32, 1, 0].map(u32::to_ne_bytes).concat().repeat(QUESTIONS);
+    stream.write_all(&questions).unwrap();
+    assert!(answers_that_wait(&stream) < (QUESTIONS * ANSWER_BYTES) as u64, "they do not fit");
+    let parked = bed.server().park(std::time::Duration::ZERO).unwrap();
+    assert!(parked.state.as_ref().unwrap().front_end.is_some());
+    drop(parked);
+    // It reads after all: nothing is lost.
+    stream.read_exact(&mut [0; QUESTIONS * ANSWER_BYTES]).unwrap();
+    stream.write_all(&questions).unwrap();
+    answers_that_wait(&stream);
+    let server = bed.server.take().unwrap();
+    let stopping = std::thread::spawn(|| server.stop());
+    until("it stops", || stopping.is_finished());
+    assert_eq!(bed.device.state().disconnects, 1);
+}
+
+/// How many front ends wait at a drained server that stands still.
+const BACKLOG: u64 = 64;
+
+fn backlog(bed: &Bed) -> Vec<UnixStream> {
+    bed.server().set_turning_away(true);
+    (0..BACKLOG).map(|_| UnixStream::connect(bed.path()).unwrap()).collect()
+}
+
+/// Time enough for another thread to ask for something; where it is not, the test tries again.
+fn pause(tries: u64) {
+    std::thread::sleep(std::time::Duration::from_millis(10 << tries));
+}
+
+#[test]
+fn a_drained_server_stands_still_before_all_were_turned_away() {
+    let stands_still_early = |tries| {
+        let bed = Bed::new();
+        let server = bed.server();
+        let first = server.park(std::time::Duration::ZERO).unwrap();
+        let _waiting = backlog(&bed);
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                let parked = server.park(std::time::Duration::ZERO).unwrap();
+                let turned_away = server.turned_away();
+                drop(parked);
+                turned_away
+            });
+            pause(tries);
+            drop(first);
+            second.join().unwrap() < BACKLOG
+        })
+    };
+    assert!((0..6).any(stands_still_early));
+}
+
+#[test]
+fn a_drained_server_stops_before_all_were_turned_away() {
+    let stops_early = |tries| {
+        let mut bed = Bed::new();
+        let parked = bed.server().park(std::time::Duration::ZERO).unwrap();
+        let waiting = backlog(&bed);
+        let server = bed.server.take().unwrap();
+        let stopping = std::thread::spawn(|| server.stop());
+        pause(tries);
+        drop(parked);
+        stopping.join().unwrap();
+        // Whom nobody has accepted sees a reset, not an end.
+        waiting.into_iter().any(|mut stream| stream.read(&mut [0]).is_err())
+    };
+    assert!((0..6).any(stops_early));
 }
