@@ -211,9 +211,14 @@ impl InflightRegion {
         Ok(Inflight { file, offset_bytes: *offset, len_bytes: *len, queues, size })
     }
 
+    /// Whether the region has a part for this queue.
+    pub(crate) fn covers(&self, index: usize) -> bool {
+        index < usize::from(self.queues)
+    }
+
     /// The part of one queue, if the region has it.
     pub fn queue(&self, index: usize) -> Option<InflightQueue> {
-        if index >= usize::from(self.queues) {
+        if !self.covers(index) {
             return None;
         }
         let stride = stride_bytes(self.kind, self.size);

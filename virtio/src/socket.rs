@@ -269,7 +269,8 @@ pub struct Parked {
 pub enum ParkError {
     /// Requests that do not complete in time could not be told from others afterwards.
     #[error(
-        "its front end keeps no inflight region (QEMU does), so its queues cannot be handed on"
+        "its front end keeps no inflight region for each of its queues (QEMU does), so they cannot \
+         be handed on"
     )]
     NoInflight,
     /// The front end has sent half a message.

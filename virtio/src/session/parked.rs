@@ -26,7 +26,8 @@ impl Session {
     ) -> Result<FrontEnd<OwnedFd>, ParkError> {
         let running = self.vrings.iter().enumerate().filter(|(_, vring)| vring.running);
         let running: Vec<_> = running.map(|(index, _)| index).collect();
-        if !running.is_empty() && self.inflight.is_none() {
+        let kept = |index| self.inflight.as_ref().is_some_and(|region| region.covers(index));
+        if !running.iter().copied().all(kept) {
             return Err(ParkError::NoInflight);
         }
         let bases = self.device.pause(&running, drain);

@@ -128,6 +128,21 @@ fn queues_without_an_inflight_region_go_on_where_they_are() {
     assert!(bed.server().park(DRAIN).is_ok());
 }
 
+/// What a queue without a part of its own had on its way could not be told from the rest.
+#[test]
+fn queues_beyond_the_inflight_region_go_on_where_they_are() {
+    let mut bed = Bed::new();
+    let mut front_end = bed.connect();
+    let wanted = VhostUserInflight::new(0, 0, 1, 8);
+    let (region, file) = front_end.get_inflight_fd(&wanted).unwrap();
+    front_end.set_inflight_fd(&region, std::os::fd::AsRawFd::as_raw_fd(&file)).unwrap();
+    bed.start(&mut front_end, 1, 0);
+    let error = bed.server().park(DRAIN).unwrap_err();
+    assert!(matches!(error, ParkError::NoInflight), "{error}");
+    assert_eq!(bed.device.running(), [1]);
+    bed.round_trip(1, 2);
+}
+
 #[test]
 fn a_front_end_in_the_middle_of_a_message_is_not_cut_off() {
     let bed = Bed::new();
