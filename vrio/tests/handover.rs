@@ -383,6 +383,48 @@ fn stop_successor(guest: &mut StandIn, node: Node) -> (Node, bool) {
     }
 }
 
+/// A node that stands still before its last word is not left by a successor that could hear it.
+#[test]
+fn a_node_that_stands_still_has_one_heir() {
+    use rustix::process::Signal;
+    let home = tempfile::tempdir().expect("a directory");
+    let config = "[[volume]]\nname = \"a\"\nbackend = { memory = \"64MiB\" }\n\
+                  [[disk]]\nsocket = \"alice.sock\"\nvolume = \"a\"\nqueues = 4\n";
+    let plan = NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home.path(), "n1", config.to_owned());
+    let mut node = plan.start().expect("it starts");
+    let socket = node.wait_for_disk("alice").expect("the disk is served");
+    let mut random = Random::new(1);
+    let guest = StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random);
+    let mut guest = guest.expect("connects");
+    let (mut successor, _) = meanwhile(&mut guest, || {
+        let successor = plan.spawn(&["--take-over"]).expect("the program is there");
+        let meeting = plan.home.join(format!("control.take-over.{}", successor.pid()));
+        wait_until("the successor waits", || meeting.exists());
+        wait_until("the node has come", || !meeting.exists());
+        // The node sends what it has, and waits for an answer.
+        successor.signal(Signal::STOP).expect("it runs");
+        std::thread::sleep(Duration::from_secs(1));
+        node.signal(Signal::STOP).expect("it runs");
+        successor.signal(Signal::CONT).expect("it is stopped");
+        // The answer is there, and the successor tired of waiting.
+        std::thread::sleep(Duration::from_secs(7));
+        node.signal(Signal::CONT).expect("it is stopped");
+        successor
+    });
+    wait_until("one of them ends", || {
+        [&mut node, &mut successor].into_iter().any(|it| it.ended().expect("it says").is_some())
+    });
+    let left = match node.ended().expect("the system says") {
+        Some(_) => successor,
+        None => node,
+    };
+    let left = settle(&mut guest, left).expect("the other one serves");
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!((guest.workload.counts.errors, guest.reconnects()), (0, 0));
+    guest.disconnect();
+    left.stop().expect("it stops in order");
+}
+
 fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !is() {

@@ -49,6 +49,11 @@ impl Channel {
         self.0.set_write_timeout(Some(limit))
     }
 
+    /// From now on nothing can be sent to this end. What has been is still received.
+    pub(super) fn stop_hearing(&self) -> io::Result<()> {
+        self.0.shutdown(std::net::Shutdown::Read)
+    }
+
     /// Sends a message; whoever gets it has descriptors of the same files.
     pub(super) fn send(&mut self, message: &impl Serialize, fds: &[OwnedFd]) -> io::Result<()> {
         let json = serde_json::to_vec(message).map_err(io::Error::other)?;
@@ -155,6 +160,17 @@ mod tests {
                 }
             }
         });
+    }
+
+    #[test]
+    fn what_came_before_the_end_of_hearing_is_heard_and_no_more() {
+        let (mut channel, other) = pair();
+        let mut other = Channel::new(other, LIMIT).unwrap();
+        other.send(&1, &[]).unwrap();
+        channel.stop_hearing().unwrap();
+        assert!(other.send(&2, &[]).is_err());
+        assert_eq!(channel.receive::<u8>().unwrap().0, 1);
+        assert!(channel.receive::<u8>().is_err());
     }
 
     #[test]

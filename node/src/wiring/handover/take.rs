@@ -128,11 +128,20 @@ fn ask_and_take(config: &Config, ready: &mut Ready) -> Result<Taken, TakeOverErr
     };
     let told = channel.send(&verdict, &[]);
     let taken = taken.map_err(TakeOverError::Cannot)?;
-    let yours = told.and_then(|()| channel.receive::<Yours>());
-    match yours {
-        Ok(_) => Ok(taken),
+    match told.and_then(|()| hear_yours(&mut channel)) {
+        Ok(()) => Ok(taken),
         Err(error) => Err(broken_off(config, &http, error)),
     }
+}
+
+/// Waits for the node's last word. A node that stood still may say it at any time, and ends then:
+/// so before this end gives up it makes sure that it cannot be said any more, and looks again.
+fn hear_yours(channel: &mut Channel) -> io::Result<()> {
+    let heard = channel.receive::<Yours>().or_else(|error| {
+        channel.stop_hearing()?;
+        channel.receive::<Yours>().map_err(|_| error)
+    });
+    heard.map(|_| ())
 }
 
 /// Asks the node, and waits where it comes to.
