@@ -258,6 +258,10 @@ fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
         node.status().is_ok_and(|status| status.to_string().contains("successor"))
     })
     .expect("the old one learns of the new one");
+    // Nor may another process in its place: it would take the volume back.
+    let heir = old.plan().spawn(&["--take-over"]).expect("it starts");
+    let refused = heir.wait_for_end().expect_err("it is refused").to_string();
+    assert!(refused.contains("is over for its guest"), "{refused}");
     let after = guest.digest();
     if after != before {
         // A stop can fall into the round that publishes completions; never more than that.

@@ -30,9 +30,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use block::attachment::Phase;
 use rustix::net::sockopt::socket_peercred;
 use tokio::sync::Notify;
-use virtio::Parked;
+use virtio::{Parked, ServerState};
 
 use self::channel::Channel;
 use self::state::{DiskState, STATE_VERSION, Sent, State, Verdict, VolumeState, Yours};
@@ -195,7 +196,21 @@ fn check(objects: &Objects, wanted: &HandOver) -> Result<(), Refused> {
                        takes a restart takes one";
         return conflict(error, way_out);
     }
+    if let Some(error) = objects.disks.iter().find_map(|shown| ended(shown)) {
+        let way_out = "stop its guest, or remove the disk (`vrio disk remove`); a hand-over would \
+                       begin it anew, and take its volume from whoever has it now";
+        return conflict(error, way_out);
+    }
     Ok(())
+}
+
+/// A disk that is over for the guest that is still connected to it, and why.
+fn ended(shown: &Shown) -> Option<String> {
+    let look = shown.look();
+    let core = look.core.filter(|_| matches!(look.server, Some(ServerState::Connected)))?;
+    let phase = core.attachment().map(|attachment| attachment.view().phase);
+    let is_over = core.is_broken() || matches!(phase, Some(Phase::Fenced | Phase::Failed));
+    is_over.then(|| format!("disk {:?} is over for its guest, who is still there", core.name()))
 }
 
 /// Goes to where the successor waits, and looks who that is.
