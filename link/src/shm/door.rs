@@ -9,9 +9,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Release};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -181,9 +181,39 @@ struct Room {
 #[derive(Debug)]
 pub struct Door {
     path: PathBuf,
-    listener: Arc<OwnedFd>,
-    stop: OwnedFd,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the door and its thread have in common.
+#[derive(Debug)]
+struct Shared {
+    listener: OwnedFd,
+    /// The thread holds it while it answers somebody.
+    mode: Mutex<Mode>,
+    /// Rung when that has changed.
+    changed: OwnedFd,
+}
+
+/// What becomes of callers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Answer,
+    /// They wait in the socket's queue, with what they have said.
+    LetWait,
+    End,
+}
+
+impl Shared {
+    fn mode(&self) -> MutexGuard<'_, Mode> {
+        // A word is never half-written.
+        self.mode.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, mode: Mode) {
+        *self.mode() = mode;
+        let _ = ring(self.changed.as_fd());
+    }
 }
 
 impl Door {
@@ -200,10 +230,13 @@ impl Door {
         rustix::fs::fchmod(&listener, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
         rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
         rustix::net::listen(&listener, WAITING_MAX as i32)?;
-        Self::adopt(path, ports, listener)
+        let (door, callers) = Self::adopt(path, ports, listener)?;
+        door.answer(true);
+        Ok((door, callers))
     }
 
-    /// Answers at the door of another process, which does so no more: `listener` is its socket.
+    /// Goes on with the door of another process: `listener` is its socket. Callers wait there until
+    /// [`Door::answer`] says that it is this process that answers.
     ///
     /// # Errors
     /// When the system refuses.
@@ -212,7 +245,10 @@ impl Door {
         ports: &[u16],
         listener: OwnedFd,
     ) -> io::Result<(Self, Vec<Callers>)> {
-        let listener = Arc::new(listener);
+        // Only one process answers at a time. If that was not so, one that finds nobody must not
+        // wait for the next.
+        let flags = rustix::fs::fcntl_getfl(&listener)?;
+        rustix::fs::fcntl_setfl(&listener, flags | rustix::fs::OFlags::NONBLOCK)?;
         let (mut rooms, mut callers) = (Vec::new(), Vec::new());
         for &port in ports {
             let (queue, waiting) = sync_channel(WAITING_MAX);
@@ -222,13 +258,19 @@ impl Door {
             callers.push(Callers { waiting, news: Arc::clone(&news), bell: rung });
             rooms.push(Room { port, queue, news, bell });
         }
-        let stop = bell()?;
-        let stopped = stop.try_clone()?;
-        let listens = Arc::clone(&listener);
+        let mode = Mutex::new(Mode::LetWait);
+        let shared = Arc::new(Shared { listener, mode, changed: bell()? });
+        let answers = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("shm-door".to_owned())
-            .spawn(move || answer_all(listens.as_fd(), &rooms, stopped.as_fd()))?;
-        Ok((Self { path: path.to_owned(), listener, stop, thread: Some(thread) }, callers))
+            .spawn(move || answer_all(&answers, &rooms))?;
+        Ok((Self { path: path.to_owned(), shared, thread: Some(thread) }, callers))
+    }
+
+    /// Whether callers are answered from now on, or wait until they are. When this returns it is
+    /// so; that takes up to a second where a caller is slow to say what it wants.
+    pub fn answer(&self, answers: bool) {
+        self.shared.set(if answers { Mode::Answer } else { Mode::LetWait });
     }
 
     /// Where it is.
@@ -238,13 +280,13 @@ impl Door {
 
     /// Its socket.
     pub fn listener(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+        self.shared.listener.as_fd()
     }
 }
 
 impl Drop for Door {
     fn drop(&mut self) {
-        let _ = ring(self.stop.as_fd());
+        self.shared.set(Mode::End);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -289,19 +331,34 @@ fn make_way(path: &Path) -> io::Result<()> {
 }
 
 /// The door's thread: one caller after the other, each for at most a second.
-fn answer_all(listener: BorrowedFd<'_>, rooms: &[Room], stop: BorrowedFd<'_>) {
+fn answer_all(shared: &Shared, rooms: &[Room]) {
     loop {
-        let mut fds = [PollFd::new(&stop, PollFlags::IN), PollFd::new(&listener, PollFlags::IN)];
-        match poll(&mut fds, None) {
+        let listens =
+            if *shared.mode() == Mode::Answer { PollFlags::IN } else { PollFlags::empty() };
+        let changed = PollFd::new(&shared.changed, PollFlags::IN);
+        match poll(&mut [changed, PollFd::new(&shared.listener, listens)], None) {
             Err(Errno::INTR) => continue,
             Err(errno) => panic!("poll of our own descriptors: {errno}"),
-            Ok(_) if !fds[0].revents().is_empty() => return,
             Ok(_) => {}
         }
-        let Ok(connection) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else {
-            // No descriptors left, most likely: not for ever, and not in a circle.
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            continue;
+        hush(shared.changed.as_fd());
+        // Held until the caller is answered: who lets callers wait knows then that nobody is let
+        // in after that.
+        let mode = shared.mode();
+        match *mode {
+            Mode::Answer => {}
+            Mode::LetWait => continue,
+            Mode::End => return,
+        }
+        let connection = match rustix::net::accept_with(&shared.listener, SocketFlags::CLOEXEC) {
+            Ok(connection) => connection,
+            Err(Errno::AGAIN) => continue,
+            Err(_) => {
+                drop(mode);
+                // No descriptors left, most likely: not for ever, and not in a circle.
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                continue;
+            }
         };
         match Line::answer(connection) {
             Ok((port, line)) => show_in(rooms, port, line),
@@ -316,5 +373,44 @@ fn show_in(rooms: &[Room], port: u16, line: Line) {
     if room.queue.try_send(line).is_ok() {
         room.news.store(true, Release);
         let _ = ring(room.bell.as_fd());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether somebody is shown in within this time; takes him in.
+    fn comes(callers: &Callers, limit_ms: i64) -> Option<Line> {
+        let limit = Timespec { tv_sec: limit_ms / 1000, tv_nsec: limit_ms % 1000 * 1_000_000 };
+        poll(&mut [PollFd::new(&callers.bell, PollFlags::IN)], Some(&limit)).unwrap();
+        hush(callers.bell.as_fd());
+        callers.next()
+    }
+
+    #[test]
+    fn callers_wait_until_somebody_answers() {
+        const LONG_MS: i64 = 20_000;
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("door");
+        let (first, at_first) = Door::open(&path, &[1]).unwrap();
+        let listener = first.listener().try_clone_to_owned().unwrap();
+        let (second, at_second) = Door::adopt(&path, &[1], listener).unwrap();
+        let call = || Line::dial(&path, 0).unwrap();
+        let _early = call();
+        assert!(comes(&at_first[0], LONG_MS).is_some(), "the one who has it answers");
+        first.answer(false);
+        let line = call();
+        let nobody = || comes(&at_first[0], 50).is_none() && comes(&at_second[0], 50).is_none();
+        assert!(nobody() && !line.is_hung_up());
+        second.answer(true);
+        let taken_in = comes(&at_second[0], LONG_MS);
+        assert!(taken_in.is_some() && nobody() && !line.is_hung_up(), "once");
+        // And back.
+        second.answer(false);
+        let _late = call();
+        assert!(nobody());
+        first.answer(true);
+        assert!(comes(&at_first[0], LONG_MS).is_some());
     }
 }

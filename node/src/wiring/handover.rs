@@ -255,6 +255,9 @@ impl<'i> Still<'i> {
     fn new(inside: &'i Inside, objects: &'i Objects) -> Result<Self, Refused> {
         let failed = refused(RefusedKind::Failed);
         let mut still = Self { inside, objects, disks: Vec::new(), suspended: false };
+        // First, while guests still work: a caller may be slow. Who comes now waits for whoever
+        // goes on.
+        inside.door.iter().for_each(|door| door.answer(false));
         still.park_disks().map_err(&failed)?;
         let closed = |shown: &Shown| shown.look().core.is_none_or(|core| core.channels() == 0);
         let closing = || still.disks.iter().find(|(shown, _)| !closed(shown));
@@ -372,6 +375,7 @@ impl Drop for Still<'_> {
         if self.suspended {
             sidecores::resume(&self.inside.cores);
         }
+        self.inside.door.iter().for_each(|door| door.answer(true));
         self.disks.clear();
         self.objects.disks.iter().for_each(|shown| shown.unpark());
         tracing::warn!("not handed over; the node goes on");

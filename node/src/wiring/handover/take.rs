@@ -342,6 +342,7 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Result<Node, StartError
     let door = ManuallyDrop::into_inner(door);
     objects.volumes.iter().for_each(|served| volumes.publish(served));
     sidecores::connect(config, &mut cores, links, volumes.exports());
+    door.iter().for_each(|door| door.answer(true));
     let (started, turns) = (Instant::now(), Turns::default());
     let objects = Mutex::new(objects);
     let inside = Arc::new(Inside {
