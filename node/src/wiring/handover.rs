@@ -236,7 +236,7 @@ fn meet(control: &Path, pid: u32) -> io::Result<Channel> {
 fn give(channel: &mut Channel, state: &State, sent: &Sent) -> Result<(), String> {
     let lost = |error: io::Error| format!("the successor is lost: {error}");
     channel.send(state, &sent.0).map_err(lost)?;
-    match channel.receive().map_err(lost)?.0 {
+    match channel.receive_word().map_err(lost)? {
         Verdict::Have => channel.send(&Yours {}, &[]).map_err(lost),
         Verdict::Cannot(why) => Err(format!("the successor cannot go on: {why}")),
     }

@@ -9,8 +9,10 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -21,104 +23,183 @@ use serde::de::DeserializeOwned;
 /// The first bytes of each message.
 const MAGIC: [u8; 8] = *b"vrio-ho\n";
 
+/// Magic, length, number.
+const HEAD_BYTES: usize = 16;
+
 /// The longest JSON: a thousand disks with many queues are some megabytes.
 const JSON_BYTES_MAX: u32 = 64 << 20;
 
 /// The most descriptors: more than a process may have by default. A disk has some ten.
 const FDS_MAX: u32 = 1 << 20;
 
+/// The longest JSON of a word, which is a line for people at most.
+const WORD_BYTES_MAX: u32 = 64 << 10;
+
 /// Descriptors in one piece; the kernel takes up to 253.
 const BATCH: usize = 128;
 
 /// The other one's end of the conversation.
 #[derive(Debug)]
-pub(super) struct Channel(UnixStream);
+pub(super) struct Channel {
+    stream: UnixStream,
+    limit: Duration,
+    /// What came of a message that is not whole: who has run out of time may go on with it.
+    heard: Vec<u8>,
+}
 
 impl Channel {
-    /// Over a connection. Nothing takes longer than `limit` with it.
+    /// Over a connection. No message takes longer than `limit`, into however many pieces the other
+    /// one cuts it.
     pub(super) fn new(stream: UnixStream, limit: Duration) -> io::Result<Self> {
-        stream.set_nonblocking(false)?;
-        let channel = Self(stream);
-        channel.set_limit(limit)?;
-        Ok(channel)
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, limit, heard: Vec::new() })
     }
 
-    /// From now on nothing takes longer than this.
-    pub(super) fn set_limit(&self, limit: Duration) -> io::Result<()> {
-        self.0.set_read_timeout(Some(limit))?;
-        self.0.set_write_timeout(Some(limit))
+    /// From now on no message takes longer than this.
+    pub(super) fn set_limit(&mut self, limit: Duration) {
+        self.limit = limit;
     }
 
     /// From now on nothing can be sent to this end. What has been is still received.
     pub(super) fn stop_hearing(&self) -> io::Result<()> {
-        self.0.shutdown(std::net::Shutdown::Read)
+        self.stream.shutdown(std::net::Shutdown::Read)
     }
 
     /// Sends a message; whoever gets it has descriptors of the same files.
     pub(super) fn send(&mut self, message: &impl Serialize, fds: &[OwnedFd]) -> io::Result<()> {
+        let until = Instant::now() + self.limit;
         let json = serde_json::to_vec(message).map_err(io::Error::other)?;
         let too_large = || io::Error::other("there is too much to hand over");
         let len = u32::try_from(json.len()).ok().filter(|len| *len <= JSON_BYTES_MAX);
         let count = u32::try_from(fds.len()).ok().filter(|count| *count <= FDS_MAX);
         let (len, count) = (len.ok_or_else(too_large)?, count.ok_or_else(too_large)?);
         let head = [len.to_le_bytes(), count.to_le_bytes()];
-        self.0.write_all(&[&MAGIC, head.as_flattened(), &json].concat())?;
+        let bytes = [&MAGIC, head.as_flattened(), &json].concat();
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let write = |mut stream: &UnixStream| stream.write(rest);
+            let written = self.when(PollFlags::OUT, until, write)?;
+            rest = &rest[written..];
+        }
         for batch in fds.chunks(BATCH) {
-            let batch: Vec<BorrowedFd<'_>> = batch.iter().map(AsFd::as_fd).collect();
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
-            let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            let fits = ancillary.push(SendAncillaryMessage::ScmRights(&batch));
-            assert!(fits, "room was made for them");
-            let byte = [batch.len() as u8];
-            sendmsg(&self.0, &[IoSlice::new(&byte)], &mut ancillary, SendFlags::NOSIGNAL)?;
+            self.when(PollFlags::OUT, until, |stream| send_batch(stream, batch))?;
         }
         Ok(())
     }
 
     /// Waits for a message.
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<(T, Vec<OwnedFd>)> {
+        self.receive_within(JSON_BYTES_MAX, FDS_MAX)
+    }
+
+    /// Waits for a message of a few words, with which no descriptors come.
+    pub(super) fn receive_word<T: DeserializeOwned>(&mut self) -> io::Result<T> {
+        self.receive_within(WORD_BYTES_MAX, 0).map(|(word, _)| word)
+    }
+
+    fn receive_within<T: DeserializeOwned>(
+        &mut self,
+        bytes_max: u32,
+        fds_max: u32,
+    ) -> io::Result<(T, Vec<OwnedFd>)> {
+        let until = Instant::now() + self.limit;
         let strange = || io::Error::new(io::ErrorKind::InvalidData, "this is no such message");
-        let mut head = [0; 16];
-        self.0.read_exact(&mut head)?;
-        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| head[at + i]));
+        self.hear(HEAD_BYTES, until)?;
+        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| self.heard[at + i]));
         let (len, count) = (word(8), word(12));
-        if head[..8] != MAGIC || len > JSON_BYTES_MAX || count > FDS_MAX {
+        if self.heard[..8] != MAGIC || len > bytes_max || count > fds_max {
             return Err(strange());
         }
-        let mut json = vec![0; len as usize];
-        self.0.read_exact(&mut json)?;
+        self.hear(HEAD_BYTES + len as usize, until)?;
         let mut fds = Vec::new();
         while fds.len() < count as usize {
-            let before = fds.len();
-            self.receive_batch(&mut fds)?;
-            if fds.len() == before {
+            let batch = self.when(PollFlags::IN, until, receive_batch)?;
+            if batch.is_empty() {
                 let text = "descriptors were lost on the way; is their limit (ulimit -n) too low?";
                 return Err(io::Error::other(text));
             }
+            fds.extend(batch);
         }
         if fds.len() > count as usize {
             return Err(strange());
         }
-        let message = serde_json::from_slice(&json).map_err(io::Error::other)?;
+        let whole = std::mem::take(&mut self.heard);
+        let message = serde_json::from_slice(&whole[HEAD_BYTES..]).map_err(io::Error::other)?;
         Ok((message, fds))
     }
 
-    fn receive_batch(&mut self, fds: &mut Vec<OwnedFd>) -> io::Result<()> {
-        let mut byte = [0];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let parts = &mut [IoSliceMut::new(&mut byte)];
-        let got = recvmsg(&self.0, parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-        if got.bytes == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        for part in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = part {
-                fds.extend(rights);
+    /// Waits until so much of a message is there, and not a byte more: descriptors may come with
+    /// the next.
+    fn hear(&mut self, len: usize, until: Instant) -> io::Result<()> {
+        let mut piece = [0; 64 << 10];
+        while self.heard.len() < len {
+            let wanted = piece.len().min(len - self.heard.len());
+            let piece = &mut piece[..wanted];
+            let read = self.when(PollFlags::IN, until, |mut stream| stream.read(piece))?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            self.heard.extend(&piece[..read]);
         }
         Ok(())
     }
+
+    /// Does something with the stream as soon as that does not have to wait, but not after `until`.
+    fn when<T>(
+        &self,
+        ready: PollFlags,
+        until: Instant,
+        mut act: impl FnMut(&UnixStream) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match act(&self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                done => return done,
+            }
+            let (tv_sec, tv_nsec) = (left.as_secs() as i64, i64::from(left.subsec_nanos()));
+            let limit = Timespec { tv_sec, tv_nsec };
+            match poll(&mut [PollFd::new(&self.stream, ready)], Some(&limit)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+/// Sends descriptors with one byte.
+fn send_batch(stream: &UnixStream, fds: &[OwnedFd]) -> io::Result<()> {
+    let batch: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fits = ancillary.push(SendAncillaryMessage::ScmRights(&batch));
+    assert!(fits, "room was made for them");
+    let byte = [batch.len() as u8];
+    sendmsg(stream, &[IoSlice::new(&byte)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives descriptors that come with one byte.
+fn receive_batch(stream: &UnixStream) -> io::Result<Vec<OwnedFd>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let parts = &mut [IoSliceMut::new(&mut byte)];
+    let got = recvmsg(stream, parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    if got.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut fds = Vec::new();
+    for part in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            fds.extend(rights);
+        }
+    }
+    Ok(fds)
 }
 
 #[cfg(test)]
@@ -193,5 +274,73 @@ mod tests {
             drop(other);
             assert!(channel.receive::<serde_json::Value>().is_err(), "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn a_word_is_short_and_brings_nothing() {
+        let head = |len: u32, count: u32| {
+            [&MAGIC, [len.to_le_bytes(), count.to_le_bytes()].as_flattened()].concat()
+        };
+        let text = format!("{:?}", "x".repeat(WORD_BYTES_MAX as usize - 2));
+        for (bytes, is_one) in [
+            ([&head(WORD_BYTES_MAX, 0), text.as_bytes()].concat(), true),
+            (head(WORD_BYTES_MAX + 1, 0), false),
+            (head(2, 1), false),
+        ] {
+            let (mut channel, mut other) = pair();
+            let got = std::thread::scope(|scope| {
+                scope.spawn(|| other.write_all(&bytes).unwrap());
+                channel.receive_word::<String>()
+            });
+            match got {
+                Ok(word) => assert!(is_one && word.len() + 2 == WORD_BYTES_MAX as usize),
+                Err(error) => {
+                    assert!(!is_one && error.kind() == io::ErrorKind::InvalidData, "{error}")
+                }
+            }
+        }
+    }
+
+    /// A piece now and then does not prolong a message, whichever way it goes.
+    #[test]
+    fn a_limit_is_one_of_the_whole_message() {
+        let (mut channel, mut other) = pair();
+        channel.set_limit(Duration::from_millis(200));
+        let text = "x".repeat(1 << 20);
+        let bytes = [&MAGIC[..], &100_u32.to_le_bytes(), &[0; 4], &[b' '; 100]].concat();
+        let said = std::thread::scope(|scope| {
+            let dawdles = scope.spawn(move || {
+                let (mut said, mut some) = (0_usize, [0; 4096]);
+                for byte in &bytes {
+                    std::thread::sleep(Duration::from_millis(50));
+                    // It reads as slowly as it writes.
+                    let _ = other.read(&mut some);
+                    said += usize::from(other.write_all(&[*byte]).is_ok());
+                }
+                said
+            });
+            assert_eq!(channel.send(&text, &[]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+            let error = channel.receive::<serde_json::Value>().unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            drop(channel);
+            dawdles.join().unwrap()
+        });
+        assert!(said < 100, "nobody waits for all of it");
+    }
+
+    /// Who has run out of time in the middle of a message can still hear the rest of it.
+    #[test]
+    fn what_came_of_a_message_is_kept() {
+        let (mut channel, mut other) = pair();
+        let bytes = [&MAGIC[..], &3_u32.to_le_bytes(), &[0; 4], b"123"].concat();
+        channel.set_limit(Duration::from_millis(20));
+        for piece in [&bytes[..5], &bytes[5..17]] {
+            other.write_all(piece).unwrap();
+            let error = channel.receive_word::<u8>().unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        }
+        other.write_all(&bytes[17..]).unwrap();
+        channel.stop_hearing().unwrap();
+        assert_eq!(channel.receive_word::<u8>().unwrap(), 123);
     }
 }

@@ -32,8 +32,9 @@ use crate::wiring::turns::Turns;
 use crate::wiring::volumes::{self, Handed, Volumes};
 use crate::wiring::{Inside, Node, StartError, directories};
 
-/// How long the node may take to come to a stand: the sum of the times that it allows itself.
-const STATE_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long the node may take to come to a stand, and then to say what it has: the sum of the times
+/// that it allows itself.
+const STATE_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// The longest refusal.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
@@ -120,7 +121,7 @@ fn ask_and_take(config: &Config, ready: &mut Ready) -> Result<Taken, TakeOverErr
     let (mut channel, http) = ask(config)?;
     let received = channel.receive::<State>();
     let (state, fds) = received.map_err(|error| broken_off(config, &http, error))?;
-    channel.set_limit(ANSWER_TIME_MAX).map_err(TakeOverError::BrokenOff)?;
+    channel.set_limit(ANSWER_TIME_MAX);
     let taken = Taken::new(config, ready, state, Received::new(fds));
     let verdict = match &taken {
         Ok(_) => Verdict::Have,
@@ -137,9 +138,9 @@ fn ask_and_take(config: &Config, ready: &mut Ready) -> Result<Taken, TakeOverErr
 /// Waits for the node's last word. A node that stood still may say it at any time, and ends then:
 /// so before this end gives up it makes sure that it cannot be said any more, and looks again.
 fn hear_yours(channel: &mut Channel) -> io::Result<()> {
-    let heard = channel.receive::<Yours>().or_else(|error| {
+    let heard = channel.receive_word::<Yours>().or_else(|error| {
         channel.stop_hearing()?;
-        channel.receive::<Yours>().map_err(|_| error)
+        channel.receive_word::<Yours>().map_err(|_| error)
     });
     heard.map(|_| ())
 }
