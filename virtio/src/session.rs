@@ -152,8 +152,30 @@ struct Vring {
     kick: Option<Option<OwnedFd>>,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
+    /// What a ring that was parked is started with again: by then there may be none left.
+    spare: Option<Ends>,
     enabled: bool,
     running: bool,
+}
+
+/// Descriptors that a running ring has for itself.
+#[derive(Debug)]
+struct Ends {
+    kick: Option<OwnedFd>,
+    call: Option<OwnedFd>,
+    err: Option<OwnedFd>,
+}
+
+impl Vring {
+    fn ends(&self) -> io::Result<Ends> {
+        let copy = |fd: Option<&OwnedFd>| fd.map(OwnedFd::try_clone).transpose();
+        let kick = self.kick.as_ref().and_then(Option::as_ref);
+        Ok(Ends {
+            kick: copy(kick)?,
+            call: copy(self.call.as_ref())?,
+            err: copy(self.err.as_ref())?,
+        })
+    }
 }
 
 /// One device's side of the conversation, across connections.
@@ -260,8 +282,8 @@ impl Session {
     fn start(&mut self, index: usize) -> std::result::Result<(), SessionError> {
         let vring = &self.vrings[index];
         let enabled = vring.enabled || self.acked & feature::PROTOCOL_FEATURES == 0;
-        let (Some(size), Some(base), Some(addrs), Some(kick)) =
-            (vring.size, vring.base, vring.addrs, &vring.kick)
+        let (Some(size), Some(base), Some(addrs), true) =
+            (vring.size, vring.base, vring.addrs, vring.kick.is_some())
         else {
             return Ok(());
         };
@@ -274,6 +296,9 @@ impl Session {
             info!(socket = self.socket, queue = index, "the ring's memory has not come yet");
             return Ok(());
         };
+        let vring = &mut self.vrings[index];
+        let ends = vring.spare.take().map_or_else(|| vring.ends(), Ok);
+        let ends = ends.map_err(SessionError::Duplicate)?;
         let config = QueueConfig {
             index,
             kind: self.ring_kind(),
@@ -285,9 +310,9 @@ impl Session {
             base,
             event_idx: self.acked & feature::RING_EVENT_IDX != 0,
             indirect: self.acked & feature::RING_INDIRECT_DESC != 0,
-            kick: duplicate(kick.as_ref())?,
-            call: duplicate(vring.call.as_ref())?,
-            err: duplicate(vring.err.as_ref())?,
+            kick: ends.kick,
+            call: ends.call,
+            err: ends.err,
             inflight: self.inflight.as_ref().and_then(|region| region.queue(index)),
             logging: self.logging(index),
         };

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -41,7 +41,8 @@ const LOCK_RETRY: Duration = Duration::from_millis(20);
 const CONNECT_RETRY: Duration = Duration::from_millis(100);
 
 /// How long a server may take to stand still, besides draining: until it has answered a message.
-const PARK_TIME_MAX: Duration = Duration::from_secs(1);
+/// One that stops queues takes 2 s (see [`Device::stop`]), any other none to speak of.
+const PARK_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// The pause after a conversation that ended with an error, so that a front end that repeats its
 /// mistake for ever costs nothing. The tests of mistakes make hundreds.
@@ -204,18 +205,20 @@ impl Server {
     /// # Errors
     /// Why it goes on.
     pub fn park(&self, drain: Duration) -> Result<Parked, ParkError> {
-        if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-            return Ok(Parked { state: None, _hold: None });
-        }
+        self.begin_park(drain).end()
+    }
+
+    /// The same in two steps, for several servers at once. Needs neither thread nor descriptor.
+    pub fn begin_park(&self, drain: Duration) -> Parking {
         let ((reply, answer), (hold, resume)) = (sync_channel(1), sync_channel(0));
-        *guard(&self.shared.park) = Some(ParkRequest { drain, reply, resume });
-        rustix::io::write(&self.shared.park_bell, &1u64.to_ne_bytes())
-            .expect("one write fits an eventfd's counter");
-        let answer = answer.recv_timeout(PARK_TIME_MAX + drain);
-        // If it has not been looked at, it is void; if it was, the server finds nobody to answer.
-        drop(guard(&self.shared.park).take());
-        let state = answer.unwrap_or(Err(ParkError::Silent))?;
-        Ok(Parked { state, _hold: Some(hold) })
+        let is_over = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        if !is_over {
+            *guard(&self.shared.park) = Some(ParkRequest { drain, reply, resume });
+            rustix::io::write(&self.shared.park_bell, &1u64.to_ne_bytes())
+                .expect("one write fits an eventfd's counter");
+        }
+        let (shared, until) = (Arc::clone(&self.shared), Instant::now() + drain + PARK_TIME_MAX);
+        Parking { shared, answer, hold, until, is_over }
     }
 
     /// Stops: the device is told that its front end went away and is dropped, the connection is
@@ -255,6 +258,35 @@ struct ParkRequest {
     resume: Receiver<()>,
 }
 
+/// A server that comes to a stand. If this is dropped before its end, it goes on.
+#[derive(Debug)]
+pub struct Parking {
+    shared: Arc<Shared>,
+    answer: Receiver<Result<Option<Served<OwnedFd>>, ParkError>>,
+    hold: SyncSender<()>,
+    until: Instant,
+    /// There is nobody who could come to a stand.
+    is_over: bool,
+}
+
+impl Parking {
+    /// Waits until it stands still.
+    ///
+    /// # Errors
+    /// Why it goes on.
+    pub fn end(self) -> Result<Parked, ParkError> {
+        let Self { shared, answer, hold, until, is_over } = self;
+        if is_over {
+            return Ok(Parked { state: None, _hold: None });
+        }
+        let answer = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
+        // If it has not been looked at, it is void; if it was, the server finds nobody to answer.
+        drop(guard(&shared.park).take());
+        let state = answer.unwrap_or(Err(ParkError::Silent))?;
+        Ok(Parked { state, _hold: Some(hold) })
+    }
+}
+
 /// A server that stands still until this is dropped.
 #[derive(Debug)]
 pub struct Parked {
@@ -273,8 +305,8 @@ pub enum ParkError {
          be handed on"
     )]
     NoInflight,
-    /// The front end has sent half a message.
-    #[error("its front end has begun a message and does not end it")]
+    /// The front end has sent half a message, or one that takes longer than it may.
+    #[error("its front end has begun a message that does not come to an end")]
     Silent,
     /// The system refused.
     #[error("the system refused: {0}")]
@@ -283,20 +315,20 @@ pub enum ParkError {
 
 /// Another process's socket and front end, ready to be gone on with. Dropped, nothing has happened.
 pub struct Adopted {
+    /// Goes first: without it the server's thread ends.
+    go: SyncSender<()>,
     server: Server,
-    way: Way,
-    session: Arc<Mutex<Session>>,
-    handler: Option<Handler>,
+    path: String,
 }
 
 impl fmt::Debug for Adopted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Adopted").field("path", &self.way.path()).finish_non_exhaustive()
+        f.debug_struct("Adopted").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
 /// Gets everything ready to serve the device in the place of another process, whose server stands
-/// still: its memory is mapped, its agreement repeated. No ring is touched.
+/// still: its memory is mapped, its agreement repeated, the thread is there. No ring is touched.
 ///
 /// # Errors
 /// When this program cannot serve what was agreed with the front end, or the system refuses.
@@ -316,39 +348,40 @@ pub fn adopt(
         }
     };
     let path = way.path().display().to_string();
-    let session = Arc::new(Mutex::new(Session::new(device, path)));
+    let session = Arc::new(Mutex::new(Session::new(device, path.clone())));
     let handler = front_end.map(|it| Session::adopt(&session, it)).transpose()?;
     let state = if handler.is_some() { ServerState::Connected } else { ServerState::Waiting };
-    let server = Server { shared: Arc::new(Shared::new(state)?), thread: None };
-    Ok(Adopted { server, way, session, handler })
+    let shared = Arc::new(Shared::new(state)?);
+    let (go, gone) = sync_channel(1);
+    let serve = {
+        let (shared, path) = (Arc::clone(&shared), path.clone());
+        move || {
+            if gone.recv().is_err() {
+                return;
+            }
+            if let Way::Listen(_, claim) = &way {
+                claim.sign();
+            }
+            run(&shared, way, &session, &path, handler);
+        }
+    };
+    let thread = Some(spawn(serve)?);
+    Ok(Adopted { go, server: Server { shared, thread }, path })
 }
 
 impl Adopted {
     /// Goes on: nobody else touches the front end's rings any more.
-    ///
-    /// # Errors
-    /// When the system has no thread.
-    pub fn serve(self) -> Result<Server, SocketError> {
-        let Self { mut server, way, session, handler } = self;
-        if let Way::Listen(_, claim) = &way {
-            claim.sign();
-        }
-        server.thread = Some(spawn(&server.shared, way, session, handler)?);
-        Ok(server)
+    pub fn serve(self) -> Server {
+        // The thread waits for it as long as this is here.
+        let _ = self.go.send(());
+        self.server
     }
 }
 
 type Handler = BackendReqHandler<Mutex<Session>>;
 
-fn spawn(
-    shared: &Arc<Shared>,
-    way: Way,
-    session: Arc<Mutex<Session>>,
-    handler: Option<Handler>,
-) -> Result<JoinHandle<()>, SocketError> {
-    let (shared, path) = (Arc::clone(shared), way.path().display().to_string());
-    let run = move || run(&shared, way, &session, &path, handler);
-    Builder::new().name("vhost-user".into()).spawn(run).map_err(SocketError::Thread)
+fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    Builder::new().name("vhost-user".into()).spawn(run)
 }
 
 /// Serves the device on the socket, on a thread of its own, until the server is stopped. Comes
@@ -380,8 +413,12 @@ pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketEr
     };
     let shared = Arc::new(Shared::new(state).map_err(SocketError::Thread)?);
     let path = way.path().display().to_string();
-    let session = Arc::new(Mutex::new(Session::new(device, path)));
-    let thread = Some(spawn(&shared, way, session, None)?);
+    let session = Arc::new(Mutex::new(Session::new(device, path.clone())));
+    let serve = {
+        let shared = Arc::clone(&shared);
+        move || run(&shared, way, &session, &path, None)
+    };
+    let thread = Some(spawn(serve).map_err(SocketError::Thread)?);
     Ok(Server { shared, thread })
 }
 

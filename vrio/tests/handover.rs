@@ -549,7 +549,7 @@ fn a_node_that_cannot_hand_over_says_why_and_goes_on() {
     let mut front_end = UnixStream::connect(plan.socket("a")).expect("the disk is served");
     front_end.write_all(&[1, 0, 0, 0]).expect("it takes it");
     let (code, text) = take_over();
-    assert!(code == Some(1) && text.contains("has begun a message"), "{text}");
+    assert!(code == Some(1) && text.contains("does not come to an end"), "{text}");
     drop(front_end);
     let node = node.hand_over().unwrap_or_else(|error| panic!("{error:#}"));
     node.stop().expect("it stops in order");
@@ -621,6 +621,104 @@ fn a_stop_comes_after_a_hand_over() {
         std::fs::remove_file(plan.home.join("log")).expect("a log");
         std::fs::remove_file(listener_path(&plan)).expect("a socket");
     }
+}
+
+/// Whoever is to go on with a door answers there, and nobody before that is clear; and a successor
+/// that says its word byte by byte is not waited for.
+#[test]
+fn callers_wait_and_a_slow_successor_holds_nobody_up() {
+    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
+
+    let home = tempfile::tempdir().expect("a directory");
+    let config = format!("listen = \"127.0.0.1:{}\"\nshm = \"n1.shm\"\n", port(20));
+    let plan = NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home.path(), "n1", config);
+    let node = plan.start().expect("it starts");
+    let (wanted, listener) = pose(&plan);
+    let _asks = say(&plan.control(), &wanted);
+    let (mut channel, _) = listener.accept().expect("the node comes");
+    receive(&mut channel);
+    let caller = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
+    let caller = caller.expect("a socket");
+    let door = SocketAddrUnix::new(plan.home.join("n1.shm")).expect("a path");
+    rustix::net::connect(&caller, &door).expect("its queue is there");
+    rustix::net::send(&caller, b"?", SendFlags::empty()).expect("it is not full");
+    // Who answers a caller like this one hangs up.
+    let answered = || {
+        let heard = rustix::net::recv(&caller, &mut [0; 1], RecvFlags::DONTWAIT);
+        !matches!(heard, Err(rustix::io::Errno::AGAIN))
+    };
+    let (mut said, word) = (0, message(&json!({ "Cannot": "x".repeat(100) })));
+    for byte in &word {
+        if channel.write_all(&[*byte]).is_err() {
+            break;
+        }
+        said += 1;
+        assert!(said > 5 || !answered(), "nobody answers while nothing moves");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert!(said < word.len(), "it was waited for");
+    wait_until("the node answers again", answered);
+    std::fs::remove_file(listener_path(&plan)).expect("a socket");
+    node.stop().expect("it stops in order");
+}
+
+/// A node that may open hardly anything more says so, and its guests notice nothing but pauses:
+/// wherever in a hand-over it runs out.
+#[test]
+fn without_descriptors_everything_is_as_before() {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
+    const MORE_MAX: u64 = 200;
+    let home = tempfile::tempdir().expect("a directory");
+    let disk = |name| {
+        format!(
+            "[[volume]]\nname = \"{name}\"\nbackend = {{ memory = \"64MiB\" }}\n\
+             [[disk]]\nsocket = \"{name}.sock\"\nvolume = \"{name}\"\nqueues = 4\n"
+        )
+    };
+    let config = ["a", "b"].map(disk).concat();
+    let plan = NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home.path(), "n1", config);
+    let mut node = plan.start().expect("it starts");
+    let mut random = Random::new(1);
+    let mut guests = ["a", "b"].map(|name| {
+        let socket = node.wait_for_disk(name).expect("the disk is served");
+        StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random).expect("connects")
+    });
+    let descriptors = format!("/proc/{}/fd", node.pid());
+    let open = || std::fs::read_dir(&descriptors).expect("it runs").count() as u64;
+    let pid = Pid::from_raw(node.pid() as i32);
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let (mut refusals, mut more) = (0, 1);
+    let successor = loop {
+        for guest in &mut guests {
+            meanwhile(guest, || ());
+            guest.drain().expect("the promise is kept");
+        }
+        let limit = Rlimit { current: Some(open() + more), maximum };
+        prlimit(pid, Resource::Nofile, limit).expect("it runs");
+        let (successor, _) = meanwhile(&mut guests[refusals % 2], || {
+            let mut successor = plan.spawn(&["--take-over"]).expect("the program is there");
+            wait_until("one of them ends", || {
+                [&mut node, &mut successor].into_iter().any(|it| !matches!(it.ended(), Ok(None)))
+            });
+            successor
+        });
+        if node.ended().expect("the system says").is_some() {
+            break successor;
+        }
+        let said = successor.log_tail();
+        assert!(said.contains("Too many open files"), "{said}");
+        (refusals, more) = (refusals + 1, more + 2);
+        assert!(more < MORE_MAX, "it never does");
+    };
+    println!("{refusals} hand-overs were refused");
+    assert!(refusals > 10, "each of its steps");
+    for guest in &mut guests {
+        guest.read_all().expect("all of the disk is as promised");
+        assert_eq!((guest.workload.counts.errors, guest.reconnects()), (0, 0));
+    }
+    guests.into_iter().for_each(StandIn::disconnect);
+    successor.stop().expect("it stops in order");
 }
 
 /// The service manager follows: its process says who the next one is, and then that one speaks.

@@ -15,7 +15,7 @@ use block::disk::{Disk, DiskCore, DiskOptions, Placement};
 use block::{LocalVolume, Plane, RemoteVolume, Volume, VolumeInfo};
 use sidecore::Sidecore;
 use virtio::hand_over::Served;
-use virtio::{AdoptError, ParkError, Parked, Server, ServerState, Socket};
+use virtio::{AdoptError, Parking, Server, ServerState, Socket};
 
 use super::StartError;
 use super::sidecores::Core;
@@ -154,13 +154,12 @@ impl Shown {
         }
     }
 
-    /// Has its server stand still; see [`Server::park`]. Nothing for a disk that is not served: it
-    /// will not be before [`Self::unpark`].
-    pub(super) fn park(&self, drain: Duration) -> Result<Option<Parked>, ParkError> {
+    /// Has its server come to a stand; see [`Server::begin_park`]. Nothing for a disk that is not
+    /// served: it will not be before [`Self::unpark`].
+    pub(super) fn begin_park(&self, drain: Duration) -> Option<Parking> {
         let mut state = self.state();
-        let parked = state.server.as_ref().map(|server| server.park(drain)).transpose()?;
         state.parked = true;
-        Ok(parked)
+        state.server.as_ref().map(|server| server.begin_park(drain))
     }
 
     pub(super) fn unpark(&self) {
@@ -325,21 +324,12 @@ impl Disks {
     }
 
     /// Serves a disk that was made ready by [`Self::adopt`].
-    ///
-    /// # Errors
-    /// When the system refuses a thread.
-    pub(super) fn go_on(
-        &self,
-        shown: &Shown,
-        adopted: virtio::Adopted,
-        outside: Outside,
-    ) -> Result<(), String> {
+    pub(super) fn go_on(&self, shown: &Shown, adopted: virtio::Adopted, outside: Outside) {
         if let Source::Remote(volume) = &shown.volume {
             self.ask_for(volume);
         }
         let mut state = shown.state();
-        state.keep(adopted.serve().map_err(|error| error.to_string())?, outside);
-        Ok(())
+        state.keep(adopted.serve(), outside);
     }
 
     /// Has a sidecore ask the peer what its volume is, for as long as it takes.

@@ -292,21 +292,14 @@ impl<'i> Still<'i> {
 
     /// All at once: each drains for a while.
     fn park_disks(&mut self) -> Result<(), String> {
-        let disks = self.objects.disks.iter();
-        let parked: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                disks.map(|shown| scope.spawn(|| shown.park(DRAIN_TIME_MAX))).collect();
-            threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
-        });
+        let begin = |shown: &Arc<Shown>| (Arc::clone(shown), shown.begin_park(DRAIN_TIME_MAX));
+        let parking: Vec<_> = self.objects.disks.iter().map(begin).collect();
         let mut error = None;
-        for (shown, parked) in self.objects.disks.iter().zip(parked) {
-            match parked {
-                Ok(Ok(Some(parked))) => self.disks.push((Arc::clone(shown), parked)),
-                Ok(Ok(None)) => {}
-                Ok(Err(why)) => error = Some(format!("disk {:?}: {why}", shown.config.name)),
-                Err(_) => {
-                    error = Some(format!("disk {:?}: parking it panicked", shown.config.name))
-                }
+        for (shown, parking) in parking {
+            match parking.map(|parking| parking.end()).transpose() {
+                Ok(Some(parked)) => self.disks.push((shown, parked)),
+                Ok(None) => {}
+                Err(why) => error = Some(format!("disk {:?}: {why}", shown.config.name)),
             }
         }
         error.map_or(Ok(()), Err)

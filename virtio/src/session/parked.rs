@@ -30,22 +30,25 @@ impl Session {
         if !running.iter().copied().all(kept) {
             return Err(ParkError::NoInflight);
         }
+        // First all that needs descriptors: when there are none left nothing has happened yet, and
+        // what goes on here goes on with what it has.
+        let ends = running.iter().map(|&index| self.vrings[index].ends());
+        let ends = ends.collect::<io::Result<Vec<_>>>().map_err(ParkError::System)?;
+        let mut state = self.take_down(connection).map_err(ParkError::System)?;
         let bases = self.device.pause(&running, drain);
-        for (index, base) in running.into_iter().zip(bases) {
+        for ((index, base), ends) in running.into_iter().zip(bases).zip(ends) {
             let vring = &mut self.vrings[index];
-            (vring.running, vring.base) = (false, Some(base));
+            (vring.running, vring.base, vring.spare) = (false, Some(base), Some(ends));
+            state.rings[index].base = Some(base);
         }
-        let state = self.take_down(connection);
-        if state.is_err() {
-            // What is wrong with starting again what has just run is told by the caller's try.
-            let _ = self.unpark();
-        }
-        state.map_err(ParkError::System)
+        Ok(state)
     }
 
     /// Starts again what [`Self::park`] has stopped, or what another process had.
     pub(crate) fn unpark(&mut self) -> Result<(), SessionError> {
-        (0..self.vrings.len()).try_for_each(|index| self.start(index))
+        let started = (0..self.vrings.len()).try_for_each(|index| self.start(index));
+        self.vrings.iter_mut().for_each(|vring| vring.spare = None);
+        started
     }
 
     fn take_down(&self, connection: BorrowedFd<'_>) -> io::Result<FrontEnd<OwnedFd>> {
@@ -103,7 +106,8 @@ impl Session {
             let log = DirtyLog::map(file.as_fd(), offset_bytes, len_bytes);
             session.use_log(log.map_err(SessionError::from)?)?;
         }
-        session.vrings = state.rings.into_iter().map(Vring::pick_up).collect();
+        let vrings = state.rings.into_iter().map(Vring::pick_up);
+        session.vrings = vrings.collect::<io::Result<_>>()?;
         drop(session);
         Ok(handler)
     }
@@ -125,8 +129,9 @@ impl Vring {
         })
     }
 
-    fn pick_up(ring: Ring<OwnedFd>) -> Self {
-        Self {
+    /// With all that it takes to start it.
+    fn pick_up(ring: Ring<OwnedFd>) -> io::Result<Self> {
+        let mut vring = Self {
             size: ring.size,
             base: ring.base,
             addrs: ring.addrs.map(|[desc, avail, used]| UserAddrs { desc, avail, used }),
@@ -135,8 +140,11 @@ impl Vring {
             err: ring.err,
             enabled: ring.enabled,
             logged_at: ring.logged_at,
+            spare: None,
             running: false,
-        }
+        };
+        vring.spare = Some(vring.ends()?);
+        Ok(vring)
     }
 }
 

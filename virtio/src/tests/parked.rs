@@ -6,10 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use vhost::VhostBackend;
-use vhost::vhost_user::message::VhostUserInflight;
+use vhost::vhost_user::message::{VhostUserInflight, VhostUserVringAddrFlags};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use super::ring::{DATA, memory_file};
 use super::server::*;
+use super::session::{log_bits, log_of};
 use crate::hand_over::{FrontEnd, Served};
 use crate::socket::{ParkError, Socket, adopt};
 
@@ -62,7 +65,7 @@ fn another_one_goes_on_with_the_same_front_end() {
     let adopted = adopt(way, Box::new(other.device.clone()), state).unwrap();
     assert!(other.device.running().is_empty(), "not before it is told");
     assert_ne!(other.device.state().acked & OWN_FEATURE, 0, "what was agreed is agreed");
-    let server = adopted.serve().unwrap();
+    let server = adopted.serve();
     until("it runs", || other.device.running() == [1]);
     for head in 0..8 {
         other.round_trip(1, head);
@@ -157,4 +160,93 @@ fn a_front_end_in_the_middle_of_a_message_is_not_cut_off() {
     stream.write_all(rest).unwrap();
     std::io::Read::read_exact(&mut stream, &mut [0; 20]).unwrap();
     assert!(bed.server().park(DRAIN).is_ok());
+}
+
+/// A front end that has it stop its queues is answered first, and that may take two seconds.
+#[test]
+fn a_message_that_takes_its_time_is_waited_for() {
+    let bed = Bed::new();
+    let front_end = begin(&bed);
+    bed.device.state().slow = Duration::from_millis(1500);
+    std::thread::scope(|scope| {
+        scope.spawn(|| front_end.get_vring_base(1).unwrap());
+        until("it stops", || bed.device.state().stops == 1);
+        let parked = bed.server().park(DRAIN).unwrap();
+        assert!(bed.device.running().is_empty());
+        assert!(parked.state.is_some());
+    });
+}
+
+#[test]
+fn servers_come_to_a_stand_beside_each_other() {
+    let beds = [Bed::new(), Bed::new()];
+    let _front_ends = [0, 1].map(|at: usize| begin(&beds[at]));
+    let parking = [0, 1].map(|at: usize| beds[at].server().begin_park(DRAIN));
+    until("both stand still", || beds.iter().all(|bed| bed.device.running().is_empty()));
+    let [first, second] = parking;
+    let first = first.end().unwrap();
+    assert!(first.state.is_some());
+    // Nobody wants to know of this one any more.
+    drop(second);
+    until("it goes on", || beds[1].device.running() == [1]);
+    assert!(beds[0].device.running().is_empty());
+    drop(first);
+    until("and the other one", || beds[0].device.running() == [1]);
+}
+
+/// The guest is migrated while its device goes over.
+#[test]
+fn the_log_of_dirty_pages_goes_over() {
+    let mut bed = Bed::new();
+    let front_end = begin(&bed);
+    let file = memory_file(0x10000);
+    front_end.set_log_base(0, Some(log_of(&file))).unwrap();
+    let told = EventFd::new(EFD_NONBLOCK).unwrap();
+    front_end.set_log_fd(std::os::fd::AsRawFd::as_raw_fd(&told)).unwrap();
+    let log_addr = Some(bed.ring.config(None).used);
+    let flags = VhostUserVringAddrFlags::VHOST_VRING_F_LOG.bits();
+    let addrs = vhost::VringConfigData { flags, log_addr, ..bed.addrs() };
+    front_end.set_vring_addr(1, &addrs).unwrap();
+    let used_page = 1 << 5;
+    let is_logged = |bed: &mut Bed, head| {
+        rustix::io::pwrite(&file, &[0; 0x10000], 0).unwrap();
+        let _ = told.read();
+        bed.round_trip(1, head);
+        assert_eq!((log_bits(&file), told.read().unwrap()), (used_page, 1));
+        // What the device answers by itself is marked where the guest has all of it marked.
+        bed.ring.offer(head);
+        let head = bed.device.take(1)[0];
+        let mut state = bed.device.state();
+        let queue = state.queues.get_mut(&1).unwrap();
+        let mut segments = Vec::new();
+        queue.memory().translate(DATA, 8, &mut segments).unwrap();
+        // SAFETY: the piece is of a chain that is outstanding.
+        unsafe { queue.answer(segments[0].addr, 1) };
+        queue.put(head, 7);
+        queue.publish();
+        drop(state);
+        assert_eq!(log_bits(&file), used_page | 1 << 8);
+        assert!(bed.ring.reap().is_some());
+    };
+    is_logged(&mut bed, 1);
+    drop(bed.server().park(DRAIN).unwrap());
+    until("it runs again", || bed.device.running() == [1]);
+    is_logged(&mut bed, 2);
+    let mut parked = bed.server().park(DRAIN).unwrap();
+    let state = parked.state.take().unwrap();
+    let mut other = Bed { device: TestDevice::default(), ..bed };
+    let way = Socket::Connect(other.path());
+    let server = adopt(way, Box::new(other.device.clone()), state).unwrap().serve();
+    // The first server is waited for by whoever goes away next: not while it waits.
+    let held = parked;
+    until("it runs", || other.device.running() == [1]);
+    is_logged(&mut other, 3);
+    // The front end goes on to speak of it: from here on it is another log.
+    let another = memory_file(0x10000);
+    front_end.set_log_base(0, Some(log_of(&another))).unwrap();
+    let _ = told.read();
+    other.round_trip(1, 4);
+    assert_eq!((log_bits(&another), told.read().unwrap()), (used_page, 1));
+    drop(server);
+    drop(held);
 }

@@ -37,6 +37,10 @@ pub(super) struct State {
     pub(super) acked: u64,
     pub(super) written: Vec<u8>,
     pub(super) refuse: bool,
+    /// How long a stop takes.
+    pub(super) slow: Duration,
+    /// Stops that were begun.
+    pub(super) stops: usize,
     /// Readable when the configuration has changed.
     pub(super) event: Option<Arc<OwnedFd>>,
 }
@@ -119,6 +123,12 @@ impl Device for TestDevice {
     }
 
     fn stop(&mut self, index: usize) -> u32 {
+        let slow = {
+            let mut state = self.state();
+            state.stops += 1;
+            state.slow
+        };
+        std::thread::sleep(slow);
         self.state().queues.remove(&index).expect("a running queue").base()
     }
 

@@ -341,13 +341,13 @@ fn a_device_that_refuses_ends_the_connection_only() {
 }
 
 /// A log for the guest's memory, as the message describes it.
-fn log_of(file: &std::os::fd::OwnedFd) -> VhostUserDirtyLogRegion {
+pub(super) fn log_of(file: &std::os::fd::OwnedFd) -> VhostUserDirtyLogRegion {
     let mmap_size = (BASE + 2 * LEN as u64) / LOG_PAGE_BYTES / 8;
     VhostUserDirtyLogRegion { mmap_size, mmap_offset: 8, mmap_handle: file.as_raw_fd() }
 }
 
 /// The bytes of a log for the 16 pages from `BASE` on.
-fn log_bits(file: &std::os::fd::OwnedFd) -> u16 {
+pub(super) fn log_bits(file: &std::os::fd::OwnedFd) -> u16 {
     let mut bytes = [0; 2];
     rustix::io::pread(file, &mut bytes, 8 + BASE / LOG_PAGE_BYTES / 8).unwrap();
     u16::from_le_bytes(bytes)

@@ -142,7 +142,7 @@ fn hear_yours(channel: &mut Channel) -> io::Result<()> {
         channel.stop_hearing()?;
         channel.receive_word::<Yours>().map_err(|_| error)
     });
-    heard.map(|_| ())
+    heard.map(|Yours {}| ())
 }
 
 /// Asks the node, and waits where it comes to.
@@ -361,7 +361,10 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Result<Node, StartError
     for (shown, adopted) in taken {
         let name = &shown.config.name;
         let served = match adopted {
-            Some((adopted, outside)) => inside.disks.go_on(&shown, adopted, outside),
+            Some((adopted, outside)) => {
+                inside.disks.go_on(&shown, adopted, outside);
+                Ok(())
+            }
             None => inside.disks.begin(&shown),
         };
         // One disk less is better than none.
