@@ -16,8 +16,9 @@
 //! ```
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::export::EPOCH_END;
 use crate::volume::Incarnation;
 
 /// The most channels of one attachment: one per sidecore, and no host has more sidecores.
@@ -99,6 +100,22 @@ impl AttachOptions {
     }
 }
 
+/// What it takes to go on with an attachment as who had it: in another process that was handed the
+/// guest's rings as they are, or in this one, which has only paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The last epoch that was held, 0 for none.
+    pub epoch: u64,
+    /// What that was claimed under.
+    pub incarnation: Incarnation,
+    /// Who claimed it; see [`AttachOptions::claimant`].
+    pub claimant: u64,
+    /// See [`AttachOptions::resume`].
+    pub resume: bool,
+    /// The guest was told of writes that no flush of its own covers.
+    pub unflushed: bool,
+}
+
 /// Counts that only one channel writes; a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -142,6 +159,42 @@ impl Attachment {
             flushed: AtomicU64::new(0),
             story: Mutex::new(Story::default()),
         }
+    }
+
+    /// One that goes on where another one of this name stood: unclaimed, with that one's claimant.
+    /// The server tells it from any other client, and it knows what to ask for. `None` when no
+    /// server can have issued that epoch.
+    ///
+    /// # Panics
+    /// As [`Attachment::new`].
+    pub fn going_on(name: &str, options: AttachOptions, standing: &Standing) -> Option<Self> {
+        let Standing { epoch, incarnation, claimant, resume, unflushed } = *standing;
+        if epoch >= EPOCH_END {
+            return None;
+        }
+        let mut it = Self::new(name, AttachOptions { claimant, resume, ..options });
+        it.word = AtomicU64::new(pack(View { phase: Phase::Unclaimed, epoch }));
+        it.story().incarnation = incarnation;
+        // As many as it takes; whichever channel counts further.
+        *it.acked[0].0.get_mut() = u64::from(unflushed);
+        Some(it)
+    }
+
+    /// What it takes to go on with it. What its guest was told of is known for good only when its
+    /// channels have let go. `None` when it has ended: there is nothing to go on with.
+    pub fn standing(&self) -> Option<Standing> {
+        let View { phase, epoch } = self.view();
+        let AttachOptions { claimant, resume, .. } = self.options;
+        let (incarnation, unflushed) = (self.incarnation(), self.unflushed());
+        let is_over = matches!(phase, Phase::Fenced | Phase::Failed);
+        (!is_over).then_some(Standing { epoch, incarnation, claimant, resume, unflushed })
+    }
+
+    /// The same for a start in this process after a pause. One that has ended stays so.
+    pub(crate) fn go_on(self: &Arc<Self>) -> Arc<Self> {
+        let standing = self.standing().filter(|_| self.view().phase == Phase::Closed);
+        let next = standing.and_then(|it| Self::going_on(&self.name, self.options, &it));
+        next.map_or_else(|| Arc::clone(self), Arc::new)
     }
 
     /// Its name, as the server's records have it.
@@ -341,6 +394,42 @@ mod tests {
         assert!(!it.hold(2, Incarnation::default()));
         it.waits("a session was lost");
         assert_eq!(it.why().as_deref(), Some("successor"));
+    }
+
+    #[test]
+    fn who_goes_on_knows_what_the_one_before_knew() {
+        let it = Arc::new(attachment());
+        let fresh = it.standing().unwrap();
+        assert_eq!((fresh.epoch, fresh.unflushed, fresh.claimant), (0, false, 7));
+        it.hold(4, Incarnation([1; 16]));
+        it.note_acked(3);
+        assert!(Arc::ptr_eq(&it.go_on(), &it), "it goes on itself");
+        it.close();
+        let standing = it.standing().unwrap();
+        assert_eq!((standing.epoch, standing.unflushed), (4, true));
+        let options = AttachOptions { error_after_ns: Some(1), ..AttachOptions::new(9) };
+        let next = Arc::new(Attachment::going_on("alice", options, &standing).unwrap());
+        assert_eq!(next.view(), View { phase: Phase::Unclaimed, epoch: 4 });
+        assert_eq!(next.options(), &AttachOptions { claimant: 7, ..options });
+        assert_eq!((next.incarnation(), next.unflushed()), (Incarnation([1; 16]), true));
+        assert_eq!(next.standing(), Some(standing), "as often as it takes");
+        assert!(next.hold(5, Incarnation([2; 16])));
+        next.note_flushed(next.flush_covers());
+        next.close();
+        assert_eq!(next.go_on().standing(), next.standing());
+        assert!(!next.go_on().unflushed() && next.go_on().view().phase == Phase::Unclaimed);
+        let impossible = Standing { epoch: EPOCH_END, ..standing };
+        assert!(Attachment::going_on("alice", options, &impossible).is_none());
+    }
+
+    #[test]
+    fn nobody_goes_on_with_what_has_ended() {
+        let it = Arc::new(attachment());
+        it.hold(4, Incarnation::default());
+        it.fence("successor");
+        it.close();
+        assert!(it.standing().is_none() && Arc::ptr_eq(&it.go_on(), &it));
+        assert!(it.go_on().is_fenced());
     }
 
     #[test]

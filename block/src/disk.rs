@@ -28,16 +28,16 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{CallError, Sidecore};
 use virtio::{Device, DeviceError, Logging, Memory, Queue, QueueConfig};
 
-use crate::attachment::{AttachOptions, Attachment, CHANNELS_MAX};
+use crate::attachment::{AttachOptions, Attachment, CHANNELS_MAX, Standing};
 use crate::request::{self, feature};
 use crate::volume::Volume;
 
 pub use self::core::{DiskCore, QueueCounters, ShareCounters};
-pub use placement::{MoveError, Placement};
+pub use placement::{Ended, MoveError, Placement};
 pub use queues::{DiskQueues, LEAVE, NotMoved, Stopped, TAKE_MAX};
 
 use part::{Start, add_queue, with};
-use placement::{Places, Running};
+use placement::{Paused, Places, Running};
 
 /// How long queues that are being stopped drain, all of a disk together. QEMU's main lock is held
 /// meanwhile, so the guest stands still; what is left is in the inflight region.
@@ -82,6 +82,11 @@ impl DiskOptions {
             error_after_ns: None,
             active: Arc::new(AtomicUsize::new(usize::MAX)),
         }
+    }
+
+    fn attach(&self, claimant: u64, resume: bool) -> AttachOptions {
+        let (accept_loss, error_after_ns) = (self.accept_loss, self.error_after_ns);
+        AttachOptions { resume, accept_loss, take_over: false, error_after_ns, claimant }
     }
 }
 
@@ -163,15 +168,30 @@ impl Disk {
         Arc::clone(&self.placement)
     }
 
+    /// Its queues are about to be started as another process had them, whose attachment stood like
+    /// this. `false`: that cannot be.
+    pub fn go_on(&self, standing: &Standing) -> bool {
+        let options = self.options.attach(standing.claimant, standing.resume);
+        let it = Attachment::going_on(&self.options.attachment, options, standing);
+        let attachment = it.map(Arc::new);
+        let is_possible = attachment.is_some();
+        self.placement.places().paused = attachment.map(|it| Paused { attachment: Some(it) });
+        is_possible
+    }
+
     /// A start that has no queue yet.
-    fn new_start(&self) -> Running {
-        self.core.mend();
+    fn new_start(&self, paused: Option<Paused>) -> Running {
+        // A new start of the guest is a new chance, and a pause is none.
+        if paused.is_none() {
+            self.core.mend();
+        }
+        let heir = paused.and_then(|paused| paused.attachment);
         let start = Start {
             core: Arc::clone(&self.core),
             volume: Arc::clone(&self.volume),
             depth: self.options.depth,
             durable: self.acked & feature::FLUSH == 0,
-            attach: attach(&self.options),
+            attach: attach(&self.options, heir.clone()),
             attachment: OnceLock::new(),
             resume: AtomicBool::new(false),
             queues: AtomicUsize::new(0),
@@ -182,6 +202,7 @@ impl Disk {
             id: PART_NEXT.fetch_add(1, Relaxed),
             queues: vec![false; usize::from(self.options.queues)],
             drain_until_ns: None,
+            heir,
         }
     }
 
@@ -191,9 +212,10 @@ impl Disk {
         if index >= usize::from(self.options.queues) {
             return Err(StartError::NoSuchQueue { disk, queues: self.options.queues });
         }
-        let mut places = self.placement.places();
+        let places = &mut *self.placement.places();
         let owner = self.placement.home(index, places.owners[index]);
-        let running = places.running.get_or_insert_with(|| self.new_start());
+        let paused = &mut places.paused;
+        let running = places.running.get_or_insert_with(|| self.new_start(paused.take()));
         let (start, id) = (Arc::clone(&running.start), running.id);
         let started = self.placement.sidecores[owner]
             .call(move |local| Queue::new(config).map(|queue| add_queue(local, id, &start, queue)));
@@ -210,7 +232,7 @@ impl Disk {
             }
             Err(source) => StartError::Sidecore { disk, source },
         };
-        self.end_if_last(&mut places);
+        self.end_if_last(places);
         Err(result)
     }
 
@@ -290,22 +312,19 @@ fn watch(disk: &str, volume: &dyn Volume) -> Option<Arc<OwnedFd>> {
     }
 }
 
-/// Makes the attachment of a start, with a claimant of its own.
-fn attach(options: &DiskOptions) -> part::Attach {
+/// Makes the attachment of a start, with a claimant of its own unless it goes on with another one.
+fn attach(options: &DiskOptions, heir: Option<Arc<Attachment>>) -> part::Attach {
     let options = options.clone();
     Box::new(move |resume| {
+        if let Some(heir) = &heir {
+            return heir.go_on();
+        }
         let mut claimant = [0; 8];
         // Without random numbers the clock still tells two starts of one host apart.
         if getrandom(&mut claimant, GetRandomFlags::empty()).is_err() {
             claimant = sidecore::now_ns().to_le_bytes();
         }
-        let attach = AttachOptions {
-            resume,
-            accept_loss: options.accept_loss,
-            take_over: false,
-            error_after_ns: options.error_after_ns,
-            claimant: u64::from_le_bytes(claimant),
-        };
+        let attach = options.attach(u64::from_le_bytes(claimant), resume);
         Arc::new(Attachment::new(&options.attachment, attach))
     })
 }
@@ -365,16 +384,17 @@ impl Device for Disk {
     }
 
     fn pause(&mut self, queues: &[usize], drain: Duration) -> Vec<u32> {
-        let mut places = self.placement.places();
+        let places = &mut *self.placement.places();
         if let Some(running) = &mut places.running {
             running.drain_until_ns = Some(sidecore::now_ns() + drain.as_nanos() as u64);
+            places.paused = Some(running.pause());
         }
         // All at once, so that they drain together.
-        let stopped = queues.iter().map(|&index| (index, self.begin_stop(&mut places, index)));
+        let stopped = queues.iter().map(|&index| (index, self.begin_stop(places, index)));
         let stopped: Vec<_> = stopped.collect();
         let ended = stopped.into_iter().map(|(index, stopped)| self.end_stop(index, stopped));
         let bases = ended.collect();
-        self.end_if_last(&mut places);
+        self.end_if_last(places);
         bases
     }
 
@@ -387,6 +407,7 @@ impl Device for Disk {
             self.end_stop(index, stopped);
         }
         self.end_if_last(&mut places);
+        places.paused = None;
     }
 }
 

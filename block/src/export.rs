@@ -447,7 +447,9 @@ impl Export {
         let write_through = info.durability == Durability::WriteThrough;
         let lost = if title.epoch != 0 {
             let changed = title.incarnation != info.incarnation;
-            changed && (info.volatile || (claim.unflushed && !write_through))
+            // A close of that very epoch has flushed all that the client can have been told of.
+            let closed = record.is_some_and(|it| it.clean && it.epoch == title.epoch);
+            changed && (info.volatile || (claim.unflushed && !closed && !write_through))
         } else if claim.resume {
             record.is_none_or(|record| {
                 let changed = record.incarnation != info.incarnation;

@@ -430,6 +430,45 @@ fn a_node_that_stands_still_has_one_heir() {
     left.stop().expect("it stops in order");
 }
 
+/// Where an IOhost that was away comes back as if its host had lost its power, a guest goes on if
+/// it has lost nothing by that, whoever serves it now; and else its disk fails by name.
+#[test]
+fn a_vmhost_hands_over_while_its_iohost_is_away() {
+    let reads = Mix { reads_ppm: 1_000_000, flushes_ppm: 0, zeroes_ppm: 0, ..Mix::OF_ALL };
+    let writes = Mix { reads_ppm: 0, flushes_ppm: 0, zeroes_ppm: 0, ..Mix::OF_ALL };
+    for (mix, is_lost) in [(reads, false), (writes, true)] {
+        let mut random = Random::new(1);
+        let mut pair = Pair::new(11, true, FILE);
+        pair.vm = port(14);
+        let io = pair.io_plan().start().expect("the IOhost starts");
+        let mut vm = pair.vm_plan().start().expect("the VMhost starts");
+        let socket = vm.wait_for_disk("alice").expect("the disk is served");
+        let guest = StandIn::connect(&socket, 4, mix, BLOCKS, &mut random);
+        let mut guest = guest.expect("connects");
+        meanwhile(&mut guest, || ());
+        let plan = io.kill().expect("it runs");
+        // The same content in another file is another incarnation.
+        let (image, copy) = (plan.file("root.img"), plan.file("copy.img"));
+        std::fs::copy(&image, &copy).expect("it is there");
+        std::fs::rename(&copy, &image).expect("it is there");
+        let mut vm = meanwhile_unless_stuck(&mut guest, || vm.hand_over().expect("it goes over"));
+        let io = plan.start().expect("it starts again");
+        if is_lost {
+            let lost =
+                |vm: &Node| vm.status().is_ok_and(|it| it.to_string().contains("may be lost"));
+            vm.wait_until("its guest is told", lost).expect("not in silence");
+        } else {
+            vm = settle(&mut guest, vm).expect("it runs");
+            guest.read_all().expect("all of the disk is as promised");
+            assert_eq!(guest.workload.counts.errors, 0);
+        }
+        assert_eq!(guest.reconnects(), 0);
+        guest.disconnect();
+        vm.stop().expect("the VMhost stops in order");
+        io.stop().expect("the IOhost stops in order");
+    }
+}
+
 fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !is() {
@@ -481,7 +520,7 @@ fn a_successor_that_is_none_is_refused_by_name() {
     let control = plan.control();
     let pid = std::process::id();
     let right = json!({
-        "state_version": 1, "release": "9", "node": "n1", "pid": pid,
+        "state_version": 2, "release": "9", "node": "n1", "pid": pid,
         "config_digest": digest(&plan.home.join("node.toml")),
     });
     let with = |key: &str, value: serde_json::Value| {
@@ -490,7 +529,7 @@ fn a_successor_that_is_none_is_refused_by_name() {
         ask(&control, &fields)
     };
     for (key, value, code, says) in [
-        ("state_version", json!(2), 409, "speaks version 2 of the hand-over, this node"),
+        ("state_version", json!(1), 409, "speaks version 1 of the hand-over, this node"),
         ("node", json!("n2"), 409, "this is node \\\"n1\\\", not \\\"n2\\\""),
         ("config_digest", json!(7), 409, "the successor's configuration is not the file"),
         ("pid", json!(pid), 400, "the successor is not at"),
@@ -564,7 +603,7 @@ fn pose(plan: &NodePlan) -> (serde_json::Value, UnixListener) {
     let pid = std::process::id();
     let listener = UnixListener::bind(listener_path(plan));
     let wanted = json!({
-        "state_version": 1, "release": "9", "node": "n1", "pid": pid,
+        "state_version": 2, "release": "9", "node": "n1", "pid": pid,
         "config_digest": digest(&plan.home.join("node.toml")),
     });
     (wanted, listener.expect("a socket"))

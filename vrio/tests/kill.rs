@@ -30,7 +30,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 
 /// Ports of this test's nodes: apart from each other and from other tests' by process and number.
 fn port(number: u16) -> u16 {
-    20_000 + (std::process::id() % 250) as u16 * 48 + number * 4
+    20_000 + (std::process::id() % 200) as u16 * 60 + number * 4
 }
 
 struct Pair {
@@ -277,5 +277,48 @@ fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
     drop((guest, successor));
     new.stop().expect("the successor stops in order");
     drop(old);
+    io.stop().expect("the IOhost stops in order");
+}
+
+/// The same, but it hands over in the moment before it can know that it was replaced.
+#[test]
+fn a_replaced_vmhost_hands_over_nothing_but_its_end() {
+    let mut random = Random::new(number("KILL_SEED", 1));
+    let pair = Pair::sealed(4);
+    let io = pair.io_plan().start().expect("the IOhost starts");
+    let mut old = pair.vm_plan("vm1", port(12)).start().expect("the VMhost starts");
+    let socket = old.wait_for_disk("alice").expect("the disk is served");
+    let mut guest =
+        StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random).expect("connects");
+    work_a_while(&mut guest, &mut random, 500);
+    old.signal(rustix::process::Signal::STOP).expect("it runs");
+    while !is_stopped(old.pid()) {
+        std::thread::yield_now();
+    }
+    let mut new = pair.vm_plan("vm2", port(13)).start().expect("the successor starts");
+    let socket = new.wait_for_disk("alice").expect("the disk is served");
+    let mut successor =
+        StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random).expect("connects");
+    guest.checker.settle();
+    guest.workload.forget();
+    std::mem::swap(&mut successor.checker, &mut guest.checker);
+    work_a_while(&mut successor, &mut random, 500);
+    // While the IOhost stands still nobody can tell.
+    io.signal(rustix::process::Signal::STOP).expect("it runs");
+    old.signal(rustix::process::Signal::CONT).expect("it is stopped");
+    let mut heir = old.hand_over().expect("it knows of nothing");
+    io.signal(rustix::process::Signal::CONT).expect("it is stopped");
+    heir.wait_until("it knows that it was replaced", |node| {
+        node.status().is_ok_and(|status| status.to_string().contains("successor"))
+    })
+    .expect("the heir learns of the successor");
+    let until = Instant::now() + Duration::from_secs(3);
+    successor.work(|_| Instant::now() >= until).expect("nobody takes its volume away");
+    successor.read_all().expect("all of the disk is as promised");
+    assert_eq!(successor.workload.counts.errors, 0);
+    successor.compare_image(&pair.io_plan().file("root.img")).expect("and the image");
+    drop((guest, successor));
+    new.stop().expect("the successor stops in order");
+    drop(heir);
     io.stop().expect("the IOhost stops in order");
 }

@@ -72,6 +72,8 @@ pub(super) struct Client {
     pub(super) clean: bool,
     /// An orderly stop is under way; from before it began.
     pub(super) stopping: Option<Began>,
+    /// The next process goes on as this one.
+    hands_over: bool,
     /// From before the process first claimed.
     pub(super) before_claim: Option<Began>,
     name: String,
@@ -136,6 +138,7 @@ impl Client {
             epoch_seen: 0,
             clean: false,
             stopping: None,
+            hands_over: false,
             before_claim: None,
             name: name.to_owned(),
             datagram_bytes_max,
@@ -194,6 +197,8 @@ impl Client {
 
     /// Kills the process; the guest lives on, and the process is started again at `back_ns`.
     pub(super) fn kill(&mut self, back_ns: u64) {
+        // Who is killed before it has let go of everything hands nothing over.
+        self.hands_over &= self.has_stopped();
         self.process = None;
         self.stopping = None;
         self.back_ns = back_ns;
@@ -257,10 +262,12 @@ impl Client {
     }
 
     /// Begins an orderly stop: what is outstanding stays in the inflight region, the attachment
-    /// is closed. See [`Self::has_stopped`].
-    pub(super) fn stop(&mut self, began: Began) {
+    /// is closed. See [`Self::has_stopped`]. The process that comes back knows what this one did
+    /// if it `hands_over`.
+    pub(super) fn stop(&mut self, began: Began, hands_over: bool) {
         let Some(process) = &mut self.process else { return };
         self.stopping = Some(began);
+        self.hands_over = hands_over;
         // A stop waits until a queue has arrived.
         process.arrive();
         self.attachment.close();
@@ -273,16 +280,31 @@ impl Client {
         self.stopping.is_some() && self.process.as_ref().is_some_and(gone)
     }
 
+    /// Whether another process can go on as this one.
+    pub(super) fn is_handed_over(&self) -> bool {
+        self.hands_over && self.has_stopped() && self.attachment.standing().is_some()
+    }
+
     /// Starts the process again when it is time.
     pub(super) fn start_if_due(&mut self, now_ns: u64, random: &mut Random) {
         if self.process.is_some() || now_ns < self.back_ns {
             return;
         }
-        // What the guest has ever been told, it remembers.
-        self.resumed |= self.rings.iter().any(RingDriver::was_answered);
-        self.attachment = new_attachment(self.resumed, random);
-        self.epoch_seen = 0;
+        let standing = self.attachment.standing();
         self.before_claim = None;
+        match standing.filter(|_| std::mem::take(&mut self.hands_over)) {
+            Some(standing) => {
+                let options = *self.attachment.options();
+                let next = Attachment::going_on(ATTACHMENT, options, &standing);
+                self.attachment = Arc::new(next.expect("a server has issued that epoch"));
+            }
+            None => {
+                // What the guest has ever been told, it remembers.
+                self.resumed |= self.rings.iter().any(RingDriver::was_answered);
+                self.attachment = new_attachment(self.resumed, random);
+                self.epoch_seen = 0;
+            }
+        }
         self.start(random);
     }
 

@@ -19,6 +19,8 @@ pub enum Fault {
     KillClient,
     /// The VMhost's process is stopped in order under a guest that lives on, and comes back.
     StopClient,
+    /// The VMhost's process is stopped in order, and another one goes on as who it was.
+    HandOver,
     /// Both processes are killed.
     KillBoth,
     /// The IOhost's power is cut and the VMhost's process killed.
@@ -37,13 +39,14 @@ pub enum Fault {
 
 impl Fault {
     /// All, in the order of the report.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Weather,
         Self::Partition,
         Self::KillServer,
         Self::CutPower,
         Self::KillClient,
         Self::StopClient,
+        Self::HandOver,
         Self::KillBoth,
         Self::CutPowerKillClient,
         Self::PauseServer,

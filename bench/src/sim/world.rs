@@ -525,6 +525,10 @@ impl World {
         for client in &mut self.retired {
             let fenced_before = client.is_fenced();
             client.run(now_ns, &mut self.network, &mut self.random);
+            if client.is_handed_over() {
+                client.kill(now_ns);
+                client.start_if_due(now_ns, &mut self.random);
+            }
             self.report.fenced += u64::from(client.is_fenced() && !fenced_before);
         }
     }
@@ -590,9 +594,9 @@ impl World {
             Fault::KillServer => self.stop_server(false, away_ns),
             Fault::CutPower => self.stop_server(true, away_ns),
             Fault::KillClient => self.kill_client(),
-            Fault::StopClient => {
+            Fault::StopClient | Fault::HandOver => {
                 let began = self.checker.begin_flush();
-                self.client.stop(began);
+                self.client.stop(began, fault == Fault::HandOver);
             }
             Fault::KillBoth => {
                 self.stop_server(false, away_ns);
@@ -694,6 +698,10 @@ impl World {
         let shape = (self.datagram_bytes_max, &self.keys);
         let next = Client::new(number, &name, &mut self.random, shape, true);
         let mut old = std::mem::replace(&mut self.client, next);
+        // It hands over as soon as it wakes, before it can know of the new one.
+        if self.random.hits(500_000) {
+            old.stop(self.checker.begin_flush(), true);
+        }
         old.paused_ns = self.now_ns + self.random.between(0, 400_000_000);
         self.retired.push_back(old);
         if self.retired.len() > RETIRED_MAX {

@@ -19,6 +19,7 @@ use sidecore::{CallError, Sidecore};
 
 use super::part::{Start, adopt, prepare, with};
 use super::queues::{LEAVE, NotMoved};
+use crate::attachment::{Attachment, Standing};
 
 /// Why a queue was not moved. It is served where it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,7 +65,21 @@ pub(super) struct Places {
     pub(super) running: Option<Running>,
     /// The sidecore of each queue that runs, and of others where they were last.
     pub(super) owners: Vec<usize>,
+    /// Its queues ran, and are started again as they were.
+    pub(super) paused: Option<Paused>,
 }
+
+/// What there was when a disk was paused.
+#[derive(Debug)]
+pub(super) struct Paused {
+    /// None if it had not come to that.
+    pub(super) attachment: Option<Arc<Attachment>>,
+}
+
+/// A disk is over for its guest: nobody can go on with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is over for its guest, who is still there")]
+pub struct Ended;
 
 /// A start with queues.
 #[derive(Debug)]
@@ -75,12 +90,21 @@ pub(super) struct Running {
     pub(super) queues: Vec<bool>,
     /// When draining is over, once it has begun.
     pub(super) drain_until_ns: Option<u64>,
+    /// What it goes on with, after a pause.
+    pub(super) heir: Option<Arc<Attachment>>,
+}
+
+impl Running {
+    /// What another start needs to go on with this one.
+    pub(super) fn pause(&self) -> Paused {
+        Paused { attachment: self.start.attachment.get().or(self.heir.as_ref()).cloned() }
+    }
 }
 
 impl Placement {
     pub(super) fn new(sidecores: Vec<Sidecore>, queues: u16, active: Arc<AtomicUsize>) -> Self {
         let owners = (0..usize::from(queues)).map(|queue| queue % sidecores.len()).collect();
-        let places = Mutex::new(Places { running: None, owners });
+        let places = Mutex::new(Places { running: None, owners, paused: None });
         Self { sidecores, active, places }
     }
 
@@ -113,6 +137,17 @@ impl Placement {
             places.running.as_ref().is_some_and(|running| running.queues[queue.0])
         };
         Ok(places.owners.iter().copied().enumerate().filter(runs).collect())
+    }
+
+    /// What another process needs to go on with the attachment of a disk that was paused and has
+    /// let go of its channels; `None` if it has none.
+    ///
+    /// # Errors
+    /// When the attachment has ended.
+    pub fn standing(&self) -> Result<Option<Standing>, Ended> {
+        let places = self.places();
+        let attachment = places.paused.as_ref().and_then(|paused| paused.attachment.as_ref());
+        attachment.map(|attachment| attachment.standing().ok_or(Ended)).transpose()
     }
 
     /// Moves a queue that runs to the sidecore `to`; nothing is done where it is there already.

@@ -12,8 +12,11 @@ use virtio::driver::{
 use virtio::{RingKind, Server, Socket};
 
 use super::*;
+use crate::attachment::Phase;
 use crate::backend::MemoryVolume;
 use crate::contract::held::HeldVolume;
+use crate::record::KeptRecords;
+use crate::{Export, ExportOptions, LocalVolume};
 
 const SIZE: u64 = 16 << 20;
 
@@ -136,7 +139,7 @@ fn queues_are_spread_over_the_sidecores_and_share_the_blocks() {
     }
     wait_until("the channels let go", || core.channels() == 0);
     let attachment = core.attachment().expect("there was one");
-    assert_eq!(attachment.view().phase, crate::attachment::Phase::Closed);
+    assert_eq!(attachment.view().phase, Phase::Closed);
 }
 
 #[test]
@@ -202,7 +205,7 @@ fn a_hanging_volume_is_left_behind_but_not_overtaken() {
     assert_eq!(rig.disk.stop(0), 1);
     assert_eq!((core.channels(), core.orphans()), (1, 1));
     let attachment = core.attachment().expect("claimed");
-    assert_eq!(attachment.view().phase, crate::attachment::Phase::Closed);
+    assert_eq!(attachment.view().phase, Phase::Closed);
     rig.start(0);
     wait_until("the channel was asked to let go", || volume.with(0, |state| state.abandoned));
     std::thread::sleep(Duration::from_millis(100));
@@ -543,4 +546,94 @@ fn a_front_end_is_told_of_every_page_while_it_wants_to_know() {
         std::thread::sleep(Duration::from_millis(10));
         assert_eq!(third.take(), BTreeSet::new(), "a ring that was stopped marks nothing");
     }
+}
+
+/// A volume of this node, with its guard.
+fn guarded() -> Arc<dyn Volume> {
+    let (memory, options) = (MemoryVolume::new(SIZE).expect("memory"), ExportOptions::default());
+    let records = Arc::new(KeptRecords::default());
+    LocalVolume::new(Export::new("v", Arc::new(memory), options, records).expect("no records"))
+}
+
+fn pause(rig: &mut Rig) {
+    let core = rig.disk.core();
+    rig.disk.pause(&[0], Duration::from_secs(1));
+    wait_until("all is let go", || core.channels() == 0);
+}
+
+fn write(rig: &mut Rig) -> Arc<Attachment> {
+    rig.submit(0, Op::Write, 0);
+    assert_eq!(rig.complete(0), Status::Ok);
+    rig.disk.core().attachment().expect("there is one")
+}
+
+/// As a hand-over that is taken back.
+#[test]
+fn a_pause_is_no_new_start() {
+    let mut rig = Rig::new(guarded(), 1);
+    let (core, placement) = (rig.disk.core(), rig.disk.placement());
+    rig.disk.pause(&[], Duration::ZERO);
+    assert_eq!(placement.standing(), Ok(None), "nothing ran");
+    rig.start(0);
+    let first = write(&mut rig);
+    pause(&mut rig);
+    let standing = placement.standing().expect("it has not ended");
+    assert_eq!(standing, first.standing());
+    rig.start(0);
+    let second = write(&mut rig);
+    assert_eq!(second.options(), first.options());
+    assert!(second.view().epoch > first.view().epoch);
+    // What is over stays so.
+    core.broke(0, "garbage", &"garbage");
+    second.fence("a successor");
+    pause(&mut rig);
+    assert_eq!(placement.standing(), Err(Ended));
+    rig.start(0);
+    wait_until("it goes on", || core.channels() > 0);
+    assert!(core.is_broken() && Arc::ptr_eq(&core.attachment().expect("one"), &second));
+    // Until the guest starts it.
+    rig.disk.stop(0);
+    rig.start(0);
+    let third = write(&mut rig);
+    assert_ne!(third.options().claimant, second.options().claimant);
+    // The front end goes while nothing runs: whoever comes is somebody else.
+    pause(&mut rig);
+    rig.disk.disconnected();
+    assert_eq!(placement.standing(), Ok(None));
+}
+
+/// Another process serves the rings: it is who held the epoch, and nobody if that was replaced.
+#[test]
+fn another_process_goes_on_as_who_held_the_epoch() {
+    let volume = guarded();
+    let hand_over = |rig: &mut Rig| {
+        pause(rig);
+        let standing = rig.disk.placement().standing().expect("not over").expect("one");
+        rig.disk = Disk::new(options(1), Arc::clone(&volume), sidecores(2));
+        assert!(rig.disk.go_on(&standing));
+        standing
+    };
+    let mut rig = Rig::new(Arc::clone(&volume), 1);
+    rig.start(0);
+    let first = write(&mut rig);
+    // It has not even begun before it is handed over again.
+    let standing = hand_over(&mut rig);
+    assert_eq!(Some(standing), rig.disk.placement().standing().expect("not over"));
+    rig.start(0);
+    let second = write(&mut rig);
+    assert_eq!(second.options(), first.options());
+    assert!(second.view().epoch > standing.epoch);
+    // While it stands still a guest begins elsewhere, under the same name.
+    let standing = hand_over(&mut rig);
+    let mut other = Rig::new(Arc::clone(&volume), 1);
+    other.start(0);
+    let held = write(&mut other).view();
+    rig.start(0);
+    rig.submit(0, Op::Write, 0);
+    let core = rig.disk.core();
+    wait_until("it is fenced", || core.attachment().is_some_and(|it| it.is_fenced()));
+    assert_eq!(write(&mut other).view(), held, "nobody takes it away");
+    assert!(rig.rings[0].complete().expect("no breach").is_none());
+    let impossible = Standing { epoch: u64::MAX, ..standing };
+    assert!(!rig.disk.go_on(&impossible));
 }

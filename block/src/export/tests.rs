@@ -309,6 +309,31 @@ fn write_through_and_clean_ends_survive_any_incarnation() {
     bench.claim("a", Title::default(), resuming(2)).expect("closed clean");
 }
 
+/// A process that was handed the guest asks as the one before, which has closed or could not.
+#[test]
+fn who_goes_on_is_judged_as_who_it_was() {
+    let bench = Bench::new();
+    let title = bench.claim("a", Title::default(), by(1)).expect("the first");
+    let unflushed = Claim { unflushed: true, ..by(1) };
+    close(&bench, "a", title.epoch);
+    let bench = bench.restart(2);
+    let title = bench.claim("a", title, unflushed).expect("the close has flushed it");
+    // Out of reach of a close.
+    let bench = bench.restart(3);
+    assert_eq!(outcome(bench.claim("a", title, unflushed)), Outcome::Lost);
+    let title = bench.claim("a", title, by(1)).expect("nothing was unflushed");
+    let later = bench.claim("a", title, by(1)).expect("again");
+    close(&bench, "a", later.epoch);
+    let bench = bench.restart(4);
+    let text = "a close says nothing of an epoch that another client held";
+    assert_eq!(outcome(bench.claim("a", title, unflushed)), Outcome::Lost, "{text}");
+    // Somebody else has begun meanwhile, and has closed.
+    let other = bench.claim("a", Title::default(), by(2)).expect("a fresh start");
+    close(&bench, "a", other.epoch);
+    assert_eq!(outcome(bench.claim("a", later, by(1))), Outcome::Superseded);
+    assert_eq!(outcome(bench.claim("a", Title::default(), resuming(1))), Outcome::Superseded);
+}
+
 #[test]
 fn a_volatile_volume_survives_nothing() {
     let mut info = Bench::new().volume.info();

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use block::attachment::Standing;
 use block::disk::{Disk, DiskCore, DiskOptions, Placement};
 use block::{LocalVolume, Plane, RemoteVolume, Volume, VolumeInfo};
 use sidecore::Sidecore;
@@ -304,21 +305,24 @@ impl Disks {
         Ok(())
     }
 
-    /// Gets everything ready to serve a disk in the place of another process; `described` is what
-    /// a peer has told that one of the volume.
+    /// Gets everything ready to serve a disk in the place of another process: what a peer has told
+    /// that one of the volume, and where its attachment stands.
     ///
     /// # Errors
     /// Why this process cannot.
     pub(super) fn adopt(
         &self,
         shown: &Shown,
-        described: Option<VolumeInfo>,
+        (described, standing): (Option<VolumeInfo>, Option<Standing>),
         served: Served<OwnedFd>,
     ) -> Result<(virtio::Adopted, Outside), AdoptError> {
         if let Source::Remote(volume) = &shown.volume {
             volume.assume(described.ok_or(AdoptError::Missing("description of its volume"))?);
         }
         let disk = shown.device(&self.ground);
+        if !standing.is_none_or(|standing| disk.go_on(&standing)) {
+            return Err(AdoptError::Missing("epoch that its attachment can have"));
+        }
         let outside = Outside::of(&disk);
         Ok((virtio::adopt(shown.socket(), Box::new(disk), served)?, outside))
     }

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use block::attachment::Phase;
+use block::attachment::{Phase, Standing};
 use rustix::net::sockopt::socket_peercred;
 use tokio::sync::Notify;
 use virtio::{Parked, ServerState};
@@ -246,8 +246,15 @@ fn give(channel: &mut Channel, state: &State, sent: &Sent) -> Result<(), String>
 struct Still<'i> {
     inside: &'i Inside,
     objects: &'i Objects,
-    disks: Vec<(Arc<Shown>, Parked)>,
+    disks: Vec<StillDisk>,
     suspended: bool,
+}
+
+struct StillDisk {
+    shown: Arc<Shown>,
+    parked: Parked,
+    /// Where its attachment stands, once that is closed.
+    standing: Option<Standing>,
 }
 
 impl<'i> Still<'i> {
@@ -260,14 +267,15 @@ impl<'i> Still<'i> {
         inside.door.iter().for_each(|door| door.answer(false));
         still.park_disks().map_err(&failed)?;
         let closed = |shown: &Shown| shown.look().core.is_none_or(|core| core.channels() == 0);
-        let closing = || still.disks.iter().find(|(shown, _)| !closed(shown));
+        let closing = || still.disks.iter().find(|disk| !closed(&disk.shown));
         if !within(CLOSE_TIME_MAX, || closing().is_none()) {
-            let name = closing().map_or("", |(shown, _)| &shown.config.name).to_owned();
+            let name = closing().map_or("", |disk| &disk.shown.config.name).to_owned();
             return Err(failed(format!(
                 "disk {name:?}: requests have not completed within {CLOSE_TIME_MAX:?}; its storage \
                  may be stuck"
             )));
         }
+        still.look_at_attachments().map_err(&failed)?;
         sidecores::suspend(&inside.cores);
         still.suspended = true;
         let exports = || objects.volumes.iter().map(|served| &served.export);
@@ -297,12 +305,23 @@ impl<'i> Still<'i> {
         let mut error = None;
         for (shown, parking) in parking {
             match parking.map(|parking| parking.end()).transpose() {
-                Ok(Some(parked)) => self.disks.push((shown, parked)),
+                Ok(Some(parked)) => self.disks.push(StillDisk { shown, parked, standing: None }),
                 Ok(None) => {}
                 Err(why) => error = Some(format!("disk {:?}: {why}", shown.config.name)),
             }
         }
         error.map_or(Ok(()), Err)
+    }
+
+    /// Notes where attachments stand. One may have ended while its disk came to a stand.
+    fn look_at_attachments(&mut self) -> Result<(), String> {
+        self.disks.iter_mut().try_for_each(|disk| {
+            let placement = disk.shown.look().placement;
+            let standing = placement.map_or(Ok(None), |placement| placement.standing());
+            let name = &disk.shown.config.name;
+            disk.standing = standing.map_err(|ended| format!("disk {name:?}: {ended}"))?;
+            Ok(())
+        })
     }
 
     /// Takes everything down.
@@ -351,13 +370,14 @@ impl<'i> Still<'i> {
     }
 
     fn disks(&mut self, sent: &mut Sent) -> Vec<DiskState> {
-        let disks = self.disks.iter_mut().map(|(shown, parked)| {
+        let disks = self.disks.iter_mut().map(|StillDisk { shown, parked, standing }| {
             let described = match &shown.volume {
                 Source::Local(_) => None,
                 Source::Remote(volume) => volume.described().map(Into::into),
             };
+            let (name, standing) = (shown.config.name.clone(), standing.map(Into::into));
             let served = parked.state.take().map(|served| sent.served(served));
-            DiskState { name: shown.config.name.clone(), described, served }
+            DiskState { name, described, standing, served }
         });
         disks.collect()
     }

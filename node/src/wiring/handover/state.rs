@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use block::attachment::Standing;
 use block::record::{REPLACED_MAX, Record};
 use block::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use virtio::hand_over::{Served, TryMap};
 
 /// The version of what is told. A node hands over to no other: a program that changes the meaning
 /// of a field has another one.
-pub(super) const STATE_VERSION: u32 = 1;
+pub(super) const STATE_VERSION: u32 = 2;
 
 /// The number of a descriptor in its message.
 pub(super) type Number = usize;
@@ -80,7 +81,33 @@ pub(super) struct DiskState {
     pub(super) name: String,
     /// What a peer has told of its volume.
     pub(super) described: Option<InfoState>,
+    /// What its rings go on with, if any ran.
+    pub(super) standing: Option<StandingState>,
     pub(super) served: Option<Served<Number>>,
+}
+
+/// Where an attachment stands.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct StandingState {
+    epoch: u64,
+    incarnation: [u8; 16],
+    claimant: u64,
+    resume: bool,
+    unflushed: bool,
+}
+
+impl From<Standing> for StandingState {
+    fn from(standing: Standing) -> Self {
+        let Standing { epoch, incarnation, claimant, resume, unflushed } = standing;
+        Self { epoch, incarnation: incarnation.0, claimant, resume, unflushed }
+    }
+}
+
+impl From<StandingState> for Standing {
+    fn from(state: StandingState) -> Self {
+        let StandingState { epoch, incarnation, claimant, resume, unflushed } = state;
+        Self { epoch, incarnation: Incarnation(incarnation), claimant, resume, unflushed }
+    }
 }
 
 /// What a volume is.

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use block::attachment::Standing;
 use block::record::KeptRecords;
 use block::{Incarnation, VolumeInfo};
 use link::{Door, Udp, Wire};
@@ -328,7 +329,8 @@ fn adopt_disks(
         let Some(served) = state.served else { return Ok((shown, None)) };
         let served = fds.served(served).map_err(|error| named(&error))?;
         let described = state.described.map(VolumeInfo::from);
-        let adopted = ready.disks.adopt(&shown, described, served);
+        let standing = state.standing.map(Standing::from);
+        let adopted = ready.disks.adopt(&shown, (described, standing), served);
         let adopted = adopted.map_err(|error| named(&error))?;
         Ok((shown, Some(adopted)))
     });
