@@ -185,16 +185,11 @@ impl Claim {
         Ok(Self { path: path.to_owned(), listener, ours })
     }
 
-    /// Goes on with the socket of another process, and with its lock. Until [`Self::own`] says
-    /// otherwise, dropping it leaves the socket where it is.
+    /// Goes on with the socket of another process, and with its lock. Until [`Standby::serve`] they
+    /// are that one's: dropping this leaves the socket where it is.
     pub fn adopt(path: &Path, listener: OwnedFd, lock: OwnedFd) -> Self {
         let ours = Ours { path: path.to_owned(), lock: lock.into(), stays: true };
         Self { path: path.to_owned(), listener: listener.into(), ours }
-    }
-
-    /// From now on the adopted socket is this process's alone.
-    pub fn own(&mut self) {
-        self.ours.stays = false;
     }
 
     /// Descriptors of the socket and of its lock, for a process that goes on in this one's place.
@@ -205,15 +200,12 @@ impl Claim {
         Ok([self.listener.try_clone()?.into(), self.ours.lock.try_clone()?.into()])
     }
 
-    /// Answers on it, on a thread of its own; also, by TCP, to who asks for metrics.
+    /// Gets everything ready to answer on it, on a thread of its own; also, by TCP, to who asks for
+    /// metrics.
     ///
     /// # Errors
     /// When the system refuses a thread or what it needs.
-    pub fn serve(
-        self,
-        service: Arc<dyn Service>,
-        metrics_listener: Option<TcpListener>,
-    ) -> Result<Control, ControlError> {
+    pub fn prepare(self, metrics_listener: Option<TcpListener>) -> Result<Standby, ControlError> {
         let Self { path, listener, ours } = self;
         let refuse = |what| {
             let path = path.clone();
@@ -223,39 +215,82 @@ impl Claim {
             .enable_all()
             .build()
             .map_err(refuse("start its runtime"))?;
-        let listener = {
+        let (listener, metrics) = {
             let _inside = runtime.enter();
-            tokio::net::UnixListener::from_std(listener).map_err(refuse("listen"))?
+            let metrics = metrics_listener.map(tokio::net::TcpListener::from_std).transpose();
+            let listener = tokio::net::UnixListener::from_std(listener);
+            (listener.map_err(refuse("listen"))?, metrics.map_err(refuse("listen"))?)
         };
-        if let Some(listener) = metrics_listener {
-            let _inside = runtime.enter();
-            let listener = tokio::net::TcpListener::from_std(listener).map_err(refuse("listen"))?;
-            let service = Arc::clone(&service);
-            let gather: Gather = Arc::new(move || service.status());
-            runtime.spawn(async move {
-                let result = crate::metrics::listen::serve(listener, gather).await;
-                tracing::error!(?result, "metrics-listen ended");
-            });
-        }
+        let (go, service) = std::sync::mpsc::sync_channel(1);
         let (stop, stopped) = oneshot::channel();
-        let app = routes::router(service);
-        let serve = async move {
-            let served = axum::serve(listener, app);
-            tokio::select! {
-                result = served.into_future() => {
-                    tracing::error!(?result, "the control API ended");
-                }
-                _ = stopped => {}
-            }
+        let answer = move || {
+            // Nobody is to answer.
+            let Ok(service) = service.recv() else { return };
+            runtime.block_on(answer(service, listener, metrics, stopped));
+            runtime.shutdown_timeout(GATHER_TIME_MAX);
         };
-        let thread = std::thread::Builder::new()
-            .name("control".to_owned())
-            .spawn(move || {
-                runtime.block_on(serve);
-                runtime.shutdown_timeout(GATHER_TIME_MAX);
-            })
-            .map_err(refuse("start its thread"))?;
-        Ok(Control { stop: Some(stop), thread: Some(thread), ours })
+        let thread = std::thread::Builder::new().name("control".to_owned()).spawn(answer);
+        let thread = Some(thread.map_err(refuse("start its thread"))?);
+        Ok(Standby { go, control: Control { stop: Some(stop), thread, ours } })
+    }
+
+    /// The same, and answers.
+    ///
+    /// # Errors
+    /// As [`Self::prepare`].
+    pub fn serve(
+        self,
+        service: Arc<dyn Service>,
+        metrics_listener: Option<TcpListener>,
+    ) -> Result<Control, ControlError> {
+        Ok(self.prepare(metrics_listener)?.serve(service))
+    }
+}
+
+async fn answer(
+    service: Arc<dyn Service>,
+    listener: tokio::net::UnixListener,
+    metrics: Option<tokio::net::TcpListener>,
+    stopped: oneshot::Receiver<()>,
+) {
+    if let Some(listener) = metrics {
+        let service = Arc::clone(&service);
+        let gather: Gather = Arc::new(move || service.status());
+        tokio::spawn(async move {
+            let result = crate::metrics::listen::serve(listener, gather).await;
+            tracing::error!(?result, "metrics-listen ended");
+        });
+    }
+    let served = axum::serve(listener, routes::router(service));
+    tokio::select! {
+        result = served.into_future() => {
+            tracing::error!(?result, "the control API ended");
+        }
+        _ = stopped => {}
+    }
+}
+
+/// The control API before it answers. Nothing can fail any more.
+pub struct Standby {
+    /// Goes first: without it the thread ends.
+    go: std::sync::mpsc::SyncSender<Arc<dyn Service>>,
+    control: Control,
+}
+
+impl std::fmt::Debug for Standby {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Standby").field("control", &self.control).finish_non_exhaustive()
+    }
+}
+
+impl Standby {
+    /// Answers. The socket is this process's alone.
+    pub fn serve(self, service: Arc<dyn Service>) -> Control {
+        let Self { go, mut control } = self;
+        control.ours.stays = false;
+        // The thread waits for it as long as this is here.
+        let _ = go.send(service);
+        control
     }
 }
 

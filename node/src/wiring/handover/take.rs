@@ -22,7 +22,7 @@ use super::state::{DiskState, Received, STATE_VERSION, State, Verdict, VolumeSta
 use super::{ANSWER_TIME_MAX, Heirlooms, digest, meeting};
 use crate::api::{HandOver, Refused};
 use crate::config::{Config, Kind, LinkKind};
-use crate::control::{Claim, Control, Service};
+use crate::control::{Claim, Service, Standby};
 use crate::wiring::disks::{self, Disks, Outside, Shown};
 use crate::wiring::keys::Keys;
 use crate::wiring::objects::Objects;
@@ -79,8 +79,7 @@ struct Ready {
 
 /// What was made of what the node gave: everything that can fail is done.
 struct Taken {
-    claim: Claim,
-    metrics: Option<TcpListener>,
+    control: Standby,
     heirlooms: Heirlooms,
     objects: Objects,
     door: LentDoor,
@@ -107,7 +106,7 @@ impl Node {
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
         let mut ready = Ready { keys, volumes, cores, disks, steerer };
         match ask_and_take(config, &mut ready) {
-            Ok(taken) => serve(config, ready, taken),
+            Ok(taken) => Ok(serve(config, ready, taken)),
             Err(error) => {
                 ready.disks.stop(&[]);
                 sidecores::stop(&ready.cores);
@@ -251,7 +250,8 @@ impl Taken {
         let volumes = adopt_volumes(config, ready, state.volumes, &mut fds)?;
         let objects = Objects::new(config, volumes, Vec::new());
         let disks = adopt_disks(config, ready, &objects, state.disks, &mut fds)?;
-        Ok(Self { claim, metrics, heirlooms, objects, door, links, disks })
+        let control = claim.prepare(metrics).map_err(|error| error.to_string())?;
+        Ok(Self { control, heirlooms, objects, door, links, disks })
     }
 }
 
@@ -337,11 +337,10 @@ fn adopt_disks(
     disks.collect()
 }
 
-/// Everything is ours: it begins to move again.
-fn serve(config: &Config, ready: Ready, taken: Taken) -> Result<Node, StartError> {
+/// Everything is ours: it begins to move again. What is left to fail here is not worth a guest.
+fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
     let Ready { keys, volumes, mut cores, disks, steerer } = ready;
-    let Taken { mut claim, metrics, heirlooms, objects, door, links, disks: taken } = taken;
-    claim.own();
+    let Taken { control, heirlooms, objects, door, links, disks: taken } = taken;
     let door = ManuallyDrop::into_inner(door);
     objects.volumes.iter().for_each(|served| volumes.publish(served));
     sidecores::connect(config, &mut cores, links, volumes.exports());
@@ -379,10 +378,12 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Result<Node, StartError
     if let Err(error) = inside.steerer.start(&inside, &config.sidecores) {
         tracing::error!(%error, "queues are not steered");
     }
-    let control: Control = claim.serve(Arc::clone(&inside) as Arc<dyn Service>, metrics)?;
+    if let Err(error) = inside.keys.watch() {
+        tracing::error!(%error, "the log will not tell of keys that end");
+    }
+    let control = control.serve(Arc::clone(&inside) as Arc<dyn Service>);
     let node = Node { control, inside };
-    node.inside.keys.watch()?;
     let disks = config.disks.len();
     tracing::info!(node = config.name, kind = Kind::Disk.key(), disks, "taken over");
-    Ok(node)
+    node
 }
