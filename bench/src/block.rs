@@ -72,6 +72,18 @@ pub enum Volume {
     Memory,
     /// A file; made for the measurement, and removed, if there is none.
     File(PathBuf),
+    /// The same, past the page cache.
+    DirectFile(PathBuf),
+}
+
+impl Volume {
+    /// The file, if it is one.
+    pub fn file(&self) -> Option<&std::path::Path> {
+        match self {
+            Self::File(path) | Self::DirectFile(path) => Some(path),
+            Self::Null | Self::Memory => None,
+        }
+    }
 }
 
 /// How sessions travel.
@@ -206,6 +218,11 @@ pub(crate) fn as_text<S: serde::Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
+}
+
+/// Processor time of all threads of a process so far.
+pub(crate) fn processor_time(pid: u32) -> Result<Duration> {
+    Ok(events::Side::of_process(pid)?.cpu())
 }
 
 /// Whether each busy thread of a measurement has a core to itself.

@@ -25,6 +25,10 @@ const LOOKS: usize = 200;
 struct Traces {
     paths: Vec<PathBuf>,
     namespaces: Vec<String>,
+    /// File systems that were mounted.
+    mounts: Vec<PathBuf>,
+    /// The system's settings that were changed, and what they were.
+    settings: Vec<(PathBuf, String)>,
 }
 
 /// Remembers what the demo or a measurement makes, and removes it.
@@ -110,6 +114,16 @@ impl Cleanup {
         self.traces().namespaces.push(name.to_owned());
     }
 
+    /// A file system is mounted here; it is unmounted, and the folder removed.
+    pub(crate) fn mount(&self, folder: PathBuf) {
+        self.traces().mounts.push(folder);
+    }
+
+    /// A setting of the system's is changed; it becomes again what it was.
+    pub(crate) fn setting(&self, file: PathBuf, before: String) {
+        self.traces().settings.push((file, before));
+    }
+
     /// Removes everything. Processes must have ended. Whoever comes second waits for the first.
     pub(crate) fn remove(&self) {
         let mut traces = self.traces();
@@ -120,6 +134,13 @@ impl Cleanup {
             if !removed().is_ok_and(|output| output.status.success()) {
                 let _ = removed();
             }
+        }
+        for folder in traces.mounts.drain(..) {
+            let _ = Command::new("umount").arg(&folder).output();
+            let _ = fs::remove_dir(&folder);
+        }
+        for (file, before) in traces.settings.drain(..) {
+            let _ = fs::write(file, before);
         }
         for path in traces.paths.drain(..) {
             let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
@@ -194,8 +215,14 @@ mod tests {
         let cleanup = Cleanup::default();
         cleanup.path(folder.clone());
         cleanup.path(file.clone());
+        let setting = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&setting, "changed").unwrap();
+        cleanup.setting(setting.path().to_owned(), "before".to_owned());
         cleanup.remove();
         assert!(!folder.exists() && !file.exists());
+        assert_eq!(fs::read_to_string(&setting).unwrap(), "before");
+        fs::write(&setting, "somebody else's").unwrap();
         cleanup.remove();
+        assert_eq!(fs::read_to_string(&setting).unwrap(), "somebody else's");
     }
 }

@@ -2,14 +2,20 @@
 //!
 //! For each case every contestant is started, measured and ended, then the next one, several rounds
 //! of it: A B A B. So whatever else the machine does meets all alike, and nobody polls while it is
-//! another one's turn. All are driven by the same driver; ratios are taken within a round.
+//! another one's turn. Whoever speaks vhost-user is driven by our driver, the others by a client of
+//! their own, which their name says. Ratios are taken within a round.
 
+mod client;
+mod goals;
 mod peers;
+mod running;
+mod spdk;
 mod table;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::Serialize;
 use sidecore::Idle;
 
@@ -19,18 +25,30 @@ use crate::load::Pattern;
 use crate::machine::Machine;
 use crate::progress::Progress;
 
+use client::Client;
 use peers::{Peer, Peers};
+use running::Running;
 
+pub use goals::{Figure, Verdict};
 pub use table::{Row, Spread};
 
 /// The version of the JSON form.
-const COMPARISON_VERSION: u32 = 1;
+const COMPARISON_VERSION: u32 = 2;
 
 /// A round counts if the cache line's round trips of its turns differ by no more.
 const LEVEL: f64 = 1.5;
 
 /// Rounds, at most.
 pub const ROUNDS_MAX: u16 = 99;
+
+/// What a turn takes besides what is measured: to start and end, to fill a disk, to warm up. Only
+/// for the estimate.
+const TURN_MORE: Duration = Duration::from_millis(1_500);
+const SLOW_TURN_MORE: Duration = Duration::from_secs(5);
+
+/// What our direct client is called, which goals refer to.
+const DIRECT: &str = "vrio direct";
+const DIRECT_XDP: &str = "vrio direct over AF_XDP";
 
 /// What is asked for.
 #[derive(Clone, Debug, Serialize)]
@@ -51,8 +69,12 @@ pub struct Options {
     pub idle: Idle,
     /// Whether our sessions are sealed; what the peers say to each other is in clear.
     pub encrypt: bool,
-    /// A folder for files; memory (tmpfs) if it is not named.
+    /// A folder for files in memory (tmpfs).
     pub folder: PathBuf,
+    /// A folder for files on a disk, which are opened around the page cache.
+    pub disk_folder: PathBuf,
+    /// Where SPDK was built, unless it is installed.
+    pub spdk: Option<PathBuf>,
     /// Further vhost-user-blk servers, which run already: names and sockets.
     pub sockets: Vec<(String, PathBuf)>,
 }
@@ -63,15 +85,18 @@ impl Options {
     /// # Errors
     /// What does not.
     pub fn check(&self) -> Result<()> {
-        let Self { rounds, seconds, folder, sockets, .. } = self;
+        let Self { rounds, seconds, sockets, .. } = self;
         ensure!((1..=ROUNDS_MAX).contains(rounds), "--rounds {rounds}: from 1 to {ROUNDS_MAX}");
         let one = block::Options { seconds: *seconds, ..block::Options::new(self.program.clone()) };
         one.check()?;
-        ensure!(
-            folder.is_absolute() && folder.is_dir(),
-            "--folder {}: a folder that is there, by its absolute path",
-            folder.display()
-        );
+        let folders = [("--folder", &self.folder), ("--disk-folder", &self.disk_folder)];
+        for (name, folder) in folders.into_iter().chain(self.spdk.iter().map(|it| ("--spdk", it))) {
+            ensure!(
+                folder.is_absolute() && folder.is_dir(),
+                "{name} {}: a folder that is there, by its absolute path",
+                folder.display()
+            );
+        }
         let mut names: Vec<_> = sockets.iter().map(|(name, _)| name).collect();
         names.sort();
         names.dedup();
@@ -111,11 +136,33 @@ impl Case {
     }
 }
 
+/// What a turn gave, whoever drove.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    iops: f64,
+    p50_us: f64,
+    /// Of everybody who takes part; none where a server's is not known.
+    cpu_us_per_request: Option<f64>,
+    /// The cache line's round trips before and after.
+    trips_ns: [Option<u64>; 2],
+}
+
+impl From<Report> for Sample {
+    fn from(report: Report) -> Self {
+        Self {
+            iops: report.iops,
+            p50_us: report.latency_us.p50,
+            cpu_us_per_request: report.cpu_us_per_request(),
+            trips_ns: report.cache_line_rtts_ns,
+        }
+    }
+}
+
 /// Who is measured.
 #[derive(Clone, Debug)]
 enum Contestant {
     /// Ourselves, by one of our ways.
-    Vrio(Path),
+    Vrio(Path, LinkKind),
     /// A server that we start.
     Peer(Peer),
     /// A server that runs already.
@@ -125,20 +172,42 @@ enum Contestant {
 impl Contestant {
     fn name(&self) -> String {
         match self {
-            Self::Vrio(Path::Direct) => "vrio direct, without a VMhost".to_owned(),
-            Self::Vrio(path) => format!("vrio {path}"),
+            Self::Vrio(Path::Direct, LinkKind::Xdp) => DIRECT_XDP.to_owned(),
+            Self::Vrio(Path::Direct, _) => DIRECT.to_owned(),
+            Self::Vrio(path, _) => format!("vrio {path}"),
             Self::Peer(peer) => peer.name.to_owned(),
             Self::Socket(name, _) => name.clone(),
         }
     }
+
+    fn is_ours(&self) -> bool {
+        matches!(self, Self::Vrio(..))
+    }
+
+    /// How long its turn will take.
+    fn takes(&self, seconds: f64) -> Duration {
+        let more = match self {
+            Self::Peer(peer) if peer.is_slow() => SLOW_TURN_MORE,
+            _ => TURN_MORE,
+        };
+        Duration::from_secs_f64(seconds) + more
+    }
 }
 
-/// Contestants for the same thing; the first ones are ours.
+/// Contestants for the same thing.
 #[derive(Clone, Debug)]
 struct Contest {
     name: String,
     volume: Volume,
     contestants: Vec<Contestant>,
+}
+
+impl Contest {
+    /// Whether there is anything to compare.
+    fn has_both(&self) -> bool {
+        let ours = self.contestants.iter().filter(|it| it.is_ours()).count();
+        ours > 0 && ours < self.contestants.len()
+    }
 }
 
 /// A contest's outcome.
@@ -183,13 +252,20 @@ pub fn run(options: &Options) -> Result<Comparison> {
 }
 
 fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
-    let peers = Peers::find();
-    let file = options.folder.join(format!("vrio-compare-{}.img", std::process::id()));
-    let mut contests = contests(options, &peers, &file);
+    let mut peers = Peers::find(options.spdk.as_deref());
     let wanted = |filter: &Option<String>, name: &str| {
         filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
     };
+    let mut contests = contests(options, &peers);
     contests.retain(|contest| wanted(&options.contest, &contest.name));
+    let of_spdk = |it: &Contestant| matches!(it, Contestant::Peer(peer) if peer.is_slow());
+    if contests.iter().any(|contest| contest.contestants.iter().any(of_spdk))
+        && let Err(why) = spdk::make_huge_pages(peers.huge_mib(), cleanup)
+    {
+        peers.without_huge_pages(&format!("{why:#}"));
+        contests.iter_mut().for_each(|contest| contest.contestants.retain(|it| !of_spdk(it)));
+    }
+    contests.retain(Contest::has_both);
     let cases: Vec<_> =
         Case::all().into_iter().filter(|case| wanted(&options.case, &case.name())).collect();
     ensure!(
@@ -201,26 +277,11 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     for missing in &peers.missing {
         progress.done(format!("not measured: {missing}"));
     }
+    estimate(options, &contests, cases.len(), progress);
     let (mut outcomes, mut missing) = (Vec::new(), peers.missing);
-    for contest in &contests {
-        let (mut rows, mut failed) = (Vec::new(), None);
-        for case in &cases {
-            match (Turns { options, contest, case, cleanup, progress }).all() {
-                Ok(rounds) => {
-                    let names: Vec<_> = contest.contestants.iter().map(Contestant::name).collect();
-                    rows.extend(table::rows(&case.name(), &names, &rounds));
-                }
-                // What was measured so far is worth having.
-                Err(error) => {
-                    failed = Some(format!("{}, from {} on: {error:#}", contest.name, case.name()));
-                    break;
-                }
-            }
-        }
-        let said = failed.clone().unwrap_or(format!("{}: {} cases", contest.name, cases.len()));
-        progress.done(said);
-        missing.extend(failed);
-        outcomes.push(Outcome { contest: contest.name.clone(), rows });
+    for contest in contests {
+        let mut runner = Runner { options, contest, cleanup, progress };
+        outcomes.push(runner.run(&cases, &mut missing));
     }
     ensure!(outcomes.iter().any(|it| !it.rows.is_empty()), "{}", missing.join("; "));
     Ok(Comparison {
@@ -232,117 +293,199 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     })
 }
 
-/// What can be compared with what is installed.
-fn contests(options: &Options, peers: &Peers, file: &std::path::Path) -> Vec<Contest> {
-    let mut all = Vec::new();
-    let mut add = |name: &str, volume: Volume, ours: &[Path], theirs: Vec<Contestant>| {
-        if !theirs.is_empty() {
-            let ours = ours.iter().cloned().map(Contestant::Vrio);
-            let contestants = ours.chain(theirs).collect();
-            all.push(Contest { name: name.to_owned(), volume, contestants });
-        }
-    };
-    let local = [Path::Local];
-    let null = peers.null().map(Contestant::Peer).into_iter();
-    let sockets = options.sockets.iter().cloned();
-    let sockets = sockets.map(|(name, socket)| Contestant::Socket(name, socket));
-    add("local, null volume", Volume::Null, &local, null.chain(sockets).collect());
-    let theirs = peers.file(file).map(Contestant::Peer).into_iter().collect();
-    add("local, file", Volume::File(file.to_owned()), &local, theirs);
-    let theirs = peers.remote().map(Contestant::Peer).into_iter().collect();
-    add("remote, memory", Volume::Memory, &[Path::Remote, Path::Direct], theirs);
-    all
+/// Says how long it will take.
+fn estimate(options: &Options, contests: &[Contest], cases: usize, progress: &Progress) {
+    let contestants = contests.iter().flat_map(|contest| &contest.contestants);
+    let round: Duration = contestants.clone().map(|it| it.takes(options.seconds)).sum();
+    let times = cases as u32 * u32::from(options.rounds);
+    let minutes = (round * times).as_secs().div_ceil(60);
+    let turns = contestants.count() as u32 * times;
+    progress.done(format!("{turns} turns, about {minutes} min"));
 }
 
-/// The rounds of one case.
-struct Turns<'a> {
+/// What can be compared with what is installed.
+fn contests(options: &Options, peers: &Peers) -> Vec<Contest> {
+    let file_in =
+        |folder: &std::path::Path| folder.join(format!("vrio-compare-{}.img", std::process::id()));
+    let contest = |name: &str, volume: Volume, ours: &[(Path, LinkKind)], theirs: Vec<Peer>| {
+        let ours = ours.iter().cloned().map(|(path, link)| Contestant::Vrio(path, link));
+        let contestants = ours.chain(theirs.into_iter().map(Contestant::Peer)).collect();
+        Contest { name: name.to_owned(), volume, contestants }
+    };
+    let local = [(Path::Local, LinkKind::Udp)];
+    let (cached, direct) = (file_in(&options.folder), file_in(&options.disk_folder));
+    let mut null = contest("local, null volume", Volume::Null, &local, peers.null());
+    let sockets = options.sockets.iter().cloned();
+    null.contestants.extend(sockets.map(|(name, socket)| Contestant::Socket(name, socket)));
+    vec![
+        null,
+        contest("local, memory", Volume::Memory, &local, peers.memory()),
+        contest(
+            &format!("local, file in {}", options.folder.display()),
+            Volume::File(cached.clone()),
+            &local,
+            peers.file(&cached, false),
+        ),
+        contest(
+            &format!("local, file in {}, O_DIRECT", options.disk_folder.display()),
+            Volume::DirectFile(direct.clone()),
+            &local,
+            peers.file(&direct, true),
+        ),
+        contest("remote, memory", Volume::Memory, &[(Path::Remote, LinkKind::Udp)], peers.remote()),
+        contest(
+            "direct, memory",
+            Volume::Memory,
+            &[(Path::Direct, LinkKind::Udp), (Path::Direct, LinkKind::Xdp)],
+            peers.direct(),
+        ),
+    ]
+}
+
+/// One contest's turns.
+struct Runner<'a> {
     options: &'a Options,
-    contest: &'a Contest,
-    case: &'a Case,
+    contest: Contest,
     cleanup: &'a Cleanup,
     progress: &'a Progress,
 }
 
-impl Turns<'_> {
+impl Runner<'_> {
+    /// All cases. A contestant that fails takes part no more, and is named.
+    fn run(&mut self, cases: &[Case], missing: &mut Vec<String>) -> Outcome {
+        let mut rows = Vec::new();
+        for case in cases {
+            while self.contest.has_both() {
+                match self.rounds(case) {
+                    Ok(rounds) => {
+                        let contestants = &self.contest.contestants;
+                        rows.extend(table::rows(&case.name(), contestants, &rounds));
+                        break;
+                    }
+                    Err((at, error)) => {
+                        self.cleanup.yield_to_interruption();
+                        let failed = self.contest.contestants.remove(at).name();
+                        let (contest, case) = (&self.contest.name, case.name());
+                        missing.push(format!("{failed} ({contest}), from {case} on: {error:#}"));
+                        self.progress.done(missing[missing.len() - 1].clone());
+                    }
+                }
+            }
+        }
+        let contest = self.contest.name.clone();
+        for row in &mut rows {
+            row.goals = goals::verdicts(&contest, row);
+        }
+        self.progress.done(format!("{contest}: {} rows", rows.len()));
+        Outcome { contest, rows }
+    }
+
     /// By round, then by contestant; and whether the cores moved in all of them. If not, only
     /// rounds of one level are left.
-    fn all(&self) -> Result<(Vec<Vec<Report>>, bool)> {
+    fn rounds(&self, case: &Case) -> Result<Rounds, (usize, anyhow::Error)> {
         let mut rounds = Vec::new();
         for round in 1..=self.options.rounds {
-            let turn = |contestant: &Contestant| {
+            let turn = |(at, contestant): (usize, &Contestant)| {
                 self.progress.doing(format!(
                     "{}, {}: round {round} of {}, {}",
                     self.contest.name,
-                    self.case.name(),
+                    case.name(),
                     self.options.rounds,
                     contestant.name()
                 ));
-                let measured = self.turn(contestant);
-                measured.with_context(|| format!("{} ({})", contestant.name(), self.case.name()))
+                self.turn(case, contestant).map_err(|error| (at, error))
             };
-            rounds.push(self.contest.contestants.iter().map(turn).collect::<Result<Vec<_>>>()?);
+            let contestants = self.contest.contestants.iter().enumerate();
+            rounds.push(contestants.map(turn).collect::<Result<Vec<_>, _>>()?);
         }
         let (level, moved): (Vec<_>, Vec<_>) =
-            rounds.into_iter().partition(|round: &Vec<Report>| is_level(round));
-        Ok(if level.is_empty() { (moved, true) } else { (of_one_level(level), false) })
+            rounds.into_iter().partition(|round: &Vec<Sample>| is_level(round));
+        Ok(if level.is_empty() {
+            Rounds { samples: moved, has_moved: true }
+        } else {
+            Rounds { samples: of_one_level(level), has_moved: false }
+        })
     }
 
-    fn turn(&self, contestant: &Contestant) -> Result<Report> {
+    fn turn(&self, case: &Case, contestant: &Contestant) -> Result<Sample> {
         let Options { program, seconds, idle, encrypt, .. } = self.options;
         let mut asked = block::Options {
             volume: self.contest.volume.clone(),
-            op: self.case.op,
-            size_bytes: self.case.size_bytes,
-            depth: self.case.depth,
-            link: LinkKind::Udp,
-            // A peer's sessions run on the loopback device.
-            loopback: true,
+            op: case.op,
+            size_bytes: case.size_bytes,
+            depth: case.depth,
             encrypt: *encrypt,
             idle: *idle,
             seconds: *seconds,
             ..block::Options::new(program.clone())
         };
-        let measure =
-            |asked: &block::Options| block::measure(asked, self.cleanup, &Progress::silent());
         match contestant {
-            Contestant::Vrio(path) => {
-                asked.path = path.clone();
+            Contestant::Vrio(path, link) => {
+                (asked.path, asked.link) = (path.clone(), *link);
+                // A peer's sessions run on the loopback device, which has no AF_XDP.
+                asked.loopback = *link == LinkKind::Udp;
                 if asked.idle == Idle::Spin && !block::has_seats(&asked) {
                     // Spinning threads that share cores only keep them from each other.
                     asked.idle = Idle::Adaptive;
                 }
-                measure(&asked)
+                self.drive(&asked)
             }
             Contestant::Socket(_, socket) => {
                 asked.path = Path::Socket(socket.clone());
-                asked.volume = Volume::Null;
-                measure(&asked)
+                self.drive(&asked)
             }
             Contestant::Peer(peer) => {
-                let running = peer.start(self.cleanup)?;
-                asked.path = Path::Socket(running.socket());
-                asked.pids = running.pids();
-                measure(&asked).map_err(|error| running.explain(error))
+                let running = Running::start(peer, self.cleanup)?;
+                let by_tool = client::Turn {
+                    case,
+                    seconds: *seconds,
+                    pids: running.pids(),
+                    folder: &running.folder,
+                    cleanup: self.cleanup,
+                };
+                let measured = match &peer.client {
+                    Client::Driver => {
+                        asked.path = Path::Socket(running.socket());
+                        asked.pids = running.pids();
+                        self.drive(&asked)
+                    }
+                    Client::Fio(program, words) => by_tool.fio(program, words),
+                    Client::NvmePerf { program, target } => by_tool.nvme_perf(program, target),
+                };
+                measured.map_err(|error| running.explain(error))
             }
         }
     }
+
+    /// By our driver.
+    fn drive(&self, asked: &block::Options) -> Result<Sample> {
+        let measured = block::measure(asked, self.cleanup, &Progress::silent());
+        measured.map(Sample::from)
+    }
+}
+
+/// By round, then by contestant.
+struct Rounds {
+    samples: Vec<Vec<Sample>>,
+    /// Cores moved in every one of them.
+    has_moved: bool,
 }
 
 /// Whether all turns of a round met the same placement of cores.
-fn is_level(round: &[Report]) -> bool {
-    let trips = round.iter().flat_map(|report| report.cache_line_rtts_ns).flatten();
+fn is_level(round: &[Sample]) -> bool {
+    let trips = round.iter().flat_map(|sample| sample.trips_ns).flatten();
     let (least, most) =
         trips.fold((u64::MAX, 0), |(least, most), ns| (least.min(ns), most.max(ns)));
     most == 0 || most as f64 <= LEVEL * least as f64
 }
 
 /// The longest round trip of a round.
-fn trip_ns(round: &[Report]) -> u64 {
-    round.iter().filter_map(|report| report.cache_line_rtt_ns).max().unwrap_or(0)
+fn trip_ns(round: &[Sample]) -> u64 {
+    round.iter().flat_map(|sample| sample.trips_ns).flatten().max().unwrap_or(0)
 }
 
 /// The rounds of the level that the middle one has: levels lie further apart.
-fn of_one_level(mut rounds: Vec<Vec<Report>>) -> Vec<Vec<Report>> {
+fn of_one_level(mut rounds: Vec<Vec<Sample>>) -> Vec<Vec<Sample>> {
     let mut trips: Vec<_> = rounds.iter().map(|round| trip_ns(round)).collect();
     trips.sort_unstable();
     let middle = trips[trips.len() / 2] as f64;

@@ -29,9 +29,11 @@ device instead of two network namespaces.";
 
 pub(crate) const COMPARE_EXAMPLES: &str = "Examples:
   vrio bench compare block                             every peer that is installed
+  vrio bench compare block --quick                     the same in short
   vrio bench compare block --contest local --case 'depth 1' --rounds 9
-  vrio bench compare block --socket spdk=/run/spdk/vhost.0 --contest null --json
-Peers: qemu-storage-daemon and nbdkit (Debian: qemu-utils, nbdkit). A server named with --socket
+  vrio bench compare block --spdk /usr/src/spdk --contest direct --json
+Peers: qemu-storage-daemon, nbdkit and fio (Debian: qemu-utils, nbdkit, fio), SPDK where it was
+built; huge pages, which it needs, are made (by root) and given back. A server named with --socket
 has to leave the last core to the driver; its disk is overwritten.";
 
 #[derive(Debug, Subcommand)]
@@ -53,13 +55,17 @@ pub(crate) enum CompareCommand {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompareArgs {
-    /// How often each contestant is measured, in turn.
-    #[arg(long, default_value_t = 5)]
-    rounds: u16,
-    /// How long each time.
-    #[arg(long, default_value_t = 1.0)]
-    seconds: f64,
-    /// Only contests with this in their name: "local", "remote", "file".
+    /// How often each contestant is measured, in turn (5 unless said, 3 with --quick).
+    #[arg(long)]
+    rounds: Option<u16>,
+    /// How long each time (1 unless said, 0.3 with --quick).
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Few rounds and short ones: to see whether all of it works.
+    #[arg(long)]
+    quick: bool,
+    /// Only contests with this in their name: "local", "null", "memory", "file", "O_DIRECT",
+    /// "remote", "direct".
     #[arg(long, value_name = "WORDS")]
     contest: Option<String>,
     /// Only cases with this in their name: "depth 32", "randread 4k", "1m".
@@ -71,9 +77,15 @@ pub(crate) struct CompareArgs {
     /// Whether our sessions are sealed; what peers say to each other is in clear.
     #[arg(long, value_enum, default_value_t = Switch::Off)]
     encrypt: Switch,
-    /// Where files are made.
+    /// Where files in memory (tmpfs) are made.
     #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
     folder: PathBuf,
+    /// Where files on a disk are made, which are opened around the page cache.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp")]
+    disk_folder: PathBuf,
+    /// Where SPDK was built (build/bin is there), unless its programs are in PATH.
+    #[arg(long, value_name = "DIRECTORY")]
+    spdk: Option<PathBuf>,
     /// A vhost-user-blk server that runs already, to compare a null volume with.
     #[arg(long = "socket", value_name = "NAME=PATH", value_parser = named_socket)]
     sockets: Vec<(String, PathBuf)>,
@@ -87,7 +99,8 @@ pub(crate) struct BlockArgs {
     /// The way to the disk: local, remote, direct, or socket and a path.
     #[arg(long, num_args = 1..=2, value_names = ["WAY", "PATH"], default_value = "local")]
     path: Vec<String>,
-    /// What stands behind it: null, memory or file:PATH.
+    /// What stands behind it: null, memory, file:PATH, or direct:PATH for a file past the page
+    /// cache.
     #[arg(long, default_value = "null")]
     volume: String,
     /// Which requests.
@@ -178,13 +191,15 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             let program = std::env::current_exe().context("finding this program");
             let options = compare::Options {
                 program: program.map_err(Failure::running)?,
-                rounds: args.rounds,
-                seconds: args.seconds,
+                rounds: args.rounds.unwrap_or(if args.quick { 3 } else { 5 }),
+                seconds: args.seconds.unwrap_or(if args.quick { 0.3 } else { 1.0 }),
                 contest: args.contest.clone(),
                 case: args.case.clone(),
                 idle: args.idle,
                 encrypt: args.encrypt == Switch::On,
                 folder: args.folder.clone(),
+                disk_folder: args.disk_folder.clone(),
+                spdk: args.spdk.clone(),
                 sockets: args.sockets.clone(),
             };
             options.check().map_err(Failure::configuration)?;
@@ -226,12 +241,7 @@ fn options(args: &BlockArgs) -> anyhow::Result<Options> {
                 return Err(anyhow!("--path {said}: local, remote, direct or socket PATH"));
             }
         },
-        volume: match (args.volume.as_str(), args.volume.strip_prefix("file:")) {
-            ("null", _) => Volume::Null,
-            ("memory", _) => Volume::Memory,
-            (_, Some(path)) => Volume::File(PathBuf::from(path)),
-            (other, None) => return Err(anyhow!("--volume {other}: null, memory or file:PATH")),
-        },
+        volume: volume(&args.volume)?,
         op: match args.op {
             Op::Randread => Pattern::RandRead,
             Op::Randwrite => Pattern::RandWrite,
@@ -258,6 +268,16 @@ fn options(args: &BlockArgs) -> anyhow::Result<Options> {
         pids: args.pid.clone(),
         loopback: args.loopback,
         ..Options::new(program)
+    })
+}
+
+fn volume(words: &str) -> anyhow::Result<Volume> {
+    Ok(match words.split_once(':') {
+        None if words == "null" => Volume::Null,
+        None if words == "memory" => Volume::Memory,
+        Some(("file", path)) => Volume::File(PathBuf::from(path)),
+        Some(("direct", path)) => Volume::DirectFile(PathBuf::from(path)),
+        _ => return Err(anyhow!("--volume {words}: null, memory, file:PATH or direct:PATH")),
     })
 }
 

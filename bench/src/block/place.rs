@@ -23,6 +23,7 @@ use crate::stage::{Network, Stage};
 /// caches hold.
 const NULL_SIZE: &str = "1TiB";
 const SIZE: &str = "512MiB";
+const SIZE_IF_MADE: &str = ", size = \"512MiB\"";
 
 /// Past the network stack.
 const XDP: &str = "link = \"xdp\"\n";
@@ -101,7 +102,7 @@ impl Place {
                 }
                 let stage = place.stage.insert(stage);
                 let cast = Cast { options, stage, seats: &seats };
-                if matches!(options.volume, Volume::File(_)) {
+                if options.volume.file().is_some() {
                     place.made = file_to_make(options)?;
                     place.made.iter().for_each(|file| stage.cleanup.path(file.clone()));
                 }
@@ -194,7 +195,7 @@ impl Drop for Place {
 
 /// A file that is not there yet: the node will make it.
 fn file_to_make(options: &Options) -> Result<Option<PathBuf>> {
-    let Volume::File(path) = &options.volume else { return Ok(None) };
+    let Some(path) = options.volume.file() else { return Ok(None) };
     if !path.is_absolute() {
         bail!("--volume file:{}: an absolute path, please", path.display());
     }
@@ -202,7 +203,7 @@ fn file_to_make(options: &Options) -> Result<Option<PathBuf>> {
     if !folder.is_dir() {
         bail!("--volume file:{}: there is no folder {}", path.display(), folder.display());
     }
-    Ok((!path.exists()).then(|| path.clone()))
+    Ok((!path.exists()).then(|| path.to_owned()))
 }
 
 fn ring(options: &Options, socket: PathBuf, seats: &Seats) -> Result<Driver> {
@@ -238,15 +239,18 @@ impl Cast<'_> {
         let backend = match &self.options.volume {
             Volume::Null => format!("null = \"{NULL_SIZE}\""),
             Volume::Memory => format!("memory = \"{SIZE}\""),
-            Volume::File(path) if path.exists() => format!("file = {path:?}"),
-            Volume::File(path) => format!("file = {path:?}, size = \"{SIZE}\""),
+            Volume::File(path) | Volume::DirectFile(path) => {
+                let direct = matches!(self.options.volume, Volume::DirectFile(_));
+                let size = if path.exists() { "" } else { SIZE_IF_MADE };
+                format!("file = {path:?}, direct = {direct}{size}")
+            }
         };
         format!("[[volume]]\nname = \"bench\"\nbackend = {{ {backend} }}\n{allow}")
     }
 
     /// The folder of the volume's file, which a node has to name.
     fn folders(&self) -> Vec<PathBuf> {
-        let Volume::File(path) = &self.options.volume else { return Vec::new() };
+        let Some(path) = self.options.volume.file() else { return Vec::new() };
         path.parent().map(PathBuf::from).into_iter().collect()
     }
 

@@ -209,6 +209,7 @@ impl fmt::Display for Volume {
             Self::Null => f.write_str("null"),
             Self::Memory => f.write_str("memory"),
             Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::DirectFile(path) => write!(f, "direct:{}", path.display()),
         }
     }
 }

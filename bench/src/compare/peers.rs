@@ -1,51 +1,75 @@
-//! Other people's servers: which are installed, and how they are started.
+//! Other people's servers and tools: which are installed, and what they are told.
 
-use std::fs::{self, File};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
-use crate::cleanup::Cleanup;
+use super::client::Client;
+use super::spdk::Spdk;
 use crate::machine::cores;
 
-/// How long a server may take to serve.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How often it is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-
 /// What peers' disks have: as ours of memory and of files.
-const DISK_BYTES: u64 = 512 << 20;
+pub(super) const DISK_BYTES: u64 = 512 << 20;
+
+/// Stands in words for the folder that a turn has; a disk's socket is `FOLDER/socket`.
+pub(super) const FOLDER: &str = "FOLDER";
+
+/// The names of peers, as tables have them and goals refer to them.
+pub(super) mod name {
+    pub(crate) const DAEMON: &str = "qemu-storage-daemon";
+    pub(crate) const DAEMON_NBD: &str = "nbdkit + qemu-storage-daemon";
+    pub(crate) const NBDKIT: &str = "nbdkit, by fio's NBD client";
+    pub(crate) const FIO: &str = "fio io_uring, without a server";
+    pub(crate) const SPDK_VHOST: &str = "SPDK vhost";
+    pub(crate) const SPDK_NVME: &str = "SPDK NVMe/TCP, by its own client";
+}
 
 /// What is installed, and what is not.
 #[derive(Clone, Debug)]
 pub(super) struct Peers {
     daemon: Option<PathBuf>,
     nbdkit: Option<PathBuf>,
+    fio: Option<PathBuf>,
+    spdk: Option<Spdk>,
     /// Names of peers that are not, and where they come from.
     pub(super) missing: Vec<String>,
 }
 
-/// A server, as it is started. In its words, `SOCKET` is where it is to serve, `NBD` a socket of
-/// another one.
+/// A process of a peer, and what says that it serves.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    pub(super) words: Vec<String>,
+    /// It listens there; else it serves when the disk's socket is there.
+    pub(super) listens: Option<SocketAddr>,
+    /// It stays on its core by itself.
+    pub(super) pinned: bool,
+}
+
+impl Server {
+    fn new(words: Vec<String>, listens: Option<SocketAddr>) -> Self {
+        Self { words, listens, pinned: false }
+    }
+}
+
+/// A peer as it is started.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     /// What it is called in tables.
     pub(super) name: &'static str,
-    processes: Vec<Vec<String>>,
-    /// Where the first one listens, if the second connects to it.
-    listens: Option<SocketAddr>,
+    /// In the order in which they are started.
+    pub(super) servers: Vec<Server>,
+    /// Who puts requests in.
+    pub(super) client: Client,
     /// A file to be made first.
-    file: Option<PathBuf>,
+    pub(super) file: Option<PathBuf>,
+    /// What `FOLDER/config.json` is to hold.
+    pub(super) config: Option<Value>,
 }
 
 impl Peers {
-    /// Looks for programs.
-    pub(super) fn find() -> Self {
+    /// Looks for programs; SPDK's also in a folder where it was built.
+    pub(super) fn find(spdk: Option<&Path>) -> Self {
         let mut missing = Vec::new();
         let mut look = |program: &str, from: &str| {
             let found = find(program);
@@ -56,194 +80,156 @@ impl Peers {
         };
         let daemon = look("qemu-storage-daemon", "Debian: qemu-utils");
         let nbdkit = look("nbdkit", "Debian: nbdkit");
-        missing.push(
-            "SPDK (not packaged; start its vhost target and name it with --socket NAME=PATH)"
-                .into(),
-        );
-        Self { daemon, nbdkit, missing }
+        let fio = look("fio", "Debian: fio");
+        let spdk = Spdk::find(spdk).map_err(|why| missing.push(why)).ok();
+        Self { daemon, nbdkit, fio, spdk, missing }
     }
 
-    /// A local disk of nothing, served by a thread that polls.
-    pub(super) fn null(&self) -> Option<Peer> {
+    /// Local disks of nothing.
+    pub(super) fn null(&self) -> Vec<Peer> {
         let node = format!("driver=null-co,node-name=disk,size={DISK_BYTES},read-zeroes=off");
-        Some(Peer {
-            name: "qemu-storage-daemon",
-            processes: vec![daemon(self.daemon.as_ref()?, &node)],
-            listens: None,
-            file: None,
-        })
+        let spdk = self.spdk.as_ref().map(|spdk| spdk.vhost(false));
+        [self.daemon(&node, None), spdk].into_iter().flatten().collect()
     }
 
-    /// A local disk in this file.
-    pub(super) fn file(&self, file: &Path) -> Option<Peer> {
-        let path = file.display();
-        let node = format!("driver=file,node-name=disk,filename={path},aio=io_uring");
-        Some(Peer {
-            name: "qemu-storage-daemon",
-            processes: vec![daemon(self.daemon.as_ref()?, &node)],
-            listens: None,
-            file: Some(file.to_owned()),
-        })
+    /// Local disks in a process's memory.
+    pub(super) fn memory(&self) -> Vec<Peer> {
+        self.spdk.as_ref().map(|spdk| spdk.vhost(true)).into_iter().collect()
     }
 
-    /// A disk in another process's memory, by NBD.
-    pub(super) fn remote(&self) -> Option<Peer> {
-        let (daemon_path, nbdkit) = (self.daemon.as_ref()?, self.nbdkit.as_ref()?);
-        // A port that the system does not give to others, as our nodes' are.
-        let first = 24_500 + (std::process::id() % 3_000) as u16;
-        let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-        let port = (first..first + 100).find(is_free)?;
-        let words = ["--foreground", "--exit-with-parent", "-i", "127.0.0.1", "-p"];
-        let mut server = vec![nbdkit.display().to_string()];
-        server.extend(words.map(str::to_owned));
-        server.extend([port.to_string(), "memory".to_owned(), DISK_BYTES.to_string()]);
+    /// Local disks in this file, through the page cache or around it; and the file itself.
+    pub(super) fn file(&self, file: &Path, direct: bool) -> Vec<Peer> {
+        let (path, on) = (file.display(), if direct { "on" } else { "off" });
+        let node =
+            format!("driver=file,node-name=disk,filename={path},aio=io_uring,cache.direct={on}");
+        let bare = self.fio.as_ref().map(|fio| {
+            let direct = format!("--direct={}", u8::from(direct));
+            let words = ["--ioengine=io_uring", &format!("--filename={path}"), &direct];
+            Peer {
+                name: name::FIO,
+                servers: Vec::new(),
+                client: Client::fio(fio, &words),
+                file: Some(file.to_owned()),
+                config: None,
+            }
+        });
+        [self.daemon(&node, Some(file)), bare].into_iter().flatten().collect()
+    }
+
+    /// A disk in another process's memory, by NBD, as a third process shows it.
+    pub(super) fn remote(&self) -> Vec<Peer> {
+        let (Some(nbdkit), Some(port)) = (self.nbdkit_server(), free_port()) else {
+            return Vec::new();
+        };
         let node = format!(
             "driver=nbd,node-name=disk,server.type=inet,server.host=127.0.0.1,server.port={port}"
         );
+        let peer = self.daemon(&node, None).map(|mut peer| {
+            peer.name = name::DAEMON_NBD;
+            peer.servers.insert(0, nbdkit(port));
+            peer
+        });
+        peer.into_iter().collect()
+    }
+
+    /// The same where the client drives it itself.
+    pub(super) fn direct(&self) -> Vec<Peer> {
+        let Some(port) = free_port() else { return Vec::new() };
+        let nbdkit = self.nbdkit_server().zip(self.fio.as_ref()).map(|(nbdkit, fio)| {
+            let words = ["--ioengine=nbd", &format!("--uri=nbd://127.0.0.1:{port}/")];
+            Peer {
+                name: name::NBDKIT,
+                servers: vec![nbdkit(port)],
+                client: Client::fio(fio, &words),
+                file: None,
+                config: None,
+            }
+        });
+        let spdk = self.spdk.as_ref().and_then(|spdk| spdk.nvme(port));
+        [nbdkit, spdk].into_iter().flatten().collect()
+    }
+
+    /// Huge pages that the peers which are there need, in MiB.
+    pub(super) fn huge_mib(&self) -> u64 {
+        self.spdk.as_ref().map_or(0, |_| super::spdk::HUGE_MIB)
+    }
+
+    /// Without those that need huge pages, for this reason.
+    pub(super) fn without_huge_pages(&mut self, why: &str) {
+        if self.spdk.take().is_some() {
+            self.missing.push(format!("SPDK ({why})"));
+        }
+    }
+
+    fn nbdkit_server(&self) -> Option<impl Fn(u16) -> Server> {
+        let program = self.nbdkit.as_ref()?.display().to_string();
+        Some(move |port: u16| {
+            let words = ["--foreground", "--exit-with-parent", "-i", "127.0.0.1", "-p"];
+            let port_word = port.to_string();
+            let rest = [port_word.as_str(), "memory", &DISK_BYTES.to_string()].map(str::to_owned);
+            let words = std::iter::once(program.clone())
+                .chain(words.map(str::to_owned))
+                .chain(rest)
+                .collect();
+            Server::new(words, Some(SocketAddr::from(([127, 0, 0, 1], port))))
+        })
+    }
+
+    /// A daemon that shows a block node, on a thread that polls.
+    fn daemon(&self, node: &str, file: Option<&Path>) -> Option<Peer> {
+        let export = "type=vhost-user-blk,id=export,node-name=disk,addr.type=unix,\
+                      addr.path=FOLDER/socket,writable=on,iothread=poller";
+        let words = [
+            "--object",
+            "iothread,id=poller,poll-max-ns=100000000",
+            "--blockdev",
+            node,
+            "--export",
+            export,
+        ];
+        let program = self.daemon.as_ref()?.display().to_string();
+        let words = std::iter::once(program).chain(words.map(str::to_owned)).collect();
         Some(Peer {
-            name: "nbdkit + qemu-storage-daemon",
-            processes: vec![server, daemon(daemon_path, &node)],
-            listens: Some(SocketAddr::from(([127, 0, 0, 1], port))),
-            file: None,
+            name: name::DAEMON,
+            servers: vec![Server::new(words, None)],
+            client: Client::Driver,
+            file: file.map(Path::to_owned),
+            config: None,
         })
     }
 }
 
-/// The words for a daemon that shows a block node, on a thread that polls.
-fn daemon(program: &Path, node: &str) -> Vec<String> {
-    let export = "type=vhost-user-blk,id=export,node-name=disk,addr.type=unix,addr.path=SOCKET,\
-                  writable=on,iothread=poller";
-    let words = [
-        "--object",
-        "iothread,id=poller,poll-max-ns=100000000",
-        "--blockdev",
-        node,
-        "--export",
-        export,
-    ];
-    let program = program.display().to_string();
-    std::iter::once(program).chain(words.map(str::to_owned)).collect()
-}
-
-fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places: Vec<_> = std::env::split_paths(&path).collect();
-    places.extend(["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/libexec"].map(PathBuf::from));
-    places.into_iter().map(|place| place.join(program)).find(|file| file.is_file())
-}
-
-/// A server at work; it goes when this is dropped.
-#[derive(Debug)]
-pub(super) struct Running {
-    folder: PathBuf,
-    children: Vec<Child>,
-    file: Option<PathBuf>,
-}
-
 impl Peer {
-    /// The words for a process on the core where our own node would be: the first, where it and
-    /// the driver have one each.
-    fn seated(&self, words: &[String]) -> Vec<String> {
-        let cores = cores();
-        let mut all = match cores[..] {
-            [first, _, ..] if self.processes.len() == 1 => {
+    /// Whether it is one of SPDK's, which take long to start.
+    pub(super) fn is_slow(&self) -> bool {
+        self.config.is_some()
+    }
+
+    /// The words of a server on the core where our own node would be: the first, where it and the
+    /// client have one each.
+    pub(super) fn seated(&self, server: &Server) -> Vec<String> {
+        let mut all = match cores()[..] {
+            [first, _, ..] if self.servers.len() == 1 && !server.pinned => {
                 ["taskset".to_owned(), "-c".to_owned(), first.to_string()].to_vec()
             }
             _ => Vec::new(),
         };
-        all.extend_from_slice(words);
+        all.extend_from_slice(&server.words);
         all
     }
-
-    /// Starts it, and waits until it serves.
-    pub(super) fn start(&self, cleanup: &Cleanup) -> Result<Running> {
-        let folder = std::env::temp_dir().join(format!("vrio-peer-{}", std::process::id()));
-        cleanup.path(folder.clone());
-        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-        let mut running = Running { folder, children: Vec::new(), file: self.file.clone() };
-        if let Some(file) = &self.file {
-            cleanup.path(file.clone());
-            let made = File::create(file).and_then(|made| made.set_len(DISK_BYTES));
-            made.with_context(|| format!("making {}", file.display()))?;
-        }
-        for words in &self.processes {
-            running.spawn(&self.seated(words), cleanup)?;
-            if let Some(address) = self.listens.filter(|_| running.children.len() == 1) {
-                running.wait(|_| TcpStream::connect(address).is_ok())?;
-            }
-        }
-        // A connection would be taken for the one front end that it serves.
-        running.wait(|running| running.socket().exists())?;
-        Ok(running)
-    }
 }
 
-impl Running {
-    /// Where it serves.
-    pub(super) fn socket(&self) -> PathBuf {
-        self.folder.join("socket")
-    }
-
-    /// Its processes.
-    pub(super) fn pids(&self) -> Vec<u32> {
-        self.children.iter().map(Child::id).collect()
-    }
-
-    /// An error with what the server said.
-    pub(super) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
-        let said = fs::read_to_string(self.log()).unwrap_or_default();
-        match said.trim() {
-            "" => error,
-            said => error.context(format!("the server said: {said}")),
-        }
-    }
-
-    fn log(&self) -> PathBuf {
-        self.folder.join("log")
-    }
-
-    fn spawn(&mut self, words: &[String], cleanup: &Cleanup) -> Result<()> {
-        let socket = self.socket().display().to_string();
-        let words: Vec<_> = words.iter().map(|word| word.replace("SOCKET", &socket)).collect();
-        let (program, words) = words.split_first().context("a program")?;
-        let log = File::options().create(true).append(true).open(self.log())?;
-        let mut command = Command::new(program);
-        command.args(words).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let _starting = cleanup.start();
-        let child = command.spawn().with_context(|| format!("starting {program}"))?;
-        self.children.push(child);
-        Ok(())
-    }
-
-    fn wait(&mut self, is: impl Fn(&Self) -> bool) -> Result<()> {
-        let by = Instant::now() + PATIENCE;
-        while !is(self) {
-            for child in &mut self.children {
-                if let Some(status) = child.try_wait()? {
-                    let error = anyhow::anyhow!("it ended with {status}");
-                    return Err(self.explain(error));
-                }
-            }
-            if Instant::now() > by {
-                bail!("it does not serve after {PATIENCE:?}");
-            }
-            thread::sleep(LOOK_AGAIN);
-        }
-        Ok(())
-    }
+/// A port that the system does not give to others, as our nodes' are.
+fn free_port() -> Option<u16> {
+    let first = 24_500 + (std::process::id() % 3_000) as u16;
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (first..first + 100).find(is_free)
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        // The last one started uses the others.
-        for child in self.children.iter_mut().rev() {
-            // It may have ended by itself.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        let _ = fs::remove_dir_all(&self.folder);
-        if let Some(file) = &self.file {
-            let _ = fs::remove_file(file);
-        }
-    }
+/// A program, where shells and administrators have theirs.
+pub(super) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places: Vec<_> = std::env::split_paths(&path).collect();
+    places.extend(["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/libexec"].map(PathBuf::from));
+    places.into_iter().map(|place| place.join(program)).find(|file| file.is_file())
 }

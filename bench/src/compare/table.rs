@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::Comparison;
-use crate::block::Report;
+use super::goals::Verdict;
+use super::{Comparison, Contestant, Rounds, Sample};
 
 /// The middle of some numbers, and how far they lie apart.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -66,99 +66,68 @@ pub struct Row {
     pub moved: bool,
     /// How long a cache line took between two cores and back.
     pub cache_line_rtt_ns: Option<Spread>,
+    /// What we mean to reach here.
+    pub goals: Vec<Verdict>,
 }
 
-/// Every pair of one of ours and one of theirs. Ours are called `vrio` something.
-pub(super) fn rows(
-    case: &str,
-    names: &[String],
-    (rounds, has_moved): &(Vec<Vec<Report>>, bool),
-) -> Vec<Row> {
-    let is_ours = |at: &usize| names[*at].starts_with("vrio ");
-    let ours = (0..names.len()).filter(is_ours);
-    let theirs: Vec<_> = (0..names.len()).filter(|at| !is_ours(at)).collect();
-    let pairs = ours.flat_map(|our| theirs.iter().map(move |their| (our, *their)));
-    let row = |(our, their)| Row {
-        moved: *has_moved,
-        ..row(case, [&names[our], &names[their]], [our, their], rounds)
-    };
-    pairs.map(row).collect()
+/// Every pair of one of ours and one of theirs.
+pub(super) fn rows(case: &str, contestants: &[Contestant], rounds: &Rounds) -> Vec<Row> {
+    let (ours, theirs): (Vec<_>, Vec<_>) =
+        contestants.iter().enumerate().partition(|(_, contestant)| contestant.is_ours());
+    let pairs = ours.iter().flat_map(|our| theirs.iter().map(move |their| [*our, *their]));
+    pairs.map(|pair| row(case, pair, rounds)).collect()
 }
 
-fn row(case: &str, names: [&String; 2], at: [usize; 2], rounds: &[Vec<Report>]) -> Row {
-    let [ours, theirs] = at;
-    let of = |at: usize, number: fn(&Report) -> f64| {
-        Spread::of(rounds.iter().map(|round| number(&round[at])))
+fn row(case: &str, pair: [(usize, &Contestant); 2], rounds: &Rounds) -> Row {
+    let [(ours, our_name), (theirs, their_name)] = pair;
+    let samples = &rounds.samples;
+    let of = |at: usize, number: fn(&Sample) -> f64| {
+        Spread::of(samples.iter().map(|round| number(&round[at])))
     };
-    let ratio = |number: fn(&Report) -> f64| {
-        Spread::of(rounds.iter().map(|round| number(&round[ours]) / number(&round[theirs])))
+    let ratio = |number: fn(&Sample) -> f64| {
+        Spread::of(samples.iter().map(|round| number(&round[ours]) / number(&round[theirs])))
     };
-    let iops = |report: &Report| report.iops;
-    let p50 = |report: &Report| report.latency_us.p50;
-    let trips: Option<Vec<_>> = rounds
+    let iops = |sample: &Sample| sample.iops;
+    let p50 = |sample: &Sample| sample.p50_us;
+    let cpu = |round: &Vec<Sample>| {
+        Some(round[ours].cpu_us_per_request? / round[theirs].cpu_us_per_request?)
+    };
+    let cpu: Option<Vec<_>> = samples.iter().map(cpu).collect();
+    let trips: Option<Vec<_>> = samples
         .iter()
         .flatten()
-        .map(|report| report.cache_line_rtt_ns.map(|ns| ns as f64))
+        .flat_map(|sample| sample.trips_ns)
+        .map(|trip| trip.map(|ns| ns as f64))
         .collect();
     Row {
         case: case.to_owned(),
-        ours: names[0].clone(),
-        theirs: names[1].clone(),
-        rounds: rounds.len(),
+        ours: our_name.name(),
+        theirs: their_name.name(),
+        rounds: samples.len(),
         our_iops: of(ours, iops),
         their_iops: of(theirs, iops),
         our_p50_us: of(ours, p50),
         their_p50_us: of(theirs, p50),
         iops_ratio: ratio(iops),
         p50_ratio: ratio(p50),
-        cpu_ratio: cpu_ratio(at, rounds),
-        moved: false,
+        cpu_ratio: cpu.map(|cpu| Spread::of(cpu.into_iter())),
+        moved: rounds.has_moved,
         cache_line_rtt_ns: trips.map(|trips| Spread::of(trips.into_iter())),
+        goals: Vec::new(),
     }
-}
-
-fn cpu_ratio([ours, theirs]: [usize; 2], rounds: &[Vec<Report>]) -> Option<Spread> {
-    let each = rounds
-        .iter()
-        .map(|round| Some(round[ours].cpu_us_per_request()? / round[theirs].cpu_us_per_request()?));
-    let all: Option<Vec<_>> = each.collect();
-    all.map(|all| Spread::of(all.into_iter()))
 }
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ratio = "ours / theirs: median (least-most)";
         for outcome in &self.contests {
             writeln!(f, "{}", outcome.contest)?;
-            let mut pair = None;
-            for row in &outcome.rows {
-                let this = (&row.ours, &row.theirs);
-                if pair != Some(this)
-                    && outcome.rows.iter().filter(|r| r.case == row.case).count() > 1
-                    || pair.is_none()
-                {
-                    writeln!(f, "  {} (ours) and {} (theirs)", row.ours, row.theirs)?;
-                    writeln!(f, "  {:22}{:>20}{:>20}   {ratio}", "", "IOPS", "p50 us")?;
-                    writeln!(
-                        f,
-                        "  {:22}{:>10}{:>10}{:>10}{:>10}   {:20}{:20}{:20}",
-                        "", "ours", "theirs", "ours", "theirs", "IOPS", "p50", "CPU/request"
-                    )?;
-                }
-                pair = Some(this);
-                writeln!(
-                    f,
-                    "  {:22}{:>10.0}{:>10.0}{:>10.2}{:>10.2}   {:20}{:20}{:20}{}",
-                    row.case,
-                    row.our_iops.median,
-                    row.their_iops.median,
-                    row.our_p50_us.median,
-                    row.their_p50_us.median,
-                    row.iops_ratio,
-                    row.p50_ratio,
-                    row.cpu_ratio.map_or("not known".to_owned(), |ratio| ratio.to_string()),
-                    row.note(self.asked.rounds)
-                )?;
+            let mut pairs: Vec<_> = outcome.rows.iter().map(|it| (&it.ours, &it.theirs)).collect();
+            let mut seen = std::collections::HashSet::new();
+            pairs.retain(|pair| seen.insert(*pair));
+            for pair in pairs {
+                heading(f, pair)?;
+                let mut rows = outcome.rows.iter().filter(|it| (&it.ours, &it.theirs) == pair);
+                rows.try_for_each(|row| row.line(f, self.asked.rounds))?;
             }
             writeln!(f)?;
         }
@@ -166,13 +135,44 @@ impl fmt::Display for Comparison {
     }
 }
 
+fn heading(f: &mut fmt::Formatter<'_>, (ours, theirs): (&String, &String)) -> fmt::Result {
+    let ratio = "ours / theirs: median (least-most)";
+    writeln!(f, "  {ours} (ours) and {theirs} (theirs)")?;
+    writeln!(f, "  {:22}{:>20}{:>20}   {ratio}", "", "IOPS", "p50 us")?;
+    writeln!(
+        f,
+        "  {:22}{:>10}{:>10}{:>10}{:>10}   {:20}{:20}CPU/request",
+        "", "ours", "theirs", "ours", "theirs", "IOPS", "p50"
+    )
+}
+
 impl Row {
+    fn line(&self, f: &mut fmt::Formatter<'_>, rounds: u16) -> fmt::Result {
+        let cpu = self.cpu_ratio.map_or("not known".to_owned(), |ratio| ratio.to_string());
+        let goals = self.goals.iter().map(Verdict::to_string);
+        let notes: Vec<_> = goals.chain(self.note(rounds)).collect();
+        let line = format!(
+            "  {:22}{:>10.0}{:>10.0}{:>10.2}{:>10.2}   {:20}{:20}{cpu:20}{}",
+            self.case,
+            self.our_iops.median,
+            self.their_iops.median,
+            self.our_p50_us.median,
+            self.their_p50_us.median,
+            self.iops_ratio,
+            self.p50_ratio,
+            notes.join("; ")
+        );
+        writeln!(f, "{}", line.trim_end())
+    }
+
     /// What is to be said of its rounds.
-    fn note(&self, rounds: u16) -> String {
+    fn note(&self, rounds: u16) -> Option<String> {
         match self.rounds {
-            _ if self.moved => "the cores MOVED in every round".to_owned(),
-            counted if counted < usize::from(rounds) => format!("{counted} rounds of {rounds}"),
-            _ => String::new(),
+            _ if self.moved => Some("the cores MOVED in every round".to_owned()),
+            counted if counted < usize::from(rounds) => {
+                Some(format!("{counted} rounds of {rounds}"))
+            }
+            _ => None,
         }
     }
 }

@@ -1,0 +1,168 @@
+//! SPDK's targets: vhost-user-blk, driven by our driver, and NVMe/TCP, driven by SPDK's own client.
+//!
+//! SPDK is in no distribution: it is looked for in `PATH`, and where it was built. It takes its
+//! memory from huge pages, of which the comparison makes as many as are missing, where it may, and
+//! gives them back at the end.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::peers::{DISK_BYTES, FOLDER, Peer, Server, find, name};
+use crate::cleanup::Cleanup;
+use crate::machine::cores;
+
+/// Huge pages for a target with its disk (measured: 1,300 MiB) and its client (256), in MiB.
+pub(super) const HUGE_MIB: u64 = 1_700;
+
+/// The size of a huge page.
+const PAGE_MIB: u64 = 2;
+
+const PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+/// A subsystem's name is of this form.
+const NQN: &str = "nqn.2016-06.io.spdk:bench";
+
+/// Sectors of a bdev.
+const BLOCK_BYTES: u64 = 512;
+
+/// The programs.
+#[derive(Clone, Debug)]
+pub(super) struct Spdk {
+    target: PathBuf,
+    client: Option<PathBuf>,
+}
+
+impl Spdk {
+    /// Looks in `PATH`, or in a folder where it was built; what is missing is said.
+    pub(super) fn find(built: Option<&Path>) -> Result<Self, String> {
+        if cores().len() < 2 {
+            return Err("SPDK (it polls: it needs a core besides its client's)".to_owned());
+        }
+        let look = |program: &str| match built {
+            None => find(program),
+            Some(folder) => Some(folder.join("build/bin").join(program)).filter(|it| it.is_file()),
+        };
+        let target = look("spdk_tgt").ok_or_else(|| {
+            let place = match built {
+                None => "not packaged: build it, and name the folder with --spdk".to_owned(),
+                Some(folder) => format!("{} has no build/bin/spdk_tgt", folder.display()),
+            };
+            format!("SPDK ({place})")
+        })?;
+        Ok(Self { target, client: look("spdk_nvme_perf") })
+    }
+
+    /// A vhost-user-blk disk of nothing, or of memory.
+    pub(super) fn vhost(&self, memory: bool) -> Peer {
+        let method = "vhost_create_blk_controller";
+        let disk = json!({"method": method, "params": {"ctrlr": "socket", "dev_name": "disk"}});
+        Peer {
+            name: name::SPDK_VHOST,
+            servers: vec![self.server(None)],
+            client: Client::Driver,
+            file: None,
+            config: Some(config(memory, &json!({"subsystem": "vhost_blk", "config": [disk]}))),
+        }
+    }
+
+    /// A disk of memory by NVMe/TCP, if its client is there too.
+    pub(super) fn nvme(&self, port: u16) -> Option<Peer> {
+        let address = json!({
+            "trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": port.to_string()
+        });
+        let methods = json!([
+            {"method": "nvmf_create_transport", "params": {"trtype": "TCP"}},
+            {"method": "nvmf_create_subsystem", "params": {"nqn": NQN, "allow_any_host": true}},
+            {"method": "nvmf_subsystem_add_ns",
+             "params": {"nqn": NQN, "namespace": {"bdev_name": "disk"}}},
+            {"method": "nvmf_subsystem_add_listener",
+             "params": {"nqn": NQN, "listen_address": address}},
+        ]);
+        let program = self.client.clone()?;
+        Some(Peer {
+            name: name::SPDK_NVME,
+            servers: vec![self.server(Some(SocketAddr::from(([127, 0, 0, 1], port))))],
+            client: Client::NvmePerf {
+                program,
+                target: format!(
+                    "trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{port} subnqn:{NQN}"
+                ),
+            },
+            file: None,
+            config: Some(config(true, &json!({"subsystem": "nvmf", "config": methods}))),
+        })
+    }
+
+    fn server(&self, listens: Option<SocketAddr>) -> Server {
+        let core = format!("[{}]", cores()[0]);
+        let (config, rpc) = (format!("{FOLDER}/config.json"), format!("{FOLDER}/rpc"));
+        let words = ["-m", &core, "--no-pci", "-S", FOLDER, "-r", &rpc, "--json", &config];
+        let program = self.target.display().to_string();
+        let words = std::iter::once(program).chain(words.map(str::to_owned)).collect();
+        Server { words, listens, pinned: true }
+    }
+}
+
+/// What a target is to have: a disk, and who shows it.
+fn config(memory: bool, shown: &Value) -> Value {
+    let method = if memory { "bdev_malloc_create" } else { "bdev_null_create" };
+    let blocks = DISK_BYTES / BLOCK_BYTES;
+    let params = json!({"name": "disk", "num_blocks": blocks, "block_size": BLOCK_BYTES});
+    let disks = json!({"subsystem": "bdev", "config": [{"method": method, "params": params}]});
+    json!({"subsystems": [disks, shown]})
+}
+
+/// Sees to so many free huge pages, and a file system of them, until the end.
+///
+/// # Errors
+/// When they are not there and may not, or cannot, be made.
+pub(super) fn make_huge_pages(mib: u64, cleanup: &Cleanup) -> Result<()> {
+    let free = free_pages()?;
+    let wanted = mib.div_ceil(PAGE_MIB);
+    if free < wanted {
+        let before = fs::read_to_string(PAGES)?;
+        let all = before.trim().parse::<u64>()? + wanted - free;
+        cleanup.setting(PathBuf::from(PAGES), before.clone());
+        let made = fs::write(PAGES, all.to_string());
+        made.with_context(|| format!("huge pages are needed: sysctl vm.nr_hugepages={all}"))?;
+        let free = free_pages()?;
+        if free < wanted {
+            let _ = fs::write(PAGES, before);
+            bail!("{mib} MiB of huge pages are needed, and there is memory for {} only", free * 2);
+        }
+    }
+    let mounts = fs::read_to_string("/proc/mounts")?;
+    if mounts.lines().any(|line| line.split(' ').nth(2) == Some("hugetlbfs")) {
+        return Ok(());
+    }
+    let folder = std::env::temp_dir().join(format!("vrio-huge-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    cleanup.mount(folder.clone());
+    let mount = Command::new("mount").args(["-t", "hugetlbfs", "none"]).arg(&folder).output()?;
+    let said = String::from_utf8_lossy(&mount.stderr);
+    ensure!(mount.status.success(), "no file system of huge pages: {}", said.trim());
+    Ok(())
+}
+
+/// What its environment, DPDK, leaves of a process for its like to find.
+pub(super) fn remains(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/run/dpdk/spdk_pid{pid}"))
+}
+
+fn free_pages() -> Result<u64> {
+    let info = fs::read_to_string("/proc/meminfo")?;
+    let of = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let size_kib: u64 = of("Hugepagesize:").context("a kernel without huge pages")?;
+    ensure!(size_kib == PAGE_MIB << 10, "huge pages have {size_kib} KiB, not {PAGE_MIB} MiB");
+    let (free, reserved) = (of("HugePages_Free:"), of("HugePages_Rsvd:"));
+    Ok(free.unwrap_or(0).saturating_sub(reserved.unwrap_or(0)))
+}
