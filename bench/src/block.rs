@@ -38,8 +38,11 @@ pub const SIZE_BYTES_MAX: u32 = 1 << 20;
 /// Requests outstanding of one job: what the largest ring of the driver has room for.
 pub const DEPTH_MAX: u16 = 1024;
 
-/// Driving threads.
+/// Queues of a disk.
 pub const JOBS_MAX: u16 = 64;
+
+/// Disks: what a node serves with a sidecore or two, and more than that.
+pub const GUESTS_MAX: u16 = 64;
 
 /// The share of datagrams that go past the stack where that is measured: all but those that find
 /// neighbours.
@@ -115,7 +118,10 @@ pub struct Options {
     pub size_bytes: u32,
     /// Requests outstanding of each job.
     pub depth: u16,
-    /// Queues with a driving thread each.
+    /// Disks of one node, each with a volume of its own.
+    pub guests: u16,
+    /// Queues of each disk. All queues have a driving thread each, where there are cores for so
+    /// many or they sleep; else threads drive several by turns.
     pub jobs: u16,
     /// How sessions travel.
     pub link: LinkKind,
@@ -148,6 +154,7 @@ impl Options {
             op: Pattern::RandRead,
             size_bytes: 4096,
             depth: 1,
+            guests: 1,
             jobs: 1,
             link: LinkKind::Udp,
             encrypt: true,
@@ -166,7 +173,7 @@ impl Options {
     /// # Errors
     /// What does not, and what would.
     pub fn check(&self) -> Result<()> {
-        let Self { size_bytes, depth, jobs, seconds, .. } = *self;
+        let Self { size_bytes, depth, guests, jobs, seconds, .. } = *self;
         let size = 512..=SIZE_BYTES_MAX;
         ensure!(
             size.contains(&size_bytes) && size_bytes.is_power_of_two(),
@@ -174,6 +181,12 @@ impl Options {
         );
         ensure!((1..=DEPTH_MAX).contains(&depth), "--depth {depth}: from 1 to {DEPTH_MAX}");
         ensure!((1..=JOBS_MAX).contains(&jobs), "--jobs {jobs}: from 1 to {JOBS_MAX}");
+        ensure!((1..=GUESTS_MAX).contains(&guests), "--guests {guests}: from 1 to {GUESTS_MAX}");
+        ensure!(
+            guests == 1
+                || self.volume.file().is_none() && matches!(self.path, Path::Local | Path::Remote),
+            "--guests {guests}: for null and memory volumes, local and remote: each guest has one"
+        );
         ensure!(
             self.sidecores >= 1 && self.sidecores <= JOBS_MAX,
             "--sidecores {}: from 1 to {JOBS_MAX}",
@@ -199,6 +212,16 @@ impl Options {
             );
         }
         Ok(())
+    }
+
+    /// Busy threads of a driver that has so many cores.
+    fn driver_threads(&self, cores: usize) -> usize {
+        let queues = usize::from(self.guests) * usize::from(self.jobs);
+        match (&self.path, self.driver) {
+            (Path::Direct, _) => 1,
+            (_, Waiting::Sleeps) => queues,
+            (_, Waiting::Polls) => queues.min(cores.max(1)),
+        }
     }
 
     /// Whether two nodes speak to each other.
@@ -306,6 +329,9 @@ mod tests {
         refused(Options { size_bytes: 2 << 20, ..options.clone() }, "--size");
         refused(Options { depth: 0, ..options.clone() }, "--depth 0");
         refused(Options { jobs: 65, ..options.clone() }, "--jobs 65");
+        refused(Options { guests: 65, ..options.clone() }, "--guests 65");
+        let one_file = Volume::File(PathBuf::from("/disk"));
+        refused(Options { guests: 2, volume: one_file, ..options.clone() }, "--guests 2");
         refused(Options { sidecores: 0, ..options.clone() }, "--sidecores 0");
         refused(Options { seconds: f64::NAN, ..options.clone() }, "--seconds");
         let direct = Options { path: Path::Direct, ..options.clone() };

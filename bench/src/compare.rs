@@ -75,6 +75,8 @@ pub struct Options {
     pub disk_folder: PathBuf,
     /// Where SPDK was built, unless it is installed.
     pub spdk: Option<PathBuf>,
+    /// Other versions of qemu-storage-daemon than that in `PATH`.
+    pub storage_daemons: Vec<PathBuf>,
     /// Further vhost-user-blk servers, which run already: names and sockets.
     pub sockets: Vec<(String, PathBuf)>,
 }
@@ -175,7 +177,7 @@ impl Contestant {
             Self::Vrio(Path::Direct, LinkKind::Xdp) => DIRECT_XDP.to_owned(),
             Self::Vrio(Path::Direct, _) => DIRECT.to_owned(),
             Self::Vrio(path, _) => format!("vrio {path}"),
-            Self::Peer(peer) => peer.name.to_owned(),
+            Self::Peer(peer) => peer.name.clone(),
             Self::Socket(name, _) => name.clone(),
         }
     }
@@ -252,7 +254,7 @@ pub fn run(options: &Options) -> Result<Comparison> {
 }
 
 fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
-    let mut peers = Peers::find(options.spdk.as_deref());
+    let mut peers = Peers::find(options.spdk.as_deref(), &options.storage_daemons);
     let wanted = |filter: &Option<String>, name: &str| {
         filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
     };

@@ -11,6 +11,7 @@ pub mod machine;
 pub mod measure;
 pub mod nodes;
 mod progress;
+pub mod scale;
 pub mod sim;
 pub mod stage;
 pub mod stand_in;

@@ -1,4 +1,4 @@
-//! Drives a disk as fast as it goes, through its vhost-user socket, with the stand-in driver.
+//! Drives disks as fast as they go, through their vhost-user sockets, with the stand-in driver.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -34,10 +34,13 @@ pub enum Waiting {
 /// How a disk is driven.
 #[derive(Clone, Debug)]
 pub struct DriverPlan {
-    /// The disk's vhost-user socket.
-    pub socket: PathBuf,
-    /// Queues, each driven by a thread of its own.
+    /// The vhost-user sockets of the disks, one for each guest.
+    pub sockets: Vec<PathBuf>,
+    /// Queues of each disk.
     pub jobs: u16,
+    /// Threads that drive the queues of all disks, by turns where there are fewer; none for one
+    /// each.
+    pub threads: Option<usize>,
     /// Bytes of every request.
     pub size_bytes: u32,
     /// The most requests that will be outstanding, of each job.
@@ -54,8 +57,9 @@ impl DriverPlan {
     /// Polls one queue of this socket, anywhere, with pages of 4 KiB.
     pub fn new(socket: &Path) -> Self {
         Self {
-            socket: socket.to_owned(),
+            sockets: vec![socket.to_owned()],
             jobs: 1,
+            threads: None,
             size_bytes: 4096,
             depth_max: 32,
             packed: false,
@@ -75,34 +79,46 @@ impl DriverPlan {
     }
 }
 
-/// A disk that is measured. Nothing else may use it meanwhile: it is overwritten.
+/// Disks that are measured. Nothing else may use them meanwhile: they are overwritten.
 #[derive(Debug)]
 pub struct Bench {
-    /// Keeps the connection open.
-    _front_end: FrontEnd,
+    /// Keep the connections open.
+    _front_ends: Vec<FrontEnd>,
+    threads: Vec<Thread>,
+}
+
+/// A thread, and whom it drives.
+#[derive(Debug)]
+struct Thread {
     jobs: Vec<Job>,
+    waiting: Waiting,
+    core: Option<usize>,
 }
 
 impl Bench {
-    /// Connects to the disk. Requests go to its first `bytes`, or all of it.
+    /// Connects to the disks. Requests go to the first `bytes` of each, or all of it.
     ///
     /// # Errors
-    /// When nobody answers, or the disk is too small.
+    /// When nobody answers, or a disk is too small.
     pub fn connect(plan: &DriverPlan, bytes: Option<u64>) -> Result<Self> {
-        let mut config = FrontEndConfig::new(Role::Connect(plan.socket.clone()));
-        config.guest = GuestPlan { queues: plan.jobs, shape: plan.shape(), ..config.guest };
-        config.wanted.packed = plan.packed;
-        let mut front_end = FrontEnd::connect(config, CONNECT_WAIT)
-            .with_context(|| format!("connecting to {}", plan.socket.display()))?;
-        let disk_bytes = front_end.disk().capacity_sectors * SECTOR_BYTES;
-        let places =
-            bytes.map_or(disk_bytes, |bytes| bytes.min(disk_bytes)) / u64::from(plan.size_bytes);
-        if places < u64::from(plan.jobs) {
-            bail!("a disk of {disk_bytes} bytes has no room for {} jobs", plan.jobs);
+        let (mut front_ends, mut jobs) = (Vec::new(), Vec::new());
+        for socket in &plan.sockets {
+            let mut config = FrontEndConfig::new(Role::Connect(socket.clone()));
+            config.guest = GuestPlan { queues: plan.jobs, shape: plan.shape(), ..config.guest };
+            config.wanted.packed = plan.packed;
+            let mut front_end = FrontEnd::connect(config, CONNECT_WAIT)
+                .with_context(|| format!("connecting to {}", socket.display()))?;
+            let disk_bytes = front_end.disk().capacity_sectors * SECTOR_BYTES;
+            let used_bytes = bytes.map_or(disk_bytes, |bytes| bytes.min(disk_bytes));
+            let places = used_bytes / u64::from(plan.size_bytes);
+            if places < u64::from(plan.jobs) {
+                bail!("a disk of {disk_bytes} bytes has no room for {} jobs", plan.jobs);
+            }
+            let job = |index| Job::new(plan, index, front_end.take_ring(index), places);
+            jobs.extend((0..plan.jobs).map(job));
+            front_ends.push(front_end);
         }
-        let job = |index| Job::new(plan, index, front_end.take_ring(index), places);
-        let jobs = (0..plan.jobs).map(job).collect();
-        Ok(Self { _front_end: front_end, jobs })
+        Ok(Self { _front_ends: front_ends, threads: plan.share(jobs) })
     }
 
     /// Writes every place once, so that none is a hole.
@@ -118,26 +134,23 @@ impl Bench {
     /// # Errors
     /// When a request fails, or nothing moves for a long time.
     pub fn run(&mut self, load: Load) -> Result<Outcome> {
-        self.each(|job| job.run(load))
+        let until_ns = now_ns() + u64::try_from(load.duration.as_nanos()).unwrap_or(u64::MAX);
+        self.each(|job| job.load(load, until_ns))
     }
 
-    /// Runs `work` for each job at once, each on a thread.
-    fn each(&mut self, work: impl Fn(&mut Job) -> Result<Outcome> + Sync) -> Result<Outcome> {
-        let work = &work;
+    /// Has every job do what `begin` gives it, all at once.
+    fn each(&mut self, begin: impl Fn(&mut Job) -> Drive<'_> + Sync) -> Result<Outcome> {
+        let begin = &begin;
         thread::scope(|scope| {
-            let threads: Vec<_> = self
-                .jobs
-                .iter_mut()
-                .map(|job| {
-                    scope.spawn(move || {
-                        job.core.inspect(|core| pin(*core));
-                        let began = thread_cpu();
-                        let mut outcome = work(job)?;
-                        outcome.driver_cpu.push(thread_cpu().saturating_sub(began));
-                        Ok(outcome)
-                    })
-                })
-                .collect();
+            let run = |thread: &'_ mut Thread| -> Result<Outcome> {
+                thread.core.inspect(|core| pin(*core));
+                let began = thread_cpu();
+                let mut outcome = thread.drive(begin)?;
+                outcome.driver_cpu.push(thread_cpu().saturating_sub(began));
+                Ok(outcome)
+            };
+            let threads = self.threads.iter_mut();
+            let threads: Vec<_> = threads.map(|thread| scope.spawn(move || run(thread))).collect();
             let mut all = Outcome::new();
             for thread in threads {
                 let outcome: Result<Outcome> =
@@ -149,20 +162,71 @@ impl Bench {
     }
 }
 
+impl DriverPlan {
+    /// Gives each thread its jobs.
+    fn share(&self, jobs: Vec<Job>) -> Vec<Thread> {
+        // Who sleeps until one queue's device calls can drive no other.
+        let alone = self.threads.is_none() || self.waiting == Waiting::Sleeps;
+        let count = self.threads.filter(|_| !alone).unwrap_or(jobs.len()).clamp(1, jobs.len());
+        let thread = |index: usize| {
+            let mut cores = self.cores.iter().cycle().skip(index);
+            let core = cores.next().copied();
+            Thread { jobs: Vec::new(), waiting: self.waiting, core }
+        };
+        let mut threads: Vec<_> = (0..count).map(thread).collect();
+        for (index, job) in jobs.into_iter().enumerate() {
+            threads[index % count].jobs.push(job);
+        }
+        threads
+    }
+}
+
+impl Thread {
+    /// Turns to its jobs until all are done.
+    fn drive(&mut self, begin: impl Fn(&mut Job) -> Drive<'_>) -> Result<Outcome> {
+        let waiting = self.waiting;
+        let mut drives: Vec<_> = self.jobs.iter_mut().map(begin).collect();
+        let mut looked = 0;
+        loop {
+            let (mut moved, mut over) = (false, true);
+            for drive in &mut drives {
+                moved |= drive.turn()?;
+                over &= drive.is_over();
+            }
+            if over {
+                break;
+            }
+            if moved {
+                looked = 0;
+                continue;
+            }
+            looked += 1;
+            if looked % LOOK_AT_CLOCK == 0 {
+                drives.iter().try_for_each(Drive::check)?;
+            }
+            match (waiting, &mut drives[..]) {
+                (Waiting::Sleeps, [alone]) => alone.sleep()?,
+                _ => std::hint::spin_loop(),
+            }
+        }
+        let mut all = Outcome::new();
+        drives.into_iter().for_each(|drive| all.add(&drive.end()));
+        Ok(all)
+    }
+}
+
 /// Processor time of the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// One queue and who drives it.
+/// One queue.
 #[derive(Debug)]
 struct Job {
     ring: RingDriver,
     places: Places,
     size_bytes: u32,
-    waiting: Waiting,
-    core: Option<usize>,
     /// When each slot's request was submitted.
     submitted_ns: Vec<u64>,
 }
@@ -172,104 +236,125 @@ impl Job {
         if plan.waiting == Waiting::Polls {
             ring.disarm_calls();
         }
-        let mut cores = plan.cores.iter().cycle().skip(usize::from(index));
         Self {
             ring,
             places: Places::new(index, plan.jobs, places),
             size_bytes: plan.size_bytes,
-            waiting: plan.waiting,
-            core: cores.next().copied(),
             submitted_ns: vec![0; usize::from(plan.depth_max)],
         }
     }
 
-    fn fill(&mut self) -> Result<Outcome> {
-        let mut left = self.places.count();
-        let depth = self.submitted_ns.len() as u16;
-        let mut places = self.places.clone();
-        self.drive(Op::Write, depth, |_| {
-            left = left.checked_sub(1)?;
-            Some(places.next(Pattern::Write))
-        })
+    fn fill(&mut self) -> Drive<'_> {
+        let (depth, left) = (self.submitted_ns.len() as u16, self.places.count());
+        Drive { left, ..Drive::new(self, Pattern::Write, depth, u64::MAX) }
     }
 
-    fn run(&mut self, load: Load) -> Result<Outcome> {
-        let op = if load.pattern.writes() { Op::Write } else { Op::Read };
-        let until_ns = now_ns() + u64::try_from(load.duration.as_nanos()).unwrap_or(u64::MAX);
-        let mut places = self.places.clone();
-        let next = |now_ns: u64| (now_ns < until_ns).then(|| places.next(load.pattern));
-        let outcome = self.drive(op, load.depth, next);
-        self.places = places;
-        outcome
+    fn load(&mut self, load: Load, until_ns: u64) -> Drive<'_> {
+        Drive::new(self, load.pattern, load.depth, until_ns)
     }
+}
 
-    /// Keeps `depth` requests outstanding until `next` gives no more places. One look at the clock
-    /// for a batch of completions and the submissions that follow from it.
-    fn drive(
-        &mut self,
-        op: Op,
-        depth: u16,
-        mut next: impl FnMut(u64) -> Option<u64>,
-    ) -> Result<Outcome> {
-        assert!((1..=self.submitted_ns.len()).contains(&usize::from(depth)), "depth {depth}");
-        let mut outcome = Outcome::new();
-        let kicks = self.ring.counters().kicks;
-        let began_ns = now_ns();
-        let (mut now, mut moved_ns, mut looked, mut more) = (began_ns, began_ns, 0, true);
-        loop {
-            while more && self.ring.outstanding() < depth {
-                match next(now) {
-                    Some(place) => self.submit(op, place, now)?,
-                    None => more = false,
-                }
-            }
-            self.ring.publish();
-            if let Some(at_ns) = self.reap(&mut outcome)? {
-                (now, moved_ns, looked) = (at_ns, at_ns, 0);
-                continue;
-            }
-            if self.ring.outstanding() == 0 {
-                break;
-            }
-            looked += 1;
-            if looked % LOOK_AT_CLOCK == 0 && self.is_stuck(moved_ns) {
-                bail!("{} requests stand still for {STUCK:?}", self.ring.outstanding());
-            }
-            match self.waiting {
-                Waiting::Polls => std::hint::spin_loop(),
-                Waiting::Sleeps if self.ring.wait(STUCK)? => {}
-                Waiting::Sleeps => bail!("no call for {STUCK:?}"),
-            }
+/// A queue that is kept at its depth.
+struct Drive<'a> {
+    job: &'a mut Job,
+    pattern: Pattern,
+    op: Op,
+    depth: u16,
+    /// Requests are submitted until then, or until so many were.
+    until_ns: u64,
+    left: u64,
+    began_ns: u64,
+    /// When something was completed last.
+    moved_ns: u64,
+    kicks_before: u64,
+    outcome: Outcome,
+}
+
+impl<'a> Drive<'a> {
+    fn new(job: &'a mut Job, pattern: Pattern, depth: u16, until_ns: u64) -> Self {
+        assert!((1..=job.submitted_ns.len()).contains(&usize::from(depth)), "depth {depth}");
+        let (began_ns, kicks_before) = (now_ns(), job.ring.counters().kicks);
+        let op = if pattern.writes() { Op::Write } else { Op::Read };
+        Self {
+            job,
+            pattern,
+            op,
+            depth,
+            until_ns,
+            left: u64::MAX,
+            began_ns,
+            moved_ns: began_ns,
+            kicks_before,
+            outcome: Outcome::new(),
         }
-        outcome.took = Duration::from_nanos(moved_ns.saturating_sub(began_ns).max(1));
-        outcome.kicks = self.ring.counters().kicks - kicks;
-        Ok(outcome)
     }
 
-    fn is_stuck(&self, moved_ns: u64) -> bool {
-        u128::from(now_ns().saturating_sub(moved_ns)) > STUCK.as_nanos()
+    /// Takes what is completed and submits what may follow; whether anything was completed. One
+    /// look at the clock for all of it.
+    fn turn(&mut self) -> Result<bool> {
+        let moved = self.reap()?;
+        while self.goes_on() && self.job.ring.outstanding() < self.depth {
+            self.submit()?;
+        }
+        self.job.ring.publish();
+        Ok(moved)
     }
 
-    fn submit(&mut self, op: Op, place: u64, now_ns: u64) -> Result<()> {
-        let slot = self.ring.take_slot().context("a slot for each request")?;
-        let sector = place * u64::from(self.size_bytes) / SECTOR_BYTES;
-        self.submitted_ns[slot.index()] = now_ns;
-        let data = Data::Whole(self.size_bytes);
-        self.ring.submit(&Request { slot, op, sector, data, token: 0 })?;
+    fn goes_on(&self) -> bool {
+        self.left > 0 && self.moved_ns < self.until_ns
+    }
+
+    fn is_over(&self) -> bool {
+        self.job.ring.outstanding() == 0 && !self.goes_on()
+    }
+
+    fn submit(&mut self) -> Result<()> {
+        let Job { ring, places, size_bytes, submitted_ns } = &mut *self.job;
+        let slot = ring.take_slot().context("a slot for each request")?;
+        let sector = places.next(self.pattern) * u64::from(*size_bytes) / SECTOR_BYTES;
+        submitted_ns[slot.index()] = self.moved_ns;
+        let data = Data::Whole(*size_bytes);
+        ring.submit(&Request { slot, op: self.op, sector, data, token: 0 })?;
+        self.left -= 1;
         Ok(())
     }
 
-    /// Takes what is completed; when that was, if there was anything.
-    fn reap(&mut self, outcome: &mut Outcome) -> Result<Option<u64>> {
+    fn reap(&mut self) -> Result<bool> {
         let mut at_ns = None;
-        while let Some(done) = self.ring.complete()? {
+        let Job { ring, submitted_ns, .. } = &mut *self.job;
+        while let Some(done) = ring.complete()? {
             if done.status != Status::Ok {
                 bail!("a request failed while the disk was measured: {:?}", done.status);
             }
             let now = *at_ns.get_or_insert_with(now_ns);
-            outcome.note(now.saturating_sub(self.submitted_ns[done.slot.index()]));
-            self.ring.release(done.slot);
+            self.outcome.note(now.saturating_sub(submitted_ns[done.slot.index()]));
+            ring.release(done.slot);
         }
-        Ok(at_ns)
+        self.moved_ns = at_ns.unwrap_or(self.moved_ns);
+        Ok(at_ns.is_some())
+    }
+
+    /// Until the device calls.
+    fn sleep(&mut self) -> Result<()> {
+        if !self.job.ring.wait(STUCK)? {
+            bail!("no call for {STUCK:?}");
+        }
+        Ok(())
+    }
+
+    /// Looks whether the queue stands still.
+    fn check(&self) -> Result<()> {
+        let still_ns = now_ns().saturating_sub(self.moved_ns);
+        if !self.is_over() && u128::from(still_ns) > STUCK.as_nanos() {
+            bail!("{} requests stand still for {STUCK:?}", self.job.ring.outstanding());
+        }
+        Ok(())
+    }
+
+    fn end(mut self) -> Outcome {
+        let took_ns = self.moved_ns.saturating_sub(self.began_ns).max(1);
+        self.outcome.took = Duration::from_nanos(took_ns);
+        self.outcome.kicks = self.job.ring.counters().kicks - self.kicks_before;
+        self.outcome
     }
 }

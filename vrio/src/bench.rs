@@ -8,6 +8,7 @@ use bench::block::{self, LinkKind, Options, Path, Volume};
 use bench::compare;
 use bench::load::Pattern;
 use bench::measure::Waiting;
+use bench::scale;
 use clap::{Subcommand, ValueEnum};
 use node::direct::Idle;
 use serde::Serialize;
@@ -27,6 +28,11 @@ pub(crate) const BLOCK_EXAMPLES: &str = "Examples:
 Everything on the disk is overwritten. Without root, `remote` and `direct` use the loopback
 device instead of two network namespaces.";
 
+pub(crate) const SCALE_EXAMPLES: &str = "Examples:
+  vrio bench scale                                     local disks, null volumes
+  vrio bench scale --volume memory --depth 32 --json | jq '.series[1].points[].report.iops'
+Where cores are shared, only processor time and events per request mean something.";
+
 pub(crate) const COMPARE_EXAMPLES: &str = "Examples:
   vrio bench compare block                             every peer that is installed
   vrio bench compare block --quick                     the same in short
@@ -44,6 +50,9 @@ pub(crate) enum BenchCommand {
     /// Measure ourselves and what a user would pick instead, in turn, and print the ratios.
     #[command(subcommand, after_help = COMPARE_EXAMPLES)]
     Compare(CompareCommand),
+    /// Measure what more sidecores, queues and guests do to throughput and to a request's cost.
+    #[command(after_help = SCALE_EXAMPLES)]
+    Scale(ScaleArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -86,9 +95,28 @@ pub(crate) struct CompareArgs {
     /// Where SPDK was built (build/bin is there), unless its programs are in PATH.
     #[arg(long, value_name = "DIRECTORY")]
     spdk: Option<PathBuf>,
+    /// A qemu-storage-daemon of another version, besides that in PATH.
+    #[arg(long = "storage-daemon", value_name = "PROGRAM")]
+    storage_daemons: Vec<PathBuf>,
     /// A vhost-user-blk server that runs already, to compare a null volume with.
     #[arg(long = "socket", value_name = "NAME=PATH", value_parser = named_socket)]
     sockets: Vec<(String, PathBuf)>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ScaleArgs {
+    /// What stands behind the disks: null or memory.
+    #[arg(long, default_value = "null")]
+    volume: String,
+    /// Requests outstanding, of each queue.
+    #[arg(long, default_value_t = 8)]
+    depth: u16,
+    /// How long each point is measured.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -112,9 +140,12 @@ pub(crate) struct BlockArgs {
     /// Requests outstanding, of each job.
     #[arg(long, default_value_t = 1)]
     depth: u16,
-    /// Queues of the disk, each driven by a thread.
+    /// Queues of each disk.
     #[arg(long, default_value_t = 1)]
     jobs: u16,
+    /// Disks of one node, each with a volume of its own.
+    #[arg(long, default_value_t = 1)]
+    guests: u16,
     /// How sessions travel.
     #[arg(long, value_enum, default_value_t = LinkArg::Udp)]
     link: LinkArg,
@@ -182,7 +213,7 @@ enum Driver {
 pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Block(args) => {
-            let options = options(args).map_err(Failure::configuration)?;
+            let options = block_options(args).map_err(Failure::configuration)?;
             options.check().map_err(Failure::configuration)?;
             let report = block::run(&options).map_err(Failure::running)?;
             print(&report, args.json)
@@ -200,10 +231,22 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
                 folder: args.folder.clone(),
                 disk_folder: args.disk_folder.clone(),
                 spdk: args.spdk.clone(),
+                storage_daemons: args.storage_daemons.clone(),
                 sockets: args.sockets.clone(),
             };
             options.check().map_err(Failure::configuration)?;
             print(&compare::run(&options).map_err(Failure::running)?, args.json)
+        }
+        BenchCommand::Scale(args) => {
+            let program = std::env::current_exe().context("finding this program");
+            let options = scale::Options {
+                program: program.map_err(Failure::running)?,
+                volume: volume(&args.volume).map_err(Failure::configuration)?,
+                depth: args.depth,
+                seconds: args.seconds,
+            };
+            options.check().map_err(Failure::configuration)?;
+            print(&scale::run(&options).map_err(Failure::running)?, args.json)
         }
     }
 }
@@ -227,7 +270,7 @@ fn named_socket(words: &str) -> Result<(String, PathBuf), String> {
     Ok((name.to_owned(), PathBuf::from(path)))
 }
 
-fn options(args: &BlockArgs) -> anyhow::Result<Options> {
+fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
     let program = std::env::current_exe().context("finding this program")?;
     let words: Vec<_> = args.path.iter().map(String::as_str).collect();
     Ok(Options {
@@ -251,6 +294,7 @@ fn options(args: &BlockArgs) -> anyhow::Result<Options> {
         size_bytes: args.size,
         depth: args.depth,
         jobs: args.jobs,
+        guests: args.guests,
         link: match args.link {
             LinkArg::Udp => LinkKind::Udp,
             LinkArg::Xdp => LinkKind::Xdp,

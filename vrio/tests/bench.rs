@@ -198,6 +198,30 @@ fn we_are_compared_with_every_peer_that_is_installed() {
 }
 
 #[test]
+fn what_a_request_costs_does_not_grow_with_guests() {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+    command.args(["bench", "scale", "--seconds", "0.1", "--json"]);
+    let output = command.env("TMPDIR", temporary.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let series = report["series"].as_array().unwrap();
+    let most = series[1]["points"].as_array().unwrap().last().unwrap();
+    assert_eq!(most["guests"], 32, "{report}");
+    for point in series.iter().flat_map(|series| series["points"].as_array().unwrap()) {
+        let measured = &point["report"];
+        assert!(measured["requests"].as_u64().unwrap() > 0, "{point}");
+        assert_eq!(each(measured, "vmhost_bytes_copied"), 0.0, "{point}");
+        if point["seated"].as_bool().unwrap() {
+            for event in ["kicks", "vmhost_wakeups"] {
+                assert_eq!(each(measured, event), 0.0, "{event}: {point}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_makes_no_sense_is_the_command_lines_fault() {
     let temporary = tempfile::tempdir().unwrap();
     for (words, said) in [
@@ -207,6 +231,7 @@ fn what_makes_no_sense_is_the_command_lines_fault() {
         (&["--size", "5000"], "a power of two"),
         (&["--depth", "0"], "--depth 0"),
         (&["--path", "direct", "--jobs", "2"], "one job"),
+        (&["--path", "direct", "--guests", "2"], "--guests 2"),
     ] {
         let output = run(temporary.path(), words);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -19,10 +19,10 @@ use crate::nodes::Node;
 use crate::progress::Progress;
 use crate::stage::{Network, Stage};
 
-/// What a volume of nothing pretends to be, and what one of memory or of a new file is: more than
-/// caches hold.
+/// What a volume of nothing pretends to be, and what those of memory together or a new file are:
+/// more than caches hold.
 const NULL_SIZE: &str = "1TiB";
-const SIZE: &str = "512MiB";
+const SIZE_MIB: u64 = 512;
 const SIZE_IF_MADE: &str = ", size = \"512MiB\"";
 
 /// Past the network stack.
@@ -62,14 +62,16 @@ impl Seats {
     /// Seats for all threads of a measurement.
     pub(super) fn of(options: &Options) -> Self {
         let sidecores = usize::from(options.sidecores);
-        let (vmhost, iohost, driver) = match options.path {
-            Path::Local => (sidecores, 0, usize::from(options.jobs)),
-            Path::Remote => (sidecores, sidecores, usize::from(options.jobs)),
-            Path::Direct => (0, sidecores, 1),
+        let (vmhost, iohost) = match options.path {
+            Path::Local => (sidecores, 0),
+            Path::Remote => (sidecores, sidecores),
+            Path::Direct => (0, sidecores),
             // A core for each of the server's processes, wherever those are.
-            Path::Socket(_) => (options.pids.len().max(1), 0, usize::from(options.jobs)),
+            Path::Socket(_) => (options.pids.len().max(1), 0),
         };
-        Self::new(&cores(), vmhost, iohost, driver)
+        let cores = cores();
+        let left = cores.len().saturating_sub(vmhost + iohost);
+        Self::new(&cores, vmhost, iohost, options.driver_threads(left))
     }
 
     /// Seats for so many threads of each role.
@@ -91,7 +93,7 @@ impl Place {
         let pids = options.pids.clone();
         let mut place = Self { driver: None, nodes: Vec::new(), stage: None, pids, made: None };
         let driver = match &options.path {
-            Path::Socket(socket) => ring(options, socket.clone(), &seats)?,
+            Path::Socket(socket) => ring(options, vec![socket.clone()], &seats)?,
             path => {
                 let sessions = *path != Path::Local;
                 let sealed = sessions && options.encrypt;
@@ -113,9 +115,10 @@ impl Place {
                     Path::Direct => Driver::Direct(cast.client()?),
                     _ => {
                         let mut node = cast.vmhost()?;
-                        let socket = node.wait_for_disk("bench")?;
+                        let sockets = cast.names().map(|disk| node.wait_for_disk(&disk));
+                        let sockets = sockets.collect::<Result<_>>()?;
                         place.nodes.push((Role::Vmhost, node));
-                        ring(options, socket, &seats)?
+                        ring(options, sockets, &seats)?
                     }
                 }
             }
@@ -206,15 +209,19 @@ fn file_to_make(options: &Options) -> Result<Option<PathBuf>> {
     Ok((!path.exists()).then(|| path.to_owned()))
 }
 
-fn ring(options: &Options, socket: PathBuf, seats: &Seats) -> Result<Driver> {
+fn ring(options: &Options, sockets: Vec<PathBuf>, seats: &Seats) -> Result<Driver> {
+    // Without a core for each, a thread drives what one core would: threads that poll and share
+    // cores only keep each other from them.
+    let threads = options.driver_threads(seats.driver.len());
     let plan = DriverPlan {
+        sockets,
         jobs: options.jobs,
+        threads: Some(threads),
         size_bytes: options.size_bytes,
         depth_max: options.depth.max(FILL_DEPTH),
         packed: options.packed,
         waiting: options.driver,
         cores: seats.driver.clone(),
-        ..DriverPlan::new(&socket)
     };
     Ok(Driver::Ring(Box::new(Bench::connect(&plan, None)?)))
 }
@@ -235,17 +242,29 @@ impl Cast<'_> {
         format!("[sidecores]\n{cores}\nidle = \"{}\"\n", self.options.idle)
     }
 
-    fn volume(&self, allow: &str) -> String {
+    /// What each guest's disk, and its volume, is called.
+    fn names(&self) -> impl Iterator<Item = String> {
+        let further = (1..self.options.guests).map(|guest| format!("bench-{guest}"));
+        std::iter::once("bench".to_owned()).chain(further)
+    }
+
+    /// The tables of all volumes.
+    fn volumes(&self, allow: &str) -> String {
         let backend = match &self.options.volume {
             Volume::Null => format!("null = \"{NULL_SIZE}\""),
-            Volume::Memory => format!("memory = \"{SIZE}\""),
+            Volume::Memory => {
+                format!("memory = \"{}MiB\"", SIZE_MIB / u64::from(self.options.guests))
+            }
             Volume::File(path) | Volume::DirectFile(path) => {
                 let direct = matches!(self.options.volume, Volume::DirectFile(_));
                 let size = if path.exists() { "" } else { SIZE_IF_MADE };
                 format!("file = {path:?}, direct = {direct}{size}")
             }
         };
-        format!("[[volume]]\nname = \"bench\"\nbackend = {{ {backend} }}\n{allow}")
+        let table = |name: String| {
+            format!("[[volume]]\nname = \"{name}\"\nbackend = {{ {backend} }}\n{allow}")
+        };
+        self.names().map(table).collect()
     }
 
     /// The folder of the volume's file, which a node has to name.
@@ -271,7 +290,7 @@ impl Cast<'_> {
             "listen = \"{io_listen}\"\n{shm}{}{}{}",
             self.sidecores(&self.seats.iohost),
             keys.clients(&["vm1"]),
-            self.volume(&keys.allow(&["vm1"]))
+            self.volumes(&keys.allow(&["vm1"]))
         );
         self.start("io1", &config)
     }
@@ -289,16 +308,25 @@ impl Cast<'_> {
         let sidecores = self.sidecores(&self.seats.vmhost);
         let queues = self.options.jobs;
         let link = if self.options.link == LinkKind::Xdp { XDP } else { "" };
-        let disk = format!("[[disk]]\nsocket = \"bench.sock\"\nqueues = {queues}\n");
+        // A volume of the node's own is named by its name alone.
+        let (home, key) = match self.options.path {
+            Path::Local => ("", String::new()),
+            _ => ("io1/", keys.disk()),
+        };
+        let disks = self.names().map(|name| {
+            format!(
+                "[[disk]]\nsocket = \"{name}.sock\"\nqueues = {queues}\n\
+                 volume = \"{home}{name}\"\n{key}"
+            )
+        });
+        let disks: String = disks.collect();
         let config = match self.options.path {
-            Path::Local => format!("{sidecores}{}{disk}volume = \"bench\"\n", self.volume("")),
+            Path::Local => format!("{sidecores}{}{disks}", self.volumes("")),
             _ => format!(
                 "listen = \"{vm_listen}\"\n{link}{sidecores}\
-                 [[peer]]\nname = \"io1\"\naddress = \"{}\"\n\
-                 {}{disk}volume = \"io1/bench\"\n{}",
+                 [[peer]]\nname = \"io1\"\naddress = \"{}\"\n{}{disks}",
                 self.address(),
                 keys.peer("io1"),
-                keys.disk()
             ),
         };
         self.start("vm1", &config)

@@ -216,7 +216,7 @@ impl fmt::Display for Volume {
 
 impl Report {
     fn title(&self) -> String {
-        let Options { path, volume, op, depth, jobs, idle, encrypt, .. } = &self.options;
+        let Options { path, volume, op, depth, guests, jobs, idle, encrypt, .. } = &self.options;
         let behind = match path {
             Path::Socket(_) => String::new(),
             _ => format!(", {volume} volume"),
@@ -230,8 +230,9 @@ impl Report {
             Path::Socket(_) => String::new(),
             _ => format!(", idle {idle}"),
         };
+        let guests = if *guests == 1 { String::new() } else { format!("guests {guests}, ") };
         format!(
-            "{path}{behind}{between}: {} of {}, depth {depth}, jobs {jobs}{idle}",
+            "{path}{behind}{between}: {} of {}, depth {depth}, {guests}jobs {jobs}{idle}",
             op.name(),
             size(self.options.size_bytes)
         )

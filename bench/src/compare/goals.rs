@@ -88,7 +88,7 @@ impl Goal {
         contest.contains(self.contest)
             && case_fits
             && ours_fits
-            && self.theirs.contains(&row.theirs.as_str())
+            && self.theirs.iter().any(|theirs| row.theirs.starts_with(theirs))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -17,6 +18,7 @@ pub(super) const FOLDER: &str = "FOLDER";
 
 /// The names of peers, as tables have them and goals refer to them.
 pub(super) mod name {
+    /// Its version follows.
     pub(crate) const DAEMON: &str = "qemu-storage-daemon";
     pub(crate) const DAEMON_NBD: &str = "nbdkit + qemu-storage-daemon";
     pub(crate) const NBDKIT: &str = "nbdkit, by fio's NBD client";
@@ -28,7 +30,8 @@ pub(super) mod name {
 /// What is installed, and what is not.
 #[derive(Clone, Debug)]
 pub(super) struct Peers {
-    daemon: Option<PathBuf>,
+    /// That of `PATH`, and others: versions differ much.
+    daemons: Vec<PathBuf>,
     nbdkit: Option<PathBuf>,
     fio: Option<PathBuf>,
     spdk: Option<Spdk>,
@@ -56,7 +59,7 @@ impl Server {
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     /// What it is called in tables.
-    pub(super) name: &'static str,
+    pub(super) name: String,
     /// In the order in which they are started.
     pub(super) servers: Vec<Server>,
     /// Who puts requests in.
@@ -68,8 +71,8 @@ pub(super) struct Peer {
 }
 
 impl Peers {
-    /// Looks for programs; SPDK's also in a folder where it was built.
-    pub(super) fn find(spdk: Option<&Path>) -> Self {
+    /// Looks for programs; SPDK's also in a folder where it was built. Further daemons are given.
+    pub(super) fn find(spdk: Option<&Path>, daemons: &[PathBuf]) -> Self {
         let mut missing = Vec::new();
         let mut look = |program: &str, from: &str| {
             let found = find(program);
@@ -82,14 +85,15 @@ impl Peers {
         let nbdkit = look("nbdkit", "Debian: nbdkit");
         let fio = look("fio", "Debian: fio");
         let spdk = Spdk::find(spdk).map_err(|why| missing.push(why)).ok();
-        Self { daemon, nbdkit, fio, spdk, missing }
+        let daemons = daemon.into_iter().chain(daemons.iter().cloned()).collect();
+        Self { daemons, nbdkit, fio, spdk, missing }
     }
 
     /// Local disks of nothing.
     pub(super) fn null(&self) -> Vec<Peer> {
         let node = format!("driver=null-co,node-name=disk,size={DISK_BYTES},read-zeroes=off");
         let spdk = self.spdk.as_ref().map(|spdk| spdk.vhost(false));
-        [self.daemon(&node, None), spdk].into_iter().flatten().collect()
+        self.daemons.iter().map(|program| daemon(program, &node, None)).chain(spdk).collect()
     }
 
     /// Local disks in a process's memory.
@@ -106,14 +110,15 @@ impl Peers {
             let direct = format!("--direct={}", u8::from(direct));
             let words = ["--ioengine=io_uring", &format!("--filename={path}"), &direct];
             Peer {
-                name: name::FIO,
+                name: name::FIO.to_owned(),
                 servers: Vec::new(),
                 client: Client::fio(fio, &words),
                 file: Some(file.to_owned()),
                 config: None,
             }
         });
-        [self.daemon(&node, Some(file)), bare].into_iter().flatten().collect()
+        let daemons = self.daemons.iter().map(|program| daemon(program, &node, Some(file)));
+        daemons.chain(bare).collect()
     }
 
     /// A disk in another process's memory, by NBD, as a third process shows it.
@@ -124,8 +129,9 @@ impl Peers {
         let node = format!(
             "driver=nbd,node-name=disk,server.type=inet,server.host=127.0.0.1,server.port={port}"
         );
-        let peer = self.daemon(&node, None).map(|mut peer| {
-            peer.name = name::DAEMON_NBD;
+        let peer = self.daemons.first().map(|program| {
+            let mut peer = daemon(program, &node, None);
+            peer.name = name::DAEMON_NBD.to_owned();
             peer.servers.insert(0, nbdkit(port));
             peer
         });
@@ -138,7 +144,7 @@ impl Peers {
         let nbdkit = self.nbdkit_server().zip(self.fio.as_ref()).map(|(nbdkit, fio)| {
             let words = ["--ioengine=nbd", &format!("--uri=nbd://127.0.0.1:{port}/")];
             Peer {
-                name: name::NBDKIT,
+                name: name::NBDKIT.to_owned(),
                 servers: vec![nbdkit(port)],
                 client: Client::fio(fio, &words),
                 file: None,
@@ -174,29 +180,36 @@ impl Peers {
             Server::new(words, Some(SocketAddr::from(([127, 0, 0, 1], port))))
         })
     }
+}
 
-    /// A daemon that shows a block node, on a thread that polls.
-    fn daemon(&self, node: &str, file: Option<&Path>) -> Option<Peer> {
-        let export = "type=vhost-user-blk,id=export,node-name=disk,addr.type=unix,\
-                      addr.path=FOLDER/socket,writable=on,iothread=poller";
-        let words = [
-            "--object",
-            "iothread,id=poller,poll-max-ns=100000000",
-            "--blockdev",
-            node,
-            "--export",
-            export,
-        ];
-        let program = self.daemon.as_ref()?.display().to_string();
-        let words = std::iter::once(program).chain(words.map(str::to_owned)).collect();
-        Some(Peer {
-            name: name::DAEMON,
-            servers: vec![Server::new(words, None)],
-            client: Client::Driver,
-            file: file.map(Path::to_owned),
-            config: None,
-        })
+/// A daemon that shows a block node, on a thread that polls.
+fn daemon(program: &Path, node: &str, file: Option<&Path>) -> Peer {
+    let export = "type=vhost-user-blk,id=export,node-name=disk,addr.type=unix,\
+                  addr.path=FOLDER/socket,writable=on,iothread=poller";
+    let words = [
+        "--object",
+        "iothread,id=poller,poll-max-ns=100000000",
+        "--blockdev",
+        node,
+        "--export",
+        export,
+    ];
+    let first = program.display().to_string();
+    let words = std::iter::once(first).chain(words.map(str::to_owned)).collect();
+    Peer {
+        name: format!("{} {}", name::DAEMON, version(program).unwrap_or_default()),
+        servers: vec![Server::new(words, None)],
+        client: Client::Driver,
+        file: file.map(Path::to_owned),
+        config: None,
     }
+}
+
+/// What a program of QEMU's says that it is.
+fn version(program: &Path) -> Option<String> {
+    let said = Command::new(program).arg("--version").output().ok()?;
+    let said = String::from_utf8(said.stdout).ok()?;
+    said.split_once(" version ")?.1.split_whitespace().next().map(str::to_owned)
 }
 
 impl Peer {

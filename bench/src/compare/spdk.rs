@@ -17,8 +17,8 @@ use super::peers::{DISK_BYTES, FOLDER, Peer, Server, find, name};
 use crate::cleanup::Cleanup;
 use crate::machine::cores;
 
-/// Huge pages for a target with its disk (measured: 1,300 MiB) and its client (256), in MiB.
-pub(super) const HUGE_MIB: u64 = 1_700;
+/// Huge pages for a target with its disk (measured: 1,600 MiB) and its client (256), in MiB.
+pub(super) const HUGE_MIB: u64 = 2_300;
 
 /// The size of a huge page.
 const PAGE_MIB: u64 = 2;
@@ -63,7 +63,7 @@ impl Spdk {
         let method = "vhost_create_blk_controller";
         let disk = json!({"method": method, "params": {"ctrlr": "socket", "dev_name": "disk"}});
         Peer {
-            name: name::SPDK_VHOST,
+            name: name::SPDK_VHOST.to_owned(),
             servers: vec![self.server(None)],
             client: Client::Driver,
             file: None,
@@ -86,7 +86,7 @@ impl Spdk {
         ]);
         let program = self.client.clone()?;
         Some(Peer {
-            name: name::SPDK_NVME,
+            name: name::SPDK_NVME.to_owned(),
             servers: vec![self.server(Some(SocketAddr::from(([127, 0, 0, 1], port))))],
             client: Client::NvmePerf {
                 program,

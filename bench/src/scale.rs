@@ -1,0 +1,240 @@
+//! `vrio bench scale`: what more sidecores, queues and guests do to a node's throughput, and to
+//! what a request costs.
+//!
+//! One disk with many queues is served by more and more sidecores; then more and more guests by a
+//! fixed number of them. Where there is a core for every busy thread, throughput says how far that
+//! scales. Elsewhere it cannot: then what a request costs, in events and processor time, says that
+//! nothing grows with the number of those who take part.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde::Serialize;
+use sidecore::Idle;
+
+use crate::block::{self, Report, Volume};
+use crate::cleanup::Cleanup;
+use crate::machine::{Machine, cores};
+use crate::progress::Progress;
+
+/// The version of the JSON form.
+const SCALE_VERSION: u32 = 1;
+
+/// Queues of the one disk: more than the sidecores of most nodes.
+const QUEUES: u16 = 8;
+
+/// Guests of the second series.
+const GUESTS: [u16; 6] = [1, 2, 4, 8, 16, 32];
+
+/// What is asked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct Options {
+    /// The `vrio` program.
+    #[serde(skip)]
+    pub program: PathBuf,
+    /// What stands behind the disks: null or memory.
+    pub volume: Volume,
+    /// Requests outstanding of each queue.
+    pub depth: u16,
+    /// How long each point is measured.
+    pub seconds: f64,
+}
+
+impl Options {
+    /// Looks whether it makes sense.
+    ///
+    /// # Errors
+    /// What does not.
+    pub fn check(&self) -> Result<()> {
+        self.point(1, GUESTS[1], 1).check()
+    }
+
+    /// A measurement: sidecores spin where each busy thread has a core.
+    fn point(&self, sidecores: u16, guests: u16, jobs: u16) -> block::Options {
+        let mut asked = block::Options {
+            volume: self.volume.clone(),
+            depth: self.depth,
+            seconds: self.seconds,
+            guests,
+            jobs,
+            sidecores,
+            ..block::Options::new(self.program.clone())
+        };
+        if block::has_seats(&asked) {
+            asked.idle = Idle::Spin;
+        }
+        asked
+    }
+}
+
+/// A measurement of a series.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    /// Sidecores of the node.
+    pub sidecores: u16,
+    /// Disks.
+    pub guests: u16,
+    /// Queues of each disk.
+    pub queues: u16,
+    /// Whether each busy thread had a core to itself: only then IOPS say anything.
+    pub seated: bool,
+    /// What was measured.
+    pub report: Report,
+}
+
+/// Measurements in which one thing grows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Series {
+    /// What grows.
+    pub name: &'static str,
+    /// From little to much.
+    pub points: Vec<Point>,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scale {
+    /// The version of this form.
+    pub version: u32,
+    /// What was asked for.
+    pub asked: Options,
+    /// The series.
+    pub series: Vec<Series>,
+    /// The machine.
+    pub machine: Machine,
+}
+
+/// Measures all points. Says on standard error what it does, on a terminal.
+///
+/// # Errors
+/// When one cannot be measured.
+pub fn run(options: &Options) -> Result<Scale> {
+    let cleanup = Cleanup::default();
+    cleanup.on_signals()?;
+    let progress = Progress::quiet();
+    let measured = all(options, &cleanup, &progress);
+    progress.end();
+    if measured.is_err() {
+        cleanup.yield_to_interruption();
+    }
+    cleanup.remove();
+    Ok(Scale {
+        version: SCALE_VERSION,
+        asked: options.clone(),
+        series: measured?,
+        machine: Machine::look(),
+    })
+}
+
+fn all(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Vec<Series>> {
+    let sidecores = sidecores(cores().len());
+    // Half of the cores serve guests, the others are theirs.
+    let serving = (cores().len() as u16 / 2).max(1);
+    let plans = [
+        (
+            "one disk with many queues, more sidecores",
+            sidecores.into_iter().map(|count| options.point(count, 1, QUEUES)).collect::<Vec<_>>(),
+        ),
+        (
+            "more guests than sidecores",
+            GUESTS.into_iter().map(|guests| options.point(serving, guests, 1)).collect(),
+        ),
+    ];
+    let series = plans.into_iter().map(|(name, plans)| {
+        let points = plans.into_iter().map(|asked| {
+            let (sidecores, guests, queues) = (asked.sidecores, asked.guests, asked.jobs);
+            progress.doing(format!("{name}: {sidecores} sidecores, {guests} guests"));
+            let report = block::measure(&asked, cleanup, &Progress::silent())?;
+            let seated = block::has_seats(&asked);
+            Ok(Point { sidecores, guests, queues, seated, report })
+        });
+        Ok(Series { name, points: points.collect::<Result<_>>()? })
+    });
+    series.collect()
+}
+
+/// One, two, four and so on, as long as the driver keeps a core; two in any case.
+fn sidecores(cores: usize) -> Vec<u16> {
+    let most = cores.saturating_sub(1).clamp(2, usize::from(QUEUES));
+    [1, 2, 4, QUEUES].into_iter().filter(|count| usize::from(*count) <= most).collect()
+}
+
+impl Point {
+    /// A role's processor time for each request, in microseconds.
+    fn cpu_us(&self, role: &str) -> f64 {
+        let time = self.report.cpu_s.get(role).copied().flatten();
+        time.unwrap_or(0.0) * 1e6 / self.report.requests as f64
+    }
+
+    fn event(&self, name: &str) -> f64 {
+        self.report.events_per_request.get(name).copied().unwrap_or(0.0)
+    }
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Options { volume, depth, seconds, .. } = &self.asked;
+        writeln!(f, "{volume} volumes, randread of 4 KiB, depth {depth} of each queue")?;
+        for series in &self.series {
+            writeln!(f, "\n{}", series.name)?;
+            writeln!(
+                f,
+                "  {:>9}{:>8}{:>8}{:>12}{:>8}{:>12}{:>12}{:>9}{:>10}{:>9}",
+                "sidecores",
+                "guests",
+                "queues",
+                "IOPS",
+                "ratio",
+                "node us/rq",
+                "driver us",
+                "kicks",
+                "wake-ups",
+                "syscalls"
+            )?;
+            let first = series.points.first().map_or(1.0, |point| point.report.iops);
+            for point in &series.points {
+                writeln!(
+                    f,
+                    "  {:>9}{:>8}{:>8}{:>12.0}{:>8.2}{:>12.3}{:>12.3}{:>9.4}{:>10.4}{:>9.4}{}",
+                    point.sidecores,
+                    point.guests,
+                    point.queues,
+                    point.report.iops,
+                    point.report.iops / first,
+                    point.cpu_us("vmhost"),
+                    point.cpu_us("driver"),
+                    point.event("kicks"),
+                    point.event("vmhost_wakeups"),
+                    point.event("vmhost_system_calls"),
+                    if point.seated { "" } else { "  cores are SHARED" }
+                )?;
+            }
+        }
+        let trips = self.series.iter().flat_map(|series| &series.points);
+        let trips = trips.filter_map(|point| point.report.cache_line_rtt_ns);
+        let (least, most) = trips.fold((u64::MAX, 0), |(a, b), ns| (a.min(ns), b.max(ns)));
+        let Machine { cores, processor, kernel, version, .. } = &self.machine;
+        let commit = self.machine.commit.as_ref().map(|id| format!(" {id}")).unwrap_or_default();
+        let slow = if self.machine.optimised { "" } else { "; NOT OPTIMISED: build --release" };
+        writeln!(
+            f,
+            "\n{cores} cores, {processor}, Linux {kernel}; cache line round trips {least} to \
+             {most} ns; {seconds} s each; vrio {version}{commit}{slow}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_driver_keeps_a_core() {
+        assert_eq!(sidecores(1), [1, 2]);
+        assert_eq!(sidecores(2), [1, 2]);
+        assert_eq!(sidecores(4), [1, 2]);
+        assert_eq!(sidecores(5), [1, 2, 4]);
+        assert_eq!(sidecores(64), [1, 2, 4, 8]);
+    }
+}
