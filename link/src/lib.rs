@@ -9,6 +9,7 @@
 mod counters;
 mod driver;
 mod faulty;
+mod inside;
 mod interface;
 mod pages;
 mod shm;

@@ -23,6 +23,7 @@ use rustix::event::epoll;
 use sidecore::{Counter, Progress};
 use transport::{Pool, TransmitBatch};
 
+use crate::inside::Inside;
 use crate::{Arrival, Link, LinkCounters, Sent};
 use door::Line;
 pub use door::{Callers, Door};
@@ -44,6 +45,9 @@ const LOOK_AGAIN_NS: u64 = 10_000_000;
 /// Each look that finds the peer alive doubles the time to the next one, and the last is after so
 /// long: a silent peer is the session's affair.
 const LOOK_LAST_NS: u64 = 320_000_000;
+
+/// For so long after something came by a line, the link inside is looked at seldom.
+const LINES_BUSY_NS: u64 = 1_000_000;
 
 /// Numbers of lines that others dialled begin here, beyond those of places.
 const CALLERS_FROM: u32 = 1 << 31;
@@ -184,6 +188,9 @@ pub struct Shm<L> {
     unreachable_ns: BTreeMap<SocketAddr, u64>,
     calls_taken: u32,
     now_ns: u64,
+    /// When something last came by a line.
+    heard_ns: u64,
+    inside: Inside,
     epoll: OwnedFd,
     /// Whose turn it is first.
     turn: usize,
@@ -210,6 +217,8 @@ impl<L: Link> Shm<L> {
             unreachable_ns: BTreeMap::new(),
             calls_taken: 0,
             now_ns: 0,
+            heard_ns: 0,
+            inside: Inside::default(),
             epoll,
             turn: 0,
             counters: Arc::default(),
@@ -315,6 +324,18 @@ impl<L: Link> Shm<L> {
         }
     }
 
+    /// What has come by the link inside. While lines are busy and it is not, its system call is
+    /// not made each round.
+    fn receive_inside(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
+        let is_busy = now_ns.saturating_sub(self.heard_ns) < LINES_BUSY_NS;
+        if !self.inside.is_due(now_ns) && is_busy {
+            return 0;
+        }
+        let datagrams = self.inner.receive(now_ns, f);
+        self.inside.found(now_ns, datagrams);
+        datagrams
+    }
+
     fn receive_from(&mut self, at: usize, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
         let (now_ns, lane) = (self.now_ns, &mut self.lanes[at]);
         let mut count = 0;
@@ -396,20 +417,26 @@ impl<L: Link> Link for Shm<L> {
 
     fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
         self.now_ns = now_ns;
-        let mut count = self.inner.receive(now_ns, f);
+        let inside = self.receive_inside(now_ns, f);
         self.disarm();
         self.take_callers();
         let lanes = self.lanes.len();
         self.turn = (self.turn + 1) % lanes.max(1);
+        let mut count = 0;
         for step in 0..lanes {
             count += self.receive_from((self.turn + step) % lanes, f);
         }
+        if count > 0 {
+            self.heard_ns = now_ns;
+        }
         self.drop_gone();
-        count
+        inside + count
     }
 
     fn arm(&mut self) -> Progress {
         let mut progress = self.inner.arm();
+        // Whatever waits inside makes the descriptor readable; it is looked at after the sleep.
+        self.inside.look_next();
         for lane in &mut self.lanes {
             lane.is_armed = true;
             progress |= Progress::busy_if(!lane.consumer.sleep());

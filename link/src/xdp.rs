@@ -31,6 +31,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use sidecore::{Counter, Progress};
 use transport::{Pool, TransmitBatch};
 
+use crate::inside::Inside;
 use crate::interface::Interface;
 use crate::{Arrival, Link, LinkCounters, Sent, Udp};
 use packet::{HEADER_BYTES, Mac, Way};
@@ -73,12 +74,6 @@ const NEIGHBOURS_MAX: usize = 1024;
 
 /// A peer that was silent for so long is looked for by the system again: its card may be another.
 const NEIGHBOUR_NS: u64 = 1_000_000_000;
-
-/// How often the socket inside is looked at while nothing comes by it.
-const LOOK_INSIDE_NS: u64 = 50_000;
-
-/// For how long it is looked at each round after something came by it.
-const LOOK_CLOSELY_NS: u64 = 1_000_000;
 
 /// In copy mode a system call sends some thirty packets: no round makes more calls than a full ring
 /// takes.
@@ -233,8 +228,7 @@ pub struct Xdp {
     pieces: bool,
     zero_copy: bool,
     neighbours: BTreeMap<SocketAddrV4, Neighbour>,
-    looked_inside_ns: u64,
-    heard_inside_ns: u64,
+    inside: Inside,
     now_ns: u64,
     epoll: OwnedFd,
     xdp_counters: Arc<XdpCounters>,
@@ -274,8 +268,7 @@ impl Xdp {
             pieces: interface.pieces,
             zero_copy,
             neighbours: BTreeMap::new(),
-            looked_inside_ns: 0,
-            heard_inside_ns: 0,
+            inside: Inside::default(),
             now_ns: 0,
             epoll,
             xdp_counters: Arc::default(),
@@ -485,16 +478,11 @@ impl Link for Xdp {
             self.flush();
         }
         let datagrams = self.receive_from_ring(f);
-        let since = |at_ns: u64| now_ns.saturating_sub(at_ns);
-        let is_quiet = since(self.heard_inside_ns) >= LOOK_CLOSELY_NS;
-        if is_quiet && since(self.looked_inside_ns) < LOOK_INSIDE_NS {
+        if !self.inside.is_due(now_ns) {
             return datagrams;
         }
-        self.looked_inside_ns = now_ns;
         let inside = self.inner.receive(now_ns, f);
-        if inside > 0 {
-            self.heard_inside_ns = now_ns;
-        }
+        self.inside.found(now_ns, inside);
         datagrams + inside
     }
 
@@ -504,7 +492,7 @@ impl Link for Xdp {
 
     fn arm(&mut self) -> Progress {
         // Whatever waits inside makes the descriptor readable; it is looked at after the sleep.
-        self.looked_inside_ns = 0;
+        self.inside.look_next();
         Progress::busy_if(self.receive.has_any())
     }
 

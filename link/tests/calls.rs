@@ -68,6 +68,45 @@ fn a_small_call_is_one_datagram_each_way_plus_acknowledgements() {
     assert!((100..=220).contains(&sent), "{sent} datagrams for 100 calls");
 }
 
+/// What sixteen reads of a page take over a link as wide as the loopback device: two datagrams and
+/// one system call there, a datagram each and one system call back.
+#[test]
+fn a_batch_of_reads_is_two_datagrams_there_and_one_each_back() {
+    const READS: u64 = 16;
+    let wide = |name: &str| {
+        let udp = Udp::bind(UdpConfig::new(([127, 0, 0, 1], 0).into())).expect("loopback");
+        Side::new(name, udp.receive_buffer_bytes(), udp)
+    };
+    let (client, server) = (wide("vm1"), wide("io-1"));
+    let addr = server.addr;
+    let (mut pair, session) = Pair::connect(client, server, addr);
+    pair.call(session, 1, 100);
+    pair.run_until_replied(1);
+    let page = pair.server.endpoint.borrow_mut().pool_mut().alloc(4096).expect("room");
+    let sent = |side: &Side| (side.counters.datagrams_sent.get(), side.counters.send_calls.get());
+    for batch in 0..4 {
+        let [client, server] = [&pair.client, &pair.server].map(sent);
+        for token in 10..10 + READS {
+            let mut endpoint = pair.client.endpoint.borrow_mut();
+            let called = endpoint.call(pair.now_ns, session, 0, token, &[0; 64], None);
+            called.expect("room for the call");
+        }
+        pair.round();
+        let mut endpoint = pair.server.endpoint.borrow_mut();
+        let calls: Vec<_> = pair.server.notes.borrow_mut().calls.drain(..).collect();
+        for (call, _) in &calls {
+            let replied = endpoint.reply(pair.now_ns, *call, &[0; 64], Some((page, 4096)));
+            replied.expect("the session lives");
+        }
+        drop(endpoint);
+        assert_eq!(calls.len() as u64, READS, "all in one round");
+        assert_eq!(sent(&pair.client), (client.0 + READS / 8, client.1 + 1));
+        pair.run_until_replied(1 + READS as usize * (batch + 1));
+        assert_eq!(sent(&pair.server), (server.0 + READS, server.1 + 1));
+        pair.client.notes.borrow_mut().bodies.clear();
+    }
+}
+
 #[test]
 fn faults_on_both_ends_cost_time_but_no_byte() {
     let faults = Faults {
@@ -142,6 +181,30 @@ fn shared_memory_carries_calls_without_the_network() {
     }
     let [client, server] = &shared.counters;
     assert_eq!(client.datagrams_sent.get(), server.datagrams_received.get());
+}
+
+/// Nor does it call the kernel each round to hear that nobody else has sent anything.
+#[test]
+fn while_lines_are_busy_the_socket_beside_them_is_looked_at_now_and_then() {
+    let (_shared, mut pair, session) = Shared::connected();
+    let looked =
+        |pair: &Pair| [&pair.client, &pair.server].map(|side| side.counters.receive_calls.get());
+    let (before, rounds_before) = (looked(&pair), pair.rounds);
+    for token in 0..200 {
+        pair.call(session, token, 512);
+        pair.run_until_replied(token as usize + 1);
+    }
+    let rounds = pair.rounds - rounds_before;
+    for (after, before) in looked(&pair).into_iter().zip(before) {
+        assert!(after - before < rounds / 2, "{} looks in {rounds} rounds", after - before);
+    }
+    // It carries whoever has no line, at once while it does.
+    let stranger = std::net::UdpSocket::bind(("127.0.0.1", 0)).expect("a socket");
+    stranger.send_to(b"not one of ours", pair.client.addr).expect("sent");
+    let (heard, rounds_before) = (Arc::clone(&pair.client.counters), pair.rounds);
+    let received_before = heard.datagrams_received.get();
+    pair.run_until(|| heard.datagrams_received.get() > received_before);
+    assert!(pair.rounds - rounds_before <= 4, "heard after {} rounds", pair.rounds);
 }
 
 #[test]

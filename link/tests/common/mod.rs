@@ -121,13 +121,18 @@ impl Pair {
     pub(crate) fn run_until(&mut self, done: impl Fn() -> bool) {
         let before = self.rounds;
         while !done() {
-            self.now_ns += ROUND_NS;
-            self.rounds += 1;
             assert!(self.rounds - before < ROUNDS_MAX, "it does not end");
-            let _ = self.client.local.round(self.now_ns);
-            let _ = self.server.local.round(self.now_ns);
+            self.round();
             self.server.echo(self.now_ns);
         }
+    }
+
+    /// One round of each side, which answers nothing.
+    pub(crate) fn round(&mut self) {
+        self.now_ns += ROUND_NS;
+        self.rounds += 1;
+        let _ = self.client.local.round(self.now_ns);
+        let _ = self.server.local.round(self.now_ns);
     }
 
     /// Calls with a body of `len` bytes that only `token` has.
