@@ -40,6 +40,8 @@ pub(super) struct SendCall {
     addresses: Vec<RawAddress>,
     controls: Vec<SendControl>,
     messages: Vec<libc::mmsghdr>,
+    /// How many iovecs each group has.
+    parts: Vec<usize>,
 }
 
 // SAFETY: the pointers in it are written and used within one `run` and mean nothing outside.
@@ -52,6 +54,7 @@ impl SendCall {
             addresses: Vec::with_capacity(CALL_DATAGRAMS_MAX),
             controls: Vec::with_capacity(CALL_DATAGRAMS_MAX),
             messages: Vec::with_capacity(CALL_DATAGRAMS_MAX),
+            parts: Vec::with_capacity(CALL_DATAGRAMS_MAX),
         }
     }
 
@@ -95,19 +98,23 @@ impl SendCall {
         self.addresses.clear();
         self.controls.clear();
         self.iovecs.clear();
+        self.parts.clear();
         for (done, group) in groups.iter().enumerate() {
             let Some(address) = RawAddress::new(outgoing.to(group.first), socket_is_v6) else {
                 return done;
             };
             self.addresses.push(address);
             self.controls.push(control::segment(group.segment_bytes as u16));
+            let before = self.iovecs.len();
             for index in group.first..group.first + group.count {
-                // An empty body costs an entry and saves a case.
-                for part in [outgoing.head(index), outgoing.body(index)] {
+                // The kernel has a short way for a message in one piece, such as a call to read.
+                let parts = [outgoing.head(index), outgoing.body(index)];
+                for part in parts.into_iter().filter(|part| !part.is_empty()) {
                     let iov_base = part.as_ptr().cast_mut().cast();
                     self.iovecs.push(libc::iovec { iov_base, iov_len: part.len() });
                 }
             }
+            self.parts.push(self.iovecs.len() - before);
         }
         groups.len()
     }
@@ -122,8 +129,8 @@ impl SendCall {
             header.msg_name = self.addresses.as_mut_ptr().wrapping_add(index).cast();
             header.msg_namelen = self.addresses[index].len_bytes() as libc::socklen_t;
             header.msg_iov = self.iovecs.as_mut_ptr().wrapping_add(iovecs_used);
-            header.msg_iovlen = PARTS * group.count;
-            iovecs_used += PARTS * group.count;
+            header.msg_iovlen = self.parts[index];
+            iovecs_used += self.parts[index];
             if group.count > 1 {
                 header.msg_control = self.controls.as_mut_ptr().wrapping_add(index).cast();
                 header.msg_controllen = size_of::<SendControl>();
@@ -149,9 +156,12 @@ pub(super) struct ReceiveCall {
     controls: Vec<ReceiveControl>,
     iovecs: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
+    /// The first so many messages were used by the last call, which has changed them.
+    used: usize,
 }
 
-// SAFETY: the pointers in it are written and used within one `run` and mean nothing outside.
+// SAFETY: the pointers in it are into its own vectors, which it keeps and never changes the place
+// or length of.
 unsafe impl Send for ReceiveCall {}
 
 impl ReceiveCall {
@@ -163,13 +173,15 @@ impl ReceiveCall {
             controls: vec![[0; 7]; RECEIVE_MESSAGES_MAX],
             iovecs: vec![empty; RECEIVE_MESSAGES_MAX],
             messages: vec![zero_message(); RECEIVE_MESSAGES_MAX],
+            used: RECEIVE_MESSAGES_MAX,
         }
     }
 
     /// Takes in what is there; says how many messages.
     pub(super) fn run(&mut self, fd: BorrowedFd<'_>) -> Result<usize, Errno> {
         let buffer = self.buffer.as_mut_ptr();
-        for index in 0..RECEIVE_MESSAGES_MAX {
+        // A call that finds nothing, as most do that poll, leaves all as it was.
+        for index in 0..self.used {
             self.iovecs[index] = libc::iovec {
                 iov_base: buffer.wrapping_add(index * MESSAGE_BYTES_MAX).cast(),
                 iov_len: MESSAGE_BYTES_MAX,
@@ -184,8 +196,9 @@ impl ReceiveCall {
             header.msg_flags = 0;
         }
         // SAFETY: every message points to its own address, control message, iovec and piece of the
-        // buffer, each with its true length; none of the vectors changes before the call returns,
-        // and any bytes are valid values for all of them.
+        // buffer, each with its true length: all were made so before the first call, and those that
+        // a call has used before the next. None of the vectors changes its place, ever, and any
+        // bytes are valid values for all of them.
         let result = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -195,7 +208,9 @@ impl ReceiveCall {
                 ptr::null_mut(),
             )
         };
-        counted(result)
+        let received = counted(result);
+        self.used = received.map_or(1, |messages| (messages + 1).min(RECEIVE_MESSAGES_MAX));
+        received
     }
 
     /// The message at `index` of the last call; `None` when it was cut short or is from nowhere.
