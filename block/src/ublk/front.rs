@@ -161,6 +161,16 @@ impl<K: Kernel> Front<K> {
         if self.letting_go {
             return self.take_all() | self.ask_all() | self.abandon();
         }
+        let mut progress = self.serve(now_ns);
+        // Who answers at once with the next request does not wait for another round.
+        if self.kernel.as_ref().is_some_and(Kernel::has_mail) {
+            progress |= self.serve(now_ns);
+        }
+        progress
+    }
+
+    /// What the driver has sent goes to the channel, and what that has answered back.
+    fn serve(&mut self, now_ns: u64) -> Progress {
         let mut progress = self.take_all();
         progress |= self.channel.poll(&mut self.ios, now_ns, &mut self.done);
         progress | self.answer_all() | self.ask_all()

@@ -32,6 +32,8 @@ struct Driver {
     mail: Vec<Completion>,
     /// How many commands there is room for.
     room: usize,
+    /// Answers to which it has the same request again, at once.
+    again: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -47,6 +49,7 @@ impl Shared {
             answers: Vec::new(),
             mail: Vec::new(),
             room: usize::MAX,
+            again: 0,
         })))
     }
 
@@ -75,6 +78,11 @@ impl Kernel for Shared {
         driver.room = room;
         assert!(!std::mem::replace(&mut driver.asking[place as usize], true), "asked for once");
         driver.answers.extend(answer.map(|answer| (place, answer)));
+        if answer.is_some() && driver.again > 0 {
+            driver.again -= 1;
+            driver.asking[place as usize] = false;
+            driver.mail.push(Completion { token: place, result: 0 });
+        }
         true
     }
 
@@ -232,6 +240,19 @@ fn a_request_is_one_io_and_its_answer_is_its_length() {
     assert_eq!((first.requests.get(), second.requests.get()), (0, 4), "place 5 is queue 1's");
     assert_eq!((second.read_bytes.get(), second.flushes.get()), (8192, 1));
     assert_eq!((core.outstanding(), second.errors.get()), (0, 0));
+}
+
+/// A link is asked once a round: what waited for the next one would wait for that, too.
+#[test]
+fn who_answers_with_the_next_request_is_served_in_the_same_round_and_then_it_is_over() {
+    let mut bench = Bench::new();
+    bench.driver.0.borrow_mut().again = 5;
+    bench.driver.request(3, op::READ, 0, 8);
+    assert!(bench.front.poll(2).is_busy());
+    assert_eq!(bench.driver.answers(), [(3, 4096); 2]);
+    assert_eq!(bench.seen().len(), 2, "a round is bounded");
+    assert!(bench.front.poll(3).is_busy());
+    assert_eq!(bench.driver.answers(), [(3, 4096); 2]);
 }
 
 #[test]
