@@ -11,6 +11,7 @@
 
 mod direct;
 mod events;
+pub mod floor;
 mod place;
 mod report;
 
@@ -37,6 +38,9 @@ pub const SIZE_BYTES_MAX: u32 = 1 << 20;
 
 /// Requests outstanding of one job: what the largest ring of the driver has room for.
 pub const DEPTH_MAX: u16 = 1024;
+
+/// Packets of a virtual cable: what IPv6 asks of every link, and the longest there are.
+const MTU: std::ops::RangeInclusive<u32> = 1280..=65_535;
 
 /// Queues of a disk.
 pub const JOBS_MAX: u16 = 64;
@@ -142,6 +146,8 @@ pub struct Options {
     pub pids: Vec<u32>,
     /// On the loopback device, also where two network namespaces would be allowed.
     pub loopback: bool,
+    /// The longest packet of the virtual cable between them; the system's usual where nobody says.
+    pub mtu: Option<u32>,
 }
 
 impl Options {
@@ -165,6 +171,7 @@ impl Options {
             seconds: 3.0,
             pids: Vec::new(),
             loopback: false,
+            mtu: None,
         }
     }
 
@@ -199,6 +206,12 @@ impl Options {
         ensure!(
             self.link != LinkKind::Xdp || !self.loopback,
             "--link xdp goes past the network stack of an Ethernet card: --loopback has none"
+        );
+        ensure!(
+            self.mtu.is_none_or(|mtu| MTU.contains(&mtu)) && (self.mtu.is_none() || !self.loopback),
+            "--mtu: from {} to {} bytes, of the virtual cable, which --loopback has not",
+            MTU.start(),
+            MTU.end()
         );
         ensure!(
             self.pids.is_empty() || matches!(self.path, Path::Socket(_)),
@@ -333,6 +346,8 @@ mod tests {
         let one_file = Volume::File(PathBuf::from("/disk"));
         refused(Options { guests: 2, volume: one_file, ..options.clone() }, "--guests 2");
         refused(Options { sidecores: 0, ..options.clone() }, "--sidecores 0");
+        refused(Options { mtu: Some(600), ..options.clone() }, "--mtu");
+        refused(Options { mtu: Some(9000), loopback: true, ..options.clone() }, "--mtu");
         refused(Options { seconds: f64::NAN, ..options.clone() }, "--seconds");
         let direct = Options { path: Path::Direct, ..options.clone() };
         direct.check().unwrap();

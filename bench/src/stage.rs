@@ -33,6 +33,8 @@ pub(crate) struct Stage {
     program: PathBuf,
     /// What lies between the nodes.
     pub(crate) network: Network,
+    /// The longest packet of the virtual cable; the system's usual where nobody says.
+    pub(crate) mtu: Option<u32>,
     pub(crate) io_listen: String,
     pub(crate) vm_listen: String,
     pub(crate) keys: Keys,
@@ -62,6 +64,7 @@ impl Stage {
             folder,
             program,
             network: Network::Loopback,
+            mtu: None,
             io_listen: format!("127.0.0.1:{io}"),
             vm_listen: format!("127.0.0.1:{vm}"),
             cleanup,
@@ -85,6 +88,9 @@ impl Stage {
         for (name, address) in [(&io, IO_ADDRESS), (&vm, VM_ADDRESS)] {
             let address = format!("{address}/24");
             ip(&["-n", name, "addr", "add", &address, "dev", "cable"])?;
+            if let Some(mtu) = self.mtu {
+                ip(&["-n", name, "link", "set", "cable", "mtu", &mtu.to_string()])?;
+            }
             ip(&["-n", name, "link", "set", "cable", "up"])?;
             ip(&["-n", name, "link", "set", "lo", "up"])?;
         }

@@ -162,6 +162,29 @@ impl TransmitBatch {
         self.len() == self.capacity() || self.arena.place_for(DATAGRAM_BYTES_MAX).is_none()
     }
 
+    /// Adds a datagram of somebody who has no session, such as who measures what a link takes by
+    /// itself: `head`, then the first so many bytes of a buffer of `pool`, to which the batch
+    /// takes a reference of its own.
+    ///
+    /// # Panics
+    /// With a head of more than [`DATAGRAM_HEAD_MAX`] bytes, or when the batch is full.
+    pub fn put(
+        &mut self,
+        pool: &mut Pool,
+        to: SocketAddr,
+        head: &[u8],
+        body: Option<(BufId, usize)>,
+    ) {
+        self.prepare(pool);
+        let slot = self.next(to);
+        slot.head[..head.len()].copy_from_slice(head);
+        slot.head_bytes = head.len();
+        slot.body = body.map(|(id, len_bytes)| (id, 0..len_bytes));
+        if let Some((id, _)) = body {
+            pool.retain(id);
+        }
+    }
+
     /// Drops the references of consumed datagrams and moves the pending ones to the front.
     pub(crate) fn prepare(&mut self, pool: &mut Pool) {
         while let Some(id) = self.finished.pop() {
@@ -320,6 +343,25 @@ mod tests {
         push(&mut batch, 4, None);
         let heads: Vec<u8> = batch.datagrams().map(|datagram| datagram.head()[0]).collect();
         assert_eq!(heads, [3, 4]);
+    }
+
+    #[test]
+    fn a_datagram_of_ones_own_holds_its_body_too() {
+        let mut pool = Pool::new(0);
+        let mut batch = TransmitBatch::new(1);
+        let id = pool.alloc(3).expect("room");
+        pool.bytes_mut(id).copy_from_slice(b"abc");
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        for _ in 0..2 {
+            batch.put(&mut pool, to, b"head", Some((id, 2)));
+            let datagram = batch.datagram(0);
+            assert_eq!((datagram.head(), datagram.body(&pool)), (&b"head"[..], &b"ab"[..]));
+            batch.consume(1);
+        }
+        pool.release(id);
+        assert_eq!(pool.in_use(), 1, "until it is filled again");
+        batch.put(&mut pool, to, b"", None);
+        assert_eq!(pool.in_use(), 0);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
+use bench::block::floor::{self, FloorOptions};
 use bench::block::{self, LinkKind, Options, Path, Volume};
 use bench::compare;
 use bench::load::Pattern;
@@ -33,6 +34,11 @@ pub(crate) const SCALE_EXAMPLES: &str = "Examples:
   vrio bench scale --volume memory --depth 32 --json | jq '.series[1].points[].report.iops'
 Where cores are shared, only processor time and events per request mean something.";
 
+pub(crate) const FLOOR_EXAMPLES: &str = "Examples:
+  vrio bench floor                                     what is under a read over UDP
+  vrio bench floor --link shm --rounds 9 --json
+Two threads are busy at a time; with fewer than two cores nothing means much.";
+
 pub(crate) const COMPARE_EXAMPLES: &str = "Examples:
   vrio bench compare block                             every peer that is installed
   vrio bench compare block --quick                     the same in short
@@ -47,6 +53,9 @@ pub(crate) enum BenchCommand {
     /// Measure a virtual disk: throughput, latency, events and processor time per request.
     #[command(after_help = BLOCK_EXAMPLES)]
     Block(Box<BlockArgs>),
+    /// Measure what is under a remote read: a bare echo, the cipher, the volume without a wire.
+    #[command(after_help = FLOOR_EXAMPLES)]
+    Floor(FloorArgs),
     /// Measure ourselves and what a user would pick instead, in turn, and print the ratios.
     #[command(subcommand, after_help = COMPARE_EXAMPLES)]
     Compare(CompareCommand),
@@ -123,6 +132,25 @@ pub(crate) struct ScaleArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct FloorArgs {
+    /// How sessions travel: UDP on the loopback device, or shared memory.
+    #[arg(long, value_enum, default_value_t = LinkArg::Udp)]
+    link: LinkArg,
+    /// Bytes of every read.
+    #[arg(long, default_value = "4k", value_parser = size)]
+    size: u32,
+    /// How often each thing is measured, in turn.
+    #[arg(long, default_value_t = 5)]
+    rounds: u16,
+    /// How long each time.
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct BlockArgs {
     /// The way to the disk: local, remote, direct, or socket and a path.
     #[arg(long, num_args = 1..=2, value_names = ["WAY", "PATH"], default_value = "local")]
@@ -173,6 +201,9 @@ pub(crate) struct BlockArgs {
     /// Nodes meet on the loopback device, also where two network namespaces would be allowed.
     #[arg(long)]
     loopback: bool,
+    /// The longest packet of the virtual cable between two network namespaces.
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -193,6 +224,16 @@ enum LinkArg {
     Xdp,
     /// Shared memory.
     Shm,
+}
+
+impl From<LinkArg> for LinkKind {
+    fn from(link: LinkArg) -> Self {
+        match link {
+            LinkArg::Udp => Self::Udp,
+            LinkArg::Xdp => Self::Xdp,
+            LinkArg::Shm => Self::Shm,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -217,6 +258,18 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             options.check().map_err(Failure::configuration)?;
             let report = block::run(&options).map_err(Failure::running)?;
             print(&report, args.json)
+        }
+        BenchCommand::Floor(args) => {
+            let program = std::env::current_exe().context("finding this program");
+            let options = FloorOptions {
+                program: program.map_err(Failure::running)?,
+                link: args.link.into(),
+                size_bytes: args.size,
+                rounds: args.rounds,
+                seconds: args.seconds,
+            };
+            options.check().map_err(Failure::configuration)?;
+            print(&floor::run(&options).map_err(Failure::running)?, args.json)
         }
         BenchCommand::Compare(CompareCommand::Block(args)) => {
             let program = std::env::current_exe().context("finding this program");
@@ -295,11 +348,7 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
         depth: args.depth,
         jobs: args.jobs,
         guests: args.guests,
-        link: match args.link {
-            LinkArg::Udp => LinkKind::Udp,
-            LinkArg::Xdp => LinkKind::Xdp,
-            LinkArg::Shm => LinkKind::Shm,
-        },
+        link: args.link.into(),
         encrypt: args.encrypt == Switch::On,
         sidecores: args.sidecores,
         idle: args.idle,
@@ -311,6 +360,7 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
         seconds: args.seconds,
         pids: args.pid.clone(),
         loopback: args.loopback,
+        mtu: args.mtu,
         ..Options::new(program)
     })
 }

@@ -98,6 +98,26 @@ fn a_direct_client_works_over_both_links_sealed_and_in_clear() {
     }
 }
 
+/// It says what it measured, each of which took some time, over either link.
+#[test]
+fn what_is_under_a_remote_read_is_measured() {
+    for link in ["udp", "shm"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+        let words = ["--link", link, "--rounds", "1", "--seconds", "0.1", "--json"];
+        let output = command.args(["bench", "floor"]).args(words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{link}: {said}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let [round] = &report["rounds"].as_array().unwrap()[..] else { panic!("{report}") };
+        for part in ["echo", "cipher", "local", "clear", "sealed"] {
+            assert!(round[part].as_f64().unwrap() > 0.0, "{part}: {report}");
+        }
+        let number = |part: &str| round[part].as_f64().unwrap();
+        let left = number("clear") - number("echo") - number("local");
+        assert!((report["remote_adds_us"].as_f64().unwrap() - left).abs() < 1e-6, "{report}");
+    }
+}
+
 #[test]
 fn a_remote_disk_over_shared_memory_needs_no_datagram_of_the_kernel() {
     let report = measure(&["--path", "remote", "--link", "shm", "--idle", "spin"]);

@@ -9,13 +9,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use block::backend::MemoryVolume;
 use block::ublk::abi::{ABORT, Descriptor, op};
-use block::ublk::{FrontCore, Kernel};
+use block::ublk::front::FrontPoller;
+use block::ublk::{Front, FrontCore, Kernel};
 use block::uring::Completion;
+use block::{AttachOptions, Attachment, Open};
 use node::config::LinkKind as Wanted;
 use node::direct::{Client, Plan, Shape};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use sidecore::{Sidecore, now_ns};
+use sidecore::Stage::Serve;
+use sidecore::{Idle, Sidecore, now_ns};
 use virtio::driver::SECTOR_BYTES;
 
 use super::events::Side;
@@ -26,6 +30,9 @@ use crate::stage::Stage;
 
 /// How often the end of a run is looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// A volume without a wire: more than caches hold, and as large as the one on the other node.
+const LOCAL_BYTES: u64 = 512 << 20;
 
 /// The name of the client's thread, by which the kernel tells its processor time.
 const THREAD: &str = "sidecore-0";
@@ -95,20 +102,13 @@ impl DirectLoad {
 
     /// Writes every place once.
     pub(super) fn fill(&mut self) -> Result<()> {
-        let begin = |generator: &mut Generator| {
-            generator.begin(Pattern::Write, FILL_DEPTH, u64::MAX, true);
-        };
-        self.drive(Duration::ZERO, begin).map(drop)
+        fill(self.client.sidecore())
     }
 
     /// Measures.
     pub(super) fn run(&mut self, load: Load) -> Result<Outcome> {
-        let until_ns = now_ns() + u64::try_from(load.duration.as_nanos()).unwrap_or(u64::MAX);
         let before = self.look()?;
-        let run = self.drive(load.duration, move |generator| {
-            generator.begin(load.pattern, load.depth, until_ns, false);
-        });
-        let mut outcome = run?;
+        let mut outcome = run(self.client.sidecore(), load)?;
         outcome.driver_cpu.push(self.look()?.cpu().saturating_sub(before.cpu()));
         Ok(outcome)
     }
@@ -128,37 +128,98 @@ impl DirectLoad {
         }
         self.client.stop();
     }
+}
 
-    /// Begins, and leaves the sidecore alone for so long.
-    fn drive(
-        &self,
-        alone: Duration,
-        begin: impl FnOnce(&mut Generator) + Send + 'static,
-    ) -> Result<Outcome> {
-        let sidecore = self.client.sidecore();
-        on(sidecore, begin)?;
-        thread::sleep(alone);
-        let (mut seen, mut since) = (0, Instant::now());
-        loop {
-            thread::sleep(LOOK_AGAIN);
-            let state = on(sidecore, |generator| {
-                let over = generator.outstanding == 0;
-                let done = generator.outcome.requests();
-                (over.then(|| generator.end()), done, generator.failed)
-            });
-            let (over, done, failed) = state?;
-            if let Some(errno) = failed {
-                let error = std::io::Error::from_raw_os_error(-errno);
-                bail!("a request failed while the disk was measured: {error}");
-            }
-            if let Some(outcome) = over {
-                return Ok(outcome);
-            }
-            if done != seen {
-                (seen, since) = (done, Instant::now());
-            } else if since.elapsed() > STUCK {
-                bail!("requests stand still for {STUCK:?}");
-            }
+/// The same generator before a volume in memory, without a wire between: what a read costs that
+/// stays on its thread.
+#[derive(Debug)]
+pub(super) struct LocalLoad {
+    sidecore: Sidecore,
+}
+
+impl LocalLoad {
+    /// Makes the volume and starts its sidecore.
+    pub(super) fn start(size_bytes: u32, core: Option<usize>) -> Result<Self> {
+        let config = sidecore::Config { core, idle: Idle::Spin, ..sidecore::Config::new(0) };
+        let sidecore = sidecore::spawn(config).context("starting a sidecore")?;
+        let shape = Shape { queues: 1, depth: FILL_DEPTH };
+        let volume = MemoryVolume::new(LOCAL_BYTES).context("mapping a volume")?;
+        let shown = sidecore.call(move |local| {
+            let services = local.services().clone();
+            let attachment = Arc::new(Attachment::new("bench", AttachOptions::new(0)));
+            let open =
+                Open { services: &services, attachment: &attachment, index: 0, depth: FILL_DEPTH };
+            let mut front =
+                Front::new(&volume, &open, shape).map_err(|error| anyhow!("{error}"))?;
+            let places = LOCAL_BYTES / u64::from(size_bytes);
+            let generator = Rc::new(RefCell::new(Generator::new(shape, size_bytes, places)));
+            services.insert(Rc::clone(&generator));
+            front.show(Generated(generator));
+            local.add(Serve, Box::new(FrontPoller(Rc::new(RefCell::new(front)))));
+            Ok::<_, anyhow::Error>(())
+        });
+        shown.ok().context("the sidecore has stopped")??;
+        Ok(Self { sidecore })
+    }
+
+    /// Writes every place once.
+    pub(super) fn fill(&mut self) -> Result<()> {
+        fill(&self.sidecore)
+    }
+
+    /// Measures.
+    pub(super) fn run(&mut self, load: Load) -> Result<Outcome> {
+        run(&self.sidecore, load)
+    }
+
+    /// Ends the sidecore.
+    pub(super) fn stop(self) {
+        self.sidecore.stop();
+    }
+}
+
+fn fill(sidecore: &Sidecore) -> Result<()> {
+    let begin = |generator: &mut Generator| {
+        generator.begin(Pattern::Write, FILL_DEPTH, u64::MAX, true);
+    };
+    drive(sidecore, Duration::ZERO, begin).map(drop)
+}
+
+fn run(sidecore: &Sidecore, load: Load) -> Result<Outcome> {
+    let until_ns = now_ns() + u64::try_from(load.duration.as_nanos()).unwrap_or(u64::MAX);
+    drive(sidecore, load.duration, move |generator| {
+        generator.begin(load.pattern, load.depth, until_ns, false);
+    })
+}
+
+/// Begins, and leaves the sidecore alone for so long.
+fn drive(
+    sidecore: &Sidecore,
+    alone: Duration,
+    begin: impl FnOnce(&mut Generator) + Send + 'static,
+) -> Result<Outcome> {
+    on(sidecore, begin)?;
+    thread::sleep(alone);
+    let (mut seen, mut since) = (0, Instant::now());
+    loop {
+        thread::sleep(LOOK_AGAIN);
+        let state = on(sidecore, |generator| {
+            let over = generator.outstanding == 0;
+            let done = generator.outcome.requests();
+            (over.then(|| generator.end()), done, generator.failed)
+        });
+        let (over, done, failed) = state?;
+        if let Some(errno) = failed {
+            let error = std::io::Error::from_raw_os_error(-errno);
+            bail!("a request failed while the disk was measured: {error}");
+        }
+        if let Some(outcome) = over {
+            return Ok(outcome);
+        }
+        if done != seen {
+            (seen, since) = (done, Instant::now());
+        } else if since.elapsed() > STUCK {
+            bail!("requests stand still for {STUCK:?}");
         }
     }
 }

@@ -59,6 +59,16 @@ pub(super) struct Seats {
 }
 
 impl Seats {
+    /// The first driver's, if it has one.
+    pub(super) fn driver(&self) -> Option<usize> {
+        self.driver.first().copied()
+    }
+
+    /// That of the IOhost's first sidecore.
+    pub(super) fn iohost(&self) -> Option<usize> {
+        self.iohost.first().copied()
+    }
+
     /// Seats for all threads of a measurement.
     pub(super) fn of(options: &Options) -> Self {
         let sidecores = usize::from(options.sidecores);
@@ -100,6 +110,7 @@ impl Place {
                 let program = options.program.clone();
                 let mut stage = Stage::new("bench", program, sealed, cleanup.clone())?;
                 if sessions && options.link != LinkKind::Shm && !options.loopback {
+                    stage.mtu = options.mtu;
                     stage.separate_if_allowed(progress);
                 }
                 let stage = place.stage.insert(stage);
@@ -333,7 +344,7 @@ impl Cast<'_> {
     }
 
     fn client(&self) -> Result<DirectLoad> {
-        let core = self.seats.driver.first().copied();
+        let core = self.seats.driver();
         let namespace = self.stage.namespace_of("vm1");
         DirectLoad::start(self.options, self.stage, self.address(), namespace, core)
     }

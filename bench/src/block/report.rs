@@ -139,10 +139,10 @@ impl Report {
 fn asked(options: &Options) -> serde_json::Value {
     let mut asked = serde_json::to_value(options).expect("plain data");
     let nothing: &[&str] = match options.path {
-        Path::Local => &["link", "encrypt", "loopback", "pids"],
+        Path::Local => &["link", "encrypt", "loopback", "mtu", "pids"],
         Path::Remote => &["pids"],
         Path::Direct => &["pids", "driver", "packed"],
-        Path::Socket(_) => &["link", "encrypt", "loopback", "sidecores", "idle"],
+        Path::Socket(_) => &["link", "encrypt", "loopback", "mtu", "sidecores", "idle"],
     };
     if let Some(asked) = asked.as_object_mut() {
         nothing.iter().for_each(|name| drop(asked.remove(*name)));
