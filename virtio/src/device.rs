@@ -38,6 +38,12 @@ pub trait Device: Send + fmt::Debug {
     /// How many queues the device has, at most [`crate::QUEUES_MAX`].
     fn queues_max(&self) -> usize;
 
+    /// What a front end is told that asks how many queues there are. Devices whose queues come in
+    /// pairs count pairs.
+    fn queues_told(&self) -> u64 {
+        self.queues_max() as u64
+    }
+
     /// What the driver accepted, ring features included. Told before the first queue starts, and
     /// only while none runs.
     fn set_features(&mut self, acked: u64);

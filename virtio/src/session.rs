@@ -593,7 +593,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
-        Ok(self.vrings.len() as u64)
+        Ok(self.device.queues_told())
     }
 
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
