@@ -1,0 +1,315 @@
+//! A nic's queues on its sidecore.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use virtio::{Chain, Head, Memory, Queue, RingError, gather};
+
+use super::receiver::{PlaceError, Receiver};
+use super::{NicCore, feature, header};
+use crate::ether::{self, ETHER_BYTES, Mac, TCP, UDP};
+use crate::frame::{BURST_FRAMES_MAX, Burst, Frame};
+use crate::offload::{Cut, HEADER_BYTES, Offers, Offload};
+use crate::port::{Chosen, PortCounters};
+use crate::reason::Reason;
+
+/// A queue that brings frames from the guest.
+#[derive(Debug)]
+pub(super) struct Sender {
+    pub(super) queue: Queue,
+    pub(super) armed: bool,
+}
+
+/// See the module's text. Its frames go through a [`super::NicPort`].
+#[derive(Debug)]
+pub struct NicQueues {
+    pub(super) core: Arc<NicCore>,
+    counters: Arc<PortCounters>,
+    mtu: usize,
+    /// By pair.
+    pub(super) senders: Vec<Option<Sender>>,
+    receivers: Vec<Option<Receiver>>,
+    /// The pairs whose receiving queue runs.
+    active: Vec<u16>,
+    /// Chains of senders that were taken for the present burst, in order, each with its pair.
+    taken: Vec<(u16, Head)>,
+    chain: Chain,
+    /// Whose turn it is first.
+    turn: usize,
+    header_bytes: usize,
+    from_guest: Offers,
+    to_guest: Offers,
+    mergeable: bool,
+    /// A segment on its way, or a frame whose checksum was completed.
+    scratch: Frame,
+}
+
+impl NicQueues {
+    /// A nic with room for this many queues, and none that runs.
+    pub fn new(core: Arc<NicCore>, queues: usize, mtu: u16) -> Self {
+        let pairs = queues / 2;
+        Self {
+            counters: Arc::clone(core.counters()),
+            core,
+            mtu: usize::from(mtu),
+            senders: (0..pairs).map(|_| None).collect(),
+            receivers: (0..pairs).map(|_| None).collect(),
+            active: Vec::with_capacity(pairs),
+            taken: Vec::with_capacity(BURST_FRAMES_MAX),
+            chain: Chain::new(),
+            turn: 0,
+            header_bytes: 12,
+            from_guest: Offers::default(),
+            to_guest: Offers::default(),
+            mergeable: false,
+            scratch: Frame::empty(),
+        }
+    }
+
+    /// Serves a queue from now on, whose driver accepted these features.
+    ///
+    /// # Panics
+    /// When the nic has no such queue.
+    pub fn add_queue(&mut self, mut queue: Queue, acked: u64) {
+        self.header_bytes = header::header_bytes(acked);
+        self.from_guest = header::offers_of_guest(acked);
+        self.to_guest = header::offers_to_guest(acked);
+        self.mergeable = acked & feature::MRG_RXBUF != 0;
+        queue.disarm();
+        let (pair, is_sender) = (queue.index() / 2, queue.index() % 2 == 1);
+        if is_sender {
+            self.senders[pair] = Some(Sender { queue, armed: false });
+        } else {
+            self.receivers[pair] = Some(Receiver::new(queue));
+            self.find_active();
+        }
+    }
+
+    fn find_active(&mut self) {
+        self.active.clear();
+        let pairs = 0..self.receivers.len();
+        let active = pairs.filter(|pair| self.receivers[*pair].is_some());
+        self.active.extend(active.map(|pair| pair as u16));
+    }
+
+    /// Lets go of a queue; gives where to go on.
+    pub fn remove_queue(&mut self, index: usize) -> Option<u32> {
+        if index % 2 == 1 {
+            let sender = self.senders.get_mut(index / 2)?.take()?;
+            return Some(sender.queue.base());
+        }
+        let receiver = self.receivers.get_mut(index / 2)?.take()?;
+        self.find_active();
+        Some(receiver.stop())
+    }
+
+    /// The queue of this index, to change where it signals.
+    pub fn queue(&mut self, index: usize) -> Option<&mut Queue> {
+        match index % 2 {
+            1 => self.senders.get_mut(index / 2)?.as_mut().map(|sender| &mut sender.queue),
+            _ => self.receivers.get_mut(index / 2)?.as_mut().map(Receiver::queue),
+        }
+    }
+
+    /// Looks chains up in this memory from now on.
+    pub fn set_memory(&mut self, memory: &Arc<Memory>) {
+        for index in 0..2 * self.senders.len() {
+            let Some(queue) = self.queue(index) else { continue };
+            if let Err(error) = queue.set_memory(Arc::clone(memory)) {
+                self.core.broke(index, error.name(), &error);
+            }
+        }
+    }
+
+    /// Takes what the guest sends into `burst`. True when there was anything.
+    pub(super) fn receive(&mut self, burst: &mut Burst) -> bool {
+        let pairs = self.senders.len();
+        if self.core.broken.load(Relaxed) {
+            return false;
+        }
+        self.turn = (self.turn + 1) % pairs;
+        for step in 0..pairs {
+            self.receive_pair((self.turn + step) % pairs, burst);
+        }
+        !self.taken.is_empty()
+    }
+
+    fn receive_pair(&mut self, pair: usize, burst: &mut Burst) {
+        let Some(sender) = &mut self.senders[pair] else { return };
+        while self.taken.len() < BURST_FRAMES_MAX && !burst.is_full() {
+            let head = match sender.queue.take(&mut self.chain) {
+                Ok(Some(head)) => head,
+                Ok(None) => return,
+                Err(error) => return self.core.broke(2 * pair + 1, error.name(), &error),
+            };
+            self.taken.push((pair as u16, head));
+            let read = Read {
+                chain: &self.chain,
+                header_bytes: self.header_bytes,
+                offers: &self.from_guest,
+                mtu: self.mtu,
+            };
+            if let Err(reason) = read.frame(burst) {
+                self.counters.drops_in.count(reason);
+            }
+        }
+    }
+
+    /// All that was taken goes back, in order.
+    pub(super) fn release(&mut self, burst: &mut Burst) {
+        burst.clear();
+        for (pair, head) in self.taken.drain(..) {
+            let sender = self.senders[usize::from(pair)].as_mut();
+            // A queue is removed between two rounds, and nothing is taken then.
+            sender.expect("it was just taken from").queue.put(head, 0);
+        }
+    }
+
+    /// Sends frames to the guest.
+    pub(super) fn transmit(&mut self, burst: &Burst, chosen: &[Chosen]) {
+        for chosen in chosen {
+            let frame = &burst.frames()[usize::from(chosen.at)];
+            match self.send(frame, chosen.tci, burst) {
+                Ok(()) => {
+                    self.counters.frames_out.add(1);
+                    self.counters.bytes_out.add(frame.len_bytes() as u64);
+                }
+                Err(reason) => self.counters.drops_out.count(reason),
+            }
+        }
+    }
+
+    fn send(&mut self, frame: &Frame, tci: u16, burst: &Burst) -> Result<(), Reason> {
+        if self.core.broken.load(Relaxed) {
+            return Err(Reason::LinkDown);
+        }
+        let pair = match self.active[..] {
+            [] => return Err(Reason::LinkDown),
+            [only] => only,
+            ref several => several[flow(frame) as usize % several.len()],
+        };
+        let is_plain = frame.offload.cut == Cut::None && !frame.offload.needs_checksum;
+        if is_plain || (!frame.must_be_cut(&self.to_guest) && self.to_guest.checksum) {
+            return self.place(pair, frame, tci, burst);
+        }
+        self.send_in_software(pair, frame, tci, burst)
+    }
+
+    /// Does what the sender has left undone and the guest does not do.
+    fn send_in_software(
+        &mut self,
+        pair: u16,
+        frame: &Frame,
+        tci: u16,
+        burst: &Burst,
+    ) -> Result<(), Reason> {
+        let segments = if frame.must_be_cut(&self.to_guest) { frame.segments() } else { 1 };
+        let mut scratch = std::mem::replace(&mut self.scratch, Frame::empty());
+        let mut outcome = Ok(());
+        for number in 0..segments {
+            frame.segment(number, &mut scratch);
+            if !self.to_guest.checksum {
+                scratch.complete_checksum(burst);
+                self.counters.checksums_out.add(1);
+            }
+            outcome = self.place(pair, &scratch, tci, burst);
+            if outcome.is_err() {
+                // A guest without room for this one has none for the rest.
+                break;
+            }
+        }
+        self.counters.cut_out.add(u64::from(segments > 1));
+        self.scratch = scratch;
+        outcome
+    }
+
+    fn place(&mut self, pair: u16, frame: &Frame, tci: u16, burst: &Burst) -> Result<(), Reason> {
+        let receiver = self.receivers[usize::from(pair)].as_mut().expect("an active pair");
+        let placed = receiver.place(frame, tci, burst, self.header_bytes, self.mergeable);
+        match placed {
+            Ok(()) => Ok(()),
+            Err(PlaceError::Drop(reason)) => Err(reason),
+            Err(PlaceError::Ring(error)) => Err(self.broke_receiver(pair, &error)),
+            Err(PlaceError::NotWritable) => {
+                let what = "a buffer for frames that cannot be written";
+                self.core.broke(2 * usize::from(pair), "not_writable", &what);
+                Err(Reason::LinkDown)
+            }
+        }
+    }
+
+    fn broke_receiver(&self, pair: u16, error: &RingError) -> Reason {
+        self.core.broke(2 * usize::from(pair), error.name(), error);
+        Reason::LinkDown
+    }
+
+    /// Shows the guest what was taken and what was brought.
+    pub(super) fn flush(&mut self) {
+        for sender in self.senders.iter_mut().flatten() {
+            sender.queue.publish();
+        }
+        for receiver in self.receivers.iter_mut().flatten() {
+            receiver.queue().publish();
+        }
+    }
+}
+
+/// How a chain is read.
+struct Read<'a> {
+    chain: &'a Chain,
+    header_bytes: usize,
+    offers: &'a Offers,
+    mtu: usize,
+}
+
+impl Read<'_> {
+    /// Adds the frame of the chain to the burst.
+    fn frame(&self, burst: &mut Burst) -> Result<(), Reason> {
+        let segments = &self.chain.readable;
+        let mut header = [0; HEADER_BYTES];
+        // SAFETY: the chain was just taken, and is put when the burst is cleared.
+        if unsafe { gather(segments, 0, &mut header) } < HEADER_BYTES {
+            return Err(Reason::Short);
+        }
+        let offload = Offload::read(&header)?;
+        // SAFETY: as above; the memory of a chain that is outstanding stays mapped.
+        let frame = unsafe { burst.push(segments, self.header_bytes) }?;
+        frame.offload = offload;
+        let checked = frame.strip_tag().and_then(|()| frame.accept(self.offers));
+        let checked = checked.and_then(|()| self.check_length(frame));
+        if checked.is_err() {
+            burst.pop();
+        }
+        checked
+    }
+
+    fn check_length(&self, frame: &Frame) -> Result<(), Reason> {
+        let longest = match frame.offload.cut {
+            Cut::None => frame.len_bytes().saturating_sub(ETHER_BYTES),
+            _ => usize::from(frame.offload.segment_bytes),
+        };
+        if longest > self.mtu { Err(Reason::OverMtu) } else { Ok(()) }
+    }
+}
+
+/// A number that is the same for all frames of a flow.
+fn flow(frame: &Frame) -> u32 {
+    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let hash = match ether::packet(frame.head()) {
+        Some(packet) => {
+            let fold = |ip: ether::Ip| ip.0 as u64 ^ (ip.0 >> 64) as u64;
+            let hash = mix(mix(0, fold(packet.ip.source)), fold(packet.ip.destination));
+            let ports = match packet.ip.protocol {
+                // A fragment goes where the rest of its packet goes.
+                TCP | UDP if !packet.ip.is_fragment => packet.ports.unwrap_or_default(),
+                _ => (0, 0),
+            };
+            mix(hash, u64::from(ports.0) << 16 | u64::from(ports.1))
+        }
+        None => {
+            let (Mac(to), Mac(from)) = frame.addresses();
+            mix(mix(0, u64::from(to[5])), u64::from(from[5]))
+        }
+    };
+    (hash >> 32) as u32
+}

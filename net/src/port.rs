@@ -1,0 +1,71 @@
+//! The contract between everything that frames go through: nics, uplinks, remote ports, stages.
+
+use std::fmt;
+
+use sidecore::{Counter, Progress, Wake};
+
+use crate::frame::Burst;
+use crate::reason::Drops;
+
+/// A frame of a burst that somebody is to get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Which frame of the burst.
+    pub at: u16,
+    /// The tag that it gets; zero for none.
+    pub tci: u16,
+}
+
+/// A way for frames in and out. It lives on one sidecore; nothing here blocks or, once warm,
+/// allocates.
+///
+/// The turn of a frame: `receive`, then `transmit` at those ports that are to have it, then
+/// `release`. Whoever takes a frame has copied it when `transmit` returns.
+pub trait Port: fmt::Debug {
+    /// Adds frames that came in to `burst`, which is empty, until it is full or there are none.
+    /// Their tags are taken off, and what they say about themselves was checked. What is bad is
+    /// dropped and counted.
+    fn receive(&mut self, burst: &mut Burst, now_ns: u64) -> Progress;
+
+    /// All that was received last was dealt with: buffers go back. The burst is empty then.
+    fn release(&mut self, burst: &mut Burst);
+
+    /// Sends these frames of another port's burst, in order. What does not fit is dropped and
+    /// counted: a receiver that is slow must not hold up the others.
+    fn transmit(&mut self, burst: &Burst, chosen: &[Chosen], now_ns: u64);
+
+    /// The round is over: what was taken or given back is shown to the other side.
+    fn flush(&mut self);
+
+    /// Before the sidecore sleeps; see [`sidecore::Poll::arm`].
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        let _ = wake;
+        Progress::Idle
+    }
+
+    /// After the sidecore slept.
+    fn disarm(&mut self) {}
+}
+
+/// What a port counts. Written by its sidecore only; directions are the switch's: in is what the
+/// port received.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct PortCounters {
+    /// Frames that came in and were not dropped by the port itself.
+    pub frames_in: Counter,
+    /// Their bytes, without tags.
+    pub bytes_in: Counter,
+    /// Frames that went out.
+    pub frames_out: Counter,
+    /// Their bytes, without tags.
+    pub bytes_out: Counter,
+    /// Frames that went out in segments that were cut here.
+    pub cut_out: Counter,
+    /// Checksums that were completed here.
+    pub checksums_out: Counter,
+    /// What came in and went no further.
+    pub drops_in: Drops,
+    /// What was to go out and did not.
+    pub drops_out: Drops,
+}

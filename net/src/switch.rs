@@ -1,0 +1,440 @@
+//! Decides where frames go: VLANs, whose address is where, who may talk to whom. No frames are
+//! touched here, no clock is read; [`crate::network`] moves the frames.
+//!
+//! An untagged segment is VLAN 0 inside. A port is in one VLAN and sees no tags (*access*), or in
+//! several and sees them all tagged but one (*trunk*).
+
+mod table;
+
+use std::fmt;
+
+use crate::ether::Mac;
+use crate::reason::Reason;
+use table::Table;
+pub use table::{AGE_NS, LEARNED_MAX};
+
+/// The most ports of a switch; a bit for each fits four words.
+pub const PORTS_MAX: usize = 256;
+
+/// The number of VLANs that a tag can name, those that are reserved among them.
+const VLANS: usize = 4096;
+
+/// A VLAN that no frame may name.
+const VLAN_RESERVED: u16 = 4095;
+
+/// How long a port that has sent nothing to everyone may save up.
+const FLOOD_BURST_NS: u64 = 100_000_000;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A set of VLANs.
+#[derive(Clone, PartialEq, Eq)]
+pub struct VlanSet(Box<[u64; VLANS / 64]>);
+
+impl VlanSet {
+    /// None.
+    pub fn none() -> Self {
+        Self(Box::new([0; VLANS / 64]))
+    }
+
+    /// All that a tag may name: 1 to 4094.
+    pub fn all() -> Self {
+        let mut set = Self::none();
+        (1..VLAN_RESERVED).for_each(|vlan| set.insert(vlan));
+        set
+    }
+
+    /// Adds one.
+    ///
+    /// # Panics
+    /// When there is no such VLAN; the configuration checks that first.
+    pub fn insert(&mut self, vlan: u16) {
+        assert!((1..VLAN_RESERVED).contains(&vlan), "VLAN {vlan}");
+        self.0[usize::from(vlan) / 64] |= 1 << (vlan % 64);
+    }
+
+    /// Whether it has one.
+    pub fn has(&self, vlan: u16) -> bool {
+        self.0.get(usize::from(vlan) / 64).is_some_and(|word| word >> (vlan % 64) & 1 == 1)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+}
+
+impl FromIterator<u16> for VlanSet {
+    fn from_iter<I: IntoIterator<Item = u16>>(vlans: I) -> Self {
+        let mut set = Self::none();
+        vlans.into_iter().for_each(|vlan| set.insert(vlan));
+        set
+    }
+}
+
+impl fmt::Debug for VlanSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries((0..VLANS as u16).filter(|vlan| self.has(*vlan))).finish()
+    }
+}
+
+/// Which VLANs a port is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Vlans {
+    /// One, zero for the untagged segment. The port knows of no tags.
+    Access(u16),
+    /// Several.
+    Trunk {
+        /// The VLAN of frames without a tag; none where each must have one.
+        native: Option<u16>,
+        /// Those with a tag.
+        tagged: VlanSet,
+    },
+}
+
+impl Vlans {
+    /// The VLAN of a frame that came in with this tag, zero for none.
+    fn of(&self, vlan: u16) -> Option<u16> {
+        match (self, vlan) {
+            (Self::Access(own), 0) => Some(*own),
+            (Self::Access(_), _) => None,
+            (Self::Trunk { native, .. }, 0) => *native,
+            (Self::Trunk { tagged, .. }, vlan) => tagged.has(vlan).then_some(vlan),
+        }
+    }
+
+    /// The tag's VLAN for a frame that goes out, zero for none; `None` when it may not.
+    fn tag(&self, vlan: u16) -> Option<u16> {
+        match self {
+            Self::Access(own) => (*own == vlan).then_some(0),
+            Self::Trunk { native, .. } if *native == Some(vlan) => Some(0),
+            Self::Trunk { tagged, .. } => tagged.has(vlan).then_some(vlan),
+        }
+    }
+}
+
+/// Whose addresses are behind a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stations {
+    /// One: a guest that may only send as itself.
+    Own(Mac),
+    /// Whoever sends: an uplink, or a guest with guests of its own. At most so many at once.
+    Learned(u32),
+}
+
+/// How a port takes part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortOptions {
+    /// Its VLANs.
+    pub vlans: Vlans,
+    /// Its addresses.
+    pub stations: Stations,
+    /// It may only talk to ports that are not isolated.
+    pub isolated: bool,
+    /// How many frames to everyone (broadcast, multicast, unknown address) it may send in a second;
+    /// zero for as many as it likes.
+    pub floods_per_s: u32,
+}
+
+impl PortOptions {
+    /// A guest's port on the untagged segment.
+    pub fn of_guest(mac: Mac) -> Self {
+        Self {
+            vlans: Vlans::Access(0),
+            stations: Stations::Own(mac),
+            isolated: false,
+            floods_per_s: FLOODS_PER_S,
+        }
+    }
+
+    /// An uplink with all VLANs.
+    pub fn of_uplink() -> Self {
+        Self {
+            vlans: Vlans::Trunk { native: Some(0), tagged: VlanSet::all() },
+            stations: Stations::Learned(LEARNED_MAX),
+            isolated: false,
+            floods_per_s: 0,
+        }
+    }
+}
+
+/// What a guest may send to everyone in a second unless it is told otherwise: far more than ARP and
+/// neighbour discovery need, and little work for the others.
+pub const FLOODS_PER_S: u32 = 10_000;
+
+/// Why a port cannot be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddError {
+    /// The switch has no port left.
+    #[error("the network has {PORTS_MAX} ports already")]
+    Full,
+    /// Its address is another port's.
+    #[error("the address {0} is another port's of this VLAN; each must have its own")]
+    Taken(Mac),
+    /// The address cannot be a station's.
+    #[error("{0} is not an address that a station can have: it is a group's, or zero")]
+    NoStation(Mac),
+    /// The port is in no VLAN.
+    #[error("a trunk without VLANs")]
+    NoVlan,
+    /// Other ports' addresses leave no room for it.
+    #[error("the table of addresses has no room for {0}")]
+    TableFull(Mac),
+}
+
+#[derive(Debug)]
+struct PortState {
+    options: PortOptions,
+    /// Addresses learned here.
+    learned: u32,
+    /// Until when it has used up what it may send to everyone.
+    flooded_until_ns: u64,
+}
+
+impl PortState {
+    /// Whether one more frame to everyone is allowed (a token bucket, kept as a time).
+    fn may_flood(&mut self, now_ns: u64) -> bool {
+        let rate = u64::from(self.options.floods_per_s);
+        let Some(cost_ns) = SECOND_NS.checked_div(rate) else { return true };
+        let from_ns = self.flooded_until_ns.max(now_ns);
+        if from_ns - now_ns > FLOOD_BURST_NS {
+            return false;
+        }
+        self.flooded_until_ns = from_ns + cost_ns;
+        true
+    }
+
+    /// Whether frames to nobody known go here: a guest's own address is always known.
+    fn has_unknown(&self) -> bool {
+        matches!(self.options.stations, Stations::Learned(_)) || !self.is_access()
+    }
+
+    fn is_access(&self) -> bool {
+        matches!(self.options.vlans, Vlans::Access(_))
+    }
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To this port, with this VLAN in its tag (zero for none).
+    One {
+        /// The port.
+        port: u16,
+        /// The VLAN that it names there.
+        tag: u16,
+    },
+    /// To all that [`Switch::each_receiver`] names.
+    All(Flood),
+}
+
+/// A frame to several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flood {
+    from: u16,
+    vlan: u16,
+    /// To an address that nobody is known to have, not to a group.
+    unknown: bool,
+}
+
+/// What a switch counts for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwitchCounters {
+    /// Addresses that were not learned, since the table or the port's share of it was full.
+    pub unlearned: u64,
+    /// Addresses that went from one port to another.
+    pub moved: u64,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Switch {
+    ports: Vec<Option<PortState>>,
+    table: Table,
+    counters: SwitchCounters,
+}
+
+impl Switch {
+    /// Without ports. `seed` keeps others from knowing which addresses share a place in the table.
+    pub fn new(seed: u64) -> Self {
+        Self { ports: Vec::new(), table: Table::new(seed), counters: SwitchCounters::default() }
+    }
+
+    /// What it counted.
+    pub fn counters(&self) -> SwitchCounters {
+        self.counters
+    }
+
+    /// Adds a port, and gives its number. Numbers are used again.
+    ///
+    /// # Errors
+    /// Why it cannot be added.
+    pub fn add(&mut self, options: PortOptions) -> Result<u16, AddError> {
+        if let Vlans::Trunk { native: None, tagged } = &options.vlans
+            && tagged.is_empty()
+        {
+            return Err(AddError::NoVlan);
+        }
+        let free = self.ports.iter().position(Option::is_none).unwrap_or(self.ports.len());
+        if free == PORTS_MAX {
+            return Err(AddError::Full);
+        }
+        let port = free as u16;
+        if let Stations::Own(mac) = options.stations {
+            if !mac.is_station() {
+                return Err(AddError::NoStation(mac));
+            }
+            if let Vlans::Access(vlan) = options.vlans {
+                self.add_own(vlan, mac, port)?;
+            }
+        }
+        let state = PortState { options, learned: 0, flooded_until_ns: 0 };
+        match self.ports.get_mut(free) {
+            Some(place) => *place = Some(state),
+            None => self.ports.push(Some(state)),
+        }
+        Ok(port)
+    }
+
+    fn add_own(&mut self, vlan: u16, mac: Mac, port: u16) -> Result<(), AddError> {
+        let found = self.table.find(vlan, mac, 0);
+        if found.is_some_and(|found| found.is_own) {
+            return Err(AddError::Taken(mac));
+        }
+        let outcome = self.table.set_own(vlan, mac, port).ok_or(AddError::TableFull(mac))?;
+        outcome.into_iter().for_each(|loser| self.unlearn(loser));
+        Ok(())
+    }
+
+    /// Removes a port, and forgets what was behind it.
+    pub fn remove(&mut self, port: u16) {
+        if let Some(place) = self.ports.get_mut(usize::from(port)) {
+            *place = None;
+            self.table.forget(port);
+        }
+    }
+
+    fn state(&mut self, port: u16) -> &mut PortState {
+        self.ports[usize::from(port)].as_mut().expect("the port was added")
+    }
+
+    fn unlearn(&mut self, port: u16) {
+        if let Some(Some(state)) = self.ports.get_mut(usize::from(port)) {
+            state.learned -= 1;
+        }
+    }
+
+    /// Where a frame goes that came in at `from` with a tag of this VLAN (zero for none), and in
+    /// which VLAN it is.
+    ///
+    /// # Errors
+    /// Why it goes nowhere.
+    pub fn admit(
+        &mut self,
+        from: u16,
+        (to, source): (Mac, Mac),
+        tag: u16,
+        now_ns: u64,
+    ) -> Result<(Way, u16), Reason> {
+        let state = self.state(from);
+        let vlan = state.options.vlans.of(tag).ok_or(Reason::VlanForeign)?;
+        if !source.is_station() {
+            return Err(Reason::SourceInvalid);
+        }
+        match state.options.stations {
+            Stations::Own(mac) if mac != source => return Err(Reason::SourceForeign),
+            Stations::Own(_) if state.is_access() => {}
+            _ => self.learn(from, vlan, source, now_ns)?,
+        }
+        if !to.is_group()
+            && let Some(found) = self.table.find(vlan, to, now_ns)
+        {
+            return Ok((self.way_to(from, found.port, vlan)?, vlan));
+        }
+        if is_reserved(to) {
+            return Err(Reason::Reserved);
+        }
+        if !self.state(from).may_flood(now_ns) {
+            return Err(Reason::FloodLimit);
+        }
+        Ok((Way::All(Flood { from, vlan, unknown: !to.is_group() }), vlan))
+    }
+
+    fn way_to(&mut self, from: u16, to: u16, vlan: u16) -> Result<Way, Reason> {
+        if from == to {
+            return Err(Reason::Returning);
+        }
+        let from_isolated = self.state(from).options.isolated;
+        let receiver = &self.state(to).options;
+        if from_isolated && receiver.isolated {
+            return Err(Reason::Isolated);
+        }
+        // An address is learned in a VLAN of its port, and goes with the port.
+        let tag = receiver.vlans.tag(vlan).expect("the address was learned in this VLAN");
+        Ok(Way::One { port: to, tag })
+    }
+
+    /// The sender is behind this port from now on.
+    fn learn(&mut self, from: u16, vlan: u16, source: Mac, now_ns: u64) -> Result<(), Reason> {
+        let state = self.state(from);
+        let most = match state.options.stations {
+            Stations::Own(_) => LEARNED_MAX,
+            Stations::Learned(most) => most,
+        };
+        let has_room = state.learned < most;
+        match self.table.learn(vlan, source, from, has_room, now_ns) {
+            table::Learned::Known => {}
+            table::Learned::Own => return Err(Reason::SourceForeign),
+            table::Learned::NoRoom => self.counters.unlearned += 1,
+            table::Learned::New { loser } => {
+                self.state(from).learned += 1;
+                loser.into_iter().for_each(|loser| self.unlearn(loser));
+            }
+            table::Learned::Moved { before } => {
+                self.counters.moved += 1;
+                self.state(from).learned += 1;
+                self.unlearn(before);
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `receiver` with each port that gets a frame to several, and with the VLAN that its tag
+    /// names there.
+    pub fn each_receiver(&self, flood: Flood, mut receiver: impl FnMut(u16, u16)) {
+        let port = |at: u16| self.ports.get(usize::from(at)).and_then(Option::as_ref);
+        let isolated = port(flood.from).is_some_and(|from| from.options.isolated);
+        for at in (0..self.ports.len() as u16).filter(|at| *at != flood.from) {
+            let Some(state) = port(at) else { continue };
+            let Some(tag) = state.options.vlans.tag(flood.vlan) else { continue };
+            if !(isolated && state.options.isolated) && (!flood.unknown || state.has_unknown()) {
+                receiver(at, tag);
+            }
+        }
+    }
+
+    /// Forgets some of those that were not heard of for long: a bounded part of the table at a
+    /// time. What is too old is never used, also without this; it only makes room.
+    pub fn age(&mut self, now_ns: u64) {
+        for _ in 0..table::AGED_AT_ONCE {
+            for loser in self.table.age_next(now_ns).into_iter().flatten() {
+                self.unlearn(loser);
+            }
+        }
+    }
+
+    /// How many addresses were learned at a port and not forgotten.
+    pub fn learned(&self, port: u16) -> u32 {
+        let state = self.ports.get(usize::from(port)).and_then(Option::as_ref);
+        state.map_or(0, |state| state.learned)
+    }
+}
+
+/// The link's own protocols (spanning tree, pause, LACP, LLDP): 802.1Q reserves sixteen addresses
+/// that no bridge forwards.
+fn is_reserved(to: Mac) -> bool {
+    matches!(to.0, [0x01, 0x80, 0xc2, 0, 0, last] if last < 16)
+}
+
+#[cfg(test)]
+mod tests;
