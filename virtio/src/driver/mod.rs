@@ -1,10 +1,10 @@
 //! The driver side: a stand-in for a guest, for tests and measurements.
 //!
 //! A [`Guest`] is memory with virtqueues in it, and a [`RingDriver`] is the driver's end of one
-//! queue: virtio-blk requests over a split or a packed ring. They need no socket, so a simulation
-//! can put a device directly onto the same memory. A [`FrontEnd`] hands them to a vhost-user-blk
-//! server, ours or a foreign one, and connects again when that dies; a [`Keeper`] does so by
-//! itself.
+//! queue: virtio-blk requests over a split or a packed ring; a [`FrameRing`] is that of one of
+//! virtio-net's. They need no socket, so a simulation can put a device directly onto the same
+//! memory. A [`FrontEnd`] hands them to a vhost-user-blk server, ours or a foreign one, and
+//! connects again when that dies; a [`Keeper`] does so by itself.
 //!
 //! The ring driver trusts nothing that a device stores: whatever a device must not do is a
 //! [`Breach`] with a name. [`GuestMemory::digest`] shows that nothing at all was stored.
@@ -13,6 +13,7 @@ mod complete;
 mod disk;
 mod error;
 mod event;
+mod frames;
 mod front_end;
 mod guest;
 mod hostile;
@@ -32,6 +33,7 @@ mod start;
 
 pub use disk::{DiskInfo, feature, has, protocol};
 pub use error::FrontEndError;
+pub use frames::{FrameRing, Part};
 pub use front_end::{FrontEnd, FrontEndConfig, Resumption, Wanted};
 pub use guest::{Guest, GuestPlan};
 pub use hostile::RawDescriptor;

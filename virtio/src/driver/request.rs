@@ -227,6 +227,16 @@ pub enum Breach {
         /// What it could write, and for a success must have written.
         room: u32,
     },
+    /// A chain of frames came back with more bytes than it has room for.
+    #[error("queue {queue}: {written} bytes written to a chain with room for {room}")]
+    UsedBeyond {
+        /// The queue.
+        queue: u16,
+        /// What the device says it wrote.
+        written: u32,
+        /// What it could write.
+        room: u32,
+    },
     /// A request was completed without an answer.
     #[error("queue {queue}: slot {slot} was completed but its status byte was not written")]
     StatusUnwritten {

@@ -175,27 +175,7 @@ impl RingDriver {
     /// # Errors
     /// When the system has no descriptor left.
     pub fn queue_config(&self, memory: Arc<Memory>) -> io::Result<QueueConfig> {
-        let at = self.layout.guest_addresses(&self.memory);
-        let share = |event: &Option<Arc<OwnedFd>>| {
-            event.as_ref().map(|event| event.as_fd().try_clone_to_owned()).transpose()
-        };
-        Ok(QueueConfig {
-            index: usize::from(self.layout.index),
-            kind: self.options.kind,
-            size: self.layout.shape.size,
-            memory,
-            desc: at.descriptors,
-            avail: at.available,
-            used: at.used,
-            base: self.base(),
-            event_idx: self.options.event_idx,
-            indirect: self.options.indirect,
-            kick: share(&self.options.kick)?,
-            call: share(&self.options.call)?,
-            err: None,
-            inflight: None,
-            logging: Logging::default(),
-        })
+        queue_config(&self.layout, &self.memory, &self.options, self.base(), memory)
     }
 
     /// What it did so far.
@@ -402,6 +382,37 @@ impl RingDriver {
         let room = self.layout.shape.data_stride();
         assert!(offset as usize + len <= room, "{len} bytes at {offset} of {room}");
     }
+}
+
+/// What a device needs to serve a ring in this process.
+pub(super) fn queue_config(
+    layout: &QueueLayout,
+    guest: &GuestMemory,
+    options: &RingOptions,
+    base: u32,
+    memory: Arc<Memory>,
+) -> io::Result<QueueConfig> {
+    let at = layout.guest_addresses(guest);
+    let share = |event: &Option<Arc<OwnedFd>>| {
+        event.as_ref().map(|event| event.as_fd().try_clone_to_owned()).transpose()
+    };
+    Ok(QueueConfig {
+        index: usize::from(layout.index),
+        kind: options.kind,
+        size: layout.shape.size,
+        memory,
+        desc: at.descriptors,
+        avail: at.available,
+        used: at.used,
+        base,
+        event_idx: options.event_idx,
+        indirect: options.indirect,
+        kick: share(&options.kick)?,
+        call: share(&options.call)?,
+        err: None,
+        inflight: None,
+        logging: Logging::default(),
+    })
 }
 
 /// Whether the last `batch` steps up to `new` went past `event` (virtio 1.2, 2.7.10 and 2.8.10).

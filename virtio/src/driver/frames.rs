@@ -1,0 +1,177 @@
+//! The driver's end of a virtqueue whose chains are nothing but bytes, all of them in one
+//! direction: what virtio-net has in either direction.
+//!
+//! As for [`RingDriver`](super::RingDriver), chains are staged and then shown all at once, nothing
+//! allocates after construction, and what a device must not do is a [`Breach`].
+
+use std::io;
+use std::sync::Arc;
+
+use super::event::signal;
+use super::layout::QueueLayout;
+use super::memory::GuestMemory;
+use super::packed::PackedDriver;
+use super::request::{Breach, Slot};
+use super::ring::{Buffer, Ring, RingOptions, Used, either, queue_config};
+use super::split::SplitDriver;
+use crate::memory::Memory;
+use crate::queue::{QueueConfig, RingKind};
+
+/// A piece of a slot's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where it begins in the buffer.
+    pub offset: u32,
+    /// Its length in bytes.
+    pub len: u32,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct FrameRing {
+    memory: Arc<GuestMemory>,
+    layout: QueueLayout,
+    options: RingOptions,
+    ring: Ring,
+    /// The device writes.
+    inward: bool,
+    slots_free: Vec<u16>,
+    /// What was posted of each slot, in bytes; zero where the caller has it.
+    posted: Box<[u32]>,
+    broken: Option<Breach>,
+}
+
+impl FrameRing {
+    /// A driver for a queue whose memory is fresh. `inward`: its buffers are for the device to
+    /// write.
+    pub fn new(
+        memory: Arc<GuestMemory>,
+        layout: &QueueLayout,
+        options: RingOptions,
+        inward: bool,
+    ) -> Self {
+        let (shared, event_idx) = (Arc::clone(&memory), options.event_idx);
+        let mut ring = match options.kind {
+            RingKind::Split => Ring::Split(SplitDriver::new(shared, *layout, event_idx)),
+            RingKind::Packed => Ring::Packed(PackedDriver::new(shared, *layout, event_idx)),
+        };
+        either!(&mut ring, ring => ring.refuse_calls());
+        let slots = layout.shape.slots;
+        Self {
+            memory,
+            layout: *layout,
+            options,
+            ring,
+            inward,
+            slots_free: (0..slots).rev().collect(),
+            posted: vec![0; usize::from(slots)].into(),
+            broken: None,
+        }
+    }
+
+    /// What a device needs to serve the ring in this process.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub fn queue_config(&self, memory: Arc<Memory>) -> io::Result<QueueConfig> {
+        queue_config(&self.layout, &self.memory, &self.options, self.base(), memory)
+    }
+
+    /// Where a device that knows nothing else goes on, in the form of SET_VRING_BASE.
+    pub fn base(&self) -> u32 {
+        match &self.ring {
+            Ring::Split(ring) => u32::from(ring.used_index()),
+            Ring::Packed(ring) => ring.base(),
+        }
+    }
+
+    /// Chains that the device has, or will have once they are shown.
+    pub fn outstanding(&self) -> u16 {
+        either!(&self.ring, ring => ring.outstanding())
+    }
+
+    /// A free slot, now the caller's.
+    pub fn take_slot(&mut self) -> Option<Slot> {
+        self.slots_free.pop().map(Slot)
+    }
+
+    /// Gives a slot back.
+    pub fn release(&mut self, slot: Slot) {
+        assert_eq!(self.posted[slot.index()], 0, "the device has it");
+        self.slots_free.push(slot.0);
+    }
+
+    /// Copies bytes into a slot's buffer.
+    pub fn write(&self, slot: Slot, offset: u32, bytes: &[u8]) {
+        let room = self.layout.shape.transfer_bytes_max as usize;
+        assert!(offset as usize + bytes.len() <= room, "{} bytes at {offset}", bytes.len());
+        self.memory.write(self.layout.data_at(slot.0) + offset as usize, bytes);
+    }
+
+    /// Copies bytes out of a slot's buffer.
+    pub fn read(&self, slot: Slot, offset: u32, bytes: &mut [u8]) {
+        self.memory.read(self.layout.data_at(slot.0) + offset as usize, bytes);
+    }
+
+    /// Stages a chain of these parts of a slot's buffer, in one table where `indirect`. `false`
+    /// when too few descriptors are free; the slot is the caller's still.
+    ///
+    /// # Panics
+    /// When there are no parts, or more than an indirect table of the plan has room for.
+    pub fn post(&mut self, slot: Slot, parts: &[Part], indirect: bool) -> bool {
+        assert!(!parts.is_empty() && self.posted[slot.index()] == 0);
+        let room = usize::from(self.layout.shape.segments_max) + 2;
+        assert!(!indirect || (self.options.indirect && parts.len() <= room), "{}", parts.len());
+        let needed = if indirect { 1 } else { parts.len() };
+        if needed > usize::from(either!(&self.ring, ring => ring.free())) {
+            return false;
+        }
+        let (data, inward) = (self.memory.guest_address(self.layout.data_at(slot.0)), self.inward);
+        let buffer = |at: usize| {
+            let Part { offset, len } = parts[at];
+            Buffer { address: data + u64::from(offset), len, inward }
+        };
+        let table = indirect.then(|| self.layout.table_at(slot.0));
+        either!(&mut self.ring, ring => ring.add(slot.0, table, parts.len(), buffer));
+        self.posted[slot.index()] = parts.iter().map(|part| part.len).sum::<u32>().max(1);
+        true
+    }
+
+    /// Shows the device everything that is staged. `true` when it asked for a kick; it was kicked
+    /// if the ring has the means.
+    pub fn publish(&mut self) -> bool {
+        let due = either!(&mut self.ring, ring => ring.publish());
+        if due && let Some(kick) = &self.options.kick {
+            signal(kick);
+        }
+        due
+    }
+
+    /// The next chain that came back, if there is one, and how many bytes the device says it wrote.
+    ///
+    /// # Errors
+    /// When the device broke the protocol; from then on always the same.
+    #[inline]
+    pub fn complete(&mut self) -> Result<Option<(Slot, u32)>, Breach> {
+        if let Some(breach) = self.broken {
+            return Err(breach);
+        }
+        let taken = self.take_used();
+        self.broken = taken.err();
+        taken
+    }
+
+    fn take_used(&mut self) -> Result<Option<(Slot, u32)>, Breach> {
+        if !either!(&mut self.ring, ring => ring.look())? {
+            return Ok(None);
+        }
+        let Used { slot, written_bytes } = either!(&mut self.ring, ring => ring.take_used())?;
+        let posted = std::mem::take(&mut self.posted[usize::from(slot)]);
+        let room = if self.inward { posted } else { 0 };
+        if written_bytes > room {
+            let (queue, written) = (self.layout.index, written_bytes);
+            return Err(Breach::UsedBeyond { queue, written, room });
+        }
+        Ok(Some((Slot(slot), written_bytes)))
+    }
+}
