@@ -131,7 +131,8 @@ struct Story {
 }
 
 impl NicCore {
-    fn new(name: &str) -> Arc<Self> {
+    /// A nic called `name` that has counted nothing yet.
+    pub fn new(name: &str) -> Arc<Self> {
         Arc::new(Self {
             name: name.to_owned(),
             counters: Arc::default(),
