@@ -1,6 +1,7 @@
 //! Messages that are looked at before the crate `vhost` reads them: its session takes the socket of
-//! a back-channel and gives nothing back that could send a change of the configuration, and it does
-//! not know SET_LOG_FD at all. Looking at a message on a Unix socket leaves it there, and gives
+//! a back-channel and gives nothing back that could send a change of the configuration, it does not
+//! know SET_LOG_FD at all, and it refuses SET_VRING_ENABLE before SET_FEATURES, which QEMU says for
+//! nics. Looking at a message on a Unix socket leaves it there, and gives
 //! descriptors of our own for what it carries.
 
 use std::io::{self, IoSliceMut};
@@ -22,6 +23,10 @@ const NEED_REPLY: u32 = 1 << 3;
 
 /// VHOST_USER_SET_LOG_FD.
 const SET_LOG_FD: u32 = 7;
+/// VHOST_USER_SET_VRING_ENABLE.
+const SET_VRING_ENABLE: u32 = 18;
+/// Bytes of its body: the ring, and whether.
+const ENABLE_BYTES: usize = 8;
 /// VHOST_USER_SET_BACKEND_REQ_FD.
 const SET_BACKEND_REQ_FD: u32 = 21;
 
@@ -32,6 +37,16 @@ pub(crate) enum Ahead {
     BackChannel(OwnedFd),
     /// It brings the descriptor to which changes of the dirty log are told. To be taken.
     LogSignal(LogSignal),
+    /// It enables a ring. To be taken, where the crate would refuse it.
+    Enable(Enable),
+}
+
+/// A SET_VRING_ENABLE that is still to be taken from the socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Enable {
+    pub(crate) index: u32,
+    pub(crate) enable: bool,
+    wants_reply: bool,
 }
 
 /// A SET_LOG_FD that is still to be taken from the socket.
@@ -44,18 +59,23 @@ pub(crate) struct LogSignal {
 impl Ahead {
     /// Looks at the next message on a front end's socket, which stays where it is.
     pub(crate) fn peek(front_end: BorrowedFd<'_>) -> Option<Self> {
-        let mut header = [0; HEADER_BYTES];
-        let (bytes, fd) = receive(front_end, &mut header, RecvFlags::PEEK)?;
-        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
+        let mut message = [0; HEADER_BYTES + ENABLE_BYTES];
+        let (bytes, fd) = receive(front_end, &mut message, RecvFlags::PEEK)?;
+        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| message[at + byte]));
         if bytes < HEADER_BYTES {
             return None;
         }
-        match (word(0), word(8), fd?) {
-            (SET_BACKEND_REQ_FD, _, fd) => Some(Self::BackChannel(fd)),
+        let wants_reply = word(4) & NEED_REPLY != 0;
+        match (word(0), word(8) as usize, fd) {
+            (SET_BACKEND_REQ_FD, _, Some(fd)) => Some(Self::BackChannel(fd)),
             // With a body it is not what the specification says, and the crate refuses it.
-            (SET_LOG_FD, 0, fd) => {
-                let wants_reply = word(4) & NEED_REPLY != 0;
-                Some(Self::LogSignal(LogSignal { fd, wants_reply }))
+            (SET_LOG_FD, 0, Some(fd)) => Some(Self::LogSignal(LogSignal { fd, wants_reply })),
+            // Another number than these two is refused by the crate.
+            (SET_VRING_ENABLE, ENABLE_BYTES, None)
+                if bytes == message.len() && word(HEADER_BYTES + 4) <= 1 =>
+            {
+                let (index, enable) = (word(HEADER_BYTES), word(HEADER_BYTES + 4) == 1);
+                Some(Self::Enable(Enable { index, enable, wants_reply }))
             }
             _ => None,
         }
@@ -74,16 +94,33 @@ impl LogSignal {
     /// # Errors
     /// When the front end does not take the answer.
     pub(crate) fn answer(&self, front_end: BorrowedFd<'_>) -> io::Result<()> {
-        if !self.wants_reply {
-            return Ok(());
-        }
-        let header = [SET_LOG_FD, VERSION | REPLY, 8].map(u32::to_ne_bytes).concat();
-        let answer = [&header[..], &0u64.to_ne_bytes()].concat();
-        loop {
-            match send(front_end, &answer, SendFlags::NOSIGNAL) {
-                Err(Errno::INTR) => {}
-                sent => return Ok(sent.map(|_| ())?),
-            }
+        if self.wants_reply { done(front_end, SET_LOG_FD) } else { Ok(()) }
+    }
+}
+
+impl Enable {
+    /// Takes the message from the socket: it was seen whole.
+    pub(crate) fn take(&self, front_end: BorrowedFd<'_>) {
+        receive(front_end, &mut [0; HEADER_BYTES + ENABLE_BYTES], RecvFlags::empty());
+    }
+
+    /// Says that it was done, where that is wanted.
+    ///
+    /// # Errors
+    /// When the front end does not take the answer.
+    pub(crate) fn answer(&self, front_end: BorrowedFd<'_>) -> io::Result<()> {
+        if self.wants_reply { done(front_end, SET_VRING_ENABLE) } else { Ok(()) }
+    }
+}
+
+/// Says that this request was done.
+fn done(front_end: BorrowedFd<'_>, request: u32) -> io::Result<()> {
+    let header = [request, VERSION | REPLY, 8].map(u32::to_ne_bytes).concat();
+    let answer = [&header[..], &0u64.to_ne_bytes()].concat();
+    loop {
+        match send(front_end, &answer, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            sent => return Ok(sent.map(|_| ())?),
         }
     }
 }
@@ -91,10 +128,10 @@ impl LogSignal {
 /// How many bytes there were, and the first descriptor among them.
 fn receive(
     front_end: BorrowedFd<'_>,
-    header: &mut [u8; HEADER_BYTES],
+    message: &mut [u8],
     flags: RecvFlags,
 ) -> Option<(usize, Option<OwnedFd>)> {
-    let mut bytes = [IoSliceMut::new(header)];
+    let mut bytes = [IoSliceMut::new(message)];
     let flags = flags | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

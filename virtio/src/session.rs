@@ -20,7 +20,7 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
-use crate::ahead::LogSignal;
+use crate::ahead::{Enable, LogSignal};
 use crate::back_channel::BackChannel;
 use crate::device::{Device, DeviceError};
 use crate::dirty::{DirtyLog, LogError, Logging};
@@ -360,6 +360,24 @@ impl Session {
             message.answer(front_end).map_err(Error::SocketError)?;
         }
         Ok(())
+    }
+
+    /// Takes a message that enables a ring before the features are settled, as QEMU's nics do: it
+    /// counts once they are. `false` when it is not one of those.
+    pub(crate) fn enable_early(
+        &mut self,
+        message: Enable,
+        front_end: BorrowedFd<'_>,
+    ) -> Result<bool> {
+        if self.acked & feature::PROTOCOL_FEATURES != 0 {
+            return Ok(false);
+        }
+        message.take(front_end);
+        self.set_vring_enable(message.index, message.enable)?;
+        if self.protocol & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0 {
+            message.answer(front_end).map_err(Error::SocketError)?;
+        }
+        Ok(true)
     }
 
     fn use_log(&mut self, mut log: DirtyLog) -> std::result::Result<(), SessionError> {

@@ -651,6 +651,11 @@ fn converse(
                 Ok(()) => continue,
                 Err(error) => break Err(error),
             },
+            Some(Ahead::Enable(message)) => match guard(session).enable_early(message, fd) {
+                Ok(true) => continue,
+                Ok(false) => None,
+                Err(error) => break Err(error),
+            },
             Some(Ahead::BackChannel(socket)) => Some(BackChannel::new(socket)),
             None => None,
         };
