@@ -107,7 +107,7 @@ pub(super) struct Events {
 }
 
 impl Events {
-    fn new() -> Result<Self, FrontEndError> {
+    pub(super) fn new() -> Result<Self, FrontEndError> {
         let event = || {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
             eventfd(0, flags).map_err(|errno| FrontEndError::Memory(errno.into()))

@@ -22,6 +22,7 @@ mod layout;
 mod log;
 mod memory;
 mod message;
+mod nic_end;
 mod packed;
 mod request;
 mod ring;
@@ -41,6 +42,7 @@ pub use keeper::{Keeper, KeeperCounters};
 pub use layout::{QueueLayout, RING_SIZE_MAX, RingAddresses, RingShape};
 pub use log::DirtyPages;
 pub use memory::{Backing, GUEST_BASE, GuestMemory, HOLE_BYTES, Region, Regions};
+pub use nic_end::{NicEnd, NicEndConfig};
 pub use request::{
     Breach, Completion, Data, ID_BYTES, Op, Piece, Request, SECTOR_BYTES, Slot, Status, SubmitError,
 };
