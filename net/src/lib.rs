@@ -6,6 +6,7 @@
 
 pub mod bridge;
 pub mod ether;
+pub mod finish;
 pub mod frame;
 pub mod maker;
 pub mod network;
@@ -13,9 +14,11 @@ pub mod nic;
 pub mod offload;
 pub mod port;
 pub mod reason;
+pub mod stage;
 pub mod switch;
 #[cfg(test)]
 mod testing;
+pub mod uplink;
 
 pub use bridge::Bridge;
 pub use ether::Mac;
@@ -25,4 +28,5 @@ pub use nic::{Nic, NicCore, NicOptions};
 pub use offload::{Cut, Offers, Offload};
 pub use port::{Chosen, Port, PortCounters};
 pub use reason::{Drops, Reason};
+pub use stage::Rules;
 pub use switch::{PortOptions, Stations, Switch, VlanSet, Vlans};

@@ -30,7 +30,7 @@ use virtio::{Device, DeviceError, Logging, Memory, Queue, QueueConfig};
 
 use crate::ether::Mac;
 use crate::network::{AttachError, Attached, Network};
-use crate::port::PortCounters;
+use crate::port::{Port, PortCounters};
 use crate::switch::PortOptions;
 
 pub use header::{feature, features};
@@ -259,16 +259,33 @@ impl Nic {
     /// # Panics
     /// When there are no queues or more than [`PAIRS_MAX`] pairs; the configuration checks that.
     pub fn new(options: NicOptions, network: &Network) -> Result<Self, AttachError> {
+        Self::with_chain(options, network, |port, _| port)
+    }
+
+    /// The same with stages before it: `chain` gets the nic's port and its counters, on the
+    /// network's sidecore, and gives the port that the network is to have.
+    ///
+    /// # Errors
+    /// As [`Nic::new`].
+    ///
+    /// # Panics
+    /// As [`Nic::new`].
+    pub fn with_chain(
+        options: NicOptions,
+        network: &Network,
+        chain: impl FnOnce(Box<dyn Port>, &Arc<PortCounters>) -> Box<dyn Port> + Send + 'static,
+    ) -> Result<Self, AttachError> {
         assert!((1..=PAIRS_MAX).contains(&options.pairs), "{} pairs of queues", options.pairs);
         let core = NicCore::new(&options.name);
         let id = NEXT.fetch_add(1, Relaxed);
         let queues = 2 * usize::from(options.pairs);
         let (shared, mtu) = (Arc::clone(&core), options.mtu);
-        let make = move |local: &mut Local| -> Box<dyn crate::Port> {
+        let make = move |local: &mut Local| {
+            let counters = Arc::clone(&shared.counters);
             let queues = NicQueues::new(shared, queues, mtu);
             let queues = Rc::new(RefCell::new(queues));
             nics(local).borrow_mut().0.insert(id, Rc::clone(&queues));
-            Box::new(NicPort::new(queues))
+            chain(Box::new(NicPort::new(queues)), &counters)
         };
         let counters = Arc::clone(&core.counters);
         let attached = network.attach(options.port.clone(), counters, make)?;

@@ -8,6 +8,7 @@ use virtio::{Chain, Head, Memory, Queue, RingError, gather};
 use super::receiver::{PlaceError, Receiver};
 use super::{NicCore, feature, header};
 use crate::ether::{self, ETHER_BYTES, Mac, TCP, UDP};
+use crate::finish::Finisher;
 use crate::frame::{BURST_FRAMES_MAX, Burst, Frame};
 use crate::offload::{Cut, HEADER_BYTES, Offers, Offload};
 use crate::port::{Chosen, PortCounters};
@@ -40,8 +41,7 @@ pub struct NicQueues {
     from_guest: Offers,
     to_guest: Offers,
     mergeable: bool,
-    /// A segment on its way, or a frame whose checksum was completed.
-    scratch: Frame,
+    finisher: Finisher,
 }
 
 impl NicQueues {
@@ -62,7 +62,7 @@ impl NicQueues {
             from_guest: Offers::default(),
             to_guest: Offers::default(),
             mergeable: false,
-            scratch: Frame::empty(),
+            finisher: Finisher::new(),
         }
     }
 
@@ -188,44 +188,11 @@ impl NicQueues {
             [only] => only,
             ref several => several[flow(frame) as usize % several.len()],
         };
-        let is_plain = frame.offload.cut == Cut::None && !frame.offload.needs_checksum;
-        if is_plain || (!frame.must_be_cut(&self.to_guest) && self.to_guest.checksum) {
-            return self.place(pair, frame, tci, burst);
-        }
-        self.send_in_software(pair, frame, tci, burst)
-    }
-
-    /// Does what the sender has left undone and the guest does not do.
-    fn send_in_software(
-        &mut self,
-        pair: u16,
-        frame: &Frame,
-        tci: u16,
-        burst: &Burst,
-    ) -> Result<(), Reason> {
-        let segments = if frame.must_be_cut(&self.to_guest) { frame.segments() } else { 1 };
-        let mut scratch = std::mem::replace(&mut self.scratch, Frame::empty());
-        let mut outcome = Ok(());
-        for number in 0..segments {
-            frame.segment(number, &mut scratch);
-            if !self.to_guest.checksum {
-                scratch.complete_checksum(burst);
-                self.counters.checksums_out.add(1);
-            }
-            outcome = self.place(pair, &scratch, tci, burst);
-            if outcome.is_err() {
-                // A guest without room for this one has none for the rest.
-                break;
-            }
-        }
-        self.counters.cut_out.add(u64::from(segments > 1));
-        self.scratch = scratch;
-        outcome
-    }
-
-    fn place(&mut self, pair: u16, frame: &Frame, tci: u16, burst: &Burst) -> Result<(), Reason> {
         let receiver = self.receivers[usize::from(pair)].as_mut().expect("an active pair");
-        let placed = receiver.place(frame, tci, burst, self.header_bytes, self.mergeable);
+        let (header_bytes, mergeable) = (self.header_bytes, self.mergeable);
+        let placed = self.finisher.each(frame, burst, &self.to_guest, &self.counters, |frame| {
+            receiver.place(frame, tci, burst, header_bytes, mergeable)
+        });
         match placed {
             Ok(()) => Ok(()),
             Err(PlaceError::Drop(reason)) => Err(reason),

@@ -1,0 +1,255 @@
+//! Lets through what its rules allow, and the answers to it where they say so.
+//!
+//! The rules are text ([`Rules::parse`]). The first one that fits a frame decides; where none does,
+//! the default. A rule with `keep` also lets through what belongs to the same conversation, in both
+//! directions, until that has been silent for long or has ended: those frames are looked up in a
+//! table of bounded size before any rule is asked.
+
+mod flows;
+mod parse;
+
+use std::sync::Arc;
+
+use sidecore::Counter;
+
+use super::{Direction, Stage};
+use crate::ether::{self, Ip, Packet, TYPE_IPV4, TYPE_IPV6};
+use crate::frame::{Burst, Frame};
+use crate::reason::Reason;
+use flows::Flows;
+
+pub use flows::FLOWS_MAX;
+pub use parse::{RULES_MAX, RuleError};
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It goes on.
+    Allow,
+    /// It is dropped.
+    Deny,
+}
+
+/// A range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Net {
+    first: Ip,
+    /// Bits that count.
+    mask: u128,
+}
+
+impl Net {
+    fn has(&self, ip: Ip) -> bool {
+        ip.0 & self.mask == self.first.0
+    }
+}
+
+/// What of a frame's kind a rule asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Any,
+    Type(u16),
+    /// IP's protocol, over either kind of IP.
+    Protocol(u8),
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    action: Action,
+    /// Either, where none is given.
+    direction: Option<Direction>,
+    kind: Kind,
+    vlan: Option<u16>,
+    source: Option<Net>,
+    source_ports: Option<(u16, u16)>,
+    destination: Option<Net>,
+    destination_ports: Option<(u16, u16)>,
+    keep: bool,
+}
+
+/// What is known of a frame; read once.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    direction: Direction,
+    ether_type: u16,
+    vlan: u16,
+    packet: Option<Packet>,
+}
+
+impl Rule {
+    fn fits(&self, facts: &Facts) -> bool {
+        let is_kind = match self.kind {
+            Kind::Any => true,
+            Kind::Type(ether_type) => facts.ether_type == ether_type,
+            Kind::Protocol(protocol) => {
+                facts.packet.is_some_and(|packet| packet.ip.protocol == protocol)
+            }
+        };
+        is_kind
+            && self.direction.is_none_or(|direction| direction == facts.direction)
+            && self.vlan.is_none_or(|vlan| vlan == facts.vlan)
+            && self.fits_ends(facts.packet.as_ref())
+    }
+
+    fn fits_ends(&self, packet: Option<&Packet>) -> bool {
+        let net = |net: Option<Net>, ip: fn(&Packet) -> Ip| {
+            net.is_none_or(|net| packet.is_some_and(|packet| net.has(ip(packet))))
+        };
+        let ports = packet.and_then(|packet| packet.ports);
+        let port = |range: Option<(u16, u16)>, port: fn((u16, u16)) -> u16| {
+            range.is_none_or(|(first, last)| {
+                ports.is_some_and(|ports| (first..=last).contains(&port(ports)))
+            })
+        };
+        net(self.source, |packet| packet.ip.source)
+            && net(self.destination, |packet| packet.ip.destination)
+            && port(self.source_ports, |(source, _)| source)
+            && port(self.destination_ports, |(_, destination)| destination)
+    }
+
+    /// A conversation is kept from its beginning on: a rule that keeps is about TCP's first packet.
+    fn begins(&self, facts: &Facts) -> bool {
+        let Some(packet) = facts.packet else { return !self.keep };
+        let is_first = packet.tcp_flags & (ether::SYN | ether::ACK | ether::RST) == ether::SYN;
+        !self.keep || packet.ip.protocol != ether::TCP || is_first
+    }
+}
+
+/// A list of rules, and what holds where none fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    rules: Vec<Rule>,
+    default: Action,
+}
+
+impl Rules {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// None: the default holds for all.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+}
+
+/// How often a rule decided.
+#[derive(Debug, Default)]
+pub struct RuleCounters {
+    /// Frames.
+    pub frames: Counter,
+    /// Their bytes.
+    pub bytes: Counter,
+}
+
+impl RuleCounters {
+    fn count(&self, frame: &Frame) {
+        self.frames.add(1);
+        self.bytes.add(frame.len_bytes() as u64);
+    }
+}
+
+/// What a filter counted. Written by its sidecore only.
+#[derive(Debug)]
+pub struct FilterCore {
+    /// In the rules' order.
+    pub rules: Vec<RuleCounters>,
+    /// What no rule fitted.
+    pub default: RuleCounters,
+    /// What belonged to a conversation that is kept.
+    pub kept: RuleCounters,
+    /// IP packets whose headers cannot be read, which no rule is asked about: dropped.
+    pub unreadable: RuleCounters,
+    /// Conversations that were kept.
+    pub flows_begun: Counter,
+    /// Of these, how many had to go for others although they had not ended.
+    pub flows_lost: Counter,
+}
+
+impl FilterCore {
+    /// Counters for these rules.
+    pub fn new(rules: &Rules) -> Arc<Self> {
+        Arc::new(Self {
+            rules: rules.rules.iter().map(|_| RuleCounters::default()).collect(),
+            default: RuleCounters::default(),
+            kept: RuleCounters::default(),
+            unreadable: RuleCounters::default(),
+            flows_begun: Counter::new(),
+            flows_lost: Counter::new(),
+        })
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Filter {
+    rules: Rules,
+    core: Arc<FilterCore>,
+    flows: Flows,
+}
+
+impl Filter {
+    /// A filter by these rules. `seed` keeps others from knowing which conversations share a place
+    /// in its table.
+    ///
+    /// # Panics
+    /// When the counters are of other rules.
+    pub fn new(rules: Rules, core: Arc<FilterCore>, seed: u64) -> Self {
+        assert_eq!(rules.rules.len(), core.rules.len(), "counters for each rule");
+        let keeps = rules.rules.iter().any(|rule| rule.keep);
+        Self { rules, core, flows: Flows::new(seed, keeps) }
+    }
+
+    fn decide(&mut self, facts: &Facts, frame: &Frame, now_ns: u64) -> Action {
+        if let Some(packet) = &facts.packet
+            && self.flows.follow(packet, facts.vlan, now_ns)
+        {
+            self.core.kept.count(frame);
+            return Action::Allow;
+        }
+        let fits = |rule: &&Rule| rule.fits(facts) && rule.begins(facts);
+        let Some(at) = self.rules.rules.iter().position(|rule| fits(&rule)) else {
+            self.core.default.count(frame);
+            return self.rules.default;
+        };
+        self.core.rules[at].count(frame);
+        let rule = &self.rules.rules[at];
+        if rule.keep
+            && let Some(packet) = &facts.packet
+        {
+            let has_pushed_out = self.flows.begin(packet, facts.vlan, now_ns);
+            self.core.flows_begun.add(1);
+            self.core.flows_lost.add(u64::from(has_pushed_out));
+        }
+        rule.action
+    }
+}
+
+impl Stage for Filter {
+    fn pass(
+        &mut self,
+        direction: Direction,
+        frame: &Frame,
+        _burst: &Burst,
+        now_ns: u64,
+    ) -> Result<(), Reason> {
+        let head = frame.head();
+        let ether_type = ether::ether_type(head).unwrap_or_default();
+        let packet = ether::packet(head);
+        // What hides its headers (a first fragment that ends in them) is not guessed at.
+        if packet.is_none() && matches!(ether_type, TYPE_IPV4 | TYPE_IPV6) {
+            self.core.unreadable.count(frame);
+            return Err(Reason::Filtered);
+        }
+        let facts = Facts { direction, ether_type, vlan: frame.vlan(), packet };
+        match self.decide(&facts, frame, now_ns) {
+            Action::Allow => Ok(()),
+            Action::Deny => Err(Reason::Filtered),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
