@@ -8,6 +8,7 @@ mod address;
 pub mod change;
 mod check;
 mod keys;
+mod network;
 mod object;
 mod quantity;
 mod read;
@@ -86,6 +87,10 @@ pub struct Config {
     pub peers: Vec<PeerConfig>,
     /// The disks that this node offers to guests.
     pub disks: Vec<DiskConfig>,
+    /// The networks that this node has.
+    pub networks: Vec<NetworkConfig>,
+    /// The network cards that this node offers to guests.
+    pub nics: Vec<NicConfig>,
     /// How datagrams are treated on their way; for tests.
     pub link: LinkConfig,
     /// Where the keys of the file as a whole are.
@@ -307,6 +312,60 @@ pub struct DiskConfig {
     pub attachment_key: Option<PathBuf>,
     /// Serve a resumed guest although acknowledged writes may be lost.
     pub accept_loss: bool,
+    /// Where its keys are.
+    pub lines: Lines,
+}
+
+/// A network of this node: a switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkConfig {
+    /// Its name, unique on the node.
+    pub name: String,
+    /// The way to what is outside; none for a network of guests only.
+    pub uplink: Option<Uplink>,
+    /// Where its keys are.
+    pub lines: Lines,
+}
+
+/// A way from a network to what is outside.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Uplink {
+    /// A tap interface of this name, which is made if there is none.
+    Tap(String),
+}
+
+impl fmt::Display for Uplink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Tap(interface) = self;
+        write!(f, "tap:{interface}")
+    }
+}
+
+/// A network card for a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicConfig {
+    /// Its name; unless the file says otherwise, the socket's without its ending.
+    pub name: String,
+    /// The absolute path of its vhost-user socket.
+    pub socket: PathBuf,
+    /// Whether this node makes the socket or finds it.
+    pub role: Role,
+    /// The network that it is in.
+    pub network: String,
+    /// The guest's address; the guest may send from no other one.
+    pub mac: net::Mac,
+    /// How many pairs of queues it offers.
+    pub pairs: u16,
+    /// The largest packet in bytes.
+    pub mtu: u16,
+    /// Its VLANs.
+    pub vlans: net::Vlans,
+    /// It may only talk to ports that are not isolated: to the uplink.
+    pub isolated: bool,
+    /// How fast it may be, each way.
+    pub limit: Option<net::stage::Limit>,
+    /// What it may send and receive.
+    pub filter: Option<net::Rules>,
     /// Where its keys are.
     pub lines: Lines,
 }

@@ -52,6 +52,12 @@ pub struct Status {
     /// In the configuration's order.
     #[serde(default)]
     pub peers: Vec<PeerStatus>,
+    /// In the configuration's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<NetworkStatus>,
+    /// In the configuration's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<NicStatus>,
 }
 
 /// Where an object came from.
@@ -288,7 +294,49 @@ pub struct PeerStatus {
     pub disks: Vec<String>,
 }
 
-/// What a disk is doing.
+/// A network of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkStatus {
+    /// Its name.
+    pub name: String,
+    /// The way to what is outside, such as `tap:vrio0`.
+    pub uplink: Option<String>,
+    /// Whether that is there.
+    pub uplink_up: Option<bool>,
+    /// The sidecore that it lives on.
+    pub sidecore: usize,
+    /// Its nics.
+    pub nics: Vec<String>,
+    /// What the uplink did, as `uplink_..`, and the switch's own.
+    pub counters: Counters,
+}
+
+/// A network card that this node shows to a guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicStatus {
+    /// Its name.
+    pub name: String,
+    /// Its vhost-user socket.
+    pub socket: String,
+    /// The network that it is in.
+    pub network: String,
+    /// The guest's address.
+    pub mac: String,
+    /// How many pairs of queues it offers.
+    pub pairs: u16,
+    /// The largest packet in bytes.
+    pub mtu: u16,
+    /// One word: see [`DiskState`].
+    pub state: DiskState,
+    /// More words, for people.
+    pub detail: String,
+    /// The process that is connected to its socket, such as a guest's QEMU.
+    pub front_end_pid: Option<u32>,
+    /// What it did; `in` is what the guest sent.
+    pub counters: Counters,
+}
+
+/// What a disk or nic is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskState {

@@ -12,6 +12,7 @@ mod drain;
 mod handover;
 mod keys;
 mod live;
+mod nics;
 mod objects;
 mod peers;
 mod report;
@@ -22,6 +23,7 @@ mod steer;
 mod turns;
 mod volumes;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -37,6 +39,7 @@ use self::handover::Heirlooms;
 pub use self::handover::take::TakeOverError;
 use self::keys::Keys;
 pub(crate) use self::keys::check as check_keys;
+use self::nics::{Nics, OpenedTap};
 use self::objects::Objects;
 use self::sidecores::Core;
 use self::steer::Steerer;
@@ -176,6 +179,8 @@ struct Inside {
     /// Kept until the node goes: callers find nobody then.
     door: Option<Door>,
     disks: Disks,
+    /// Taken down once, at the end.
+    nics: Mutex<Nics>,
     steerer: Steerer,
     /// Who changes something waits for its turn first.
     turns: Turns,
@@ -188,6 +193,11 @@ impl Inside {
     fn objects(&self) -> MutexGuard<'_, Objects> {
         // Each change notes what it has done in one step.
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn nics(&self) -> MutexGuard<'_, Nics> {
+        // Looked at, and taken down.
+        self.nics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -266,7 +276,7 @@ impl Node {
     /// # Errors
     /// As [`Node::start`].
     pub fn start_with(config: &Config, opened: Opened) -> Result<Self, StartError> {
-        let Opened { links, metrics_listener } = opened;
+        let Opened { links, metrics_listener, uplinks } = opened;
         directories(config)?;
         // First, so that a second node with the same configuration gets no further.
         let claim = Claim::new(&config.control)?;
@@ -278,6 +288,8 @@ impl Node {
         let steerer = Steerer::new(&config.sidecores);
         let disks = disks::start(&cores, steerer.active());
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
+        let nics = nics::start(config, &cores, uplinks);
+        let nics = Mutex::new(nics.inspect_err(|_| sidecores::stop(&cores))?);
         let (started, turns) = (Instant::now(), Turns::default());
         let objects = Mutex::new(Objects::new(config, served, Vec::new()));
         let inside = Arc::new(Inside {
@@ -287,6 +299,7 @@ impl Node {
             cores,
             door,
             disks,
+            nics,
             steerer,
             turns,
             objects,
@@ -364,6 +377,7 @@ impl Drop for Node {
 pub struct Opened {
     links: Vec<link::Wire>,
     metrics_listener: Option<TcpListener>,
+    uplinks: BTreeMap<String, OpenedTap>,
 }
 
 impl Opened {
@@ -373,7 +387,8 @@ impl Opened {
     /// When an address is taken or not this host's.
     pub fn new(config: &Config) -> Result<Self, StartError> {
         let metrics_listener = listen_for_metrics(config)?;
-        Ok(Self { links: sidecores::open_links(config)?, metrics_listener })
+        let uplinks = nics::open_uplinks(config)?;
+        Ok(Self { links: sidecores::open_links(config)?, metrics_listener, uplinks })
     }
 }
 
@@ -427,6 +442,7 @@ impl Inside {
         self.steerer.stop();
         let disks: Vec<Arc<Shown>> = self.objects().disks.clone();
         self.disks.stop(&disks);
+        self.nics().stop();
         sidecores::stop(&self.cores);
     }
 }

@@ -13,7 +13,7 @@ use std::fmt;
 use block::Allow;
 
 use super::{
-    Backend, Config, DiskConfig, Lines, PeerConfig, StageConfig, VolumeConfig, show_chain,
+    Backend, Config, DiskConfig, Lines, PeerConfig, StageConfig, VolumeConfig, network, show_chain,
     show_size,
 };
 
@@ -254,6 +254,8 @@ pub fn needs_restart(running: &Config, wanted: &Config) -> Vec<&'static str> {
         ("privileges", running.privileges != wanted.privileges),
         ("metrics-listen", running.metrics_listen != wanted.metrics_listen),
         ("[memory]", running.memory != wanted.memory),
+        ("[[network]]", network::bare_networks(running) != network::bare_networks(wanted)),
+        ("[[nic]]", network::bare_nics(running) != network::bare_nics(wanted)),
     ];
     different.into_iter().filter(|(_, different)| *different).map(|(key, _)| key).collect()
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::reader::{Lines, Reader};
 use super::{
     Backend, Config, DiskConfig, PeerAddress, SOCKET_PATH_BYTES_MAX, Trust, VolumeConfig, keys,
+    network,
 };
 
 /// Notes everything that does not fit together.
@@ -30,6 +31,7 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
     unique(reader, "disk", "socket", sockets);
     own_sockets(reader, config);
     keys::consistent(reader, config, whole);
+    network::consistent(reader, config, whole);
     for peer in config.peers.iter().filter(|peer| peer.name == config.name) {
         let text = "\"name\": this is the node's own name; a volume of this node is written \
                     without a peer"
@@ -91,7 +93,7 @@ fn listening(reader: &Reader<'_>, config: &Config) {
     }
 }
 
-fn unique<'c>(
+pub(super) fn unique<'c>(
     reader: &Reader<'_>,
     kind: &str,
     key: &str,
@@ -196,7 +198,7 @@ fn own_sockets(reader: &Reader<'_>, config: &Config) {
     }
 }
 
-fn socket_length(reader: &Reader<'_>, path: &Path, object: &str, line: usize) {
+pub(super) fn socket_length(reader: &Reader<'_>, path: &Path, object: &str, line: usize) {
     let length = path.as_os_str().len();
     if length > SOCKET_PATH_BYTES_MAX {
         let text = format!(

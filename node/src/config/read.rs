@@ -14,7 +14,7 @@ use super::reader::{Reader, Table, Value, unknown};
 use super::{
     BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, LinkConfig, LinkKind,
     Memory, NAME_BYTES_MAX, OBJECTS_MAX, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role,
-    SIDECORES_MAX, Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost, keys,
+    SIDECORES_MAX, Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost, keys, network,
     show_size,
 };
 
@@ -22,7 +22,7 @@ use super::{
 /// tables are made for.
 const SESSION_BUFFERS_BYTES: RangeInclusive<u64> = 4 << 20..=16 << 30;
 
-const FILE_KEYS: [&str; 16] = [
+const FILE_KEYS: [&str; 18] = [
     "name",
     "listen",
     "shm",
@@ -38,6 +38,8 @@ const FILE_KEYS: [&str; 16] = [
     "volume",
     "peer",
     "disk",
+    "network",
+    "nic",
     "link",
 ];
 
@@ -67,6 +69,7 @@ pub(super) fn document(
     let volumes = objects(&file, "volume", |value| volume(&value, &directories));
     let peers = objects(&file, "peer", |value| keys::peer(&value));
     let disks = objects(&file, "disk", |value| disk(&value, &directories));
+    let (networks, nics) = (network::networks(&file), network::nics(&file, &directories));
     let trust = file.get("trust").and_then(|value| value.word(&[("network", Trust::Network)]));
     let name = name?;
     let key = file.get("key").and_then(|value| absolute_path(&value));
@@ -90,6 +93,8 @@ pub(super) fn document(
         volumes,
         peers,
         disks,
+        networks,
+        nics,
         lines: file.lines.clone(),
         name,
     })
@@ -480,15 +485,8 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
     let socket = socket.and_then(|value| socket_path(&value, directories));
     let volume = table.require("volume", "volume = \"io1/alice-root\"");
     let volume = volume.and_then(|value| volume_ref(&value));
-    let given = table.get("name");
-    let name = match (&given, &socket) {
-        (Some(value), _) => name(value),
-        (None, Some(socket)) => stem(&table, socket),
-        (None, None) => None,
-    };
+    let name = named_like_socket(&table, socket.as_deref(), "disk");
     let attachment = table.get("attachment").and_then(|value| self::name(&value));
-    let roles = [("listen", Role::Listen), ("connect", Role::Connect)];
-    let role = table.get("role").and_then(|value| value.word(&roles));
     let queues = table.get("queues").and_then(|value| value.integer(1..=u64::from(QUEUES_MAX)));
     let when_lost = table.get("when-lost").and_then(|value| when_lost(&value));
     let attachment_key = table.get("attachment-key").and_then(|value| absolute_path(&value));
@@ -496,7 +494,7 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
     let name = name?;
     Some(DiskConfig {
         socket: socket?,
-        role: role.unwrap_or_default(),
+        role: role(&table),
         volume: volume?,
         queues: queues.map_or(QUEUES_DEFAULT, |queues| queues as u16),
         when_lost: when_lost.unwrap_or_default(),
@@ -508,18 +506,32 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
     })
 }
 
-/// A disk is called like its socket unless it says otherwise.
-fn stem(table: &Table<'_, '_>, socket: &Path) -> Option<String> {
+/// Who makes the socket of this device.
+pub(super) fn role(table: &Table<'_, '_>) -> Role {
+    let roles = [("listen", Role::Listen), ("connect", Role::Connect)];
+    table.get("role").and_then(|value| value.word(&roles)).unwrap_or_default()
+}
+
+/// A disk or nic is called like its socket unless it says otherwise.
+pub(super) fn named_like_socket(
+    table: &Table<'_, '_>,
+    socket: Option<&Path>,
+    kind: &str,
+) -> Option<String> {
+    if let Some(value) = table.get("name") {
+        return name(&value);
+    }
+    let socket = socket?;
     let stem = socket.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     if let Some(problem) = name_problem(stem) {
-        let text = format!("{stem:?} {problem}; give the disk a name = \"..\" of its own");
+        let text = format!("{stem:?} {problem}; give the {kind} a name = \"..\" of its own");
         table.fail("socket", text);
         return None;
     }
     Some(stem.to_owned())
 }
 
-fn socket_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
+pub(super) fn socket_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
     let path = Path::new(value.str()?);
     let Some(home) = &directories.sockets else {
         let text = "no directory for sockets is named; write [directories] sockets = \"/run/vrio\"";
@@ -581,7 +593,7 @@ fn section<'r, 'i>(file: &Table<'r, 'i>, key: &str, known: &[&str]) -> Option<Ta
 }
 
 /// Reads `[[key]]` objects. They are called by their name or, failing that, by their number.
-fn objects<T>(
+pub(super) fn objects<T>(
     file: &Table<'_, '_>,
     key: &str,
     read: impl Fn(Value<'_, '_>) -> Option<T>,

@@ -18,7 +18,7 @@ impl Inside {
             let others = objects.others_of_volume(&volume.name).into_iter();
             others.map(|other| format!("volume {:?}: {other}", volume.name))
         });
-        let users = disks.chain(volumes).collect();
+        let users = disks.chain(volumes).chain(self.nics().users()).collect();
         Drain { version: API_VERSION, draining: objects.draining, users }
     }
 
@@ -32,6 +32,7 @@ impl Inside {
         };
         objects.volumes.iter().for_each(|served| served.export.set_draining(draining));
         objects.disks.iter().for_each(|shown| shown.set_turning_away(draining));
+        self.nics().set_turning_away(draining);
         let drain = self.drain();
         match draining {
             true => tracing::info!(users = drain.users.len(), "drained: nobody new is taken"),

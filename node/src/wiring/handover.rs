@@ -137,6 +137,11 @@ impl Inside {
         let turn = self.turn()?;
         let objects = self.objects().clone();
         check(&objects, wanted)?;
+        if !self.nics().is_empty() {
+            let error = "the node has networks, which cannot be handed over yet";
+            let way_out = "restart the node instead: guests' links are down until it is back";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
         let mut channel = meet(&objects.config.control, wanted.pid)
             .map_err(|error| refused(RefusedKind::Bad)(error.to_string()))?;
         tracing::info!(successor = wanted.pid, release = wanted.release, "handing over");

@@ -32,6 +32,10 @@ pub(super) fn status(inside: &Inside) -> Status {
     let disks = disks(&objects);
     let mut sidecores = sidecores(inside, &objects.config, &asked);
     steered(inside, &disks, &mut sidecores);
+    let (networks, nics) = {
+        let nics = inside.nics();
+        (nics.networks(), nics.nics())
+    };
     Status {
         version: STATUS_VERSION,
         node: node(inside, &objects),
@@ -40,6 +44,8 @@ pub(super) fn status(inside: &Inside) -> Status {
         disks,
         peers: peers(&objects),
         sessions: sessions(&inside.keys, &asked),
+        networks,
+        nics,
     }
 }
 

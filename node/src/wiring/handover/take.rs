@@ -354,6 +354,8 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
         cores,
         door,
         disks,
+        // A node with networks is not handed over.
+        nics: Mutex::default(),
         steerer,
         turns,
         objects,

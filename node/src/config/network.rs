@@ -1,0 +1,202 @@
+//! `[[network]]` and `[[nic]]`.
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+
+use super::read::{name, named_like_socket, objects, role, socket_path};
+use super::reader::{Reader, Table, Value};
+use super::{Config, Directories, Lines, NetworkConfig, NicConfig, Uplink, check};
+use net::nic::{MTU, MTU_MAX, MTU_MIN, PAIRS_MAX};
+use net::stage::Limit;
+use net::stage::filter::Action;
+use net::{Mac, Rules, VlanSet, Vlans};
+
+const NETWORK_KEYS: [&str; 2] = ["name", "uplink"];
+
+const NIC_KEYS: [&str; 12] = [
+    "name", "socket", "role", "network", "mac", "queues", "mtu", "vlan", "vlans", "isolated",
+    "limit", "filter",
+];
+
+/// The longest name of an interface that Linux takes.
+const INTERFACE_BYTES_MAX: usize = 15;
+
+/// The highest VLAN that a tag may name.
+const VLAN_MAX: u64 = 4094;
+
+pub(super) fn networks(file: &Table<'_, '_>) -> Vec<NetworkConfig> {
+    objects(file, "network", |value| network(&value))
+}
+
+pub(super) fn nics(file: &Table<'_, '_>, directories: &Directories) -> Vec<NicConfig> {
+    objects(file, "nic", |value| nic(&value, directories))
+}
+
+fn network(value: &Value<'_, '_>) -> Option<NetworkConfig> {
+    let table = value.table(&NETWORK_KEYS)?;
+    let name = table.require("name", "name = \"blue\"").and_then(|value| name(&value));
+    let uplink = table.get("uplink").map(|value| uplink(&value));
+    let uplink = match uplink {
+        None => None,
+        Some(uplink) => Some(uplink?),
+    };
+    Some(NetworkConfig { name: name?, uplink, lines: table.lines.clone() })
+}
+
+fn uplink(value: &Value<'_, '_>) -> Option<Uplink> {
+    let text = value.str()?;
+    let interface = text.strip_prefix("tap:").filter(|interface| {
+        (1..=INTERFACE_BYTES_MAX).contains(&interface.len())
+            && interface.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+            && !matches!(*interface, "." | "..")
+    });
+    if interface.is_none() {
+        value.fail(format!(
+            "{text:?} is no uplink; write \"tap:NAME\" with an interface's name of at most \
+             {INTERFACE_BYTES_MAX} letters, digits, '-', '_' and '.'"
+        ));
+    }
+    interface.map(|interface| Uplink::Tap(interface.to_owned()))
+}
+
+fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
+    let table = value.table(&NIC_KEYS)?;
+    let socket = table.require("socket", "socket = \"alice-net.sock\"");
+    let socket = socket.and_then(|value| socket_path(&value, directories));
+    let name = named_like_socket(&table, socket.as_deref(), "nic");
+    let network = table.require("network", "network = \"blue\"").and_then(|it| self::name(&it));
+    let mac = table.require("mac", "mac = \"52:54:00:12:34:56\"").and_then(|value| mac(&value));
+    let queues = table.get("queues").and_then(|value| value.integer(1..=u64::from(PAIRS_MAX)));
+    let range = u64::from(MTU_MIN)..=u64::from(MTU_MAX);
+    let mtu = table.get("mtu").and_then(|value| value.integer(range));
+    let vlans = vlans(&table);
+    let isolated = table.get("isolated").and_then(|value| value.bool());
+    let limit = table.get("limit").and_then(|value| limit(&value));
+    let filter = table.get("filter").and_then(|value| filter(&value));
+    Some(NicConfig {
+        name: name?,
+        socket: socket?,
+        role: role(&table),
+        network: network?,
+        mac: mac?,
+        pairs: queues.map_or(1, |pairs| pairs as u16),
+        mtu: mtu.map_or(MTU, |mtu| mtu as u16),
+        vlans,
+        isolated: isolated.unwrap_or(false),
+        limit,
+        filter,
+        lines: table.lines.clone(),
+    })
+}
+
+fn mac(value: &Value<'_, '_>) -> Option<Mac> {
+    let mac: Mac = value.str()?.parse().map_err(|error| value.fail(format!("{error}"))).ok()?;
+    if !mac.is_station() {
+        value.fail(format!("{mac} is a group's address, or nobody's; a nic has one of its own"));
+        return None;
+    }
+    Some(mac)
+}
+
+fn vlans(table: &Table<'_, '_>) -> Vlans {
+    let one = table.get("vlan").and_then(|value| value.integer(1..=VLAN_MAX));
+    let Some(several) = table.get("vlans") else {
+        return Vlans::Access(one.unwrap_or(0) as u16);
+    };
+    if one.is_some() {
+        let text = "\"vlan\" is for a guest that knows of no VLANs, and \"vlans\" for one that \
+                    tags its frames; keep one of the two";
+        several.fail(text.to_owned());
+    }
+    let entries = several.array().unwrap_or_default();
+    let numbers = entries.iter().filter_map(|entry| entry.integer(1..=VLAN_MAX));
+    let tagged: VlanSet = numbers.map(|vlan| vlan as u16).collect();
+    if entries.is_empty() {
+        several.fail("name at least one VLAN".to_owned());
+    }
+    Vlans::Trunk { native: None, tagged }
+}
+
+fn limit(value: &Value<'_, '_>) -> Option<Limit> {
+    let table = value.table(&["bytes-per-second", "frames-per-second"])?;
+    let bytes = table.get("bytes-per-second").and_then(|value| value.size_bytes());
+    let frames = table.get("frames-per-second").and_then(|value| value.integer(1..=1 << 40));
+    if table.get("bytes-per-second").is_none() && table.get("frames-per-second").is_none() {
+        value.fail("write { bytes-per-second = \"100MiB\" }, or frames-per-second".to_owned());
+    }
+    if bytes.is_some_and(|bytes| bytes < 4096) {
+        value.fail("fewer than 4096 bytes a second would stand still".to_owned());
+    }
+    let (frames, bytes) = (frames.unwrap_or(0), bytes.unwrap_or(0));
+    Some(Limit { frames_per_s: NonZeroU64::new(frames), bytes_per_s: NonZeroU64::new(bytes) })
+}
+
+fn filter(value: &Value<'_, '_>) -> Option<Rules> {
+    let table = value.table(&["default", "rules"])?;
+    let words = [("allow", Action::Allow), ("deny", Action::Deny)];
+    let default = table.require("default", "default = \"deny\"")?.word(&words)?;
+    let rules = table.get("rules").and_then(|value| value.array()).unwrap_or_default();
+    let texts: Option<Vec<&str>> = rules.iter().map(Value::str).collect();
+    match Rules::parse(&texts?, default) {
+        Ok(rules) => Some(rules),
+        Err(error) => {
+            let at = error.rule().and_then(|rule| rules.get(rule - 1));
+            at.unwrap_or(value).fail(error.to_string());
+            None
+        }
+    }
+}
+
+/// What does not fit together, beside what disks have of it.
+pub(super) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
+    let networks = config.networks.iter().map(|it| (it.name.as_str(), &it.lines));
+    check::unique(reader, "network", "name", networks);
+    let nics = config.nics.iter().map(|nic| (nic.name.as_str(), &nic.lines));
+    check::unique(reader, "nic", "name", nics);
+    let mut uplinks: HashMap<&Uplink, &str> = HashMap::new();
+    for network in &config.networks {
+        let Some(uplink) = &network.uplink else { continue };
+        if let Some(other) = uplinks.insert(uplink, &network.name) {
+            let text = format!("\"uplink\": network {other:?} has the same one");
+            let object = format!("network {:?}", network.name);
+            reader.note(network.lines.of("uplink"), &object, text);
+        }
+    }
+    let mut macs: HashMap<(&str, Mac), &str> = HashMap::new();
+    for nic in &config.nics {
+        let object = format!("nic {:?}", nic.name);
+        let note = |key: &str, text: String| reader.note(nic.lines.of(key), &object, text);
+        if let Some(other) = macs.insert((&nic.network, nic.mac), &nic.name) {
+            let text = format!("\"mac\": nic {other:?} of the same network has the same address");
+            note("mac", text);
+        }
+        // A network that could not be read is missing here; it has had its message.
+        if whole && config.networks.iter().all(|network| network.name != nic.network) {
+            let text = format!(
+                "\"network\": there is no [[network]] called {network:?}; add one with name = \
+                 {network:?}",
+                network = nic.network
+            );
+            note("network", text);
+        }
+        if config.disks.iter().any(|disk| disk.socket == nic.socket) || config.control == nic.socket
+        {
+            note("socket", format!("\"socket\": {:?} is another's as well", nic.socket));
+        }
+        check::socket_length(reader, &nic.socket, &object, nic.lines.of("socket"));
+    }
+    let sockets = config.nics.iter().filter_map(|nic| Some((nic.socket.to_str()?, &nic.lines)));
+    check::unique(reader, "nic", "socket", sockets);
+}
+
+/// Where an object stands in the file is no difference.
+pub(super) fn bare_networks(config: &Config) -> Vec<NetworkConfig> {
+    let bare = |it: &NetworkConfig| NetworkConfig { lines: Lines::default(), ..it.clone() };
+    config.networks.iter().map(bare).collect()
+}
+
+/// The same for nics.
+pub(super) fn bare_nics(config: &Config) -> Vec<NicConfig> {
+    let bare = |it: &NicConfig| NicConfig { lines: Lines::default(), ..it.clone() };
+    config.nics.iter().map(bare).collect()
+}
