@@ -501,6 +501,8 @@ mod tests {
             ],
             sessions: vec![session()],
             peers: vec![peer()],
+            networks: Vec::new(),
+            nics: Vec::new(),
         }
     }
 
