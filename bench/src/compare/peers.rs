@@ -13,6 +13,9 @@ use crate::machine::cores;
 /// What peers' disks have: as ours of memory and of files.
 pub(super) const DISK_BYTES: u64 = 512 << 20;
 
+/// How long a thread of the daemon's polls that has a core to itself: all the time.
+const POLL_MAX_NS: u64 = 100_000_000;
+
 /// Stands in words for the folder that a turn has; a disk's socket is `FOLDER/socket`.
 pub(super) const FOLDER: &str = "FOLDER";
 
@@ -93,7 +96,7 @@ impl Peers {
     pub(super) fn null(&self) -> Vec<Peer> {
         let node = format!("driver=null-co,node-name=disk,size={DISK_BYTES},read-zeroes=off");
         let spdk = self.spdk.as_ref().map(|spdk| spdk.vhost(false));
-        self.daemons.iter().map(|program| daemon(program, &node, None)).chain(spdk).collect()
+        self.daemons.iter().map(|program| daemon(program, &node, None, 2)).chain(spdk).collect()
     }
 
     /// Local disks in a process's memory.
@@ -117,7 +120,7 @@ impl Peers {
                 config: None,
             }
         });
-        let daemons = self.daemons.iter().map(|program| daemon(program, &node, Some(file)));
+        let daemons = self.daemons.iter().map(|program| daemon(program, &node, Some(file), 2));
         daemons.chain(bare).collect()
     }
 
@@ -130,7 +133,7 @@ impl Peers {
             "driver=nbd,node-name=disk,server.type=inet,server.host=127.0.0.1,server.port={port}"
         );
         let peer = self.daemons.first().map(|program| {
-            let mut peer = daemon(program, &node, None);
+            let mut peer = daemon(program, &node, None, 3);
             peer.name = name::DAEMON_NBD.to_owned();
             peer.servers.insert(0, nbdkit(port));
             peer
@@ -182,18 +185,14 @@ impl Peers {
     }
 }
 
-/// A daemon that shows a block node, on a thread that polls.
-fn daemon(program: &Path, node: &str, file: Option<&Path>) -> Peer {
+/// A daemon that shows a block node, on a thread that polls where `busy` threads, the driver's
+/// among them, have a core each. Where they share cores it sleeps: ours do not spin there either.
+fn daemon(program: &Path, node: &str, file: Option<&Path>, busy: usize) -> Peer {
     let export = "type=vhost-user-blk,id=export,node-name=disk,addr.type=unix,\
                   addr.path=FOLDER/socket,writable=on,iothread=poller";
-    let words = [
-        "--object",
-        "iothread,id=poller,poll-max-ns=100000000",
-        "--blockdev",
-        node,
-        "--export",
-        export,
-    ];
+    let poll_max_ns = if cores().len() < busy { 0 } else { POLL_MAX_NS };
+    let thread = format!("iothread,id=poller,poll-max-ns={poll_max_ns}");
+    let words = ["--object", &thread, "--blockdev", node, "--export", export];
     let first = program.display().to_string();
     let words = std::iter::once(first).chain(words.map(str::to_owned)).collect();
     Peer {
