@@ -3,7 +3,8 @@
 use crate::chain::Chain;
 use crate::error::RingError;
 use crate::memory::{Memory, MemoryError};
-use crate::shared::Area;
+use crate::prefetch;
+use crate::shared::Pairs;
 use crate::{DESCRIPTORS_MAX, SEGMENTS_MAX};
 
 /// The size of a descriptor in any table.
@@ -25,15 +26,17 @@ pub(crate) struct Descriptor {
 
 impl Descriptor {
     /// From the table of a split ring.
-    fn load(table: &Area, index: u16) -> Self {
-        let [addr, rest] = table.load_pair(usize::from(index) * DESCRIPTOR_BYTES);
+    #[inline]
+    fn load(table: Pairs<'_>, index: u16) -> Self {
+        let [addr, rest] = table.load(index);
         // The fields of the second word: length, flags, next.
         Self { addr, len: rest as u32, flags: (rest >> 32) as u16, link: (rest >> 48) as u16 }
     }
 
     /// From a packed ring, or from an indirect table in its format.
-    pub(crate) fn load_packed(table: &Area, index: u16) -> Self {
-        let [addr, rest] = table.load_pair(usize::from(index) * DESCRIPTOR_BYTES);
+    #[inline]
+    pub(crate) fn load_packed(table: Pairs<'_>, index: u16) -> Self {
+        let [addr, rest] = table.load(index);
         // The fields of the second word: length, id, flags.
         Self { addr, len: rest as u32, link: (rest >> 32) as u16, flags: (rest >> 48) as u16 }
     }
@@ -49,7 +52,7 @@ pub(crate) struct Reader<'a> {
     pub(crate) indirect: bool,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     /// Fills `chain`, which is empty, with the chain that begins at descriptor `head` of a split
     /// ring's table of `size` descriptors.
     ///
@@ -57,7 +60,7 @@ impl Reader<'_> {
     /// [`DESCRIPTORS_MAX`] of one indirect table.
     pub(crate) fn read_split(
         &mut self,
-        table: &Area,
+        table: Pairs<'_>,
         size: u16,
         head: u16,
         chain: &mut Chain,
@@ -84,6 +87,25 @@ impl Reader<'_> {
         Err(RingError::Loop { head, limit: size })
     }
 
+    /// Has the line come in which the first buffer of a chain begins, a request's header: nearly
+    /// always the status is in it as well, so it is asked for to be written. Nothing that is read
+    /// here is believed, and nothing is said about what is wrong.
+    pub(crate) fn ask_for_split(&mut self, table: Pairs<'_>, head: u16) {
+        let mut first = Descriptor::load(table, head);
+        if first.flags & INDIRECT != 0 {
+            let table = self.memory.pairs(self.hint, first.addr, DESCRIPTOR_BYTES);
+            let Some(table) = table else { return };
+            first = Descriptor::load(table, 0);
+        }
+        self.ask_for(first);
+    }
+
+    fn ask_for(&mut self, first: Descriptor) {
+        if let Some(header) = self.memory.host_addr(self.hint, first.addr) {
+            prefetch::for_writing(header);
+        }
+    }
+
     /// An indirect table of a split ring, which ends the chain. Its own write flag means nothing.
     fn read_split_table(
         &mut self,
@@ -98,7 +120,7 @@ impl Reader<'_> {
             if index >= size {
                 return Err(RingError::OutOfRange { index, size });
             }
-            let descriptor = Descriptor::load(&table, index);
+            let descriptor = Descriptor::load(table, index);
             if descriptor.flags & INDIRECT != 0 {
                 return Err(RingError::IndirectMisplaced { head });
             }
@@ -125,7 +147,7 @@ impl Reader<'_> {
         {
             let (table, size) = self.find_table(head, *outer)?;
             for index in 0..size {
-                let descriptor = Descriptor::load_packed(&table, index);
+                let descriptor = Descriptor::load_packed(table, index);
                 if descriptor.flags & INDIRECT != 0 {
                     return Err(RingError::IndirectMisplaced { head });
                 }
@@ -143,7 +165,7 @@ impl Reader<'_> {
     }
 
     /// The indirect table that a descriptor names, and how many descriptors it has.
-    fn find_table(&self, head: u16, outer: Descriptor) -> Result<(Area, u16), RingError> {
+    fn find_table(&mut self, head: u16, outer: Descriptor) -> Result<(Pairs<'a>, u16), RingError> {
         if !self.indirect {
             return Err(RingError::IndirectMisplaced { head });
         }
@@ -153,12 +175,13 @@ impl Reader<'_> {
             return Err(RingError::IndirectLength { head, len: outer.len });
         }
         let unmapped = MemoryError::Unmapped { addr: outer.addr, len: u64::from(outer.len) };
-        let table = self.memory.area(outer.addr, len).ok_or(unmapped)?;
+        let table = self.memory.pairs(self.hint, outer.addr, len).ok_or(unmapped)?;
         // At most DESCRIPTORS_MAX, as was just checked.
         Ok((table, count as u16))
     }
 
     /// Adds one buffer to the chain.
+    #[inline]
     fn add(
         &mut self,
         head: u16,

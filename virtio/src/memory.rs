@@ -2,12 +2,13 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::chain::Segment;
 use crate::error::RingError;
 use crate::mapping::{MapError, Mapping};
-use crate::shared::Area;
+use crate::shared::{Area, Pairs};
 use crate::{MEMORY_BYTES_MAX, REGIONS_MAX, SEGMENTS_MAX};
 
 /// What is wrong with a memory table, or with an address.
@@ -68,11 +69,23 @@ pub enum MemoryError {
     TooManySegments,
 }
 
+/// Where a mapping begins in this process.
+#[derive(Clone, Copy, Debug)]
+struct HostAddr(NonNull<u8>);
+
+// SAFETY: an address; what it may be used for is said by whoever has the mapping.
+unsafe impl Send for HostAddr {}
+// SAFETY: as above.
+unsafe impl Sync for HostAddr {}
+
 /// One mapped region of guest memory.
 #[derive(Debug)]
 pub struct Region {
     guest_addr: u64,
     user_addr: u64,
+    /// The mapping's first byte and length, at hand.
+    start: HostAddr,
+    len: usize,
     mapping: Arc<Mapping>,
     /// What is mapped, and from where on: for a process that goes on in this one's place.
     file: Option<(OwnedFd, u64)>,
@@ -101,8 +114,7 @@ impl Region {
         let mapping = Mapping::of_file(fd, offset, len).map_err(refuse)?;
         let file = rustix::io::fcntl_dupfd_cloexec(fd, 0)
             .map_err(|errno| refuse(MapError::System { what: "fcntl", errno }))?;
-        let file = Some((file, offset));
-        Ok(Self { guest_addr, user_addr, mapping: Arc::new(mapping), file })
+        Ok(Self::new(guest_addr, user_addr, Arc::new(mapping), Some((file, offset))))
     }
 
     /// A region of memory that is already mapped, at the same address in guest and front end.
@@ -114,7 +126,17 @@ impl Region {
         if guest_addr.checked_add(len).is_none() {
             return Err(MemoryError::Overflow { guest_addr, len });
         }
-        Ok(Self { guest_addr, user_addr: guest_addr, mapping, file: None })
+        Ok(Self::new(guest_addr, guest_addr, mapping, None))
+    }
+
+    fn new(
+        guest_addr: u64,
+        user_addr: u64,
+        mapping: Arc<Mapping>,
+        file: Option<(OwnedFd, u64)>,
+    ) -> Self {
+        let (start, len) = (HostAddr(mapping.start()), mapping.len());
+        Self { guest_addr, user_addr, start, len, mapping, file }
     }
 
     /// Where it begins in the guest.
@@ -144,10 +166,16 @@ impl Region {
     }
 
     /// How far `addr` is into the region, if it is in it.
+    #[inline]
     fn offset_of(&self, addr: u64) -> Option<usize> {
         let offset = addr.checked_sub(self.guest_addr)?;
         let offset = usize::try_from(offset).ok()?;
-        (offset < self.mapping.len()).then_some(offset)
+        (offset < self.len).then_some(offset)
+    }
+
+    /// This process's address of a byte of it.
+    fn host_addr(&self, offset: usize) -> *mut u8 {
+        self.start.0.as_ptr().wrapping_add(offset)
     }
 }
 
@@ -238,7 +266,27 @@ impl Memory {
 
     /// [`Memory::translate`] that begins its search where the last one ended: `hint` is the index
     /// of a region, any number will do.
+    #[inline]
     pub(crate) fn translate_from(
+        &self,
+        hint: &mut usize,
+        addr: u64,
+        len: u32,
+        segments: &mut Vec<Segment>,
+    ) -> Result<(), MemoryError> {
+        // Nearly always: all of it where the last one was.
+        if let Some(region) = self.regions.get(*hint)
+            && let Some(offset) = region.offset_of(addr)
+            && region.len - offset >= len as usize
+            && segments.len() < SEGMENTS_MAX
+        {
+            segments.push(Segment { addr: region.host_addr(offset), len });
+            return Ok(());
+        }
+        self.translate_pieces(hint, addr, len, segments)
+    }
+
+    fn translate_pieces(
         &self,
         hint: &mut usize,
         addr: u64,
@@ -253,8 +301,8 @@ impl Memory {
             if segments.len() >= SEGMENTS_MAX {
                 return Err(MemoryError::TooManySegments);
             }
-            let part = left.min(region.mapping.len() - offset);
-            let start = region.mapping.start().as_ptr().wrapping_add(offset);
+            let part = left.min(region.len - offset);
+            let start = region.host_addr(offset);
             // `part` is at most `left`, which came from 32 bits.
             segments.push(Segment { addr: start, len: part as u32 });
             left -= part;
@@ -294,6 +342,19 @@ impl Memory {
             let left = region.len_bytes().checked_sub(offset).filter(|left| *left > 0)?;
             Some((region.guest_addr + offset, left))
         })
+    }
+
+    /// The table of descriptors that is the guest's `len` bytes at `addr`, which must lie in one
+    /// region.
+    pub(crate) fn pairs(&self, hint: &mut usize, addr: u64, len: usize) -> Option<Pairs<'_>> {
+        let (region, offset) = self.find(hint, addr)?;
+        Pairs::new(&region.mapping, offset, len)
+    }
+
+    /// Where this process has the guest's byte at `addr`.
+    pub(crate) fn host_addr(&self, hint: &mut usize, addr: u64) -> Option<*const u8> {
+        let (region, offset) = self.find(hint, addr)?;
+        Some(region.host_addr(offset))
     }
 
     /// A view of the guest's `len` bytes at `addr`, which must lie in one region.

@@ -117,8 +117,8 @@ pub(crate) struct PackedRing {
     used: Place,
     /// Slots that the driver may fill: all but those from `used` to `avail`.
     free: u16,
-    /// Slots of the last batch.
-    batch: u16,
+    /// Slots that were used since it was last decided whether to call; no more than there are.
+    uncalled: u16,
     /// By buffer id.
     outstanding: Vec<Outstanding>,
     /// The descriptors of the chain that is being taken; kept for its room.
@@ -153,7 +153,7 @@ impl PackedRing {
             avail,
             used,
             free: size - between,
-            batch: 0,
+            uncalled: 0,
             outstanding: vec![Outstanding::default(); usize::from(size)],
             list: Vec::with_capacity(usize::from(size)),
             redo: Vec::new(),
@@ -268,7 +268,7 @@ impl PackedRing {
         let mut place = self.avail;
         let mut head = 0;
         for _ in 0..self.free {
-            let descriptor = Descriptor::load_packed(&self.parts.ring, place.slot);
+            let descriptor = Descriptor::load_packed(self.parts.ring.pairs(), place.slot);
             self.list.push(descriptor);
             head = descriptor.link;
             if descriptor.flags & NEXT == 0 {
@@ -290,8 +290,9 @@ impl PackedRing {
     pub(crate) fn publish(&mut self, stores: &mut Stores, staged: &[u16]) {
         let Some((&first, others)) = staged.split_first() else { return };
         let (size, begin) = (self.shape.size, self.used);
-        self.batch = staged.iter().map(|&id| self.outstanding[usize::from(id)].slots).sum();
-        let end = begin.after(self.batch, size);
+        let batch = staged.iter().map(|&id| self.outstanding[usize::from(id)].slots).sum();
+        self.uncalled = self.uncalled.saturating_add(batch).min(size);
+        let end = begin.after(batch, size);
         if let Some(log) = &mut self.log {
             log.give_back(stores, staged, begin, end);
         }
@@ -306,7 +307,7 @@ impl PackedRing {
             log.given_back(stores, staged, end);
         }
         self.used = end;
-        self.free += self.batch;
+        self.free += batch;
     }
 
     /// Length, id and flags in one store.
@@ -321,8 +322,9 @@ impl PackedRing {
         stores.u64(&self.parts.ring, at, word);
     }
 
-    /// Whether the driver wants to be called for the last batch.
-    pub(crate) fn call_wanted(&self) -> bool {
+    /// Whether the driver wants to be called for what was published since this was last asked.
+    pub(crate) fn call_wanted(&mut self) -> bool {
+        let uncalled = std::mem::take(&mut self.uncalled);
         let events = self.parts.driver.load_u32(0);
         match (events >> 16) & EVENTS_MASK {
             EVENTS_NONE => false,
@@ -330,8 +332,8 @@ impl PackedRing {
                 let event = Place::from_bits(events as u16);
                 let before = if event.wrap == self.used.wrap { 0 } else { self.shape.size };
                 let event = event.slot.wrapping_sub(before);
-                // Whether the batch went past the event's slot.
-                self.used.slot.wrapping_sub(event).wrapping_sub(1) < self.batch
+                // Whether they went past the event's slot.
+                self.used.slot.wrapping_sub(event).wrapping_sub(1) < uncalled
             }
             _ => true,
         }

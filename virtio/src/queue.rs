@@ -95,7 +95,7 @@ pub struct QueueCounters {
     pub batches: u64,
     /// Calls: writes to the call descriptor.
     pub calls: u64,
-    /// Batches for which the driver wanted no call.
+    /// Times that it was looked whether the driver wants a call, and it did not.
     pub calls_saved: u64,
 }
 
@@ -471,6 +471,12 @@ impl Queue {
     /// Shows the driver all that was put, with one store, and calls it if it wants to be called.
     /// True when it did.
     pub fn publish(&mut self) -> bool {
+        self.show() && self.call()
+    }
+
+    /// Shows the driver all that was put, with one store, and leaves it to [`Queue::call`] whether
+    /// to call it. False when there was nothing.
+    pub fn show(&mut self) -> bool {
         if self.staged.is_empty() {
             return false;
         }
@@ -482,10 +488,16 @@ impl Queue {
         self.counters.batches += 1;
         self.staged.clear();
         self.close_log();
+        true
+    }
+
+    /// Calls the driver if it wants to be called for what was shown since the last time. True when
+    /// it did. To be called before anybody sleeps.
+    pub fn call(&mut self) -> bool {
         // The driver first says where it wants a call and then looks at the ring; we the other
         // way round. The fence makes sure that one of us sees the other.
         fence(Ordering::SeqCst);
-        let wanted = either!(&self.ring, ring => ring.call_wanted());
+        let wanted = either!(&mut self.ring, ring => ring.call_wanted());
         if wanted {
             self.signal();
         } else {

@@ -13,6 +13,7 @@
 //! A test can name that point: [`Stores::stop_after`] lets the first n stores happen and none
 //! after, which is what the memory looks like when a process is killed there.
 
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -111,14 +112,64 @@ impl Area {
         self.u8_at(at).fetch_or(bits, AcqRel);
     }
 
-    /// Sixteen bytes from anywhere, as two words; an indirect table need not be aligned.
-    pub(crate) fn load_pair(&self, at: usize) -> [u64; 2] {
-        let aligned = (self.start.addr().get().wrapping_add(at)).is_multiple_of(8);
-        if aligned {
-            return [self.load_u64(at), self.load_u64(at + 8)];
+    /// The same as a row of descriptors.
+    pub(crate) fn pairs(&self) -> Pairs<'_> {
+        Pairs { start: self.start, count: self.len / Pairs::BYTES, mapped: PhantomData }
+    }
+}
+
+/// Descriptors that are shared with the other side: sixteen bytes each, read as two words. For one
+/// look at a table that nobody keeps: it costs no count of who has it mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pairs<'a> {
+    start: NonNull<u8>,
+    count: usize,
+    /// Whoever lent it keeps it mapped.
+    mapped: PhantomData<&'a Mapping>,
+}
+
+impl<'a> Pairs<'a> {
+    const BYTES: usize = 16;
+
+    /// `len` bytes of the mapping from `offset` on, or nothing where it is shorter.
+    pub(crate) fn new(mapping: &'a Mapping, offset: usize, len: usize) -> Option<Self> {
+        if offset.checked_add(len)? > mapping.len() {
+            return None;
         }
-        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.load_u8(at + i)));
-        [word(at), word(at + 8)]
+        // SAFETY: `offset` lies in the mapping's range, checked above.
+        let start = unsafe { mapping.start().add(offset) };
+        Some(Self { start, count: len / Self::BYTES, mapped: PhantomData })
+    }
+
+    /// The two words of one of them. An indirect table need not be aligned.
+    #[inline]
+    pub(crate) fn load(&self, index: u16) -> [u64; 2] {
+        let index = usize::from(index);
+        // Our own mistake if it fails: whoever reads a table knows how long it is.
+        assert!(index < self.count, "{index} of {}", self.count);
+        let at = self.start.as_ptr().wrapping_add(index * Self::BYTES);
+        if !at.addr().is_multiple_of(align_of::<u64>()) {
+            return Self::load_bytes(at);
+        }
+        let word = |at: *mut u64| {
+            // SAFETY: the word lies in the table, which stays mapped as long as `'a`, and is
+            // aligned (both checked above). This process accesses it by atomics only; what the
+            // other side does is outside of this program and can only change the value.
+            unsafe { AtomicU64::from_ptr(at) }.load(Relaxed)
+        };
+        let at = at.cast::<u64>();
+        [word(at), word(at.wrapping_add(1))]
+    }
+
+    /// As `load`, from an address that is not aligned but in the table.
+    #[cold]
+    fn load_bytes(at: *mut u8) -> [u64; 2] {
+        let byte = |i| {
+            // SAFETY: as above; a byte is always aligned.
+            unsafe { AtomicU8::from_ptr(at.wrapping_add(i)) }.load(Relaxed)
+        };
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| byte(at + i)));
+        [word(0), word(8)]
     }
 }
 
@@ -254,6 +305,12 @@ impl Stores {
 
 #[cfg(test)]
 impl Area {
+    /// Sixteen bytes from anywhere, as two words.
+    pub(crate) fn load_pair(&self, at: usize) -> [u64; 2] {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.load_u8(at + i)));
+        [word(at), word(at + 8)]
+    }
+
     /// All bytes, for comparing.
     pub(crate) fn snapshot(&self) -> Vec<u8> {
         (0..self.len).map(|at| self.load_u8(at)).collect()

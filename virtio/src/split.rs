@@ -21,6 +21,10 @@ const EVENT_BYTES: usize = 2;
 /// after it: it would be passed when the index has come round, after 2^16 chains.
 const EVENT_BEHIND_MAX: u16 = 1 << 15;
 
+/// How many chains' headers are asked for before the first of them is read: about as many as one
+/// fetch from another core takes to serve.
+const AHEAD: u16 = 4;
+
 /// The driver's flag: do not call me. The device's flag: do not kick me.
 const NO_NOTIFICATION: u16 = 1;
 
@@ -60,10 +64,13 @@ pub(crate) struct SplitRing {
     next_avail: u16,
     /// The available index as last read.
     seen_avail: u16,
+    /// Up to which available element the lines of headers were asked for; from `next_avail` to
+    /// `seen_avail`.
+    asked_for: u16,
     /// The used index as published.
     used: u16,
-    /// The chains of the last batch.
-    batch: u16,
+    /// Chains that were published since it was last decided whether to call.
+    uncalled: u16,
     /// What the inflight region said is to be done again, last one first.
     redo: Vec<u16>,
     log: Option<SplitLog>,
@@ -99,8 +106,9 @@ impl SplitRing {
             parts,
             next_avail,
             seen_avail: next_avail,
+            asked_for: next_avail,
             used,
-            batch: 0,
+            uncalled: 0,
             redo,
             log,
             event,
@@ -133,20 +141,25 @@ impl SplitRing {
         reader: &mut Reader<'_>,
         chain: &mut Chain,
     ) -> Result<Option<Taken>, RingError> {
-        let (table, size) = (&self.parts.desc, self.shape.size);
+        let (table, size) = (self.parts.desc.pairs(), self.shape.size);
         if let Some(&head) = self.redo.last() {
             chains.check_free(head)?;
             reader.read_split(table, size, head, chain)?;
             self.redo.pop();
             return Ok(Some(Taken { head, redone: true }));
         }
-        if self.next_avail == self.seen_avail && !self.look()? {
-            return Ok(None);
+        if self.next_avail == self.seen_avail {
+            let found = self.look()?;
+            if found == self.next_avail {
+                return Ok(None);
+            }
+            self.seen_avail = found;
+            self.asked_for = self.next_avail;
         }
-        let slot = usize::from(self.next_avail & (size - 1));
-        let head = self.parts.avail.load_u16(AT_ELEMENTS + AVAIL_ELEMENT_BYTES * slot);
+        self.ask_ahead(reader);
+        let head = self.head_at(self.next_avail);
         chains.check_free(head)?;
-        reader.read_split(&self.parts.desc, size, head, chain)?;
+        reader.read_split(self.parts.desc.pairs(), size, head, chain)?;
         self.next_avail = self.next_avail.wrapping_add(1);
         if let Some(log) = &mut self.log {
             log.take(stores, head);
@@ -154,31 +167,53 @@ impl SplitRing {
         Ok(Some(Taken { head, redone: false }))
     }
 
-    /// Reads the driver's index; true when there is something to take.
-    fn look(&mut self) -> Result<bool, RingError> {
+    /// Reads the driver's index.
+    fn look(&self) -> Result<u16, RingError> {
+        let (seen, size) = (self.next_avail, self.shape.size);
         let found = self.parts.avail.load_u16_acquire(AT_INDEX);
-        let seen = self.next_avail;
-        if found.wrapping_sub(seen) > self.shape.size {
-            return Err(RingError::IndexJump { seen, found, size: self.shape.size });
-        }
-        self.seen_avail = found;
-        Ok(found != seen)
+        let jumped = found.wrapping_sub(seen) > size;
+        if jumped { Err(RingError::IndexJump { seen, found, size }) } else { Ok(found) }
     }
 
-    /// Writes the used element of a chain that is published after `staged` others.
+    /// The chain that the driver named here.
+    fn head_at(&self, position: u16) -> u16 {
+        let slot = usize::from(position & (self.shape.size - 1));
+        self.parts.avail.load_u16(AT_ELEMENTS + AVAIL_ELEMENT_BYTES * slot)
+    }
+
+    /// Has the lines of requests' headers come, of the next chain and some that follow.
+    fn ask_ahead(&mut self, reader: &mut Reader<'_>) {
+        let ahead = self.seen_avail.wrapping_sub(self.next_avail).min(AHEAD);
+        let end = self.next_avail.wrapping_add(ahead);
+        while self.asked_for != end {
+            let head = self.head_at(self.asked_for);
+            if head < self.shape.size {
+                reader.ask_for_split(self.parts.desc.pairs(), head);
+            }
+            self.asked_for = self.asked_for.wrapping_add(1);
+        }
+    }
+
+    /// Writes the used element of a chain that is published after `staged` others. Where it is what
+    /// was there before, as it is when chains go round and round in one order, it is not stored
+    /// again: the line need not be fetched back from the driver.
     pub(crate) fn put(&mut self, stores: &mut Stores, head: u16, written: u32, staged: usize) {
         let place = self.used.wrapping_add(staged as u16) & (self.shape.size - 1);
         let at = AT_ELEMENTS + USED_ELEMENT_BYTES * usize::from(place);
-        stores.u32(&self.parts.used, at, u32::from(head));
-        stores.u32(&self.parts.used, at + 4, written);
+        for (at, word) in [(at, u32::from(head)), (at + 4, written)] {
+            if self.parts.used.load_u32(at) != word {
+                stores.u32(&self.parts.used, at, word);
+            }
+        }
         if let Some(log) = &mut self.log {
             log.stage(stores, head);
         }
     }
 
     pub(crate) fn publish(&mut self, stores: &mut Stores, staged: &[u16]) {
-        self.batch = staged.len() as u16;
-        self.used = self.used.wrapping_add(self.batch);
+        let batch = staged.len() as u16;
+        self.uncalled = self.uncalled.saturating_add(batch);
+        self.used = self.used.wrapping_add(batch);
         stores.u16(&self.parts.used, AT_INDEX, self.used);
         if let Some(log) = &self.log {
             log.published(stores, staged, self.used);
@@ -201,15 +236,16 @@ impl SplitRing {
         self.event = event;
     }
 
-    /// Whether the driver wants to be called for the last batch.
-    pub(crate) fn call_wanted(&self) -> bool {
+    /// Whether the driver wants to be called for what was published since this was last asked.
+    pub(crate) fn call_wanted(&mut self) -> bool {
+        let uncalled = std::mem::take(&mut self.uncalled);
         if !self.shape.event_idx {
             return self.parts.avail.load_u16(AT_FLAGS) & NO_NOTIFICATION == 0;
         }
         let at = AT_ELEMENTS + AVAIL_ELEMENT_BYTES * usize::from(self.shape.size);
         let event = self.parts.avail.load_u16(at);
-        // Whether the index went past the event with this batch, modulo 2^16.
-        self.used.wrapping_sub(event).wrapping_sub(1) < self.batch
+        // Whether the index went past the event with these, modulo 2^16.
+        self.used.wrapping_sub(event).wrapping_sub(1) < uncalled
     }
 
     pub(crate) fn ask_for_kicks(&mut self, stores: &mut Stores) {
