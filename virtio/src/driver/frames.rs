@@ -131,7 +131,10 @@ impl FrameRing {
             let Part { offset, len } = parts[at];
             Buffer { address: data + u64::from(offset), len, inward }
         };
-        let table = indirect.then(|| self.layout.table_at(slot.0));
+        let table = indirect.then(|| {
+            let at = self.layout.table_at(slot.0);
+            (at, self.memory.guest_address(at))
+        });
         either!(&mut self.ring, ring => ring.add(slot.0, table, parts.len(), buffer));
         self.posted[slot.index()] = parts.iter().map(|part| part.len).sum::<u32>().max(1);
         true

@@ -14,6 +14,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::layout::PAGE_BYTES;
 use crate::mapping::Mapping;
 use crate::memory::{Memory, MemoryError};
+use crate::prefetch;
 
 /// The guest physical address of the first byte; not zero, so that a lost base shows.
 pub const GUEST_BASE: u64 = 1 << 20;
@@ -228,6 +229,30 @@ impl GuestMemory {
         // SAFETY: `from` is valid for the length, and no reference to plain bytes of the mapping
         // exists anywhere, so the two do not overlap.
         unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// Stores a word, unless it is there already: a line that both sides only read stays with both.
+    #[inline]
+    pub(super) fn settle_u64(&self, offset: usize, value: u64) {
+        let word = self.u64_at(offset);
+        if word.load(Ordering::Relaxed) != value {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// The same of a short word.
+    #[inline]
+    pub(super) fn settle_u16(&self, offset: usize, value: u16) {
+        let word = self.u16_at(offset);
+        if word.load(Ordering::Relaxed) != value {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the line of this offset come to this core, to be written.
+    #[inline]
+    pub(super) fn ask_for(&self, offset: usize) {
+        prefetch::for_writing(self.base.as_ptr().wrapping_add(offset));
     }
 
     pub(super) fn u8_at(&self, offset: usize) -> &AtomicU8 {

@@ -152,26 +152,27 @@ impl PackedDriver {
         self.layout.descriptors + usize::from(slot) * DESCRIPTOR_BYTES
     }
 
-    /// Stages a request of `count` buffers; in an indirect table at `table` if there is one.
+    /// Stages a request of `count` buffers; in an indirect table at `table`, an offset and
+    /// an address, if there is one.
     pub(super) fn add(
         &mut self,
         slot: u16,
-        table: Option<usize>,
+        table: Option<(usize, u64)>,
         count: usize,
         buffer: impl Fn(usize) -> Buffer,
     ) {
         let id = self.ids_free.pop().expect("as many ids as descriptors");
         let taken = match table {
-            Some(table) => {
+            Some((table, address)) => {
                 for position in 0..count {
                     let Buffer { address, len, inward } = buffer(position);
                     let flags = if inward { WRITE } else { 0 };
                     let at = table + position * DESCRIPTOR_BYTES;
-                    self.memory.u64_at(at).store(address.to_le(), Ordering::Relaxed);
+                    self.memory.settle_u64(at, address.to_le());
                     let word = u64::from(len) | u64::from(flags) << 48;
-                    self.memory.u64_at(at + 8).store(word, Ordering::Relaxed);
+                    self.memory.settle_u64(at + 8, word);
                 }
-                let (address, len) = (self.memory.guest_address(table), count * DESCRIPTOR_BYTES);
+                let len = count * DESCRIPTOR_BYTES;
                 self.push(address, len as u32, id, INDIRECT);
                 1
             }

@@ -6,6 +6,7 @@
 //! the protocol ends the ring's life with a name. Nothing here allocates after construction, and
 //! the only system calls are kicks and waits.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -107,6 +108,8 @@ pub(super) struct SlotState {
     /// Where its record (which the header begins) and its data are in the guest.
     record: u64,
     data: u64,
+    /// And its indirect table, by offset and by address.
+    table: (usize, u64),
 }
 
 /// The driver's end of one queue.
@@ -118,7 +121,8 @@ pub struct RingDriver {
     pub(super) indirect: bool,
     pub(super) ring: Ring,
     pub(super) slots: Box<[SlotState]>,
-    pub(super) slots_free: Vec<u16>,
+    /// First in, first out; see the split ring's descriptors.
+    pub(super) slots_free: VecDeque<u16>,
     pub(super) broken: Option<Breach>,
     pub(super) counters: RingCounters,
 }
@@ -139,6 +143,7 @@ impl RingDriver {
             room: 0,
             record: memory.guest_address(layout.header_at(slot)),
             data: memory.guest_address(layout.data_at(slot)),
+            table: (layout.table_at(slot), memory.guest_address(layout.table_at(slot))),
         };
         let slots = (0..shape.slots).map(slot_state).collect();
         for slot in 0..shape.slots {
@@ -151,7 +156,7 @@ impl RingDriver {
             options,
             ring: driver,
             slots,
-            slots_free: (0..shape.slots).rev().collect(),
+            slots_free: (0..shape.slots).collect(),
             broken: None,
             counters: RingCounters::default(),
         };
@@ -221,7 +226,7 @@ impl RingDriver {
 
     /// A free slot, now the caller's.
     pub fn take_slot(&mut self) -> Option<Slot> {
-        let index = self.slots_free.pop()?;
+        let index = self.slots_free.pop_front()?;
         self.slots[usize::from(index)].owner = Owner::User;
         Some(Slot(index))
     }
@@ -230,7 +235,7 @@ impl RingDriver {
     pub fn release(&mut self, slot: Slot) {
         self.check_held(slot);
         self.slots[slot.index()].owner = Owner::Nobody;
-        self.slots_free.push(slot.0);
+        self.slots_free.push_back(slot.0);
     }
 
     /// The guest address of a slot's buffer.
@@ -342,7 +347,7 @@ impl RingDriver {
     /// Writes the descriptors of a request and stages it.
     fn write_chain(&mut self, request: &Request<'_>, count: usize, indirect: bool) {
         let slot = request.slot.0;
-        let SlotState { record, data, .. } = self.slots[usize::from(slot)];
+        let SlotState { record, data, table, .. } = self.slots[usize::from(slot)];
         let status = record + STATUS_OFFSET as u64;
         let buffer = |position| {
             let (address, len, inward) = if position == 0 {
@@ -355,7 +360,7 @@ impl RingDriver {
             };
             Buffer { address, len, inward }
         };
-        let table = indirect.then(|| self.layout.table_at(slot));
+        let table = indirect.then_some(table);
         either!(&mut self.ring, ring => ring.add(slot, table, count, buffer));
     }
 

@@ -19,6 +19,9 @@ const NO_NOTIFY: u16 = 1;
 /// Available flag: no calls, please.
 const NO_INTERRUPT: u16 = 1;
 
+/// How many requests' records are asked for before the first of them is read.
+const AHEAD: u16 = 4;
+
 /// When calls are suppressed by a used event that has passed, it is moved on after this many
 /// completions, long before the 16-bit index comes round to it.
 const EVENT_REFRESH: u16 = 1 << 14;
@@ -52,7 +55,10 @@ pub(super) struct SplitDriver {
     layout: QueueLayout,
     event_idx: bool,
     descriptors: Box<[Descriptor]>,
+    /// The free ones, first in, first out: a driver whose requests end in order then comes round to
+    /// the same descriptors at the same places of the rings, and has nothing to store there.
     free_first: u16,
+    free_last: u16,
     free: u16,
     /// The available index with, and without, what is staged.
     available: u16,
@@ -60,6 +66,8 @@ pub(super) struct SplitDriver {
     /// The used index up to which completions were given, and the last one read.
     used_seen: u16,
     used_known: u16,
+    /// Up to which used element the lines of the requests' records were asked for.
+    asked_for: u16,
     /// The used index when calls were last put off.
     calls_off_at: u16,
 }
@@ -74,11 +82,13 @@ impl SplitDriver {
             event_idx,
             descriptors: (0..size).map(descriptor).collect(),
             free_first: 0,
+            free_last: size - 1,
             free: size,
             available: 0,
             published: 0,
             used_seen: 0,
             used_known: 0,
+            asked_for: 0,
             calls_off_at: 0,
         }
     }
@@ -100,11 +110,12 @@ impl SplitDriver {
         self.free
     }
 
-    /// Stages a request of `count` buffers; in an indirect table at `table` if there is one.
+    /// Stages a request of `count` buffers; in an indirect table at `table`, an offset and
+    /// an address, if there is one.
     pub(super) fn add(
         &mut self,
         slot: u16,
-        table: Option<usize>,
+        table: Option<(usize, u64)>,
         count: usize,
         buffer: impl Fn(usize) -> Buffer,
     ) {
@@ -119,7 +130,7 @@ impl SplitDriver {
             let goes_on = position + 1 < count;
             let flags = if goes_on { NEXT } else { 0 } | if inward { WRITE } else { 0 };
             let link = if goes_on { next } else { 0 };
-            let into = table.unwrap_or(self.layout.descriptors);
+            let into = table.map_or(self.layout.descriptors, |(table, _)| table);
             self.write(into, at, address, len, flags, link);
             if table.is_none() {
                 self.descriptors[usize::from(at)].state = State::Inner;
@@ -127,8 +138,8 @@ impl SplitDriver {
             at = next;
         }
         let taken = match table {
-            Some(table) => {
-                let (address, len) = (self.memory.guest_address(table), count * DESCRIPTOR_BYTES);
+            Some((_, address)) => {
+                let len = count * DESCRIPTOR_BYTES;
                 self.write(self.layout.descriptors, head, address, len as u32, INDIRECT, 0);
                 at = self.descriptors[usize::from(head)].next;
                 1
@@ -140,7 +151,7 @@ impl SplitDriver {
         self.free_first = at;
         self.free -= taken;
         let entry = self.layout.available_entry_at(self.available);
-        self.memory.u16_at(entry).store(head, Ordering::Relaxed);
+        self.memory.settle_u16(entry, head);
         self.available = self.available.wrapping_add(1);
     }
 
@@ -156,8 +167,8 @@ impl SplitDriver {
     ) {
         let place = table + usize::from(at) * DESCRIPTOR_BYTES;
         let rest = u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48;
-        self.memory.u64_at(place).store(address.to_le(), Ordering::Relaxed);
-        self.memory.u64_at(place + 8).store(rest.to_le(), Ordering::Relaxed);
+        self.memory.settle_u64(place, address.to_le());
+        self.memory.settle_u64(place + 8, rest.to_le());
     }
 
     /// Shows the device what is staged. Whether it asked for a kick.
@@ -213,11 +224,28 @@ impl SplitDriver {
             return Err(Breach::UsedIndexJump { queue, seen, now, outstanding });
         }
         self.used_known = now;
+        self.asked_for = self.used_seen;
         Ok(now != self.used_seen)
+    }
+
+    /// Has the records' lines come, of the next request that is done and some that follow: their
+    /// status is going to be read, and their header to be written again.
+    fn ask_ahead(&mut self) {
+        let ahead = self.used_known.wrapping_sub(self.used_seen).min(AHEAD);
+        let end = self.used_seen.wrapping_add(ahead);
+        while self.asked_for != end {
+            let at = self.layout.used_entry_at(self.asked_for);
+            let id = self.memory.u32_at(at).load(Ordering::Relaxed);
+            if let Some(descriptor) = self.descriptors.get(id as usize) {
+                self.memory.ask_for(self.layout.header_at(descriptor.slot));
+            }
+            self.asked_for = self.asked_for.wrapping_add(1);
+        }
     }
 
     /// Takes the next used element, which exists.
     pub(super) fn take_used(&mut self) -> Result<Used, Breach> {
+        self.ask_ahead();
         let (queue, position) = (self.layout.index, self.used_seen);
         let at = self.layout.used_entry_at(position);
         let id = self.memory.u32_at(at).load(Ordering::Relaxed);
@@ -249,8 +277,12 @@ impl SplitDriver {
             self.descriptors[usize::from(last)].state = State::Unused;
         }
         self.descriptors[usize::from(head)].state = State::Completed;
-        self.descriptors[usize::from(last)].next = self.free_first;
-        self.free_first = head;
+        if self.free == 0 {
+            self.free_first = head;
+        } else {
+            self.descriptors[usize::from(self.free_last)].next = head;
+        }
+        self.free_last = last;
         self.free += count;
     }
 }
