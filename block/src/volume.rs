@@ -106,6 +106,8 @@ pub struct Io {
     pub durable: bool,
     /// Guest (or staging) memory. Kept valid by the user until the completion.
     pub segments: Vec<Segment>,
+    /// The segments are memory of whoever asks: nothing that they hold is anybody else's.
+    pub own_memory: bool,
     /// How it ended.
     pub status: Status,
     /// The user's own mark, for instance the queue and the descriptor head.
@@ -124,6 +126,7 @@ impl Io {
         self.offset_bytes = 0;
         self.len_bytes = 0;
         self.durable = false;
+        self.own_memory = false;
         self.status = Status::Pending;
         self.owner = 0;
         self.submitted_ns = 0;

@@ -1,5 +1,6 @@
-//! A volume without blocks, for measuring what everything else costs. Writes vanish, reads are
-//! zeroes (never what the buffer held before: it may have been somebody else's).
+//! A volume without blocks, for measuring what everything else costs. Writes vanish. A read by a
+//! guest of this node leaves the guest's memory as it is; where the buffer is ours it is zeroes, for
+//! what it held before may have been somebody else's.
 
 use sidecore::Progress;
 
@@ -59,7 +60,7 @@ impl NullChannel {
         if !self.info.admits(io) {
             return Status::Invalid;
         }
-        if io.op == Op::Read {
+        if io.op == Op::Read && !io.own_memory {
             // SAFETY: the user keeps the segments mapped until the completion.
             unsafe { copy::zero(&io.segments) };
         }
