@@ -220,8 +220,12 @@ impl Part {
             State::Serving(queues) => queues.poll(now_ns),
             State::Starting(_) | State::Failed(_) => Progress::Idle,
         };
-        self.tell_stopped();
-        self.tell_left();
+        if !self.replies.is_empty() {
+            self.tell_stopped();
+        }
+        if !self.movers.is_empty() {
+            self.tell_left();
+        }
         if self.letting_go && self.is_over() {
             self.gone = true;
             self.leave();

@@ -36,6 +36,11 @@ use crate::volume::{
 /// that a guest that always has more does not hold up the others.
 pub const TAKE_MAX: usize = 32;
 
+/// How many chains of each queue are taken, done and answered before the next ones are. Where the
+/// volume answers at once, the driver works on the answers of one burst while the next one is done
+/// here; with a whole batch at a time each of the two would wait for the other.
+const BURST: usize = 8;
+
 /// How soon to look again while something outside of this sidecore has to happen first.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 
@@ -238,15 +243,37 @@ impl DiskQueues {
             Phase::Gone => return Progress::Idle,
         }
         self.info.size_bytes = self.size.get();
-        let mut progress = self.take_all();
-        progress |= self.channel.poll(&mut self.ios, now_ns, &mut self.done);
-        progress |= self.finish_all();
+        let mut progress = self.serve_bursts();
         if self.phase == Phase::Serving {
-            self.publish_all();
+            self.call_all();
             progress |= self.stop_drained();
             progress |= self.leave_drained();
         }
         progress
+    }
+
+    /// Takes up to [`TAKE_MAX`] chains from every queue, and answers what is done.
+    fn serve_bursts(&mut self) -> Progress {
+        let (mut progress, mut taken, mut burst) = (Progress::Idle, 0, BURST);
+        self.turn = if self.turn + 1 < self.queues.len() { self.turn + 1 } else { 0 };
+        loop {
+            let took = self.take_all(burst);
+            taken += burst;
+            let mut answered = self.channel.poll(&mut self.ios, self.now_ns, &mut self.done);
+            answered |= self.finish_all();
+            progress |= took | answered;
+            if self.phase != Phase::Serving {
+                return progress;
+            }
+            self.publish_all();
+            if !took.is_busy() || taken == TAKE_MAX || !self.has_room() {
+                return progress;
+            }
+            if !answered.is_busy() {
+                // The volume takes its time: it gets the rest of the batch at once.
+                burst = TAKE_MAX - taken;
+            }
+        }
     }
 
     /// Before the sidecore sleeps.
@@ -298,31 +325,29 @@ impl DiskQueues {
         !self.ios.is_full() && !self.requests.is_full()
     }
 
-    /// Takes from every queue in turn.
-    fn take_all(&mut self) -> Progress {
+    /// Takes up to so many chains from every queue in turn.
+    fn take_all(&mut self, take_max: usize) -> Progress {
         let count = self.queues.len();
         let mut progress = Progress::Idle;
-        if count == 0 || self.core.is_broken() {
+        if self.core.is_broken() {
             return progress;
         }
-        self.turn = (self.turn + 1) % count;
-        for step in 0..count {
-            let place = (self.turn + step) % count;
+        for place in (self.turn..count).chain(0..self.turn.min(count)) {
             if let Some(served) = &mut self.queues[place] {
                 if served.held && self.core.orphans.load(SeqCst) == 0 {
                     served.held = false;
                 }
                 if !served.held {
-                    progress |= self.take(place);
+                    progress |= self.take(place, take_max);
                 }
             }
         }
         progress
     }
 
-    fn take(&mut self, place: usize) -> Progress {
+    fn take(&mut self, place: usize, take_max: usize) -> Progress {
         let mut taken = 0;
-        while taken < TAKE_MAX {
+        while taken < take_max {
             let room = self.has_room();
             let served = self.queues[place].as_mut().expect("the caller looked");
             if !room {
@@ -512,6 +537,8 @@ impl DiskQueues {
         io.offset_bytes = offset_bytes;
         io.len_bytes = len_bytes;
         io.durable = op.changes() && self.durable;
+        // The guest's.
+        io.own_memory = true;
         io.owner = u64::from(request.to_u32());
         io.submitted_ns = self.now_ns;
         id
@@ -587,8 +614,18 @@ impl DiskQueues {
     fn publish_all(&mut self) {
         for served in self.queues.iter_mut().flatten() {
             if std::mem::take(&mut served.unpublished) {
-                let called = served.queue.publish();
+                served.queue.show();
                 served.counters.batches.add(1);
+                served.uncalled = true;
+            }
+        }
+    }
+
+    /// Calls the drivers that want to be, once for all that was published in this round.
+    fn call_all(&mut self) {
+        for served in self.queues.iter_mut().flatten() {
+            if std::mem::take(&mut served.uncalled) {
+                let called = served.queue.call();
                 served.counters.calls.add(u64::from(called));
             }
         }

@@ -34,6 +34,8 @@ pub(super) struct Served {
     pub(super) leave_at_ns: Option<u64>,
     /// Something was put and not published.
     pub(super) unpublished: bool,
+    /// Something was published, and whether to call the driver is still to be decided.
+    pub(super) uncalled: bool,
     pub(super) armed: bool,
     /// Requests that wait for the volume.
     pub(super) waiting: u32,
@@ -79,6 +81,7 @@ impl Served {
             stop_at_ns: None,
             leave_at_ns: None,
             unpublished: false,
+            uncalled: false,
             armed: false,
             waiting: 0,
             rest: None,

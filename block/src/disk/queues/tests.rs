@@ -227,11 +227,35 @@ fn a_busy_queue_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn a_batch_is_published_at_once() {
-    for kind in [RingKind::Split, RingKind::Packed] {
-        let mut rig = Rig::new(&memory(), Plan { kind, ..Plan::default() });
+fn what_is_done_at_once_is_published_in_bursts_with_one_call_for_the_round() {
+    for (kind, event_idx) in [(RingKind::Split, true), (RingKind::Packed, true)]
+        .into_iter()
+        .chain([(RingKind::Split, false), (RingKind::Packed, false)])
+    {
+        let mut rig = Rig::new(&memory(), Plan { kind, event_idx, ..Plan::default() });
+        assert!(!rig.rings[0].arm_calls().expect("no breach"));
         for _ in 0..20 {
             rig.submit(GuestOp::Read, 0, Data::Whole(512));
+        }
+        let _ = rig.round();
+        assert_eq!(rig.completions(0).len(), 20);
+        let counters = rig.core.counters(0);
+        assert_eq!((counters.batches.get(), counters.calls.get()), (3, 1));
+    }
+}
+
+#[test]
+fn what_is_done_later_is_taken_and_published_at_once() {
+    for kind in [RingKind::Split, RingKind::Packed] {
+        let volume = HeldVolume::new(SIZE);
+        let mut rig = Rig::new(&volume, Plan { kind, ..Plan::default() });
+        for _ in 0..20 {
+            rig.submit(GuestOp::Read, 0, Data::Whole(512));
+        }
+        let _ = rig.round();
+        assert_eq!(rig.disk.outstanding(), 20);
+        for _ in 0..20 {
+            volume.answer(Status::Done);
         }
         let _ = rig.round();
         assert_eq!(rig.completions(0).len(), 20);
