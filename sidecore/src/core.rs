@@ -18,6 +18,14 @@ use crate::idle::{Backoff, Step};
 use crate::sidecore::{Inbox, Shared};
 use crate::{Idle, Poll, Progress, Services, Stage, Wake};
 
+/// How many rounds without work go by one look at the clock, at most, while spinning: looking at
+/// the clock takes about as long as looking at a queue, and what arrives meanwhile waits for it.
+const ROUNDS_PER_LOOK_MAX: u32 = 8;
+
+/// How late the clock may be for that: rounds that take longer, because they ask the kernel, have
+/// a look each.
+const CLOCK_LATE_NS: u64 = 800;
+
 /// The most closures that may wait for the end of a round: far more than a control action makes.
 const LATER_MAX: usize = 1024;
 
@@ -156,6 +164,8 @@ pub(crate) struct Core {
     shared: Arc<Shared>,
     backoff: Backoff,
     wake: Wake,
+    /// Rounds without work for one look at the clock.
+    rounds_per_look: u32,
 }
 
 impl Core {
@@ -166,6 +176,7 @@ impl Core {
             shared,
             backoff: Backoff::new(idle, crate::now_ns()),
             wake: Wake::new(),
+            rounds_per_look: 1,
         }
     }
 
@@ -174,11 +185,12 @@ impl Core {
         while !self.shared.is_stopping() {
             let now_ns = crate::now_ns();
             self.count_time(now_ns - last_ns);
+            self.set_rounds_per_look(now_ns - last_ns);
             last_ns = now_ns;
             if self.backoff.begin(now_ns) {
                 self.shared.counters.contended.add(1);
             }
-            let progress = self.round(now_ns);
+            let progress = self.rounds(now_ns);
             match self.backoff.end(progress, now_ns) {
                 Step::Go => self.shared.counters.rounds_busy.add(1),
                 Step::Spin => std::hint::spin_loop(),
@@ -186,6 +198,29 @@ impl Core {
                 Step::Nap(length_ns) => self.nap(length_ns),
                 Step::Sleep => self.sleep(),
             }
+        }
+    }
+
+    /// A round, and more of them while there is nothing to do but to look again at once.
+    fn rounds(&mut self, now_ns: u64) -> Progress {
+        let mut progress = self.round(now_ns);
+        if self.backoff.is_spinning() {
+            let mut left = self.rounds_per_look;
+            while left > 1 && !progress.is_busy() {
+                std::hint::spin_loop();
+                progress = self.round(now_ns);
+                left -= 1;
+            }
+        }
+        progress
+    }
+
+    /// Between the last two looks at the clock there was so much time.
+    fn set_rounds_per_look(&mut self, took_ns: u64) {
+        if took_ns > CLOCK_LATE_NS {
+            self.rounds_per_look = (self.rounds_per_look / 2).max(1);
+        } else if took_ns < CLOCK_LATE_NS / 2 {
+            self.rounds_per_look = (self.rounds_per_look * 2).min(ROUNDS_PER_LOOK_MAX);
         }
     }
 

@@ -150,6 +150,11 @@ impl Backoff {
         }
     }
 
+    /// Whether nothing but looking again follows a round without work.
+    pub(crate) fn is_spinning(&self) -> bool {
+        self.last_step == Step::Spin
+    }
+
     /// What followed the last round.
     pub(crate) fn last_step(&self) -> Step {
         self.last_step
