@@ -77,6 +77,24 @@ struct Header {
 
 const HEADER_BYTES: usize = size_of::<Header>();
 
+impl Header {
+    /// The header that these pieces begin with, if they are long enough.
+    ///
+    /// # Safety
+    /// The pieces must still be valid.
+    #[inline]
+    unsafe fn gather(pieces: &[Segment]) -> Option<Self> {
+        let mut bytes = [0; HEADER_BYTES];
+        // In one piece, as all drivers have it, or in several.
+        // SAFETY: the caller's promise.
+        let found = unsafe {
+            pieces.first()?.read(&mut bytes)
+                || virtio::gather(pieces, 0, &mut bytes) == HEADER_BYTES
+        };
+        found.then(|| zerocopy::transmute!(bytes))
+    }
+}
+
 const IN: u32 = 0;
 const OUT: u32 = 1;
 const FLUSH: u32 = 4;
@@ -272,13 +290,10 @@ pub unsafe fn parse(
     data.ranges.clear();
     let last = chain.writable.last().filter(|last| last.len > 0).ok_or(NoAnswer)?;
     let answer = last.addr.wrapping_add(last.len as usize - 1);
-    let mut bytes = [0; HEADER_BYTES];
     // SAFETY: the caller's promise.
-    let found = unsafe { virtio::gather(&chain.readable, 0, &mut bytes) };
-    if found < HEADER_BYTES {
+    let Some(header) = (unsafe { Header::gather(&chain.readable) }) else {
         return Ok(Request { asked: Asked::Nonsense(Answer::IoError), answer });
-    }
-    let header = Header::read_from_bytes(&bytes).expect("as long as a header");
+    };
     let asked = match header.kind.get() {
         // SAFETY: the caller's promise.
         DISCARD => unsafe { zero(chain, info, Op::Discard, &mut data.ranges) },
@@ -364,7 +379,12 @@ fn ask(chain: &Chain, header: &Header, data: &mut Vec<Segment>) -> Asked {
     let offset_bytes = header.sector.get().checked_mul(SECTOR_BYTES);
     let whole = u64::from(len_bytes).is_multiple_of(SECTOR_BYTES);
     let (Some(offset_bytes), true) = (offset_bytes, whole) else { return nonsense };
-    cut(pieces, skip, len_bytes, data);
+    match (op, &pieces[..]) {
+        // As all drivers have it: header and status in pieces of their own.
+        (Op::Read, [whole @ .., last]) if last.len == 1 => data.extend_from_slice(whole),
+        (Op::Write, [first, whole @ ..]) if first.len == skip => data.extend_from_slice(whole),
+        _ => cut(pieces, skip, len_bytes, data),
+    }
     if data.len() > SEGMENTS_MAX {
         // We said so in `seg_max`.
         return nonsense;

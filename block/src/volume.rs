@@ -237,6 +237,15 @@ pub struct VolumeInfo {
 }
 
 impl VolumeInfo {
+    /// Whether something is whole blocks long, or begins at one; also whether two things are or do,
+    /// given the bits of both.
+    #[inline]
+    pub fn is_whole(&self, bytes: u64) -> bool {
+        debug_assert!(self.block_bytes.is_power_of_two());
+        // Not a division, of which there would be some in every request.
+        bytes & (u64::from(self.block_bytes) - 1) == 0
+    }
+
     /// Whether a request makes sense for this volume: whole blocks, inside it, not longer than
     /// [`Op::bytes_max`], and no change of a read-only one. If not, it ends as
     /// [`Status::Invalid`].
@@ -254,11 +263,9 @@ impl VolumeInfo {
         if io.op == Op::Flush {
             return true;
         }
-        let block = u64::from(self.block_bytes);
         let len = u64::from(io.len_bytes);
         let end = io.offset_bytes.checked_add(len);
-        io.offset_bytes.is_multiple_of(block)
-            && len.is_multiple_of(block)
+        self.is_whole(io.offset_bytes | len)
             && len <= u64::from(io.op.bytes_max())
             && end.is_some_and(|end| end <= size_bytes)
             && !(io.op.changes() && self.read_only)

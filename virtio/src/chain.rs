@@ -15,6 +15,23 @@ pub struct Segment {
     pub len: u32,
 }
 
+impl Segment {
+    /// Copies its first bytes, if there are as many: a header that is in one piece.
+    ///
+    /// # Safety
+    /// The segment must still be valid.
+    #[inline]
+    pub unsafe fn read<const BYTES: usize>(&self, into: &mut [u8; BYTES]) -> bool {
+        if (self.len as usize) < BYTES {
+            return false;
+        }
+        // SAFETY: the caller's promise, and there are as many; guest memory and `into` do not
+        // overlap, for one is mapped from the guest's file.
+        unsafe { ptr::copy_nonoverlapping(self.addr, into.as_mut_ptr(), BYTES) };
+        true
+    }
+}
+
 // SAFETY: a segment is an address and a length; using it is unsafe and has its own conditions.
 unsafe impl Send for Segment {}
 // SAFETY: as above.

@@ -58,6 +58,7 @@ impl<'a> Reader<'a> {
     ///
     /// The work is bounded: at most as many descriptors as the ring's table has, then at most
     /// [`DESCRIPTORS_MAX`] of one indirect table.
+    #[inline]
     pub(crate) fn read_split(
         &mut self,
         table: Pairs<'_>,
@@ -107,6 +108,7 @@ impl<'a> Reader<'a> {
     }
 
     /// An indirect table of a split ring, which ends the chain. Its own write flag means nothing.
+    #[inline]
     fn read_split_table(
         &mut self,
         head: u16,
@@ -181,7 +183,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Adds one buffer to the chain.
-    #[inline]
+    #[inline(always)]
     fn add(
         &mut self,
         head: u16,
@@ -200,12 +202,16 @@ impl<'a> Reader<'a> {
         } else {
             return Err(RingError::Order { head });
         };
-        self.memory.translate_from(self.hint, descriptor.addr, descriptor.len, segments).map_err(
-            |error| match error {
-                MemoryError::TooManySegments => RingError::TooManySegments { head },
-                other => RingError::Memory(other),
-            },
-        )?;
+        match self.memory.near(*self.hint, descriptor.addr, descriptor.len) {
+            Some(segment) => segments.push(segment),
+            None => self
+                .memory
+                .translate_from(self.hint, descriptor.addr, descriptor.len, segments)
+                .map_err(|error| match error {
+                    MemoryError::TooManySegments => RingError::TooManySegments { head },
+                    other => RingError::Memory(other),
+                })?,
+        }
         if chain.readable.len() + chain.writable.len() > SEGMENTS_MAX {
             return Err(RingError::TooManySegments { head });
         }

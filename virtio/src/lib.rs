@@ -25,7 +25,7 @@ mod mapping;
 pub mod memory;
 mod notify;
 mod packed;
-mod prefetch;
+pub mod prefetch;
 pub mod queue;
 mod session;
 mod shared;

@@ -266,27 +266,8 @@ impl Memory {
 
     /// [`Memory::translate`] that begins its search where the last one ended: `hint` is the index
     /// of a region, any number will do.
-    #[inline]
+    #[cold]
     pub(crate) fn translate_from(
-        &self,
-        hint: &mut usize,
-        addr: u64,
-        len: u32,
-        segments: &mut Vec<Segment>,
-    ) -> Result<(), MemoryError> {
-        // Nearly always: all of it where the last one was.
-        if let Some(region) = self.regions.get(*hint)
-            && let Some(offset) = region.offset_of(addr)
-            && region.len - offset >= len as usize
-            && segments.len() < SEGMENTS_MAX
-        {
-            segments.push(Segment { addr: region.host_addr(offset), len });
-            return Ok(());
-        }
-        self.translate_pieces(hint, addr, len, segments)
-    }
-
-    fn translate_pieces(
         &self,
         hint: &mut usize,
         addr: u64,
@@ -355,6 +336,17 @@ impl Memory {
     pub(crate) fn host_addr(&self, hint: &mut usize, addr: u64) -> Option<*const u8> {
         let (region, offset) = self.find(hint, addr)?;
         Some(region.host_addr(offset))
+    }
+
+    /// The guest's `len` bytes at `addr`, if all of them are in the region of the last search, as
+    /// they nearly always are.
+    #[inline(always)]
+    pub(crate) fn near(&self, hint: usize, addr: u64, len: u32) -> Option<Segment> {
+        let region = self.regions.get(hint)?;
+        let offset = addr.wrapping_sub(region.guest_addr);
+        // No region is so long that this overflows.
+        let within = offset < region.len as u64 && offset + u64::from(len) <= region.len as u64;
+        within.then(|| Segment { addr: region.host_addr(offset as usize), len })
     }
 
     /// A view of the guest's `len` bytes at `addr`, which must lie in one region.

@@ -20,6 +20,7 @@ use crate::inflight::InflightQueue;
 use crate::memory::Memory;
 use crate::notify::{self, Signal};
 use crate::packed::PackedRing;
+use crate::prefetch;
 use crate::shared::Stores;
 use crate::sigbus;
 use crate::split::SplitRing;
@@ -397,6 +398,11 @@ impl Queue {
         let (stores, chains) = (&mut self.stores, &self.chains);
         let taken = either!(&mut self.ring, ring => ring.take(stores, chains, &mut reader, chain))?;
         let Some(Taken { head, redone }) = taken else { return Ok(None) };
+        // A request's header. Nearly always the status is in the same line, so it is asked for to
+        // be written: read first, it would have to be fetched twice.
+        if let Some(first) = chain.readable.first() {
+            prefetch::for_writing(first.addr);
+        }
         let table = self.tables.present;
         self.chains.0[usize::from(head)] = State::Out { table };
         self.tables.tables[usize::from(table)].out += 1;

@@ -65,7 +65,7 @@ pub(crate) struct SplitRing {
     /// The available index as last read.
     seen_avail: u16,
     /// Up to which available element the lines of headers were asked for; from `next_avail` to
-    /// `seen_avail`.
+    /// `seen_avail`, and one beyond where nothing is left.
     asked_for: u16,
     /// The used index as published.
     used: u16,
@@ -154,13 +154,14 @@ impl SplitRing {
                 return Ok(None);
             }
             self.seen_avail = found;
-            self.asked_for = self.next_avail;
+            // This one is asked for when it has been read.
+            self.asked_for = self.next_avail.wrapping_add(1);
         }
-        self.ask_ahead(reader);
         let head = self.head_at(self.next_avail);
         chains.check_free(head)?;
         reader.read_split(self.parts.desc.pairs(), size, head, chain)?;
         self.next_avail = self.next_avail.wrapping_add(1);
+        self.ask_ahead(reader);
         if let Some(log) = &mut self.log {
             log.take(stores, head);
         }
@@ -181,7 +182,7 @@ impl SplitRing {
         self.parts.avail.load_u16(AT_ELEMENTS + AVAIL_ELEMENT_BYTES * slot)
     }
 
-    /// Has the lines of requests' headers come, of the next chain and some that follow.
+    /// Has the lines of requests' headers come, of some chains that are taken next.
     fn ask_ahead(&mut self, reader: &mut Reader<'_>) {
         let ahead = self.seen_avail.wrapping_sub(self.next_avail).min(AHEAD);
         let end = self.next_avail.wrapping_add(ahead);

@@ -107,7 +107,6 @@ impl Admitted {
     }
 
     fn is_valid(&self, io: &Io) -> bool {
-        let block = u64::from(self.info.block_bytes);
         let end = io.offset_bytes.checked_add(u64::from(io.len_bytes));
         match io.op {
             Op::Flush => true,
@@ -115,8 +114,7 @@ impl Admitted {
             op => {
                 io.len_bytes > 0
                     && io.len_bytes <= op.bytes_max()
-                    && io.offset_bytes.is_multiple_of(block)
-                    && u64::from(io.len_bytes).is_multiple_of(block)
+                    && self.info.is_whole(io.offset_bytes | u64::from(io.len_bytes))
                     && end.is_some_and(|end| end <= self.size.get())
             }
         }

@@ -231,12 +231,17 @@ impl GuestMemory {
         unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// Stores a word, unless it is there already: a line that both sides only read stays with both.
+    /// Stores two words, unless they are there already: a line that both sides only read stays with
+    /// both.
     #[inline]
-    pub(super) fn settle_u64(&self, offset: usize, value: u64) {
-        let word = self.u64_at(offset);
-        if word.load(Ordering::Relaxed) != value {
-            word.store(value, Ordering::Relaxed);
+    pub(super) fn settle_pair(&self, offset: usize, values: [u64; 2]) {
+        let first = self.checked(offset, 16, 8).cast::<u64>();
+        for (at, value) in values.into_iter().enumerate() {
+            // SAFETY: as for u8_at, checked for both words.
+            let word = unsafe { AtomicU64::from_ptr(first.add(at)) };
+            if word.load(Ordering::Relaxed) != value {
+                word.store(value, Ordering::Relaxed);
+            }
         }
     }
 

@@ -168,9 +168,8 @@ impl PackedDriver {
                     let Buffer { address, len, inward } = buffer(position);
                     let flags = if inward { WRITE } else { 0 };
                     let at = table + position * DESCRIPTOR_BYTES;
-                    self.memory.settle_u64(at, address.to_le());
                     let word = u64::from(len) | u64::from(flags) << 48;
-                    self.memory.settle_u64(at + 8, word);
+                    self.memory.settle_pair(at, [address.to_le(), word]);
                 }
                 let len = count * DESCRIPTOR_BYTES;
                 self.push(address, len as u32, id, INDIRECT);

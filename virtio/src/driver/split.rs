@@ -167,8 +167,7 @@ impl SplitDriver {
     ) {
         let place = table + usize::from(at) * DESCRIPTOR_BYTES;
         let rest = u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48;
-        self.memory.settle_u64(place, address.to_le());
-        self.memory.settle_u64(place + 8, rest.to_le());
+        self.memory.settle_pair(place, [address.to_le(), rest.to_le()]);
     }
 
     /// Shows the device what is staged. Whether it asked for a kick.
