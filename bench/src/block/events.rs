@@ -128,8 +128,9 @@ impl Look {
 }
 
 /// Counters that make up a system call each, on a sidecore.
-const SYSTEM_CALLS: [&str; 8] = [
+const SYSTEM_CALLS: [&str; 9] = [
     "uring_enters",
+    "file_in_place",
     "link_send_calls",
     "link_receive_calls",
     "shm_bells_rung",

@@ -46,6 +46,8 @@ pub struct FileCounters {
     pub no_space: AtomicU64,
     /// Requests that went through aligned memory because the guest's was not.
     pub bounced: AtomicU64,
+    /// Reads and writes that the sidecore did by itself, because the file is in memory.
+    pub in_place: AtomicU64,
     /// Requests that waited for the ring or for such memory.
     pub waited: AtomicU64,
     /// Requests that the system did in part and that were continued.
@@ -137,6 +139,8 @@ struct Shared {
     /// Held while the size changes.
     resizing: Mutex<()>,
     direct: bool,
+    /// The file system is memory (tmpfs): a read or a write is a copy, and waits for nothing.
+    in_memory: bool,
     /// What the address of a buffer must be a multiple of under direct I/O.
     align_bytes: u32,
     failed: AtomicBool,

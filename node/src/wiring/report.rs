@@ -443,6 +443,7 @@ fn file_counters(file: &FileVolume, put: &mut impl FnMut(&str, u64) -> Option<u6
         ("file_errors", &counters.errors),
         ("file_no_space", &counters.no_space),
         ("file_bounced", &counters.bounced),
+        ("file_in_place", &counters.in_place),
         ("file_waited", &counters.waited),
         ("file_continued", &counters.continued),
         ("file_syncs", &counters.syncs),

@@ -6,6 +6,7 @@
 //!                                         │  in part: once more for the rest
 //!                     durable, buffered ──┤
 //!   zero a range: the same, or by writing zeroes where the file system cannot
+//!   file in memory: short ones are copied here and now ──▶ done_here
 //!   flush ──▶ syncing ◀───────────────────┘
 //!                └── a sync that began later has ended ──▶ ready ──▶ done
 //! ```
@@ -28,6 +29,10 @@ use super::{Failure, Shared, is_no_space, zeroing};
 use crate::copy;
 use crate::uring::{ClientId, Completion, Full, Uring};
 use crate::volume::{Channel, Durability, IO_BYTES_MAX, Io, IoId, IoTable, Op, Status};
+
+/// The longest read or write of a file in memory that the sidecore does by itself: about as long as
+/// one entry into the kernel takes anyway. Longer ones are copied by the kernel's threads.
+const IN_PLACE_BYTES_MAX: usize = 16 << 10;
 
 /// Marks the channel's sync among its completions; requests are marked by their slot.
 const SYNC_TOKEN: u32 = u32::MAX;
@@ -96,6 +101,8 @@ pub(super) struct FileChannel {
     sync_in_kernel: bool,
     ready: Vec<IoId>,
     inbox: Vec<Completion>,
+    /// What was done in place, and is still to be looked at.
+    done_here: Vec<Completion>,
     pool: Pool,
     abandoned: bool,
     now_ns: u64,
@@ -128,6 +135,7 @@ impl FileChannel {
             sync_in_kernel: false,
             ready: Vec::with_capacity(depth),
             inbox: Vec::with_capacity(outstanding_max as usize),
+            done_here: Vec::with_capacity(depth),
             pool: Pool::default(),
             abandoned: false,
             now_ns: 0,
@@ -230,7 +238,15 @@ impl FileChannel {
         let flags = if sync { libc::RWF_DSYNC } else { 0 };
         let file = types::Fd(self.shared.file.as_raw_fd());
         let offset = io.offset_bytes + u64::from(step.done_bytes);
-        let entry = transfer(io.op, file, &step.vectors[step.first..], offset, flags);
+        let vectors = &step.vectors[step.first..];
+        let len: usize = vectors.iter().map(|vector| vector.len).sum();
+        if self.shared.in_memory && len <= IN_PLACE_BYTES_MAX {
+            // SAFETY: as below; the vectors are as long as the buffers that they name.
+            let result = unsafe { transfer_now(io.op, file, vectors, offset, flags) };
+            self.done_here.push(Completion { token: id.index() as u32, result });
+            return Ok(());
+        }
+        let entry = transfer(io.op, file, vectors, offset, flags);
         // SAFETY: the segments (or the bounce buffer, or the zeroes, which live as long as the
         // volume and are only read) and the vectors stay as they are until the
         // completion: `Drop` waits for the kernel, and the user keeps the segments mapped until
@@ -381,6 +397,11 @@ impl FileChannel {
     fn receive(&mut self, ios: Option<&mut IoTable>) {
         let mut inbox = std::mem::take(&mut self.inbox);
         self.uring.borrow_mut().take(self.client, &mut inbox);
+        if !self.done_here.is_empty() {
+            self.shared.counters.in_place.fetch_add(self.done_here.len() as u64, Relaxed);
+            // A request is in one of the two only: there is room.
+            inbox.append(&mut self.done_here);
+        }
         let mut ios = ios.filter(|_| !self.abandoned);
         for Completion { token, result } in inbox.drain(..) {
             match &mut ios {
@@ -448,6 +469,33 @@ fn transfer(
     }
 }
 
+/// The same without the ring: bytes moved, or a negative error number.
+///
+/// # Safety
+/// The vectors name memory that is valid.
+unsafe fn transfer_now(
+    op: Op,
+    file: types::Fd,
+    vectors: &[Vector],
+    offset: u64,
+    flags: libc::c_int,
+) -> i32 {
+    let (first, count) = (vectors.as_ptr().cast::<libc::iovec>(), vectors.len() as libc::c_int);
+    // The volume ends before what a file offset can be.
+    let offset = offset as libc::off_t;
+    // SAFETY: the caller's promise, and the descriptor is open.
+    let moved = unsafe {
+        match op {
+            Op::Read => libc::preadv2(file.0, first, count, offset, flags),
+            _ => libc::pwritev2(file.0, first, count, offset, flags),
+        }
+    };
+    if moved >= 0 {
+        return moved as i32;
+    }
+    -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
 impl Channel for FileChannel {
     fn submit(&mut self, ios: &mut IoTable, id: IoId) {
         debug_assert!(!self.abandoned, "a channel that let go takes nothing");
@@ -481,7 +529,7 @@ impl Channel for FileChannel {
         }
         self.send_waiting(ios);
         self.sync(ios);
-        let progress = Progress::busy_if(!self.ready.is_empty());
+        let progress = Progress::busy_if(!self.ready.is_empty() || !self.done_here.is_empty());
         done.append(&mut self.ready);
         progress
     }
@@ -492,7 +540,8 @@ impl Channel for FileChannel {
             // It ends on another sidecore, which does not know who waits for it.
             wake.at(self.now_ns + SYNC_LOOK_NS);
         }
-        Progress::busy_if(!self.ready.is_empty() || self.uring.borrow().has_mail(self.client))
+        let here = !self.ready.is_empty() || !self.done_here.is_empty();
+        Progress::busy_if(here || self.uring.borrow().has_mail(self.client))
     }
 
     fn abandon(&mut self, _ios: &mut IoTable, _now_ns: u64) -> bool {

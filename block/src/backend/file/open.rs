@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags, fcntl_getfl,
-    fcntl_setfl, flock, fstat, fsync, ftruncate, ioctl_blksszget, major, minor, open as open_file,
-    seek, statx,
+    fcntl_setfl, flock, fstat, fstatfs, fsync, ftruncate, ioctl_blksszget, major, minor,
+    open as open_file, seek, statx,
 };
 use rustix::io::Errno;
 
@@ -209,21 +209,25 @@ pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<Share
     };
     Ok(Shared {
         path: path.clone(),
-        file,
         size: Size::new(info.size_bytes),
         info,
         is_block_device,
         resizing: Mutex::new(()),
         direct: options.direct,
+        in_memory: fstatfs(&file).is_ok_and(|stat| stat.f_type == TMPFS_MAGIC),
         align_bytes,
         failed: AtomicBool::new(false),
         syncs: Syncs::default(),
         counters: FileCounters::default(),
+        file,
         zeroes: OnceLock::new(),
         logged_ns: AtomicU64::new(0),
         unlogged: AtomicU64::new(0),
     })
 }
+
+/// What fstatfs(2) says of tmpfs: TMPFS_MAGIC.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 fn system_error(path: &Path, what: &'static str, source: Errno) -> FileError {
     FileError::System { path: path.to_owned(), what, source: source.into() }

@@ -31,6 +31,18 @@ impl Place {
         Some(Self { directory, services })
     }
 
+    /// A directory in memory, and an io_uring.
+    fn in_memory(test: &str) -> Option<Self> {
+        let services = services_with_uring(test)?;
+        match TempDir::new_in("/dev/shm") {
+            Ok(directory) => Some(Self { directory, services }),
+            Err(error) => {
+                println!("SKIP {test}: nothing can be made in /dev/shm: {error}");
+                None
+            }
+        }
+    }
+
     fn options(&self, name: &str) -> FileOptions {
         FileOptions {
             size_bytes: Some(SIZE),
@@ -88,6 +100,30 @@ fn requests_wait_in_the_kernel_rather_than_fail() {
         assert!(!flags.contains(OFlags::NONBLOCK));
         assert_eq!(flags.contains(OFlags::DIRECT), volume.is_direct());
     });
+}
+
+#[test]
+fn a_file_in_memory_keeps_the_contract_and_short_requests_leave_the_ring_alone() {
+    let test = "a_file_in_memory_keeps_the_contract_and_short_requests_leave_the_ring_alone";
+    let Some(place) = Place::in_memory(test) else { return };
+    let Some(volume) = place.volume(test, false) else { return };
+    crate::contract::check_all_with(&volume, &place.services);
+    let uring = place.services.get::<Uring>().expect("put there").borrow().counters();
+    let in_place = || volume.counters().in_place.load(Relaxed);
+    let (before, enters) = (in_place(), uring.enters.get());
+    let mut bench = place.bench(&volume);
+    for place in 0..8 {
+        assert_eq!(bench.write(place * 8192, &[7; 4096]), Status::Done);
+        assert_eq!(bench.read(place * 8192, 4096), Ok(vec![7; 4096]));
+    }
+    assert_eq!((in_place() - before, uring.enters.get()), (16, enters));
+    // Longer ones would hold everybody up.
+    assert_eq!(bench.write(0, &[8; 64 << 10]), Status::Done);
+    assert_eq!(in_place() - before, 16);
+    // Somebody shortens it.
+    File::options().write(true).open(volume.path()).unwrap().set_len(4096).unwrap();
+    assert!(bench.read(4096, 4096).is_err());
+    assert_eq!(bench.read(0, 4096), Ok(vec![8; 4096]));
 }
 
 #[test]
