@@ -135,20 +135,26 @@ fn write_and_verify(ring: &mut RingDriver, base_sector: u64) {
     assert_eq!(ring.mismatch(slot, 16 << 10, base_sector), None);
     ring.release(slot);
 
+    let mut written = Vec::new();
     for (op, seed) in [(Op::Write, 7), (Op::Read, 0)] {
         let mut pending = 0;
         while let Some(slot) = ring.take_slot() {
-            let sector = base_sector + slot.index() as u64 * 8;
+            let sector = match op {
+                Op::Write => base_sector + slot.index() as u64 * 8,
+                _ => written[pending % written.len()],
+            };
             ring.fill(slot, 4096, sector * seed);
             let data = Data::Cut { len: 4096, piece_bytes: 2048 };
             match ring.submit(&Request { slot, op, sector, data, token: sector }) {
-                Ok(()) => pending += 1,
+                Ok(()) if op == Op::Write => written.push(sector),
+                Ok(()) => {}
                 Err(SubmitError::Full { .. }) => {
                     ring.release(slot);
                     break;
                 }
                 Err(error) => panic!("{error}"),
             }
+            pending += 1;
         }
         assert!(pending >= 16, "{pending} at once");
         ring.publish();

@@ -107,7 +107,7 @@ fn a_file_in_memory_keeps_the_contract_and_short_requests_leave_the_ring_alone()
     let test = "a_file_in_memory_keeps_the_contract_and_short_requests_leave_the_ring_alone";
     let Some(place) = Place::in_memory(test) else { return };
     let Some(volume) = place.volume(test, false) else { return };
-    crate::contract::check_all_with(&volume, &place.services);
+    contract::check_all_with(&volume, &place.services);
     let uring = place.services.get::<Uring>().expect("put there").borrow().counters();
     let in_place = || volume.counters().in_place.load(Relaxed);
     let (before, enters) = (in_place(), uring.enters.get());
