@@ -10,7 +10,7 @@ use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use block::backend::{FileOptions, FileVolume, MemoryVolume};
+use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
 use block::chain::{Chain, ChainSpec};
 use block::stage::Limit;
 use block::uring::Uring;
@@ -233,16 +233,31 @@ fn a_warm_disk_in_memory_allocates_nothing() {
 }
 
 #[test]
+fn a_warm_disk_of_nothing_allocates_nothing() {
+    check(&mut Rig::local(Arc::new(NullVolume::new(VOLUME_BYTES)), &Services::new()));
+}
+
+#[test]
 fn a_warm_disk_on_a_file_allocates_nothing() {
+    check_file("a_warm_disk_on_a_file_allocates_nothing", env!("CARGO_TARGET_TMPDIR"));
+}
+
+/// Where short requests are done in place, and long ones go through the ring.
+#[test]
+fn a_warm_disk_on_a_file_in_memory_allocates_nothing() {
+    check_file("a_warm_disk_on_a_file_in_memory_allocates_nothing", "/dev/shm");
+}
+
+fn check_file(test: &str, folder: &str) {
     let services = Services::new();
     match Uring::new() {
         Ok(uring) => services.insert(Rc::new(RefCell::new(uring))),
-        Err(error) => {
-            let test = "a_warm_disk_on_a_file_allocates_nothing";
-            return println!("SKIP {test}: no io_uring here: {error}");
-        }
+        Err(error) => return println!("SKIP {test}: no io_uring here: {error}"),
     }
-    let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("room");
+    let directory = match tempfile::TempDir::new_in(folder) {
+        Ok(directory) => directory,
+        Err(error) => return println!("SKIP {test}: nothing can be made in {folder}: {error}"),
+    };
     let path = directory.path().join("disk.img");
     let options = FileOptions { size_bytes: Some(VOLUME_BYTES), ..FileOptions::new(path) };
     let volume = FileVolume::open(&options).expect("a new file");
