@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::layout::{DESCRIPTOR_BYTES, QueueLayout};
+use super::layout::{DESCRIPTOR_BYTES, QueueLayout, RING_SIZE_MAX};
 use super::memory::GuestMemory;
 use super::request::Breach;
 use super::ring::{Buffer, Used, event_crossed};
@@ -25,6 +25,12 @@ const AHEAD: u16 = 4;
 /// When calls are suppressed by a used event that has passed, it is moved on after this many
 /// completions, long before the 16-bit index comes round to it.
 const EVENT_REFRESH: u16 = 1 << 14;
+
+/// How far behind the used index that event is put. With the largest ring full of completions, and
+/// just before it is moved on, the index has still not come round to it.
+const EVENT_BEHIND: u16 = 1 << 13;
+
+const _: () = assert!(EVENT_BEHIND as u32 + EVENT_REFRESH as u32 + RING_SIZE_MAX as u32 <= 1 << 16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -201,10 +207,11 @@ impl SplitDriver {
 
     pub(super) fn refuse_calls(&mut self) {
         if self.event_idx {
-            // An event index that has just passed is 65535 completions away.
+            // Passed, and not just now: a device that decides on calls once a round would take it
+            // for one that was passed in this round.
             self.calls_off_at = self.used_seen;
             let event = self.memory.u16_at(self.layout.used_event_at());
-            event.store(self.used_seen.wrapping_sub(1), Ordering::Relaxed);
+            event.store(self.used_seen.wrapping_sub(EVENT_BEHIND), Ordering::Relaxed);
         } else {
             let flags = self.memory.u16_at(self.layout.available);
             flags.store(NO_INTERRUPT, Ordering::Relaxed);
