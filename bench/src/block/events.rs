@@ -51,6 +51,9 @@ impl Side {
         for (name, value) in sidecores.chain(disks).flatten() {
             *counters.entry(name.clone()).or_default() += value;
         }
+        // Of volumes only this: the rest of what they count is counted by disks as well.
+        let in_place = status.volumes.iter().filter_map(|volume| volume.counters.get(IN_PLACE));
+        *counters.entry(IN_PLACE.to_owned()).or_default() += in_place.sum::<u64>();
         Ok(Self { counters, ..Self::of_process(status.node.pid)? })
     }
 
@@ -127,10 +130,13 @@ impl Look {
     }
 }
 
+/// A volume's counter of requests that a sidecore did by itself, with a system call each.
+const IN_PLACE: &str = "file_in_place";
+
 /// Counters that make up a system call each, on a sidecore.
 const SYSTEM_CALLS: [&str; 9] = [
     "uring_enters",
-    "file_in_place",
+    IN_PLACE,
     "link_send_calls",
     "link_receive_calls",
     "shm_bells_rung",
