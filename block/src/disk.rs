@@ -387,13 +387,16 @@ impl Device for Disk {
         let places = &mut *self.placement.places();
         if let Some(running) = &mut places.running {
             running.drain_until_ns = Some(sidecore::now_ns() + drain.as_nanos() as u64);
-            places.paused = Some(running.pause());
         }
         // All at once, so that they drain together.
         let stopped = queues.iter().map(|&index| (index, self.begin_stop(places, index)));
         let stopped: Vec<_> = stopped.collect();
         let ended = stopped.into_iter().map(|(index, stopped)| self.end_stop(index, stopped));
         let bases = ended.collect();
+        // Now no sidecore makes an attachment any more.
+        if let Some(running) = &places.running {
+            places.paused = Some(running.pause());
+        }
         self.end_if_last(places);
         bases
     }

@@ -22,8 +22,9 @@ use crate::{Idle, Poll, Progress, Services, Stage, Wake};
 /// the clock takes about as long as looking at a queue, and what arrives meanwhile waits for it.
 const ROUNDS_PER_LOOK_MAX: u32 = 8;
 
-/// How late the clock may be for that: rounds that take longer, because they ask the kernel, have
-/// a look each.
+/// How late the clock may be for that, by the time the last looks were apart: rounds that take
+/// longer, because they ask the kernel, have a look each. A thread that the system takes its core
+/// from is later by that, as it also is within one round.
 const CLOCK_LATE_NS: u64 = 800;
 
 /// The most closures that may wait for the end of a round: far more than a control action makes.

@@ -1,6 +1,7 @@
 //! What a queue hands out: chains of checked pieces of guest memory.
 
 use std::ptr;
+use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
 use crate::SEGMENTS_MAX;
 
@@ -28,6 +29,8 @@ impl Segment {
         // SAFETY: the caller's promise, and there are as many; guest memory and `into` do not
         // overlap, for one is mapped from the guest's file.
         unsafe { ptr::copy_nonoverlapping(self.addr, into.as_mut_ptr(), BYTES) };
+        // The guest may write there now: nobody looks again, however the copy is compiled.
+        compiler_fence(SeqCst);
         true
     }
 }

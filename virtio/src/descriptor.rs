@@ -203,6 +203,10 @@ impl<'a> Reader<'a> {
             return Err(RingError::Order { head });
         };
         match self.memory.near(*self.hint, descriptor.addr, descriptor.len) {
+            // Room for one more than there may be would have to be made.
+            Some(_) if segments.len() == SEGMENTS_MAX => {
+                return Err(RingError::TooManySegments { head });
+            }
             Some(segment) => segments.push(segment),
             None => self
                 .memory

@@ -139,7 +139,8 @@ struct Shared {
     /// Held while the size changes.
     resizing: Mutex<()>,
     direct: bool,
-    /// The file system is memory (tmpfs): a read or a write is a copy, and waits for nothing.
+    /// The file system is memory (tmpfs): a read or a write is a copy, and waits for nothing but
+    /// pages that were swapped out, as a `memory` volume does.
     in_memory: bool,
     /// What the address of a buffer must be a multiple of under direct I/O.
     align_bytes: u32,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use sidecore::Progress;
 
+use crate::attachment::Attachment;
 use crate::volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, SEGMENTS_MAX, Status,
     Topology, Volume, VolumeInfo, Zeroing,
@@ -30,6 +31,8 @@ pub(crate) struct HeldState {
     /// Is not open, as one that waits for an epoch.
     pub(crate) paused: bool,
     pub(crate) abandoned: bool,
+    /// Learns of a successor when it is polled so many times.
+    pub(crate) fences: Option<(u32, Arc<Attachment>)>,
 }
 
 /// The volume. Its channels are numbered as they are opened.
@@ -116,7 +119,15 @@ impl Channel for HeldChannel {
     }
 
     fn poll(&mut self, ios: &mut IoTable, _now_ns: u64, done: &mut Vec<IoId>) -> Progress {
-        let answered = std::mem::take(&mut lock(&self.0).answered);
+        let mut state = lock(&self.0);
+        if let Some((polls, attachment)) = &mut state.fences {
+            *polls -= 1;
+            if *polls == 0 {
+                attachment.fence("a successor");
+                state.fences = None;
+            }
+        }
+        let answered = std::mem::take(&mut state.answered);
         for (id, status) in &answered {
             ios[*id].status = *status;
             done.push(*id);

@@ -260,6 +260,13 @@ impl DiskQueues {
             let took = self.take_all(burst);
             taken += burst;
             let mut answered = self.channel.poll(&mut self.ios, self.now_ns, &mut self.done);
+            // The channel may have learnt of a successor just now, or that of another sidecore.
+            if self.attachment.is_fenced() {
+                // What earlier bursts have published is the driver's already.
+                self.call_all();
+                self.fence();
+                return Progress::Busy;
+            }
             answered |= self.finish_all();
             progress |= took | answered;
             if self.phase != Phase::Serving {

@@ -342,6 +342,11 @@ impl Clients {
         }
     }
 
+    /// Whether an answer is waited for, which a pause would make doubtful.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.cores.iter().flatten().any(|(_, core)| core.borrow().is_waiting())
+    }
+
     fn core(&self, token: u64) -> Option<&Rc<RefCell<Core>>> {
         let at = usize::try_from(key_of_token(token)).ok()?;
         self.cores.get(at)?.as_ref().map(|(_, core)| core)

@@ -419,6 +419,11 @@ impl Core {
         }
     }
 
+    /// Whether requests are with the server, or will be.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.outstanding > 0
+    }
+
     /// This process stood still: what it knows of its epoch may be old. A new one is asked for, and
     /// not only a new way: what was sent before may still arrive, and must find its epoch over.
     pub(super) fn paused(&mut self) {

@@ -321,9 +321,12 @@ impl<'i> Still<'i> {
     /// Notes where attachments stand. One may have ended while its disk came to a stand.
     fn look_at_attachments(&mut self) -> Result<(), String> {
         self.disks.iter_mut().try_for_each(|disk| {
-            let placement = disk.shown.look().placement;
-            let standing = placement.map_or(Ok(None), |placement| placement.standing());
+            let look = disk.shown.look();
             let name = &disk.shown.config.name;
+            if look.core.is_some_and(|core| core.is_broken()) {
+                return Err(format!("disk {name:?} is over for its guest, who is still there"));
+            }
+            let standing = look.placement.map_or(Ok(None), |placement| placement.standing());
             disk.standing = standing.map_err(|ended| format!("disk {name:?}: {ended}"))?;
             Ok(())
         })

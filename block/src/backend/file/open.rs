@@ -214,7 +214,7 @@ pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<Share
         is_block_device,
         resizing: Mutex::new(()),
         direct: options.direct,
-        in_memory: fstatfs(&file).is_ok_and(|stat| stat.f_type == TMPFS_MAGIC),
+        in_memory: is_in_memory(&file, is_block_device),
         align_bytes,
         failed: AtomicBool::new(false),
         syncs: Syncs::default(),
@@ -228,6 +228,12 @@ pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<Share
 
 /// What fstatfs(2) says of tmpfs: TMPFS_MAGIC.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// Whether what is read and written is memory. Of a device the system tells of the directory with
+/// its name, which is, and not of what is behind it.
+fn is_in_memory(file: &OwnedFd, is_block_device: bool) -> bool {
+    !is_block_device && fstatfs(file).is_ok_and(|stat| stat.f_type == TMPFS_MAGIC)
+}
 
 fn system_error(path: &Path, what: &'static str, source: Errno) -> FileError {
     FileError::System { path: path.to_owned(), what, source: source.into() }

@@ -303,6 +303,25 @@ fn a_fenced_disk_touches_nothing_of_the_guest() {
     }
 }
 
+/// What was published before is the driver's; after it nothing is.
+#[test]
+fn a_disk_that_is_fenced_between_bursts_publishes_nothing_more() {
+    for polls in [1, 2] {
+        let earlier = BURST * (polls as usize - 1);
+        let volume = HeldVolume::new(SIZE);
+        let mut rig = Rig::new(&volume, Plan::default());
+        for _ in 0..3 * BURST {
+            // The disk answers by itself.
+            rig.submit(GuestOp::GetId, 0, Data::Whole(20));
+        }
+        let attachment = Arc::clone(&rig.attachment);
+        volume.with(0, |state| state.fences = Some((polls, attachment)));
+        let _ = rig.round();
+        assert!(rig.disk.is_fenced() && rig.disk.queue_count() == 0);
+        assert_eq!(rig.completions(0).len(), earlier);
+    }
+}
+
 #[test]
 fn a_stopping_queue_takes_nothing_and_drains() {
     let volume = HeldVolume::new(SIZE);
