@@ -6,6 +6,7 @@ mod commands;
 mod common;
 mod control;
 mod drain;
+mod nics;
 mod reload;
 mod resize;
 

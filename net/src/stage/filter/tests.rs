@@ -14,7 +14,7 @@ fn pass(filter: &mut Filter, direction: Direction, frame: &[u8], now_ns: u64) ->
     filter.pass(direction, &burst.frames()[0], &burst, now_ns).is_ok()
 }
 
-fn filter(rules: Rules) -> (Filter, Arc<FilterCore>) {
+fn filter_of(rules: Rules) -> (Filter, Arc<FilterCore>) {
     let core = FilterCore::new(&rules);
     (Filter::new(rules, Arc::clone(&core), 3), core)
 }
@@ -93,7 +93,7 @@ fn no_text_makes_the_parser_panic() {
 
 #[test]
 fn a_conversation_is_kept_until_it_ends_or_falls_silent() {
-    let (mut filter, core) = filter(rules(&["allow sent tcp to 10.0.0.0/8 port 2000 keep"]));
+    let (mut filter, core) = filter_of(rules(&["allow sent tcp to 10.0.0.0/8 port 2000 keep"]));
     let there = |flags| FrameMaker::tcp4().tcp_flags(flags).build();
     let back = |flags| {
         let maker = FrameMaker::tcp4().tcp_flags(flags).ports(2000, 1000);
@@ -119,7 +119,7 @@ fn a_conversation_is_kept_until_it_ends_or_falls_silent() {
 
 #[test]
 fn what_hides_its_headers_is_dropped_whatever_the_rules_say() {
-    let (mut filter, core) = filter(Rules::parse::<&str>(&[], Action::Allow).unwrap());
+    let (mut filter, core) = filter_of(Rules::parse::<&str>(&[], Action::Allow).unwrap());
     let whole = FrameMaker::tcp4().payload(10).build();
     assert!(pass(&mut filter, Sent, &whole, 0));
     for len in [14, 20, 33, 34, 36, 46] {
@@ -127,7 +127,7 @@ fn what_hides_its_headers_is_dropped_whatever_the_rules_say() {
     }
     assert_eq!(core.unreadable.frames.get(), 6);
     // A later fragment has no ports: only rules without ports are about it.
-    let (mut filter, _) = super::tests::filter(rules(&["allow tcp to any port 2000"]));
+    let (mut filter, _) = filter_of(rules(&["allow tcp to any port 2000"]));
     let mut later = whole.clone();
     later[21] = 9;
     assert!(pass(&mut filter, Sent, &whole, 0) && !pass(&mut filter, Sent, &later, 0));
@@ -135,7 +135,7 @@ fn what_hides_its_headers_is_dropped_whatever_the_rules_say() {
 
 #[test]
 fn the_table_of_conversations_is_bounded() {
-    let (mut filter, core) = filter(rules(&["allow sent udp keep"]));
+    let (mut filter, core) = filter_of(rules(&["allow sent udp keep"]));
     for number in 0..4 * FLOWS_MAX as u32 {
         let frame = FrameMaker::udp4().addresses(0x0a00_0000 | number, 0x0a00_0002).build();
         assert!(pass(&mut filter, Sent, &frame, 5));
@@ -213,7 +213,7 @@ fn it_does_what_the_model_does() {
         let plain: Vec<_> = (0..1 + dice.below(6)).map(|_| Plain::roll(&mut dice)).collect();
         let default = [Action::Allow, Action::Deny][dice.below(2) as usize];
         let texts: Vec<_> = plain.iter().map(Plain::text).collect();
-        let (mut filter, _) = super::tests::filter(Rules::parse(&texts, default).unwrap());
+        let (mut filter, _) = filter_of(Rules::parse(&texts, default).unwrap());
         let mut kept: Vec<(u32, u16, u32, u16, bool)> = Vec::new();
         for _ in 0..300 {
             let tcp = dice.one_in(2);

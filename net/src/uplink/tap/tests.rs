@@ -22,8 +22,10 @@ fn skip(why: &str) {
     println!("SKIP the_host_is_reached_with_offloads_and_an_interface_comes_back: {why}");
 }
 
+type Tap = (Box<dyn Port>, Arc<TapCore>, Arc<PortCounters>, TapKeeper);
+
 /// A tap with the address 10.0.0.2, behind which we are 10.0.0.1.
-fn interface() -> Option<(Box<dyn Port>, Arc<TapCore>, Arc<PortCounters>, TapKeeper)> {
+fn interface() -> Option<Tap> {
     // SAFETY: only this thread, and those that it starts from now on, change their namespace.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         skip("a network namespace is not allowed here");

@@ -1,10 +1,7 @@
 //! Networks and nics of a node: stand-in guests on their sockets, and frames between them.
 
-mod common;
-
 use std::time::Instant;
 
-use common::{Home, PATIENCE, wait_for};
 use net::Mac;
 use net::maker::FrameMaker;
 use net::nic::{NicOptions, features};
@@ -13,6 +10,8 @@ use node::status::DiskState;
 use virtio::driver::{
     Backing, FrameRing, GuestPlan, NicEnd, NicEndConfig, Part, Regions, RingShape, Role,
 };
+
+use crate::common::{Home, PATIENCE, wait_for};
 
 const HEADER: usize = 12;
 
@@ -83,7 +82,7 @@ impl Guest {
         assert!(self.send.post(slot, &[part], false));
         self.send.publish();
         let until = Instant::now() + PATIENCE;
-        while let None = self.send.complete().unwrap().map(|(slot, _)| self.send.release(slot)) {
+        while self.send.complete().unwrap().map(|(slot, _)| self.send.release(slot)).is_none() {
             assert!(Instant::now() < until, "it was never taken");
             std::thread::yield_now();
         }
