@@ -1,0 +1,101 @@
+//! Real guests that talk to each other over a node's network.
+
+use std::time::Duration;
+
+use bench::guest::{self, BOOT_TIMEOUT, Guest};
+use bench::nodes::{Node, NodePlan};
+
+/// For what a script does: an emulated guest on a busy machine is slow.
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What both guests run.
+const TALK: &str = include_str!("../../guest/scripts/talk.sh");
+
+const CONFIG: &str = r#"[sidecores]
+idle = "adaptive"
+[[network]]
+name = "blue"
+[[nic]]
+socket = "one.sock"
+network = "blue"
+mac = "52:54:00:00:00:01"
+[[nic]]
+socket = "two.sock"
+network = "blue"
+mac = "52:54:00:00:00:02"
+"#;
+
+fn start(image: &guest::Image, plan: &NodePlan, name: &str, number: u8, packed: bool) -> Guest {
+    let socket = plan.socket(name);
+    let chardev = format!("socket,id=c0,path={},reconnect-ms=200", socket.display());
+    let ring = if packed { ",packed=on" } else { "" };
+    let device = format!("virtio-net-pci,netdev=n0,mac=52:54:00:00:00:0{number},romfile={ring}");
+    let builder = Guest::builder(image).name(name).script(TALK);
+    builder
+        .arguments(&["-chardev", &chardev, "-netdev", "vhost-user,id=n0,chardev=c0"])
+        .arguments(&["-device", &device])
+        .set("ADDRESS", format!("10.9.0.{number}"))
+        .set("PEER", format!("10.9.0.{}", 3 - number))
+        .set("BYTES_KIB", 8192)
+        .start()
+        .unwrap()
+}
+
+/// One asks, and the other has what it sent.
+fn talk(from: &mut Guest, to: &mut Guest) {
+    from.type_line("ask").unwrap();
+    let sent = from.wait_for("sent", SCRIPT_TIMEOUT).unwrap();
+    to.type_line("tell").unwrap();
+    assert_eq!(to.wait_for("got", SCRIPT_TIMEOUT).unwrap(), sent);
+}
+
+fn counter(node: &Node, nic: usize, name: &str) -> u64 {
+    node.status().unwrap()["nics"][nic]["counters"][name].as_u64().unwrap()
+}
+
+#[test]
+fn two_guests_talk_and_go_on_after_their_node_was_killed() {
+    let test = "two_guests_talk_and_go_on_after_their_node_was_killed";
+    let Some(image) = guest::available(test) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_vrio");
+    let plan = NodePlan::new(program, home.path(), "vm1", CONFIG.to_owned());
+    let node = plan.start().unwrap();
+    let mut one = start(&image, &plan, "one", 1, false);
+    let mut two = start(&image, &plan, "two", 2, false);
+    let ready = one.wait_for("ready", BOOT_TIMEOUT).unwrap();
+    assert_eq!(ready, "52:54:00:00:00:01 mtu=1500");
+    two.wait_for("ready", BOOT_TIMEOUT).unwrap();
+    talk(&mut one, &mut two);
+    // Segments as the guest left them: far fewer frames than packets of 1500 bytes.
+    let (frames, bytes) = (counter(&node, 0, "frames_in"), counter(&node, 0, "bytes_in"));
+    assert!(bytes > 8 << 20 && bytes / frames > 3000, "{bytes} bytes in {frames} frames");
+    assert_eq!(counter(&node, 1, "drops_in"), 0);
+    let node = node.kill().unwrap().start().unwrap();
+    talk(&mut two, &mut one);
+    for guest in [&mut one, &mut two] {
+        guest.type_line("end").unwrap();
+        let packets = guest.wait_for("packets", SCRIPT_TIMEOUT).unwrap();
+        assert!(packets.ends_with("errors=0"), "{packets}");
+    }
+    one.wait_success(SCRIPT_TIMEOUT).unwrap();
+    two.wait_success(SCRIPT_TIMEOUT).unwrap();
+    assert_eq!((counter(&node, 0, "drops_in"), counter(&node, 1, "drops_in")), (0, 0));
+    node.stop().unwrap();
+}
+
+#[test]
+fn two_guests_with_packed_rings_talk() {
+    let Some(image) = guest::available("two_guests_with_packed_rings_talk") else { return };
+    let home = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_vrio");
+    let plan = NodePlan::new(program, home.path(), "vm1", CONFIG.to_owned());
+    let node = plan.start().unwrap();
+    let mut one = start(&image, &plan, "one", 1, true);
+    let mut two = start(&image, &plan, "two", 2, true);
+    one.wait_for("ready", BOOT_TIMEOUT).unwrap();
+    two.wait_for("ready", BOOT_TIMEOUT).unwrap();
+    talk(&mut one, &mut two);
+    drop((one, two));
+    node.stop().unwrap();
+}
