@@ -14,9 +14,9 @@ help: ## Say what there is
 demo: ## Watch a guest use a remote disk while the node that serves it is killed
 	@scripts/install demo && guest/build || { [ $$? = 1 ] && without=--no-guest && \
 	    echo "demo: no guest can be run, see above; a stand-in uses the disk instead"; } && \
+	    VRIO_COMMIT=$$(git describe --always --dirty 2>/dev/null) \
 	    cargo build --release --package vrio && \
-	    VRIO_GUEST=guest/cache VRIO_COMMIT=$$(git describe --always --dirty 2>/dev/null) \
-	    "$${CARGO_TARGET_DIR:-target}/release/vrio" demo $$without
+	    VRIO_GUEST=guest/cache "$${CARGO_TARGET_DIR:-target}/release/vrio" demo $$without
 
 test: ## Run all tests, real guests included (what CI runs)
 	@scripts/install test && $(GUESTS) || [ $$? = 1 ]

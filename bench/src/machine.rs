@@ -14,6 +14,13 @@ const ROUND_TRIPS: u64 = 50;
 /// How long batches are tried for.
 const TRIED_FOR: Duration = Duration::from_millis(50);
 
+/// What whoever built it said that it was built from. Not what is said when it runs: that may be
+/// another working tree's.
+const COMMIT: Option<&str> = option_env!("VRIO_COMMIT");
+
+/// In place of a commit that nobody told.
+const UNKNOWN: &str = "unknown";
+
 /// The machine and the build.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
@@ -21,14 +28,15 @@ pub struct Machine {
     pub cores: usize,
     /// What the processor calls itself.
     pub processor: String,
-    /// How long a cache line takes to another core and back; nothing with one core.
+    /// How long a cache line takes from the first core to the last and back, which are a node's and
+    /// the driver's where each has one; nothing with one core.
     pub cache_line_round_trip_ns: Option<u64>,
     /// The kernel's release.
     pub kernel: String,
     /// vrio's version.
     pub version: &'static str,
-    /// The commit it was built from, if whoever started it said so in `VRIO_COMMIT`.
-    pub commit: Option<String>,
+    /// The commit it was built from, if `VRIO_COMMIT` said so at that time; else `unknown`.
+    pub commit: &'static str,
     /// Whether the build is optimised: numbers of another build mean nothing.
     pub optimised: bool,
 }
@@ -40,20 +48,29 @@ impl Machine {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let name = info.lines().find(|line| line.starts_with("model name"));
         let name = name.and_then(|line| line.split_once(':')).map_or("unknown", |(_, name)| name);
-        let commit = std::env::var("VRIO_COMMIT").ok().filter(|commit| !commit.is_empty());
         Self {
             cache_line_round_trip_ns: round_trip_ns(&cores),
             cores: cores.len(),
             processor: name.trim().to_owned(),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             version: env!("CARGO_PKG_VERSION"),
-            commit,
+            commit: COMMIT.filter(|commit| !commit.is_empty()).unwrap_or(UNKNOWN),
             optimised: !cfg!(debug_assertions),
+        }
+    }
+
+    /// The version and the commit, for a table.
+    pub(crate) fn build(&self) -> String {
+        let Self { version, commit, .. } = self;
+        match *commit {
+            UNKNOWN => format!("{version} (commit unknown)"),
+            commit => format!("{version} {commit}"),
         }
     }
 }
 
-/// How long a cache line takes between the first two cores and back; nothing with one core.
+/// How long a cache line takes between the first core and the last and back; nothing with one core.
+/// Nodes and peers' servers have the first cores, and whoever drives them the last.
 pub(crate) fn cache_line_round_trip_ns() -> Option<u64> {
     round_trip_ns(&cores())
 }
@@ -72,9 +89,9 @@ pub(crate) fn pin(core: usize) {
     let _ = sched_setaffinity(None, &only);
 }
 
-/// Two threads on the first two cores answer each other through one cache line.
+/// Two threads on the first core and the last answer each other through one cache line.
 fn round_trip_ns(cores: &[usize]) -> Option<u64> {
-    let &[one, two, ..] = cores else { return None };
+    let &[one, .., two] = cores else { return None };
     let line = AtomicU64::new(0);
     let until = Instant::now() + TRIED_FOR;
     thread::scope(|scope| {
@@ -135,5 +152,16 @@ mod tests {
         assert!(machine.cores >= 1);
         assert!(!machine.kernel.is_empty());
         assert_eq!(machine.cache_line_round_trip_ns.is_some(), machine.cores > 1);
+    }
+
+    #[test]
+    fn the_commit_is_that_of_the_build() {
+        let told = option_env!("VRIO_COMMIT").filter(|commit| !commit.is_empty());
+        let machine = Machine::look();
+        assert_eq!(machine.commit, told.unwrap_or("unknown"));
+        let unknown = Machine { version: "1.2.3", commit: UNKNOWN, ..machine.clone() };
+        assert_eq!(unknown.build(), "1.2.3 (commit unknown)");
+        let known = Machine { version: "1.2.3", commit: "abc", ..machine };
+        assert_eq!(known.build(), "1.2.3 abc");
     }
 }

@@ -214,13 +214,13 @@ impl fmt::Display for Scale {
         let trips = self.series.iter().flat_map(|series| &series.points);
         let trips = trips.filter_map(|point| point.report.cache_line_rtt_ns);
         let (least, most) = trips.fold((u64::MAX, 0), |(a, b), ns| (a.min(ns), b.max(ns)));
-        let Machine { cores, processor, kernel, version, .. } = &self.machine;
-        let commit = self.machine.commit.as_ref().map(|id| format!(" {id}")).unwrap_or_default();
+        let Machine { cores, processor, kernel, .. } = &self.machine;
+        let build = self.machine.build();
         let slow = if self.machine.optimised { "" } else { "; NOT OPTIMISED: build --release" };
         writeln!(
             f,
             "\n{cores} cores, {processor}, Linux {kernel}; cache line round trips {least} to \
-             {most} ns; {seconds} s each; vrio {version}{commit}{slow}"
+             {most} ns; {seconds} s each; vrio {build}{slow}"
         )
     }
 }

@@ -60,8 +60,8 @@ pub struct Report {
     pub cpu_s: BTreeMap<&'static str, Option<f64>>,
     /// The share of a core that each busy thread got, by role and thread.
     pub core_share: BTreeMap<String, f64>,
-    /// How long a cache line took between two cores and back: the longer of the two times that it
-    /// was tried.
+    /// How long a cache line took between the first core, a node's, and the last, the driver's, and
+    /// back: the longer of the two times that it was tried.
     pub cache_line_rtt_ns: Option<u64>,
     /// Before and after. Where they differ much, cores have moved meanwhile.
     pub cache_line_rtts_ns: [Option<u64>; 2],
@@ -277,11 +277,11 @@ impl fmt::Display for Report {
             }
             _ => "one core only".to_owned(),
         };
-        let Machine { cores, processor, kernel, version, .. } = &self.machine;
+        let Machine { cores, processor, kernel, .. } = &self.machine;
         writeln!(f, "  machine      {trip}; {cores} cores, {processor}, Linux {kernel}")?;
-        let commit = self.machine.commit.as_ref().map(|id| format!(" {id}")).unwrap_or_default();
+        let build = self.machine.build();
         let slow = if self.machine.optimised { "" } else { "; NOT OPTIMISED: build --release" };
-        writeln!(f, "  version      vrio {version}{commit}{slow}")
+        writeln!(f, "  version      vrio {build}{slow}")
     }
 }
 

@@ -187,18 +187,13 @@ impl Comparison {
         let least = trips.iter().map(|trip| trip.min).fold(f64::INFINITY, f64::min);
         let most = trips.iter().map(|trip| trip.max).fold(0.0, f64::max);
         let machine = &self.machine;
-        let commit = machine.commit.as_ref().map(|id| format!(" {id}")).unwrap_or_default();
+        let build = machine.build();
         let slow = if machine.optimised { "" } else { "; NOT OPTIMISED: build --release" };
         writeln!(
             f,
             "{} cores, {}, Linux {}; cache line round trips {least:.0} to {most:.0} ns; {} rounds \
-             of {} s; vrio {}{commit}{slow}",
-            machine.cores,
-            machine.processor,
-            machine.kernel,
-            self.asked.rounds,
-            self.asked.seconds,
-            machine.version
+             of {} s; vrio {build}{slow}",
+            machine.cores, machine.processor, machine.kernel, self.asked.rounds, self.asked.seconds
         )
     }
 }

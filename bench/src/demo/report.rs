@@ -109,19 +109,16 @@ impl Report {
     }
 
     fn machine(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Machine { cores, processor, kernel, version, .. } = &self.machine;
+        let Machine { cores, processor, kernel, .. } = &self.machine;
         let trip = match self.machine.cache_line_round_trip_ns {
             Some(ns) => format!("cache line round trip {ns} ns"),
             None => "one core only".to_owned(),
         };
-        let commit = self.machine.commit.as_ref().map(|id| format!(" {id}")).unwrap_or_default();
-        let build = if self.machine.optimised { "" } else { ", NOT OPTIMISED" };
+        let build = self.machine.build();
+        let slow = if self.machine.optimised { "" } else { ", NOT OPTIMISED" };
         let processor: String = processor.chars().take(PROCESSOR_CHARS).collect();
         writeln!(f, "  {cores} × {processor}, {trip}, Linux {kernel}")?;
-        writeln!(
-            f,
-            "  vrio {version}{commit}{build}; files in the page cache; one sidecore a node;"
-        )?;
+        writeln!(f, "  vrio {build}{slow}; files in the page cache; one sidecore a node;")?;
         match self.comparison.driver_polls {
             true => writeln!(f, "  the driver polls for completions"),
             false => writeln!(
@@ -200,7 +197,7 @@ mod tests {
             cache_line_round_trip_ns: Some(123),
             kernel: "6.12.95+deb13-cloud-amd64".to_owned(),
             version: "0.1.0",
-            commit: Some("0123456789ab-dirty".to_owned()),
+            commit: "0123456789ab-dirty",
             optimised: false,
         };
         let logs = Some(PathBuf::from("/tmp/logs"));
