@@ -158,6 +158,12 @@ impl Events {
         Some(names.iter().map(|name| counters.get(*name).copied().unwrap_or(0)).sum())
     }
 
+    /// Datagrams that the kernel carried: neither shared memory nor the way past the stack.
+    fn through_the_kernel(&self, role: Role) -> Option<u64> {
+        let all = self.sum(role, &["link_datagrams_sent"])?;
+        Some(all.saturating_sub(self.sum(role, &["xdp_datagrams_sent"])?))
+    }
+
     /// Named numbers for each request, of all roles that count.
     pub(super) fn per_request(&self, requests: u64) -> BTreeMap<String, f64> {
         let mut all = BTreeMap::new();
@@ -174,6 +180,8 @@ impl Events {
             note(format!("{name}_bytes_copied"), self.sum(role, &COPIES));
             let datagrams = ["link_datagrams_sent", "shm_datagrams_sent"];
             note(format!("{name}_datagrams_sent"), self.sum(role, &datagrams));
+            note(format!("{name}_kernel_datagrams_sent"), self.through_the_kernel(role));
+            note(format!("{name}_send_calls"), self.sum(role, &["link_send_calls"]));
         }
         all
     }
@@ -224,6 +232,22 @@ mod tests {
         assert_eq!(events.cpu(Role::Vmhost), Some(Duration::from_nanos(1010)));
         assert_eq!(events.threads[&Role::Vmhost]["sidecore-0"], Duration::from_nanos(1000));
         assert_eq!(events.cpu(Role::Iohost), None);
+    }
+
+    #[test]
+    fn a_datagram_is_the_kernels_or_not() {
+        let at = Instant::now();
+        let sent = [
+            ("link_datagrams_sent", 8),
+            ("xdp_datagrams_sent", 6),
+            ("shm_datagrams_sent", 4),
+            ("link_send_calls", 1),
+        ];
+        let look = |side| Look { at, sides: [(Role::Iohost, side)].into() };
+        let each = look(side(&sent, &[])).since(&look(side(&[], &[]))).per_request(2);
+        assert_eq!(each["iohost_datagrams_sent"], 6.0);
+        assert_eq!(each["iohost_kernel_datagrams_sent"], 1.0);
+        assert_eq!(each["iohost_send_calls"], 0.5);
     }
 
     #[test]
