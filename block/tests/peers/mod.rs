@@ -1,6 +1,9 @@
 //! Two nodes' sidecores on one thread, and the wire between them: nothing of it allocates once it
 //! is warm, so that what is counted is the product's.
 
+#[path = "../keys/mod.rs"]
+mod keys;
+
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -9,13 +12,10 @@ use std::sync::Arc;
 
 use block::record::NoRecords;
 use block::{Allow, Export, ExportOptions, Exports, Plane, RemoteVolume, Volume};
+use keys::{IOHOST, VMHOST, security};
 use sidecore::Services;
-use transport::{
-    Endpoint, EndpointConfig, Keyring, KnownKey, SecretKey, Security, TransmitBatch, VERSIONS,
-};
+use transport::{Endpoint, EndpointConfig, Security, TransmitBatch, VERSIONS};
 
-const VMHOST: &str = "vm1";
-const IOHOST: &str = "io1";
 const VOLUME: &str = "a";
 
 /// Datagrams of one round of a sidecore.
@@ -141,18 +141,4 @@ impl Peers {
         let endpoint = self.vm.endpoint.borrow();
         endpoint.sessions().filter(|session| session.peer.key.is_some()).count()
     }
-}
-
-/// Both know each other.
-fn security(name: &str, sealed: bool) -> Security {
-    if !sealed {
-        return Security::Plain;
-    }
-    let secret = |name: &str| SecretKey::from_bytes([name.len() as u8 + name.as_bytes()[0]; 32]);
-    let mut keyring = Keyring::new();
-    for peer in [VMHOST, IOHOST] {
-        let known = KnownKey { peer: peer.to_owned(), expires_unix_s: None };
-        keyring.add(secret(peer).public(), known).expect("two keys");
-    }
-    Security::Sealed { secret: Arc::new(secret(name)), keyring: Arc::new(keyring) }
 }
