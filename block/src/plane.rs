@@ -122,12 +122,13 @@ pub struct Watch(pub Rc<RefCell<Plane>>);
 
 impl Poll for Watch {
     fn poll(&mut self, now_ns: u64) -> Progress {
-        let mut plane = self.0.borrow_mut();
-        // An idle round may have the clock of an earlier one, and a pause since then has to be
-        // seen before any answer is: who waits for some looks anew.
-        let now_ns = if plane.clients.is_waiting() { sidecore::now_ns() } else { now_ns };
-        plane.watch(now_ns);
+        self.0.borrow_mut().watch(now_ns);
         Progress::Idle
+    }
+
+    /// A pause has to be seen before an answer that arrived meanwhile is.
+    fn needs_clock(&self) -> bool {
+        self.0.borrow().clients.is_waiting()
     }
 }
 

@@ -107,6 +107,10 @@ impl Local {
         progress
     }
 
+    fn needs_clock(&self) -> bool {
+        self.pollers[Stage::Receive as usize].iter().any(|(_, poller)| poller.needs_clock())
+    }
+
     /// Arms pollers until one finds work; says how many were armed.
     fn arm(&mut self, wake: &mut Wake) -> (Progress, usize) {
         let mut armed = 0;
@@ -207,7 +211,7 @@ impl Core {
         let mut progress = self.round(now_ns);
         if self.backoff.is_spinning() {
             let mut left = self.rounds_per_look;
-            while left > 1 && !progress.is_busy() {
+            while left > 1 && !progress.is_busy() && !self.local.needs_clock() {
                 std::hint::spin_loop();
                 progress = self.round(now_ns);
                 left -= 1;

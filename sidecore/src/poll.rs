@@ -64,6 +64,13 @@ pub trait Poll {
 
     /// After the sidecore slept, or decided not to: turn notifications off again.
     fn disarm(&mut self) {}
+
+    /// Whether the next round needs a look at the clock of its own, also when it follows at once on
+    /// one that found nothing. Asked of pollers of [`Stage::Receive`] only: those who judge what
+    /// arrives by when it does.
+    fn needs_clock(&self) -> bool {
+        false
+    }
 }
 
 /// Where in a round a poller runs. What is registered in an earlier stage is polled first, so that

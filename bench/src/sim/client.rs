@@ -74,6 +74,8 @@ pub(super) struct Client {
     pub(super) stopping: Option<Began>,
     /// The next process goes on as this one.
     hands_over: bool,
+    /// It goes on as a process that handed over to it, and holds no epoch yet.
+    pub(super) goes_on: bool,
     /// From before the process first claimed.
     pub(super) before_claim: Option<Began>,
     name: String,
@@ -139,6 +141,7 @@ impl Client {
             clean: false,
             stopping: None,
             hands_over: false,
+            goes_on: false,
             before_claim: None,
             name: name.to_owned(),
             datagram_bytes_max,
@@ -297,12 +300,14 @@ impl Client {
                 let options = *self.attachment.options();
                 let next = Attachment::going_on(ATTACHMENT, options, &standing);
                 self.attachment = Arc::new(next.expect("a server has issued that epoch"));
+                self.goes_on = true;
             }
             None => {
                 // What the guest has ever been told, it remembers.
                 self.resumed |= self.rings.iter().any(RingDriver::was_answered);
                 self.attachment = new_attachment(self.resumed, random);
                 self.epoch_seen = 0;
+                self.goes_on = false;
             }
         }
         self.start(random);

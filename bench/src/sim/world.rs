@@ -439,6 +439,7 @@ impl World {
         if epoch != self.client.epoch_seen {
             let fresh = self.client.epoch_seen == 0 && !self.client.resumed;
             self.client.epoch_seen = epoch;
+            self.client.goes_on = false;
             self.client.clean = false;
             if fresh && self.loss {
                 self.lose();
@@ -458,8 +459,12 @@ impl World {
     /// The guest's disk may have failed, or been fenced for no reason.
     fn look_after_disk(&mut self) -> Result<(), String> {
         let why = self.client.attachment.why().unwrap_or_default();
+        // Who goes on for another claims as who had writes to lose: that a close made them durable
+        // is forgotten by a claim whose answer does not arrive.
+        let client = &self.client;
+        let may_be_told_so = client.resumed || client.goes_on;
         let expected =
-            self.volatile || self.loss || self.checker.may_be_unflushed() || self.client.resumed;
+            self.volatile || self.loss || self.checker.may_be_unflushed() || may_be_told_so;
         match self.client.attachment.view().phase {
             Phase::Unclaimed | Phase::Held | Phase::Closed => Ok(()),
             Phase::Fenced => Err(format!("the only client was fenced: {why}")),
