@@ -7,8 +7,8 @@
 
 mod open;
 
-use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -320,17 +320,16 @@ fn write(
     let header: &mut [u8; HEADER_BYTES] = first.first_chunk_mut().expect("the array is longer");
     frame.offload.write(frame.head(), tag_bytes, header);
     let len = HEADER_BYTES + frame.write_head(tci, &mut first[HEADER_BYTES..]);
-    let mut slices = [IoSlice::new(&[]); PIECES_MAX + 1];
-    slices[0] = IoSlice::new(&first[..len]);
+    let vector =
+        |at: *const u8, len: usize| libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len };
+    let mut vectors = [vector(std::ptr::null(), 0); PIECES_MAX + 1];
+    vectors[0] = vector(first.as_ptr(), len);
     let mut count = 1;
     let mut fits = true;
     burst.each_piece(frame, |piece| {
         fits &= count <= PIECES_MAX;
         if fits {
-            // SAFETY: pieces of a burst's frame are valid until it is cleared, which is after this.
-            // The guest may change the bytes meanwhile; only the kernel reads them, once.
-            let bytes = unsafe { std::slice::from_raw_parts(piece.addr, piece.len as usize) };
-            slices[count] = IoSlice::new(bytes);
+            vectors[count] = vector(piece.addr, piece.len as usize);
             count += 1;
         }
     });
@@ -338,10 +337,18 @@ fn write(
         whole.clear();
         whole.resize(frame.body_bytes(), 0);
         burst.read_body(frame, 0, whole);
-        slices[1] = IoSlice::new(whole);
+        vectors[1] = vector(whole.as_ptr(), whole.len());
         count = 2;
     }
-    rustix::io::writev(&interface.fd, &slices[..count]).map(|_| ())
+    // SAFETY: the vectors name our own memory, and pieces of a burst's frame, which are valid until
+    // it is cleared. The guest may change those meanwhile: only the kernel reads them, once, and
+    // there is no reference to them.
+    let written =
+        unsafe { libc::writev(interface.fd.as_raw_fd(), vectors.as_ptr(), count as libc::c_int) };
+    if written >= 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 #[cfg(test)]
