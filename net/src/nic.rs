@@ -25,12 +25,13 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
-use sidecore::{CallError, Local};
+use sidecore::{CallError, Local, Sidecore};
 use virtio::{Device, DeviceError, Logging, Memory, Queue, QueueConfig};
 
 use crate::ether::Mac;
 use crate::network::{AttachError, Attached, Network};
 use crate::port::{Port, PortCounters};
+use crate::stage::{Staged, Stages};
 use crate::switch::PortOptions;
 
 pub use header::{feature, features};
@@ -251,7 +252,7 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// A nic in a network, without queues yet.
+    /// A nic in a network, without queues yet and without stages.
     ///
     /// # Errors
     /// When the network does not take it.
@@ -259,22 +260,6 @@ impl Nic {
     /// # Panics
     /// When there are no queues or more than [`PAIRS_MAX`] pairs; the configuration checks that.
     pub fn new(options: NicOptions, network: &Network) -> Result<Self, AttachError> {
-        Self::with_chain(options, network, |port, _| port)
-    }
-
-    /// The same with stages before it: `chain` gets the nic's port and its counters, on the
-    /// network's sidecore, and gives the port that the network is to have.
-    ///
-    /// # Errors
-    /// As [`Nic::new`].
-    ///
-    /// # Panics
-    /// As [`Nic::new`].
-    pub fn with_chain(
-        options: NicOptions,
-        network: &Network,
-        chain: impl FnOnce(Box<dyn Port>, &Arc<PortCounters>) -> Box<dyn Port> + Send + 'static,
-    ) -> Result<Self, AttachError> {
         assert!((1..=PAIRS_MAX).contains(&options.pairs), "{} pairs of queues", options.pairs);
         let core = NicCore::new(&options.name);
         let id = NEXT.fetch_add(1, Relaxed);
@@ -282,14 +267,20 @@ impl Nic {
         let (shared, mtu) = (Arc::clone(&core), options.mtu);
         let make = move |local: &mut Local| {
             let counters = Arc::clone(&shared.counters);
-            let queues = NicQueues::new(shared, queues, mtu);
-            let queues = Rc::new(RefCell::new(queues));
-            nics(local).borrow_mut().0.insert(id, Rc::clone(&queues));
-            chain(Box::new(NicPort::new(queues)), &counters)
+            let queues = Rc::new(RefCell::new(NicQueues::new(shared, queues, mtu)));
+            let stages = Rc::<RefCell<Stages>>::default();
+            let port = Staged::new(NicPort::new(Rc::clone(&queues)), Rc::clone(&stages), counters);
+            nics(local).borrow_mut().0.insert(id, Parts { queues, stages });
+            Box::new(port) as Box<dyn Port>
         };
         let counters = Arc::clone(&core.counters);
         let attached = network.attach(options.port.clone(), counters, make)?;
         Ok(Self { options, core, id, acked: 0, running: vec![false; queues], attached })
+    }
+
+    /// The way to its stages, from anywhere and as long as the nic is there.
+    pub fn chain(&self) -> NicChain {
+        NicChain { sidecore: self.attached.network().sidecore().clone(), id: self.id }
     }
 
     /// What the nic does, for observers.
@@ -304,7 +295,7 @@ impl Nic {
     ) -> Result<R, CallError> {
         let id = self.id;
         let found = self.attached.network().sidecore().call(move |local| {
-            let queues = nics(local).borrow().0.get(&id).map(Rc::clone);
+            let queues = nics(local).borrow().0.get(&id).map(|parts| Rc::clone(&parts.queues));
             queues.map(|queues| f(&mut queues.borrow_mut()))
         })?;
         found.ok_or(CallError::Stopped)
@@ -420,9 +411,40 @@ impl Drop for Nic {
     }
 }
 
+/// The way to a nic's stages.
+#[derive(Clone, Debug)]
+pub struct NicChain {
+    sidecore: Sidecore,
+    id: u64,
+}
+
+impl NicChain {
+    /// Runs `f` on the stages between two rounds, when no frame is on its way through them.
+    ///
+    /// # Errors
+    /// When the nic or its sidecore is gone.
+    pub fn change<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut Stages) -> R + Send + 'static,
+    ) -> Result<R, CallError> {
+        let id = self.id;
+        let changed = self.sidecore.call(move |local| {
+            let stages = nics(local).borrow().0.get(&id).map(|parts| Rc::clone(&parts.stages));
+            stages.map(|stages| f(&mut stages.borrow_mut()))
+        })?;
+        changed.ok_or(CallError::Stopped)
+    }
+}
+
+/// What of a nic is on its sidecore, beside its port.
+struct Parts {
+    queues: Rc<RefCell<NicQueues>>,
+    stages: Rc<RefCell<Stages>>,
+}
+
 /// All nics on a sidecore, by number: how closures from control threads find theirs.
 #[derive(Default)]
-struct Nics(HashMap<u64, Rc<RefCell<NicQueues>>>);
+struct Nics(HashMap<u64, Parts>);
 
 fn nics(local: &Local) -> Rc<RefCell<Nics>> {
     local.services().get::<Nics>().unwrap_or_else(|| {

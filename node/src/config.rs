@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub use address::PeerAddress;
 use block::{Allow, Topology};
+pub use network::NIC_CHANGEABLE;
 pub use object::{Kind, Resize};
 pub use quantity::{show_duration, show_size};
 use reader::Reader;
@@ -362,12 +363,28 @@ pub struct NicConfig {
     pub vlans: net::Vlans,
     /// It may only talk to ports that are not isolated: to the uplink.
     pub isolated: bool,
+    /// Whether the guest's cable is plugged in.
+    pub link: bool,
     /// How fast it may be, each way.
     pub limit: Option<net::stage::Limit>,
     /// What it may send and receive.
     pub filter: Option<net::Rules>,
     /// Where its keys are.
     pub lines: Lines,
+}
+
+impl NicConfig {
+    /// Its stages in words, those next to the guest first.
+    pub fn stages(&self) -> Vec<String> {
+        let filter = self.filter.as_ref().map(|rules| format!("filter of {} rules", rules.len()));
+        let limit = self.limit.map(|limit| {
+            let bytes = limit.bytes_per_s.map(|it| format!("{}/s", show_size(it.get())));
+            let frames = limit.frames_per_s.map(|it| format!("{it} frames/s"));
+            let parts: Vec<_> = bytes.into_iter().chain(frames).collect();
+            format!("limit {}", parts.join(" "))
+        });
+        filter.into_iter().chain(limit).collect()
+    }
 }
 
 /// Who makes a vhost-user socket.

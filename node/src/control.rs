@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
 use crate::config::Kind;
-use crate::status::{DiskStatus, PeerStatus, Status, VolumeStatus};
+use crate::status::{DiskStatus, NetworkStatus, NicStatus, PeerStatus, Status, VolumeStatus};
 
 mod routes;
 
@@ -52,6 +52,18 @@ pub trait Service: Send + Sync {
 
     /// The peers alone.
     fn peers(&self) -> Vec<PeerStatus>;
+
+    /// The networks alone.
+    fn networks(&self) -> Vec<NetworkStatus>;
+
+    /// The nics alone.
+    fn nics(&self) -> Vec<NicStatus>;
+
+    /// Changes what of a nic can be changed while its guest uses it.
+    ///
+    /// # Errors
+    /// Why it is what it was.
+    fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused>;
 
     /// Adds an object with these fields.
     ///
@@ -406,6 +418,18 @@ mod tests {
             Vec::new()
         }
 
+        fn networks(&self) -> Vec<NetworkStatus> {
+            Vec::new()
+        }
+
+        fn nics(&self) -> Vec<NicStatus> {
+            vec![NicStatus { name: "n".to_owned(), ..NicStatus::default() }]
+        }
+
+        fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("set nic {name} {body}")))
+        }
+
         fn add(&self, kind: Kind, body: &Value) -> Result<Done, Refused> {
             Ok(said(format!("add {} {body}", kind.key())))
         }
@@ -494,6 +518,13 @@ mod tests {
             ("POST /v1/disks", "{\"queues\": 2}", 200, "add disk {\\\"queues\\\":2}"),
             ("POST /v1/volumes", "{}", 200, "add volume {}"),
             ("POST /v1/peers", "", 200, "add peer {}"),
+            ("GET /v1/networks", "", 200, "[]"),
+            ("GET /v1/nics", "", 200, "\"name\":\"n\""),
+            ("POST /v1/networks", "{}", 200, "add network {}"),
+            ("POST /v1/nics", "{}", 200, "add nic {}"),
+            ("PUT /v1/nics/n", "{\"link\": \"up\"}", 200, "set nic n {\\\"link\\\":\\\"up\\\"}"),
+            ("DELETE /v1/nics/n", "", 200, "remove nic n false"),
+            ("DELETE /v1/networks/b?force=true", "", 200, "remove network b true"),
             ("POST /v1/peers", "{", 400, "this is not JSON"),
             ("DELETE /v1/disks/a", "", 200, "remove disk a false"),
             ("DELETE /v1/volumes/v?force=true", "", 200, "remove volume v true"),

@@ -303,6 +303,9 @@ pub struct NetworkStatus {
     pub uplink: Option<String>,
     /// Whether that is there.
     pub uplink_up: Option<bool>,
+    /// Where it came from.
+    #[serde(default)]
+    pub origin: Origin,
     /// The sidecore that it lives on.
     pub sidecore: usize,
     /// Its nics.
@@ -326,6 +329,15 @@ pub struct NicStatus {
     pub pairs: u16,
     /// The largest packet in bytes.
     pub mtu: u16,
+    /// Where it came from.
+    #[serde(default)]
+    pub origin: Origin,
+    /// Its stages, each in words.
+    #[serde(default)]
+    pub chain: Vec<String>,
+    /// Whether its guest's cable is plugged in.
+    #[serde(default)]
+    pub link: bool,
     /// One word: see [`DiskState`].
     pub state: DiskState,
     /// More words, for people.

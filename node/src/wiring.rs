@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   start:  directories ─ control socket ─ keys ─ volumes ─ sidecores and sessions ─ disks
-//!   change: disks, volumes and peers, one at a time, by the same code ([`live`])
+//!   change: disks, volumes, peers, networks and nics, one at a time, by the same code ([`live`])
 //!   stop:   disks ─ sessions and sidecores ─ control socket ─ volumes
 //! ```
 
@@ -49,7 +49,7 @@ use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
 use crate::config::{Config, Kind};
 use crate::control::{Claim, Control, ControlError, Service};
 use crate::privilege::PrivilegeError;
-use crate::status::{DiskStatus, PeerStatus, Status, VolumeStatus};
+use crate::status::{DiskStatus, NetworkStatus, NicStatus, PeerStatus, Status, VolumeStatus};
 
 /// Why a node could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -226,6 +226,20 @@ impl Service for Inside {
         self.remove(kind, name, force)
     }
 
+    fn networks(&self) -> Vec<NetworkStatus> {
+        let objects = self.objects().clone();
+        self.nics().networks(&objects)
+    }
+
+    fn nics(&self) -> Vec<NicStatus> {
+        let objects = self.objects().clone();
+        self.nics().nics(&objects)
+    }
+
+    fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+        self.set_nic(name, body)
+    }
+
     fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused> {
         self.set_chain(volume, chain)
     }
@@ -233,7 +247,7 @@ impl Service for Inside {
     fn resize(&self, kind: Kind, name: &str, body: &Value) -> Result<Done, Refused> {
         match kind {
             Kind::Disk => self.resize_disk(name, body),
-            Kind::Volume | Kind::Peer => self.resize_volume(name, body),
+            _ => self.resize_volume(name, body),
         }
     }
 

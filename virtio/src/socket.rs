@@ -66,6 +66,8 @@ pub enum ServerState {
     Waiting,
     /// A front end is there.
     Connected,
+    /// None is wanted: its guest's cable is pulled.
+    Closed,
     /// It gave up, for this reason. Only while waiting for a predecessor's socket.
     Failed(String),
     /// It was stopped.
@@ -86,6 +88,8 @@ struct Shared {
     /// No front end is taken that is not there.
     turns_away: AtomicBool,
     turned_away: AtomicU64,
+    /// No front end is wanted, not even the one that is there.
+    closed: AtomicBool,
 }
 
 impl Shared {
@@ -98,11 +102,26 @@ impl Shared {
             park: Mutex::default(),
             turns_away: AtomicBool::new(false),
             turned_away: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
         })
     }
 
     fn set(&self, state: ServerState) {
         *guard(&self.state) = state;
+    }
+
+    /// Has the server look for what is wanted of it.
+    fn ring(&self) {
+        rustix::io::write(&self.park_bell, &1u64.to_ne_bytes())
+            .expect("one write fits an eventfd's counter");
+    }
+
+    /// Tears the present connection down, also in the middle of a message. Only the reading side:
+    /// an answer on its way may still go out. An error means that the front end was faster.
+    fn hang_up(&self) {
+        if let Some(connection) = &*guard(&self.connection) {
+            let _ = connection.shutdown(std::net::Shutdown::Read);
+        }
     }
 
     /// Waits until `fd` can be read or the server is to stop, at most for `limit`. True to stop.
@@ -198,6 +217,18 @@ impl Server {
         self.shared.turned_away.load(Relaxed)
     }
 
+    /// Closes the socket, or opens it again. While it is closed there is no front end, not even the
+    /// one that was there, and a socket of ours has no name: who tries finds nobody.
+    pub fn set_closed(&self, closed: bool) {
+        if self.shared.closed.swap(closed, Relaxed) == closed {
+            return;
+        }
+        self.shared.ring();
+        if closed {
+            self.shared.hang_up();
+        }
+    }
+
     /// Has the server stand still, within a bounded time: queues drain for at most `drain` and
     /// stop, the front end stays connected and is not listened to. As soon as what is given is
     /// dropped, the server goes on as if nothing had happened.
@@ -214,8 +245,7 @@ impl Server {
         let is_over = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         if !is_over {
             *guard(&self.shared.park) = Some(ParkRequest { drain, reply, resume });
-            rustix::io::write(&self.shared.park_bell, &1u64.to_ne_bytes())
-                .expect("one write fits an eventfd's counter");
+            self.shared.ring();
         }
         let (shared, until) = (Arc::clone(&self.shared), Instant::now() + drain + PARK_TIME_MAX);
         Parking { shared, answer, hold, until, is_over }
@@ -231,11 +261,7 @@ impl Server {
         let Some(thread) = self.thread.take() else { return };
         rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes())
             .expect("one write fits an eventfd's counter");
-        if let Some(connection) = &*guard(&self.shared.connection) {
-            // Only the reading side: an answer on its way may still go out. An error means that
-            // the front end was faster.
-            let _ = connection.shutdown(std::net::Shutdown::Read);
-        }
+        self.shared.hang_up();
         if thread.join().is_err() {
             error!("the thread of a vhost-user socket panicked");
         }
@@ -440,13 +466,15 @@ enum Way {
     /// A predecessor has to die first.
     Wait(Claim),
     Listen(UnixListener, Claim),
+    /// Nobody is to come.
+    Closed(Claim),
     Connect(PathBuf),
 }
 
 impl Way {
     fn path(&self) -> &std::path::Path {
         match self {
-            Self::Wait(claim) | Self::Listen(_, claim) => claim.path(),
+            Self::Wait(claim) | Self::Listen(_, claim) | Self::Closed(claim) => claim.path(),
             Self::Connect(path) => path,
         }
     }
@@ -459,7 +487,7 @@ fn run(
     path: &str,
     handler: Option<Handler>,
 ) {
-    let way = match way {
+    let mut way = match way {
         Way::Wait(claim) => match wait_for_predecessor(shared, claim) {
             Ok(Some(way)) => way,
             Ok(None) => return,
@@ -479,7 +507,7 @@ fn run(
                 handler
             }
             None => {
-                let Some(stream) = next_front_end(shared, &way, path) else { break };
+                let Some(stream) = next_front_end(shared, &mut way, path) else { break };
                 info!(socket = path, "front end connected");
                 BackendReqHandler::from_stream(stream, Arc::clone(session))
             }
@@ -521,10 +549,52 @@ fn wait_for_predecessor(shared: &Shared, claim: Claim) -> Result<Option<Way>, So
     Ok(Some(Way::Listen(listener, claim)))
 }
 
+/// Stays closed for as long as that is wanted. False: the server is to stop.
+fn stay_closed(shared: &Shared, way: &mut Way) -> bool {
+    shared.set(ServerState::Closed);
+    *way = match std::mem::replace(way, Way::Connect(PathBuf::new())) {
+        Way::Listen(listener, claim) => {
+            claim.remove_socket();
+            drop(listener);
+            Way::Closed(claim)
+        }
+        other => other,
+    };
+    while shared.closed.load(Relaxed) {
+        match shared.wait_for_any([None, None]) {
+            Woken::Stop => return false,
+            Woken::Park => stay_parked(shared, Some(way), None),
+            Woken::Ready(_) => {}
+        }
+    }
+    while let Way::Closed(claim) = way {
+        match claim.listen() {
+            Ok(listener) => {
+                let Way::Closed(claim) = std::mem::replace(way, Way::Connect(PathBuf::new()))
+                else {
+                    unreachable!("it was just looked at")
+                };
+                *way = Way::Listen(listener, claim);
+            }
+            Err(error) => {
+                warn!(%error, "the socket cannot be opened again yet, trying on");
+                if shared.wait(None, Some(CONNECT_RETRY)) {
+                    return false;
+                }
+            }
+        }
+    }
+    shared.set(ServerState::Waiting);
+    true
+}
+
 /// None: the server is to stop.
-fn next_front_end(shared: &Shared, way: &Way, path: &str) -> Option<UnixStream> {
+fn next_front_end(shared: &Shared, way: &mut Way, path: &str) -> Option<UnixStream> {
     let mut told = None;
     loop {
+        if shared.closed.load(Relaxed) && !stay_closed(shared, way) {
+            return None;
+        }
         let turns_away = shared.turns_away.load(Relaxed);
         if turns_away && matches!(way, Way::Connect(_)) {
             stay_parked(shared, Some(way), None);
@@ -533,8 +603,8 @@ fn next_front_end(shared: &Shared, way: &Way, path: &str) -> Option<UnixStream> 
             }
             continue;
         }
-        let (result, fd, pause) = match way {
-            Way::Wait(_) => unreachable!("the predecessor was waited for"),
+        let (result, fd, pause) = match &*way {
+            Way::Wait(_) | Way::Closed(_) => unreachable!("it was waited for"),
             Way::Listen(listener, _) => {
                 (listener.accept().map(|(stream, _)| stream), Some(listener.as_fd()), None)
             }
@@ -621,8 +691,10 @@ fn converse(
     // Rings that another process had; there are none otherwise.
     let mut started = guard(session).unpark();
     let result = loop {
-        if let Err(error) = started {
-            break Err(error.into());
+        match started {
+            Err(error) => break Err(error.into()),
+            Ok(()) if shared.closed.load(Relaxed) => break Ok(()),
+            Ok(()) => {}
         }
         // Answers are sent blocking. A socket is writable while most of its buffer is free: one
         // answer, at most 4 KiB, fits. So a front end that asks and does not read waits alone.

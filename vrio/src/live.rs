@@ -1,7 +1,9 @@
-//! Commands that change a running node: `vrio disk|volume|peer ..`, `vrio node reload`.
+//! Commands that change a running node: `vrio disk|volume|peer|network|nic ..`, `vrio node reload`.
 //!
 //! Each option is a key of the configuration's table of the same name; the node checks them, with
 //! the same words as it checks its file.
+
+pub(crate) mod nics;
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -369,22 +371,27 @@ fn stages(words: &[String]) -> Result<Value, Failure> {
 
 fn stage(word: &str) -> Result<Value, Failure> {
     let Some((kind, parameters)) = word.split_once(':') else { return Ok(Value::from(word)) };
+    Ok(json!({ kind: self::parameters(word, parameters)? }))
+}
+
+/// `key=value,key=value`; `whole` is what the person wrote.
+fn parameters(whole: &str, parameters: &str) -> Result<Map<String, Value>, Failure> {
     let mut fields = Map::new();
     for parameter in parameters.split(',') {
         let Some((key, value)) = parameter.split_once('=') else {
             let text = format!(
-                "{word:?} is no stage: {parameter:?} has no '='; write for instance \
-                 limit:iops=50000,burst=1s"
+                "{whole:?} is not understood: {parameter:?} has no '='; write for instance \
+                 iops=50000,burst=1s"
             );
             return Err(Failure::configuration(anyhow!(text)));
         };
         let value = value.parse::<u64>().map_or_else(|_| Value::from(value), Value::from);
         if fields.insert(key.to_owned(), value).is_some() {
-            let text = format!("{word:?}: {key:?} is given twice; keep one of the two");
+            let text = format!("{whole:?}: {key:?} is given twice; keep one of the two");
             return Err(Failure::configuration(anyhow!(text)));
         }
     }
-    Ok(json!({ kind: fields }))
+    Ok(fields)
 }
 
 pub(crate) fn disk(command: &DiskCommand) -> Result<(), Failure> {

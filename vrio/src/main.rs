@@ -91,6 +91,12 @@ enum Command {
     /// Add, remove and list the nodes that a running node knows.
     #[command(subcommand, after_help = live::PEER_EXAMPLES)]
     Peer(live::PeerCommand),
+    /// Add, remove and list the networks of a running node.
+    #[command(subcommand, after_help = live::nics::NETWORK_EXAMPLES)]
+    Network(live::nics::NetworkCommand),
+    /// Add, remove, change and list the network cards of a running node.
+    #[command(subcommand, after_help = live::nics::NIC_EXAMPLES)]
+    Nic(live::nics::NicCommand),
     /// Show a volume of another node as a disk of this machine (ublk): the direct client.
     #[command(after_help = attach::ATTACH_EXAMPLES)]
     Attach(attach::AttachArgs),
@@ -209,6 +215,8 @@ fn main() -> ExitCode {
         Command::Disk(command) => live::disk(&command),
         Command::Volume(command) => live::volume(&command),
         Command::Peer(command) => live::peer(&command),
+        Command::Network(command) => live::nics::network(&command),
+        Command::Nic(command) => live::nics::nic(&command),
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Bench(command) => bench::bench(&command),

@@ -1,8 +1,8 @@
-//! What a VMM is told about a disk: options for QEMU, elements for libvirt.
+//! What a VMM is told about a disk or a nic: options for QEMU, elements for libvirt.
 
 use std::fmt::Write;
 
-use node::status::DiskStatus;
+use node::status::{DiskStatus, NicStatus};
 
 /// Which VMM.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -21,32 +21,78 @@ impl Vmm {
             Self::Libvirt => libvirt(disk),
         }
     }
+
+    /// The same for a nic.
+    pub(crate) fn nic_snippet(self, nic: &NicStatus) -> String {
+        match self {
+            Self::Qemu => qemu_nic(nic),
+            Self::Libvirt => libvirt_nic(nic),
+        }
+    }
 }
 
 /// The memory of the guest in the snippet for QEMU, which is to be what its `-m` says.
 const MEMORY: &str = "2G";
 
+/// The MTU that QEMU's device has unless told.
+const MTU_USUAL: u16 = 1500;
+
 fn qemu(disk: &DiskStatus) -> String {
-    let id = id(&disk.name);
+    let (id, queues) = (id(&disk.name), disk.queues);
+    let shared = qemu_shared(&id, &disk.socket);
+    format!("{shared}-device vhost-user-blk-pci,chardev={id},num-queues={queues}\n")
+}
+
+fn qemu_nic(nic: &NicStatus) -> String {
+    let (id, pairs, mac) = (id(&nic.name), nic.pairs, &nic.mac);
+    let shared = qemu_shared(&id, &nic.socket);
+    let several = match pairs {
+        1 => String::new(),
+        // One for each queue, one for changes of the configuration, one for the control queue.
+        pairs => format!(",mq=on,vectors={}", 2 * pairs + 2),
+    };
+    let mtu = if nic.mtu > MTU_USUAL { format!(",host_mtu={}", nic.mtu) } else { String::new() };
+    format!(
+        "{shared}-netdev vhost-user,id={id}-net,chardev={id},queues={pairs} \\\n\
+         -device virtio-net-pci,netdev={id}-net,mac={mac}{mtu}{several}\n"
+    )
+}
+
+/// The guest's memory, and the socket.
+fn qemu_shared(id: &str, socket: &str) -> String {
     // In an option a comma ends a value, unless it is doubled.
-    let path = disk.socket.replace(',', ",,");
+    let path = socket.replace(',', ",,");
     let chardev = quoted(&format!("socket,id={id},path={path},reconnect-ms=100"));
-    let queues = disk.queues;
     format!(
         "# Once for a guest, whose memory has to be shared; size as in -m. \
          QEMU before 9.2: reconnect=1.\n\
          -object memory-backend-memfd,id=vrio-memory,size={MEMORY},share=on \\\n\
          -machine memory-backend=vrio-memory \\\n\
-         -chardev {chardev} \\\n\
-         -device vhost-user-blk-pci,chardev={id},num-queues={queues}\n"
+         -chardev {chardev} \\\n"
+    )
+}
+
+/// What libvirt is told about a guest's memory.
+const LIBVIRT_MEMORY: &str = "<!-- Once for a guest, whose memory has to be shared. -->\n\
+    <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n</memoryBacking>\n";
+
+fn libvirt_nic(nic: &NicStatus) -> String {
+    let (path, mac, pairs, mtu) = (escaped(&nic.socket), &nic.mac, nic.pairs, nic.mtu);
+    format!(
+        "{LIBVIRT_MEMORY}\
+         <!-- Among the <devices>. -->\n\
+         <interface type='vhostuser'>\n  <mac address='{mac}'/>\n  \
+         <source type='unix' path='{path}' mode='client'>\n    \
+         <reconnect enabled='yes' timeout='1'/>\n  </source>\n  \
+         <model type='virtio'/>\n  <driver queues='{pairs}'/>\n  <mtu size='{mtu}'/>\n\
+         </interface>\n"
     )
 }
 
 fn libvirt(disk: &DiskStatus) -> String {
     let (path, queues) = (escaped(&disk.socket), disk.queues);
     format!(
-        "<!-- Once for a guest, whose memory has to be shared. -->\n\
-         <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n</memoryBacking>\n\
+        "{LIBVIRT_MEMORY}\
          <!-- Among the <devices>; target is what is free. -->\n\
          <disk type='vhostuser' device='disk'>\n  \
          <driver name='qemu' type='raw' queues='{queues}'/>\n  \

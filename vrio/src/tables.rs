@@ -1,5 +1,7 @@
 //! A status as tables for people.
 
+mod nics;
+
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -7,9 +9,11 @@ use comfy_table::{CellAlignment, Table, presets};
 use node::config::show_size;
 use node::direct::DirectStatus;
 use node::status::{
-    Counters, DiskState, DiskStatus, NetworkStatus, NicStatus, PeerStatus, SessionStatus,
-    SidecoreStatus, Status, VolumeStatus,
+    Counters, DiskState, DiskStatus, PeerStatus, SessionStatus, SidecoreStatus, Status,
+    VolumeStatus,
 };
+
+pub(crate) use self::nics::{network_alone, network_list, nic_alone, nic_list};
 
 const STRING: &str = "a string takes what is written to it";
 
@@ -130,12 +134,12 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
     for volume in &status.volumes {
         writeln!(text, "   {}: {}", volume.name, volume_detail(volume)).expect("to a string");
     }
-    section(&mut text, "nics", nics(&status.nics));
+    section(&mut text, "nics", nics::nics(&status.nics));
     for nic in status.nics.iter().filter(|nic| !nic.detail.is_empty()) {
         let mark = if nic.state == DiskState::Failed { "!" } else { " " };
         writeln!(text, " {mark} {}: {}", nic.name, nic.detail).expect(STRING);
     }
-    section(&mut text, "networks", networks(&status.networks));
+    section(&mut text, "networks", nics::networks(&status.networks));
     section(&mut text, "peers", peers(&status.peers));
     section(&mut text, "sessions", sessions(&status.sessions));
     for line in peer_keys(&status.sessions) {
@@ -186,60 +190,6 @@ fn disks(disks: &[DiskStatus]) -> Table {
         row.extend(["read_bytes", "written_bytes"].map(bytes));
         row.extend(["flushes", "errors"].map(|name| number(&disk.counters, name)));
         table.add_row(row);
-    }
-    table
-}
-
-/// What a guest sent is "in": into its network.
-fn nics(nics: &[NicStatus]) -> Table {
-    let header = [
-        "name",
-        "state",
-        "network",
-        "address",
-        "queues",
-        "frames in",
-        "in",
-        "frames out",
-        "out",
-        "dropped in",
-        "dropped out",
-    ];
-    let mut table = table(&header, 4);
-    for nic in nics {
-        let bytes = |name| nic.counters.get(name).map_or_else(String::new, |b| show_size(*b));
-        let count = |name| number(&nic.counters, name);
-        table.add_row(vec![
-            nic.name.clone(),
-            nic.state.to_string(),
-            nic.network.clone(),
-            nic.mac.clone(),
-            nic.pairs.to_string(),
-            count("frames_in"),
-            bytes("bytes_in"),
-            count("frames_out"),
-            bytes("bytes_out"),
-            count("drops_in"),
-            count("drops_out"),
-        ]);
-    }
-    table
-}
-
-fn networks(networks: &[NetworkStatus]) -> Table {
-    let mut table = table(&["name", "uplink", "nics", "sidecore", "uplink in", "uplink out"], 3);
-    for network in networks {
-        let down = if network.uplink_up == Some(false) { " (down)" } else { "" };
-        let uplink = network.uplink.as_ref().map_or_else(|| "-".to_owned(), Clone::clone);
-        let counters = &network.counters;
-        table.add_row(vec![
-            network.name.clone(),
-            format!("{uplink}{down}"),
-            words(&network.nics),
-            network.sidecore.to_string(),
-            number(counters, "uplink_frames_in"),
-            number(counters, "uplink_frames_out"),
-        ]);
     }
     table
 }
@@ -396,10 +346,13 @@ fn counters(text: &mut String, status: &Status) {
         .sessions
         .iter()
         .map(|session| (format!("session {} {}", session.peer, session.index), &session.counters));
+    let nics = status.nics.iter().map(|nic| (format!("nic {}", nic.name), &nic.counters));
+    let networks = status.networks.iter().map(|it| (format!("network {}", it.name), &it.counters));
     let cores =
         status.sidecores.iter().map(|core| (format!("sidecore {}", core.index), &core.counters));
     let mut table = table(&["object", "counter", "value"], 2);
-    for (object, counters) in disks.chain(volumes).chain(sessions).chain(cores) {
+    let all = disks.chain(volumes).chain(nics).chain(networks).chain(sessions).chain(cores);
+    for (object, counters) in all {
         for (name, value) in counters {
             table.add_row(vec![object.clone(), name.clone(), value.to_string()]);
         }

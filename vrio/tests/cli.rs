@@ -283,6 +283,7 @@ fn the_manual_has_a_page_for_each_command() {
         ("vrio.1", "vrio"),
         ("vrio-node.1", "configuration"),
         ("vrio-volume-resize.1", "shrink"),
+        ("vrio-nic-set.1", "link"),
         ("vrio-attach.1", "take\\-over"),
     ] {
         let page_text = std::fs::read_to_string(directory.join(page)).expect(page);
@@ -314,15 +315,25 @@ fn qemu_takes_what_is_printed_for_it() {
     let domain = run("disk show x --for libvirt");
     assert!(domain.contains("queues='2'") && domain.contains("a,b.sock'"), "{domain}");
     let options = run("disk show x --for qemu");
+    run("network add blue");
+    run("nic add n --network blue --socket n.sock --mac 52:54:00:00:00:07 --queues 2 --mtu 9000");
+    let domain = run("nic show n --for libvirt");
+    assert!(domain.contains("address='52:54:00:00:00:07'"), "{domain}");
+    let nic_options = run("nic show n --for qemu");
+    // The guest's memory is said once.
+    let nic_options: Vec<_> = nic_options.lines().skip(3).collect();
+    let mut options: Vec<_> = options.lines().skip(1).collect();
+    let joined = format!("{} \\", options.pop().expect("the device"));
+    options.push(&joined);
     let script = format!(
         "exec qemu-system-x86_64 -S -display none -nodefaults -m 2G -smp 2 {}",
-        options.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
+        [options, nic_options].concat().join("\n")
     );
     let mut qemu = Command::new("sh").args(["-c", &script]).spawn().unwrap();
     let connected = |_: &u32| {
         std::thread::sleep(std::time::Duration::from_millis(100));
         let pid = format!("\"front_end_pid\":{}", qemu.id());
-        run("disk show x --json").contains(&pid)
+        run("disk show x --json").contains(&pid) && run("nic show n --json").contains(&pid)
     };
     let found = (0..300).find(connected);
     qemu.kill().unwrap();
@@ -374,6 +385,19 @@ fn a_running_node_is_changed_by_commands() {
     bad("disk move y --queue 0 --sidecore 0", 1, "no disk is called \"y\"");
     bad("disk remove y", 1, "no disk is called \"y\"");
     bad("peer add io1 --address 127.0.0.1:1", 2, "\"listen\" is missing");
+    good("network add blue", "done: add network \"blue\"");
+    good("nic add --network blue --socket n.sock --mac 52:54:00:00:00:07", "to network blue");
+    good("nic set n --limit bytes-per-second=1MiB --default deny --rule deny", "limit, filter");
+    good("nic show n", "filter of 1 rules > limit 1MiB/s");
+    good("nic set n --no-limit --no-filter --link down", "change nic \"n\": link, limit, filter");
+    good("nic list", "lost");
+    good("network list --json", "\"nics\":[\"n\"]");
+    good("network show blue", "addresses_moved");
+    good("status", "n: its cable is pulled; `vrio nic set n --link up` plugs it in");
+    bad("nic set n --limit fast", 2, "\"fast\" has no '='");
+    bad("nic set n --rule deny", 2, "--default");
+    bad("network remove blue", 1, "is used by nic \"n\"");
+    good("network remove blue --force", "nic \"n\" was removed with its network");
     good("disk remove x", "done: remove disk \"x\"");
     good("volume chain a --none", "the chain is now empty");
     good("volume remove a", "done: remove volume \"a\"");

@@ -7,10 +7,10 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use sidecore::{Counter, Progress, Wake};
+use sidecore::Counter;
 
-use crate::frame::{BURST_FRAMES_MAX, Burst};
-use crate::port::{Chosen, Port, PortCounters};
+use super::{Direction, Stage};
+use crate::frame::{Burst, Frame};
 use crate::reason::Reason;
 
 const SECOND_NS: u128 = 1_000_000_000;
@@ -83,86 +83,72 @@ impl Side {
     }
 }
 
-/// A port with a limit.
+/// See the module's text. The port asks [`Limiter::may_send`] before it is asked for frames.
 #[derive(Debug)]
-pub struct Limited {
-    port: Box<dyn Port>,
-    counters: Arc<PortCounters>,
+pub struct Limiter {
     core: Arc<LimitCore>,
     sent: Side,
     received: Side,
-    kept: Vec<Chosen>,
-    now_ns: u64,
 }
 
-impl Limited {
-    /// The limits of what the port, whose counters these are, sends and receives.
-    pub fn new(
-        (sent, received): (Limit, Limit),
-        core: Arc<LimitCore>,
-        port: Box<dyn Port>,
-        counters: Arc<PortCounters>,
-    ) -> Self {
-        let kept = Vec::with_capacity(BURST_FRAMES_MAX);
-        let (sent, received) = (Side::new(sent), Side::new(received));
-        Self { port, counters, core, sent, received, kept, now_ns: 0 }
+impl Limiter {
+    /// The limits of what a port sends and receives.
+    pub fn new((sent, received): (Limit, Limit), core: Arc<LimitCore>) -> Self {
+        Self { core, sent: Side::new(sent), received: Side::new(received) }
     }
-}
 
-impl Port for Limited {
-    fn receive(&mut self, burst: &mut Burst, now_ns: u64) -> Progress {
-        self.now_ns = now_ns;
-        if !self.sent.is_open(now_ns) {
+    /// Other limits from now on. What was used up stays used up.
+    pub fn set(&mut self, (sent, received): (Limit, Limit)) {
+        (self.sent.limit, self.received.limit) = (sent, received);
+    }
+
+    /// Whether the port may send now; counts if not.
+    pub(super) fn may_send(&self, now_ns: u64) -> bool {
+        let is_open = self.sent.is_open(now_ns);
+        if !is_open {
             self.core.held_rounds.add(1);
-            return Progress::Idle;
         }
-        let progress = self.port.receive(burst, now_ns);
-        for frame in burst.frames().iter().filter(|frame| !frame.is_dropped()) {
-            self.sent.pay(frame.len_bytes() as u64, now_ns);
-        }
-        progress
+        is_open
     }
 
-    fn release(&mut self, burst: &mut Burst) {
-        self.port.release(burst);
+    /// Until when the port has to wait, if it has to.
+    pub(super) fn held_until(&self, now_ns: u64) -> Option<u64> {
+        (!self.sent.is_open(now_ns)).then(|| self.sent.opens_ns())
     }
+}
 
-    fn transmit(&mut self, burst: &Burst, chosen: &[Chosen], now_ns: u64) {
-        self.kept.clear();
-        for chosen in chosen {
-            if self.received.is_open(now_ns) {
-                let frame = &burst.frames()[usize::from(chosen.at)];
-                self.received.pay(frame.len_bytes() as u64, now_ns);
-                self.kept.push(*chosen);
-            } else {
-                self.counters.drops_out.count(Reason::Limited);
+impl Stage for Limiter {
+    fn pass(
+        &mut self,
+        direction: Direction,
+        frame: &Frame,
+        _burst: &Burst,
+        now_ns: u64,
+    ) -> Result<(), Reason> {
+        let bytes = frame.len_bytes() as u64;
+        match direction {
+            // What the port was let send is paid for, and not refused.
+            Direction::Sent => self.sent.pay(bytes, now_ns),
+            Direction::Received if self.received.is_open(now_ns) => {
+                self.received.pay(bytes, now_ns);
             }
+            Direction::Received => return Err(Reason::Limited),
         }
-        self.port.transmit(burst, &self.kept, now_ns);
-    }
-
-    fn flush(&mut self) {
-        self.port.flush();
-    }
-
-    /// While it is closed there is nothing to be woken for but its opening.
-    fn arm(&mut self, wake: &mut Wake) -> Progress {
-        if self.sent.is_open(self.now_ns) {
-            return self.port.arm(wake);
-        }
-        wake.at(self.sent.opens_ns());
-        Progress::Idle
-    }
-
-    fn disarm(&mut self) {
-        self.port.disarm();
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use sidecore::{Progress, Wake};
+
     use super::*;
     use crate::maker::FrameMaker;
+    use crate::port::{Chosen, Port, PortCounters};
+    use crate::stage::{Staged, Stages};
     use crate::testing::pushed;
 
     /// Always has a full burst, and takes everything.
@@ -190,6 +176,14 @@ mod tests {
         fn flush(&mut self) {}
     }
 
+    fn limited(each: Limit, counters: &Arc<PortCounters>) -> (Staged<Endless>, Arc<Counter>) {
+        let (core, taken) = (Arc::<LimitCore>::default(), Arc::<Counter>::default());
+        let limit = Some(Limiter::new((each, each), core));
+        let stages = Rc::new(RefCell::new(Stages { limit, ..Stages::default() }));
+        let port = Endless { taken: Arc::clone(&taken) };
+        (Staged::new(port, stages, Arc::clone(counters)), taken)
+    }
+
     fn limit(frames_per_s: u64, bytes_per_s: u64) -> Limit {
         Limit {
             frames_per_s: NonZeroU64::new(frames_per_s),
@@ -200,10 +194,8 @@ mod tests {
     #[test]
     fn the_rate_is_kept_both_ways_and_only_receiving_loses() {
         for (each, expected) in [(limit(10_000, 0), 10_000), (limit(0, 5_000_000), 5_000)] {
-            let (counters, taken) = (Arc::<PortCounters>::default(), Arc::<Counter>::default());
-            let port = Box::new(Endless { taken: Arc::clone(&taken) });
-            let core = Arc::<LimitCore>::default();
-            let mut limited = Limited::new((each, each), core, port, Arc::clone(&counters));
+            let counters = Arc::<PortCounters>::default();
+            let (mut limited, taken) = limited(each, &counters);
             let (mut burst, mut sent) = (Burst::new(), 0);
             // A second in steps of 100 us.
             for step in 0..10_000 {
@@ -229,11 +221,7 @@ mod tests {
 
     #[test]
     fn no_limit_is_none() {
-        let (counters, taken) = (Arc::<PortCounters>::default(), Arc::<Counter>::default());
-        let port = Box::new(Endless { taken });
-        let none = Limit::default();
-        let core = Arc::<LimitCore>::default();
-        let mut limited = Limited::new((none, none), core, port, counters);
+        let (mut limited, _) = limited(Limit::default(), &Arc::default());
         let mut burst = Burst::new();
         for _ in 0..1000 {
             assert!(limited.receive(&mut burst, 0).is_busy());

@@ -2,7 +2,8 @@
 //! value, what is wanted is a value, and the difference is a value too.
 //!
 //! ```text
-//!   revoke  ▶  remove disks ─ volumes ─ peers  ▶  add peers ─ volumes ─ allow, chains ─ disks
+//!   revoke  ▶  remove disks ─ volumes ─ nics ─ networks ─ peers
+//!           ▶  add peers ─ volumes ─ allow, chains ─ disks ─ networks ─ nics
 //! ```
 //! Who may no longer in is out first, all at once and whatever becomes of the rest ([`revoked`]).
 //! What goes away goes first, dependents before what they depend on, so that its names, sockets
@@ -13,8 +14,8 @@ use std::fmt;
 use block::Allow;
 
 use super::{
-    Backend, Config, DiskConfig, Lines, PeerConfig, StageConfig, VolumeConfig, network, show_chain,
-    show_size,
+    Backend, Config, DiskConfig, Lines, NetworkConfig, NicConfig, PeerConfig, StageConfig,
+    VolumeConfig, show_chain, show_size,
 };
 
 /// One step. Applied in the order of [`changes`], each finds what it needs.
@@ -53,6 +54,31 @@ pub enum Change {
     ChangeSize(VolumeConfig),
     /// Shows a disk.
     AddDisk(DiskConfig),
+    /// Takes a nic away.
+    RemoveNic {
+        /// Its name.
+        name: String,
+        /// The keys for which it is added again; none if it is gone for good.
+        again: Vec<&'static str>,
+    },
+    /// Takes a network away.
+    RemoveNetwork {
+        /// Its name.
+        name: String,
+        /// The keys for which it is added again; none if it is gone for good.
+        again: Vec<&'static str>,
+    },
+    /// Makes a network.
+    AddNetwork(NetworkConfig),
+    /// Shows a nic.
+    AddNic(NicConfig),
+    /// Gives a nic other stages, or another state of its link, in place.
+    ChangeNic {
+        /// What it is to be.
+        nic: NicConfig,
+        /// The keys that are different.
+        keys: Vec<&'static str>,
+    },
 }
 
 impl Change {
@@ -68,12 +94,22 @@ impl Change {
             | Self::ChangeSize(volume) => format!("volume {:?}", volume.name),
             Self::RemovePeer { name } => format!("peer {name:?}"),
             Self::AddPeer(peer) | Self::ChangePeer(peer) => format!("peer {:?}", peer.name),
+            Self::RemoveNic { name, .. } => format!("nic {name:?}"),
+            Self::AddNic(nic) | Self::ChangeNic { nic, .. } => format!("nic {:?}", nic.name),
+            Self::RemoveNetwork { name, .. } => format!("network {name:?}"),
+            Self::AddNetwork(network) => format!("network {:?}", network.name),
         }
     }
 
     /// Whether a guest or a peer that uses the object notices: it waits, or needs `--force`.
     pub fn interrupts(&self) -> bool {
-        matches!(self, Self::RemoveDisk { .. } | Self::RemoveVolume { .. })
+        matches!(
+            self,
+            Self::RemoveDisk { .. }
+                | Self::RemoveVolume { .. }
+                | Self::RemoveNic { .. }
+                | Self::RemoveNetwork { .. }
+        )
     }
 }
 
@@ -81,7 +117,10 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let object = self.object();
         match self {
-            Self::RemoveDisk { again, .. } | Self::RemoveVolume { again, .. } => {
+            Self::RemoveDisk { again, .. }
+            | Self::RemoveVolume { again, .. }
+            | Self::RemoveNic { again, .. }
+            | Self::RemoveNetwork { again, .. } => {
                 write!(f, "remove {object}")?;
                 if again.is_empty() {
                     return Ok(());
@@ -89,7 +128,11 @@ impl fmt::Display for Change {
                 write!(f, ", to add it again below ({} changed)", again.join(", "))
             }
             Self::RemovePeer { .. } => write!(f, "remove {object}"),
-            Self::AddPeer(_) | Self::AddVolume(_) => write!(f, "add {object}"),
+            Self::AddPeer(_) | Self::AddVolume(_) | Self::AddNetwork(_) => {
+                write!(f, "add {object}")
+            }
+            Self::AddNic(nic) => write!(f, "add {object} to network {}", nic.network),
+            Self::ChangeNic { keys, .. } => write!(f, "change {object}: {}", keys.join(", ")),
             Self::AddDisk(disk) => write!(f, "add {object} of volume {}", disk.volume),
             Self::ChangePeer(_) => write!(f, "change {object}: how it is reached"),
             Self::ChangeAllow(_) => write!(f, "change {object}: \"allow\""),
@@ -176,6 +219,9 @@ pub fn changes(running: &Config, wanted: &Config) -> Vec<Change> {
             changes.push(Change::RemoveVolume { name: volume.name.clone(), again });
         }
     }
+    let networks = replaced_networks(running, wanted);
+    let nics = replaced_nics(running, wanted, &networks);
+    remove_networks(running, wanted, &networks, &nics, &mut changes);
     let gone = running.peers.iter().filter(|peer| wanted.peer(&peer.name).is_none());
     changes.extend(gone.map(|peer| Change::RemovePeer { name: peer.name.clone() }));
     for peer in &wanted.peers {
@@ -200,7 +246,55 @@ pub fn changes(running: &Config, wanted: &Config) -> Vec<Change> {
             changes.push(Change::AddDisk(disk.clone()));
         }
     }
+    add_networks(running, wanted, &networks, &nics, &mut changes);
     changes
+}
+
+fn remove_networks(
+    running: &Config,
+    wanted: &Config,
+    networks: &Replaced,
+    nics: &Replaced,
+    changes: &mut Vec<Change>,
+) {
+    for nic in &running.nics {
+        let again = again(nics, &nic.name);
+        if wanted.nics.iter().all(|it| it.name != nic.name) || !again.is_empty() {
+            changes.push(Change::RemoveNic { name: nic.name.clone(), again });
+        }
+    }
+    for network in &running.networks {
+        let again = again(networks, &network.name);
+        if wanted.networks.iter().all(|it| it.name != network.name) || !again.is_empty() {
+            changes.push(Change::RemoveNetwork { name: network.name.clone(), again });
+        }
+    }
+}
+
+fn add_networks(
+    running: &Config,
+    wanted: &Config,
+    networks: &Replaced,
+    nics: &Replaced,
+    changes: &mut Vec<Change>,
+) {
+    for network in &wanted.networks {
+        let known = running.networks.iter().any(|it| it.name == network.name);
+        if !known || !again(networks, &network.name).is_empty() {
+            changes.push(Change::AddNetwork(network.clone()));
+        }
+    }
+    for nic in &wanted.nics {
+        let now = running.nics.iter().find(|it| it.name == nic.name);
+        match now.filter(|_| again(nics, &nic.name).is_empty()) {
+            None => changes.push(Change::AddNic(nic.clone())),
+            Some(now) if bare_nic(now) != bare_nic(nic) => {
+                let keys = keys(&changeable_nic_keys(now, nic), true);
+                changes.push(Change::ChangeNic { nic: nic.clone(), keys });
+            }
+            Some(_) => {}
+        }
+    }
 }
 
 fn in_place(now: &VolumeConfig, wanted: &VolumeConfig) -> Vec<Change> {
@@ -254,8 +348,6 @@ pub fn needs_restart(running: &Config, wanted: &Config) -> Vec<&'static str> {
         ("privileges", running.privileges != wanted.privileges),
         ("metrics-listen", running.metrics_listen != wanted.metrics_listen),
         ("[memory]", running.memory != wanted.memory),
-        ("[[network]]", network::bare_networks(running) != network::bare_networks(wanted)),
-        ("[[nic]]", network::bare_nics(running) != network::bare_nics(wanted)),
     ];
     different.into_iter().filter(|(_, different)| *different).map(|(key, _)| key).collect()
 }
@@ -322,6 +414,58 @@ fn disk_keys(now: &DiskConfig, wanted: &DiskConfig) -> Vec<&'static str> {
     keys(&different, bare_disk(now) != bare_disk(wanted))
 }
 
+fn replaced_networks(running: &Config, wanted: &Config) -> Replaced {
+    let pairs = running.networks.iter().filter_map(|now| {
+        Some((now, wanted.networks.iter().find(|network| network.name == now.name)?))
+    });
+    let keys = pairs.map(|(now, wanted)| {
+        let different = [("uplink", now.uplink != wanted.uplink)];
+        (now.name.clone(), keys(&different, bare_network(now) != bare_network(wanted)))
+    });
+    keys.filter(|(_, keys)| !keys.is_empty()).collect()
+}
+
+fn replaced_nics(running: &Config, wanted: &Config, networks: &Replaced) -> Replaced {
+    let pairs = running
+        .nics
+        .iter()
+        .filter_map(|now| Some((now, wanted.nics.iter().find(|nic| nic.name == now.name)?)));
+    let keys = pairs.map(|(now, wanted)| {
+        let mut keys = nic_keys(now, wanted);
+        if keys.is_empty() && !again(networks, &now.network).is_empty() {
+            keys.push("its network");
+        }
+        (now.name.clone(), keys)
+    });
+    keys.filter(|(_, keys)| !keys.is_empty()).collect()
+}
+
+fn nic_keys(now: &NicConfig, wanted: &NicConfig) -> Vec<&'static str> {
+    let different = [
+        ("socket", now.socket != wanted.socket),
+        ("role", now.role != wanted.role),
+        ("network", now.network != wanted.network),
+        ("mac", now.mac != wanted.mac),
+        ("queues", now.pairs != wanted.pairs),
+        ("mtu", now.mtu != wanted.mtu),
+        ("vlan", now.vlans != wanted.vlans),
+        ("isolated", now.isolated != wanted.isolated),
+    ];
+    // All but what can be changed in place.
+    let (link, limit, filter) = (wanted.link, wanted.limit, wanted.filter.clone());
+    let same = NicConfig { link, limit, filter, ..bare_nic(now) };
+    keys(&different, same != bare_nic(wanted))
+}
+
+/// What can be changed while the guest uses it.
+fn changeable_nic_keys(now: &NicConfig, wanted: &NicConfig) -> [(&'static str, bool); 3] {
+    [
+        ("link", now.link != wanted.link),
+        ("limit", now.limit != wanted.limit),
+        ("filter", now.filter != wanted.filter),
+    ]
+}
+
 /// The keys that are different. A key that is not listed is not overlooked for that.
 fn keys(different: &[(&'static str, bool)], any: bool) -> Vec<&'static str> {
     let keys = different.iter().filter(|(_, different)| *different);
@@ -332,6 +476,14 @@ fn keys(different: &[(&'static str, bool)], any: bool) -> Vec<&'static str> {
 /// Where an object stands in the file is no difference.
 fn bare_disk(disk: &DiskConfig) -> DiskConfig {
     DiskConfig { lines: Lines::default(), ..disk.clone() }
+}
+
+fn bare_network(network: &NetworkConfig) -> NetworkConfig {
+    NetworkConfig { lines: Lines::default(), ..network.clone() }
+}
+
+fn bare_nic(nic: &NicConfig) -> NicConfig {
+    NicConfig { lines: Lines::default(), ..nic.clone() }
 }
 
 fn bare_peer(peer: &PeerConfig) -> PeerConfig {

@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 
-use super::read::{name, named_like_socket, objects, role, socket_path};
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::read::{alone, name, named_like_socket, objects, role, socket_path};
 use super::reader::{Reader, Table, Value};
-use super::{Config, Directories, Lines, NetworkConfig, NicConfig, Uplink, check};
+use super::{Config, Directories, NetworkConfig, NicConfig, Uplink, check};
 use net::nic::{MTU, MTU_MAX, MTU_MIN, PAIRS_MAX};
 use net::stage::Limit;
 use net::stage::filter::Action;
@@ -13,10 +16,13 @@ use net::{Mac, Rules, VlanSet, Vlans};
 
 const NETWORK_KEYS: [&str; 2] = ["name", "uplink"];
 
-const NIC_KEYS: [&str; 12] = [
+const NIC_KEYS: [&str; 13] = [
     "name", "socket", "role", "network", "mac", "queues", "mtu", "vlan", "vlans", "isolated",
-    "limit", "filter",
+    "link", "limit", "filter",
 ];
+
+/// What of a nic can be changed while its guest uses it.
+pub const NIC_CHANGEABLE: [&str; 3] = ["link", "limit", "filter"];
 
 /// The longest name of an interface that Linux takes.
 const INTERFACE_BYTES_MAX: usize = 15;
@@ -30,6 +36,23 @@ pub(super) fn networks(file: &Table<'_, '_>) -> Vec<NetworkConfig> {
 
 pub(super) fn nics(file: &Table<'_, '_>, directories: &Directories) -> Vec<NicConfig> {
     objects(file, "nic", |value| nic(&value, directories))
+}
+
+/// The `[[network]]`s of a document that has nothing else.
+pub(super) fn networks_alone(
+    reader: &Reader<'_>,
+    document: &Spanned<DeTable<'_>>,
+) -> Vec<NetworkConfig> {
+    networks(&alone(reader, document, &["network"]))
+}
+
+/// The `[[nic]]`s of a document that has nothing else.
+pub(super) fn nics_alone(
+    reader: &Reader<'_>,
+    document: &Spanned<DeTable<'_>>,
+    directories: &Directories,
+) -> Vec<NicConfig> {
+    nics(&alone(reader, document, &["nic"]), directories)
 }
 
 fn network(value: &Value<'_, '_>) -> Option<NetworkConfig> {
@@ -71,9 +94,7 @@ fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
     let mtu = table.get("mtu").and_then(|value| value.integer(range));
     let vlans = vlans(&table);
     let isolated = table.get("isolated").and_then(|value| value.bool());
-    let limit = table.get("limit").and_then(|value| limit(&value));
-    let filter = table.get("filter").and_then(|value| filter(&value));
-    Some(NicConfig {
+    let mut nic = NicConfig {
         name: name?,
         socket: socket?,
         role: role(&table),
@@ -83,10 +104,27 @@ fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
         mtu: mtu.map_or(MTU, |mtu| mtu as u16),
         vlans,
         isolated: isolated.unwrap_or(false),
-        limit,
-        filter,
+        link: true,
+        limit: None,
+        filter: None,
         lines: table.lines.clone(),
-    })
+    };
+    change(&mut nic, &table, |_| true);
+    Some(nic)
+}
+
+/// Gives a nic what the table says of those [`NIC_CHANGEABLE`] keys that are `meant`.
+pub(super) fn change(nic: &mut NicConfig, table: &Table<'_, '_>, meant: impl Fn(&str) -> bool) {
+    if meant("link") {
+        let words = [("up", true), ("down", false)];
+        nic.link = table.get("link").and_then(|value| value.word(&words)).unwrap_or(true);
+    }
+    if meant("limit") {
+        nic.limit = table.get("limit").and_then(|value| limit(&value));
+    }
+    if meant("filter") {
+        nic.filter = table.get("filter").and_then(|value| filter(&value));
+    }
 }
 
 fn mac(value: &Value<'_, '_>) -> Option<Mac> {
@@ -187,16 +225,4 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
     }
     let sockets = config.nics.iter().filter_map(|nic| Some((nic.socket.to_str()?, &nic.lines)));
     check::unique(reader, "nic", "socket", sockets);
-}
-
-/// Where an object stands in the file is no difference.
-pub(super) fn bare_networks(config: &Config) -> Vec<NetworkConfig> {
-    let bare = |it: &NetworkConfig| NetworkConfig { lines: Lines::default(), ..it.clone() };
-    config.networks.iter().map(bare).collect()
-}
-
-/// The same for nics.
-pub(super) fn bare_nics(config: &Config) -> Vec<NicConfig> {
-    let bare = |it: &NicConfig| NicConfig { lines: Lines::default(), ..it.clone() };
-    config.nics.iter().map(bare).collect()
 }

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::reader::{Lines, Problem, Reader};
-use super::{Config, OBJECTS_MAX, StageConfig, check, read};
+use super::{Config, NIC_CHANGEABLE, OBJECTS_MAX, StageConfig, check, network, read};
 
 /// What a request can add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,6 +15,10 @@ pub enum Kind {
     Volume,
     /// A `[[peer]]`.
     Peer,
+    /// A `[[network]]`.
+    Network,
+    /// A `[[nic]]`.
+    Nic,
 }
 
 impl Kind {
@@ -24,6 +28,8 @@ impl Kind {
             Self::Disk => "disk",
             Self::Volume => "volume",
             Self::Peer => "peer",
+            Self::Network => "network",
+            Self::Nic => "nic",
         }
     }
 }
@@ -46,23 +52,73 @@ impl Config {
                     config.volumes.extend(read::volumes(&reader, &document, directories));
                 }
                 Kind::Peer => config.peers.extend(read::peers(&reader, &document)),
+                Kind::Network => {
+                    config.networks.extend(network::networks_alone(&reader, &document));
+                }
+                Kind::Nic => {
+                    config.nics.extend(network::nics_alone(&reader, &document, directories));
+                }
             }
         }
         if reader.is_clean() {
-            let most = config.disks.len().max(config.volumes.len()).max(config.peers.len());
-            if most > OBJECTS_MAX {
+            if config.names(kind).len() > OBJECTS_MAX {
                 let text = format!("a node has at most {OBJECTS_MAX} of a kind; remove one first");
                 reader.note(0, key, text);
             }
             check::consistent(&reader, &config);
         }
         // Lines of a request mean nothing later.
-        let lines = [
-            config.disks.last_mut().map(|it| &mut it.lines).filter(|_| kind == Kind::Disk),
-            config.volumes.last_mut().map(|it| &mut it.lines).filter(|_| kind == Kind::Volume),
-            config.peers.last_mut().map(|it| &mut it.lines).filter(|_| kind == Kind::Peer),
-        ];
-        lines.into_iter().flatten().for_each(|lines| *lines = Lines::default());
+        let lines = match kind {
+            Kind::Disk => config.disks.last_mut().map(|it| &mut it.lines),
+            Kind::Volume => config.volumes.last_mut().map(|it| &mut it.lines),
+            Kind::Peer => config.peers.last_mut().map(|it| &mut it.lines),
+            Kind::Network => config.networks.last_mut().map(|it| &mut it.lines),
+            Kind::Nic => config.nics.last_mut().map(|it| &mut it.lines),
+        };
+        lines.into_iter().for_each(|lines| *lines = Lines::default());
+        match reader.into_problems() {
+            problems if problems.is_empty() => Ok(config),
+            problems => Err(problems),
+        }
+    }
+
+    /// The names of all objects of a kind.
+    pub(crate) fn names(&self, kind: Kind) -> Vec<&str> {
+        match kind {
+            Kind::Disk => self.disks.iter().map(|it| it.name.as_str()).collect(),
+            Kind::Volume => self.volumes.iter().map(|it| it.name.as_str()).collect(),
+            Kind::Peer => self.peers.iter().map(|it| it.name.as_str()).collect(),
+            Kind::Network => self.networks.iter().map(|it| it.name.as_str()).collect(),
+            Kind::Nic => self.nics.iter().map(|it| it.name.as_str()).collect(),
+        }
+    }
+
+    /// This configuration, and a nic of it with other values for some of [`NIC_CHANGEABLE`]: null
+    /// is that of a nic that does not say.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub fn with_nic(&self, name: &str, fields: &Map<String, Value>) -> Result<Self, Vec<Problem>> {
+        let mut keys = fields.keys();
+        if let Some(key) = keys.find(|key| !NIC_CHANGEABLE.contains(&key.as_str())) {
+            let text = format!(
+                "{key:?} cannot be changed while the nic is there (what can: {}); remove the nic \
+                 and add it again",
+                NIC_CHANGEABLE.join(", ")
+            );
+            return Err(vec![Problem { line: 0, object: format!("nic {name:?}"), text }]);
+        }
+        let said = fields.iter().filter(|(_, value)| !value.is_null());
+        let said = said.map(|(key, value)| (key.clone(), value.clone())).collect();
+        let text = toml_text("", &said, "nic")?;
+        let reader = Reader::new(&text);
+        let mut config = self.clone();
+        if let Some(document) = reader.parse() {
+            let file = read::alone(&reader, &document, &NIC_CHANGEABLE);
+            let nic = config.nics.iter_mut().find(|nic| nic.name == name);
+            let nic = nic.expect("the caller has looked");
+            network::change(nic, &file, |key| fields.contains_key(key));
+        }
         match reader.into_problems() {
             problems if problems.is_empty() => Ok(config),
             problems => Err(problems),

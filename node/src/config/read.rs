@@ -106,7 +106,7 @@ pub(super) fn disks(
     document: &Spanned<DeTable<'_>>,
     directories: &Directories,
 ) -> Vec<DiskConfig> {
-    objects(&alone(reader, document, "disk"), "disk", |value| disk(&value, directories))
+    objects(&alone(reader, document, &["disk"]), "disk", |value| disk(&value, directories))
 }
 
 /// The `[[volume]]`s of a document that has nothing else.
@@ -115,7 +115,7 @@ pub(super) fn volumes(
     document: &Spanned<DeTable<'_>>,
     directories: &Directories,
 ) -> Vec<VolumeConfig> {
-    objects(&alone(reader, document, "volume"), "volume", |value| volume(&value, directories))
+    objects(&alone(reader, document, &["volume"]), "volume", |value| volume(&value, directories))
 }
 
 /// The `[[peer]]`s of a document that has nothing else.
@@ -123,7 +123,7 @@ pub(super) fn peers(
     reader: &Reader<'_>,
     document: &Spanned<DeTable<'_>>,
 ) -> Vec<super::PeerConfig> {
-    objects(&alone(reader, document, "peer"), "peer", |value| keys::peer(&value))
+    objects(&alone(reader, document, &["peer"]), "peer", |value| keys::peer(&value))
 }
 
 /// The `chain` of a document that has nothing else.
@@ -131,7 +131,7 @@ pub(super) fn chain_alone(
     reader: &Reader<'_>,
     document: &Spanned<DeTable<'_>>,
 ) -> Option<Vec<StageConfig>> {
-    chain(&alone(reader, document, "chain").get("chain")?)
+    chain(&alone(reader, document, &["chain"]).get("chain")?)
 }
 
 /// A request for another size.
@@ -142,12 +142,13 @@ pub(super) fn resize(reader: &Reader<'_>, document: &Spanned<DeTable<'_>>) -> Op
     Some(Resize { size_bytes, shrink })
 }
 
-fn alone<'r, 'i>(
+/// A document that has nothing but these keys.
+pub(super) fn alone<'r, 'i>(
     reader: &'r Reader<'i>,
     document: &'r Spanned<DeTable<'i>>,
-    key: &str,
+    keys: &[&str],
 ) -> Table<'r, 'i> {
-    Table::new(reader, document.get_ref(), &(0..0), "", &[key])
+    Table::new(reader, document.get_ref(), &(0..0), "", keys)
 }
 
 /// Beside the disks' sockets, or where daemons of the system have theirs.

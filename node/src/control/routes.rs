@@ -37,6 +37,10 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/disks/{name}/queues/{queue}", put(move_queue))
         .route("/v1/peers", get(peers).post(add_peer))
         .route("/v1/peers/{name}", delete(remove_peer))
+        .route("/v1/networks", get(networks).post(add_network))
+        .route("/v1/networks/{name}", delete(remove_network))
+        .route("/v1/nics", get(nics).post(add_nic))
+        .route("/v1/nics/{name}", put(set_nic).delete(remove_nic))
         .route("/v1/reload", get(plan).post(reload))
         .route("/v1/drain", get(drain).post(set_draining))
         .route("/v1/hand-over", post(hand_over))
@@ -71,6 +75,14 @@ async fn peers(State(service): Shared) -> Response {
     look(service, |service| service.peers()).await
 }
 
+async fn networks(State(service): Shared) -> Response {
+    look(service, |service| service.networks()).await
+}
+
+async fn nics(State(service): Shared) -> Response {
+    look(service, |service| service.nics()).await
+}
+
 async fn disk(State(service): Shared, Path(name): Path<String>) -> Response {
     let found = blocking(move || service.disks().into_iter().find(|disk| disk.name == name)).await;
     match found {
@@ -95,6 +107,14 @@ async fn add_peer(service: Shared, body: Result<Bytes, BytesRejection>) -> Respo
     add(service, Kind::Peer, body).await
 }
 
+async fn add_network(service: Shared, body: Result<Bytes, BytesRejection>) -> Response {
+    add(service, Kind::Network, body).await
+}
+
+async fn add_nic(service: Shared, body: Result<Bytes, BytesRejection>) -> Response {
+    add(service, Kind::Nic, body).await
+}
+
 async fn add(State(service): Shared, kind: Kind, body: Result<Bytes, BytesRejection>) -> Response {
     match json(body) {
         Ok(body) => change(move || service.add(kind, &body)).await,
@@ -114,6 +134,14 @@ async fn remove_peer(service: Shared, name: Path<String>, query: RawQuery) -> Re
     remove(service, Kind::Peer, name, query).await
 }
 
+async fn remove_network(service: Shared, name: Path<String>, query: RawQuery) -> Response {
+    remove(service, Kind::Network, name, query).await
+}
+
+async fn remove_nic(service: Shared, name: Path<String>, query: RawQuery) -> Response {
+    remove(service, Kind::Nic, name, query).await
+}
+
 async fn remove(
     State(service): Shared,
     kind: Kind,
@@ -130,6 +158,17 @@ async fn remove(
         }
     };
     change(move || service.remove(kind, &name, force)).await
+}
+
+async fn set_nic(
+    State(service): Shared,
+    Path(name): Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.set_nic(&name, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
 }
 
 async fn set_chain(

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::nics::Nics;
 use super::objects::{Objects, unknown};
 use super::turns::{NoTurn, Turn};
 use super::{Inside, keys, peers, shared, sidecores};
@@ -20,6 +21,10 @@ const UNTIL_RESTART: &str = "this lives until the node is restarted, unless the 
 
 /// What goes with a chain that a command has replaced.
 const CHAIN_UNTIL_RESTART: &str =
+    "this lives until the node is restarted or its file is reloaded, unless the file says it too";
+
+/// What goes with a nic that a command has changed.
+pub(super) const NIC_UNTIL_RESTART: &str =
     "this lives until the node is restarted or its file is reloaded, unless the file says it too";
 
 /// What goes with something of the file that a command has taken away.
@@ -53,12 +58,8 @@ impl Inside {
             done.notes.extend(self.apply(&change, false)?);
             done.applied.push(change.to_string());
         }
-        let name = match kind {
-            Kind::Disk => wanted.disks.last().map(|disk| disk.name.clone()),
-            Kind::Volume => wanted.volumes.last().map(|volume| volume.name.clone()),
-            Kind::Peer => wanted.peers.last().map(|peer| peer.name.clone()),
-        };
-        self.objects().came_by_command(kind, &name.expect("it was just added"));
+        let names = wanted.names(kind);
+        self.objects().came_by_command(kind, names.last().expect("it was just added"));
         done.notes.push(UNTIL_RESTART.to_owned());
         log(&done);
         Ok(done)
@@ -69,19 +70,17 @@ impl Inside {
         let _turn = self.turn()?;
         let change = {
             let objects = self.objects();
-            let (name, config) = (name.to_owned(), &objects.config);
-            let known: Vec<_> = match kind {
-                Kind::Disk => config.disks.iter().map(|disk| disk.name.clone()).collect(),
-                Kind::Volume => config.volumes.iter().map(|volume| volume.name.clone()).collect(),
-                Kind::Peer => config.peers.iter().map(|peer| peer.name.clone()).collect(),
-            };
+            let known = objects.config.names(kind);
             if !known.contains(&name) {
-                return Err(unknown(kind, &name, &known));
+                return Err(unknown(kind, name, &known));
             }
+            let (name, again) = (name.to_owned(), Vec::new());
             match kind {
-                Kind::Disk => Change::RemoveDisk { name, again: Vec::new() },
-                Kind::Volume => Change::RemoveVolume { name, again: Vec::new() },
+                Kind::Disk => Change::RemoveDisk { name, again },
+                Kind::Volume => Change::RemoveVolume { name, again },
                 Kind::Peer => Change::RemovePeer { name },
+                Kind::Network => Change::RemoveNetwork { name, again },
+                Kind::Nic => Change::RemoveNic { name, again },
             }
         };
         let notes = self.apply(&change, force)?;
@@ -100,8 +99,7 @@ impl Inside {
         let mut wanted = self.objects().config.clone();
         let running = wanted.clone();
         let Some(volume) = wanted.volumes.iter_mut().find(|volume| volume.name == name) else {
-            let known: Vec<_> = running.volumes.iter().map(|it| it.name.clone()).collect();
-            return Err(unknown(Kind::Volume, name, &known));
+            return Err(unknown(Kind::Volume, name, &running.names(Kind::Volume)));
         };
         volume.chain = chain;
         let mut done = Done { version: API_VERSION, ..Done::default() };
@@ -117,7 +115,7 @@ impl Inside {
     /// Reads the file again and says what that would change.
     pub(super) fn plan(&self) -> Result<Plan, Refused> {
         let objects = self.objects().clone();
-        Ok(read(&objects)?.plan)
+        Ok(read(&objects, &self.nics())?.plan)
     }
 
     /// Reads the file again and makes the node what it says. Who may no longer in is out first,
@@ -126,7 +124,7 @@ impl Inside {
     pub(super) fn reload(&self, wanted: &Reload) -> Result<Done, Refused> {
         let _turn = self.turn()?;
         let objects = self.objects().clone();
-        let Read { file, target, revoked, changes, plan } = read(&objects)?;
+        let Read { file, target, revoked, changes, plan } = read(&objects, &self.nics())?;
         if wanted.digest.as_ref().is_some_and(|digest| *digest != plan.digest) {
             let error = "what would change is not what it was when you looked";
             return Err(Refused::new(RefusedKind::Conflict, error, "look again"));
@@ -167,10 +165,9 @@ impl Inside {
 
     /// Does one change, or leaves everything as it was. Gives what else there is to know.
     /// `force`: also where somebody uses the object.
-    fn apply(&self, change: &Change, force: bool) -> Result<Vec<String>, Refused> {
+    pub(super) fn apply(&self, change: &Change, force: bool) -> Result<Vec<String>, Refused> {
         use Change::{RemoveDisk, RemovePeer, RemoveVolume};
-        let takes_away =
-            matches!(change, RemoveDisk { .. } | RemoveVolume { .. } | RemovePeer { .. });
+        let takes_away = change.interrupts() || matches!(change, RemovePeer { .. });
         let done = match change {
             RemoveDisk { name, .. } => self.remove_disk(name, force),
             RemoveVolume { name, .. } => self.remove_volume(name, force),
@@ -181,6 +178,11 @@ impl Inside {
             Change::ChangeChain(volume) => self.replace_chain(volume),
             Change::ChangeSize(volume) => self.change_size(volume),
             Change::AddDisk(disk) => self.add_disk(disk),
+            Change::RemoveNic { name, .. } => self.remove_nic(name, force),
+            Change::RemoveNetwork { name, .. } => self.remove_network(name, force),
+            Change::AddNetwork(network) => self.add_network(network),
+            Change::AddNic(nic) => self.add_nic(nic),
+            Change::ChangeNic { nic, .. } => self.change_nic(nic),
         };
         if takes_away {
             heap::give_back();
@@ -399,7 +401,7 @@ struct Read {
 }
 
 /// Reads the file that the node was started with, and compares.
-fn read(objects: &Objects) -> Result<Read, Refused> {
+fn read(objects: &Objects, nics: &Nics) -> Result<Read, Refused> {
     let refused = |error: crate::ConfigError| {
         let way_out = "nothing was changed; correct the file and reload it again";
         Refused::new(RefusedKind::Bad, error.to_string(), way_out)
@@ -413,6 +415,7 @@ fn read(objects: &Objects) -> Result<Read, Refused> {
         used_by: match change {
             Change::RemoveDisk { name, .. } => objects.user_of_disk(name),
             Change::RemoveVolume { name, .. } => left_users(objects, name, &changes),
+            Change::RemoveNic { name, .. } => nics.user_of(name),
             _ => Vec::new(),
         },
     };
@@ -451,7 +454,12 @@ fn digest(revoked: &Revoked, changes: &[Change], restart: &[&str]) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-fn refuse_used(object: &str, users: &[String], force: bool, instead: &str) -> Result<(), Refused> {
+pub(super) fn refuse_used(
+    object: &str,
+    users: &[String],
+    force: bool,
+    instead: &str,
+) -> Result<(), Refused> {
     if users.is_empty() || force {
         return Ok(());
     }
@@ -463,7 +471,7 @@ fn refuse_used(object: &str, users: &[String], force: bool, instead: &str) -> Re
     Err(Refused::new(RefusedKind::Conflict, error, format!("{instead}{forced}")))
 }
 
-fn takes_restart(why: &str, key: &str) -> Refused {
+pub(super) fn takes_restart(why: &str, key: &str) -> Refused {
     let way_out = format!("set {key} in the file and restart the node");
     Refused::new(RefusedKind::Failed, why, way_out)
 }

@@ -87,6 +87,16 @@ impl Objects {
         self.commanded.remove(&(Kind::Peer, name.to_owned()));
     }
 
+    pub(super) fn remove_network(&mut self, name: &str) {
+        self.config.networks.retain(|network| network.name != name);
+        self.commanded.remove(&(Kind::Network, name.to_owned()));
+    }
+
+    pub(super) fn remove_nic(&mut self, name: &str) {
+        self.config.nics.retain(|nic| nic.name != name);
+        self.commanded.remove(&(Kind::Nic, name.to_owned()));
+    }
+
     /// Names of the disks that use a volume of this node.
     pub(super) fn disks_of_volume(&self, volume: &str) -> Vec<String> {
         self.disks_where(|disk| disk.volume.peer.is_none() && disk.volume.volume == volume)
@@ -175,6 +185,14 @@ impl Objects {
         for disk in disks.filter(|it| file.disks.iter().all(|had| had.name != it.name)) {
             wanted.disks.push(disk.clone());
         }
+        let networks = self.config.networks.iter().filter(|it| kept(Kind::Network, &it.name));
+        for network in networks.filter(|it| !has(file, Kind::Network, &it.name)) {
+            wanted.networks.push(network.clone());
+        }
+        let nics = self.config.nics.iter().filter(|it| kept(Kind::Nic, &it.name));
+        for nic in nics.filter(|it| !has(file, Kind::Nic, &it.name)) {
+            wanted.nics.push(nic.clone());
+        }
         match wanted.problems() {
             problems if problems.is_empty() => Ok(wanted),
             problems => Err(ConfigError { path: file.path.clone(), problems }),
@@ -221,15 +239,11 @@ impl Objects {
 }
 
 fn has(config: &Config, kind: Kind, name: &str) -> bool {
-    match kind {
-        Kind::Disk => config.disks.iter().any(|disk| disk.name == name),
-        Kind::Volume => config.volumes.iter().any(|volume| volume.name == name),
-        Kind::Peer => config.peer(name).is_some(),
-    }
+    config.names(kind).contains(&name)
 }
 
 /// Nothing of that name.
-pub(super) fn unknown(kind: Kind, name: &str, known: &[String]) -> Refused {
+pub(super) fn unknown(kind: Kind, name: &str, known: &[&str]) -> Refused {
     let kind = kind.key();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let way_out = format!("there is {known}; see `vrio {kind} list`");

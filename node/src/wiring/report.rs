@@ -34,7 +34,7 @@ pub(super) fn status(inside: &Inside) -> Status {
     steered(inside, &disks, &mut sidecores);
     let (networks, nics) = {
         let nics = inside.nics();
-        (nics.networks(), nics.nics())
+        (nics.networks(&objects), nics.nics(&objects))
     };
     Status {
         version: STATUS_VERSION,

@@ -18,8 +18,7 @@ impl Inside {
     pub(super) fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused> {
         let config = self.objects().config.clone();
         let Some(disk) = config.disks.iter().find(|disk| disk.name == name) else {
-            let known: Vec<_> = config.disks.iter().map(|disk| disk.name.clone()).collect();
-            return Err(unknown(Kind::Disk, name, &known));
+            return Err(unknown(Kind::Disk, name, &config.names(Kind::Disk)));
         };
         let volume = &disk.volume.volume;
         if let Some(peer) = &disk.volume.peer {
@@ -36,8 +35,7 @@ impl Inside {
         let _turn = self.turn()?;
         let config = self.objects().config.clone();
         let Some(volume) = config.volumes.iter().find(|volume| volume.name == name) else {
-            let known: Vec<_> = config.volumes.iter().map(|it| it.name.clone()).collect();
-            return Err(unknown(Kind::Volume, name, &known));
+            return Err(unknown(Kind::Volume, name, &config.names(Kind::Volume)));
         };
         let before = self.size_of(name);
         let notes = self.resize(volume, &volume.backend, wanted)?;

@@ -204,8 +204,7 @@ impl Inside {
         })?;
         let objects = self.objects().clone();
         let Some(shown) = objects.disk(name) else {
-            let known: Vec<_> = objects.config.disks.iter().map(|it| it.name.clone()).collect();
-            return Err(unknown(Kind::Disk, name, &known));
+            return Err(unknown(Kind::Disk, name, &objects.config.names(Kind::Disk)));
         };
         if queue >= usize::from(shown.config.queues) {
             let error = format!("disk {name:?} has no queue {queue}");

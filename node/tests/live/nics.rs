@@ -5,13 +5,16 @@ use std::time::Instant;
 use net::Mac;
 use net::maker::FrameMaker;
 use net::nic::{NicOptions, features};
-use node::Config;
-use node::status::DiskState;
+use node::status::{DiskState, Origin};
+use node::{Config, Node};
+use serde_json::{Value, json};
 use virtio::driver::{
     Backing, FrameRing, GuestPlan, NicEnd, NicEndConfig, Part, Regions, RingShape, Role,
 };
 
 use crate::common::{Home, PATIENCE, wait_for};
+use crate::control::{done, refused};
+use crate::{start_file, write_file};
 
 const HEADER: usize = 12;
 
@@ -133,6 +136,154 @@ fn two_guests_of_a_network_hear_each_other_as_far_as_the_filter_lets_them() {
     assert_eq!(two.counters["drops_out_filtered"], 100);
     assert_eq!((two.counters["drops_in_filtered"], one.counters["frames_out"]), (2, 0));
     assert_eq!(two.counters["filter_rule_1_frames"], 100);
+}
+
+/// From one to the other, as often as it takes until the switch and the rings are there.
+fn crosses(from: &mut Guest, to: &mut Guest, len: usize) {
+    let frame = FrameMaker::udp4().payload(len).build();
+    from.say(&frame);
+    assert_eq!(to.hear(), frame);
+}
+
+fn state(node: &Node, nic: &str) -> DiskState {
+    let status = node.status();
+    status.nics.iter().find(|it| it.name == nic).expect("it is there").state
+}
+
+#[test]
+fn networks_and_nics_come_go_and_change_while_others_run() {
+    let home = Home::new();
+    let node = home.start(NODE);
+    let (mut one, mut two) =
+        (Guest::new(&home, "one.sock", true), Guest::new(&home, "two.sock", false));
+    let made = done(&node, "POST", "/v1/networks", &json!({ "name": "green" }));
+    assert_eq!(made.applied, ["add network \"green\""]);
+    for (name, last) in [("three", 3), ("four", 4)] {
+        let nic = json!({ "network": "green", "socket": format!("{name}.sock"),
+            "mac": format!("52:54:00:00:00:0{last}") });
+        let added = done(&node, "POST", "/v1/nics", &nic);
+        assert_eq!(added.applied, [format!("add nic {name:?} to network green")]);
+    }
+    let (mut three, mut four) =
+        (Guest::new(&home, "three.sock", false), Guest::new(&home, "four.sock", false));
+    let frame = FrameMaker::udp4().from(mac(3)).to(mac(4)).payload(77).build();
+    three.say(&frame);
+    assert_eq!(four.hear(), frame);
+    let status = node.status();
+    assert_eq!((status.networks[2].sidecore, status.networks[2].origin), (0, Origin::Command));
+    assert_eq!(status.node.differs.len(), 3, "{:?}", status.node.differs);
+
+    // Rules and rates, while it runs; what is not named stays.
+    let rules = json!({ "filter": { "default": "deny", "rules": ["allow sent udp"] },
+        "limit": { "frames-per-second": 1000000 } });
+    let set = done(&node, "PUT", "/v1/nics/three", &rules);
+    assert_eq!(set.applied, ["change nic \"three\": limit, filter"]);
+    three.say(&frame);
+    assert_eq!(four.hear(), frame);
+    four.say(&FrameMaker::udp4().from(mac(4)).to(mac(3)).payload(5).build());
+    done(&node, "PUT", "/v1/nics/three", &json!({ "limit": null }));
+    let shown = node.status().nics[2].clone();
+    assert_eq!(shown.chain, ["filter of 1 rules"]);
+    assert_eq!(shown.counters["filter_rule_1_frames"], 1);
+    assert_eq!(shown.counters["drops_out_filtered"], 1);
+    done(&node, "PUT", "/v1/nics/three", &json!({ "filter": null }));
+    assert!(node.status().nics[2].chain.is_empty());
+
+    // A guest's nic is not taken away by accident, nor is its network.
+    let used = refused(&node, "DELETE", "/v1/nics/four", None, 409);
+    assert!(used.error.starts_with("nic \"four\" is used by a guest (process "), "{used}");
+    let used = refused(&node, "DELETE", "/v1/networks/green", None, 409);
+    assert_eq!(used.error, "network \"green\" is used by nic \"three\", nic \"four\"");
+    let gone = done(&node, "DELETE", "/v1/networks/green?force=true", &Value::Null);
+    assert_eq!(gone.notes.len(), 2, "{gone:?}");
+    assert!(!home.path("three.sock").exists());
+    assert!(node.status().node.differs.is_empty());
+    // The others were there all the time.
+    crosses(&mut one, &mut two, 300);
+    node.stop();
+}
+
+#[test]
+fn a_cable_is_pulled_and_plugged_in_again() {
+    let home = Home::new();
+    let node = home.start(NODE);
+    let mut two = Guest::new(&home, "two.sock", false);
+    let one = Guest::new(&home, "one.sock", false);
+    let set = done(&node, "PUT", "/v1/nics/one", &json!({ "link": "down" }));
+    assert_eq!(set.applied, ["change nic \"one\": link"]);
+    wait_for(&node, "without its guest", |_| state(&node, "one") == DiskState::Lost);
+    assert!(!home.path("one.sock").exists(), "nobody is to come");
+    drop(one);
+    done(&node, "PUT", "/v1/nics/one", &json!({ "link": "up" }));
+    wait_for(&node, "there again", |_| state(&node, "one") == DiskState::Ready);
+    crosses(&mut Guest::new(&home, "one.sock", false), &mut two, 40);
+    node.stop();
+}
+
+#[test]
+fn a_reload_changes_what_the_file_changes() {
+    let home = Home::new();
+    let node = start_file(&home, "n.toml", NODE);
+    let (mut one, mut two) =
+        (Guest::new(&home, "one.sock", false), Guest::new(&home, "two.sock", false));
+    // Another rule for a guest that stays, a network that goes, one that comes with a nic.
+    let text = NODE.replace("2000-2010", "2000-3000").replace("\"red\"", "\"green\"");
+    let nic = "[[nic]]\nsocket = \"five.sock\"\nnetwork = \"green\"\nmac = \"52:54:00:00:00:05\"\n";
+    write_file(&home, "n.toml", &format!("{text}{nic}"));
+    let reloaded = done(&node, "POST", "/v1/reload", &json!({}));
+    let wanted = [
+        "remove network \"red\"",
+        "add network \"green\"",
+        "change nic \"two\": filter",
+        "add nic \"five\" to network green",
+    ];
+    assert_eq!(reloaded.applied, wanted);
+    crosses(&mut one, &mut two, 9);
+    assert_eq!(node.status().nics.len(), 3);
+    // What a guest was told once takes its nic away, and is not done to one that runs.
+    write_file(&home, "n.toml", &format!("{}{nic}", text.replace("mtu = 9000", "mtu = 4000")));
+    let used = refused(&node, "POST", "/v1/reload", Some(&json!({})), 409);
+    assert!(
+        used.error.contains("remove nic \"two\", to add it again below (mtu changed)"),
+        "{used}"
+    );
+    crosses(&mut one, &mut two, 10);
+    drop((one, two));
+    wait_for(&node, "left", |status| status.nics.iter().all(|it| it.state == DiskState::Ready));
+    done(&node, "POST", "/v1/reload", &json!({}));
+    let two = Guest::new(&home, "two.sock", false);
+    assert_eq!(two.end.config().unwrap()[10..], 4000u16.to_le_bytes());
+    node.stop();
+}
+
+#[test]
+fn a_bad_command_about_a_network_changes_nothing() {
+    let home = Home::new();
+    let node = home.start(NODE);
+    let nic = |more: Value| {
+        let mut nic = json!({ "network": "blue", "socket": "x.sock", "mac": "52:54:00:00:00:09" });
+        nic.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        nic
+    };
+    for (method, path, body, code, says) in [
+        ("POST", "nics", nic(json!({ "network": "pink" })), 400, "no [[network]] called"),
+        ("POST", "nics", nic(json!({ "socket": "/etc/x.sock" })), 400, "not inside the sockets'"),
+        ("POST", "nics", nic(json!({ "mac": "52:54:00:00:00:01" })), 400, "has the same address"),
+        ("POST", "networks", json!({ "name": "blue" }), 400, "has the same name"),
+        ("POST", "networks", json!({ "name": "x", "uplink": "eth0" }), 400, "is no uplink"),
+        ("PUT", "nics/nobody", json!({ "link": "up" }), 404, "no nic is called"),
+        ("PUT", "nics/one", json!({ "mtu": 3000 }), 400, "cannot be changed while the nic"),
+        ("PUT", "nics/one", json!({ "link": "sideways" }), 400, "sideways"),
+        ("PUT", "nics/one", json!([]), 400, "no JSON object"),
+        ("DELETE", "networks/pink", json!({}), 404, "no network is called"),
+    ] {
+        let refused = refused(&node, method, &format!("/v1/{path}"), Some(&body), code);
+        assert!(refused.to_string().contains(says), "{method} {path} {body}: {refused}");
+    }
+    let status = node.status();
+    assert_eq!((status.networks.len(), status.nics.len()), (2, 2));
+    assert!(status.node.differs.is_empty(), "{:?}", status.node.differs);
+    node.stop();
 }
 
 #[test]

@@ -191,6 +191,27 @@ fn a_front_end_that_asks_and_never_reads_holds_nobody_up() {
     assert_eq!(bed.device.state().disconnects, 1);
 }
 
+#[test]
+fn a_socket_that_is_closed_has_no_front_end_and_is_there_again_when_it_is_opened() {
+    let bed = Bed::new();
+    for count in 1..4 {
+        // Half a message holds nobody up.
+        let mut front_end = UnixStream::connect(bed.path()).unwrap();
+        bed.wait_for(&ServerState::Connected);
+        front_end.write_all(&[1, 0, 0]).unwrap();
+        bed.server().set_closed(true);
+        bed.wait_for(&ServerState::Closed);
+        assert_eq!(bed.device.state().disconnects, count);
+        assert!(!bed.path().exists());
+        // Like any other it can stand still, and has nothing to hand over.
+        let parked = bed.server().park(std::time::Duration::ZERO).unwrap();
+        assert!(parked.state.is_none());
+        drop(parked);
+        bed.server().set_closed(false);
+        bed.wait_for(&ServerState::Waiting);
+    }
+}
+
 /// How many front ends wait at a drained server that stands still.
 const BACKLOG: u64 = 64;
 

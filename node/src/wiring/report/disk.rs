@@ -80,6 +80,8 @@ fn state(shown: &Shown, look: &Look) -> (DiskState, String) {
             (DiskState::Waiting, text)
         }
         Some(ServerState::Failed(why)) => (DiskState::Failed, why.clone()),
+        // Of nics only.
+        Some(ServerState::Closed) => (DiskState::Waiting, format!("{socket} is closed")),
         Some(ServerState::Stopped) => (DiskState::Failed, "it was stopped".to_owned()),
         Some(ServerState::Waiting) => (DiskState::Ready, format!("{socket}; no guest yet")),
         Some(ServerState::Connected) => match &look.core {

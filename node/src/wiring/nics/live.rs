@@ -1,0 +1,132 @@
+//! Networks and nics that come, go and change while others run.
+
+use serde_json::Value;
+
+use super::{Live, live, open_uplink, show};
+use crate::api::{API_VERSION, Done, Refused, RefusedKind};
+use crate::config::change::changes;
+use crate::config::{Kind, NetworkConfig, NicConfig};
+use crate::wiring::Inside;
+use crate::wiring::live::{NIC_UNTIL_RESTART, bad, log, refuse_used, takes_restart};
+use crate::wiring::objects::unknown;
+
+impl Inside {
+    pub(in crate::wiring) fn add_network(
+        &self,
+        network: &NetworkConfig,
+    ) -> Result<Vec<String>, Refused> {
+        self.refuse_while_drained()?;
+        let refused = |text: String| {
+            let error = format!("network {:?}: {text}", network.name);
+            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
+        };
+        let uplink = open_uplink(network).map_err(|error| refused(error.to_string()))?;
+        let sidecore = self.nics().sidecore_for_next(self.cores.len());
+        let live = live(network, sidecore, &self.cores, uplink).map_err(refused)?;
+        self.nics().networks.push(live);
+        self.objects().config.networks.push(network.clone());
+        Ok(Vec::new())
+    }
+
+    pub(in crate::wiring) fn remove_network(
+        &self,
+        name: &str,
+        force: bool,
+    ) -> Result<Vec<String>, Refused> {
+        let nics: Vec<_> = {
+            let objects = self.objects();
+            let here = objects.config.nics.iter().filter(|nic| nic.network == name);
+            here.map(|nic| nic.name.clone()).collect()
+        };
+        let users: Vec<_> = nics.iter().map(|nic| format!("nic {nic:?}")).collect();
+        refuse_used(&format!("network {name:?}"), &users, force, "remove those first")?;
+        let mut notes = Vec::new();
+        for nic in nics {
+            notes.extend(self.remove_nic(&nic, true)?);
+            notes.push(format!("nic {nic:?} was removed with its network"));
+        }
+        let gone: Option<Live> = {
+            let mut nics = self.nics();
+            let at = nics.networks.iter().position(|live| live.config.name == name);
+            at.map(|at| nics.networks.remove(at))
+        };
+        // Waits for its sidecore, and for the thread that looks after its uplink.
+        drop(gone);
+        self.objects().remove_network(name);
+        Ok(notes)
+    }
+
+    pub(in crate::wiring) fn add_nic(&self, nic: &NicConfig) -> Result<Vec<String>, Refused> {
+        self.refuse_while_drained()?;
+        let home = self.objects().config.directories.sockets.clone();
+        if home.is_none_or(|home| !nic.socket.starts_with(home)) {
+            return Err(takes_restart("its socket is in another directory", "[directories]"));
+        }
+        let network = self.nics().network(&nic.network);
+        let shown = network.and_then(|network| show(nic, &network)).map_err(|text| {
+            let way_out = "nothing was changed; try again when that is done";
+            Refused::new(RefusedKind::Failed, format!("nic {:?}: {text}", nic.name), way_out)
+        })?;
+        self.nics().nics.push(shown);
+        self.objects().config.nics.push(nic.clone());
+        Ok(Vec::new())
+    }
+
+    pub(in crate::wiring) fn remove_nic(
+        &self,
+        name: &str,
+        force: bool,
+    ) -> Result<Vec<String>, Refused> {
+        let users = self.nics().user_of(name);
+        refuse_used(&format!("nic {name:?}"), &users, force, "stop the guest or unplug the nic")?;
+        let gone = {
+            let mut nics = self.nics();
+            let at = nics.nics.iter().position(|shown| shown.config.name == name);
+            at.map(|at| nics.nics.remove(at))
+        };
+        gone.expect("the caller has looked").stop();
+        self.objects().remove_nic(name);
+        Ok(Vec::new())
+    }
+
+    /// Gives a nic other stages, and another state of its link.
+    pub(in crate::wiring) fn change_nic(&self, nic: &NicConfig) -> Result<Vec<String>, Refused> {
+        {
+            let mut nics = self.nics();
+            let shown = nics.shown(&nic.name).expect("the caller has looked");
+            let changed = shown.watched.change(&shown.chain, Some(&shown.config), nic);
+            changed.map_err(|text| {
+                let error = format!("nic {:?}: {text}", nic.name);
+                Refused::new(RefusedKind::Failed, error, "the nic stays as it was")
+            })?;
+            shown.server.set_closed(!nic.link);
+            shown.config = nic.clone();
+        }
+        let mut objects = self.objects();
+        let config = objects.config.nics.iter_mut().find(|it| it.name == nic.name);
+        *config.expect("the caller has looked") = nic.clone();
+        Ok(Vec::new())
+    }
+
+    /// What a command says of a nic.
+    pub(in crate::wiring) fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+        let Some(fields) = body.as_object() else {
+            let way_out = "send what is to be different, such as {\"link\": \"down\"}";
+            return Err(Refused::new(RefusedKind::Bad, "this is no JSON object", way_out));
+        };
+        let _turn = self.turn()?;
+        let running = self.objects().config.clone();
+        if !running.names(Kind::Nic).contains(&name) {
+            return Err(unknown(Kind::Nic, name, &running.names(Kind::Nic)));
+        }
+        let wanted = running.with_nic(name, fields).map_err(|problems| bad(&problems))?;
+        let mut done = Done { version: API_VERSION, ..Done::default() };
+        for change in changes(&running, &wanted) {
+            done.notes.extend(self.apply(&change, false)?);
+            done.applied.push(change.to_string());
+            done.notes.push(NIC_UNTIL_RESTART.to_owned());
+        }
+        log(&done);
+        Ok(done)
+    }
+}

@@ -1,0 +1,139 @@
+//! What networks and nics are doing.
+
+use net::PortCounters;
+use net::stage::FilterCore;
+use virtio::ServerState;
+
+use super::{Live, Nics, Shown};
+use crate::config::Kind;
+use crate::status::{Counters, DiskState, NetworkStatus, NicStatus};
+use crate::wiring::objects::Objects;
+
+impl Nics {
+    /// The networks, in the order in which they came.
+    pub(in crate::wiring) fn networks(&self, objects: &Objects) -> Vec<NetworkStatus> {
+        self.networks.iter().map(|live| live.status(&self.nics, objects)).collect()
+    }
+
+    /// The nics, in the order in which they came.
+    pub(in crate::wiring) fn nics(&self, objects: &Objects) -> Vec<NicStatus> {
+        self.nics.iter().map(|shown| shown.status(objects)).collect()
+    }
+}
+
+impl Live {
+    fn status(&self, nics: &[Shown], objects: &Objects) -> NetworkStatus {
+        let mut counters = Counters::new();
+        if let Some(uplink) = &self.uplink {
+            port_counters(&uplink.counters, "uplink_", &mut counters);
+        }
+        let looked = self.network.look(|bridge| bridge.switch().counters());
+        if let Some(looked) = looked {
+            counters.insert("addresses_moved".to_owned(), looked.moved);
+            counters.insert("addresses_unlearned".to_owned(), looked.unlearned);
+        }
+        let ports = nics.iter().filter(|shown| shown.config.network == self.config.name);
+        NetworkStatus {
+            name: self.config.name.clone(),
+            origin: objects.origin(Kind::Network, &self.config.name),
+            uplink: self.config.uplink.as_ref().map(ToString::to_string),
+            uplink_up: self.uplink.as_ref().map(|uplink| uplink.core.is_up()),
+            sidecore: self.sidecore,
+            nics: ports.map(|shown| shown.config.name.clone()).collect(),
+            counters,
+        }
+    }
+}
+
+impl Shown {
+    fn state(&self) -> DiskState {
+        match self.server.state() {
+            _ if self.core.is_broken() => DiskState::Failed,
+            ServerState::Failed(_) => DiskState::Failed,
+            ServerState::Connected => DiskState::Running,
+            ServerState::Waiting => DiskState::Ready,
+            ServerState::Closed => DiskState::Lost,
+            ServerState::Predecessor(_) | ServerState::Stopped => DiskState::Waiting,
+        }
+    }
+
+    fn detail(&self) -> String {
+        if let Some(why) = self.core.broken_why() {
+            return format!("the guest broke the rules of its rings: {why}");
+        }
+        match self.server.state() {
+            ServerState::Failed(why) => why,
+            ServerState::Closed => {
+                let name = &self.config.name;
+                format!("its cable is pulled; `vrio nic set {name} --link up` plugs it in")
+            }
+            ServerState::Predecessor(holder) => {
+                let holder = holder.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+                format!("another process{holder} serves its socket; waiting for its end")
+            }
+            _ => String::new(),
+        }
+    }
+
+    fn status(&self, objects: &Objects) -> NicStatus {
+        let mut counters = Counters::new();
+        port_counters(self.core.counters(), "", &mut counters);
+        for (name, count) in self.core.failures() {
+            counters.insert(format!("ring_{name}"), count);
+        }
+        if let Some(limit) = &self.watched.limit {
+            counters.insert("limit_held_rounds".to_owned(), limit.held_rounds.get());
+        }
+        if let Some(filter) = &self.watched.filter {
+            filter_counters(filter, &mut counters);
+        }
+        NicStatus {
+            name: self.config.name.clone(),
+            socket: self.config.socket.display().to_string(),
+            network: self.config.network.clone(),
+            mac: self.config.mac.to_string(),
+            pairs: self.config.pairs,
+            mtu: self.config.mtu,
+            origin: objects.origin(Kind::Nic, &self.config.name),
+            chain: self.config.stages(),
+            link: self.server.state() != ServerState::Closed,
+            state: self.state(),
+            detail: self.detail(),
+            front_end_pid: self.server.front_end(),
+            counters,
+        }
+    }
+}
+
+fn port_counters(from: &PortCounters, prefix: &str, into: &mut Counters) {
+    let plain = [
+        ("frames_in", &from.frames_in),
+        ("bytes_in", &from.bytes_in),
+        ("frames_out", &from.frames_out),
+        ("bytes_out", &from.bytes_out),
+        ("cut_out", &from.cut_out),
+        ("checksums_out", &from.checksums_out),
+    ];
+    for (name, counter) in plain {
+        into.insert(format!("{prefix}{name}"), counter.get());
+    }
+    for (direction, drops) in [("in", &from.drops_in), ("out", &from.drops_out)] {
+        into.insert(format!("{prefix}drops_{direction}"), drops.total());
+        for (name, count) in drops.by_name() {
+            into.insert(format!("{prefix}drops_{direction}_{name}"), count);
+        }
+    }
+}
+
+fn filter_counters(filter: &FilterCore, into: &mut Counters) {
+    for (at, rule) in filter.rules.iter().enumerate() {
+        into.insert(format!("filter_rule_{}_frames", at + 1), rule.frames.get());
+    }
+    let others =
+        [("default", &filter.default), ("kept", &filter.kept), ("unreadable", &filter.unreadable)];
+    for (name, rule) in others {
+        into.insert(format!("filter_{name}_frames"), rule.frames.get());
+    }
+    into.insert("filter_flows_begun".to_owned(), filter.flows_begun.get());
+    into.insert("filter_flows_lost".to_owned(), filter.flows_lost.get());
+}

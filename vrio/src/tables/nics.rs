@@ -1,0 +1,104 @@
+//! Networks and nics as tables.
+
+use std::fmt::Write;
+
+use comfy_table::Table;
+use node::config::show_size;
+use node::status::{NetworkStatus, NicStatus};
+
+use super::{STRING, counter_table, number, section, table, words};
+
+/// Networks in a table.
+pub(crate) fn network_list(all: &[NetworkStatus]) -> String {
+    let mut text = String::new();
+    section(&mut text, "networks", networks(all));
+    text.trim_start().to_owned()
+}
+
+/// One network with everything.
+pub(crate) fn network_alone(network: &NetworkStatus) -> String {
+    let mut text = network_list(std::slice::from_ref(network));
+    writeln!(text, "   came by {}", network.origin).expect(STRING);
+    section(&mut text, "counters", counter_table(&network.counters));
+    text
+}
+
+/// Nics in a table.
+pub(crate) fn nic_list(all: &[NicStatus]) -> String {
+    let mut text = String::new();
+    section(&mut text, "nics", nics(all));
+    text.trim_start().to_owned()
+}
+
+/// One nic with everything.
+pub(crate) fn nic_alone(nic: &NicStatus) -> String {
+    let mut text = nic_list(std::slice::from_ref(nic));
+    let NicStatus { socket, origin, mtu, .. } = nic;
+    let link = if nic.link { "up" } else { "down" };
+    writeln!(text, "   socket {socket}, came by {origin}, link {link}, MTU {mtu}").expect(STRING);
+    if !nic.chain.is_empty() {
+        writeln!(text, "   stages, from the guest: {}", nic.chain.join(" > ")).expect(STRING);
+    }
+    if let Some(pid) = nic.front_end_pid {
+        writeln!(text, "   process {pid} is connected").expect(STRING);
+    }
+    if !nic.detail.is_empty() {
+        writeln!(text, "   {}", nic.detail).expect(STRING);
+    }
+    section(&mut text, "counters", counter_table(&nic.counters));
+    text
+}
+
+/// What a guest sent is "in": into its network.
+pub(super) fn nics(nics: &[NicStatus]) -> Table {
+    let header = [
+        "name",
+        "state",
+        "network",
+        "address",
+        "queues",
+        "frames in",
+        "in",
+        "frames out",
+        "out",
+        "dropped in",
+        "dropped out",
+    ];
+    let mut table = table(&header, 4);
+    for nic in nics {
+        let bytes = |name| nic.counters.get(name).map_or_else(String::new, |b| show_size(*b));
+        let count = |name| number(&nic.counters, name);
+        table.add_row(vec![
+            nic.name.clone(),
+            nic.state.to_string(),
+            nic.network.clone(),
+            nic.mac.clone(),
+            nic.pairs.to_string(),
+            count("frames_in"),
+            bytes("bytes_in"),
+            count("frames_out"),
+            bytes("bytes_out"),
+            count("drops_in"),
+            count("drops_out"),
+        ]);
+    }
+    table
+}
+
+pub(super) fn networks(networks: &[NetworkStatus]) -> Table {
+    let mut table = table(&["name", "uplink", "nics", "sidecore", "uplink in", "uplink out"], 3);
+    for network in networks {
+        let down = if network.uplink_up == Some(false) { " (down)" } else { "" };
+        let uplink = network.uplink.as_ref().map_or_else(|| "-".to_owned(), Clone::clone);
+        let counters = &network.counters;
+        table.add_row(vec![
+            network.name.clone(),
+            format!("{uplink}{down}"),
+            words(&network.nics),
+            network.sidecore.to_string(),
+            number(counters, "uplink_frames_in"),
+            number(counters, "uplink_frames_out"),
+        ]);
+    }
+    table
+}
