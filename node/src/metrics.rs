@@ -6,6 +6,7 @@
 
 mod help;
 pub(crate) mod listen;
+mod nets;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -42,12 +43,9 @@ pub fn text(status: &Status) -> String {
             page.gauge("vrio_disk_size_bytes", &labels, Number::Count(size_bytes));
         }
         page.places(disk);
-        for state in STATES {
-            let labels = self::labels(&[("disk", &disk.name), ("state", &state.to_string())]);
-            let is = Number::Count(u64::from(disk.state == state));
-            page.gauge("vrio_disk_state", &labels, is);
-        }
+        page.state("disk", &disk.name, disk.state);
     }
+    nets::add(&mut page, status);
     for session in &status.sessions {
         let labels = self::labels(&[
             ("peer", &session.peer),
@@ -138,19 +136,30 @@ impl Page {
         }
     }
 
+    /// One series for each state, of which one is 1.
+    fn state(&mut self, kind: &str, name: &str, now: DiskState) {
+        for state in STATES {
+            let labels = labels(&[(kind, name), ("state", &state.to_string())]);
+            let is = Number::Count(u64::from(now == state));
+            self.gauge(&format!("vrio_{kind}_state"), &labels, is);
+        }
+    }
+
     fn gauge(&mut self, name: &str, labels: &str, number: Number) {
         *self.place("gauge", name, labels) = number;
     }
 
+    /// A counter without a name is called as the kind.
     fn counters(&mut self, kind: &str, labels: &str, counters: &Counters) {
         for (name, value) in counters {
+            let kind = if name.is_empty() { kind.to_owned() } else { format!("{kind}_") };
             let (name, now) = match name.strip_suffix("_now") {
                 Some(name) => (name, true),
                 None => (name.as_str(), false),
             };
             let (name, number) = match name.strip_suffix("_ns") {
-                Some(name) => (format!("vrio_{kind}_{name}_seconds"), Number::Ns(0)),
-                None => (format!("vrio_{kind}_{name}"), Number::Count(0)),
+                Some(name) => (format!("vrio_{kind}{name}_seconds"), Number::Ns(0)),
+                None => (format!("vrio_{kind}{name}"), Number::Count(0)),
             };
             let place = if now {
                 self.place("gauge", &name, labels)

@@ -3,7 +3,9 @@
 use expect_test::expect;
 
 use super::*;
-use crate::status::{DiskStatus, NodeStatus, SessionStatus, SidecoreStatus};
+use crate::status::{
+    DiskStatus, NetworkStatus, NicStatus, NodeStatus, SessionStatus, SidecoreStatus,
+};
 
 fn counted(pairs: &[(&str, u64)]) -> Counters {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
@@ -133,4 +135,43 @@ fn latencies_are_a_histogram() {
 fn a_label_cannot_end_early() {
     let text = labels(&[("peer", "a\"} 1\n\\")]);
     assert_eq!(text, r#"{peer="a\"} 1\n\\"}"#);
+}
+
+#[test]
+fn what_a_nic_dropped_has_its_way_and_reason_in_labels() {
+    let nic = NicStatus {
+        name: "n".to_owned(),
+        network: "blue".to_owned(),
+        link: true,
+        state: DiskState::Running,
+        counters: counted(&[
+            ("drops_in", 7),
+            ("drops_in_source_foreign", 3),
+            ("drops_in_filtered", 4),
+            ("filter_rule_2_frames", 9),
+            ("frames_in", 11),
+        ]),
+        ..NicStatus::default()
+    };
+    let network = NetworkStatus {
+        name: "blue".to_owned(),
+        uplink: Some("tap:x".to_owned()),
+        uplink_up: Some(false),
+        counters: counted(&[("addresses_moved", 2), ("uplink_drops_out_no_room", 5)]),
+        ..NetworkStatus::default()
+    };
+    let text = text(&Status { nics: vec![nic], networks: vec![network], ..Status::default() });
+    let text = without(&text, &["node"]);
+    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.contains("state"));
+    expect![[r#"
+        vrio_network_addresses_moved_total{network="blue"} 2
+        vrio_network_nics{network="blue"} 0
+        vrio_nic_drops_total{nic="n",network="blue",direction="in",reason="filtered"} 4
+        vrio_nic_drops_total{nic="n",network="blue",direction="in",reason="source_foreign"} 3
+        vrio_nic_filter_rule_frames_total{nic="n",network="blue",rule="2"} 9
+        vrio_nic_frames_in_total{nic="n",network="blue"} 11
+        vrio_nic_link_up{nic="n",network="blue"} 1
+        vrio_uplink_drops_total{network="blue",uplink="tap:x",direction="out",reason="no_room"} 5
+        vrio_uplink_up{network="blue",uplink="tap:x"} 0"#]]
+    .assert_eq(&lines.collect::<Vec<_>>().join("\n"));
 }
