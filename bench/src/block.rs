@@ -25,7 +25,7 @@ use sidecore::Idle;
 use crate::cleanup::Cleanup;
 use crate::load::{Load, Outcome, Pattern};
 use crate::machine::{Machine, cache_line_round_trip_ns};
-use crate::measure::Waiting;
+use crate::measure::{Reuse, Waiting};
 use crate::progress::Progress;
 
 use events::Events;
@@ -140,6 +140,8 @@ pub struct Options {
     pub driver: Waiting,
     /// Packed rings instead of split ones.
     pub packed: bool,
+    /// Which slots and descriptors the driver takes next.
+    pub reuse: Reuse,
     /// How long is measured.
     pub seconds: f64,
     /// The processes behind a socket, for their processor time.
@@ -168,6 +170,7 @@ impl Options {
             idle: Idle::Adaptive,
             driver: Waiting::Polls,
             packed: false,
+            reuse: Reuse::InOrder,
             seconds: 3.0,
             pids: Vec::new(),
             loopback: false,
@@ -220,8 +223,8 @@ impl Options {
         if self.path == Path::Direct {
             ensure!(jobs == 1, "--path direct has one job: the client's one thread is the driver");
             ensure!(
-                self.driver == Waiting::Polls && !self.packed,
-                "--path direct has no ring: --driver and --packed do not apply"
+                self.driver == Waiting::Polls && !self.packed && self.reuse == Reuse::InOrder,
+                "--path direct has no ring: --driver, --packed and --reuse do not apply"
             );
         }
         Ok(())
@@ -352,6 +355,7 @@ mod tests {
         let direct = Options { path: Path::Direct, ..options.clone() };
         direct.check().unwrap();
         refused(Options { jobs: 2, ..direct.clone() }, "one job");
-        refused(Options { packed: true, ..direct }, "no ring");
+        refused(Options { packed: true, ..direct.clone() }, "no ring");
+        refused(Options { reuse: Reuse::AsLinux, ..direct }, "no ring");
     }
 }

@@ -12,6 +12,8 @@ use virtio::driver::{
     SECTOR_BYTES, Status,
 };
 
+pub use virtio::driver::Reuse;
+
 use crate::load::{Load, Outcome, Pattern, Places, STUCK};
 use crate::machine::pin;
 
@@ -47,6 +49,8 @@ pub struct DriverPlan {
     pub depth_max: u16,
     /// Packed rings instead of split ones.
     pub packed: bool,
+    /// Which slots and descriptors are taken next.
+    pub reuse: Reuse,
     /// How completions are learned of.
     pub waiting: Waiting,
     /// The cores of the driving threads, by turns; anywhere if there are none.
@@ -63,6 +67,7 @@ impl DriverPlan {
             size_bytes: 4096,
             depth_max: 32,
             packed: false,
+            reuse: Reuse::InOrder,
             waiting: Waiting::Polls,
             cores: Vec::new(),
         }
@@ -106,6 +111,7 @@ impl Bench {
             let mut config = FrontEndConfig::new(Role::Connect(socket.clone()));
             config.guest = GuestPlan { queues: plan.jobs, shape: plan.shape(), ..config.guest };
             config.wanted.packed = plan.packed;
+            config.reuse = plan.reuse;
             let mut front_end = FrontEnd::connect(config, CONNECT_WAIT)
                 .with_context(|| format!("connecting to {}", socket.display()))?;
             let disk_bytes = front_end.disk().capacity_sectors * SECTOR_BYTES;

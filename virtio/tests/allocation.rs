@@ -50,7 +50,8 @@ fn run(kind: RingKind, indirect: bool, event_idx: bool, pieces: u32) -> (u64, u6
     let plan = GuestPlan { backing: Backing::Memfd, ..GuestPlan::default() };
     let guest = Guest::new(&plan).unwrap();
     let event = || Some(Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
-    let options = RingOptions { kind, event_idx, indirect, kick: event(), call: event() };
+    let (kick, call) = (event(), event());
+    let options = RingOptions { kind, event_idx, indirect, kick, call, ..RingOptions::default() };
     let mut ring = guest.ring(0, options);
     let memory = Arc::new(guest.memory().device_memory().unwrap());
     let mut config = ring.queue_config(memory).unwrap();

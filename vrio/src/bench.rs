@@ -8,7 +8,7 @@ use bench::block::floor::{self, FloorOptions};
 use bench::block::{self, LinkKind, Options, Path, Volume};
 use bench::compare;
 use bench::load::Pattern;
-use bench::measure::Waiting;
+use bench::measure::{Reuse, Waiting};
 use bench::scale;
 use clap::{Subcommand, ValueEnum};
 use node::direct::Idle;
@@ -192,6 +192,9 @@ pub(crate) struct BlockArgs {
     /// Packed rings instead of split ones.
     #[arg(long)]
     packed: bool,
+    /// Which slots and descriptors the driver takes next, and what it stores.
+    #[arg(long, value_enum, default_value_t = ReuseArg::InOrder)]
+    reuse: ReuseArg,
     /// How long is measured.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -248,6 +251,14 @@ enum Driver {
     Polls,
     /// It sleeps until it is called, as a guest does.
     Sleeps,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ReuseArg {
+    /// Those that were free for longest, and only what is new is stored.
+    InOrder,
+    /// Those that came back last, and all is stored, as Linux's virtio_blk does.
+    AsLinux,
 }
 
 /// Runs a measurement and prints it.
@@ -357,6 +368,10 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
             Driver::Sleeps => Waiting::Sleeps,
         },
         packed: args.packed,
+        reuse: match args.reuse {
+            ReuseArg::InOrder => Reuse::InOrder,
+            ReuseArg::AsLinux => Reuse::AsLinux,
+        },
         seconds: args.seconds,
         pids: args.pid.clone(),
         loopback: args.loopback,

@@ -231,6 +231,7 @@ fn ring(options: &Options, sockets: Vec<PathBuf>, seats: &Seats) -> Result<Drive
         size_bytes: options.size_bytes,
         depth_max: options.depth.max(FILL_DEPTH),
         packed: options.packed,
+        reuse: options.reuse,
         waiting: options.driver,
         cores: seats.driver.clone(),
     };

@@ -141,7 +141,7 @@ fn asked(options: &Options) -> serde_json::Value {
     let nothing: &[&str] = match options.path {
         Path::Local => &["link", "encrypt", "loopback", "mtu", "pids"],
         Path::Remote => &["pids"],
-        Path::Direct => &["pids", "driver", "packed"],
+        Path::Direct => &["pids", "driver", "packed", "reuse"],
         Path::Socket(_) => &["link", "encrypt", "loopback", "mtu", "sidecores", "idle"],
     };
     if let Some(asked) = asked.as_object_mut() {

@@ -7,8 +7,8 @@ use block::disk::LEAVE;
 use block::{AttachOptions, Attachment, DiskCore, DiskQueues, Exports, Open, RemoteVolume};
 use sidecore::Progress;
 use virtio::driver::{
-    Backing, Data, Guest, GuestPlan, Op, Regions, Request, RingDriver, RingOptions, RingShape,
-    Slot, Status,
+    Backing, Data, Guest, GuestPlan, Op, Regions, Request, Reuse, RingDriver, RingOptions,
+    RingShape, Slot, Status,
 };
 use virtio::{InflightRegion, Queue, RingKind};
 
@@ -127,8 +127,8 @@ impl Client {
             kind,
             event_idx: random.hits(500_000),
             indirect: random.hits(500_000),
-            kick: None,
-            call: None,
+            reuse: if random.hits(500_000) { Reuse::AsLinux } else { Reuse::InOrder },
+            ..RingOptions::default()
         };
         let rings = (0..queues).map(|index| guest.ring(index, options.clone())).collect();
         let inflight = InflightRegion::create((kind, queues, RING_SIZE)).expect("a memory file");

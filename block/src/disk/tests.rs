@@ -66,7 +66,9 @@ impl Rig {
             .map(|index| {
                 let (kick, call) = (Some(event()), Some(event()));
                 let (event_idx, indirect) = (true, true);
-                guest.ring(index, RingOptions { kind, event_idx, indirect, kick, call })
+                let options =
+                    RingOptions { kind, event_idx, indirect, kick, call, ..RingOptions::default() };
+                guest.ring(index, options)
             })
             .collect();
         let memory = Arc::new(guest.memory().device_memory().expect("the same memory"));

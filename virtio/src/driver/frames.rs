@@ -10,12 +10,10 @@ use std::sync::Arc;
 use super::event::signal;
 use super::layout::QueueLayout;
 use super::memory::GuestMemory;
-use super::packed::PackedDriver;
 use super::request::{Breach, Slot};
 use super::ring::{Buffer, Ring, RingOptions, Used, either, queue_config};
-use super::split::SplitDriver;
 use crate::memory::Memory;
-use crate::queue::{QueueConfig, RingKind};
+use crate::queue::QueueConfig;
 
 /// A piece of a slot's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,11 +48,7 @@ impl FrameRing {
         options: RingOptions,
         inward: bool,
     ) -> Self {
-        let (shared, event_idx) = (Arc::clone(&memory), options.event_idx);
-        let mut ring = match options.kind {
-            RingKind::Split => Ring::Split(SplitDriver::new(shared, *layout, event_idx)),
-            RingKind::Packed => Ring::Packed(PackedDriver::new(shared, *layout, event_idx)),
-        };
+        let mut ring = Ring::new(Arc::clone(&memory), layout, &options);
         either!(&mut ring, ring => ring.refuse_calls());
         let slots = layout.shape.slots;
         Self {

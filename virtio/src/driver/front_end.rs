@@ -15,7 +15,7 @@ use super::log::DirtyPages;
 use super::memory::GuestMemory;
 use super::message::Conversation;
 use super::packed::NOTED;
-use super::ring::{RingDriver, RingOptions};
+use super::ring::{Reuse, RingDriver, RingOptions};
 use super::socket::{Door, Role};
 use super::start::{self, Inflight, Negotiated};
 use crate::queue::RingKind;
@@ -86,6 +86,8 @@ pub struct FrontEndConfig {
     pub guest: GuestPlan,
     /// What to use.
     pub wanted: Wanted,
+    /// What its rings take next.
+    pub reuse: Reuse,
     /// How long the back end may take for an answer.
     pub answer_timeout: Duration,
 }
@@ -93,8 +95,8 @@ pub struct FrontEndConfig {
 impl FrontEndConfig {
     /// One queue of the usual size, everything that is offered, over the back end's socket.
     pub fn new(role: Role) -> Self {
-        let (guest, wanted) = Default::default();
-        Self { role, guest, wanted, answer_timeout: ANSWER_TIMEOUT }
+        let (guest, wanted, reuse) = Default::default();
+        Self { role, guest, wanted, reuse, answer_timeout: ANSWER_TIMEOUT }
     }
 }
 
@@ -184,6 +186,7 @@ impl FrontEnd {
             indirect: has(self.negotiated.features, feature::INDIRECT_DESC),
             kick: Some(Arc::clone(&events.kick)),
             call: Some(Arc::clone(&events.call)),
+            reuse: self.config.reuse,
         }
     }
 

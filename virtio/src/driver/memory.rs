@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use super::layout::PAGE_BYTES;
+use super::ring::Reuse;
 use crate::mapping::Mapping;
 use crate::memory::{Memory, MemoryError};
 use crate::prefetch;
@@ -231,21 +232,21 @@ impl GuestMemory {
         unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// Stores two words, unless they are there already: a line that both sides only read stays with
-    /// both.
+    /// Stores two words; where a line that both sides only read is to stay with both, unless they
+    /// are there already.
     #[inline]
-    pub(super) fn settle_pair(&self, offset: usize, values: [u64; 2]) {
+    pub(super) fn put_pair(&self, offset: usize, values: [u64; 2], reuse: Reuse) {
         let first = self.checked(offset, 16, 8).cast::<u64>();
         for (at, value) in values.into_iter().enumerate() {
             // SAFETY: as for u8_at, checked for both words.
             let word = unsafe { AtomicU64::from_ptr(first.add(at)) };
-            if word.load(Ordering::Relaxed) != value {
+            if reuse == Reuse::AsLinux || word.load(Ordering::Relaxed) != value {
                 word.store(value, Ordering::Relaxed);
             }
         }
     }
 
-    /// The same of a short word.
+    /// Stores a short word, unless it is there already.
     #[inline]
     pub(super) fn settle_u16(&self, offset: usize, value: u16) {
         let word = self.u16_at(offset);

@@ -46,5 +46,5 @@ pub use nic_end::{NicEnd, NicEndConfig};
 pub use request::{
     Breach, Completion, Data, ID_BYTES, Op, Piece, Request, SECTOR_BYTES, Slot, Status, SubmitError,
 };
-pub use ring::{RingCounters, RingDriver, RingOptions};
+pub use ring::{Reuse, RingCounters, RingDriver, RingOptions};
 pub use socket::Role;

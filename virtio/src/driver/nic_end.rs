@@ -101,6 +101,7 @@ impl NicEnd {
             indirect: has(self.features, feature::INDIRECT_DESC),
             kick: Some(Arc::clone(&events.kick)),
             call: Some(Arc::clone(&events.call)),
+            ..RingOptions::default()
         };
         let layout = &self.guest.queues()[usize::from(index)];
         FrameRing::new(Arc::clone(self.guest.memory()), layout, options, index.is_multiple_of(2))

@@ -7,7 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::layout::{DESCRIPTOR_BYTES, QueueLayout};
 use super::memory::GuestMemory;
 use super::request::Breach;
-use super::ring::{Buffer, Used, event_crossed};
+use super::ring::{Buffer, Reuse, Used, event_crossed};
 
 /// Descriptor flag: the chain goes on.
 const NEXT: u16 = 1;
@@ -70,6 +70,8 @@ pub(super) struct PackedDriver {
     memory: Arc<GuestMemory>,
     layout: QueueLayout,
     event_idx: bool,
+    /// For tables; ids are always taken last in, first out, and descriptors stored.
+    reuse: Reuse,
     ids: Box<[Id]>,
     ids_free: Vec<u16>,
     free: u16,
@@ -86,12 +88,18 @@ pub(super) struct PackedDriver {
 }
 
 impl PackedDriver {
-    pub(super) fn new(memory: Arc<GuestMemory>, layout: QueueLayout, event_idx: bool) -> Self {
+    pub(super) fn new(
+        memory: Arc<GuestMemory>,
+        layout: QueueLayout,
+        event_idx: bool,
+        reuse: Reuse,
+    ) -> Self {
         let size = layout.shape.size;
         let driver = Self {
             memory,
             layout,
             event_idx,
+            reuse,
             ids: vec![Id::Unused; usize::from(size)].into(),
             ids_free: (0..size).rev().collect(),
             free: size,
@@ -169,7 +177,7 @@ impl PackedDriver {
                     let flags = if inward { WRITE } else { 0 };
                     let at = table + position * DESCRIPTOR_BYTES;
                     let word = u64::from(len) | u64::from(flags) << 48;
-                    self.memory.settle_pair(at, [address.to_le(), word]);
+                    self.memory.put_pair(at, [address.to_le(), word], self.reuse);
                 }
                 let len = count * DESCRIPTOR_BYTES;
                 self.push(address, len as u32, id, INDIRECT);

@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use serde::Serialize;
+
 use super::event::signal;
 use super::layout::{HEADER_BYTES, QueueLayout, STATUS_OFFSET};
 use super::memory::GuestMemory;
@@ -23,6 +25,21 @@ use super::split::SplitDriver;
 use crate::dirty::Logging;
 use crate::memory::Memory;
 use crate::queue::{QueueConfig, RingKind};
+
+/// Which free slots and descriptors a driver takes next, and what it stores into them. What goes
+/// between two cores, and so the speed of a polled disk, depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reuse {
+    /// Those that were free for longest, and nothing is stored that is there already: where
+    /// requests end in order, a descriptor is at the same place of the ring again with the same
+    /// contents, and its line stays with both sides. A driver of our own could do that.
+    #[default]
+    InOrder,
+    /// Those that came back last, and all is stored: Linux's `virtio_ring` (`detach_buf_split`
+    /// makes the chain that it frees the first free one).
+    AsLinux,
+}
 
 /// What was negotiated for a ring, and how it signals.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +54,8 @@ pub struct RingOptions {
     pub kick: Option<Arc<OwnedFd>>,
     /// Written by the device.
     pub call: Option<Arc<OwnedFd>>,
+    /// What it takes next.
+    pub reuse: Reuse,
 }
 
 /// What a ring did. Events per request do not depend on the machine's speed.
@@ -80,6 +99,20 @@ pub(super) enum Ring {
     Packed(PackedDriver),
 }
 
+impl Ring {
+    pub(super) fn new(
+        memory: Arc<GuestMemory>,
+        layout: &QueueLayout,
+        options: &RingOptions,
+    ) -> Self {
+        let (event_idx, reuse) = (options.event_idx, options.reuse);
+        match options.kind {
+            RingKind::Split => Self::Split(SplitDriver::new(memory, *layout, event_idx, reuse)),
+            RingKind::Packed => Self::Packed(PackedDriver::new(memory, *layout, event_idx, reuse)),
+        }
+    }
+}
+
 /// The same on either kind of ring.
 macro_rules! either {
     ($ring_kind:expr, $ring:ident => $do:expr) => {
@@ -121,7 +154,7 @@ pub struct RingDriver {
     pub(super) indirect: bool,
     pub(super) ring: Ring,
     pub(super) slots: Box<[SlotState]>,
-    /// First in, first out; see the split ring's descriptors.
+    /// The next one first.
     pub(super) slots_free: VecDeque<u16>,
     pub(super) broken: Option<Breach>,
     pub(super) counters: RingCounters,
@@ -131,11 +164,7 @@ impl RingDriver {
     /// A driver for a queue whose memory is fresh.
     pub fn new(memory: Arc<GuestMemory>, layout: &QueueLayout, options: RingOptions) -> Self {
         let shape = layout.shape;
-        let (shared, event_idx) = (Arc::clone(&memory), options.event_idx);
-        let driver = match options.kind {
-            RingKind::Split => Ring::Split(SplitDriver::new(shared, *layout, event_idx)),
-            RingKind::Packed => Ring::Packed(PackedDriver::new(shared, *layout, event_idx)),
-        };
+        let driver = Ring::new(Arc::clone(&memory), layout, &options);
         let slot_state = |slot| SlotState {
             owner: Owner::Nobody,
             op: Op::Flush,
@@ -235,7 +264,10 @@ impl RingDriver {
     pub fn release(&mut self, slot: Slot) {
         self.check_held(slot);
         self.slots[slot.index()].owner = Owner::Nobody;
-        self.slots_free.push_back(slot.0);
+        match self.options.reuse {
+            Reuse::InOrder => self.slots_free.push_back(slot.0),
+            Reuse::AsLinux => self.slots_free.push_front(slot.0),
+        }
     }
 
     /// The guest address of a slot's buffer.

@@ -95,7 +95,7 @@ fn ring_and_config(regions: Regions, options: RingOptions) -> (RingDriver, Queue
 const KINDS: [RingKind; 2] = [RingKind::Split, RingKind::Packed];
 
 fn options(kind: RingKind, event_idx: bool, indirect: bool) -> RingOptions {
-    RingOptions { kind, event_idx, indirect, kick: None, call: None }
+    RingOptions { kind, event_idx, indirect, ..RingOptions::default() }
 }
 
 fn submit(ring: &mut RingDriver, slot: Slot, op: Op, data: Data<'_>) {
@@ -153,7 +153,9 @@ fn every_way_of_asking_is_understood() {
     let ways = [Regions::One, Regions::Adjoining(5), Regions::Apart(3)];
     for kind in KINDS {
         for (round, regions) in ways.into_iter().cycle().take(12).enumerate() {
-            converse(regions, options(kind, round & 4 != 0, round & 8 != 0), 3000);
+            let reuse = if round % 2 == 0 { Reuse::InOrder } else { Reuse::AsLinux };
+            let options = options(kind, round & 4 != 0, round & 8 != 0);
+            converse(regions, RingOptions { reuse, ..options }, 3000);
         }
     }
 }
@@ -421,7 +423,7 @@ fn two_sleepers_wake_each_other() {
     let event = || Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap());
     for (kind, event_idx) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let (kick, call) = (Some(event()), Some(event()));
-        let options = RingOptions { kind, kick: kick.clone(), call, event_idx, indirect: true };
+        let options = RingOptions { kick: kick.clone(), call, ..options(kind, event_idx, true) };
         let (mut ring, config) = ring_and_config(Regions::One, options);
         let total = 500;
         let device = std::thread::spawn(move || {
@@ -518,5 +520,29 @@ fn a_ring_that_has_gone_round_costs_one_store_a_batch() {
         };
         let counts: Vec<_> = (0..12).map(|_| batch()).collect();
         assert_eq!(counts[4..], [stores; 8], "{kind:?}");
+    }
+}
+
+#[test]
+fn what_came_back_last_is_taken_first_where_linux_is_imitated() {
+    for kind in KINDS {
+        let options = RingOptions { reuse: Reuse::AsLinux, ..options(kind, true, true) };
+        let (mut ring, config) = ring_and_config(Regions::One, options);
+        let mut disk = Disk::new(Queue::new(config).unwrap(), vec![0; 12 * 4096]);
+        let slots: Vec<_> = (0..3).map(|_| ring.take_slot().unwrap()).collect();
+        for slot in slots {
+            submit(&mut ring, slot, Op::Read, Data::Whole(4096));
+        }
+        disk.work();
+        [1, 0, 0].into_iter().for_each(|at| disk.answer(at));
+        disk.queue.publish();
+        let mut back = Vec::new();
+        while let Some(done) = ring.complete().unwrap() {
+            back.push(done.slot.index());
+            ring.release(done.slot);
+        }
+        let next: Vec<_> = (0..3).map(|_| ring.take_slot().unwrap().index()).collect();
+        back.reverse();
+        assert_eq!(next, back);
     }
 }

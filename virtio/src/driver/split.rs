@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::layout::{DESCRIPTOR_BYTES, QueueLayout, RING_SIZE_MAX};
 use super::memory::GuestMemory;
 use super::request::Breach;
-use super::ring::{Buffer, Used, event_crossed};
+use super::ring::{Buffer, Reuse, Used, event_crossed};
 
 /// Descriptor flag: the chain goes on.
 const NEXT: u16 = 1;
@@ -60,9 +60,9 @@ pub(super) struct SplitDriver {
     memory: Arc<GuestMemory>,
     layout: QueueLayout,
     event_idx: bool,
+    reuse: Reuse,
     descriptors: Box<[Descriptor]>,
-    /// The free ones, first in, first out: a driver whose requests end in order then comes round to
-    /// the same descriptors at the same places of the rings, and has nothing to store there.
+    /// The free ones, in the order in which they are taken.
     free_first: u16,
     free_last: u16,
     free: u16,
@@ -79,13 +79,19 @@ pub(super) struct SplitDriver {
 }
 
 impl SplitDriver {
-    pub(super) fn new(memory: Arc<GuestMemory>, layout: QueueLayout, event_idx: bool) -> Self {
+    pub(super) fn new(
+        memory: Arc<GuestMemory>,
+        layout: QueueLayout,
+        event_idx: bool,
+        reuse: Reuse,
+    ) -> Self {
         let size = layout.shape.size;
         let descriptor = |at| Descriptor { next: at + 1, state: State::Unused, slot: 0, count: 0 };
         Self {
             memory,
             layout,
             event_idx,
+            reuse,
             descriptors: (0..size).map(descriptor).collect(),
             free_first: 0,
             free_last: size - 1,
@@ -157,7 +163,10 @@ impl SplitDriver {
         self.free_first = at;
         self.free -= taken;
         let entry = self.layout.available_entry_at(self.available);
-        self.memory.settle_u16(entry, head);
+        match self.reuse {
+            Reuse::InOrder => self.memory.settle_u16(entry, head),
+            Reuse::AsLinux => self.memory.u16_at(entry).store(head, Ordering::Relaxed),
+        }
         self.available = self.available.wrapping_add(1);
     }
 
@@ -173,7 +182,7 @@ impl SplitDriver {
     ) {
         let place = table + usize::from(at) * DESCRIPTOR_BYTES;
         let rest = u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48;
-        self.memory.settle_pair(place, [address.to_le(), rest.to_le()]);
+        self.memory.put_pair(place, [address.to_le(), rest.to_le()], self.reuse);
     }
 
     /// Shows the device what is staged. Whether it asked for a kick.
@@ -283,12 +292,17 @@ impl SplitDriver {
             self.descriptors[usize::from(last)].state = State::Unused;
         }
         self.descriptors[usize::from(head)].state = State::Completed;
-        if self.free == 0 {
-            self.free_first = head;
-        } else {
-            self.descriptors[usize::from(self.free_last)].next = head;
+        match self.reuse {
+            _ if self.free == 0 => (self.free_first, self.free_last) = (head, last),
+            Reuse::InOrder => {
+                self.descriptors[usize::from(self.free_last)].next = head;
+                self.free_last = last;
+            }
+            Reuse::AsLinux => {
+                self.descriptors[usize::from(last)].next = self.free_first;
+                self.free_first = head;
+            }
         }
-        self.free_last = last;
         self.free += count;
     }
 }

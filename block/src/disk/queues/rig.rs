@@ -82,8 +82,13 @@ impl Rig {
         let memory = Arc::new(guest.memory().device_memory().expect("the same memory"));
         let Plan { event_idx, indirect, kind, .. } = plan;
         let event = || Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor"));
-        let options =
-            || RingOptions { kind, event_idx, indirect, kick: plan.kick.then(event), call: None };
+        let options = || RingOptions {
+            kind,
+            event_idx,
+            indirect,
+            kick: plan.kick.then(event),
+            ..RingOptions::default()
+        };
         let rings = (0..plan.queues).map(|index| guest.ring(index, options())).collect();
         let shape = (kind, plan.queues, plan.shape.size);
         let (file, len) = InflightRegion::create(shape).expect("a memfd");
