@@ -62,6 +62,11 @@ impl Op {
         matches!(self, Self::Discard | Self::WriteZeroes)
     }
 
+    /// Whether bytes go between its segments and the volume.
+    pub fn moves_data(self) -> bool {
+        matches!(self, Self::Read | Self::Write)
+    }
+
     /// Whether it changes the volume: what is promised about completed writes goes for it.
     pub fn changes(self) -> bool {
         self == Self::Write || self.zeroes()

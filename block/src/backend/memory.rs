@@ -12,19 +12,21 @@ use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::Progress;
-use virtio::prefetch;
 
-use crate::copy;
+use crate::copy::{self, Ahead};
 use crate::volume::{
     Channel, Durability, Incarnation, Io, IoId, IoTable, Op, Open, OpenError, Status, Topology,
     Volume, VolumeInfo, Zeroing,
 };
 
-/// A cache line.
-const LINE_BYTES: usize = 64;
+/// How many lines are asked for when the first request of a burst is submitted: a processor has
+/// about so many under way at a time, and waits when it is asked for more. Those of the others
+/// are asked for while the one before is copied.
+const LINES_AT_ONCE: usize = 16;
 
-/// How many lines of a request are asked for: the processor sees where it goes from there.
-const LINES_AHEAD: usize = 8;
+/// The most bytes of a request that are asked for one by one. Of a longer one the processor has
+/// seen where it goes, and the first-level cache would not hold it.
+const AHEAD_BYTES_MAX: u32 = 16 << 10;
 
 /// What the system takes back: its pages may be larger, and then it says no.
 const PAGE_BYTES: usize = 4096;
@@ -102,10 +104,13 @@ impl Blocks {
         }
     }
 
-    /// Has a line of the blocks come; a hint, whatever the offset.
-    fn ask_for(&self, offset: u64, to_write: bool) {
-        let line = self.base.as_ptr().wrapping_add(offset as usize);
-        if to_write { prefetch::for_writing(line) } else { prefetch::for_reading(line) }
+    /// The blocks of a request, to be asked for; a hint, whatever the offset.
+    fn ahead(&self, io: &Io) -> Ahead {
+        if !io.op.moves_data() {
+            return Ahead::NONE;
+        }
+        let at = self.base.as_ptr().wrapping_add(io.offset_bytes as usize);
+        Ahead::of(at, io.len_bytes.min(AHEAD_BYTES_MAX) as usize, io.op.changes())
     }
 
     /// Writes zeroes.
@@ -264,7 +269,8 @@ struct MemoryChannel {
 }
 
 impl MemoryChannel {
-    fn execute(&self, io: &Io) -> Status {
+    /// Does a request while the blocks of another one come.
+    fn execute(&self, io: &Io, ahead: Ahead) -> Status {
         if !self.info.admits(io) {
             return Status::Invalid;
         }
@@ -279,29 +285,32 @@ impl MemoryChannel {
         if io.op == Op::Read {
             // SAFETY: the user keeps the segments mapped until the completion; the blocks have
             // their total, and are a mapping of their own.
-            unsafe { copy::scatter(blocks, &io.segments) };
+            unsafe { copy::scatter(blocks, &io.segments, ahead) };
         } else {
             // SAFETY: as above.
-            unsafe { copy::gather(&io.segments, blocks) };
+            unsafe { copy::gather(&io.segments, blocks, ahead) };
         }
         Status::Done
     }
 }
 
 impl Channel for MemoryChannel {
-    /// Only has the first lines of the blocks come: those of a batch together, for they are nearly
-    /// always in no cache.
+    /// Only has the first lines of a burst's blocks come: they are nearly always in no cache.
     fn submit(&mut self, ios: &mut IoTable, id: IoId) {
-        let io = &ios[id];
-        for line in (0..io.len_bytes).step_by(LINE_BYTES).take(LINES_AHEAD) {
-            self.blocks.ask_for(io.offset_bytes + u64::from(line), io.op.changes());
+        if self.ready.is_empty() {
+            self.blocks.ahead(&ios[id]).ask_for(LINES_AT_ONCE);
         }
         self.ready.push(id);
     }
 
     fn poll(&mut self, ios: &mut IoTable, _now_ns: u64, done: &mut Vec<IoId>) -> Progress {
-        for id in &self.ready {
-            ios[*id].status = self.execute(&ios[*id]);
+        if let [only] = self.ready[..] {
+            self.blocks.ahead(&ios[only]).ask_for(usize::MAX);
+        }
+        for (at, id) in self.ready.iter().enumerate() {
+            let ahead =
+                self.ready.get(at + 1).map_or(Ahead::NONE, |id| self.blocks.ahead(&ios[*id]));
+            ios[*id].status = self.execute(&ios[*id], ahead);
         }
         let progress = Progress::busy_if(!self.ready.is_empty());
         done.append(&mut self.ready);

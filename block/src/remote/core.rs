@@ -20,7 +20,7 @@ use super::RemoteCounters;
 use super::clients::{self, Session, key_of_flow};
 use super::request::{Request, Stand, scatter_at};
 use crate::attachment::{Attachment, Phase, View};
-use crate::copy::gather;
+use crate::copy::{Ahead, gather};
 use crate::export::EPOCH_END;
 use crate::proof::{AttachmentSecret, Binding};
 use crate::volume::{Durability, IoId, IoTable, Op, Open, Status, VolumeInfo};
@@ -563,7 +563,7 @@ impl Core {
             // SAFETY: the disk keeps the segments mapped until the request is handed back; their
             // total is `len_bytes` (the disk set both), for which `to` has room, and the pool is
             // not guest memory.
-            unsafe { gather(&request.segments, to.as_mut_ptr()) };
+            unsafe { gather(&request.segments, to.as_mut_ptr(), Ahead::NONE) };
             request.stable = Some(stable);
             self.counters.bytes_copied.add(len as u64);
         }

@@ -26,7 +26,7 @@ use virtio::Segment;
 
 use super::bounce::{Buffer, Pool};
 use super::{Failure, Shared, is_no_space, zeroing};
-use crate::copy;
+use crate::copy::{self, Ahead};
 use crate::uring::{ClientId, Completion, Full, Uring};
 use crate::volume::{Channel, Durability, IO_BYTES_MAX, Io, IoId, IoTable, Op, Status};
 
@@ -147,7 +147,7 @@ impl FileChannel {
             if status == Status::Done && ios[id].op == Op::Read {
                 // SAFETY: the kernel is done with the buffer, which is as long as any request;
                 // the user keeps the segments mapped until the completion.
-                unsafe { copy::scatter(buffer.start(), &ios[id].segments) };
+                unsafe { copy::scatter(buffer.start(), &ios[id].segments, Ahead::NONE) };
             }
             self.pool.give(buffer);
         }
@@ -182,7 +182,7 @@ impl FileChannel {
                 if io.op == Op::Write {
                     // SAFETY: the buffer is as long as any request; the user keeps the segments
                     // mapped until the completion.
-                    unsafe { copy::gather(&io.segments, buffer.start()) };
+                    unsafe { copy::gather(&io.segments, buffer.start(), Ahead::NONE) };
                 }
                 self.shared.counters.bounced.fetch_add(1, Relaxed);
                 step.vectors.push(Vector { base: buffer.start(), len: io.len_bytes as usize });
