@@ -342,7 +342,8 @@ fn active_sidecores_follow_the_load() {
     let status = wait_for(&node, "gathered", |status| {
         active(status) == 1 && places(status).iter().all(|place| *place == 0)
     });
-    assert!(status.disks[0].counters["moves"] >= 2);
+    // The queues were apart, by a move or as they were dealt out, and are not any more.
+    assert!(status.disks[0].counters["moves"] >= 1);
     assert!(status.sidecores.iter().all(|core| core.counters.contains_key("load_permille_now")));
     drop(guest);
     node.stop();
