@@ -96,6 +96,25 @@ pub struct EndpointCounters {
     pub calls_beyond_share: u64,
     /// Calls that had to wait for credit.
     pub calls_waited_for_credit: u64,
+
+    /// Casts that were taken to be sent.
+    pub casts_sent: u64,
+    /// Casts that were not: too many wait, or the session cannot carry them.
+    pub casts_refused: u64,
+    /// Casts given up before they were sent: they had waited for too long.
+    pub casts_overdue: u64,
+    /// Casts given up after they were sent: a part of them was lost for too long.
+    pub casts_given_up: u64,
+    /// Casts of peers, complete and handed over.
+    pub casts_received: u64,
+    /// Casts of peers that were not waited for any more.
+    pub casts_missed: u64,
+    /// Fragments of such that came later.
+    pub casts_late: u64,
+    /// Fragments of casts by a flow that nobody opened.
+    pub casts_unwanted: u64,
+    /// Casts of peers that were dropped because there was no buffer, or no place.
+    pub casts_no_buffer: u64,
 }
 
 impl EndpointCounters {

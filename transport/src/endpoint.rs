@@ -21,14 +21,16 @@ use crate::deadlines::Deadlines;
 use crate::door::{COOKIE_BYTES, Door};
 use crate::endpoint::answers::{Answer, Answers, Class, Content};
 use crate::endpoint::security::draw;
-use crate::events::{CallError, CallId, LostReason, SessionId, SessionStatus, Sink};
+use crate::events::{CallError, CallId, CastError, LostReason, SessionId, SessionStatus, Sink};
 use crate::handshake::{Connecting, HalfOpen, write_packet, write_welcome};
 use crate::path::Paths;
 use crate::pool::{BufId, Pool};
 use crate::seal::ResetKey;
-use crate::session::{OutgoingCall, Session};
+use crate::session::{Inside, OutgoingCall, Session};
 use crate::transmit::TransmitBatch;
-use crate::wire::{FLOWS_MAX, FRAME_CLOSE, HEAD_MAX, Kind, Label, MESSAGE_MAX, VERSION_ANY};
+use crate::wire::{
+    CAST_MAX, FLOWS_MAX, FRAME_CLOSE, HEAD_MAX, Kind, Label, MESSAGE_MAX, VERSION_ANY,
+};
 
 /// The part of a batch that answers may take before the sessions had their turn.
 const ANSWERS_SHARE: usize = 4;
@@ -298,6 +300,69 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Sends a frame that may be lost. It arrives once at most, whole, and after all that were cast
+    /// before it by the same flow, or not at all. Head and body as in [`call`](Self::call), but the
+    /// body has at most [`CAST_MAX`] bytes; flows of casts are others than those of calls.
+    ///
+    /// # Errors
+    /// Why it is lost already; nothing was taken then.
+    pub fn cast(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        flow: u16,
+        head: &[u8],
+        body: Option<(BufId, usize)>,
+    ) -> Result<(), CastError> {
+        check_message(&self.pool, head, body);
+        assert!(body.is_none_or(|(_, len_bytes)| len_bytes <= CAST_MAX), "a body of a cast");
+        assert!(usize::from(flow) < FLOWS_MAX, "flow {flow} of {FLOWS_MAX}");
+        let Some(place) = self.find(session) else { return Err(CastError::NotConnected) };
+        let Entry::Open(open) = &mut self.places[place].entry else {
+            return Err(CastError::NotConnected);
+        };
+        open.cast(now_ns, &mut self.pool, &mut self.counters, flow, (head, body))?;
+        self.touched(place);
+        Ok(())
+    }
+
+    /// How many bytes of casts of a flow wait to be sent; 0 without such a session.
+    pub fn casts_waiting_bytes(&self, session: SessionId, flow: u16) -> u64 {
+        match self.find(session).map(|place| &self.places[place].entry) {
+            Some(Entry::Open(open)) => open.casts_waiting_bytes(flow),
+            _ => 0,
+        }
+    }
+
+    /// Hands the peer's casts of a flow to the sink from now on. Before, and after
+    /// [`close_casts`](Self::close_casts), they are dropped and counted. A session that is gone is
+    /// left alone.
+    pub fn open_casts(&mut self, session: SessionId, flow: u16) {
+        assert!(usize::from(flow) < FLOWS_MAX, "flow {flow} of {FLOWS_MAX}");
+        let Some(place) = self.find(session) else { return };
+        if let Entry::Open(open) = &mut self.places[place].entry {
+            open.open_casts(flow);
+        }
+    }
+
+    /// Says whether the owner waits for casts by a session: then it asks each second whether the
+    /// peer is there and still knows it, else every five.
+    pub fn set_watched(&mut self, session: SessionId, is_watched: bool) {
+        let Some(place) = self.find(session) else { return };
+        if let Entry::Open(open) = &mut self.places[place].entry {
+            open.set_watched(is_watched);
+            self.touched(place);
+        }
+    }
+
+    /// Drops the peer's casts of a flow from now on.
+    pub fn close_casts(&mut self, session: SessionId, flow: u16) {
+        let Some(place) = self.find(session) else { return };
+        if let Entry::Open(open) = &mut self.places[place].entry {
+            open.close_casts(&mut self.pool, flow);
+        }
+    }
+
     /// Takes one datagram. Whatever is in it, the worst that happens is a count.
     ///
     /// It arrived at this host at `arrived_ns`, of the same clock, at most `now_ns`: what lies
@@ -551,7 +616,10 @@ impl Endpoint {
                 return;
             }
             Entry::Open(session) => {
-                if let Some(why) = session.advance(now_ns, &mut self.counters) {
+                let (pool, counters) = (&mut self.pool, &mut self.counters);
+                let arrived_ns = now_ns;
+                let mut inside = Inside { now_ns, arrived_ns, pool, counters, sink };
+                if let Some(why) = session.advance(&mut inside) {
                     if let LostReason::PathShrank(bytes) = why {
                         let to = session.agreed().peer.addr.ip();
                         self.paths.shrank(now_ns, to, bytes);

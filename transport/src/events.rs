@@ -102,6 +102,14 @@ pub trait Sink {
         head: &[u8],
         body: Option<(BufId, usize)>,
     );
+
+    /// A cast arrived, by a flow that [`Endpoint::open_casts`](crate::Endpoint::open_casts) has
+    /// opened, after all earlier ones of it that arrive at all. The body is in the pool; the sink
+    /// has one reference to it, which its owner must release.
+    fn cast(&mut self, session: SessionId, flow: u16, head: &[u8], body: Option<(BufId, usize)>) {
+        let _ = (session, head, body);
+        unreachable!("flow {flow} was opened by an owner that takes no casts");
+    }
 }
 
 /// Why a call or a reply was not taken.
@@ -113,6 +121,20 @@ pub enum CallError {
     /// There is no such session, or not yet.
     #[error("the session is not connected")]
     NotConnected,
+}
+
+/// Why a cast was not taken; it is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CastError {
+    /// Too much of its flow, or of the session, waits to be sent, or to arrive.
+    #[error("the session has no room for another cast")]
+    Full,
+    /// There is no such session, or not yet.
+    #[error("the session is not connected")]
+    NotConnected,
+    /// The session's version has no casts.
+    #[error("the peer speaks an older protocol, which has no casts")]
+    Version,
 }
 
 /// How far a session is.

@@ -4,7 +4,8 @@
 //! ([`Endpoint::receive`], [`Endpoint::advance`]), datagrams and events come out
 //! ([`Endpoint::transmit`], [`Sink`]). A call is delivered at most once, and answered at most once,
 //! in the life of a session; when a session is lost, the outcome of what was outstanding is
-//! unknown, and the plane above decides.
+//! unknown, and the plane above decides. A cast may be lost by itself: frames of a network are sent
+//! again for a while, and never arrive out of their order.
 //!
 //! The files, in the order of a call's way: `endpoint` finds the session, `sendq` queues and cuts
 //! the message, `session/outgoing` makes packets of it, `seal` encrypts them, `sent` remembers them
@@ -47,7 +48,8 @@ pub use config::{CALLS_MAX, EndpointConfig, SESSIONS_MAX};
 pub use counters::EndpointCounters;
 pub use endpoint::Endpoint;
 pub use events::{
-    CallError, CallId, LostReason, PeerInfo, SessionId, SessionState, SessionStatus, Sink,
+    CallError, CallId, CastError, LostReason, PeerInfo, SessionId, SessionState, SessionStatus,
+    Sink,
 };
 pub use keys::{
     KEY_BYTES, KEYS_MAX, Keyring, KeyringFull, KnownKey, NotAKey, PublicKey, SecretKey, Security,
@@ -55,6 +57,6 @@ pub use keys::{
 pub use pool::{BufId, CHUNK_BYTES, CLASS_BYTES, ChunkMemory, PAGE_BYTES, Pool, PoolMemory};
 pub use transmit::{DATAGRAM_HEAD_MAX, Datagram, TransmitBatch};
 pub use wire::{
-    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, FLOWS_MAX, HEAD_MAX, MESSAGE_MAX, NAME_BYTES_MAX,
-    PROTOCOL_VERSION, ProtocolVersion, VERSIONS,
+    CAST_MAX, CAST_WINDOW, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, FLOWS_MAX, HEAD_MAX,
+    MESSAGE_MAX, NAME_BYTES_MAX, PROTOCOL_VERSION, ProtocolVersion, VERSIONS,
 };

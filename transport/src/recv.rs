@@ -4,6 +4,8 @@
 //! place again, with a greater id, once the reply is complete. So a place remembers one id, and
 //! that is enough to recognise every fragment of the past.
 
+pub(crate) mod casts;
+
 use crate::bits::Bits;
 use crate::pool::BufId;
 use crate::wire::{FragmentFrame, HEAD_MAX, fragment_count};
@@ -273,7 +275,7 @@ mod tests {
             body_bytes: U32::new(body_bytes),
             id: U64::ZERO,
             fragment: U16::new(fragment),
-            reserved: U16::ZERO,
+            behind: U16::ZERO,
         }
     }
 

@@ -51,6 +51,11 @@ impl RoundTrip {
         (trip_ns + trip_ns / 8).max(ACK_DELAY_NS)
     }
 
+    /// How long a cast is sent again: two round trips, with all that they may have to wait.
+    pub(crate) fn cast_life_ns(&self) -> u64 {
+        2 * self.probe_timeout_ns(0)
+    }
+
     /// How long after the last packet to ask, when nothing was acknowledged, having asked
     /// `attempts` times.
     pub(crate) fn probe_timeout_ns(&self, attempts: u32) -> u64 {

@@ -7,7 +7,10 @@
 //! ```
 //!
 //! Flows with small messages take turns message by message; flows with large ones by deficit round
-//! robin, fragment by fragment. Small goes before large, up to four fifths of the bytes.
+//! robin, fragment by fragment. Small goes before large, up to four fifths of the bytes. Casts have
+//! flows of their own, and keep their order in each ([`casts`]).
+
+mod casts;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,7 +21,10 @@ use crate::bits::Bits;
 use crate::flow::SendCredit;
 use crate::pool::{BufId, Pool, charge_bytes};
 use crate::sent::FragmentRef;
-use crate::wire::{self, FLOWS_MAX, FRAME_CALL, FRAME_REPLY, FragmentFrame, HEAD_MAX};
+use crate::wire::{self, FLOWS_MAX, FRAME_CALL, FRAME_CAST, FRAME_REPLY, FragmentFrame, HEAD_MAX};
+
+use casts::Casts;
+pub(crate) use casts::Overdue;
 
 /// Messages up to this size, head included, are small (when they fit one fragment at all): a page
 /// with its addressing.
@@ -29,6 +35,12 @@ const SMALL_SHARE: usize = 4;
 
 /// No message.
 const NONE: u16 = u16::MAX;
+
+/// In the key of a cast; the other bits are its place among casts.
+const CAST: u16 = 1 << 15;
+
+/// Flows of calls, then those of casts.
+const TURNS_MAX: usize = 2 * FLOWS_MAX;
 
 /// Where a message is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +88,8 @@ struct Out {
     lost_count: u16,
     body: Option<BufId>,
     body_bytes: u32,
+    /// Of a cast: since when it waits; then, when it was first sent.
+    since_ns: u64,
     head_bytes: u8,
     head: [u8; HEAD_MAX],
     acked: Bits,
@@ -98,6 +112,7 @@ impl Out {
             lost_count: 0,
             body: None,
             body_bytes: 0,
+            since_ns: 0,
             head_bytes: 0,
             head: [0; HEAD_MAX],
             acked: Bits::default(),
@@ -143,7 +158,7 @@ pub(crate) fn reply_key(slot: usize) -> u16 {
 }
 
 fn is_reply(key: u16) -> bool {
-    key % 2 == 1
+    key & CAST == 0 && key % 2 == 1
 }
 
 /// The slot of a place in the queue, when it is a reply's.
@@ -157,6 +172,8 @@ pub(crate) struct SendQueue {
     chunk_bytes: usize,
     /// By key; grows to the most that were ever needed.
     outs: Vec<Out>,
+    casts: Casts,
+    /// By turn: those of calls and replies, then those of casts.
     flows: Vec<Flow>,
     /// Flows with small messages, with large ones; whose turn it is comes first.
     small_turns: VecDeque<u16>,
@@ -180,15 +197,18 @@ impl SendQueue {
         Self {
             chunk_bytes,
             outs: Vec::new(),
-            flows: vec![flow; FLOWS_MAX],
-            small_turns: VecDeque::with_capacity(FLOWS_MAX),
-            large_turns: VecDeque::with_capacity(FLOWS_MAX),
+            casts: Casts::default(),
+            flows: vec![flow; TURNS_MAX],
+            small_turns: VecDeque::with_capacity(TURNS_MAX),
+            large_turns: VecDeque::with_capacity(TURNS_MAX),
             small_run_bytes: 0,
         }
     }
 
     pub(crate) fn state_bytes(&self) -> usize {
-        self.outs.len() * size_of::<Out>() + self.flows.len() * size_of::<Flow>()
+        self.outs.len() * size_of::<Out>()
+            + self.casts.state_bytes()
+            + self.flows.len() * size_of::<Flow>()
     }
 
     /// Queues a call. `false`: it waits for credit first.
@@ -232,21 +252,23 @@ impl SendQueue {
 
     /// Removes a message, whether it was sent or not, and drops its body.
     pub(crate) fn finish(&mut self, key: u16, pool: &mut Pool) {
-        let Some(out) = self.outs.get_mut(usize::from(key)) else { return };
-        if !out.is_active {
-            return;
-        }
+        let Some(out) = self.find_mut(key).filter(|out| out.is_active) else { return };
         out.is_active = false;
+        let was = out.place;
         if let Some(body) = out.body.take() {
             pool.release(body);
         }
         self.unlink(key);
+        if key & CAST != 0 {
+            self.cast_finished(key, was);
+        }
     }
 
     /// Removes all messages.
     pub(crate) fn finish_all(&mut self, pool: &mut Pool) {
-        for key in 0..self.outs.len() {
-            self.finish(key as u16, pool);
+        let casts = (0..self.casts.outs.len()).map(|slot| CAST | slot as u16);
+        for key in (0..self.outs.len()).map(|key| key as u16).chain(casts) {
+            self.finish(key, pool);
         }
     }
 
@@ -292,8 +314,8 @@ impl SendQueue {
     }
 
     /// Takes the fragment that `peek` showed: it is sent now.
-    pub(crate) fn take(&mut self, next: &Next) -> FragmentRef {
-        let out = &mut self.outs[usize::from(next.key)];
+    pub(crate) fn take(&mut self, next: &Next, now_ns: u64) -> FragmentRef {
+        let out = self.out_mut(next.key);
         if next.is_resend {
             out.lost.remove(usize::from(next.fragment));
             out.lost_count -= 1;
@@ -314,31 +336,39 @@ impl SendQueue {
             self.flows[flow].deficit_bytes -= bytes;
             self.small_run_bytes = 0;
         }
+        if next.key & CAST != 0 && !next.is_resend {
+            self.cast_taken(next.key, now_ns);
+        }
         reference
     }
 
     /// The frame for a fragment.
     pub(crate) fn frame(&self, next: &Next) -> FragmentFrame {
-        let out = &self.outs[usize::from(next.key)];
+        let out = self.out(next.key);
+        let (kind, behind) = match next.key {
+            key if key & CAST != 0 => (FRAME_CAST, self.casts.behind(out.flow, out.id)),
+            key if is_reply(key) => (FRAME_REPLY, 0),
+            _ => (FRAME_CALL, 0),
+        };
         FragmentFrame {
-            kind: if is_reply(next.key) { FRAME_REPLY } else { FRAME_CALL },
+            kind,
             head_bytes: out.head_bytes,
-            flow: U16::new(out.flow),
+            flow: U16::new(out.flow % FLOWS_MAX as u16),
             body_bytes: U32::new(out.body_bytes),
             id: U64::new(out.id),
             fragment: U16::new(next.fragment),
-            reserved: U16::ZERO,
+            behind: U16::new(behind),
         }
     }
 
     /// The bytes of head that follow the frame.
     pub(crate) fn head(&self, next: &Next) -> &[u8] {
-        &self.outs[usize::from(next.key)].head[..next.head_bytes]
+        &self.out(next.key).head[..next.head_bytes]
     }
 
     /// The buffer that the payload is in.
     pub(crate) fn body(&self, next: &Next) -> Option<BufId> {
-        self.outs[usize::from(next.key)].body.filter(|_| !next.body.is_empty())
+        self.out(next.key).body.filter(|_| !next.body.is_empty())
     }
 
     /// Whether the fragment was sent before.
@@ -347,20 +377,38 @@ impl SendQueue {
     }
 
     fn charge(&self, key: u16) -> u64 {
-        charge_bytes(self.outs[usize::from(key)].body_bytes as usize)
+        charge_bytes(self.out(key).body_bytes as usize)
     }
 
     fn current(&mut self, reference: FragmentRef) -> Option<&mut Out> {
-        let out = self.outs.get_mut(usize::from(reference.key))?;
+        let out = self.find_mut(reference.key)?;
         (out.is_active && out.id as u32 == reference.id_low).then_some(out)
     }
 
+    fn find_mut(&mut self, key: u16) -> Option<&mut Out> {
+        match key & CAST {
+            0 => self.outs.get_mut(usize::from(key)),
+            _ => self.casts.outs.get_mut(usize::from(key & !CAST)),
+        }
+    }
+
+    fn out(&self, key: u16) -> &Out {
+        match key & CAST {
+            0 => &self.outs[usize::from(key)],
+            _ => &self.casts.outs[usize::from(key & !CAST)],
+        }
+    }
+
+    fn out_mut(&mut self, key: u16) -> &mut Out {
+        self.find_mut(key).expect("a message")
+    }
+
     fn fill(&mut self, key: u16, message: &Message<'_>) {
-        while self.outs.len() <= usize::from(key) {
+        while key & CAST == 0 && self.outs.len() <= usize::from(key) {
             self.outs.push(Out::vacant());
         }
         let chunk_bytes = self.chunk_bytes;
-        let out = &mut self.outs[usize::from(key)];
+        let out = self.out_mut(key);
         assert!(!out.is_active && out.place == Place::Nowhere, "the place is taken");
         let body_bytes = message.body.map_or(0, |(_, len_bytes)| len_bytes);
         let fragments = wire::fragment_count(message.head.len(), body_bytes, chunk_bytes);
@@ -380,7 +428,7 @@ impl SendQueue {
     }
 
     fn next_of(&self, key: u16) -> Next {
-        let out = &self.outs[usize::from(key)];
+        let out = self.out(key);
         let resend = if out.lost_count > 0 { out.lost.first() } else { None };
         let fragment = resend.unwrap_or(usize::from(out.unsent));
         let head = usize::from(out.head_bytes);
@@ -432,7 +480,7 @@ impl SendQueue {
 
     /// Lists a sendable message with its like, at the front when it was lost.
     fn link(&mut self, key: u16, at_front: bool) {
-        let out = &self.outs[usize::from(key)];
+        let out = self.out(key);
         let bytes = usize::from(out.head_bytes) + out.body_bytes as usize;
         let is_small = bytes <= SMALL_BYTES_MAX.min(self.chunk_bytes);
         let flow_index = out.flow;
@@ -459,7 +507,7 @@ impl SendQueue {
     }
 
     fn append(&mut self, key: u16, place: Place, at_front: bool) {
-        let flow = self.outs[usize::from(key)].flow;
+        let flow = self.out(key).flow;
         let list = self.list(flow, place);
         let (previous, next) = if at_front { (NONE, list.head) } else { (list.tail, NONE) };
         if previous == NONE {
@@ -469,19 +517,19 @@ impl SendQueue {
             list.tail = key;
         }
         if previous != NONE {
-            self.outs[usize::from(previous)].next = key;
+            self.out_mut(previous).next = key;
         }
         if next != NONE {
-            self.outs[usize::from(next)].previous = key;
+            self.out_mut(next).previous = key;
         }
-        let out = &mut self.outs[usize::from(key)];
+        let out = self.out_mut(key);
         assert_eq!(out.place, Place::Nowhere, "a message is listed once");
         (out.place, out.previous, out.next) = (place, previous, next);
     }
 
     /// Takes a message off its list, if it is on one.
     fn unlink(&mut self, key: u16) {
-        let out = &mut self.outs[usize::from(key)];
+        let out = self.out_mut(key);
         let (place, flow, previous, next) = (out.place, out.flow, out.previous, out.next);
         if place == Place::Nowhere {
             return;
@@ -490,12 +538,12 @@ impl SendQueue {
         if previous == NONE {
             self.list(flow, place).head = next;
         } else {
-            self.outs[usize::from(previous)].next = next;
+            self.out_mut(previous).next = next;
         }
         if next == NONE {
             self.list(flow, place).tail = previous;
         } else {
-            self.outs[usize::from(next)].previous = previous;
+            self.out_mut(next).previous = previous;
         }
     }
 }
@@ -522,7 +570,7 @@ mod tests {
         while let Some(next) = queue.peek() {
             assert_eq!(queue.peek(), Some(next.clone()), "looking changes nothing");
             let flow = queue.frame(&next).flow.get();
-            order.push((flow, queue.take(&next)));
+            order.push((flow, queue.take(&next, 0)));
             if order.len() == limit {
                 break;
             }

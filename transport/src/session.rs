@@ -15,10 +15,11 @@ use crate::bits::Bits;
 use crate::congestion::Congestion;
 use crate::counters::EndpointCounters;
 use crate::events::{
-    CallError, LostReason, PeerInfo, SessionId, SessionState, SessionStatus, Sink,
+    CallError, CastError, LostReason, PeerInfo, SessionId, SessionState, SessionStatus, Sink,
 };
 use crate::flow::{ReceiveCredit, SessionShare};
 use crate::pool::{BufId, Pool};
+use crate::recv::casts::{Around, PeerCasts};
 use crate::recv::{OwnCalls, PeerCalls, Stage};
 use crate::rtt::RoundTrip;
 use crate::seal::{Seal, TAG_BYTES};
@@ -26,8 +27,8 @@ use crate::sendq::{Message, SendQueue};
 use crate::sent::{PACKET_COST_BYTES, SENT_MAX, SentPacket, SentPackets};
 use crate::transmit::seal_into;
 use crate::wire::{
-    FLOWS_MAX, FRAME_CLOSE, HEADER_BYTES, Kind, Label, OVERHEAD_BYTES, SEALED_HEADER_BYTES,
-    SEALED_OVERHEAD_BYTES,
+    CAST_VERSION_MIN, FLOWS_MAX, FRAME_CLOSE, HEADER_BYTES, Kind, Label, OVERHEAD_BYTES,
+    SEALED_HEADER_BYTES, SEALED_OVERHEAD_BYTES,
 };
 
 /// A session with calls outstanding that neither heard nor asked anything for so long asks: a
@@ -40,8 +41,11 @@ const SILENCE_NS: u64 = 3_000_000_000;
 /// How often a session with nothing to do asks.
 const KEEP_ALIVE_NS: u64 = 5_000_000_000;
 
-/// And when it gives up: four times without an answer.
-const IDLE_NS: u64 = 20_000_000_000;
+/// And one whose owner waits for casts by it: a peer that was restarted does not know of them.
+const WATCH_NS: u64 = 1_000_000_000;
+
+/// It gives up after so many times without an answer.
+const UNANSWERED: u64 = 4;
 
 /// A timer that is looked at so much later than it was due means that our process did not run.
 const LATE_NS: u64 = 1_000_000;
@@ -88,6 +92,9 @@ pub(crate) struct Session {
     sendq: SendQueue,
     own_calls: OwnCalls,
     peer_calls: PeerCalls,
+    peer_casts: PeerCasts,
+    /// Its owner wants to know soon when it is lost.
+    is_watched: bool,
     /// Calls of the peer that were handed over and whose answer has not arrived.
     serving: usize,
     /// By flow; and the flows of which the peer has yet to learn, each once.
@@ -143,6 +150,8 @@ impl Session {
             sendq: SendQueue::new(chunk_bytes, agreed.send_credit_bytes),
             own_calls: OwnCalls::new(agreed.calls_max),
             peer_calls: PeerCalls::new(agreed.calls_max),
+            peer_casts: PeerCasts::new(),
+            is_watched: false,
             serving: 0,
             credit: vec![ReceiveCredit::new(agreed.receive_credit_bytes); FLOWS_MAX],
             share: SessionShare::default(),
@@ -228,12 +237,54 @@ impl Session {
         counters.replies_sent += 1;
     }
 
-    /// Does what is due. Tells why the session is lost, if it is.
-    pub(crate) fn advance(
+    /// Queues a cast; takes a reference to the body.
+    pub(crate) fn cast(
         &mut self,
         now_ns: u64,
+        pool: &mut Pool,
         counters: &mut EndpointCounters,
-    ) -> Option<LostReason> {
+        flow: u16,
+        (head, body): (&[u8], Option<(BufId, usize)>),
+    ) -> Result<(), CastError> {
+        if self.agreed.peer.version < CAST_VERSION_MIN {
+            counters.casts_refused += 1;
+            return Err(CastError::Version);
+        }
+        let body = body.filter(|&(_, len_bytes)| len_bytes > 0);
+        if !self.sendq.start_cast(now_ns, flow, head, body) {
+            counters.casts_refused += 1;
+            return Err(CastError::Full);
+        }
+        if let Some((buffer, _)) = body {
+            pool.retain(buffer);
+        }
+        counters.casts_sent += 1;
+        Ok(())
+    }
+
+    /// Bytes of casts of a flow that wait to be sent.
+    pub(crate) fn casts_waiting_bytes(&self, flow: u16) -> u64 {
+        self.sendq.casts_waiting_bytes(flow)
+    }
+
+    /// Whether the owner wants to know soon when the session is lost, also when nothing is sent.
+    pub(crate) fn set_watched(&mut self, is_watched: bool) {
+        self.is_watched = is_watched;
+    }
+
+    /// Hands the peer's casts of a flow over from now on.
+    pub(crate) fn open_casts(&mut self, flow: u16) {
+        self.peer_casts.open(flow);
+    }
+
+    /// Drops the peer's casts of a flow from now on.
+    pub(crate) fn close_casts(&mut self, pool: &mut Pool, flow: u16) {
+        self.peer_casts.close(flow, &mut self.share, pool);
+    }
+
+    /// Does what is due. Tells why the session is lost, if it is.
+    pub(crate) fn advance(&mut self, inside: &mut Inside<'_>) -> Option<LostReason> {
+        let now_ns = inside.now_ns;
         if now_ns >= self.silent_at_ns() {
             return Some(LostReason::Silent);
         }
@@ -242,7 +293,16 @@ impl Session {
         }
         self.excuse(now_ns);
         if now_ns >= self.look_for_losses_ns {
-            self.look_for_losses(now_ns, counters);
+            self.look_for_losses(now_ns, inside.pool, inside.counters);
+        }
+        if now_ns >= self.peer_casts.due_ns() {
+            self.peer_casts.advance(&mut Around {
+                inside,
+                share: &mut self.share,
+                session: self.agreed.id,
+                chunk_bytes: self.chunk_bytes,
+                life_ns: self.trip.cast_life_ns(),
+            });
         }
         if now_ns >= self.paced_until_ns {
             // To be looked at when it is its turn to send.
@@ -250,7 +310,7 @@ impl Session {
         }
         if self.sent.reliable() > 0 {
             if now_ns >= self.reliable_ns + self.trip.probe_timeout_ns(self.attempts) {
-                self.probe(now_ns, counters);
+                self.probe(now_ns, inside.pool, inside.counters);
             }
         } else if now_ns >= self.ask_at_ns() {
             self.ping_is_due = true;
@@ -289,6 +349,7 @@ impl Session {
             self.ask_at_ns()
         };
         let ack_ns = self.received.due_ns().min(self.paced_until_ns);
+        let ack_ns = ack_ns.min(self.peer_casts.due_ns());
         ack_ns.min(self.look_for_losses_ns).min(self.silent_at_ns()).min(ask_ns)
     }
 
@@ -364,6 +425,7 @@ impl Session {
     /// Gives back all buffers. Those of calls that are being served belong to who serves them.
     pub(crate) fn release(&mut self, pool: &mut Pool) {
         self.sendq.finish_all(pool);
+        self.peer_casts.release_all(pool);
         for call in self.peer_calls.iter_mut() {
             if let Some(body) = call.body.take() {
                 pool.release(body);
@@ -395,6 +457,7 @@ impl Session {
             + self.sendq.state_bytes()
             + self.own_calls.state_bytes()
             + self.peer_calls.state_bytes()
+            + self.peer_casts.state_bytes()
             + self.sent.state_bytes()
             + self.credit.len() * size_of::<ReceiveCredit>()
     }
@@ -408,19 +471,24 @@ impl Session {
         if self.is_expecting() {
             self.heard_ns.max(self.expecting_since_ns) + SILENCE_NS
         } else {
-            self.heard_ns + IDLE_NS
+            self.heard_ns + UNANSWERED * self.idle_patience_ns()
         }
     }
 
     /// When to ask whether the peer is still there, with nothing in flight that must arrive.
     fn ask_at_ns(&self) -> u64 {
-        let patience_ns = if self.own_calls.outstanding() > 0 { PROBE_NS } else { KEEP_ALIVE_NS };
+        let is_waiting = self.own_calls.outstanding() > 0;
+        let patience_ns = if is_waiting { PROBE_NS } else { self.idle_patience_ns() };
         self.heard_ns.max(self.asked_ns) + patience_ns
+    }
+
+    fn idle_patience_ns(&self) -> u64 {
+        if self.is_watched { WATCH_NS } else { KEEP_ALIVE_NS }
     }
 
     /// Nothing was acknowledged for too long: what was sent first goes again, whatever the window
     /// says. It is not taken for a sign of congestion, since the peer may just not have run.
-    fn probe(&mut self, now_ns: u64, counters: &mut EndpointCounters) {
+    fn probe(&mut self, now_ns: u64, pool: &mut Pool, counters: &mut EndpointCounters) {
         counters.probes_sent += 1;
         self.attempts += 1;
         self.reliable_ns = now_ns;
@@ -430,18 +498,18 @@ impl Session {
         self.is_ping_alone = self.attempts > 1 || self.narrow.is_suspected();
         for _ in 0..PROBE_PACKETS {
             if let Some(packet) = self.sent.land_oldest_reliable() {
-                self.send_again(&packet, counters);
+                self.send_again(now_ns, &packet, pool, counters);
             }
         }
     }
 
-    fn look_for_losses(&mut self, now_ns: u64, counters: &mut EndpointCounters) {
+    fn look_for_losses(&mut self, now_ns: u64, pool: &mut Pool, counters: &mut EndpointCounters) {
         loop {
             match self.sent.next_lost(now_ns, &self.trip) {
                 Ok((number, packet)) => {
                     self.narrow.lost(number, &packet, self.sent.next_number());
                     self.congestion.lost(packet.cost_bytes);
-                    self.send_again(&packet, counters);
+                    self.send_again(now_ns, &packet, pool, counters);
                 }
                 Err(look_again_ns) => {
                     self.look_for_losses_ns = look_again_ns;
@@ -451,11 +519,23 @@ impl Session {
         }
     }
 
-    fn send_again(&mut self, packet: &SentPacket, counters: &mut EndpointCounters) {
+    fn send_again(
+        &mut self,
+        now_ns: u64,
+        packet: &SentPacket,
+        pool: &mut Pool,
+        counters: &mut EndpointCounters,
+    ) {
         counters.packets_lost += 1;
         self.packets_lost += 1;
+        let before_ns = now_ns.saturating_sub(self.trip.cast_life_ns());
         for &fragment in packet.fragments() {
-            self.sendq.lost(fragment);
+            if self.sendq.is_too_old(fragment, before_ns) {
+                counters.casts_given_up += 1;
+                self.sendq.finish(fragment.key, pool);
+            } else {
+                self.sendq.lost(fragment);
+            }
         }
         if packet.has_credit {
             for flow in 0..FLOWS_MAX as u16 {

@@ -31,13 +31,18 @@ pub enum ProtocolVersion {
     /// Messages of the block plane: ranges that are zeroed, volumes that say what they can and
     /// tell of a change.
     Third = 3,
+    /// Casts: frames that may be lost.
+    Fourth = 4,
 }
 
 /// The version that this program prefers.
-pub const PROTOCOL_VERSION: u8 = ProtocolVersion::Third as u8;
+pub const PROTOCOL_VERSION: u8 = ProtocolVersion::Fourth as u8;
 
 /// The oldest version that knows cookies, and whose sessions can be sealed.
 pub(crate) const SEALED_VERSION_MIN: u8 = ProtocolVersion::Second as u8;
+
+/// The oldest version with casts.
+pub(crate) const CAST_VERSION_MIN: u8 = ProtocolVersion::Fourth as u8;
 
 /// All versions that this program speaks.
 pub const VERSIONS: RangeInclusive<u8> = 1..=PROTOCOL_VERSION;
@@ -56,7 +61,14 @@ pub const HEAD_MAX: usize = 192;
 /// The longest body of a message.
 pub const MESSAGE_MAX: usize = 1 << 20;
 
-/// Flows in each direction of a session.
+/// The longest body of a cast. With a head it is a frame of 64 KiB and its addressing.
+pub const CAST_MAX: usize = 64 << 10;
+
+/// Casts of a flow from the oldest that may still arrive to the newest: some four acknowledgements
+/// of small ones, eight to a packet, and 32 MiB of large ones.
+pub const CAST_WINDOW: usize = 512;
+
+/// Flows in each direction of a session, of calls, and as many of casts.
 pub const FLOWS_MAX: usize = 256;
 
 /// The smallest `datagram_bytes_max`: what IPv6 carries everywhere, without its and UDP's headers,
@@ -93,6 +105,11 @@ const _: () = assert!(
 );
 const _: () =
     assert!(DATAGRAM_BYTES_MIN - SEALED_OVERHEAD_BYTES >= HEAD_MAX, "the head fits one fragment");
+const _: () = assert!(
+    (CAST_MAX + HEAD_MAX).div_ceil(DATAGRAM_BYTES_MIN - SEALED_OVERHEAD_BYTES)
+        <= u64::BITS as usize,
+    "a cast's fragments have a bit each in a word"
+);
 
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -306,6 +323,8 @@ pub(crate) const FRAME_CLOSE: u8 = 4;
 pub(crate) const FRAME_CALL: u8 = 5;
 /// A fragment of a reply.
 pub(crate) const FRAME_REPLY: u8 = 6;
+/// A fragment of a cast, from version 4 on.
+pub(crate) const FRAME_CAST: u8 = 7;
 
 /// Which packets arrived: `length` of them up to `largest`, then for each further range a gap of
 /// missing ones and the next `length` below.
@@ -358,22 +377,28 @@ pub(crate) struct FragmentFrame {
     /// Of the call, and so of its reply.
     pub(crate) flow: U16,
     pub(crate) body_bytes: U32,
-    /// The call, for a reply too; `id % calls_max` is its place in the tables.
+    /// The call, for a reply too; `id % calls_max` is its place in the tables. Of a cast its number
+    /// in its flow.
     pub(crate) id: U64,
     /// Which piece.
     pub(crate) fragment: U16,
-    pub(crate) reserved: U16,
+    /// Of a cast: so many numbers before it is the oldest that may still arrive. Else 0.
+    pub(crate) behind: U16,
 }
 
 impl FragmentFrame {
     /// Whether the lengths are allowed and the fragment exists, with pieces of `chunk_bytes`.
     pub(crate) fn is_valid(&self, chunk_bytes: usize) -> bool {
         let (head, body) = (usize::from(self.head_bytes), self.body_bytes.get() as usize);
+        let behind = usize::from(self.behind.get());
+        let (body_max, behind_max) =
+            if self.kind == FRAME_CAST { (CAST_MAX, CAST_WINDOW - 1) } else { (MESSAGE_MAX, 0) };
         head <= HEAD_MAX
-            && body <= MESSAGE_MAX
+            && body <= body_max
             && usize::from(self.fragment.get()) < fragment_count(head, body, chunk_bytes)
             && usize::from(self.flow.get()) < FLOWS_MAX
-            && self.reserved.get() == 0
+            && behind <= behind_max
+            && behind as u64 <= self.id.get()
     }
 
     /// Where the fragment's part of the body lies. The frame must be valid.

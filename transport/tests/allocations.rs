@@ -26,6 +26,8 @@ struct Notes {
     calls: Vec<(CallId, Option<BufId>)>,
     replies: u64,
     body_bytes: u64,
+    casts: u64,
+    cast_bodies: Vec<BufId>,
 }
 
 impl Sink for Notes {
@@ -44,6 +46,10 @@ impl Sink for Notes {
     fn call(&mut self, _: SessionId, _: u16, id: CallId, _: &[u8], body: Option<(BufId, usize)>) {
         self.calls.push((id, body.map(|(buffer, _)| buffer)));
     }
+    fn cast(&mut self, _: SessionId, _: u16, _: &[u8], body: Option<(BufId, usize)>) {
+        self.casts += 1;
+        self.cast_bodies.extend(body.map(|(buffer, _)| buffer));
+    }
 }
 
 fn node(index: u16, is_sealed: bool) -> Node {
@@ -61,7 +67,14 @@ fn node(index: u16, is_sealed: bool) -> Node {
     Node {
         endpoint: Endpoint::new(config),
         batch: TransmitBatch::new(64),
-        notes: Notes { session: None, calls: Vec::with_capacity(4096), replies: 0, body_bytes: 0 },
+        notes: Notes {
+            session: None,
+            calls: Vec::with_capacity(4096),
+            replies: 0,
+            body_bytes: 0,
+            casts: 0,
+            cast_bodies: Vec::with_capacity(4096),
+        },
         addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 4870 + index)),
     }
 }
@@ -111,6 +124,9 @@ impl Pair {
                 endpoint.pool_mut().release(body);
             }
         }
+        while let Some(body) = self.server.notes.cast_bodies.pop() {
+            self.server.endpoint.pool_mut().release(body);
+        }
         carry(&mut self.server, &mut self.caller, now_ns, &mut self.datagram, &mut self.sent);
         self.caller.endpoint.advance(now_ns, &mut self.caller.notes);
     }
@@ -138,6 +154,47 @@ impl Pair {
     }
 }
 
+impl Pair {
+    /// Casts frames of all sizes by three flows, a few each round.
+    fn cast(&mut self, casts: u64) {
+        let session = self.caller.notes.session.expect("connected");
+        for number in 0..casts {
+            let mut endpoint = &mut self.caller.endpoint;
+            let bytes = [0, 1500, 65_000, 300, 9000][number as usize % 5];
+            let body = (bytes > 0).then(|| endpoint.pool_mut().alloc(bytes).expect("room"));
+            let pair = body.map(|buffer| (buffer, bytes));
+            let flow = (number % 3) as u16;
+            // Where there is no room there will be some.
+            while endpoint.cast(self.now_ns, session, flow, b"frame", pair).is_err() {
+                self.round();
+                endpoint = &mut self.caller.endpoint;
+            }
+            if let Some(buffer) = body {
+                endpoint.pool_mut().release(buffer);
+            }
+        }
+        while self.caller.endpoint.counters().casts_sent > self.server.notes.casts {
+            assert_eq!(self.caller.endpoint.counters().casts_given_up, 0);
+            self.round();
+        }
+    }
+}
+
+#[test]
+fn casts_of_a_warm_session_do_not_allocate() {
+    for is_sealed in [false, true] {
+        let mut pair = pair(is_sealed);
+        let session = pair.server.notes.session.expect("connected");
+        (0..3).for_each(|flow| pair.server.endpoint.open_casts(session, flow));
+        pair.cast(3000);
+        let before = allocations();
+        let resent = pair.caller.endpoint.counters().fragments_resent;
+        pair.cast(3000);
+        assert_eq!(allocations() - before, 0, "allocations in 3000 casts");
+        assert!(pair.caller.endpoint.counters().fragments_resent > resent, "some were sent again");
+    }
+}
+
 #[test]
 fn a_warm_session_does_not_allocate() {
     exchange_without_allocations(false);
@@ -150,14 +207,20 @@ fn a_warm_sealed_session_does_not_allocate() {
     assert_eq!(counters.bytes_checksummed, 0, "the seal is the checksum");
 }
 
-fn exchange_without_allocations(is_sealed: bool) -> EndpointCounters {
+/// Two nodes with a session.
+fn pair(is_sealed: bool) -> Pair {
     let (caller, server) = (node(0, is_sealed), node(1, is_sealed));
     let mut pair =
         Pair { caller, server, now_ns: 1, sent: 0, datagram: Vec::with_capacity(1 << 16) };
     pair.caller.endpoint.connect(1, pair.server.addr, "node", 0);
-    while pair.caller.notes.session.is_none() {
+    while pair.caller.notes.session.is_none() || pair.server.notes.session.is_none() {
         pair.round();
     }
+    pair
+}
+
+fn exchange_without_allocations(is_sealed: bool) -> EndpointCounters {
+    let mut pair = pair(is_sealed);
     // More at a time than later: the pool and the tables grow to the most that was ever needed.
     pair.exchange(3000, 24);
     let before = allocations();

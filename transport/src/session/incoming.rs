@@ -4,14 +4,15 @@ use crate::ack::{AckWish, Freshness, NUMBER_MAX};
 use crate::congestion::Trip;
 use crate::events::CallId;
 use crate::pool::charge_bytes;
+use crate::recv::casts::{Around, CastPiece};
 use crate::recv::{Piece, Stage};
 use crate::sendq;
 use crate::sent::SentPacket;
 use crate::session::{Inside, Session};
 use crate::wire::{
-    self, ACK_FLAG_NO_ROOM, AckFrame, AckRange, CreditFrame, FLOWS_MAX, FRAME_ACK, FRAME_CALL,
-    FRAME_CLOSE, FRAME_CREDIT, FRAME_PING, FRAME_REPLY, FragmentFrame, Kind, Packet,
-    ProtocolVersion,
+    self, ACK_FLAG_NO_ROOM, AckFrame, AckRange, CAST_VERSION_MIN, CreditFrame, FLOWS_MAX,
+    FRAME_ACK, FRAME_CALL, FRAME_CAST, FRAME_CLOSE, FRAME_CREDIT, FRAME_PING, FRAME_REPLY,
+    FragmentFrame, Kind, Packet, ProtocolVersion,
 };
 
 /// What became of a packet.
@@ -121,6 +122,10 @@ impl Session {
                 FRAME_REPLY => {
                     let fragment = self.take_fragment(&mut frames, &mut payload)?;
                     self.take_reply(inside, &fragment)?;
+                }
+                FRAME_CAST if self.agreed.peer.version >= CAST_VERSION_MIN => {
+                    let fragment = self.take_fragment(&mut frames, &mut payload)?;
+                    self.take_cast(inside, &fragment)?;
                 }
                 _ => return Err(Violation),
             }
@@ -253,6 +258,27 @@ impl Session {
         Ok(())
     }
 
+    /// A fragment of a cast. Whatever becomes of it, it is acknowledged.
+    fn take_cast(
+        &mut self,
+        inside: &mut Inside<'_>,
+        fragment: &Fragment<'_>,
+    ) -> Result<(), Violation> {
+        let Fragment { frame, head, data, first } = *fragment;
+        if frame.id.get() >= NUMBER_MAX {
+            return Err(Violation);
+        }
+        let mut around = Around {
+            inside,
+            share: &mut self.share,
+            session: self.agreed.id,
+            chunk_bytes: self.chunk_bytes,
+            life_ns: self.trip.cast_life_ns(),
+        };
+        let piece = CastPiece { frame, head, data, first };
+        self.peer_casts.take(&mut around, &piece).map_err(|_| Violation)
+    }
+
     fn take_credit(&mut self, frames: &mut &[u8]) -> Result<(), Violation> {
         let frame: &CreditFrame = wire::take(frames).ok_or(Violation)?;
         if usize::from(frame.flow.get()) >= FLOWS_MAX {
@@ -307,7 +333,7 @@ impl Session {
             if is_refusing {
                 self.narrow.excuse(self.sent.next_number());
             }
-            self.look_for_losses(inside.arrived_ns, inside.counters);
+            self.look_for_losses(inside.arrived_ns, inside.pool, inside.counters);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use zerocopy::byteorder::little_endian::{U16, U64};
 use crate::counters::EndpointCounters;
 use crate::pool::{BufId, Pool};
 use crate::seal::TAG_BYTES;
-use crate::sendq::{Next, SendQueue};
+use crate::sendq::{Next, Overdue, SendQueue};
 use crate::sent::{PACKET_COST_BYTES, PACKET_FRAGMENTS_MAX, SentPacket};
 use crate::session::Session;
 use crate::transmit::{DATAGRAM_HEAD_MAX, TransmitBatch};
@@ -61,7 +61,7 @@ impl Session {
             return false;
         }
         let may_fly = !self.sent.is_full();
-        let next = if may_fly { self.sendq.peek() } else { None };
+        let next = if may_fly { self.next(now_ns, pool, counters) } else { None };
         let next = next.filter(|_| self.probe_packets > 0 || self.may_send(now_ns));
         // What is due and finds no room beside a full fragment goes before it.
         let is_ack_due = self.received.due_ns() <= now_ns;
@@ -197,6 +197,25 @@ impl Session {
         self.ping_is_due = self.is_ping_alone;
     }
 
+    /// The fragment whose turn it is. Casts that have become too old go no further.
+    fn next(
+        &mut self,
+        now_ns: u64,
+        pool: &mut Pool,
+        counters: &mut EndpointCounters,
+    ) -> Option<Next> {
+        let before_ns = now_ns.saturating_sub(self.trip.cast_life_ns());
+        // Ends: each turn takes a cast out.
+        loop {
+            let next = self.sendq.peek()?;
+            match self.sendq.give_up_old(&next, now_ns, before_ns, pool) {
+                None => return Some(next),
+                Some(Overdue::Waiting) => counters.casts_overdue += 1,
+                Some(Overdue::Lost) => counters.casts_given_up += 1,
+            }
+        }
+    }
+
     /// Puts the fragment whose turn it is, and small messages after one without a body.
     fn put_fragments(
         &mut self,
@@ -213,7 +232,7 @@ impl Session {
             wire::put(head, at, self.sendq.head(&next));
             counters.fragments_resent += u64::from(SendQueue::is_resend(&next));
             let body = self.sendq.body(&next).map(|buffer| (buffer, next.body.clone()));
-            packet.add(self.sendq.take(&next));
+            packet.add(self.sendq.take(&next, packet.sent_ns));
             if body.is_some() || packet.fragments().len() == PACKET_FRAGMENTS_MAX {
                 return body;
             }

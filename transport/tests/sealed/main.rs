@@ -1,5 +1,7 @@
 //! Sealed sessions between simulated nodes: what holds for plain ones, and what only sealing gives.
 
+#[path = "../sessions/casts.rs"]
+mod casts;
 #[path = "../sessions/common/mod.rs"]
 mod common;
 #[path = "../sessions/exchange.rs"]

@@ -16,7 +16,7 @@ fn seeds(count: u64) -> Vec<u64> {
 }
 
 /// Runs a test for many seeds, and names the one that fails.
-fn for_seeds(test: &str, count: u64, run: impl Fn(u64) + std::panic::RefUnwindSafe) {
+pub(crate) fn for_seeds(test: &str, count: u64, run: impl Fn(u64) + std::panic::RefUnwindSafe) {
     for seed in seeds(count) {
         if std::panic::catch_unwind(|| run(seed)).is_err() {
             panic!("failed; replay with SEED={seed} cargo test -p transport {test}");
@@ -24,7 +24,7 @@ fn for_seeds(test: &str, count: u64, run: impl Fn(u64) + std::panic::RefUnwindSa
     }
 }
 
-fn two_nodes(seed: u64) -> World {
+pub(crate) fn two_nodes(seed: u64) -> World {
     let mut world = World::new(seed);
     let sizes = [1200, 1472, 8972, 65_507];
     let datagram_bytes_max = sizes[world.random.below(4) as usize];
@@ -50,7 +50,7 @@ fn body_bytes(random: &mut Random) -> usize {
 }
 
 /// Nothing is outstanding, nothing is in flight, and no buffer is held.
-fn settle(world: &mut World) {
+pub(crate) fn settle(world: &mut World) {
     world.faults = Faults::default();
     // A lost ping is only noticed by the next keep-alive.
     let end_ns = world.now_ns + 12 * SECOND;

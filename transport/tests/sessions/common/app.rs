@@ -11,6 +11,7 @@ use transport::{
     BufId, CallError, CallId, Endpoint, LostReason, MESSAGE_MAX, PeerInfo, SessionId, Sink,
 };
 
+use super::frames::Frames;
 use super::{MS, Random};
 
 /// Bodies are slices of this.
@@ -124,6 +125,8 @@ pub(crate) struct App {
     /// Tokens in the order of their replies.
     pub(crate) finished: Vec<u64>,
     pub(crate) buffers_max: usize,
+    /// What it casts, and what it was cast.
+    pub(crate) frames: Frames,
 }
 
 impl App {
@@ -151,6 +154,7 @@ impl App {
             next_token: 1,
             finished: Vec::new(),
             buffers_max: 0,
+            frames: Frames::default(),
         }
     }
 
@@ -164,6 +168,7 @@ impl App {
         self.to_release.clear();
         self.outstanding.clear();
         self.executed.clear();
+        self.frames.restarted();
     }
 
     pub(crate) fn connecting(&mut self, session: SessionId, to: SocketAddr, name: &str) {
@@ -182,7 +187,10 @@ impl App {
 
     /// Nothing to do and nothing awaited.
     pub(crate) fn is_done(&self) -> bool {
-        self.orders.is_empty() && self.outstanding.is_empty() && self.serving.is_empty()
+        self.orders.is_empty()
+            && self.outstanding.is_empty()
+            && self.serving.is_empty()
+            && self.frames.is_done()
     }
 
     pub(crate) fn outstanding(&self) -> usize {
@@ -205,7 +213,8 @@ impl App {
         if self.is_mute {
             return u64::MAX;
         }
-        self.serving.iter().map(|serving| serving.ready_ns).min().unwrap_or(u64::MAX)
+        let ready_ns = self.serving.iter().map(|serving| serving.ready_ns).min();
+        ready_ns.unwrap_or(u64::MAX).min(self.frames.next_ns())
     }
 
     pub(crate) fn work(&mut self, now_ns: u64, endpoint: &mut Endpoint) {
@@ -217,6 +226,7 @@ impl App {
         self.reconnect(now_ns, endpoint);
         self.answer(now_ns, endpoint);
         self.call_out(now_ns, endpoint);
+        self.frames.work(now_ns, endpoint);
     }
 
     fn reconnect(&mut self, now_ns: u64, endpoint: &mut Endpoint) {
@@ -310,6 +320,7 @@ impl App {
 
 impl Sink for App {
     fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
+        self.frames.connected(session);
         let event = Event::Connected(session, peer.clone());
         assert!(!self.sessions.contains(&session), "connected once");
         self.events.push((self.now_ns, event));
@@ -326,6 +337,7 @@ impl Sink for App {
         assert!(!is_again, "lost once");
         self.events.push((self.now_ns, Event::Lost(session, why.clone())));
         self.sessions.retain(|&known| known != session);
+        self.frames.lost(session);
         let unknown = &mut self.unknown;
         self.outstanding.retain(|_, outstanding| {
             if outstanding.session == session {
@@ -374,5 +386,9 @@ impl Sink for App {
         self.executed_count += 1;
         let ready_ns = self.now_ns + self.random.below(self.serve_ns + 1);
         self.serving.push(Serving { ready_ns, call, order, body: body.map(|(buffer, _)| buffer) });
+    }
+
+    fn cast(&mut self, session: SessionId, flow: u16, head: &[u8], body: Option<(BufId, usize)>) {
+        self.frames.arrived(session, flow, head, body);
     }
 }

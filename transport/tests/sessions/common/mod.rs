@@ -2,6 +2,7 @@
 //! seed says, and nodes that call and serve and check everything.
 
 pub(crate) mod app;
+pub(crate) mod frames;
 pub(crate) mod raw;
 pub(crate) mod still;
 

@@ -1,0 +1,414 @@
+//! Casts on their way in: put together, and handed over in the order of their numbers.
+//!
+//! What comes before its turn waits for what is missing, until the sender says that nothing of
+//! that will come any more, or for as long as a sender would go on. What comes after its turn is
+//! dropped.
+//!
+//! ```text
+//! flow 3   [71: handed over]  next: 72 (a part is missing)  [73: whole][74: whole]  end: 75
+//! ```
+
+use crate::events::SessionId;
+use crate::flow::SessionShare;
+use crate::pool::{BufId, Pool, charge_bytes};
+use crate::session::Inside;
+use crate::wire::{CAST_WINDOW, FLOWS_MAX, FragmentFrame, HEAD_MAX, fragment_count};
+
+/// Casts of a session that are put together, or wait for their turn: as many as a flow can have
+/// twice. Bounds its table.
+const SLOTS_MAX: usize = 2 * CAST_WINDOW;
+
+/// No slot.
+const NONE: u16 = u16::MAX;
+
+/// How far a cast is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Parts of it are missing.
+    Partial,
+    /// It waits for those before it.
+    Whole,
+    /// There was no buffer for it: it is passed over.
+    Dropped,
+}
+
+#[derive(Debug)]
+struct Slot {
+    state: State,
+    /// Since when it is known.
+    since_ns: u64,
+    body: Option<BufId>,
+    body_bytes: u32,
+    head_bytes: u8,
+    fragments: u8,
+    /// One bit for each fragment that arrived.
+    taken: u64,
+    head: [u8; HEAD_MAX],
+}
+
+impl Slot {
+    fn vacant() -> Self {
+        Self {
+            state: State::Partial,
+            since_ns: 0,
+            body: None,
+            body_bytes: 0,
+            head_bytes: 0,
+            fragments: 0,
+            taken: 0,
+            head: [0; HEAD_MAX],
+        }
+    }
+}
+
+/// A flow that its owner listens to.
+#[derive(Debug)]
+struct Flow {
+    /// The number whose turn it is; `None` before the first cast.
+    next: Option<u64>,
+    /// Above the largest number that came.
+    end: u64,
+    /// By number, modulo the window.
+    slots: Box<[u16; CAST_WINDOW]>,
+    /// When the first one of those that wait has waited for long enough.
+    due_ns: u64,
+}
+
+fn at(id: u64) -> usize {
+    id as usize % CAST_WINDOW
+}
+
+/// The casts of the peer in one session.
+#[derive(Debug)]
+pub(crate) struct PeerCasts {
+    /// By flow.
+    flows: Vec<Option<Flow>>,
+    /// Grows to the most that were ever needed.
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    /// No flow is due before.
+    due_ns: u64,
+}
+
+/// A fragment of a cast with what belongs to it. The frame is valid.
+pub(crate) struct CastPiece<'a> {
+    pub(crate) frame: &'a FragmentFrame,
+    pub(crate) head: &'a [u8],
+    pub(crate) data: &'a [u8],
+    /// Where `data` lies in the body.
+    pub(crate) first: usize,
+}
+
+/// What the session has for its casts while one is worked on.
+pub(crate) struct Around<'a, 'b> {
+    pub(crate) inside: &'a mut Inside<'b>,
+    pub(crate) share: &'a mut SessionShare,
+    pub(crate) session: SessionId,
+    pub(crate) chunk_bytes: usize,
+    /// How long a sender goes on.
+    pub(crate) life_ns: u64,
+}
+
+/// A fragment says otherwise than those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Contradiction;
+
+impl PeerCasts {
+    pub(crate) fn new() -> Self {
+        Self { flows: Vec::new(), slots: Vec::new(), free: Vec::new(), due_ns: u64::MAX }
+    }
+
+    pub(crate) fn state_bytes(&self) -> usize {
+        let flows = self.flows.iter().flatten().count();
+        self.slots.len() * size_of::<Slot>()
+            + self.flows.len() * size_of::<Option<Flow>>()
+            + flows * size_of::<[u16; CAST_WINDOW]>()
+    }
+
+    /// When [`Self::advance`] is due.
+    pub(crate) fn due_ns(&self) -> u64 {
+        self.due_ns
+    }
+
+    /// Hands casts of a flow over from now on.
+    pub(crate) fn open(&mut self, flow: u16) {
+        if self.flows.is_empty() {
+            self.flows.resize_with(FLOWS_MAX, || None);
+            self.free.reserve(SLOTS_MAX);
+        }
+        self.flows[usize::from(flow)].get_or_insert_with(|| Flow {
+            next: None,
+            end: 0,
+            slots: Box::new([NONE; CAST_WINDOW]),
+            due_ns: u64::MAX,
+        });
+    }
+
+    /// Hands casts of a flow over no longer. What waits is dropped.
+    pub(crate) fn close(&mut self, flow: u16, share: &mut SessionShare, pool: &mut Pool) {
+        let closed = self.flows.get_mut(usize::from(flow)).and_then(Option::take);
+        for &number in closed.iter().flat_map(|flow| flow.slots.iter()).filter(|it| **it != NONE) {
+            self.free.push(number);
+            let slot = &mut self.slots[usize::from(number)];
+            if slot.state != State::Dropped {
+                share.gave_back(charge_bytes(slot.body_bytes as usize));
+            }
+            slot.body.take().into_iter().for_each(|body| pool.release(body));
+        }
+    }
+
+    /// Lets go of all buffers: the session is over.
+    pub(crate) fn release_all(&mut self, pool: &mut Pool) {
+        let bodies = self.slots.iter_mut().filter_map(|slot| slot.body.take());
+        bodies.for_each(|body| pool.release(body));
+    }
+
+    /// Takes a fragment.
+    pub(crate) fn take(
+        &mut self,
+        around: &mut Around<'_, '_>,
+        piece: &CastPiece<'_>,
+    ) -> Result<(), Contradiction> {
+        let number = piece.frame.flow.get();
+        let Some(mut flow) = self.flows.get_mut(usize::from(number)).and_then(Option::take) else {
+            around.inside.counters.casts_unwanted += 1;
+            return Ok(());
+        };
+        let taken = self.take_of_flow(around, number, &mut flow, piece);
+        self.flows[usize::from(number)] = Some(flow);
+        taken
+    }
+
+    fn take_of_flow(
+        &mut self,
+        around: &mut Around<'_, '_>,
+        number: u16,
+        flow: &mut Flow,
+        piece: &CastPiece<'_>,
+    ) -> Result<(), Contradiction> {
+        let id = piece.frame.id.get();
+        let oldest = id - u64::from(piece.frame.behind.get());
+        if flow.next.is_none_or(|next| next < oldest) {
+            self.pass(around, number, flow, oldest);
+        }
+        let next = *flow.next.get_or_insert(oldest);
+        if id < next {
+            around.inside.counters.casts_late += 1;
+            return Ok(());
+        }
+        assert!(id - next < CAST_WINDOW as u64, "a valid frame is near the oldest");
+        let fragments = self.fragments_of(piece.frame, around.chunk_bytes);
+        if id == next && flow.end <= next && fragments == 1 {
+            // Most of them: alone, and in order.
+            (flow.next, flow.end) = (Some(next + 1), next + 1);
+            hand_over_at_once(around, number, piece);
+            return Ok(());
+        }
+        flow.end = flow.end.max(id + 1);
+        self.take_piece(around, flow, piece, fragments)?;
+        self.hand_over(around, number, flow);
+        self.note_due(around, flow);
+        Ok(())
+    }
+
+    fn fragments_of(&self, frame: &FragmentFrame, chunk_bytes: usize) -> usize {
+        fragment_count(usize::from(frame.head_bytes), frame.body_bytes.get() as usize, chunk_bytes)
+    }
+
+    /// Puts a fragment where it belongs, and makes a place for it if it is the first one.
+    fn take_piece(
+        &mut self,
+        around: &mut Around<'_, '_>,
+        flow: &mut Flow,
+        piece: &CastPiece<'_>,
+        fragments: usize,
+    ) -> Result<(), Contradiction> {
+        let place = &mut flow.slots[at(piece.frame.id.get())];
+        if *place == NONE {
+            *place = match self.begin(around, piece.frame, fragments) {
+                Some(slot) => slot,
+                None => {
+                    // Not even a place to remember that: it looks like one that never came.
+                    around.inside.counters.casts_no_buffer += 1;
+                    return Ok(());
+                }
+            };
+        }
+        let slot = &mut self.slots[usize::from(*place)];
+        let lengths = (piece.frame.head_bytes, piece.frame.body_bytes.get());
+        if (slot.head_bytes, slot.body_bytes) != lengths {
+            return Err(Contradiction);
+        }
+        let bit = 1 << piece.frame.fragment.get();
+        if slot.state != State::Partial || slot.taken & bit != 0 {
+            around.inside.counters.fragments_duplicate += 1;
+            return Ok(());
+        }
+        slot.taken |= bit;
+        if piece.frame.fragment.get() == 0 {
+            slot.head[..piece.head.len()].copy_from_slice(piece.head);
+        }
+        if let Some(body) = slot.body {
+            fill(around, body, piece);
+        }
+        if slot.taken.count_ones() == u32::from(slot.fragments) {
+            slot.state = State::Whole;
+        }
+        Ok(())
+    }
+
+    fn begin(
+        &mut self,
+        around: &mut Around<'_, '_>,
+        frame: &FragmentFrame,
+        fragments: usize,
+    ) -> Option<u16> {
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None if self.slots.len() < SLOTS_MAX => {
+                self.slots.push(Slot::vacant());
+                (self.slots.len() - 1) as u16
+            }
+            None => return None,
+        };
+        let body_bytes = frame.body_bytes.get() as usize;
+        let Inside { now_ns, pool, counters, .. } = &mut *around.inside;
+        let mut body = None;
+        if body_bytes > 0 {
+            body = around.share.buffer(body_bytes, pool, counters);
+        }
+        let has_room = body.is_some() || body_bytes == 0;
+        if has_room {
+            around.share.took(charge_bytes(body_bytes));
+        } else {
+            counters.casts_no_buffer += 1;
+        }
+        let slot = &mut self.slots[usize::from(number)];
+        slot.state = if has_room { State::Partial } else { State::Dropped };
+        slot.since_ns = *now_ns;
+        (slot.body, slot.body_bytes) = (body, frame.body_bytes.get());
+        slot.head_bytes = frame.head_bytes;
+        (slot.fragments, slot.taken) = (fragments as u8, 0);
+        Some(number)
+    }
+
+    /// Hands over all that is whole and whose turn it is.
+    fn hand_over(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut Flow) {
+        let mut next = flow.next.expect("a cast has come");
+        while next < flow.end {
+            let slot = flow.slots[at(next)];
+            if slot == NONE || self.slots[usize::from(slot)].state == State::Partial {
+                break;
+            }
+            flow.slots[at(next)] = NONE;
+            self.end(around, number, slot);
+            next += 1;
+        }
+        flow.next = Some(next);
+    }
+
+    /// Goes on at number `to`, at least: what is whole before it is handed over, and the rest is
+    /// dropped.
+    fn pass(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut Flow, to: u64) {
+        let Some(next) = flow.next else { return };
+        // Above the end there is nothing, however far it goes.
+        for id in next..to.min(flow.end) {
+            let slot = std::mem::replace(&mut flow.slots[at(id)], NONE);
+            if slot == NONE {
+                around.inside.counters.casts_missed += 1;
+            } else {
+                self.end(around, number, slot);
+            }
+        }
+        let unseen = to - to.min(flow.end.max(next));
+        // However far a hostile peer's numbers jump, it is a count.
+        around.inside.counters.casts_missed += unseen.min(CAST_WINDOW as u64);
+        flow.next = Some(to.max(next));
+        flow.end = flow.end.max(to);
+    }
+
+    /// Empties a slot: hands the cast over, or drops it.
+    fn end(&mut self, around: &mut Around<'_, '_>, flow: u16, number: u16) {
+        self.free.push(number);
+        let slot = &mut self.slots[usize::from(number)];
+        let Inside { pool, counters, sink, .. } = &mut *around.inside;
+        if slot.state != State::Dropped {
+            around.share.gave_back(charge_bytes(slot.body_bytes as usize));
+        }
+        let body = slot.body.take();
+        if slot.state == State::Whole {
+            counters.casts_received += 1;
+            let head = &slot.head[..usize::from(slot.head_bytes)];
+            let body = body.map(|body| (body, slot.body_bytes as usize));
+            sink.cast(around.session, flow, head, body);
+            return;
+        }
+        counters.casts_missed += u64::from(slot.state == State::Partial);
+        if let Some(body) = body {
+            pool.release(body);
+        }
+    }
+
+    /// Notes when the first one that waits has waited for long enough.
+    fn note_due(&mut self, around: &Around<'_, '_>, flow: &mut Flow) {
+        let next = flow.next.expect("a cast has come");
+        let waiting = (next..flow.end).find_map(|id| match flow.slots[at(id)] {
+            NONE => None,
+            slot => Some(self.slots[usize::from(slot)].since_ns),
+        });
+        flow.due_ns = waiting.map_or(u64::MAX, |since_ns| since_ns + around.life_ns);
+        self.due_ns = self.due_ns.min(flow.due_ns);
+    }
+
+    /// Passes over what is missing for too long.
+    pub(crate) fn advance(&mut self, around: &mut Around<'_, '_>) {
+        if around.inside.now_ns < self.due_ns {
+            return;
+        }
+        self.due_ns = u64::MAX;
+        for number in 0..self.flows.len() {
+            let Some(mut flow) = self.flows[number].take() else { continue };
+            // Each turn passes over one number at least, of a window of them.
+            while flow.due_ns <= around.inside.now_ns {
+                self.pass_one(around, number as u16, &mut flow);
+            }
+            self.due_ns = self.due_ns.min(flow.due_ns);
+            self.flows[number] = Some(flow);
+        }
+    }
+
+    /// Passes over what is missing before the first that came, or that one itself, which is not
+    /// whole.
+    fn pass_one(&mut self, around: &mut Around<'_, '_>, number: u16, flow: &mut Flow) {
+        let next = flow.next.expect("a cast has come");
+        let first = (next..flow.end).find(|id| flow.slots[at(*id)] != NONE);
+        let to = first.map_or(flow.end, |first| if first == next { next + 1 } else { first });
+        self.pass(around, number, flow, to);
+        self.hand_over(around, number, flow);
+        self.note_due(around, flow);
+    }
+}
+
+/// Copies a fragment's part of the body.
+fn fill(around: &mut Around<'_, '_>, body: BufId, piece: &CastPiece<'_>) {
+    let range = piece.first..piece.first + piece.data.len();
+    around.inside.pool.bytes_mut(body)[range].copy_from_slice(piece.data);
+    around.inside.counters.bytes_copied += piece.data.len() as u64;
+}
+
+/// Hands over a cast that came whole, and in its turn.
+fn hand_over_at_once(around: &mut Around<'_, '_>, number: u16, piece: &CastPiece<'_>) {
+    let mut body = None;
+    if !piece.data.is_empty() {
+        let Inside { pool, counters, .. } = &mut *around.inside;
+        body = around.share.buffer(piece.data.len(), pool, counters);
+        let Some(body) = body else {
+            counters.casts_no_buffer += 1;
+            return;
+        };
+        fill(around, body, piece);
+    }
+    around.inside.counters.casts_received += 1;
+    let body = body.map(|body| (body, piece.data.len()));
+    around.inside.sink.cast(around.session, number, piece.head, body);
+}
