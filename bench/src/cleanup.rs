@@ -126,6 +126,20 @@ impl Cleanup {
 
     /// Removes everything. Processes must have ended. Whoever comes second waits for the first.
     pub(crate) fn remove(&self) {
+        self.remove_stage();
+        let mut traces = self.traces();
+        for folder in traces.mounts.drain(..) {
+            let _ = Command::new("umount").arg(&folder).output();
+            let _ = fs::remove_dir(&folder);
+        }
+        for (file, before) in traces.settings.drain(..) {
+            let _ = fs::write(file, before);
+        }
+    }
+
+    /// Removes what was made for one stage of several: files and namespaces. What the system was
+    /// changed in stays for the next one.
+    pub(crate) fn remove_stage(&self) {
         let mut traces = self.traces();
         // What is not there any more needs no removal, and nobody could do more about the rest. A
         // second try, since an interruption ends the first one's process.
@@ -134,13 +148,6 @@ impl Cleanup {
             if !removed().is_ok_and(|output| output.status.success()) {
                 let _ = removed();
             }
-        }
-        for folder in traces.mounts.drain(..) {
-            let _ = Command::new("umount").arg(&folder).output();
-            let _ = fs::remove_dir(&folder);
-        }
-        for (file, before) in traces.settings.drain(..) {
-            let _ = fs::write(file, before);
         }
         for path in traces.paths.drain(..) {
             let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
@@ -224,5 +231,20 @@ mod tests {
         fs::write(&setting, "somebody else's").unwrap();
         cleanup.remove();
         assert_eq!(fs::read_to_string(&setting).unwrap(), "somebody else's");
+    }
+
+    #[test]
+    fn the_end_of_a_stage_leaves_the_systems_settings_to_the_next_one() {
+        let folder = tempfile::tempdir().unwrap().keep();
+        let setting = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&setting, "changed").unwrap();
+        let cleanup = Cleanup::default();
+        cleanup.path(folder.clone());
+        cleanup.setting(setting.path().to_owned(), "before".to_owned());
+        cleanup.remove_stage();
+        assert!(!folder.exists());
+        assert_eq!(fs::read_to_string(&setting).unwrap(), "changed");
+        cleanup.remove();
+        assert_eq!(fs::read_to_string(&setting).unwrap(), "before");
     }
 }

@@ -145,7 +145,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        self.cleanup.remove();
+        self.cleanup.remove_stage();
     }
 }
 
