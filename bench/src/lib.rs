@@ -15,4 +15,5 @@ pub mod scale;
 pub mod sim;
 pub mod stage;
 pub mod stand_in;
+pub mod verdict;
 pub mod workload;

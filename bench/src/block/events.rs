@@ -181,6 +181,9 @@ impl Events {
             let datagrams = ["link_datagrams_sent", "shm_datagrams_sent"];
             note(format!("{name}_datagrams_sent"), self.sum(role, &datagrams));
             note(format!("{name}_kernel_datagrams_sent"), self.through_the_kernel(role));
+            // Shared memory counts no bytes of datagrams, only those it copies.
+            let bytes = self.sum(role, &["link_bytes_sent"]).filter(|bytes| *bytes > 0);
+            note(format!("{name}_link_bytes_sent"), bytes);
             note(format!("{name}_send_calls"), self.sum(role, &["link_send_calls"]));
         }
         all
