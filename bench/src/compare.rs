@@ -3,14 +3,17 @@
 //! For each case every contestant is started, measured and ended, then the next one, several rounds
 //! of it: A B A B. So whatever else the machine does meets all alike, and nobody polls while it is
 //! another one's turn. Whoever speaks vhost-user is driven by our driver, the others by a client of
-//! their own, which their name says. Ratios are taken within a round.
+//! their own, which their name says. Ratios are taken within a round, of rounds in which the cores
+//! kept their distance. Figures of our own that goals are about come last, and then all goals.
 
 mod client;
 mod goals;
+mod own;
 mod peers;
 mod running;
 mod spdk;
 mod table;
+mod turns;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,24 +22,22 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 use sidecore::Idle;
 
-use crate::block::{self, LinkKind, Path, Report, Volume};
+use crate::block::{self, LinkKind, Path, Volume};
 use crate::cleanup::Cleanup;
 use crate::load::Pattern;
 use crate::machine::Machine;
 use crate::progress::Progress;
 
-use client::Client;
+use own::{Measurer, Own};
 use peers::{Peer, Peers};
-use running::Running;
+use turns::Runner;
 
-pub use goals::{Figure, Verdict};
-pub use table::{Row, Spread};
+pub use goals::Reached;
+pub use own::{OwnOutcome, OwnRow};
+pub use table::Row;
 
 /// The version of the JSON form.
-const COMPARISON_VERSION: u32 = 2;
-
-/// A round counts if the cache line's round trips of its turns differ by no more.
-const LEVEL: f64 = 1.5;
+const COMPARISON_VERSION: u32 = 3;
 
 /// Rounds, at most.
 pub const ROUNDS_MAX: u16 = 99;
@@ -46,7 +47,8 @@ pub const ROUNDS_MAX: u16 = 99;
 const TURN_MORE: Duration = Duration::from_millis(1_500);
 const SLOW_TURN_MORE: Duration = Duration::from_secs(5);
 
-/// What our direct client is called, which goals refer to.
+/// What our disks and our direct client are called, which goals refer to.
+const LOCAL: &str = "vrio local";
 const DIRECT: &str = "vrio direct";
 const DIRECT_XDP: &str = "vrio direct over AF_XDP";
 
@@ -143,21 +145,13 @@ impl Case {
 struct Sample {
     iops: f64,
     p50_us: f64,
+    p99_us: f64,
     /// Of everybody who takes part; none where a server's is not known.
     cpu_us_per_request: Option<f64>,
+    /// What our driver had of its core, where it is ours and has one.
+    core_share: Option<f64>,
     /// The cache line's round trips before and after.
     trips_ns: [Option<u64>; 2],
-}
-
-impl From<Report> for Sample {
-    fn from(report: Report) -> Self {
-        Self {
-            iops: report.iops,
-            p50_us: report.latency_us.p50,
-            cpu_us_per_request: report.cpu_us_per_request(),
-            trips_ns: report.cache_line_rtts_ns,
-        }
-    }
 }
 
 /// Who is measured.
@@ -176,6 +170,7 @@ impl Contestant {
         match self {
             Self::Vrio(Path::Direct, LinkKind::Xdp) => DIRECT_XDP.to_owned(),
             Self::Vrio(Path::Direct, _) => DIRECT.to_owned(),
+            Self::Vrio(Path::Local, _) => LOCAL.to_owned(),
             Self::Vrio(path, _) => format!("vrio {path}"),
             Self::Peer(peer) => peer.name.clone(),
             Self::Socket(name, _) => name.clone(),
@@ -184,6 +179,14 @@ impl Contestant {
 
     fn is_ours(&self) -> bool {
         matches!(self, Self::Vrio(..))
+    }
+
+    /// Whether it can have so many requests outstanding.
+    fn takes_part(&self, case: &Case) -> bool {
+        match self {
+            Self::Peer(peer) => peer.depth_max.is_none_or(|most| case.depth <= most),
+            Self::Vrio(..) | Self::Socket(..) => true,
+        }
     }
 
     /// How long its turn will take.
@@ -205,10 +208,14 @@ struct Contest {
 }
 
 impl Contest {
+    /// Who takes part in a case.
+    fn of(&self, case: &Case) -> impl Iterator<Item = &Contestant> {
+        self.contestants.iter().filter(|it| it.takes_part(case))
+    }
+
     /// Whether there is anything to compare.
-    fn has_both(&self) -> bool {
-        let ours = self.contestants.iter().filter(|it| it.is_ours()).count();
-        ours > 0 && ours < self.contestants.len()
+    fn has_both(&self, case: &Case) -> bool {
+        self.of(case).any(Contestant::is_ours) && !self.of(case).all(Contestant::is_ours)
     }
 }
 
@@ -230,6 +237,10 @@ pub struct Comparison {
     pub asked: Options,
     /// The contests.
     pub contests: Vec<Outcome>,
+    /// Figures of our own that goals are about.
+    pub own: Vec<OwnOutcome>,
+    /// All goals, by number.
+    pub goals: Vec<Reached>,
     /// Peers that could not be measured, and why.
     pub missing: Vec<String>,
     /// The machine.
@@ -267,11 +278,14 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
         peers.without_huge_pages(&format!("{why:#}"));
         contests.iter_mut().for_each(|contest| contest.contestants.retain(|it| !of_spdk(it)));
     }
-    contests.retain(Contest::has_both);
     let cases: Vec<_> =
         Case::all().into_iter().filter(|case| wanted(&options.case, &case.name())).collect();
+    contests.retain(|contest| cases.iter().any(|case| contest.has_both(case)));
+    let mut own = Own::ALL.to_vec();
+    own.retain(|own| wanted(&options.contest, own.name()));
+    own.retain(|own| wanted(&options.case, &own.case().name()));
     ensure!(
-        !contests.is_empty() && !cases.is_empty(),
+        !contests.is_empty() || !own.is_empty(),
         "nothing to compare: no peer is installed for that (missing: {}), or --contest and --case \
          leave nothing",
         peers.missing.join("; ")
@@ -279,43 +293,95 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     for missing in &peers.missing {
         progress.done(format!("not measured: {missing}"));
     }
-    estimate(options, &contests, cases.len(), progress);
+    estimate(options, &contests, &cases, &own, progress);
     let (mut outcomes, mut missing) = (Vec::new(), peers.missing);
     for contest in contests {
         let mut runner = Runner { options, contest, cleanup, progress };
         outcomes.push(runner.run(&cases, &mut missing));
     }
-    ensure!(outcomes.iter().any(|it| !it.rows.is_empty()), "{}", missing.join("; "));
+    let measurer = Measurer { options, cleanup, progress };
+    let own = measure_own(&own, &measurer, &mut missing);
+    let is_nothing = outcomes.iter().all(|it| it.rows.is_empty()) && own.is_empty();
+    ensure!(!is_nothing, "{}", missing.join("; "));
     Ok(Comparison {
         version: COMPARISON_VERSION,
         asked: options.clone(),
+        goals: goals_of(&outcomes, &own),
         contests: outcomes,
+        own,
         missing,
         machine: Machine::look(),
     })
 }
 
+/// Figures of our own; what cannot be measured is named.
+fn measure_own(own: &[Own], by: &Measurer<'_>, missing: &mut Vec<String>) -> Vec<OwnOutcome> {
+    let mut outcomes = Vec::new();
+    for own in own {
+        match own.measure(by) {
+            Ok(outcome) => {
+                by.progress.done(format!("{}: {} rows", outcome.contest, outcome.rows.len()));
+                outcomes.push(outcome);
+            }
+            Err(error) => {
+                by.cleanup.yield_to_interruption();
+                missing.push(format!("{error:#}"));
+                by.progress.done(format!("not measured: {error:#}"));
+            }
+        }
+    }
+    outcomes
+}
+
+/// What all rows together say of the goals.
+fn goals_of(outcomes: &[Outcome], own: &[OwnOutcome]) -> Vec<Reached> {
+    let rows: Vec<_> = outcomes
+        .iter()
+        .flat_map(|outcome| outcome.rows.iter().map(|row| (outcome.contest.as_str(), row)))
+        .collect();
+    let own: Vec<_> = own
+        .iter()
+        .flat_map(|outcome| &outcome.rows)
+        .filter_map(|row| Some((row.case.as_str(), row.verdict.as_ref()?)))
+        .collect();
+    goals::reached(&rows, &own)
+}
+
 /// Says how long it will take.
-fn estimate(options: &Options, contests: &[Contest], cases: usize, progress: &Progress) {
-    let contestants = contests.iter().flat_map(|contest| &contest.contestants);
-    let round: Duration = contestants.clone().map(|it| it.takes(options.seconds)).sum();
-    let times = cases as u32 * u32::from(options.rounds);
-    let minutes = (round * times).as_secs().div_ceil(60);
-    let turns = contestants.count() as u32 * times;
-    progress.done(format!("{turns} turns, about {minutes} min"));
+fn estimate(
+    options: &Options,
+    contests: &[Contest],
+    cases: &[Case],
+    own: &[Own],
+    progress: &Progress,
+) {
+    let rounds = u32::from(options.rounds);
+    let turns = contests.iter().flat_map(|contest| {
+        cases.iter().filter(|case| contest.has_both(case)).flat_map(|case| contest.of(case))
+    });
+    let turns: Vec<_> = turns.map(|it| it.takes(options.seconds)).collect();
+    let own_turns: u32 = own.iter().map(|own| own.turns()).sum();
+    let own_turn = TURN_MORE + Duration::from_secs_f64(options.seconds);
+    let all = (turns.iter().sum::<Duration>() + own_turn * own_turns) * rounds;
+    let minutes = all.as_secs().div_ceil(60);
+    let turns = (turns.len() as u32 + own_turns) * rounds;
+    progress.done(format!(
+        "{turns} turns, about {minutes} min; up to twice as many where the cores move"
+    ));
 }
 
 /// What can be compared with what is installed.
 fn contests(options: &Options, peers: &Peers) -> Vec<Contest> {
     let file_in =
         |folder: &std::path::Path| folder.join(format!("vrio-compare-{}.img", std::process::id()));
+    let (folder, disk_folder) = (options.folder.display(), options.disk_folder.display());
     let contest = |name: &str, volume: Volume, ours: &[(Path, LinkKind)], theirs: Vec<Peer>| {
         let ours = ours.iter().cloned().map(|(path, link)| Contestant::Vrio(path, link));
         let contestants = ours.chain(theirs.into_iter().map(Contestant::Peer)).collect();
         Contest { name: name.to_owned(), volume, contestants }
     };
     let local = [(Path::Local, LinkKind::Udp)];
-    let (cached, direct) = (file_in(&options.folder), file_in(&options.disk_folder));
+    let (in_memory, on_disk) = (file_in(&options.folder), file_in(&options.disk_folder));
     let mut null = contest("local, null volume", Volume::Null, &local, peers.null());
     let sockets = options.sockets.iter().cloned();
     null.contestants.extend(sockets.map(|(name, socket)| Contestant::Socket(name, socket)));
@@ -323,16 +389,22 @@ fn contests(options: &Options, peers: &Peers) -> Vec<Contest> {
         null,
         contest("local, memory", Volume::Memory, &local, peers.memory()),
         contest(
-            &format!("local, file in {}", options.folder.display()),
-            Volume::File(cached.clone()),
+            &format!("local, memory file ({folder})"),
+            Volume::File(in_memory.clone()),
             &local,
-            peers.file(&cached, false),
+            peers.file(&in_memory, false),
         ),
         contest(
-            &format!("local, file in {}, O_DIRECT", options.disk_folder.display()),
-            Volume::DirectFile(direct.clone()),
+            &format!("local, disk file, O_DIRECT ({disk_folder})"),
+            Volume::DirectFile(on_disk.clone()),
             &local,
-            peers.file(&direct, true),
+            peers.file(&on_disk, true),
+        ),
+        contest(
+            &format!("local, disk file, page cache ({disk_folder})"),
+            Volume::File(on_disk.clone()),
+            &local,
+            peers.file(&on_disk, false),
         ),
         contest("remote, memory", Volume::Memory, &[(Path::Remote, LinkKind::Udp)], peers.remote()),
         contest(
@@ -342,160 +414,6 @@ fn contests(options: &Options, peers: &Peers) -> Vec<Contest> {
             peers.direct(),
         ),
     ]
-}
-
-/// One contest's turns.
-struct Runner<'a> {
-    options: &'a Options,
-    contest: Contest,
-    cleanup: &'a Cleanup,
-    progress: &'a Progress,
-}
-
-impl Runner<'_> {
-    /// All cases. A contestant that fails takes part no more, and is named.
-    fn run(&mut self, cases: &[Case], missing: &mut Vec<String>) -> Outcome {
-        let mut rows = Vec::new();
-        for case in cases {
-            while self.contest.has_both() {
-                match self.rounds(case) {
-                    Ok(rounds) => {
-                        let contestants = &self.contest.contestants;
-                        rows.extend(table::rows(&case.name(), contestants, &rounds));
-                        break;
-                    }
-                    Err((at, error)) => {
-                        self.cleanup.yield_to_interruption();
-                        let failed = self.contest.contestants.remove(at).name();
-                        let (contest, case) = (&self.contest.name, case.name());
-                        missing.push(format!("{failed} ({contest}), from {case} on: {error:#}"));
-                        self.progress.done(missing[missing.len() - 1].clone());
-                    }
-                }
-            }
-        }
-        let contest = self.contest.name.clone();
-        for row in &mut rows {
-            row.goals = goals::verdicts(&contest, row);
-        }
-        self.progress.done(format!("{contest}: {} rows", rows.len()));
-        Outcome { contest, rows }
-    }
-
-    /// By round, then by contestant; and whether the cores moved in all of them. If not, only
-    /// rounds of one level are left.
-    fn rounds(&self, case: &Case) -> Result<Rounds, (usize, anyhow::Error)> {
-        let mut rounds = Vec::new();
-        for round in 1..=self.options.rounds {
-            let turn = |(at, contestant): (usize, &Contestant)| {
-                self.progress.doing(format!(
-                    "{}, {}: round {round} of {}, {}",
-                    self.contest.name,
-                    case.name(),
-                    self.options.rounds,
-                    contestant.name()
-                ));
-                self.turn(case, contestant).map_err(|error| (at, error))
-            };
-            let contestants = self.contest.contestants.iter().enumerate();
-            rounds.push(contestants.map(turn).collect::<Result<Vec<_>, _>>()?);
-        }
-        let (level, moved): (Vec<_>, Vec<_>) =
-            rounds.into_iter().partition(|round: &Vec<Sample>| is_level(round));
-        Ok(if level.is_empty() {
-            Rounds { samples: moved, has_moved: true }
-        } else {
-            Rounds { samples: of_one_level(level), has_moved: false }
-        })
-    }
-
-    fn turn(&self, case: &Case, contestant: &Contestant) -> Result<Sample> {
-        let Options { program, seconds, idle, encrypt, .. } = self.options;
-        let mut asked = block::Options {
-            volume: self.contest.volume.clone(),
-            op: case.op,
-            size_bytes: case.size_bytes,
-            depth: case.depth,
-            encrypt: *encrypt,
-            idle: *idle,
-            seconds: *seconds,
-            ..block::Options::new(program.clone())
-        };
-        match contestant {
-            Contestant::Vrio(path, link) => {
-                (asked.path, asked.link) = (path.clone(), *link);
-                // A peer's sessions run on the loopback device, which has no AF_XDP.
-                asked.loopback = *link == LinkKind::Udp;
-                if asked.idle == Idle::Spin && !block::has_seats(&asked) {
-                    // Spinning threads that share cores only keep them from each other.
-                    asked.idle = Idle::Adaptive;
-                }
-                self.drive(&asked)
-            }
-            Contestant::Socket(_, socket) => {
-                asked.path = Path::Socket(socket.clone());
-                self.drive(&asked)
-            }
-            Contestant::Peer(peer) => {
-                let running = Running::start(peer, self.cleanup)?;
-                let by_tool = client::Turn {
-                    case,
-                    seconds: *seconds,
-                    pids: running.pids(),
-                    folder: &running.folder,
-                    cleanup: self.cleanup,
-                };
-                let measured = match &peer.client {
-                    Client::Driver => {
-                        asked.path = Path::Socket(running.socket());
-                        asked.pids = running.pids();
-                        self.drive(&asked)
-                    }
-                    Client::Fio(program, words) => by_tool.fio(program, words),
-                    Client::NvmePerf { program, target } => by_tool.nvme_perf(program, target),
-                };
-                measured.map_err(|error| running.explain(error))
-            }
-        }
-    }
-
-    /// By our driver.
-    fn drive(&self, asked: &block::Options) -> Result<Sample> {
-        let measured = block::measure(asked, self.cleanup, &Progress::silent());
-        measured.map(Sample::from)
-    }
-}
-
-/// By round, then by contestant.
-struct Rounds {
-    samples: Vec<Vec<Sample>>,
-    /// Cores moved in every one of them.
-    has_moved: bool,
-}
-
-/// Whether all turns of a round met the same placement of cores.
-fn is_level(round: &[Sample]) -> bool {
-    let trips = round.iter().flat_map(|sample| sample.trips_ns).flatten();
-    let (least, most) =
-        trips.fold((u64::MAX, 0), |(least, most), ns| (least.min(ns), most.max(ns)));
-    most == 0 || most as f64 <= LEVEL * least as f64
-}
-
-/// The longest round trip of a round.
-fn trip_ns(round: &[Sample]) -> u64 {
-    round.iter().flat_map(|sample| sample.trips_ns).flatten().max().unwrap_or(0)
-}
-
-/// The rounds of the level that the middle one has: levels lie further apart.
-fn of_one_level(mut rounds: Vec<Vec<Sample>>) -> Vec<Vec<Sample>> {
-    let mut trips: Vec<_> = rounds.iter().map(|round| trip_ns(round)).collect();
-    trips.sort_unstable();
-    let middle = trips[trips.len() / 2] as f64;
-    rounds.retain(|round| {
-        let trip = trip_ns(round) as f64;
-        trip <= LEVEL * middle && middle <= LEVEL * trip
-    });
-    rounds
 }
 
 #[cfg(test)]

@@ -89,6 +89,18 @@ pub(crate) fn pin(core: usize) {
     let _ = sched_setaffinity(None, &only);
 }
 
+/// Runs `f` with two of the cores for this thread and whatever it starts; with fewer, as it is.
+pub(crate) fn on_two_cores<T>(f: impl FnOnce() -> T) -> T {
+    let Ok(before) = sched_getaffinity(None) else { return f() };
+    let mut two = CpuSet::new();
+    cores().into_iter().take(2).for_each(|core| two.set(core));
+    // Where it is refused, a machine with more cores shows what they do.
+    let _ = sched_setaffinity(None, &two);
+    let done = f();
+    let _ = sched_setaffinity(None, &before);
+    done
+}
+
 /// Two threads on the first core and the last answer each other through one cache line.
 fn round_trip_ns(cores: &[usize]) -> Option<u64> {
     let &[one, .., two] = cores else { return None };
@@ -152,6 +164,14 @@ mod tests {
         assert!(machine.cores >= 1);
         assert!(!machine.kernel.is_empty());
         assert_eq!(machine.cache_line_round_trip_ns.is_some(), machine.cores > 1);
+    }
+
+    #[test]
+    fn two_cores_are_lent_and_given_back() {
+        let before = cores();
+        let lent = on_two_cores(cores);
+        assert_eq!(lent, before[..before.len().min(2)]);
+        assert_eq!(cores(), before);
     }
 
     #[test]

@@ -45,8 +45,9 @@ pub(crate) const COMPARE_EXAMPLES: &str = "Examples:
   vrio bench compare block --contest local --case 'depth 1' --rounds 9
   vrio bench compare block --spdk /usr/src/spdk --contest direct --json
 Peers: qemu-storage-daemon, nbdkit and fio (Debian: qemu-utils, nbdkit, fio), SPDK where it was
-built; huge pages, which it needs, are made (by root) and given back. A server named with --socket
-has to leave the last core to the driver; its disk is overwritten.";
+built; huge pages, which it needs, are made (by root) and given back. Goals come last: each holds,
+does not, or is undecided, where its bound lies between the rounds or the cores moved. A server
+named with --socket has to leave the last core to the driver; its disk is overwritten.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
@@ -73,7 +74,8 @@ pub(crate) enum CompareCommand {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompareArgs {
-    /// How often each contestant is measured, in turn (5 unless said, 3 with --quick).
+    /// How often each contestant is measured, in turn (5 unless said, 3 with --quick); up to twice
+    /// as often where the cores move.
     #[arg(long)]
     rounds: Option<u16>,
     /// How long each time (1 unless said, 0.3 with --quick).
@@ -82,8 +84,8 @@ pub(crate) struct CompareArgs {
     /// Few rounds and short ones: to see whether all of it works.
     #[arg(long)]
     quick: bool,
-    /// Only contests with this in their name: "local", "null", "memory", "file", "O_DIRECT",
-    /// "remote", "direct".
+    /// Only contests with this in their name: "null", "local, memory", "memory file", "O_DIRECT",
+    /// "page cache", "remote", "direct"; and figures of our own that goals are about: "ours".
     #[arg(long, value_name = "WORDS")]
     contest: Option<String>,
     /// Only cases with this in their name: "depth 32", "randread 4k", "1m".

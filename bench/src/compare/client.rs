@@ -1,4 +1,5 @@
-//! Who puts requests in, where that is not our driver: fio, and SPDK's NVMe/TCP initiator.
+//! Who puts requests in, where that is not our driver: fio, SPDK's NVMe/TCP initiator, and SPDK's
+//! driver of virtio disks.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::peers::{DISK_BYTES, FOLDER};
 use super::{Case, Sample, spdk};
@@ -27,10 +28,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How long the tools take before they put requests in: what they use of the processor is looked
 /// at in the middle of what follows.
 const FIO_STARTS: Duration = Duration::from_millis(600);
-const NVME_PERF_STARTS: Duration = Duration::from_millis(1_500);
+const SPDK_STARTS: Duration = Duration::from_millis(1_500);
 
-/// Huge pages of an initiator, in MiB.
+/// What `spdk_nvme_perf` does before it counts; its least.
+const NVME_PERF_WARM_UP: Duration = Duration::from_secs(1);
+
+/// Huge pages of SPDK's clients, in MiB. Its driver was seen to count requests twice with less.
 const NVME_PERF_MIB: &str = "256";
+const BDEVPERF_MIB: &str = "300";
+
+/// Queues that SPDK's driver asks for: another part of it holds the first one.
+const BDEVPERF_QUEUES: u16 = 2;
 
 /// Who puts requests in.
 #[derive(Clone, Debug)]
@@ -46,6 +54,8 @@ pub(super) enum Client {
         /// Where the disk is, as it is told.
         target: String,
     },
+    /// SPDK's driver, at the vhost-user socket.
+    BdevPerf(PathBuf),
 }
 
 impl Client {
@@ -71,6 +81,15 @@ pub(super) struct Turn<'a> {
 struct Ran {
     said: String,
     cores_used: f64,
+    trip_before_ns: Option<u64>,
+}
+
+/// What a tool found out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Figures {
+    iops: f64,
+    p50_us: f64,
+    p99_us: f64,
 }
 
 impl Turn<'_> {
@@ -89,40 +108,51 @@ impl Turn<'_> {
             "--norandommap".to_owned(),
         ];
         let words = [&fio_words(op.name(), size_bytes, depth)[..], &more, &words].concat();
-        let trip_before = cache_line_round_trip_ns();
         let ran = self.run(program, &words, FIO_STARTS)?;
-        let (iops, p50_us) = fio_result(&ran.said, op)?;
-        Ok(self.sample(&ran, iops, p50_us, trip_before))
+        Ok(ran.sample(fio_result(&ran.said, op)?))
     }
 
     /// SPDK's own tool on an NVMe/TCP disk. It counts whole seconds.
     pub(super) fn nvme_perf(&self, program: &Path, target: &str) -> Result<Sample> {
-        let Case { op, size_bytes, depth } = *self.case;
-        let core = format!("[{}]", client_core().unwrap_or(0));
-        let (depth, size_bytes) = (depth.to_string(), size_bytes.to_string());
-        let seconds = self.seconds.ceil().to_string();
-        let words = [
-            &["-s", NVME_PERF_MIB, "-c", &core, "-q", &depth, "-o", &size_bytes][..],
-            &["-w", op.name(), "-t", &seconds, "-L", "-r", target],
-        ];
-        let words: Vec<_> = words.concat().into_iter().map(str::to_owned).collect();
-        let trip_before = cache_line_round_trip_ns();
-        let ran = self.run(program, &words, NVME_PERF_STARTS)?;
-        let (iops, p50_us) = nvme_perf_result(&ran.said)?;
-        Ok(self.sample(&ran, iops, p50_us, trip_before))
+        let warm_up = NVME_PERF_WARM_UP.as_secs().to_string();
+        let words = ["-L", "-s", NVME_PERF_MIB, "-c", &client_mask(), "-a", &warm_up, "-r", target];
+        let words = [self.spdk_words(), words.map(str::to_owned).to_vec()].concat();
+        let ran = self.run(program, &words, SPDK_STARTS + NVME_PERF_WARM_UP)?;
+        Ok(ran.sample(spdk_result(&ran.said)?))
     }
 
-    fn sample(&self, ran: &Ran, iops: f64, p50_us: f64, trip_before: Option<u64>) -> Sample {
-        Sample {
-            iops,
-            p50_us,
-            cpu_us_per_request: Some(ran.cores_used * 1e6 / iops),
-            trips_ns: [trip_before, cache_line_round_trip_ns()],
-        }
+    /// SPDK's own tool with its own driver, on the disk at the socket. It counts whole seconds, and
+    /// warms up in none of them.
+    pub(super) fn bdevperf(&self, program: &Path) -> Result<Sample> {
+        let folder = self.folder.display().to_string();
+        let (config, rpc) = (format!("{folder}/client.json"), format!("{folder}/client-rpc"));
+        let disk = json!({
+            "name": "Disk", "trtype": "user", "traddr": format!("{folder}/socket"),
+            "dev_type": "blk", "vq_count": BDEVPERF_QUEUES, "vq_size": 512
+        });
+        let disk = json!({"method": "bdev_virtio_attach_controller", "params": disk});
+        let disks = json!({"subsystems": [{"subsystem": "bdev", "config": [disk]}]});
+        fs::write(&config, disks.to_string())?;
+        // Memory of one piece: a server takes eight at most.
+        let words = ["-l", "-s", BDEVPERF_MIB, "-m", &client_mask(), "-g", "--no-pci", "-r", &rpc];
+        let words = words.into_iter().chain(["-c", &config]).map(str::to_owned).collect();
+        let words = [self.spdk_words(), words].concat();
+        let ran = self.run(program, &words, SPDK_STARTS)?;
+        Ok(ran.sample(spdk_result(&ran.said)?))
+    }
+
+    /// What both of SPDK's tools are told alike.
+    fn spdk_words(&self) -> Vec<String> {
+        let Case { op, size_bytes, depth } = *self.case;
+        let (depth, size_bytes) = (depth.to_string(), size_bytes.to_string());
+        let seconds = self.seconds.ceil().to_string();
+        let words = ["-q", &depth, "-o", &size_bytes, "-w", op.name(), "-t", &seconds];
+        words.map(str::to_owned).to_vec()
     }
 
     /// Runs a tool to its end. Processor time is that of half its work, `starts` after its start.
     fn run(&self, program: &Path, words: &[String], starts: Duration) -> Result<Ran> {
+        let trip_before_ns = cache_line_round_trip_ns();
         let output = self.folder.join("client");
         let file = File::create(&output)?;
         let mut command = match client_core() {
@@ -152,13 +182,26 @@ impl Turn<'_> {
         let status = child.wait()?;
         let said = fs::read_to_string(&output)?;
         ensure!(status, "{} failed: {}", program.display(), said.trim());
-        Ok(Ran { said, cores_used })
+        Ok(Ran { said, cores_used, trip_before_ns })
     }
 
     /// Of the servers and the client; one that has ended counts no more.
     fn processor_time(&self, client: &Child) -> Duration {
         let all = self.pids.iter().copied().chain([client.id()]);
         all.filter_map(|pid| processor_time(pid).ok()).sum()
+    }
+}
+
+impl Ran {
+    fn sample(&self, Figures { iops, p50_us, p99_us }: Figures) -> Sample {
+        Sample {
+            iops,
+            p50_us,
+            p99_us,
+            cpu_us_per_request: Some(self.cores_used * 1e6 / iops),
+            core_share: None,
+            trips_ns: [self.trip_before_ns, cache_line_round_trip_ns()],
+        }
     }
 }
 
@@ -193,33 +236,51 @@ fn client_core() -> Option<usize> {
     cores().get(1..).and_then(<[usize]>::last).copied()
 }
 
+/// The same core, as SPDK's programs are told.
+fn client_mask() -> String {
+    format!("[{}]", client_core().unwrap_or(0))
+}
+
 fn fio_words(op: &str, size_bytes: u32, depth: u16) -> Vec<String> {
     let words = ["--name=bench", "--thread", "--output-format=json", "--lat_percentiles=1"];
     let more = [format!("--rw={op}"), format!("--bs={size_bytes}"), format!("--iodepth={depth}")];
     words.map(str::to_owned).into_iter().chain(more).collect()
 }
 
-/// Requests per second and the median latency in microseconds, of fio's JSON.
-fn fio_result(said: &str, op: Pattern) -> Result<(f64, f64)> {
+/// What fio's JSON says.
+fn fio_result(said: &str, op: Pattern) -> Result<Figures> {
     // What it warns of comes first.
     let json = said.find('{').map(|at| &said[at..]).context("fio printed no JSON")?;
     let mut values = serde_json::Deserializer::from_str(json).into_iter::<Value>();
     let report = values.next().context("fio printed no JSON")??;
     let of = &report["jobs"][0][if op.writes() { "write" } else { "read" }];
+    let us = |share: &str| Some(of["lat_ns"]["percentile"][share].as_f64()? / 1e3);
     let iops = of["iops"].as_f64().filter(|iops| *iops > 0.0);
-    let p50_ns = of["lat_ns"]["percentile"]["50.000000"].as_f64();
-    iops.zip(p50_ns.map(|ns| ns / 1e3)).with_context(|| format!("fio counted nothing: {of}"))
+    let figures = (|| {
+        let (p50_us, p99_us) = (us("50.000000")?, us("99.000000")?);
+        Some(Figures { iops: iops?, p50_us, p99_us })
+    })();
+    figures.with_context(|| format!("fio counted nothing: {of}"))
 }
 
-/// The same, of the table of `spdk_nvme_perf`.
-fn nvme_perf_result(said: &str) -> Result<(f64, f64)> {
-    let after = |word: &str| {
+/// What the tables of SPDK's tools say. A request that failed is an error.
+fn spdk_result(said: &str) -> Result<Figures> {
+    let number = |word: &str| word.trim_end_matches("us").parse::<f64>().ok();
+    let after = |word: &str| -> Option<Vec<f64>> {
         let line = said.lines().find(|line| line.trim_start().starts_with(word))?;
-        line.split_once(':')?.1.split_whitespace().next()?.trim_end_matches("us").parse().ok()
+        Some(line.split_once(':')?.1.split_whitespace().filter_map(number).collect())
     };
-    let iops = after("Total").filter(|iops: &f64| *iops > 0.0);
-    let both = iops.zip(after("50.00000%"));
-    both.with_context(|| format!("spdk_nvme_perf counted nothing: {said}"))
+    let first = |word: &str| after(word)?.first().copied();
+    let figures = (|| {
+        let iops = first("Total").filter(|iops| *iops > 0.0)?;
+        let (p50_us, p99_us) = (first("50.00000%")?, first("99.00000%")?);
+        Some(Figures { iops, p50_us, p99_us })
+    })();
+    // Only the table of `bdevperf` has a column for them: the third of its totals.
+    let failed = said.contains("Fail/s").then(|| after("Total")).flatten();
+    let failed = failed.and_then(|totals| totals.get(2).copied()).unwrap_or(0.0);
+    ensure!(failed == 0.0, "{failed} requests per second failed: {}", said.trim());
+    figures.with_context(|| format!("SPDK's client counted nothing: {}", said.trim()))
 }
 
 #[cfg(test)]
@@ -229,24 +290,77 @@ mod tests {
     #[test]
     fn what_fio_says_is_understood() {
         let said = r#"fio: a warning
-            {"jobs": [{"read": {"iops": 1234.5, "lat_ns": {"percentile": {"50.000000": 2500}}},
+            {"jobs": [{"read": {"iops": 1234.5, "lat_ns": {"percentile":
+                                {"50.000000": 2500, "99.000000": 4000}}},
                        "write": {"iops": 0.0, "lat_ns": {}}}]}
             more"#;
-        assert_eq!(fio_result(said, Pattern::RandRead).unwrap(), (1234.5, 2.5));
+        let figures = Figures { iops: 1234.5, p50_us: 2.5, p99_us: 4.0 };
+        assert_eq!(fio_result(said, Pattern::RandRead).unwrap(), figures);
         assert!(fio_result(said, Pattern::Write).is_err());
         assert!(fio_result("fio: no such engine", Pattern::Read).is_err());
+        let old = r#"{"jobs": [{"read": {"iops": 1.0, "lat_ns": {"percentile": {}}}}]}"#;
+        let error = fio_result(old, Pattern::Read).unwrap_err().to_string();
+        assert!(error.contains("counted nothing"), "{error}");
     }
 
+    /// As version 26.09-pre printed it; long rows of signs and some percentiles are left out.
+    const NVME_PERF: &str = "\
+[2026-11-22 09:27:32.875524] nvme_qpair.c: 914:spdk_nvme_qpair_process_completions: *ERROR*: [x]
+Initializing NVMe Controllers
+Attached to NVMeoF Controller at TCP (addr:127.0.0.1 subnqn:nqn.2016-06.io.spdk:bench)
+Associating TCP (addr:127.0.0.1 subnqn:nqn.2016-06.io.spdk:bench) NSID 1 with lcore 1
+Initialization complete. Launching workers.
+========
+                                                              Latency(us)
+Device Information                                                       :       IOPS      MiB/s
+TCP (addr:127.0.0.1 subnqn:nqn.2016-06.io.spdk:bench) NSID 1 from core  1:     578.87     578.87
+========
+Total                                                                    :     578.87     578.87
+
+Summary latency data for TCP (addr:127.0.0.1 subnqn:nqn.2016-06.io.s from core 1:
+========
+  1.00000% :   589.194us
+ 50.00000% :  1298.117us
+ 98.00000% : 28230.892us
+ 99.00000% : 29440.788us
+ 99.50000% : 32263.877us
+";
+
+    /// The same of its other tool.
+    const BDEVPERF: &str = "\
+Running I/O for 1 seconds...
+    12492.00 IOPS, 12492.00 MiB/s\r
+\r Device Information          : runtime(s)       IOPS      MiB/s     Fail/s     TO/s    Average
+\r Job: Disk (Core Mask 0x2, workload: read, depth: 4, IO size: 1048576)
+\t Disk                :       1.00   12476.49   12476.49       0.00     0.00     318.94      30.33
+\r ========
+\r Total                       :              12476.49   12476.49       0.00     0.00     318.94
+
+ Latency summary
+\r ========
+\r Job: Disk (Core Mask 0x2)
+  1.00000% :   118.942us
+ 50.00000% :   126.818us
+ 99.00000% :  4612.726us
+";
+
     #[test]
-    fn what_nvme_perf_says_is_understood() {
-        let said = "Device Information    :       IOPS      MiB/s    Average      min      max\n\
-            TCP (addr:127.0.0.1) from core  1:   43000.10     167.97      22.30   9.1  99.0\n\
-            ========\n\
-            Total                     :   43000.10     167.97      22.30      9.10    99.00\n\
-            \n\
-            Summary latency data for TCP from core 1:\n\
-            =====\n  1.00000% :    15.000us\n 50.00000% :    22.105us\n";
-        assert_eq!(nvme_perf_result(said).unwrap(), (43000.10, 22.105));
-        assert!(nvme_perf_result("nothing").is_err());
+    fn what_spdk_says_is_understood() {
+        let nvme = Figures { iops: 578.87, p50_us: 1298.117, p99_us: 29_440.788 };
+        assert_eq!(spdk_result(NVME_PERF).unwrap(), nvme);
+        let virtio = Figures { iops: 12_476.49, p50_us: 126.818, p99_us: 4612.726 };
+        assert_eq!(spdk_result(BDEVPERF).unwrap(), virtio);
+        let refused = |said: &str, word: &str| {
+            let error = spdk_result(said).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        };
+        refused("nothing", "counted nothing");
+        refused(&NVME_PERF.replace(":     578.87", ":       0.00"), "counted nothing");
+        refused(NVME_PERF.split("Summary").next().unwrap(), "counted nothing");
+        let total = "12476.49   12476.49       0.00     0.00     318.94\n\n";
+        assert!(BDEVPERF.contains(total));
+        let failing =
+            BDEVPERF.replace(total, "12476.49   12476.49       7.00     0.00  318.94\n\n");
+        refused(&failing, "7 requests per second failed");
     }
 }

@@ -26,7 +26,11 @@ pub(super) mod name {
     pub(crate) const DAEMON_NBD: &str = "nbdkit + qemu-storage-daemon";
     pub(crate) const NBDKIT: &str = "nbdkit, by fio's NBD client";
     pub(crate) const FIO: &str = "fio io_uring, without a server";
+    /// For information: nothing is faster than a copy on the asking thread.
+    pub(crate) const FIO_PSYNC: &str = "fio psync, without a server";
     pub(crate) const SPDK_VHOST: &str = "SPDK vhost";
+    /// For information: another driver on the same server.
+    pub(crate) const SPDK_BDEVPERF: &str = "SPDK vhost, by SPDK's own driver";
     pub(crate) const SPDK_NVME: &str = "SPDK NVMe/TCP, by its own client";
 }
 
@@ -71,6 +75,8 @@ pub(super) struct Peer {
     pub(super) file: Option<PathBuf>,
     /// What `FOLDER/config.json` is to hold.
     pub(super) config: Option<Value>,
+    /// Its client has no more requests outstanding.
+    pub(super) depth_max: Option<u16>,
 }
 
 impl Peers {
@@ -95,13 +101,13 @@ impl Peers {
     /// Local disks of nothing.
     pub(super) fn null(&self) -> Vec<Peer> {
         let node = format!("driver=null-co,node-name=disk,size={DISK_BYTES},read-zeroes=off");
-        let spdk = self.spdk.as_ref().map(|spdk| spdk.vhost(false));
+        let spdk = self.spdk.iter().flat_map(|spdk| spdk.vhosts(false));
         self.daemons.iter().map(|program| daemon(program, &node, None, 2)).chain(spdk).collect()
     }
 
     /// Local disks in a process's memory.
     pub(super) fn memory(&self) -> Vec<Peer> {
-        self.spdk.as_ref().map(|spdk| spdk.vhost(true)).into_iter().collect()
+        self.spdk.iter().flat_map(|spdk| spdk.vhosts(true)).collect()
     }
 
     /// Local disks in this file, through the page cache or around it; and the file itself.
@@ -109,19 +115,19 @@ impl Peers {
         let (path, on) = (file.display(), if direct { "on" } else { "off" });
         let node =
             format!("driver=file,node-name=disk,filename={path},aio=io_uring,cache.direct={on}");
-        let bare = self.fio.as_ref().map(|fio| {
+        let bare = |name: &str, engine: &str, depth_max| {
             let direct = format!("--direct={}", u8::from(direct));
-            let words = ["--ioengine=io_uring", &format!("--filename={path}"), &direct];
-            Peer {
-                name: name::FIO.to_owned(),
-                servers: Vec::new(),
-                client: Client::fio(fio, &words),
-                file: Some(file.to_owned()),
-                config: None,
-            }
-        });
+            let engine = format!("--ioengine={engine}");
+            let words = [&*engine, &format!("--filename={path}"), &direct];
+            let client = Client::fio(self.fio.as_ref()?, &words);
+            let (name, file) = (name.to_owned(), Some(file.to_owned()));
+            Some(Peer { name, servers: Vec::new(), client, file, config: None, depth_max })
+        };
+        let io_uring = bare(name::FIO, "io_uring", None);
+        // Around the page cache it would be one more disk's latency.
+        let psync = bare(name::FIO_PSYNC, "psync", Some(1)).filter(|_| !direct);
         let daemons = self.daemons.iter().map(|program| daemon(program, &node, Some(file), 2));
-        daemons.chain(bare).collect()
+        daemons.chain(io_uring).chain(psync).collect()
     }
 
     /// A disk in another process's memory, by NBD, as a third process shows it.
@@ -152,6 +158,7 @@ impl Peers {
                 client: Client::fio(fio, &words),
                 file: None,
                 config: None,
+                depth_max: None,
             }
         });
         let spdk = self.spdk.as_ref().and_then(|spdk| spdk.nvme(port));
@@ -201,6 +208,7 @@ fn daemon(program: &Path, node: &str, file: Option<&Path>, busy: usize) -> Peer 
         client: Client::Driver,
         file: file.map(Path::to_owned),
         config: None,
+        depth_max: None,
     }
 }
 

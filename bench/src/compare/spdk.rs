@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 use super::peers::{DISK_BYTES, FOLDER, Peer, Server, find, name};
+use crate::block;
 use crate::cleanup::Cleanup;
 use crate::machine::cores;
 
@@ -35,7 +36,8 @@ const BLOCK_BYTES: u64 = 512;
 #[derive(Clone, Debug)]
 pub(super) struct Spdk {
     target: PathBuf,
-    client: Option<PathBuf>,
+    nvme_perf: Option<PathBuf>,
+    bdevperf: Option<PathBuf>,
 }
 
 impl Spdk {
@@ -44,31 +46,39 @@ impl Spdk {
         if cores().len() < 2 {
             return Err("SPDK (it polls: it needs a core besides its client's)".to_owned());
         }
-        let look = |program: &str| match built {
+        let look = |folder: &str, program: &str| match built {
             None => find(program),
-            Some(folder) => Some(folder.join("build/bin").join(program)).filter(|it| it.is_file()),
+            Some(built) => Some(built.join(folder).join(program)).filter(|it| it.is_file()),
         };
-        let target = look("spdk_tgt").ok_or_else(|| {
+        let (programs, examples) = ("build/bin", "build/examples");
+        let target = look(programs, "spdk_tgt").ok_or_else(|| {
             let place = match built {
                 None => "not packaged: build it, and name the folder with --spdk".to_owned(),
                 Some(folder) => format!("{} has no build/bin/spdk_tgt", folder.display()),
             };
             format!("SPDK ({place})")
         })?;
-        Ok(Self { target, client: look("spdk_nvme_perf") })
+        let (nvme_perf, bdevperf) = (look(programs, "spdk_nvme_perf"), look(examples, "bdevperf"));
+        Ok(Self { target, nvme_perf, bdevperf })
     }
 
-    /// A vhost-user-blk disk of nothing, or of memory.
-    pub(super) fn vhost(&self, memory: bool) -> Peer {
+    /// A vhost-user-blk disk of nothing, or of memory: by our driver, and by SPDK's where that was
+    /// built.
+    pub(super) fn vhosts(&self, memory: bool) -> Vec<Peer> {
         let method = "vhost_create_blk_controller";
         let disk = json!({"method": method, "params": {"ctrlr": "socket", "dev_name": "disk"}});
-        Peer {
-            name: name::SPDK_VHOST.to_owned(),
+        let config = config(memory, &[json!({"subsystem": "vhost_blk", "config": [disk]})]);
+        let peer = |name: &str, client| Peer {
+            name: name.to_owned(),
             servers: vec![self.server(None)],
-            client: Client::Driver,
+            client,
             file: None,
-            config: Some(config(memory, &json!({"subsystem": "vhost_blk", "config": [disk]}))),
-        }
+            config: Some(config.clone()),
+            depth_max: None,
+        };
+        let by_ours = peer(name::SPDK_VHOST, Client::Driver);
+        let own = self.bdevperf.clone().map(Client::BdevPerf);
+        [by_ours].into_iter().chain(own.map(|own| peer(name::SPDK_BDEVPERF, own))).collect()
     }
 
     /// A disk of memory by NVMe/TCP, if its client is there too.
@@ -77,14 +87,19 @@ impl Spdk {
             "trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": port.to_string()
         });
         let methods = json!([
-            {"method": "nvmf_create_transport", "params": {"trtype": "TCP"}},
+            {"method": "nvmf_create_transport",
+             "params": {"trtype": "TCP", "max_io_size": block::SIZE_BYTES_MAX}},
             {"method": "nvmf_create_subsystem", "params": {"nqn": NQN, "allow_any_host": true}},
             {"method": "nvmf_subsystem_add_ns",
              "params": {"nqn": NQN, "namespace": {"bdev_name": "disk"}}},
             {"method": "nvmf_subsystem_add_listener",
              "params": {"nqn": NQN, "listen_address": address}},
         ]);
-        let program = self.client.clone()?;
+        // Pages that are lent to the kernel until they are acknowledged are copied by the loopback
+        // device all the same.
+        let socket = json!([{"method": "sock_impl_set_options",
+            "params": {"impl_name": "posix", "enable_zerocopy_send_server": false}}]);
+        let program = self.nvme_perf.clone()?;
         Some(Peer {
             name: name::SPDK_NVME.to_owned(),
             servers: vec![self.server(Some(SocketAddr::from(([127, 0, 0, 1], port))))],
@@ -95,7 +110,14 @@ impl Spdk {
                 ),
             },
             file: None,
-            config: Some(config(true, &json!({"subsystem": "nvmf", "config": methods}))),
+            config: Some(config(
+                true,
+                &[
+                    json!({"subsystem": "sock", "config": socket}),
+                    json!({"subsystem": "nvmf", "config": methods}),
+                ],
+            )),
+            depth_max: None,
         })
     }
 
@@ -110,12 +132,13 @@ impl Spdk {
 }
 
 /// What a target is to have: a disk, and who shows it.
-fn config(memory: bool, shown: &Value) -> Value {
+fn config(memory: bool, shown: &[Value]) -> Value {
     let method = if memory { "bdev_malloc_create" } else { "bdev_null_create" };
     let blocks = DISK_BYTES / BLOCK_BYTES;
     let params = json!({"name": "disk", "num_blocks": blocks, "block_size": BLOCK_BYTES});
     let disks = json!({"subsystem": "bdev", "config": [{"method": method, "params": params}]});
-    json!({"subsystems": [disks, shown]})
+    let all: Vec<_> = std::iter::once(&disks).chain(shown).collect();
+    json!({"subsystems": all})
 }
 
 /// Sees to so many free huge pages, and a file system of them, until the end.

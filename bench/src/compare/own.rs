@@ -1,0 +1,269 @@
+//! Figures of our own that goals are about, with nobody beside us.
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use sidecore::Idle;
+
+use super::goals::{EVENTS_GOAL, TWO_CORES_GOAL};
+use super::{Case, Options};
+use crate::block::floor::{self, FloorOptions, FloorReport, Round};
+use crate::block::{self, LinkKind, Path, Report, Volume};
+use crate::cleanup::Cleanup;
+use crate::load::Pattern;
+use crate::machine::on_two_cores;
+use crate::measure::Waiting;
+use crate::progress::Progress;
+use crate::verdict::{self, Bound, Spread, Verdict};
+
+/// Longer turns make none of these figures better.
+const SECONDS_MAX: f64 = 0.5;
+
+/// Calls of a driver that sleeps, for each of the requests of which 32 are outstanding: "well below
+/// one".
+const CALLS_MAX: f64 = 0.5;
+
+/// Of what the busiest role could do with a core to itself: three roles share two cores.
+const SHARE_MIN: f64 = 1.0 / 3.0;
+
+/// Of the three roles on two cores.
+const P99_MS_MAX: f64 = 1.0;
+
+/// What is measured without a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Own {
+    /// What remote and sealed requests add to what is under them.
+    Floor,
+    /// What happens for a request.
+    Events,
+    /// Three roles that share two cores.
+    TwoCores,
+}
+
+/// A figure.
+#[derive(Clone, Debug, Serialize)]
+pub struct OwnRow {
+    /// Which requests, by which way.
+    pub case: String,
+    /// What it is, and its unit.
+    pub figure: &'static str,
+    /// Of the rounds that count.
+    pub value: Spread,
+    /// Rounds that counted, and that were measured.
+    pub rounds: usize,
+    /// Those that were measured.
+    pub tried: usize,
+    /// What we mean to reach, if that is a goal.
+    pub verdict: Option<Verdict>,
+}
+
+/// What came of one kind of figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct OwnOutcome {
+    /// What it was about.
+    pub contest: &'static str,
+    /// Each figure.
+    pub rows: Vec<OwnRow>,
+}
+
+/// Whoever measures.
+pub(super) struct Measurer<'a> {
+    pub(super) options: &'a Options,
+    pub(super) cleanup: &'a Cleanup,
+    pub(super) progress: &'a Progress,
+}
+
+impl Own {
+    pub(super) const ALL: [Self; 3] = [Self::Floor, Self::Events, Self::TwoCores];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "ours, what remote and sealed reads add, over shm",
+            Self::Events => "ours, events of a request, idle spin",
+            Self::TwoCores => "ours, three roles on two cores, idle adaptive",
+        }
+    }
+
+    /// The requests that it is about.
+    pub(super) fn case(self) -> Case {
+        let depth = if self == Self::Floor { 1 } else { 32 };
+        Case { op: Pattern::RandRead, size_bytes: 4 << 10, depth }
+    }
+
+    /// Turns of one round, for the estimate: to measure five things, and two or three of two.
+    pub(super) fn turns(self) -> u32 {
+        match self {
+            Self::Floor => 5,
+            Self::Events => 4,
+            Self::TwoCores => 2,
+        }
+    }
+
+    /// Measures it.
+    pub(super) fn measure(self, measurer: &Measurer<'_>) -> Result<OwnOutcome> {
+        let rows = match self {
+            Self::Floor => measurer.floor(),
+            Self::Events => measurer.events(),
+            Self::TwoCores => measurer.two_cores(),
+        };
+        let rows = rows.with_context(|| self.name())?;
+        Ok(OwnOutcome { contest: self.name(), rows })
+    }
+}
+
+impl Measurer<'_> {
+    fn seconds(&self) -> f64 {
+        self.options.seconds.min(SECONDS_MAX)
+    }
+
+    fn floor(&self) -> Result<Vec<OwnRow>> {
+        let case = Own::Floor.case();
+        let asked = FloorOptions {
+            program: self.options.program.clone(),
+            link: LinkKind::Shm,
+            size_bytes: case.size_bytes,
+            rounds: self.options.rounds,
+            seconds: self.seconds(),
+        };
+        let report = floor::measure_rounds(&asked, self.cleanup, self.progress)?;
+        Ok(floor_rows(&case, &report))
+    }
+
+    /// One of our disks with 32 requests outstanding.
+    fn disk(&self, path: Path, driver: Waiting, idle: Idle) -> block::Options {
+        let Case { op, size_bytes, depth } = Own::Events.case();
+        let volume = if path == Path::Local { Volume::Null } else { Volume::Memory };
+        block::Options {
+            path,
+            driver,
+            idle,
+            volume,
+            op,
+            size_bytes,
+            depth,
+            encrypt: self.options.encrypt,
+            seconds: self.seconds(),
+            loopback: true,
+            ..block::Options::new(self.options.program.clone())
+        }
+    }
+
+    fn measure(&self, own: Own, way: &str, asked: &block::Options) -> Result<Report> {
+        self.progress.doing(format!("{}: {way}", own.name()));
+        block::measure(asked, self.cleanup, &Progress::silent())
+    }
+
+    fn events(&self) -> Result<Vec<OwnRow>> {
+        let mut rows = Vec::new();
+        for path in [Path::Local, Path::Remote] {
+            for driver in [Waiting::Polls, Waiting::Sleeps] {
+                let way = way(&path, driver);
+                let asked = self.disk(path.clone(), driver, Idle::Spin);
+                let rounds = 0..self.options.rounds;
+                let reports = rounds.map(|_| self.measure(Own::Events, &way, &asked));
+                let reports = reports.collect::<Result<Vec<_>>>()?;
+                rows.push(events_row(&way, driver, &reports));
+            }
+        }
+        Ok(rows)
+    }
+
+    fn two_cores(&self) -> Result<Vec<OwnRow>> {
+        let mut rows = Vec::new();
+        for driver in [Waiting::Polls, Waiting::Sleeps] {
+            let way = way(&Path::Remote, driver);
+            let asked = self.disk(Path::Remote, driver, Idle::Adaptive);
+            let mut reports = Vec::<Report>::new();
+            while verdict::wants_more(
+                self.options.rounds,
+                reports.len(),
+                of_one_level(&reports).len(),
+            ) {
+                let measured = on_two_cores(|| self.measure(Own::TwoCores, &way, &asked));
+                reports.push(measured?);
+            }
+            rows.extend(two_cores_rows(&way, &reports));
+        }
+        Ok(rows)
+    }
+}
+
+/// A way, as rows say it.
+fn way(path: &Path, driver: Waiting) -> String {
+    let driver = match driver {
+        Waiting::Polls => "polls",
+        Waiting::Sleeps => "sleeps",
+    };
+    format!("{}, {path}, driver {driver}", Own::Events.case().name())
+}
+
+fn floor_rows(case: &Case, report: &FloorReport) -> Vec<OwnRow> {
+    let counted = report.counted.len();
+    let row = |figure, value, verdict| OwnRow {
+        case: case.name(),
+        figure,
+        value,
+        rounds: counted,
+        tried: report.rounds.len(),
+        verdict,
+    };
+    let part = |figure, of: fn(&Round) -> f64| row(figure, Spread::of(report.of(of)), None);
+    let parts = [
+        part("bare echo, us", |round| round.echo),
+        part("local read, us", |round| round.local),
+        part("direct read in clear, us", |round| round.clear),
+        part("direct read sealed, us", |round| round.sealed),
+        part("AES-256-GCM alone, us", |round| round.cipher),
+    ];
+    let goals = report.goals.iter().map(|it| row(it.figure, it.value, Some(it.clone())));
+    parts.into_iter().chain(goals).collect()
+}
+
+/// What a driver that polls never needs, or what one that sleeps needs rarely. Counts do not depend
+/// on levels.
+fn events_row(way: &str, driver: Waiting, reports: &[Report]) -> OwnRow {
+    let (figure, names, bound): (_, &[&str], _) = match driver {
+        Waiting::Polls => (
+            "kicks and wake-ups",
+            &["kicks", "vmhost_wakeups", "iohost_wakeups"],
+            Bound::AtMost(0.0),
+        ),
+        Waiting::Sleeps => ("calls", &["calls"], Bound::AtMost(CALLS_MAX)),
+    };
+    let events = |report: &Report| {
+        names.iter().filter_map(|name| report.events_per_request.get(*name)).sum::<f64>()
+    };
+    let values: Vec<_> = reports.iter().map(events).collect();
+    let verdict = Verdict::of(EVENTS_GOAL, figure, bound, &values, false);
+    let (case, rounds) = (way.to_owned(), reports.len());
+    OwnRow { case, figure, value: verdict.value, rounds, tried: rounds, verdict: Some(verdict) }
+}
+
+fn of_one_level(reports: &[Report]) -> Vec<usize> {
+    let trips = |report: &Report| report.cache_line_rtts_ns.into_iter().flatten().collect();
+    verdict::of_one_level(&reports.iter().map(trips).collect::<Vec<_>>())
+}
+
+fn two_cores_rows(way: &str, reports: &[Report]) -> [OwnRow; 2] {
+    let counted = of_one_level(reports);
+    let of = |number: fn(&Report) -> f64| match &counted[..] {
+        [] => reports.iter().map(number).collect::<Vec<_>>(),
+        counted => counted.iter().map(|&at| number(&reports[at])).collect(),
+    };
+    let row = |figure, bound, number| {
+        let verdict = Verdict::of(TWO_CORES_GOAL, figure, bound, &of(number), counted.is_empty());
+        let (case, value) = (way.to_owned(), verdict.value);
+        let (rounds, tried) = (counted.len(), reports.len());
+        OwnRow { case, figure, value, rounds, tried, verdict: Some(verdict) }
+    };
+    [
+        row("IOPS, of 1 / the busiest role's CPU s", Bound::AtLeast(SHARE_MIN), busiest),
+        row("p99, ms", Bound::AtMost(P99_MS_MAX), |report| report.latency_us.p99 / 1e3),
+    ]
+}
+
+/// Requests per second, divided by those that the role which needs the most processor time for each
+/// could do with a core to itself.
+fn busiest(report: &Report) -> f64 {
+    let most = report.cpu_s.values().flatten().copied().fold(0.0, f64::max);
+    report.iops * most / report.requests as f64
+}
