@@ -301,6 +301,7 @@ impl Image {
             kick: None,
             call: None,
             err: None,
+            in_order: false,
             inflight: self.region.as_ref().and_then(|region| region.queue(0)),
             logging: Logging::default(),
         }

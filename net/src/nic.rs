@@ -301,7 +301,7 @@ impl Nic {
         found.ok_or(CallError::Stopped)
     }
 
-    fn start_queue(&mut self, config: QueueConfig) -> Result<(), StartError> {
+    fn start_queue(&mut self, mut config: QueueConfig) -> Result<(), StartError> {
         let nic = self.options.name.clone();
         let index = config.index;
         if index >= self.running.len() {
@@ -311,6 +311,8 @@ impl Nic {
             self.core.mend();
         }
         let acked = self.acked;
+        // No frame outlives its round.
+        config.in_order = true;
         let add = move |queues: &mut NicQueues| {
             Queue::new(config).map(|queue| queues.add_queue(queue, acked))
         };

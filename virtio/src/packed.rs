@@ -7,6 +7,8 @@
 //! element gives that many back, at the next used slot, wherever the chain itself was: what is
 //! outstanding is therefore never read from the ring again, but from the inflight region.
 
+mod resume;
+
 use crate::chain::Chain;
 use crate::descriptor::{DESCRIPTOR_BYTES, Descriptor, NEXT, Reader, WRITE};
 use crate::error::RingError;
@@ -63,6 +65,13 @@ impl Place {
     /// Whether these are the flags of a descriptor that is available here.
     pub(crate) fn is_available(self, flags: u16) -> bool {
         (flags & AVAIL != 0) == self.wrap && (flags & USED != 0) != self.wrap
+    }
+
+    /// Marks the descriptor here as used, and leaves the rest of its flags.
+    fn mark_used(self, ring: &Area, stores: &mut Stores) {
+        let mine = if self.wrap { AVAIL | USED } else { 0 };
+        let flags = flags_at(ring, self.slot) & !(AVAIL | USED) | mine;
+        stores.u16(ring, usize::from(self.slot) * DESCRIPTOR_BYTES + AT_FLAGS, flags);
     }
 
     fn is_used(self, flags: u16) -> bool {
@@ -126,6 +135,8 @@ pub(crate) struct PackedRing {
     /// What the inflight region said is to be done again, last one first.
     redo: Vec<u16>,
     log: Option<PackedLog>,
+    /// Chains are used in the order in which they were taken, and each slot says so.
+    in_order: bool,
     /// The ring was not at its beginning, or did not look like a new one.
     resumes: bool,
 }
@@ -140,11 +151,15 @@ impl PackedRing {
         shape: Shape,
         memory: &Memory,
         base: u32,
+        in_order: bool,
         inflight: Option<InflightQueue>,
         stores: &mut Stores,
     ) -> Result<Self, RingError> {
         let size = shape.size;
         let parts = Parts::find(memory, &shape)?;
+        let found = (in_order && inflight.is_none()).then(|| resume::find(&parts.ring, size));
+        let found = found.flatten().and_then(|found| found.give_back(&parts.ring, stores));
+        let base = found.map_or(base, |place| u32::from(place.bits()) * 0x1_0001);
         let (avail, used) = (Place::from_bits(base as u16), Place::from_bits((base >> 16) as u16));
         let between = slots_between(used, avail, size).ok_or(RingError::Base { base, size })?;
         let mut ring = Self {
@@ -158,6 +173,7 @@ impl PackedRing {
             list: Vec::with_capacity(usize::from(size)),
             redo: Vec::new(),
             log: None,
+            in_order: in_order && inflight.is_none(),
             resumes: base != Self::BASE_FRESH,
         };
         // After an even number of rounds a ring is where a new one is, but its slots have flags.
@@ -296,18 +312,39 @@ impl PackedRing {
         if let Some(log) = &mut self.log {
             log.give_back(stores, staged, begin, end);
         }
-        let mut place = begin.after(self.outstanding[usize::from(first)].slots, size);
-        for &id in others {
-            self.write_used(stores, place, id);
-            place = place.after(self.outstanding[usize::from(id)].slots, size);
+        if self.in_order {
+            self.write_backwards(stores, staged, begin, batch);
+        } else {
+            let mut place = begin.after(self.outstanding[usize::from(first)].slots, size);
+            for &id in others {
+                self.write_used(stores, place, id);
+                place = place.after(self.outstanding[usize::from(id)].slots, size);
+            }
+            // The driver does not look beyond the first before that is used.
+            self.write_used(stores, begin, first);
         }
-        // The driver does not look beyond the first before that is used.
-        self.write_used(stores, begin, first);
         if let Some(log) = &mut self.log {
             log.given_back(stores, staged, end);
         }
         self.used = end;
         self.free += batch;
+    }
+
+    /// Writes the used elements of a batch so that the ring itself says where to go on, whenever
+    /// we are killed ([`resume`]): slot by slot from its end, also those that a chain has behind
+    /// its first. Drivers do not look at these, for they are behind a used element.
+    fn write_backwards(&self, stores: &mut Stores, staged: &[u16], begin: Place, batch: u16) {
+        let size = self.shape.size;
+        let mut left = batch;
+        for &id in staged.iter().rev() {
+            let slots = self.outstanding[usize::from(id)].slots;
+            left -= slots;
+            let place = begin.after(left, size);
+            for rest in (1..slots).rev().map(|at| place.after(at, size)) {
+                rest.mark_used(&self.parts.ring, stores);
+            }
+            self.write_used(stores, place, id);
+        }
     }
 
     /// Length, id and flags in one store.

@@ -77,6 +77,10 @@ pub struct QueueConfig {
     pub call: Option<OwnedFd>,
     /// To write to when the queue fails.
     pub err: Option<OwnedFd>,
+    /// The device gives chains back in the order in which it takes them. Then a packed ring itself
+    /// says where to go on, if it looks as such a device leaves it, and is believed sooner than
+    /// `base`: a front end may not know, after a kill. For rings without an inflight region.
+    pub in_order: bool,
     /// The queue's part of the inflight region.
     pub inflight: Option<InflightQueue>,
     /// What is marked as dirty.
@@ -302,7 +306,7 @@ impl Queue {
         if !size.is_power_of_two() || size > QUEUE_SIZE_MAX {
             return Err(RingError::Size(u32::from(size)));
         }
-        let QueueConfig { desc, avail, used, event_idx, base, .. } = config;
+        let QueueConfig { desc, avail, used, event_idx, base, in_order, .. } = config;
         let Logging { log, buffers, ring: used_logged_at } = config.logging;
         let logs_buffers = buffers && log.is_some();
         stores.set_log(log, used_logged_at.is_some());
@@ -314,7 +318,7 @@ impl Queue {
                 Ring::Split(SplitRing::new(shape, memory, base, inflight, &mut stores)?)
             }
             RingKind::Packed => {
-                Ring::Packed(PackedRing::new(shape, memory, base, inflight, &mut stores)?)
+                Ring::Packed(PackedRing::new(shape, memory, base, in_order, inflight, &mut stores)?)
             }
         };
         let mut queue = Self {

@@ -313,6 +313,8 @@ impl Session {
             kick: ends.kick,
             call: ends.call,
             err: ends.err,
+            // A device that is in order says so itself.
+            in_order: false,
             inflight: self.inflight.as_ref().and_then(|region| region.queue(index)),
             logging: self.logging(index),
         };

@@ -447,6 +447,7 @@ pub(super) fn queue_config(
         kick: share(&options.kick)?,
         call: share(&options.call)?,
         err: None,
+        in_order: false,
         inflight: None,
         logging: Logging::default(),
     })

@@ -8,6 +8,7 @@ mod oracle;
 mod packed;
 mod parked;
 mod recovery;
+mod resume;
 mod ring;
 mod server;
 mod session;

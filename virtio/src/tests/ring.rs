@@ -149,6 +149,7 @@ impl TestRing {
             kick: None,
             call: None,
             err: None,
+            in_order: false,
             inflight,
             logging: Logging::default(),
         }

@@ -1,0 +1,163 @@
+//! A packed ring without an inflight region, stopped at every store: the ring itself says where to
+//! go on. A chain may be executed twice or come back with nothing in it, as frames may be sent
+//! twice or lost; but each comes back once, and nothing else does.
+
+use super::ring::*;
+use crate::chain::Chain;
+use crate::queue::{Queue, RingKind};
+
+const SIZE: u16 = 8;
+/// Chains of one, two and three descriptors, by their id: together they fill the ring.
+const CHAINS: [(u16, u16); 5] = [(0, 1), (1, 2), (3, 3), (6, 1), (7, 1)];
+/// Five times around the ring.
+const REQUESTS: usize = 24;
+const ROUNDS_MAX: usize = 10_000;
+
+struct World {
+    ring: TestRing,
+    dice: Dice,
+    free: Vec<u16>,
+    /// What is with the device, oldest first.
+    owned: std::collections::VecDeque<u16>,
+    next: usize,
+    done: usize,
+    empty: usize,
+}
+
+impl World {
+    fn new(seed: u64, several: bool) -> Self {
+        let mut ring = TestRing::of_kind(RingKind::Packed, SIZE);
+        for (head, count) in CHAINS {
+            let count = if several { count } else { 1 };
+            let piece = |index| descriptor(DATA + 8 * u64::from(index), 8, WRITE, 0);
+            let pieces: Vec<_> = (head..head + count).map(piece).collect();
+            ring.chain(head, &pieces);
+        }
+        let free = CHAINS.map(|(head, _)| head).into();
+        let (dice, owned) = (Dice(seed), std::collections::VecDeque::new());
+        Self { ring, dice, free, owned, next: 0, done: 0, empty: 0 }
+    }
+
+    fn drive(&mut self) {
+        while let Some((head, written)) = self.ring.reap() {
+            // In the order in which they were made, whatever happens.
+            assert_eq!(self.owned.pop_front(), Some(head), "a completion of nothing");
+            assert!(written == 0 || written == u32::from(head) + 1, "{written} for {head}");
+            self.empty += usize::from(written == 0);
+            self.done += 1;
+            self.free.push(head);
+        }
+        let wanted = self.dice.below(5) as usize;
+        for _ in 0..wanted.min(self.free.len()).min(REQUESTS - self.next) {
+            let at = self.dice.below(self.free.len() as u64) as usize;
+            let head = self.free.swap_remove(at);
+            self.next += 1;
+            self.owned.push_back(head);
+            self.ring.offer(head);
+        }
+    }
+
+    /// A life of a device: how many stores there were, or nothing if it was stopped.
+    fn live(&mut self, stores_max: u64) -> Option<u64> {
+        // What a front end says that knows of nothing since the guest started.
+        let mut config = self.ring.config(None);
+        config.in_order = true;
+        let mut queue = Queue::new_stopping(config, stores_max).unwrap();
+        let mut chain = Chain::new();
+        let mut work = std::collections::VecDeque::new();
+        for _ in 0..ROUNDS_MAX {
+            if queue.stopped() {
+                return None;
+            }
+            self.drive();
+            if self.done == REQUESTS {
+                assert_eq!(queue.base(), self.ring.base());
+                return Some(queue.stores());
+            }
+            for _ in 0..self.dice.below(5) {
+                let Some(head) = queue.take(&mut chain).unwrap() else { break };
+                work.push_back(head);
+            }
+            for _ in 0..self.dice.below(5).min(work.len() as u64) {
+                let head = work.pop_front().expect("there are as many");
+                let written = u32::from(head.index()) + 1;
+                queue.put(head, written);
+            }
+            if self.dice.one_in(2) {
+                queue.publish();
+            }
+        }
+        panic!("no end in {ROUNDS_MAX} rounds: {} done, {:?} left", self.done, self.owned);
+    }
+}
+
+/// Runs until the end, with one stop after so many stores each; gives what the last life stored,
+/// or nothing where a life came to the end earlier.
+fn run((seed, several): (u64, bool), stops: &[u64], empty: &mut usize) -> Option<u64> {
+    let mut world = World::new(seed, several);
+    for &stop in stops {
+        if world.live(stop).is_some() {
+            return None;
+        }
+    }
+    let stores = world.live(u64::MAX);
+    *empty += world.empty;
+    Some(stores.expect("nothing stops the last life"))
+}
+
+#[test]
+fn a_packed_ring_alone_says_where_to_go_on() {
+    let (mut points, mut empty) = (0, 0);
+    for several in [false, true] {
+        for seed in 0..200 {
+            let world = (seed, several);
+            let stores = run(world, &[], &mut empty).unwrap();
+            for stop in 0..stores {
+                assert!(run(world, &[stop], &mut empty).is_some(), "seed {seed}, {stop}");
+                points += 1;
+            }
+        }
+    }
+    println!("{points} stopping points, {empty} chains came back empty");
+    assert!(points > 5_000 && empty > 1_000, "the workload shrank: {points} {empty}");
+}
+
+#[test]
+fn a_second_stop_while_the_first_is_mended_changes_nothing() {
+    let (mut points, mut empty) = (0, 0);
+    for seed in 1000..1012 {
+        let world = (seed, seed % 3 != 0);
+        let stores = run(world, &[], &mut empty).unwrap();
+        for first in 0..stores {
+            let Some(stores) = run(world, &[first], &mut empty) else { continue };
+            for second in 0..stores {
+                run(world, &[first, second], &mut empty);
+                points += 1;
+            }
+        }
+    }
+    println!("{points} pairs of stopping points, {empty} chains came back empty");
+    assert!(points > 5_000, "the workload shrank: {points}");
+}
+
+/// What a device leaves that marks the first slot of each chain only: the front end's word counts.
+#[test]
+fn a_ring_that_others_used_goes_on_where_the_front_end_says() {
+    let mut world = World::new(7, true);
+    world.dice = Dice(3);
+    let mut queue = world.ring.queue();
+    let mut chain = Chain::new();
+    for head in [3, 1, 0] {
+        world.ring.offer(head);
+        let taken = queue.take(&mut chain).unwrap().unwrap();
+        queue.put(taken, 1);
+        queue.publish();
+        world.ring.reap().unwrap();
+    }
+    world.ring.offer(6);
+    let mut config = world.ring.config(None);
+    config.in_order = true;
+    config.base = queue.base();
+    let mut next = Queue::new(config).unwrap();
+    assert_eq!(next.take(&mut chain).unwrap().unwrap().index(), 6);
+}
