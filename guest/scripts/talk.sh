@@ -1,6 +1,7 @@
 # shellcheck shell=dash
 # One of two guests of a network: ADDRESS is its own, PEER the other's; BYTES_KIB go there and come
-# back, and are the same. The host types "ask" to the one that begins.
+# back, and are the same. The host types "ask" to the one that begins, and "carrier 0" to one whose
+# cable is to be pulled.
 PEER=${PEER:?}
 ADDRESS=${ADDRESS:?}
 KIB=${BYTES_KIB:?}
@@ -33,6 +34,10 @@ while read -r word; do
         tell)
             wait "$receiver"
             say "got $(hash /tmp/got)"
+            ;;
+        carrier\ *)
+            until [ "$(cat /sys/class/net/eth0/carrier)" = "${word#carrier }" ]; do sleep 0.1; done
+            say "$word $(cat /sys/class/net/eth0/operstate)"
             ;;
         end)
             break

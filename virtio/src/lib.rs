@@ -45,8 +45,8 @@ pub use memory::{Memory, MemoryError, Region};
 pub use queue::{Queue, QueueConfig, QueueCounters, Retained, RingKind};
 pub use session::{AdoptError, SessionError};
 pub use socket::{
-    Adopted, ParkError, Parked, Parking, Server, ServerState, Socket, SocketError, adopt, release,
-    serve, serve_stream,
+    Adopted, Closer, ParkError, Parked, Parking, Server, ServerState, Socket, SocketError, adopt,
+    release, serve, serve_stream,
 };
 
 /// The largest ring: what QEMU gives a device at most. Bounds every table that is made per queue.

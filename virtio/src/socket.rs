@@ -217,16 +217,9 @@ impl Server {
         self.shared.turned_away.load(Relaxed)
     }
 
-    /// Closes the socket, or opens it again. While it is closed there is no front end, not even the
-    /// one that was there, and a socket of ours has no name: who tries finds nobody.
-    pub fn set_closed(&self, closed: bool) {
-        if self.shared.closed.swap(closed, Relaxed) == closed {
-            return;
-        }
-        self.shared.ring();
-        if closed {
-            self.shared.hang_up();
-        }
+    /// Whoever has this may close the socket and open it again.
+    pub fn closer(&self) -> Closer {
+        Closer(Arc::clone(&self.shared))
     }
 
     /// Has the server stand still, within a bounded time: queues drain for at most `drain` and
@@ -266,6 +259,24 @@ impl Server {
             error!("the thread of a vhost-user socket panicked");
         }
         self.shared.set(ServerState::Stopped);
+    }
+}
+
+/// Closes a server's socket, and opens it again.
+#[derive(Clone, Debug)]
+pub struct Closer(Arc<Shared>);
+
+impl Closer {
+    /// While it is closed there is no front end, not even the one that was there, and a socket of
+    /// ours has no name: who tries finds nobody. Comes back at once.
+    pub fn set_closed(&self, closed: bool) {
+        if self.0.closed.swap(closed, Relaxed) == closed {
+            return;
+        }
+        self.0.ring();
+        if closed {
+            self.0.hang_up();
+        }
     }
 }
 

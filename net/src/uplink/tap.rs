@@ -29,7 +29,10 @@ use crate::offload::{HEADER_BYTES, Offers, Offload};
 use crate::port::{Chosen, Port, PortCounters};
 use crate::reason::Reason;
 
-pub use open::TapError;
+pub use open::{TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ, TapError};
+
+/// Where taps are opened.
+pub const DEVICE: &str = "/dev/net/tun";
 
 /// How long an interface that had nothing is not asked again while the sidecore spins: asking is a
 /// system call, and what comes is not for it in the first place.
@@ -109,11 +112,11 @@ impl Drop for TapKeeper {
     }
 }
 
-/// A tap that was opened and is in no network yet.
+/// A tap that was opened and is in no network yet. There is no thread yet that looks after it: one
+/// that is started before the process gives rights up would keep them.
 pub struct OpenTap {
-    make: MakeTap,
-    core: Arc<TapCore>,
-    keeper: TapKeeper,
+    name: String,
+    first: Opened,
 }
 
 /// Builds the port, on its sidecore.
@@ -121,25 +124,37 @@ pub type MakeTap = Box<dyn FnOnce() -> Box<dyn Port> + Send>;
 
 impl std::fmt::Debug for OpenTap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OpenTap").field("core", &self.core).finish_non_exhaustive()
+        f.debug_struct("OpenTap").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 impl OpenTap {
-    /// Opens the interface, which is made if there is none of that name, and sets it up. The
-    /// counters are the port's.
+    /// Opens the interface, which is made if there is none of that name, and sets it up.
     ///
     /// # Errors
     /// When it cannot be opened.
-    pub fn new(name: &str, counters: Arc<PortCounters>) -> Result<Self, TapError> {
+    pub fn new(name: &str) -> Result<Self, TapError> {
+        Ok(Self { name: name.to_owned(), first: open::open(name)? })
+    }
+
+    /// The way to build its port, which has these counters, on a sidecore; what others may know of
+    /// it; and who looks after the interface, to be kept as long as the port. That one says when
+    /// the interface vanishes (`false`) and when it is back, and must not be held up.
+    ///
+    /// # Errors
+    /// When the system has no thread.
+    pub fn into_parts(
+        self,
+        counters: Arc<PortCounters>,
+        told: impl Fn(bool) + Send + 'static,
+    ) -> Result<(MakeTap, Arc<TapCore>, TapKeeper), TapError> {
+        let Self { name, first } = self;
         let core = Arc::<TapCore>::default();
-        let first = open::open(name)?;
         let (mut sender, incoming) = mailbox::channel(1, Waker::none());
-        let name = name.to_owned();
         core.opened.fetch_add(1, Relaxed);
         core.up.store(true, SeqCst);
         let shared = Arc::clone(&core);
-        let keep = move || keep(&name, &shared, &mut sender);
+        let keep = move || keep(&name, &shared, &mut sender, &told);
         let thread = Builder::new().name("tap".into()).spawn(keep).map_err(TapError::Thread)?;
         let handle = thread.thread().clone();
         let keeper = TapKeeper { core: Arc::clone(&core), thread: Some(thread) };
@@ -159,13 +174,7 @@ impl OpenTap {
             });
             port
         });
-        Ok(Self { make, core, keeper })
-    }
-
-    /// The way to build its port, on a sidecore; what others may know of it; and who looks after
-    /// the interface, to be kept as long as the port.
-    pub fn into_parts(self) -> (MakeTap, Arc<TapCore>, TapKeeper) {
-        (self.make, self.core, self.keeper)
+        Ok((make, core, keeper))
     }
 }
 
@@ -216,19 +225,25 @@ fn take(buffer: &mut [u8], burst: &mut Burst) -> Result<(), Reason> {
 }
 
 /// The keeper's thread.
-fn keep(name: &str, core: &TapCore, port: &mut Sender<Opened>) {
+fn keep(name: &str, core: &TapCore, port: &mut Sender<Opened>, told: &impl Fn(bool)) {
+    let mut is_up = true;
     while !core.ended.load(SeqCst) && !port.is_abandoned() {
         if !core.wanted.load(SeqCst) {
             std::thread::park();
             continue;
         }
+        if std::mem::take(&mut is_up) {
+            told(false);
+        }
         match open::open(name) {
             Ok(opened) => {
                 tracing::info!(interface = name, "the uplink is back");
+                is_up = true;
                 core.wanted.store(false, SeqCst);
                 core.opened.fetch_add(1, Relaxed);
                 // The port has taken the one before, or it would not want another.
                 let _ = port.put(opened);
+                told(true);
             }
             Err(error) => {
                 tracing::debug!(interface = name, %error, "no uplink yet");

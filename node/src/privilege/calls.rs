@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use libc::c_long;
+use net::uplink::tap::{TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
@@ -251,7 +252,10 @@ fn by_arguments() -> Result<Rules, seccompiler::BackendError> {
     let prctl = [libc::PR_SET_NAME, libc::PR_SET_TIMERSLACK, PR_SET_VMA].map(i64::from);
     // Non-blocking, bytes to read, is it a terminal, a block device's block and size.
     let ioctls = [libc::FIONBIO, libc::FIONREAD, libc::TCGETS, BLKSSZGET, BLKGETSIZE64];
-    let ioctls = ioctls.map(|request| request as i64);
+    // An uplink's interface that is opened again. What that may reach is Landlock's and the
+    // interface's own to say.
+    let tap = [TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ, libc::SIOCGIFFLAGS, libc::SIOCSIFFLAGS];
+    let ioctls: Vec<i64> = ioctls.iter().chain(&tap).map(|request| *request as i64).collect();
     let signals = [libc::SIGABRT, libc::SIGBUS].map(i64::from);
     Ok([
         (libc::SYS_socket, one_of(0, &unix)?),

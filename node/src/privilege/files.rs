@@ -65,6 +65,11 @@ fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
     for path in read_directories(config) {
         rules = allow(rules, path, read)?;
     }
+    // An uplink that vanished is opened again: what belongs to the node's user, that is.
+    if config.networks.iter().any(|network| network.uplink.is_some()) {
+        let access = make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev});
+        rules = allow(rules, Path::new(net::uplink::tap::DEVICE), access)?;
+    }
     // Whether a block device zeroes, and in which pieces.
     let rules = allow(rules, Path::new("/sys/devices"), read)?;
     // Who holds a lock, and which boot this is.

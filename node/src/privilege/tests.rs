@@ -49,7 +49,9 @@ sockets = "HOME/run"
 name = "a"
 backend = { file = "a.img", size = "1MiB" }
 "#;
-    let text = format!("{more}{text}").replace("HOME", home.to_str().unwrap());
+    // A table ends the keys of the file itself, so it comes last.
+    let (first, last) = if more.starts_with('[') { ("", more) } else { (more, "") };
+    let text = format!("{first}{text}{last}").replace("HOME", home.to_str().unwrap());
     Config::parse(&home.join("etc/n.toml"), &text).unwrap()
 }
 
@@ -167,6 +169,41 @@ fn system_calls_of_a_running_node_are_left() {
     // SAFETY: null is answered by EFAULT, if the call gets so far.
     let code = unsafe { libc::syscall(libc::SYS_io_uring_setup, 8, std::ptr::null::<u8>()) };
     assert_eq!((code, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EPERM)));
+}
+
+#[test]
+fn a_tap_of_the_nodes_user_is_opened_by_a_running_node_and_no_other() {
+    let name = "a_tap_of_the_nodes_user_is_opened_by_a_running_node_and_no_other";
+    let Some(path) = child_home() else {
+        if !rustix::process::geteuid().is_root() {
+            return println!("SKIP {name}: not root");
+        }
+        let home = home();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(home.path(), open).unwrap();
+        rustix::fs::chown(home.path(), Some(Uid::from_raw(NOBODY)), None).unwrap();
+        return assert_success(&in_child(name, home.path()));
+    };
+    // SAFETY: this process has no other thread that works, and gets a network of its own.
+    let is_apart = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+    let ip = |words: &str| {
+        let status = Command::new("ip").args(words.split(' ')).status();
+        status.is_ok_and(|status| status.success())
+    };
+    let made = |tap: &str, user: u32| ip(&format!("tuntap add {tap} mode tap user {user}"));
+    if !is_apart || !made("vrio0", NOBODY) || !made("vrio1", 1) || !ip("link set vrio0 up") {
+        return println!("SKIP {name}: no network namespace, or no tap");
+    }
+    let nobody = Uid::from_raw(NOBODY);
+    rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+    let config = config(&path, "[[network]]\nname = \"blue\"\nuplink = \"tap:vrio0\"\n");
+    drop(&config).unwrap();
+    filter(&config).unwrap();
+    net::uplink::tap::OpenTap::new("vrio0").unwrap();
+    for other in ["vrio1", "vrio2"] {
+        let error = net::uplink::tap::OpenTap::new(other).unwrap_err().to_string();
+        assert!(error.contains(&format!("interface {other}: Operation not permitted")), "{error}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! A network lives on one sidecore, and so do the queues of its nics; networks are dealt out over
 //! the sidecores as they come.
 
+mod cables;
 mod live;
 mod report;
 mod stages;
@@ -17,6 +18,7 @@ use net::{Attached, Network, Nic, NicCore, PortCounters, PortOptions};
 use rustix::rand::{GetRandomFlags, getrandom};
 use virtio::{Server, ServerState, Socket};
 
+use self::cables::Cables;
 use self::stages::Watched;
 use super::ObjectError;
 use super::sidecores::Core;
@@ -24,10 +26,7 @@ use crate::config::{Config, NetworkConfig, NicConfig, Role, Uplink};
 
 /// A tap that was opened while the process had more rights.
 #[derive(Debug)]
-pub(super) struct OpenedTap {
-    tap: OpenTap,
-    counters: Arc<PortCounters>,
-}
+pub(super) struct OpenedTap(OpenTap);
 
 /// Opens the uplinks of the file.
 ///
@@ -51,9 +50,7 @@ pub(super) fn open_uplinks(
 
 fn open_uplink(network: &NetworkConfig) -> Result<Option<OpenedTap>, TapError> {
     let Some(Uplink::Tap(interface)) = &network.uplink else { return Ok(None) };
-    let counters = Arc::<PortCounters>::default();
-    let tap = OpenTap::new(interface, Arc::clone(&counters))?;
-    Ok(Some(OpenedTap { tap, counters }))
+    Ok(Some(OpenedTap(OpenTap::new(interface)?)))
 }
 
 fn refused(config: &Config, network: &NetworkConfig, error: &TapError) -> ObjectError {
@@ -79,6 +76,7 @@ struct Live {
     config: NetworkConfig,
     sidecore: usize,
     uplink: Option<Attachment>,
+    cables: Arc<Cables>,
     network: Network,
 }
 
@@ -89,6 +87,7 @@ struct Shown {
     core: Arc<NicCore>,
     chain: NicChain,
     watched: Watched,
+    cables: Arc<Cables>,
     server: Server,
 }
 
@@ -122,7 +121,7 @@ pub(super) fn start(
         }
     }
     for nic in &config.nics {
-        match nics.network(&nic.network).and_then(|network| show(nic, &network)) {
+        match nics.network(&nic.network).and_then(|place| show(nic, place)) {
             Ok(shown) => nics.nics.push(shown),
             Err(text) => errors.push(ObjectError {
                 place: config.place(&nic.lines, "socket"),
@@ -146,15 +145,19 @@ fn live(
 ) -> Result<Live, String> {
     let network = Network::new(&config.name, cores[sidecore].sidecore.clone(), seed());
     let network = network.map_err(text)?;
-    let attach = |OpenedTap { tap, counters }| -> Result<Attachment, String> {
-        let (make, core, keeper) = tap.into_parts();
+    let cables = Arc::<Cables>::default();
+    let attach = |OpenedTap(tap)| -> Result<Attachment, String> {
+        let (counters, shared) = (Arc::<PortCounters>::default(), Arc::clone(&cables));
+        let told = move |is_there| shared.set_uplink(is_there);
+        let parts = tap.into_parts(Arc::clone(&counters), told);
+        let (make, core, keeper) = parts.map_err(text)?;
         let shared = Arc::clone(&counters);
         let port =
             network.attach(PortOptions::of_uplink(), shared, move |_| make()).map_err(text)?;
         Ok(Attachment { _port: port, _keeper: keeper, core, counters })
     };
     let uplink = uplink.map(attach).transpose()?;
-    Ok(Live { config: config.clone(), sidecore, uplink, network })
+    Ok(Live { config: config.clone(), sidecore, uplink, cables, network })
 }
 
 /// Nobody outside is to know it. Without random numbers the clock will do.
@@ -167,12 +170,12 @@ fn seed() -> u64 {
 }
 
 /// Shows a nic.
-fn show(config: &NicConfig, network: &Network) -> Result<Shown, String> {
+fn show(config: &NicConfig, (network, cables): (Network, Arc<Cables>)) -> Result<Shown, String> {
     let mut options = NicOptions::new(&config.name, config.mac);
     (options.mtu, options.pairs) = (config.mtu, config.pairs);
     options.port.vlans.clone_from(&config.vlans);
     options.port.isolated = config.isolated;
-    let nic = Nic::new(options, network).map_err(text)?;
+    let nic = Nic::new(options, &network).map_err(text)?;
     let (core, chain) = (nic.core(), nic.chain());
     let mut watched = Watched::default();
     watched.change(&chain, None, config)?;
@@ -182,13 +185,14 @@ fn show(config: &NicConfig, network: &Network) -> Result<Shown, String> {
         Role::Connect => Socket::Connect(path),
     };
     let server = virtio::serve(socket, Box::new(nic)).map_err(text)?;
-    server.set_closed(!config.link);
-    Ok(Shown { config: config.clone(), core, chain, watched, server })
+    cables.set(&config.name, config.link, server.closer());
+    Ok(Shown { config: config.clone(), core, chain, watched, cables, server })
 }
 
 impl Shown {
     /// Takes it away. Waits until its guest's memory is let go of.
     fn stop(self) {
+        self.cables.remove(&self.config.name);
         self.server.stop();
         if self.config.role == Role::Listen {
             // Nothing of this process touches the guest any more.
@@ -213,9 +217,9 @@ impl Nics {
         (0..sidecores).min_by_key(load).expect("a node has at least one")
     }
 
-    fn network(&self, name: &str) -> Result<Network, String> {
+    fn network(&self, name: &str) -> Result<(Network, Arc<Cables>), String> {
         let live = self.networks.iter().find(|live| live.config.name == name);
-        let network = live.map(|live| live.network.clone());
+        let network = live.map(|live| (live.network.clone(), Arc::clone(&live.cables)));
         network.ok_or_else(|| format!("network {name:?} is not there"))
     }
 

@@ -199,7 +199,7 @@ fn a_socket_that_is_closed_has_no_front_end_and_is_there_again_when_it_is_opened
         let mut front_end = UnixStream::connect(bed.path()).unwrap();
         bed.wait_for(&ServerState::Connected);
         front_end.write_all(&[1, 0, 0]).unwrap();
-        bed.server().set_closed(true);
+        bed.server().closer().set_closed(true);
         bed.wait_for(&ServerState::Closed);
         assert_eq!(bed.device.state().disconnects, count);
         assert!(!bed.path().exists());
@@ -207,7 +207,7 @@ fn a_socket_that_is_closed_has_no_front_end_and_is_there_again_when_it_is_opened
         let parked = bed.server().park(std::time::Duration::ZERO).unwrap();
         assert!(parked.state.is_none());
         drop(parked);
-        bed.server().set_closed(false);
+        bed.server().closer().set_closed(false);
         bed.wait_for(&ServerState::Waiting);
     }
 }

@@ -10,9 +10,12 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use super::Opened;
 use crate::offload::HEADER_BYTES;
 
-const TUNSETIFF: c_ulong = 0x4004_54ca;
-const TUNSETOFFLOAD: c_ulong = 0x4004_54d0;
-const TUNSETVNETHDRSZ: c_ulong = 0x4004_54d8;
+/// Attaches a descriptor to an interface.
+pub const TUNSETIFF: c_ulong = 0x4004_54ca;
+/// Says which offloads frames may come with.
+pub const TUNSETOFFLOAD: c_ulong = 0x4004_54d0;
+/// Says how long the header before each frame is.
+pub const TUNSETVNETHDRSZ: c_ulong = 0x4004_54d8;
 
 const IFF_TAP: c_short = 0x0002;
 const IFF_NO_PI: c_short = 0x1000;
@@ -99,7 +102,7 @@ pub(super) fn open(name: &str) -> Result<Opened, TapError> {
     let wrong_name = || TapError::Name(name.to_owned());
     let mut request = Request::new(name, flags).ok_or_else(wrong_name)?;
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let fd = open_file("/dev/net/tun", flags, Mode::empty())
+    let fd = open_file(super::DEVICE, flags, Mode::empty())
         .map_err(|errno| TapError::Device(errno.into()))?;
     control_request(fd.as_fd(), TUNSETIFF, &mut request)
         .map_err(|source| TapError::Interface { name: name.to_owned(), source })?;
@@ -126,7 +129,8 @@ pub(super) fn open(name: &str) -> Result<Opened, TapError> {
 
 /// Sets the interface up, if it is not.
 fn set_up(name: &str) -> io::Result<()> {
-    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    // Any socket will do to ask about interfaces, and one of this kind a running node may make.
+    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
     let mut request = Request::new(name, 0).ok_or(io::ErrorKind::InvalidInput)?;
     control_request(socket.as_fd(), libc::SIOCGIFFLAGS, &mut request)?;
     let up = libc::IFF_UP as c_short;

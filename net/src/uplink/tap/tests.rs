@@ -3,6 +3,7 @@
 
 use std::net::UdpSocket;
 use std::process::Command;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -22,7 +23,7 @@ fn skip(why: &str) {
     println!("SKIP the_host_is_reached_with_offloads_and_an_interface_comes_back: {why}");
 }
 
-type Tap = (Box<dyn Port>, Arc<TapCore>, Arc<PortCounters>, TapKeeper);
+type Tap = (Box<dyn Port>, Arc<TapCore>, Arc<PortCounters>, TapKeeper, mpsc::Receiver<bool>);
 
 /// A tap with the address 10.0.0.2, behind which we are 10.0.0.1.
 fn interface() -> Option<Tap> {
@@ -32,8 +33,12 @@ fn interface() -> Option<Tap> {
         return None;
     }
     let counters = Arc::<PortCounters>::default();
-    let (make, core, keeper) = match OpenTap::new("vrio0", Arc::clone(&counters)) {
-        Ok(opened) => opened.into_parts(),
+    let (tell, told) = mpsc::channel();
+    let (make, core, keeper) = match OpenTap::new("vrio0") {
+        Ok(opened) => {
+            let tell = move |is_up| tell.send(is_up).unwrap();
+            opened.into_parts(Arc::clone(&counters), tell).unwrap()
+        }
         Err(error) => {
             skip(&error.to_string());
             return None;
@@ -41,7 +46,7 @@ fn interface() -> Option<Tap> {
     };
     assert!(ip("addr add 10.0.0.2/24 dev vrio0") && ip("link set lo up"));
     assert!(ip(&format!("neigh add 10.0.0.1 lladdr {OURS} dev vrio0")));
-    Some((make(), core, counters, keeper))
+    Some((make(), core, counters, keeper, told))
 }
 
 fn host_mac() -> Mac {
@@ -76,7 +81,7 @@ fn say(tap: &mut Box<dyn Port>, bytes: &[u8], offload: Offload) {
 
 #[test]
 fn the_host_is_reached_with_offloads_and_an_interface_comes_back() {
-    let Some((mut tap, core, counters, _keeper)) = interface() else { return };
+    let Some((mut tap, core, counters, _keeper, told)) = interface() else { return };
     let host = UdpSocket::bind("10.0.0.2:2000").unwrap();
     host.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let maker = FrameMaker::udp4().from(OURS).to(host_mac());
@@ -117,6 +122,7 @@ fn the_host_is_reached_with_offloads_and_an_interface_comes_back() {
         assert!(Instant::now() < end, "it did not come back");
     }
     assert!(was_down);
+    assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [false, true]);
     assert!(ip("addr add 10.0.0.2/24 dev vrio0"));
     drop(UdpSocket::bind("10.0.0.2:0").unwrap().send_to(b"hello", "10.0.0.1:1000"));
     hear(&mut tap, TYPE_ARP);
@@ -125,9 +131,9 @@ fn the_host_is_reached_with_offloads_and_an_interface_comes_back() {
 #[test]
 fn what_cannot_be_opened_is_said() {
     for name in ["", "a name", "a/b", "sixteen-letters-x", "vrio%d"] {
-        let error = OpenTap::new(name, Arc::default()).unwrap_err().to_string();
+        let error = OpenTap::new(name).unwrap_err().to_string();
         assert!(error.contains("is no interface's name"), "{error}");
     }
-    let error = OpenTap::new("lo", Arc::default()).unwrap_err().to_string();
+    let error = OpenTap::new("lo").unwrap_err().to_string();
     assert!(error.contains("lo") || error.contains("/dev/net/tun"), "{error}");
 }

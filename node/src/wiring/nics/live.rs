@@ -63,7 +63,7 @@ impl Inside {
             return Err(takes_restart("its socket is in another directory", "[directories]"));
         }
         let network = self.nics().network(&nic.network);
-        let shown = network.and_then(|network| show(nic, &network)).map_err(|text| {
+        let shown = network.and_then(|place| show(nic, place)).map_err(|text| {
             let way_out = "nothing was changed; try again when that is done";
             Refused::new(RefusedKind::Failed, format!("nic {:?}: {text}", nic.name), way_out)
         })?;
@@ -99,7 +99,7 @@ impl Inside {
                 let error = format!("nic {:?}: {text}", nic.name);
                 Refused::new(RefusedKind::Failed, error, "the nic stays as it was")
             })?;
-            shown.server.set_closed(!nic.link);
+            shown.cables.set(&nic.name, nic.link, shown.server.closer());
             shown.config = nic.clone();
         }
         let mut objects = self.objects();
