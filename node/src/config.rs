@@ -172,6 +172,8 @@ pub struct Directories {
     pub sockets: Option<PathBuf>,
     /// Where the durable records of attachments are.
     pub state: Option<PathBuf>,
+    /// Where mirrors' files are made.
+    pub captures: Option<PathBuf>,
 }
 
 /// A volume of this node.
@@ -365,12 +367,27 @@ pub struct NicConfig {
     pub isolated: bool,
     /// Whether the guest's cable is plugged in.
     pub link: bool,
+    /// What passes is counted.
+    pub meter: bool,
+    /// What passes is copied.
+    pub mirror: Option<MirrorConfig>,
     /// How fast it may be, each way.
     pub limit: Option<net::stage::Limit>,
     /// What it may send and receive.
     pub filter: Option<net::Rules>,
     /// Where its keys are.
     pub lines: Lines,
+}
+
+/// A copy of what passes a nic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirrorConfig {
+    /// The file that it goes into, which is made anew.
+    pub file: PathBuf,
+    /// How long that may become.
+    pub size_bytes: u64,
+    /// How much of each frame is kept.
+    pub frame_bytes: usize,
 }
 
 impl NicConfig {
@@ -383,7 +400,9 @@ impl NicConfig {
             let parts: Vec<_> = bytes.into_iter().chain(frames).collect();
             format!("limit {}", parts.join(" "))
         });
-        filter.into_iter().chain(limit).collect()
+        let mirror = self.mirror.as_ref().map(|it| format!("mirror {}", it.file.display()));
+        let meter = self.meter.then(|| "meter".to_owned());
+        meter.into_iter().chain(mirror).chain(filter).chain(limit).collect()
     }
 }
 

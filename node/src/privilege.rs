@@ -150,7 +150,8 @@ fn own_directories(config: &Config) -> impl Iterator<Item = &Path> {
     let control = config.control.parent().filter(|path| !path.as_os_str().is_empty());
     // Also without a volume: a running node may get one.
     let state = config.directories.state.as_deref();
-    [config.directories.sockets.as_deref(), control, state].into_iter().flatten()
+    let captures = config.directories.captures.as_deref();
+    [config.directories.sockets.as_deref(), control, state, captures].into_iter().flatten()
 }
 
 /// Makes a directory that is missing, and gives it to the user. Who is root only now cannot make

@@ -388,7 +388,9 @@ fn a_running_node_is_changed_by_commands() {
     good("network add blue", "done: add network \"blue\"");
     good("nic add --network blue --socket n.sock --mac 52:54:00:00:00:07", "to network blue");
     good("nic set n --limit bytes-per-second=1MiB --default deny --rule deny", "limit, filter");
-    good("nic show n", "filter of 1 rules > limit 1MiB/s");
+    good("nic set n --meter", "done: change nic \"n\": meter");
+    good("nic show n", "meter > filter of 1 rules > limit 1MiB/s");
+    bad("nic set n --mirror n.pcap", 2, "no directory for mirrors' files is named");
     good("nic set n --no-limit --no-filter --link down", "change nic \"n\": link, limit, filter");
     good("nic list", "lost");
     good("network list --json", "\"nics\":[\"n\"]");

@@ -9,12 +9,14 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::Builder;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::fs::OFlags;
 use sidecore::mailbox::{self, Receiver, Sender};
 use sidecore::{Counter, Waker};
 
@@ -92,7 +94,14 @@ impl Mirror {
     /// When the file cannot be made, or there is no thread.
     pub fn to_file(path: &Path, options: MirrorOptions, core: Arc<MirrorCore>) -> io::Result<Self> {
         let snap_bytes = options.snap_bytes.clamp(64, FRAME_BYTES_MAX);
-        let mut file = File::create(path)?;
+        // For its owner alone, and not where somebody else's link leads.
+        let mut file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+            .open(path)?;
         file.write_all(&file_header(snap_bytes))?;
         core.written_bytes.store(HEADER_BYTES as u64, Relaxed);
         let (mirror, free, full) = Self::new(snap_bytes, Arc::clone(&core));

@@ -452,15 +452,18 @@ fn nic_keys(now: &NicConfig, wanted: &NicConfig) -> Vec<&'static str> {
         ("isolated", now.isolated != wanted.isolated),
     ];
     // All but what can be changed in place.
-    let (link, limit, filter) = (wanted.link, wanted.limit, wanted.filter.clone());
-    let same = NicConfig { link, limit, filter, ..bare_nic(now) };
+    let mut same = bare_nic(now);
+    (same.link, same.meter, same.limit) = (wanted.link, wanted.meter, wanted.limit);
+    (same.mirror, same.filter) = (wanted.mirror.clone(), wanted.filter.clone());
     keys(&different, same != bare_nic(wanted))
 }
 
 /// What can be changed while the guest uses it.
-fn changeable_nic_keys(now: &NicConfig, wanted: &NicConfig) -> [(&'static str, bool); 3] {
+fn changeable_nic_keys(now: &NicConfig, wanted: &NicConfig) -> [(&'static str, bool); 5] {
     [
         ("link", now.link != wanted.link),
+        ("meter", now.meter != wanted.meter),
+        ("mirror", now.mirror != wanted.mirror),
         ("limit", now.limit != wanted.limit),
         ("filter", now.filter != wanted.filter),
     ]

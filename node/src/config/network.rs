@@ -6,23 +6,32 @@ use std::num::NonZeroU64;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::read::{alone, name, named_like_socket, objects, role, socket_path};
+use super::read::{alone, capture_path, name, named_like_socket, objects, role, socket_path};
 use super::reader::{Reader, Table, Value};
-use super::{Config, Directories, NetworkConfig, NicConfig, Uplink, check};
+use super::{
+    Config, Directories, MirrorConfig, NetworkConfig, NicConfig, Uplink, check, show_size,
+};
 use net::nic::{MTU, MTU_MAX, MTU_MIN, PAIRS_MAX};
 use net::stage::Limit;
 use net::stage::filter::Action;
+use net::stage::mirror::{FILE_BYTES_MAX, SNAP_BYTES};
 use net::{Mac, Rules, VlanSet, Vlans};
 
 const NETWORK_KEYS: [&str; 2] = ["name", "uplink"];
 
-const NIC_KEYS: [&str; 13] = [
+const NIC_KEYS: [&str; 15] = [
     "name", "socket", "role", "network", "mac", "queues", "mtu", "vlan", "vlans", "isolated",
-    "link", "limit", "filter",
+    "link", "meter", "mirror", "limit", "filter",
 ];
 
 /// What of a nic can be changed while its guest uses it.
-pub const NIC_CHANGEABLE: [&str; 3] = ["link", "limit", "filter"];
+pub const NIC_CHANGEABLE: [&str; 5] = ["link", "meter", "mirror", "limit", "filter"];
+
+/// The shortest file of a mirror: some hundred frames.
+const MIRROR_BYTES_MIN: u64 = 64 << 10;
+
+/// How much of a frame a mirror keeps at least: all its headers.
+const MIRROR_FRAME_BYTES_MIN: u64 = 64;
 
 /// The longest name of an interface that Linux takes.
 const INTERFACE_BYTES_MAX: usize = 15;
@@ -105,19 +114,32 @@ fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
         vlans,
         isolated: isolated.unwrap_or(false),
         link: true,
+        meter: false,
+        mirror: None,
         limit: None,
         filter: None,
         lines: table.lines.clone(),
     };
-    change(&mut nic, &table, |_| true);
+    change(&mut nic, &table, directories, |_| true);
     Some(nic)
 }
 
 /// Gives a nic what the table says of those [`NIC_CHANGEABLE`] keys that are `meant`.
-pub(super) fn change(nic: &mut NicConfig, table: &Table<'_, '_>, meant: impl Fn(&str) -> bool) {
+pub(super) fn change(
+    nic: &mut NicConfig,
+    table: &Table<'_, '_>,
+    directories: &Directories,
+    meant: impl Fn(&str) -> bool,
+) {
     if meant("link") {
         let words = [("up", true), ("down", false)];
         nic.link = table.get("link").and_then(|value| value.word(&words)).unwrap_or(true);
+    }
+    if meant("meter") {
+        nic.meter = table.get("meter").and_then(|value| value.bool()).unwrap_or(false);
+    }
+    if meant("mirror") {
+        nic.mirror = table.get("mirror").and_then(|value| mirror(&value, directories));
     }
     if meant("limit") {
         nic.limit = table.get("limit").and_then(|value| limit(&value));
@@ -167,6 +189,27 @@ fn limit(value: &Value<'_, '_>) -> Option<Limit> {
     }
     let (frames, bytes) = (frames.unwrap_or(0), bytes.unwrap_or(0));
     Some(Limit { frames_per_s: NonZeroU64::new(frames), bytes_per_s: NonZeroU64::new(bytes) })
+}
+
+fn mirror(value: &Value<'_, '_>, directories: &Directories) -> Option<MirrorConfig> {
+    let table = value.table(&["file", "size", "bytes-per-frame"])?;
+    let file = table.require("file", "file = \"alice.pcap\"");
+    let file = file.and_then(|value| capture_path(&value, directories));
+    let size = table.get("size").and_then(|value| {
+        let bytes = value.size_bytes()?;
+        if bytes < MIRROR_BYTES_MIN {
+            value.fail(format!("a mirror's file has at least {}", show_size(MIRROR_BYTES_MIN)));
+        }
+        Some(bytes)
+    });
+    let frame = table
+        .get("bytes-per-frame")
+        .and_then(|value| value.integer(MIRROR_FRAME_BYTES_MIN..=net::FRAME_BYTES_MAX as u64));
+    Some(MirrorConfig {
+        file: file?,
+        size_bytes: size.unwrap_or(FILE_BYTES_MAX),
+        frame_bytes: frame.map_or(SNAP_BYTES, |bytes| bytes as usize),
+    })
 }
 
 fn filter(value: &Value<'_, '_>) -> Option<Rules> {
@@ -223,6 +266,9 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
         }
         check::socket_length(reader, &nic.socket, &object, nic.lines.of("socket"));
     }
+    let mirrors = config.nics.iter().filter_map(|nic| Some((nic, nic.mirror.as_ref()?)));
+    let files = mirrors.filter_map(|(nic, mirror)| Some((mirror.file.to_str()?, &nic.lines)));
+    check::unique(reader, "nic", "mirror", files);
     let sockets = config.nics.iter().filter_map(|nic| Some((nic.socket.to_str()?, &nic.lines)));
     check::unique(reader, "nic", "socket", sockets);
 }

@@ -117,8 +117,9 @@ impl Config {
             let file = read::alone(&reader, &document, &NIC_CHANGEABLE);
             let nic = config.nics.iter_mut().find(|nic| nic.name == name);
             let nic = nic.expect("the caller has looked");
-            network::change(nic, &file, |key| fields.contains_key(key));
+            network::change(nic, &file, &self.directories, |key| fields.contains_key(key));
         }
+        check::consistent(&reader, &config);
         match reader.into_problems() {
             problems if problems.is_empty() => Ok(config),
             problems => Err(problems),

@@ -261,7 +261,8 @@ fn cores(value: &Value<'_, '_>) -> Option<Vec<usize>> {
 
 fn directories(file: &Table<'_, '_>) -> Directories {
     let mut directories = Directories::default();
-    let Some(table) = section(file, "directories", &["volumes", "sockets", "state"]) else {
+    let Some(table) = section(file, "directories", &["volumes", "sockets", "state", "captures"])
+    else {
         return directories;
     };
     if let Some(value) = table.get("volumes") {
@@ -270,6 +271,7 @@ fn directories(file: &Table<'_, '_>) -> Directories {
     }
     directories.sockets = table.get("sockets").and_then(|value| absolute_path(&value));
     directories.state = table.get("state").and_then(|value| absolute_path(&value));
+    directories.captures = table.get("captures").and_then(|value| absolute_path(&value));
     if directories.state.is_none() {
         directories.state = directories.volumes.first().map(|first| first.join(".vrio"));
     }
@@ -539,12 +541,34 @@ pub(super) fn socket_path(value: &Value<'_, '_>, directories: &Directories) -> O
         value.fail(text.to_owned());
         return None;
     };
-    let full = home.join(path);
-    if path.as_os_str().is_empty() || has_parent(path) || !full.starts_with(home) {
+    let full = inside(home, path);
+    if full.is_none() {
         value.fail(format!("{path:?} is not inside the sockets' directory {home:?}"));
-        return None;
     }
-    Some(full)
+    full
+}
+
+/// A mirror's file.
+pub(super) fn capture_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
+    let path = Path::new(value.str()?);
+    let Some(home) = &directories.captures else {
+        let text = "no directory for mirrors' files is named; write [directories] captures = \
+                    \"/var/lib/vrio/captures\"";
+        value.fail(text.to_owned());
+        return None;
+    };
+    let full = inside(home, path);
+    if full.is_none() {
+        value.fail(format!("{path:?} is not inside the directory \"captures\" {home:?}"));
+    }
+    full
+}
+
+/// A path below a directory, relative or whole.
+fn inside(home: &Path, path: &Path) -> Option<PathBuf> {
+    let full = home.join(path);
+    let is_inside = !path.as_os_str().is_empty() && !has_parent(path) && full.starts_with(home);
+    (is_inside && full != home).then_some(full)
 }
 
 fn volume_ref(value: &Value<'_, '_>) -> Option<VolumeRef> {

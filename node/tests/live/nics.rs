@@ -26,6 +26,7 @@ privileges = "keep"
 count = 2
 [directories]
 sockets = "HOME"
+captures = "HOME"
 [[network]]
 name = "red"
 [[network]]
@@ -186,7 +187,25 @@ fn networks_and_nics_come_go_and_change_while_others_run() {
     assert_eq!(shown.chain, ["filter of 1 rules"]);
     assert_eq!(shown.counters["filter_rule_1_frames"], 1);
     assert_eq!(shown.counters["drops_out_filtered"], 1);
-    done(&node, "PUT", "/v1/nics/three", &json!({ "filter": null }));
+    // What passes is counted, and copied into a file that has an end.
+    let mirror = json!({ "filter": null, "meter": true,
+        "mirror": { "file": "three.pcap", "size": "64KiB", "bytes-per-frame": 64 } });
+    done(&node, "PUT", "/v1/nics/three", &mirror);
+    for _ in 0..900 {
+        three.say(&frame);
+        assert_eq!(four.hear(), frame);
+    }
+    let status = wait_for(&node, "full", |status| {
+        let counters = &status.nics[2].counters;
+        counters["mirror_unwritten_frames"] + counters["mirror_lost_frames"] == 900 - 818
+    });
+    let counters = &status.nics[2].counters;
+    assert_eq!((counters["meter_in_ipv4_frames"], counters["meter_out_frames"]), (900, 0));
+    assert_eq!(counters["mirror_file_bytes_now"], 24 + 818 * (16 + 64));
+    let bytes = std::fs::read(home.path("three.pcap")).unwrap();
+    assert_eq!(bytes[40..104], frame[..64]);
+    assert_eq!(status.nics[2].chain.len(), 2, "{:?}", status.nics[2].chain);
+    done(&node, "PUT", "/v1/nics/three", &json!({ "mirror": null, "meter": null }));
     assert!(node.status().nics[2].chain.is_empty());
 
     // A guest's nic is not taken away by accident, nor is its network.
@@ -217,6 +236,50 @@ fn a_cable_is_pulled_and_plugged_in_again() {
     done(&node, "PUT", "/v1/nics/one", &json!({ "link": "up" }));
     wait_for(&node, "there again", |_| state(&node, "one") == DiskState::Ready);
     crosses(&mut Guest::new(&home, "one.sock", false), &mut two, 40);
+    node.stop();
+}
+
+/// In a network namespace of the test's own; where that is not allowed it says so. The node may
+/// open interfaces of its user, and make none.
+#[test]
+fn an_uplink_that_vanishes_pulls_the_cables_until_it_is_back() {
+    let name = "an_uplink_that_vanishes_pulls_the_cables_until_it_is_back";
+    // SAFETY: only this thread, and those that it starts from now on, change their namespace.
+    let is_apart = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+    let ip = |words: &str| {
+        let status = std::process::Command::new("ip").args(words.split(' ')).status();
+        status.is_ok_and(|status| status.success())
+    };
+    let make = || ip("tuntap add vrio0 mode tap user 0") && ip("link set vrio0 up");
+    if !is_apart || !rustix::process::geteuid().is_root() || !make() {
+        return println!("SKIP {name}: no network namespace, or no tap");
+    }
+    let mut rights = rustix::thread::capabilities(None).unwrap();
+    rights.effective.remove(rustix::thread::CapabilitySet::NET_ADMIN);
+    rights.permitted.remove(rustix::thread::CapabilitySet::NET_ADMIN);
+    rustix::thread::set_capabilities(None, rights).unwrap();
+    let home = Home::new();
+    let node = home.start(&NODE.replace("\"blue\"\n[[", "\"blue\"\nuplink = \"tap:vrio0\"\n[["));
+    let (one, mut two) = (Guest::new(&home, "one.sock", true), Guest::new(&home, "two.sock", true));
+    assert_eq!(node.status().networks[1].uplink_up, Some(true));
+    assert!(ip("link del vrio0"));
+    let status = wait_for(&node, "cut off", |status| {
+        status.nics.iter().all(|nic| nic.state == DiskState::Lost && !nic.link)
+    });
+    assert_eq!(status.networks[1].uplink_up, Some(false));
+    assert!(status.nics[0].detail.contains("uplink of its network is away"), "{status:#?}");
+    assert!(!home.path("one.sock").exists());
+    // A cable that somebody pulls meanwhile stays so.
+    done(&node, "PUT", "/v1/nics/one", &json!({ "link": "down" }));
+    assert!(make());
+    wait_for(&node, "back", |status| {
+        status.nics[1].state == DiskState::Ready && status.networks[1].uplink_up == Some(true)
+    });
+    assert_eq!(state(&node, "one"), DiskState::Lost);
+    done(&node, "PUT", "/v1/nics/one", &json!({ "link": "up" }));
+    wait_for(&node, "plugged in", |_| state(&node, "one") == DiskState::Ready);
+    drop((one, std::mem::replace(&mut two, Guest::new(&home, "two.sock", false))));
+    crosses(&mut Guest::new(&home, "one.sock", false), &mut two, 70);
     node.stop();
 }
 
@@ -307,6 +370,8 @@ fn what_is_wrong_with_a_network_or_a_nic_is_said() {
         (nic("").replace("52:54", "5:54"), "is not an Ethernet address"),
         (nic("vlan = 4095"), "out of range"),
         (nic("vlan = 3\nvlans = [4]"), "keep one of the two"),
+        (nic("mirror = { file = \"/etc/a.pcap\" }"), "is not inside the directory"),
+        (nic("mirror = { file = \"a.pcap\", size = \"1KiB\" }"), "at least 64KiB"),
         (nic("limit = {}"), "write { bytes-per-second = \"100MiB\" }"),
         (nic("filter = { default = \"deny\", rules = [\"permit\"] }"), "rule 1: 'permit'"),
         (nic("").replace("x.sock", "one.sock"), "has the same socket"),

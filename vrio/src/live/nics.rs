@@ -21,6 +21,7 @@ pub(crate) const NIC_EXAMPLES: &str = "Examples:
   vrio nic set alice-net --limit bytes-per-second=100MiB,frames-per-second=100000
   vrio nic set alice-net --no-limit
   vrio nic set alice-net --default deny --rule 'allow arp' --rule 'allow sent tcp keep'
+  vrio nic set alice-net --mirror alice.pcap --meter   copies what passes, and counts it
   vrio nic set alice-net --link down  pulls the guest's cable
   vrio nic remove alice-net --force   also while a guest uses it";
 
@@ -57,7 +58,8 @@ pub(crate) enum NicCommand {
     List(Which),
     /// Show one nic with all its counters, or what a VMM is told about it.
     Show(NicShow),
-    /// Give a nic another rate, other rules or another state of its link, while its guest works.
+    /// Give a nic other stages (rate, rules, mirror, meter), or pull its cable, while its guest
+    /// works.
     Set(NicSet),
 }
 
@@ -76,6 +78,12 @@ struct Changeable {
     /// Whether the guest's cable is plugged in: "up" or "down".
     #[arg(long)]
     link: Option<String>,
+    /// Count what passes, by kind and size.
+    #[arg(long)]
+    meter: bool,
+    /// Copy what passes: "file=alice.pcap,size=64MiB,bytes-per-frame=256", or the file alone.
+    #[arg(long, value_name = "FILE")]
+    mirror: Option<String>,
     /// How fast it may be, each way: "bytes-per-second=100MiB,frames-per-second=100000", or one.
     #[arg(long, value_name = "RATES")]
     limit: Option<String>,
@@ -90,6 +98,12 @@ struct Changeable {
 impl Changeable {
     fn put(&self, fields: &mut Fields) -> Result<(), Failure> {
         fields.text("link", self.link.as_ref());
+        fields.flag("meter", self.meter);
+        let mirror = self.mirror.as_ref().map(|word| match word.contains('=') {
+            true => parameters("--mirror", word),
+            false => Ok(Map::from_iter([("file".to_owned(), Value::from(word.as_str()))])),
+        });
+        fields.put("mirror", mirror.transpose()?.map(Value::Object));
         let limit = self.limit.as_ref().map(|rates| parameters("--limit", rates)).transpose()?;
         fields.put("limit", limit.map(Value::Object));
         let filter = |default| json!({ "default": default, "rules": self.rules });
@@ -159,6 +173,12 @@ pub(crate) struct NicSet {
     name: String,
     #[command(flatten)]
     changeable: Changeable,
+    /// Count no more.
+    #[arg(long, conflicts_with = "meter")]
+    no_meter: bool,
+    /// Copy no more.
+    #[arg(long, conflicts_with = "mirror")]
+    no_mirror: bool,
     /// As fast as it gets.
     #[arg(long, conflicts_with = "limit")]
     no_limit: bool,
@@ -173,7 +193,12 @@ impl NicSet {
     fn fields(&self) -> Result<Map<String, Value>, Failure> {
         let mut fields = Fields::default();
         self.changeable.put(&mut fields)?;
-        for (key, is_none) in [("limit", self.no_limit), ("filter", self.no_filter)] {
+        for (key, is_none) in [
+            ("meter", self.no_meter),
+            ("mirror", self.no_mirror),
+            ("limit", self.no_limit),
+            ("filter", self.no_filter),
+        ] {
             fields.put(key, is_none.then_some(Value::Null));
         }
         Ok(fields.0)

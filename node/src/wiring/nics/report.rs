@@ -1,7 +1,10 @@
 //! What networks and nics are doing.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use net::PortCounters;
-use net::stage::FilterCore;
+use net::stage::meter::SIZES;
+use net::stage::{FilterCore, MeterCore, MirrorCore};
 use virtio::ServerState;
 
 use super::{Live, Nics, Shown};
@@ -63,6 +66,10 @@ impl Shown {
         }
         match self.server.state() {
             ServerState::Failed(why) => why,
+            ServerState::Closed if self.cables.uplink_is_away() => {
+                "the uplink of its network is away; its cable is plugged in again when that is back"
+                    .to_owned()
+            }
             ServerState::Closed => {
                 let name = &self.config.name;
                 format!("its cable is pulled; `vrio nic set {name} --link up` plugs it in")
@@ -80,6 +87,16 @@ impl Shown {
         port_counters(self.core.counters(), "", &mut counters);
         for (name, count) in self.core.failures() {
             counters.insert(format!("ring_{name}"), count);
+        }
+        if let Some(meter) = &self.watched.meter {
+            meter_counters(meter, &mut counters);
+        }
+        if let Some(mirror) = &self.watched.mirror {
+            let MirrorCore { frames, lost, written_bytes, unwritten } = &**mirror;
+            counters.insert("mirror_frames".to_owned(), frames.get());
+            counters.insert("mirror_lost_frames".to_owned(), lost.get());
+            counters.insert("mirror_unwritten_frames".to_owned(), unwritten.load(Relaxed));
+            counters.insert("mirror_file_bytes_now".to_owned(), written_bytes.load(Relaxed));
         }
         if let Some(limit) = &self.watched.limit {
             counters.insert("limit_held_rounds".to_owned(), limit.held_rounds.get());
@@ -121,6 +138,27 @@ fn port_counters(from: &PortCounters, prefix: &str, into: &mut Counters) {
         into.insert(format!("{prefix}drops_{direction}"), drops.total());
         for (name, count) in drops.by_name() {
             into.insert(format!("{prefix}drops_{direction}_{name}"), count);
+        }
+    }
+}
+
+fn meter_counters(meter: &MeterCore, into: &mut Counters) {
+    for (direction, flow) in [("in", &meter.sent), ("out", &meter.received)] {
+        let kinds = [
+            ("frames", &flow.frames),
+            ("bytes", &flow.bytes),
+            ("group_frames", &flow.group_frames),
+            ("ipv4_frames", &flow.ipv4_frames),
+            ("ipv6_frames", &flow.ipv6_frames),
+            ("arp_frames", &flow.arp_frames),
+            ("uncut_frames", &flow.uncut_frames),
+        ];
+        for (name, counter) in kinds {
+            into.insert(format!("meter_{direction}_{name}"), counter.get());
+        }
+        for (most, counter) in SIZES.iter().zip(&flow.sizes) {
+            let size = if *most == usize::MAX { "longer".to_owned() } else { most.to_string() };
+            into.insert(format!("meter_{direction}_frames_to_{size}"), counter.get());
         }
     }
 }

@@ -3,55 +3,84 @@
 use std::sync::Arc;
 
 use net::nic::NicChain;
-use net::stage::{Filter, FilterCore, LimitCore, Limiter};
+use net::stage::mirror::MirrorOptions;
+use net::stage::{
+    Filter, FilterCore, LimitCore, Limiter, Meter, MeterCore, Mirror, MirrorCore, Stages,
+};
 
 use super::{seed, text};
-use crate::config::NicConfig;
+use crate::config::{MirrorConfig, NicConfig};
 
 /// What is seen of a nic's stages from outside.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Watched {
+    pub(super) meter: Option<Arc<MeterCore>>,
+    pub(super) mirror: Option<Arc<MirrorCore>>,
     pub(super) filter: Option<Arc<FilterCore>>,
     pub(super) limit: Option<Arc<LimitCore>>,
 }
 
+/// What is to be done with one stage; `None` leaves it as it is.
+type Step<T> = Option<Option<T>>;
+
 impl Watched {
     /// Gives the nic the stages that are `wanted`, between two rounds. What is what it was goes on
     /// with what it knows; a filter with other rules forgets which conversations it kept, for the
-    /// new rules may not allow them.
+    /// new rules may not allow them, and a mirror that is new begins its file.
     ///
     /// # Errors
-    /// When the nic is gone; nothing is changed then.
+    /// When a mirror's file cannot be made, or the nic is gone; nothing is changed then.
     pub(super) fn change(
         &mut self,
         chain: &NicChain,
         now: Option<&NicConfig>,
         wanted: &NicConfig,
     ) -> Result<(), String> {
-        let filter =
-            (now.and_then(|now| now.filter.as_ref()) != wanted.filter.as_ref()).then(|| {
-                let core = wanted.filter.as_ref().map(FilterCore::new);
-                let filter = wanted.filter.clone().zip(core.clone());
-                (core, filter.map(|(rules, core)| Filter::new(rules, core, seed())))
-            });
-        let (filter_core, filter) = filter.unzip();
-        let limit_core = wanted.limit.map(|_| self.limit.clone().unwrap_or_default());
-        let limit = wanted.limit.zip(limit_core.clone());
-        let change = chain.change(move |stages| {
+        let mut watched = self.clone();
+        let mut meter: Step<Meter> = None;
+        if now.is_some_and(|now| now.meter) != wanted.meter {
+            watched.meter = wanted.meter.then(Arc::default);
+            meter = Some(watched.meter.clone().map(Meter::new));
+        }
+        let mut mirror: Step<Mirror> = None;
+        if now.and_then(|now| now.mirror.as_ref()) != wanted.mirror.as_ref() {
+            let opened = wanted.mirror.as_ref().map(open).transpose()?;
+            let (core, stage) = opened.unzip();
+            (watched.mirror, mirror) = (core, Some(stage));
+        }
+        let mut filter: Step<Filter> = None;
+        if now.and_then(|now| now.filter.as_ref()) != wanted.filter.as_ref() {
+            watched.filter = wanted.filter.as_ref().map(FilterCore::new);
+            let parts = wanted.filter.clone().zip(watched.filter.clone());
+            filter = Some(parts.map(|(rules, core)| Filter::new(rules, core, seed())));
+        }
+        watched.limit = wanted.limit.map(|_| self.limit.clone().unwrap_or_default());
+        let limit = wanted.limit.zip(watched.limit.clone());
+        let change = chain.change(move |stages: &mut Stages| {
             match (&mut stages.limit, limit) {
                 (Some(limiter), Some((limit, _))) => limiter.set((limit, limit)),
                 (place, limit) => {
                     *place = limit.map(|(limit, core)| Limiter::new((limit, limit), core));
                 }
             }
+            if let Some(meter) = meter {
+                stages.meter = meter;
+            }
             // What is large is freed by who asked, not by the sidecore.
-            filter.map(|filter| std::mem::replace(&mut stages.filter, filter))
+            let mirror = mirror.map(|mirror| std::mem::replace(&mut stages.mirror, mirror));
+            (mirror, filter.map(|filter| std::mem::replace(&mut stages.filter, filter)))
         });
         drop(change.map_err(text)?);
-        self.limit = limit_core;
-        if let Some(core) = filter_core {
-            self.filter = core;
-        }
+        *self = watched;
         Ok(())
     }
+}
+
+fn open(config: &MirrorConfig) -> Result<(Arc<MirrorCore>, Mirror), String> {
+    let core = Arc::<MirrorCore>::default();
+    let options =
+        MirrorOptions { snap_bytes: config.frame_bytes, file_bytes_max: config.size_bytes };
+    let mirror = Mirror::to_file(&config.file, options, Arc::clone(&core))
+        .map_err(|error| format!("the mirror's file {:?} cannot be made: {error}", config.file))?;
+    Ok((core, mirror))
 }
