@@ -14,6 +14,9 @@ use zeroize::Zeroizing;
 
 use crate::wire::{Kind, Names, attachment_id};
 
+/// What a proof of another plane's call is about: the names that identify it there.
+type Pair<'a> = (&'a str, &'a str);
+
 /// Bytes of a key, public or secret.
 pub const KEY_BYTES: usize = 32;
 
@@ -86,6 +89,16 @@ impl AttachmentSecret {
     /// Proves in a session that this call about these names is made with the key; `None` in a
     /// session that is not sealed.
     pub fn prove(&self, binding: &Binding, kind: Kind, names: &Names) -> Option<[u8; PROOF_BYTES]> {
+        self.prove_call(binding, kind as u8, (&names.volume, &names.attachment))
+    }
+
+    /// The same for a call of any plane, whose kind is no other plane's, about these names.
+    pub fn prove_call(
+        &self,
+        binding: &Binding,
+        kind: u8,
+        names: Pair<'_>,
+    ) -> Option<[u8; PROOF_BYTES]> {
         if *binding == PLAIN {
             return None;
         }
@@ -121,6 +134,19 @@ pub fn verify(
     kind: Kind,
     names: &Names,
 ) -> Result<AttachmentKey, ProofError> {
+    verify_call(proof, binding, kind as u8, (&names.volume, &names.attachment))
+}
+
+/// The same for a call of any plane, see [`AttachmentSecret::prove_call`].
+///
+/// # Errors
+/// When it proves none.
+pub fn verify_call(
+    proof: &[u8],
+    binding: &Binding,
+    kind: u8,
+    names: Pair<'_>,
+) -> Result<AttachmentKey, ProofError> {
     if proof.len() != PROOF_BYTES {
         return Err(ProofError::Length);
     }
@@ -135,11 +161,11 @@ pub fn verify(
 }
 
 /// What is signed. Of fixed length, so that no two statements are the same bytes.
-fn statement(binding: &Binding, kind: Kind, names: &Names) -> [u8; STATEMENT_BYTES] {
-    let id = attachment_id(&names.volume, &names.attachment).to_le_bytes();
+fn statement(binding: &Binding, kind: u8, (first, second): Pair<'_>) -> [u8; STATEMENT_BYTES] {
+    let id = attachment_id(first, second).to_le_bytes();
     let mut bytes = [0; STATEMENT_BYTES];
     let mut at = 0;
-    for part in [&DOMAIN[..], binding, &id, &[kind as u8]] {
+    for part in [&DOMAIN[..], binding, &id, &[kind]] {
         bytes[at..at + part.len()].copy_from_slice(part);
         at += part.len();
     }

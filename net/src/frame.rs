@@ -105,6 +105,11 @@ impl Frame {
         self.tci
     }
 
+    /// Gives it the tag that was taken off elsewhere.
+    pub(crate) fn set_tci(&mut self, tci: u16) {
+        self.tci = tci;
+    }
+
     /// Puts it into a VLAN; the priority is kept.
     pub fn set_vlan(&mut self, vlan: u16) {
         self.tci = self.tci & 0xf000 | vlan & 0xfff;
@@ -141,7 +146,15 @@ impl Frame {
         self.tci = u16::from_be_bytes([self.head[14], self.head[15]]);
         self.head.copy_within(ADDRESSES_BYTES + TAG_BYTES..len, ADDRESSES_BYTES);
         self.head_len -= TAG_BYTES as u16;
-        self.offload.move_back(TAG_BYTES as u16)
+        self.offload.move_back(TAG_BYTES as u16)?;
+        self.check_tag()
+    }
+
+    /// A tag that names no VLAN and hides another one would be taken for the frame's own where it
+    /// goes out without a tag: in a VLAN in which nobody has let it.
+    pub(crate) fn check_tag(&self) -> Result<(), Reason> {
+        let hides = self.vlan() == 0 && ether::ether_type(self.head()) == Some(TYPE_VLAN);
+        if hides { Err(Reason::VlanForeign) } else { Ok(()) }
     }
 
     /// Copies its first bytes, with a tag if `tci` is not zero, into `into`, which has room for
@@ -368,6 +381,18 @@ mod tests {
         let mut head = [0; HEAD_BYTES_MAX + TAG_BYTES];
         let len = frame.write_head(0x6123, &mut head);
         assert_eq!(head[..len], bytes);
+    }
+
+    #[test]
+    fn a_tag_behind_one_that_names_no_vlan_is_foreign() {
+        let inner = FrameMaker::udp4().payload(20).tag(5).build();
+        for (tci, passes) in [(0x2000, false), (0x2007, true)] {
+            let mut bytes = inner.clone();
+            bytes.splice(12..12, [0x81, 0x00, (tci >> 8) as u8, tci as u8]);
+            let mut burst = Burst::new();
+            let stripped = pushed(&mut burst, &bytes, 1000).strip_tag();
+            assert_eq!(stripped, if passes { Ok(()) } else { Err(Reason::VlanForeign) });
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod nic;
 pub mod offload;
 pub mod port;
 pub mod reason;
+pub mod remote;
 pub mod stage;
 pub mod switch;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use sidecore::{CallError, Local, Poll, PollerId, Progress, Sidecore, Stage, Wake};
+use sidecore::{CallError, Local, Poll, PollerId, Progress, Services, Sidecore, Stage, Wake};
 
 use crate::bridge::Bridge;
 use crate::port::{Port, PortCounters};
@@ -77,6 +77,11 @@ impl Network {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// Its number, for [`Bridges`].
+    pub fn id(&self) -> u64 {
+        self.0.id
     }
 
     /// Where it lives.
@@ -164,31 +169,43 @@ impl Poll for BridgePoller {
     }
 }
 
-/// All bridges on a sidecore, by number.
-#[derive(Default)]
-struct Bridges(HashMap<u64, (PollerId, Rc<RefCell<Bridge>>)>);
+/// All bridges on a sidecore, by number; a service of it.
+#[derive(Debug, Default)]
+pub struct Bridges(HashMap<u64, (Option<PollerId>, Rc<RefCell<Bridge>>)>);
 
-fn bridges(local: &Local) -> Rc<RefCell<Bridges>> {
-    local.services().get::<Bridges>().unwrap_or_else(|| {
-        let bridges = Rc::new(RefCell::new(Bridges::default()));
-        local.services().insert(Rc::clone(&bridges));
-        bridges
-    })
+impl Bridges {
+    fn of(services: &Services) -> Rc<RefCell<Self>> {
+        services.get::<Self>().unwrap_or_else(|| {
+            let bridges = Rc::new(RefCell::new(Self::default()));
+            services.insert(Rc::clone(&bridges));
+            bridges
+        })
+    }
+
+    /// The bridge of this number, if it lives here.
+    pub fn find(services: &Services, id: u64) -> Option<Rc<RefCell<Bridge>>> {
+        Self::of(services).borrow().0.get(&id).map(|(_, bridge)| Rc::clone(bridge))
+    }
+
+    /// Lists a bridge that its owner polls himself: a simulated sidecore's.
+    pub fn insert(services: &Services, id: u64, bridge: Rc<RefCell<Bridge>>) {
+        Self::of(services).borrow_mut().0.insert(id, (None, bridge));
+    }
 }
 
 fn find(local: &Local, id: u64) -> Option<Rc<RefCell<Bridge>>> {
-    bridges(local).borrow().0.get(&id).map(|(_, bridge)| Rc::clone(bridge))
+    Bridges::find(local.services(), id)
 }
 
 fn insert(local: &mut Local, id: u64, bridge: Bridge) {
     let bridge = Rc::new(RefCell::new(bridge));
     let poller = local.add(Stage::Serve, Box::new(BridgePoller(Rc::clone(&bridge))));
-    bridges(local).borrow_mut().0.insert(id, (poller, bridge));
+    Bridges::of(local.services()).borrow_mut().0.insert(id, (Some(poller), bridge));
 }
 
 fn remove(local: &mut Local, id: u64) {
-    let removed = bridges(local).borrow_mut().0.remove(&id);
-    if let Some((poller, _)) = removed {
+    let removed = Bridges::of(local.services()).borrow_mut().0.remove(&id);
+    if let Some((Some(poller), _)) = removed {
         local.remove(poller);
     }
 }

@@ -47,6 +47,32 @@ pub trait Port: fmt::Debug {
     fn disarm(&mut self) {}
 }
 
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn receive(&mut self, burst: &mut Burst, now_ns: u64) -> Progress {
+        (**self).receive(burst, now_ns)
+    }
+
+    fn release(&mut self, burst: &mut Burst) {
+        (**self).release(burst);
+    }
+
+    fn transmit(&mut self, burst: &Burst, chosen: &[Chosen], now_ns: u64) {
+        (**self).transmit(burst, chosen, now_ns);
+    }
+
+    fn flush(&mut self) {
+        (**self).flush();
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        (**self).arm(wake)
+    }
+
+    fn disarm(&mut self) {
+        (**self).disarm();
+    }
+}
+
 /// What a port counts. Written by its sidecore only; directions are the switch's: in is what the
 /// port received.
 #[derive(Debug, Default)]

@@ -58,6 +58,16 @@ impl VlanSet {
         self.0.get(usize::from(vlan) / 64).is_some_and(|word| word >> (vlan % 64) & 1 == 1)
     }
 
+    /// Those that it has, in order.
+    pub fn iter(&self) -> impl Iterator<Item = u16> {
+        (0..VLANS as u16).filter(|vlan| self.has(*vlan))
+    }
+
+    /// Whether it has all that another one has.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.0.iter().zip(other.0.iter()).all(|(own, other)| other & !own == 0)
+    }
+
     fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
@@ -73,7 +83,7 @@ impl FromIterator<u16> for VlanSet {
 
 impl fmt::Debug for VlanSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries((0..VLANS as u16).filter(|vlan| self.has(*vlan))).finish()
+        f.debug_set().entries(self.iter()).finish()
     }
 }
 

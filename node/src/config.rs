@@ -326,8 +326,31 @@ pub struct NetworkConfig {
     pub name: String,
     /// The way to what is outside; none for a network of guests only.
     pub uplink: Option<Uplink>,
+    /// The nodes whose nics may join it, some only with an attachment key.
+    pub allow: Vec<Allow>,
+    /// What holds for their ports.
+    pub remote: RemotePorts,
     /// Where its keys are.
     pub lines: Lines,
+}
+
+/// What a network demands of ports that join it from other nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemotePorts {
+    /// The VLANs in which they may be, beside the untagged segment.
+    pub vlans: net::VlanSet,
+    /// They may only talk to ports that are not isolated.
+    pub isolated: bool,
+    /// How fast each may be, each way.
+    pub limit: Option<net::stage::Limit>,
+    /// What each may send and receive.
+    pub filter: Option<net::Rules>,
+}
+
+impl Default for RemotePorts {
+    fn default() -> Self {
+        Self { vlans: net::VlanSet::none(), isolated: false, limit: None, filter: None }
+    }
 }
 
 /// A way from a network to what is outside.
@@ -353,8 +376,10 @@ pub struct NicConfig {
     pub socket: PathBuf,
     /// Whether this node makes the socket or finds it.
     pub role: Role,
-    /// The network that it is in.
+    /// The network that it is in: `NETWORK`, or `PEER/NETWORK` for another node's.
     pub network: String,
+    /// The file of the secret key that proves that it may join another node's.
+    pub attachment_key: Option<PathBuf>,
     /// The guest's address; the guest may send from no other one.
     pub mac: net::Mac,
     /// How many pairs of queues it offers.
@@ -391,6 +416,11 @@ pub struct MirrorConfig {
 }
 
 impl NicConfig {
+    /// The node that its network is on, if that is another one.
+    pub fn peer(&self) -> Option<&str> {
+        self.network.split_once('/').map(|(peer, _)| peer)
+    }
+
     /// Its stages in words, those next to the guest first.
     pub fn stages(&self) -> Vec<String> {
         let filter = self.filter.as_ref().map(|rules| format!("filter of {} rules", rules.len()));
@@ -521,6 +551,12 @@ impl Config {
     /// `file:line` of a key, for messages.
     pub fn place(&self, lines: &Lines, key: &str) -> String {
         format!("{}:{}", self.path.display(), lines.of(key))
+    }
+
+    /// Whether it has anything for peers: whether they may open sessions.
+    pub fn is_for_peers(&self) -> bool {
+        let volumes = self.volumes.iter().any(|volume| !volume.allow.is_empty());
+        volumes || self.networks.iter().any(|network| !network.allow.is_empty())
     }
 
     /// The peer of that name.

@@ -310,7 +310,23 @@ pub struct NetworkStatus {
     pub sidecore: usize,
     /// Its nics.
     pub nics: Vec<String>,
+    /// Nics of other nodes that have joined it.
+    #[serde(default)]
+    pub members: Vec<MemberStatus>,
     /// What the uplink did, as `uplink_..`, and the switch's own.
+    pub counters: Counters,
+}
+
+/// A nic of another node in a network of this one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Its node.
+    pub peer: String,
+    /// Its name there.
+    pub nic: String,
+    /// Its guest's address.
+    pub mac: String,
+    /// What its port did; `in` is what it sent.
     pub counters: Counters,
 }
 

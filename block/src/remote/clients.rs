@@ -42,6 +42,8 @@ struct Peer {
     /// No connection is tried before this: the peer has refused one.
     connect_at_ns: u64,
     why: Option<String>,
+    /// Others than channels that need its session.
+    holds: usize,
 }
 
 /// A session that is up.
@@ -115,6 +117,7 @@ impl Clients {
             version: 0,
             connect_at_ns: 0,
             why: None,
+            holds: 0,
         };
         match self.peers.iter_mut().find(|peer| peer.name.is_empty()) {
             Some(vacant) => *vacant = peer,
@@ -171,8 +174,31 @@ impl Clients {
         self.descriptions.retain(|description| !Arc::ptr_eq(&description.volume, volume));
     }
 
+    /// Keeps a session with a peer for another plane's use, until as many
+    /// [`let_go`](Self::let_go) as there were of these. A peer that is not known is left alone.
+    pub fn hold(&mut self, name: &str) {
+        if let Some(at) = self.peer(name) {
+            self.peers[at].holds += 1;
+            self.stirred = true;
+        }
+    }
+
+    /// See [`hold`](Self::hold).
+    pub fn let_go(&mut self, name: &str) {
+        if let Some(at) = self.peer(name) {
+            self.peers[at].holds = self.peers[at].holds.saturating_sub(1);
+        }
+    }
+
+    /// Why there is no session with a peer, if there is none and it is known why.
+    pub fn why_not(&self, name: &str) -> Option<String> {
+        let peer = &self.peers[self.peer(name)?];
+        peer.why.clone().filter(|_| !peer.up)
+    }
+
     fn is_needed(&self, at: usize) -> bool {
-        self.cores.iter().flatten().any(|(peer, _)| *peer == at)
+        self.peers[at].holds > 0
+            || self.cores.iter().flatten().any(|(peer, _)| *peer == at)
             || self.descriptions.iter().any(|description| description.peer == at)
     }
 

@@ -419,7 +419,11 @@ fn replaced_networks(running: &Config, wanted: &Config) -> Replaced {
         Some((now, wanted.networks.iter().find(|network| network.name == now.name)?))
     });
     let keys = pairs.map(|(now, wanted)| {
-        let different = [("uplink", now.uplink != wanted.uplink)];
+        let different = [
+            ("uplink", now.uplink != wanted.uplink),
+            ("allow", now.allow != wanted.allow),
+            ("remote", now.remote != wanted.remote),
+        ];
         (now.name.clone(), keys(&different, bare_network(now) != bare_network(wanted)))
     });
     keys.filter(|(_, keys)| !keys.is_empty()).collect()
@@ -445,6 +449,7 @@ fn nic_keys(now: &NicConfig, wanted: &NicConfig) -> Vec<&'static str> {
         ("socket", now.socket != wanted.socket),
         ("role", now.role != wanted.role),
         ("network", now.network != wanted.network),
+        ("attachment-key", now.attachment_key != wanted.attachment_key),
         ("mac", now.mac != wanted.mac),
         ("queues", now.pairs != wanted.pairs),
         ("mtu", now.mtu != wanted.mtu),

@@ -7,9 +7,7 @@ use transport::PublicKey;
 
 use super::read::name;
 use super::reader::{Reader, Table, Value};
-use super::{
-    Config, DiskConfig, KEYS_PER_PEER_MAX, PeerAddress, PeerConfig, PeerKey, Trust, VolumeConfig,
-};
+use super::{Config, DiskConfig, KEYS_PER_PEER_MAX, PeerAddress, PeerConfig, PeerKey, Trust};
 
 /// Reads a `[[peer]]`.
 pub(super) fn peer(value: &Value<'_, '_>) -> Option<PeerConfig> {
@@ -95,7 +93,7 @@ fn public_key(value: &Value<'_, '_>) -> Option<[u8; 32]> {
 }
 
 /// Whether sessions are meant to be sealed, also where the key's path was refused.
-fn is_sealed(config: &Config) -> bool {
+pub(super) fn is_sealed(config: &Config) -> bool {
     config.key.is_some() || config.lines.has("key")
 }
 
@@ -108,7 +106,14 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
         return;
     }
     config.peers.iter().for_each(|peer| peer_fits(reader, config, peer));
-    config.volumes.iter().for_each(|volume| volume_fits(reader, config, volume, whole));
+    for volume in &config.volumes {
+        let object = format!("volume {:?}", volume.name);
+        allow_fits(reader, config, (&object, volume.lines.of("allow")), &volume.allow, whole);
+    }
+    for network in &config.networks {
+        let object = format!("network {:?}", network.name);
+        allow_fits(reader, config, (&object, network.lines.of("allow")), &network.allow, whole);
+    }
     config.disks.iter().for_each(|disk| disk_fits(reader, config, disk));
     key_of_two(reader, config);
 }
@@ -133,24 +138,33 @@ fn peer_fits(reader: &Reader<'_>, config: &Config, peer: &PeerConfig) {
         ),
         (true, true) | (false, false) => {}
     }
-    let needed = config.disks.iter().any(|disk| disk.volume.peer.as_ref() == Some(&peer.name));
+    let needed = config.disks.iter().any(|disk| disk.volume.peer.as_ref() == Some(&peer.name))
+        || config.nics.iter().any(|nic| nic.peer() == Some(&peer.name));
     if peer.address.is_none() && (needed || !is_sealed(config)) {
         note(
             "address",
             "the key \"address\" is missing; write for instance address = \"10.0.0.9:4870\" (only \
-             a peer that has a key, and whose volumes no disk here uses, needs none)",
+             a peer that has a key, and whose volumes and networks nothing here uses, \
+             needs none)",
         );
     }
 }
 
-fn volume_fits(reader: &Reader<'_>, config: &Config, volume: &VolumeConfig, whole: bool) {
-    let note = |text: String| {
-        reader.note(volume.lines.of("allow"), &format!("volume {:?}", volume.name), text);
-    };
-    for (index, entry) in volume.allow.iter().enumerate() {
+fn allow_fits(
+    reader: &Reader<'_>,
+    config: &Config,
+    (object, line): (&str, usize),
+    allow: &[Allow],
+    whole: bool,
+) {
+    let note = |text: String| reader.note(line, object, text);
+    for (index, entry) in allow.iter().enumerate() {
         let node = &entry.node;
         if *node == config.name {
-            note("\"allow\": this node's own disks always may; name other nodes here".to_owned());
+            note(
+                "\"allow\": what is on this node itself always may; name other nodes here"
+                    .to_owned(),
+            );
         } else if !is_sealed(config) && entry.key.is_some() {
             note(format!(
                 "\"allow\": an attachment key of {node:?} can only be proved in sealed sessions; \
@@ -162,7 +176,7 @@ fn volume_fits(reader: &Reader<'_>, config: &Config, volume: &VolumeConfig, whol
                  [[peer]] name = {node:?}, key = \"..\""
             ));
         }
-        let before = &volume.allow[..index];
+        let before = &allow[..index];
         if before.contains(entry) {
             note(format!("\"allow\": {node:?} is named twice; keep one"));
         } else if before

@@ -6,10 +6,14 @@ use std::num::NonZeroU64;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::read::{alone, capture_path, name, named_like_socket, objects, role, socket_path};
+use super::read::{
+    absolute_path, alone, capture_path, name, name_problem, named_like_socket, objects, role,
+    socket_path,
+};
 use super::reader::{Reader, Table, Value};
 use super::{
-    Config, Directories, MirrorConfig, NetworkConfig, NicConfig, Uplink, check, show_size,
+    Config, Directories, MirrorConfig, NetworkConfig, NicConfig, RemotePorts, Uplink, check, keys,
+    show_size,
 };
 use net::nic::{MTU, MTU_MAX, MTU_MIN, PAIRS_MAX};
 use net::stage::Limit;
@@ -17,11 +21,25 @@ use net::stage::filter::Action;
 use net::stage::mirror::{FILE_BYTES_MAX, SNAP_BYTES};
 use net::{Mac, Rules, VlanSet, Vlans};
 
-const NETWORK_KEYS: [&str; 2] = ["name", "uplink"];
+const NETWORK_KEYS: [&str; 4] = ["name", "uplink", "allow", "remote"];
 
-const NIC_KEYS: [&str; 15] = [
-    "name", "socket", "role", "network", "mac", "queues", "mtu", "vlan", "vlans", "isolated",
-    "link", "meter", "mirror", "limit", "filter",
+const NIC_KEYS: [&str; 16] = [
+    "name",
+    "socket",
+    "role",
+    "network",
+    "attachment-key",
+    "mac",
+    "queues",
+    "mtu",
+    "vlan",
+    "vlans",
+    "isolated",
+    "link",
+    "meter",
+    "mirror",
+    "limit",
+    "filter",
 ];
 
 /// What of a nic can be changed while its guest uses it.
@@ -72,7 +90,38 @@ fn network(value: &Value<'_, '_>) -> Option<NetworkConfig> {
         None => None,
         Some(uplink) => Some(uplink?),
     };
-    Some(NetworkConfig { name: name?, uplink, lines: table.lines.clone() })
+    let allow = table.get("allow").and_then(|value| value.array()).unwrap_or_default();
+    let allow = allow.iter().filter_map(keys::allow).collect();
+    let remote = table.get("remote").map_or_else(RemotePorts::default, |value| remote(&value));
+    Some(NetworkConfig { name: name?, uplink, allow, remote, lines: table.lines.clone() })
+}
+
+/// What a network demands of ports of other nodes.
+fn remote(value: &Value<'_, '_>) -> RemotePorts {
+    let keys = ["vlans", "isolated", "limit", "filter"];
+    let Some(table) = value.table(&keys) else { return RemotePorts::default() };
+    let vlans = table.get("vlans").and_then(|value| value.array()).unwrap_or_default();
+    let vlans = vlans.iter().filter_map(|entry| entry.integer(1..=VLAN_MAX));
+    RemotePorts {
+        vlans: vlans.map(|vlan| vlan as u16).collect(),
+        isolated: table.get("isolated").and_then(|value| value.bool()).unwrap_or(false),
+        limit: table.get("limit").and_then(|value| limit(&value)),
+        filter: table.get("filter").and_then(|value| filter(&value)),
+    }
+}
+
+/// A network of this node, or of another one.
+fn network_ref(value: &Value<'_, '_>) -> Option<String> {
+    let text = value.str()?;
+    let mut parts = text.splitn(2, '/');
+    if let Some((part, problem)) = parts.find_map(|part| Some((part, name_problem(part)?))) {
+        value.fail(format!(
+            "{text:?} names no network ({part:?} {problem}); write \"network\" for one of this \
+             node, \"peer/network\" for another's"
+        ));
+        return None;
+    }
+    Some(text.to_owned())
 }
 
 fn uplink(value: &Value<'_, '_>) -> Option<Uplink> {
@@ -96,7 +145,8 @@ fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
     let socket = table.require("socket", "socket = \"alice-net.sock\"");
     let socket = socket.and_then(|value| socket_path(&value, directories));
     let name = named_like_socket(&table, socket.as_deref(), "nic");
-    let network = table.require("network", "network = \"blue\"").and_then(|it| self::name(&it));
+    let network = table.require("network", "network = \"blue\"").and_then(|it| network_ref(&it));
+    let attachment_key = table.get("attachment-key").and_then(|value| absolute_path(&value));
     let mac = table.require("mac", "mac = \"52:54:00:12:34:56\"").and_then(|value| mac(&value));
     let queues = table.get("queues").and_then(|value| value.integer(1..=u64::from(PAIRS_MAX)));
     let range = u64::from(MTU_MIN)..=u64::from(MTU_MAX);
@@ -108,6 +158,7 @@ fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
         socket: socket?,
         role: role(&table),
         network: network?,
+        attachment_key,
         mac: mac?,
         pairs: queues.map_or(1, |pairs| pairs as u16),
         mtu: mtu.map_or(MTU, |mtu| mtu as u16),
@@ -228,6 +279,30 @@ fn filter(value: &Value<'_, '_>) -> Option<Rules> {
     }
 }
 
+/// A nic in a network of another node.
+fn remote_fits(reader: &Reader<'_>, config: &Config, nic: &NicConfig, peer: &str, whole: bool) {
+    let object = format!("nic {:?}", nic.name);
+    let note = |key: &str, text: String| reader.note(nic.lines.of(key), &object, text);
+    if whole && config.peer(peer).is_none() {
+        note("network", format!("\"network\": no [[peer]] is called {peer:?}; add it"));
+    }
+    if whole && config.listen.is_none() {
+        let text = "\"network\": a nic in another node's network needs sessions; write at the top \
+                    listen = \"10.0.0.1:4870\", with this host's address";
+        note("network", text.to_owned());
+    }
+    if nic.isolated {
+        let text = "\"isolated\": that is the network's node to say, in \"remote\" of its \
+                    [[network]]";
+        note("isolated", text.to_owned());
+    }
+    if nic.attachment_key.is_some() && !keys::is_sealed(config) {
+        let text = "\"attachment-key\": it can only be proved in sealed sessions; make a node key \
+                    with `vrio key new FILE` and write key = \"FILE\" at the top";
+        note("attachment-key", text.to_owned());
+    }
+}
+
 /// What does not fit together, beside what disks have of it.
 pub(super) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
     let networks = config.networks.iter().map(|it| (it.name.as_str(), &it.lines));
@@ -251,8 +326,16 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
             let text = format!("\"mac\": nic {other:?} of the same network has the same address");
             note("mac", text);
         }
+        if let Some(peer) = nic.peer() {
+            remote_fits(reader, config, nic, peer, whole);
+        } else if nic.attachment_key.is_some() {
+            let text = "\"attachment-key\": this node's own nics need none; it is for networks of \
+                        a peer, \"peer/network\"";
+            note("attachment-key", text.to_owned());
+        }
         // A network that could not be read is missing here; it has had its message.
-        if whole && config.networks.iter().all(|network| network.name != nic.network) {
+        let is_here = nic.peer().is_none();
+        if whole && is_here && config.networks.iter().all(|network| network.name != nic.network) {
             let text = format!(
                 "\"network\": there is no [[network]] called {network:?}; add one with name = \
                  {network:?}",

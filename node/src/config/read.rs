@@ -641,7 +641,7 @@ pub(super) fn objects<T>(
     named.filter_map(read).collect()
 }
 
-fn absolute_path(value: &Value<'_, '_>) -> Option<PathBuf> {
+pub(super) fn absolute_path(value: &Value<'_, '_>) -> Option<PathBuf> {
     absolute(value, value.str()?)
 }
 
@@ -677,7 +677,7 @@ pub(super) fn name(value: &Value<'_, '_>) -> Option<String> {
 }
 
 /// Why a text is no name. Names appear in paths, records and addresses of the form peer/volume.
-fn name_problem(text: &str) -> Option<String> {
+pub(super) fn name_problem(text: &str) -> Option<String> {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if text.is_empty() || text.len() > NAME_BYTES_MAX {
         return Some(format!("is no name: it has to have from 1 to {NAME_BYTES_MAX} characters"));

@@ -79,7 +79,9 @@ fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
 /// Where what a reload reads is: directories, since an editor puts a new file in the old one's
 /// place.
 fn read_directories(config: &Config) -> impl Iterator<Item = &Path> {
-    let tenants = config.disks.iter().filter_map(|disk| disk.attachment_key.as_deref());
+    let disks = config.disks.iter().filter_map(|disk| disk.attachment_key.as_deref());
+    let nics = config.nics.iter().filter_map(|nic| nic.attachment_key.as_deref());
+    let tenants = disks.chain(nics);
     let files = [config.path.as_path()].into_iter().chain(config.key.as_deref()).chain(tenants);
     files.filter_map(|file| match file.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Some(Path::new(".")),

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use block::{AttachmentSecret, Plane};
+use block::AttachmentSecret;
 use sidecore::{Local, Poll, PollerId, Progress, Stage, Wake};
 use transport::{Endpoint, Keyring, KnownKey, PublicKey, Security};
 
+use super::planes::Planes;
 use super::sidecores::Core;
 use super::{ObjectError, StartError};
 use crate::config::{Config, DiskConfig, PeerConfig};
@@ -138,7 +139,7 @@ fn give(config: &Config, wanted: Security, keys: &Keys, cores: &[Core]) {
     for core in cores {
         let wanted = wanted.clone();
         let set = core.sidecore.call(move |local| {
-            let plane = local.services().get::<Plane>()?;
+            let plane = local.services().get::<Planes>()?;
             let endpoint = local.services().get::<Endpoint>()?;
             let mut sink = plane.borrow_mut();
             endpoint.borrow_mut().set_security(local.now_ns(), unix_s(), wanted, &mut *sink);
@@ -233,7 +234,7 @@ pub(super) fn unix_s() -> u64 {
 /// Tells a sidecore's sessions the time of day, so that keys end when they should.
 pub(super) struct WallClock {
     endpoint: Rc<RefCell<Endpoint>>,
-    plane: Rc<RefCell<Plane>>,
+    plane: Rc<RefCell<Planes>>,
     due_ns: u64,
 }
 
@@ -242,7 +243,7 @@ impl WallClock {
     pub(super) fn install(
         local: &mut Local,
         endpoint: &Rc<RefCell<Endpoint>>,
-        plane: &Rc<RefCell<Plane>>,
+        plane: &Rc<RefCell<Planes>>,
     ) -> PollerId {
         let mut clock = Self { endpoint: Rc::clone(endpoint), plane: Rc::clone(plane), due_ns: 0 };
         // At once: what arrives in the first round is judged by the time that it is.

@@ -376,9 +376,9 @@ impl Inside {
     }
 
     /// Peers may open sessions when there is something for them.
-    fn accept_as_allowed(&self) {
-        let volumes = self.objects().config.volumes.clone();
-        peers::set_accept(&self.cores, volumes.iter().any(|volume| !volume.allow.is_empty()));
+    pub(super) fn accept_as_allowed(&self) {
+        let accept = self.objects().config.is_for_peers();
+        peers::set_accept(&self.cores, accept);
     }
 
     fn check_listens(&self, needed: bool, why: &str) -> Result<(), Refused> {

@@ -4,7 +4,9 @@
 //! the sidecores as they come.
 
 mod cables;
+mod gate;
 mod live;
+mod remote;
 mod report;
 mod stages;
 
@@ -19,6 +21,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use virtio::{Server, ServerState, Socket};
 
 use self::cables::Cables;
+pub(super) use self::gate::Doors;
+use self::remote::Way;
 use self::stages::Watched;
 use super::ObjectError;
 use super::sidecores::Core;
@@ -89,6 +93,8 @@ struct Shown {
     watched: Watched,
     cables: Arc<Cables>,
     server: Server,
+    /// To a network of another node.
+    way: Option<Way>,
 }
 
 /// All networks and nics.
@@ -97,6 +103,7 @@ pub(super) struct Nics {
     // Before their networks.
     nics: Vec<Shown>,
     networks: Vec<Live>,
+    doors: Arc<Doors>,
 }
 
 /// Makes the networks and shows the nics of the file.
@@ -107,13 +114,14 @@ pub(super) fn start(
     config: &Config,
     cores: &[Core],
     mut uplinks: BTreeMap<String, OpenedTap>,
+    doors: Arc<Doors>,
 ) -> Result<Nics, Vec<ObjectError>> {
-    let (mut nics, mut errors) = (Nics::default(), Vec::new());
+    let (mut nics, mut errors) = (Nics::new(doors), Vec::new());
     for network in &config.networks {
         let object = format!("network {:?}", network.name);
         let sidecore = nics.sidecore_for_next(cores.len());
         match live(network, sidecore, cores, uplinks.remove(&network.name)) {
-            Ok(live) => nics.networks.push(live),
+            Ok(live) => nics.add_network(live),
             Err(text) => {
                 let place = config.place(&network.lines, "name");
                 errors.push(ObjectError { place, object, text });
@@ -121,7 +129,7 @@ pub(super) fn start(
         }
     }
     for nic in &config.nics {
-        match nics.network(&nic.network).and_then(|place| show(nic, place)) {
+        match nics.place(nic, cores).and_then(|place| show(nic, place)) {
             Ok(shown) => nics.nics.push(shown),
             Err(text) => errors.push(ObjectError {
                 place: config.place(&nic.lines, "socket"),
@@ -170,10 +178,14 @@ fn seed() -> u64 {
 }
 
 /// Shows a nic.
-fn show(config: &NicConfig, (network, cables): (Network, Arc<Cables>)) -> Result<Shown, String> {
+fn show(config: &NicConfig, place: Place) -> Result<Shown, String> {
+    let Place { network, cables, way } = place;
     let mut options = NicOptions::new(&config.name, config.mac);
     (options.mtu, options.pairs) = (config.mtu, config.pairs);
-    options.port.vlans.clone_from(&config.vlans);
+    options.port.vlans = match way {
+        None => config.vlans.clone(),
+        Some(_) => remote::vlans_here(&config.vlans),
+    };
     options.port.isolated = config.isolated;
     let nic = Nic::new(options, &network).map_err(text)?;
     let (core, chain) = (nic.core(), nic.chain());
@@ -186,7 +198,7 @@ fn show(config: &NicConfig, (network, cables): (Network, Arc<Cables>)) -> Result
     };
     let server = virtio::serve(socket, Box::new(nic)).map_err(text)?;
     cables.set(&config.name, config.link, server.closer());
-    Ok(Shown { config: config.clone(), core, chain, watched, cables, server })
+    Ok(Shown { config: config.clone(), core, chain, watched, cables, server, way })
 }
 
 impl Shown {
@@ -210,10 +222,46 @@ impl Shown {
     }
 }
 
+/// Where a nic is to be: in a network here, which may be a way to one there.
+struct Place {
+    network: Network,
+    cables: Arc<Cables>,
+    way: Option<Way>,
+}
+
 impl Nics {
+    /// None, of a node with these doors.
+    pub(super) fn new(doors: Arc<Doors>) -> Self {
+        Self { doors, ..Self::default() }
+    }
+
+    /// Adds a network, which peers may join from now on.
+    fn add_network(&mut self, live: Live) {
+        self.doors.open(&live.config, live.sidecore, &live.network);
+        self.networks.push(live);
+    }
+
+    /// The network of a nic, or the way to it.
+    fn place(&self, nic: &NicConfig, cores: &[Core]) -> Result<Place, String> {
+        match nic.peer() {
+            None => {
+                let (network, cables) = self.network(&nic.network)?;
+                Ok(Place { network, cables, way: None })
+            }
+            Some(_) => {
+                let way = Way::new(nic, self.sidecore_for_next(cores.len()), cores)?;
+                Ok(Place { network: way.network.clone(), cables: Arc::default(), way: Some(way) })
+            }
+        }
+    }
+
     /// The sidecore with the fewest networks.
     fn sidecore_for_next(&self, sidecores: usize) -> usize {
-        let load = |at: &usize| self.networks.iter().filter(|live| live.sidecore == *at).count();
+        let load = |at: &usize| {
+            let ways = self.nics.iter().filter_map(|shown| shown.way.as_ref());
+            self.networks.iter().filter(|live| live.sidecore == *at).count()
+                + ways.filter(|way| way.sidecore == *at).count()
+        };
         (0..sidecores).min_by_key(load).expect("a node has at least one")
     }
 
@@ -252,6 +300,7 @@ impl Nics {
     /// Takes all of them away.
     pub(super) fn stop(&mut self) {
         self.nics.drain(..).for_each(Shown::stop);
+        self.networks.iter().for_each(|live| self.doors.close(&live.config.name));
         self.networks.clear();
     }
 }

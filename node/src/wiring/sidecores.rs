@@ -22,6 +22,8 @@ use transport::{Endpoint, EndpointConfig, LostReason, SessionId, Sink, TransmitB
 
 use super::StartError;
 use super::keys::{Keys, WallClock};
+use super::nics::Doors;
+use super::planes::Planes;
 use super::shared::{self, Shared};
 use crate::config::{Backend, Config, LinkKind, PeerConfig, VolumeConfig};
 
@@ -50,7 +52,7 @@ struct Wired {
     watch: PollerId,
     /// Of a node with a key.
     clock: Option<PollerId>,
-    plane: PollerId,
+    planes: [PollerId; 2],
     /// Not while the sidecore is suspended.
     driver: Option<Driver>,
     link: Rc<RefCell<dyn Link>>,
@@ -65,12 +67,13 @@ pub(super) fn start(
     keys: &Keys,
     links: Vec<Wire>,
     exports: &Arc<Exports>,
+    doors: &Arc<Doors>,
 ) -> Result<(Vec<Core>, Option<Door>), StartError> {
     let mut cores = spawn(config)?;
     let ports: Vec<_> = links.iter().map(|link| link.local_addr().port()).collect();
     let Shared { places, callers, door } = Shared::open(config, &ports, None)?;
     let links = prepare(config, keys, &mut cores, links, (places, callers))?;
-    connect(config, &mut cores, links, exports);
+    connect(config, &mut cores, links, exports, doors);
     Ok((cores, door))
 }
 
@@ -129,7 +132,7 @@ pub(super) fn prepare(
         fill_random(&mut wanted.entropy)?;
         wanted.security = keys.security();
         wanted.datagram_bytes_max = way.datagram_max();
-        wanted.accept = config.volumes.iter().any(|volume| !volume.allow.is_empty());
+        wanted.accept = config.is_for_peers();
         wanted.receive_window_bytes =
             u32::try_from(way.udp().receive_buffer_bytes()).unwrap_or(u32::MAX);
         core.link = Some((way.udp().local_addr(), Arc::clone(way.udp().counters())));
@@ -144,9 +147,11 @@ pub(super) fn connect(
     cores: &mut [Core],
     links: Vec<Prepared>,
     exports: &Arc<Exports>,
+    doors: &Arc<Doors>,
 ) {
     for (core, (way, wanted)) in cores.iter_mut().zip(links) {
-        core.server = Some(connect_one(config, core, way, wanted, Arc::clone(exports)));
+        let (exports, doors) = (Arc::clone(exports), Arc::clone(doors));
+        core.server = Some(connect_one(config, core, way, wanted, (exports, doors)));
     }
 }
 
@@ -326,7 +331,7 @@ fn connect_one(
     core: &Core,
     link: Way,
     wanted: EndpointConfig,
-    exports: Arc<Exports>,
+    (exports, doors): (Arc<Exports>, Arc<Doors>),
 ) -> Arc<ServerCounters> {
     let faults = config.link.fault.map(|fault| Faults {
         // Each sidecore has its own dice.
@@ -346,24 +351,34 @@ fn connect_one(
     let peers: Vec<_> = peers.filter_map(reached).collect();
     let connected = core.sidecore.call(move |local| {
         let link = link.shared(faults);
-        let index = wanted.index;
+        let (index, count) = (wanted.index, wanted.ports.len() as u16);
         let sealed = wanted.security.is_sealed();
         let endpoint = Rc::new(RefCell::new(Endpoint::new(wanted)));
         let services = local.services().clone();
-        let plane = Plane::new(index, Rc::clone(&endpoint), exports, services);
+        let plane = Plane::new(index, Rc::clone(&endpoint), exports, services.clone());
+        let members = Arc::clone(&doors.members);
+        let net =
+            net::remote::Plane::new((index, count), Rc::clone(&endpoint), doors, members, services);
+        let (block, for_net) = (Rc::clone(&plane), Rc::clone(&net));
+        let planes = Rc::new(RefCell::new(Planes { block, net: for_net }));
         for (name, address) in &peers {
             plane.borrow_mut().clients.add_peer(name, *address);
         }
         // Time is noted before anything arrives, and answers are sorted before disks look.
         let watch = local.add(Stage::Receive, Box::new(Watch(Rc::clone(&plane))));
-        let clock = sealed.then(|| WallClock::install(local, &endpoint, &plane));
-        let sink = Rc::clone(&plane);
+        let clock = sealed.then(|| WallClock::install(local, &endpoint, &planes));
+        let sink = Rc::clone(&planes);
         let driver = Driver::install(local, Rc::clone(&link), Rc::clone(&endpoint), sink);
         let poll = local.add(Stage::Serve, Box::new(PlanePoll(Rc::clone(&plane))));
+        let net_poll = net::remote::PlanePoll(Rc::clone(&net));
+        let net_poll = local.add(Stage::Serve, Box::new(net_poll));
         let counters = plane.borrow().server.counters();
         local.services().insert(plane);
+        local.services().insert(net);
+        local.services().insert(planes);
         local.services().insert(endpoint);
-        let wired = Wired { watch, clock, plane: poll, driver: Some(driver), link };
+        let planes = [poll, net_poll];
+        let wired = Wired { watch, clock, planes, driver: Some(driver), link };
         local.services().insert(Rc::new(RefCell::new(Some(wired))));
         counters
     });
@@ -388,7 +403,9 @@ fn take_off(local: &mut Local) {
         if let Some(driver) = wired.driver {
             driver.remove(local);
         }
-        local.remove(wired.plane);
+        for plane in wired.planes {
+            local.remove(plane);
+        }
         local.remove(wired.watch);
         if let Some(clock) = wired.clock {
             local.remove(clock);
@@ -397,6 +414,8 @@ fn take_off(local: &mut Local) {
     }
     // The plane's lanes go before the buffers that the kernel may still fill for them: dropping a
     // file's channel waits for the kernel, and the buffers are the endpoint's.
+    drop(local.services().remove::<Planes>());
+    drop(local.services().remove::<net::remote::Plane>());
     drop(local.services().remove::<Plane>());
     drop(local.services().remove::<Endpoint>());
 }
@@ -435,9 +454,10 @@ pub(super) fn hang_up(cores: &[Core]) {
             let plane = local.services().get::<Plane>()?;
             if let Some(wired) = &*wired.borrow() {
                 let ended = close_sessions(local, &wired.link);
-                let mut plane = plane.borrow_mut();
-                ended.into_iter().for_each(|it| plane.lost(it, &LostReason::Closed));
-                plane.server.let_go();
+                let planes = local.services().get::<Planes>()?;
+                let mut planes = planes.borrow_mut();
+                ended.into_iter().for_each(|it| planes.lost(it, &LostReason::Closed));
+                plane.borrow_mut().server.let_go();
             }
             Some(())
         });
@@ -450,7 +470,7 @@ pub(super) fn resume(cores: &[Core]) {
         let _ = core.sidecore.call(|local| {
             let wired = local.services().get::<Option<Wired>>()?;
             let (plane, endpoint) =
-                (local.services().get::<Plane>()?, local.services().get::<Endpoint>()?);
+                (local.services().get::<Planes>()?, local.services().get::<Endpoint>()?);
             let mut wired = wired.borrow_mut();
             let wired = wired.as_mut().filter(|wired| wired.driver.is_none())?;
             wired.driver = Some(Driver::install(local, Rc::clone(&wired.link), endpoint, plane));

@@ -8,6 +8,7 @@ mod control;
 mod drain;
 mod nics;
 mod reload;
+mod remote_nics;
 mod resize;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

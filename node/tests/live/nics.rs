@@ -44,19 +44,19 @@ mtu = 9000
 filter = { default = "deny", rules = ["allow received udp to any port 2000-2010"] }
 "#;
 
-fn mac(last: u8) -> Mac {
+pub(crate) fn mac(last: u8) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, last])
 }
 
 /// A guest with one pair of queues of its nic.
-struct Guest {
+pub(crate) struct Guest {
     end: NicEnd,
     receive: FrameRing,
     send: FrameRing,
 }
 
 impl Guest {
-    fn new(home: &Home, socket: &str, packed: bool) -> Self {
+    pub(crate) fn new(home: &Home, socket: &str, packed: bool) -> Self {
         let shape =
             RingShape { size: 256, slots: 256, transfer_bytes_max: 68 << 10, segments_max: 20 };
         let guest = GuestPlan { queues: 2, shape, backing: Backing::Memfd, regions: Regions::One };
@@ -78,7 +78,7 @@ impl Guest {
         self.receive.publish();
     }
 
-    fn say(&mut self, frame: &[u8]) {
+    pub(crate) fn say(&mut self, frame: &[u8]) {
         let slot = self.send.take_slot().expect("a slot");
         self.send.write(slot, 0, &[0; HEADER]);
         self.send.write(slot, HEADER as u32, frame);
@@ -92,7 +92,7 @@ impl Guest {
         }
     }
 
-    fn hear(&mut self) -> Vec<u8> {
+    pub(crate) fn hear(&mut self) -> Vec<u8> {
         let until = Instant::now() + PATIENCE;
         loop {
             if let Some((slot, written)) = self.receive.complete().unwrap() {

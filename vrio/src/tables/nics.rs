@@ -19,6 +19,13 @@ pub(crate) fn network_list(all: &[NetworkStatus]) -> String {
 pub(crate) fn network_alone(network: &NetworkStatus) -> String {
     let mut text = network_list(std::slice::from_ref(network));
     writeln!(text, "   came by {}", network.origin).expect(STRING);
+    for member in &network.members {
+        let node::status::MemberStatus { peer, nic, mac, counters } = member;
+        let [sent, received, dropped] = ["frames_in", "frames_out", "drops_in"]
+            .map(|name| counters.get(name).copied().unwrap_or_default());
+        let line = format!("{peer}/{nic} ({mac}): {sent} frames in, {received} out");
+        writeln!(text, "   member {line}, {dropped} dropped in").expect(STRING);
+    }
     section(&mut text, "counters", counter_table(&network.counters));
     text
 }
@@ -86,7 +93,8 @@ pub(super) fn nics(nics: &[NicStatus]) -> Table {
 }
 
 pub(super) fn networks(networks: &[NetworkStatus]) -> Table {
-    let mut table = table(&["name", "uplink", "nics", "sidecore", "uplink in", "uplink out"], 3);
+    let mut table =
+        table(&["name", "uplink", "nics", "members", "sidecore", "uplink in", "uplink out"], 4);
     for network in networks {
         let down = if network.uplink_up == Some(false) { " (down)" } else { "" };
         let uplink = network.uplink.as_ref().map_or_else(|| "-".to_owned(), Clone::clone);
@@ -95,6 +103,7 @@ pub(super) fn networks(networks: &[NetworkStatus]) -> Table {
             network.name.clone(),
             format!("{uplink}{down}"),
             words(&network.nics),
+            network.members.len().to_string(),
             network.sidecore.to_string(),
             number(counters, "uplink_frames_in"),
             number(counters, "uplink_frames_out"),

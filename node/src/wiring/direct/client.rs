@@ -13,6 +13,7 @@ use block::{Attachment, Exports, Open, Plane, RemoteVolume, Volume};
 use sidecore::{Local, Sidecore, Stage};
 
 use super::super::keys::Keys;
+use super::super::nics::Doors;
 use super::super::sidecores::{self, Core};
 use super::super::{Opened, report};
 use super::{CLOSE_TIME_MAX, DirectError, LOOK_AGAIN, Plan, until};
@@ -53,7 +54,9 @@ impl Client {
         let attachment = Arc::new(Attachment::new(&plan.attachment, plan.options(resume)?));
         let keys = Keys::load(&config)?;
         let Opened { links, .. } = Opened::new(&config)?;
-        let (cores, _) = sidecores::start(&config, &keys, links, &Arc::new(Exports::default()))?;
+        let (exports, doors) =
+            (Arc::<Exports>::default(), Doors::new(config.sidecores.cores.len()));
+        let (cores, _) = sidecores::start(&config, &keys, links, &exports, &doors)?;
         let peer = plan.volume.peer.clone().expect("the plan's volume is a peer's");
         let volume = RemoteVolume::with_key(&peer, &plan.volume.volume, attachment_key);
         Ok(Self { cores, volume, attachment, name: plan.volume.to_string(), _keys: keys })

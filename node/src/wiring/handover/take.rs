@@ -25,6 +25,7 @@ use crate::config::{Config, Kind, LinkKind};
 use crate::control::{Claim, Service, Standby};
 use crate::wiring::disks::{self, Disks, Outside, Shown};
 use crate::wiring::keys::Keys;
+use crate::wiring::nics::{Doors, Nics};
 use crate::wiring::objects::Objects;
 use crate::wiring::shared::Shared;
 use crate::wiring::sidecores::{self, Core, Prepared};
@@ -343,7 +344,8 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
     let Taken { control, heirlooms, objects, door, links, disks: taken } = taken;
     let door = ManuallyDrop::into_inner(door);
     objects.volumes.iter().for_each(|served| volumes.publish(served));
-    sidecores::connect(config, &mut cores, links, volumes.exports());
+    let doors = Doors::new(cores.len());
+    sidecores::connect(config, &mut cores, links, volumes.exports(), &doors);
     door.iter().for_each(|door| door.answer(true));
     let (started, turns) = (Instant::now(), Turns::default());
     let objects = Mutex::new(objects);
@@ -355,7 +357,7 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
         door,
         disks,
         // A node with networks is not handed over.
-        nics: Mutex::default(),
+        nics: Mutex::new(Nics::new(doors)),
         steerer,
         turns,
         objects,

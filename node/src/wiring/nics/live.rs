@@ -23,8 +23,9 @@ impl Inside {
         let uplink = open_uplink(network).map_err(|error| refused(error.to_string()))?;
         let sidecore = self.nics().sidecore_for_next(self.cores.len());
         let live = live(network, sidecore, &self.cores, uplink).map_err(refused)?;
-        self.nics().networks.push(live);
+        self.nics().add_network(live);
         self.objects().config.networks.push(network.clone());
+        self.accept_as_allowed();
         Ok(Vec::new())
     }
 
@@ -48,11 +49,13 @@ impl Inside {
         let gone: Option<Live> = {
             let mut nics = self.nics();
             let at = nics.networks.iter().position(|live| live.config.name == name);
+            nics.doors.close(name);
             at.map(|at| nics.networks.remove(at))
         };
         // Waits for its sidecore, and for the thread that looks after its uplink.
         drop(gone);
         self.objects().remove_network(name);
+        self.accept_as_allowed();
         Ok(notes)
     }
 
@@ -62,8 +65,8 @@ impl Inside {
         if home.is_none_or(|home| !nic.socket.starts_with(home)) {
             return Err(takes_restart("its socket is in another directory", "[directories]"));
         }
-        let network = self.nics().network(&nic.network);
-        let shown = network.and_then(|place| show(nic, place)).map_err(|text| {
+        let place = self.nics().place(nic, &self.cores);
+        let shown = place.and_then(|place| show(nic, place)).map_err(|text| {
             let way_out = "nothing was changed; try again when that is done";
             Refused::new(RefusedKind::Failed, format!("nic {:?}: {text}", nic.name), way_out)
         })?;

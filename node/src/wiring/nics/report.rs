@@ -3,19 +3,22 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use net::PortCounters;
+use net::remote::{CableCore, MemberInfo};
 use net::stage::meter::SIZES;
 use net::stage::{FilterCore, MeterCore, MirrorCore};
 use virtio::ServerState;
 
 use super::{Live, Nics, Shown};
 use crate::config::Kind;
-use crate::status::{Counters, DiskState, NetworkStatus, NicStatus};
+use crate::status::{Counters, DiskState, MemberStatus, NetworkStatus, NicStatus};
 use crate::wiring::objects::Objects;
 
 impl Nics {
     /// The networks, in the order in which they came.
     pub(in crate::wiring) fn networks(&self, objects: &Objects) -> Vec<NetworkStatus> {
-        self.networks.iter().map(|live| live.status(&self.nics, objects)).collect()
+        let members = self.doors.members.list();
+        let networks = self.networks.iter();
+        networks.map(|live| live.status((&self.nics, &members), objects)).collect()
     }
 
     /// The nics, in the order in which they came.
@@ -25,7 +28,11 @@ impl Nics {
 }
 
 impl Live {
-    fn status(&self, nics: &[Shown], objects: &Objects) -> NetworkStatus {
+    fn status(
+        &self,
+        (nics, members): (&[Shown], &[MemberInfo]),
+        objects: &Objects,
+    ) -> NetworkStatus {
         let mut counters = Counters::new();
         if let Some(uplink) = &self.uplink {
             port_counters(&uplink.counters, "uplink_", &mut counters);
@@ -43,6 +50,11 @@ impl Live {
             uplink_up: self.uplink.as_ref().map(|uplink| uplink.core.is_up()),
             sidecore: self.sidecore,
             nics: ports.map(|shown| shown.config.name.clone()).collect(),
+            members: members
+                .iter()
+                .filter(|it| it.network == self.config.name)
+                .map(member)
+                .collect(),
             counters,
         }
     }
@@ -53,6 +65,7 @@ impl Shown {
         match self.server.state() {
             _ if self.core.is_broken() => DiskState::Failed,
             ServerState::Failed(_) => DiskState::Failed,
+            ServerState::Connected if !self.is_joined() => DiskState::Lost,
             ServerState::Connected => DiskState::Running,
             ServerState::Waiting => DiskState::Ready,
             ServerState::Closed => DiskState::Lost,
@@ -78,13 +91,27 @@ impl Shown {
                 let holder = holder.map_or_else(String::new, |pid| format!(" (pid {pid})"));
                 format!("another process{holder} serves its socket; waiting for its end")
             }
-            _ => String::new(),
+            _ => match &self.way {
+                Some(way) if !way.core.is_joined() => {
+                    format!("waiting for network {}: {}", self.config.network, way.core.why())
+                }
+                _ => String::new(),
+            },
         }
+    }
+
+    /// Whether its frames reach its network.
+    fn is_joined(&self) -> bool {
+        self.way.as_ref().is_none_or(|way| way.core.is_joined())
     }
 
     fn status(&self, objects: &Objects) -> NicStatus {
         let mut counters = Counters::new();
         port_counters(self.core.counters(), "", &mut counters);
+        if let Some(way) = &self.way {
+            port_counters(&way.counters, "remote_", &mut counters);
+            cable_counters(&way.core, "remote_", &mut counters);
+        }
         for (name, count) in self.core.failures() {
             counters.insert(format!("ring_{name}"), count);
         }
@@ -119,6 +146,29 @@ impl Shown {
             front_end_pid: self.server.front_end(),
             counters,
         }
+    }
+}
+
+fn member(info: &MemberInfo) -> MemberStatus {
+    let mut counters = Counters::new();
+    port_counters(&info.counters, "", &mut counters);
+    cable_counters(&info.cable, "", &mut counters);
+    MemberStatus {
+        peer: info.peer.clone(),
+        nic: info.nic.clone(),
+        mac: info.mac.to_string(),
+        counters,
+    }
+}
+
+fn cable_counters(cable: &CableCore, prefix: &str, into: &mut Counters) {
+    for (name, counter) in [
+        ("joins", &cable.joins),
+        ("marked", &cable.marked),
+        ("stale", &cable.stale),
+        ("bytes_copied", &cable.bytes_copied),
+    ] {
+        into.insert(format!("{prefix}{name}"), counter.get());
     }
 }
 

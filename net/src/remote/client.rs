@@ -1,0 +1,414 @@
+//! Networks of other nodes, for this node's nics: one sidecore's memberships, asked for until they
+//! are granted, and again whenever a session was lost.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use sidecore::Progress;
+use transport::{Endpoint, FLOWS_MAX, LostReason, PeerInfo, SessionId};
+
+use super::TOKEN;
+use super::cable::{Cable, Plugged};
+use super::server::Ways;
+use super::wire::{Answer, Join, Kind, PROOF_BYTES, Request, short_head};
+use crate::switch::Vlans;
+
+/// How long a refused join waits before it is tried again, and one that was not answered.
+const ASK_AGAIN_NS: u64 = 1_000_000_000;
+
+/// Makes the proof of a key for a session, which has this binding; none where there is no key, or
+/// nothing can be proved.
+pub type Prove = Box<dyn Fn(&[u8; 32], &Join) -> Option<[u8; PROOF_BYTES]> + Send>;
+
+/// A network of another node, and as whom to join it.
+pub struct Wanted {
+    /// The node.
+    pub peer: String,
+    /// The flow is filled in.
+    pub join: Join,
+    /// Its key's.
+    pub prove: Prove,
+}
+
+impl fmt::Debug for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { peer, join, .. } = self;
+        f.debug_struct("Wanted").field("peer", peer).field("join", join).finish_non_exhaustive()
+    }
+}
+
+/// A session that is up and that this node has asked for.
+#[derive(Clone, Debug)]
+struct Up {
+    id: SessionId,
+    peer: String,
+    addr: SocketAddr,
+    index: u16,
+    binding: [u8; 32],
+}
+
+/// How far a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// To be asked for.
+    Out,
+    /// Asked for, in this session, by this number.
+    Asked(SessionId, u32),
+    /// A member.
+    In(SessionId, u32),
+}
+
+#[derive(Debug)]
+struct Client {
+    wanted: Wanted,
+    cable: Rc<RefCell<Cable>>,
+    state: State,
+    /// Not before.
+    ask_at_ns: u64,
+    /// The index of the session that the network's sidecore serves, where it is not the one that
+    /// the node has anyway.
+    index: Option<u16>,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Clients {
+    /// This sidecore, and how many the node has.
+    index: u16,
+    sidecores: u16,
+    /// By flow.
+    clients: BTreeMap<u16, Client>,
+    up: Vec<Up>,
+    /// Sessions of our own: peer and index, and the session.
+    own: BTreeMap<(String, u16), SessionId>,
+    number_next: u32,
+    stirred: bool,
+    ask_at_ns: u64,
+}
+
+impl Clients {
+    pub(super) fn new(index: u16, sidecores: u16) -> Self {
+        Self {
+            index,
+            sidecores: sidecores.max(1),
+            clients: BTreeMap::new(),
+            up: Vec::new(),
+            own: BTreeMap::new(),
+            number_next: 0,
+            stirred: false,
+            ask_at_ns: u64::MAX,
+        }
+    }
+
+    /// Keeps a membership from now on. Gives its flow, or nothing when all are taken.
+    pub(super) fn add(&mut self, mut wanted: Wanted, cable: &Rc<RefCell<Cable>>) -> Option<u16> {
+        let Some(flow) = (0..FLOWS_MAX as u16).find(|flow| !self.clients.contains_key(flow)) else {
+            let why = format!("a sidecore has at most {FLOWS_MAX} nics in networks of others");
+            cable.borrow().core.waits(&why);
+            return None;
+        };
+        wanted.join.flow = flow;
+        cable.borrow().core.waits(&format!("peer {} was not reached yet", wanted.peer));
+        let cable = Rc::clone(cable);
+        let client = Client { wanted, cable, state: State::Out, ask_at_ns: 0, index: None };
+        self.clients.insert(flow, client);
+        self.stirred = true;
+        Some(flow)
+    }
+
+    /// Keeps it no longer, and says so.
+    pub(super) fn remove(
+        &mut self,
+        now_ns: u64,
+        flow: u16,
+        endpoint: &mut Endpoint,
+        ways: Ways<'_>,
+    ) {
+        let Some(client) = self.clients.remove(&flow) else { return };
+        if let State::In(session, membership) = client.state {
+            leave(now_ns, (session, flow), membership, endpoint);
+            ways((session, flow), None);
+        }
+        client.cable.borrow_mut().unplug("it was taken away");
+        self.stirred = true;
+    }
+
+    pub(super) fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
+        let PeerInfo { name, addr, index, binding, .. } = peer.clone();
+        self.up.push(Up { id: session, peer: name, addr, index, binding });
+        self.stirred = true;
+    }
+
+    pub(super) fn lost(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        why: &LostReason,
+        ways: Ways<'_>,
+    ) {
+        self.up.retain(|up| up.id != session);
+        let own = self.own.iter().find(|(_, id)| **id == session).map(|(key, _)| key.clone());
+        if let Some(key) = own {
+            self.own.remove(&key);
+            let waiting = self.clients.values_mut().filter(|it| it.is_of(&key.0, key.1));
+            // The node may have fewer sidecores by now, or the network another one.
+            waiting.for_each(|it| (it.index, it.ask_at_ns) = (None, now_ns + ASK_AGAIN_NS));
+        }
+        for (flow, client) in &mut self.clients {
+            match client.state {
+                State::In(of, _) if of == session => ways((session, *flow), None),
+                State::Asked(of, _) if of == session => {}
+                _ => continue,
+            }
+            client.state = State::Out;
+            let why = format!("peer {}: {why}", client.wanted.peer);
+            client.cable.borrow_mut().unplug(&why);
+        }
+        self.stirred = true;
+    }
+
+    /// When there is something to ask for.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        if self.stirred { Some(0) } else { Some(self.ask_at_ns).filter(|at| *at != u64::MAX) }
+    }
+
+    /// Asks for what is not granted.
+    pub(super) fn poll(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
+        if !self.stirred && now_ns < self.ask_at_ns {
+            return Progress::Idle;
+        }
+        (self.stirred, self.ask_at_ns) = (false, u64::MAX);
+        let flows: Vec<u16> = self.clients.keys().copied().collect();
+        for flow in flows {
+            self.ask(now_ns, flow, endpoint);
+        }
+        self.drop_unused(now_ns, endpoint);
+        Progress::Busy
+    }
+
+    fn ask(&mut self, now_ns: u64, flow: u16, endpoint: &mut Endpoint) {
+        let client = &self.clients[&flow];
+        if client.state != State::Out {
+            return;
+        }
+        if now_ns < client.ask_at_ns {
+            self.ask_at_ns = self.ask_at_ns.min(client.ask_at_ns);
+            return;
+        }
+        let Some(up) = self.session_for(client).cloned() else {
+            self.connect_own(now_ns, flow, endpoint);
+            return;
+        };
+        let number = self.number_next;
+        self.number_next = number.wrapping_add(1);
+        let client = self.clients.get_mut(&flow).expect("looked at above");
+        if client.send(now_ns, &up, number, endpoint) {
+            client.state = State::Asked(up.id, number);
+        } else {
+            client.ask_at_ns = now_ns + ASK_AGAIN_NS;
+            self.ask_at_ns = self.ask_at_ns.min(client.ask_at_ns);
+        }
+    }
+
+    /// The session to ask in.
+    fn session_for(&self, client: &Client) -> Option<&Up> {
+        let index = client.index.unwrap_or(self.index);
+        self.up.iter().find(|up| up.peer == client.wanted.peer && up.index == index)
+    }
+
+    /// Asks for the session that a client was sent to, by the address of the one that it has.
+    fn connect_own(&mut self, now_ns: u64, flow: u16, endpoint: &mut Endpoint) {
+        let client = &self.clients[&flow];
+        let Some(index) = client.index else { return };
+        let key = (client.wanted.peer.clone(), index);
+        if self.own.contains_key(&key) {
+            return;
+        }
+        let natural = self.up.iter().find(|up| up.peer == key.0 && up.index == self.index);
+        let Some(natural) = natural else { return };
+        let session = endpoint.connect(now_ns, natural.addr, &key.0, index);
+        self.own.insert(key, session);
+    }
+
+    /// Ends sessions of our own that nobody needs any more.
+    fn drop_unused(&mut self, now_ns: u64, endpoint: &mut Endpoint) {
+        let Self { clients, own, up, .. } = self;
+        own.retain(|(peer, index), session| {
+            let is_needed = clients.values().any(|client| client.is_of(peer, *index));
+            if !is_needed {
+                endpoint.close(now_ns, *session);
+                up.retain(|up| up.id != *session);
+            }
+            is_needed
+        });
+    }
+
+    /// Whether the token is one of ours, and what came of the call.
+    pub(super) fn reply(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        token: u64,
+        head: &[u8],
+        late: &mut Vec<(SessionId, u16, u32)>,
+        ways: Ways<'_>,
+    ) {
+        let (flow, number) = flow_and_number(token);
+        let answer = Answer::decode(head);
+        let client = self.clients.get_mut(&flow);
+        let Some(client) = client.filter(|it| it.state == State::Asked(session, number)) else {
+            // It was taken away meanwhile.
+            if let Ok(Answer::Done { membership }) = answer {
+                late.push((session, flow, membership));
+            }
+            return;
+        };
+        client.state = State::Out;
+        client.ask_at_ns = now_ns + ASK_AGAIN_NS;
+        self.stirred = true;
+        let peer = &client.wanted.peer;
+        match answer {
+            Ok(Answer::Done { membership }) => {
+                client.state = State::In(session, membership);
+                client.cable.borrow_mut().plug(Plugged { session, flow, membership });
+                ways((session, flow), Some(Rc::clone(&client.cable)));
+            }
+            Ok(Answer::Elsewhere { sidecore, sidecores }) => {
+                let index = index_for(self.index, self.sidecores, sidecore, sidecores);
+                // Sent on twice: the network has moved, and the first session is asked again.
+                let is_again = client.index.is_some();
+                client.index = index.filter(|_| !is_again);
+                if !is_again {
+                    client.ask_at_ns = now_ns;
+                }
+                let text = format!("peer {peer}: it is on sidecore {sidecore} there");
+                client.cable.borrow().core.waits(&text);
+            }
+            Ok(Answer::Refused { text }) => {
+                client.cable.borrow().core.waits(&format!("peer {peer}: {text}"));
+            }
+            Err(_) => client.cable.borrow().core.waits(&format!("peer {peer}: no proper answer")),
+        }
+    }
+
+    /// A peer says that a membership is over.
+    pub(super) fn ended(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        request: &Request,
+        ways: Ways<'_>,
+    ) {
+        let Request::Ended { flow, membership } = *request else { return };
+        let client = self.clients.get_mut(&flow);
+        let Some(client) = client.filter(|it| it.state == State::In(session, membership)) else {
+            return;
+        };
+        client.state = State::Out;
+        client.ask_at_ns = now_ns;
+        let why = format!("peer {}: the membership has ended", client.wanted.peer);
+        client.cable.borrow_mut().unplug(&why);
+        ways((session, flow), None);
+        self.stirred = true;
+    }
+}
+
+impl Client {
+    fn is_of(&self, peer: &str, index: u16) -> bool {
+        self.wanted.peer == peer && self.index == Some(index)
+    }
+
+    /// Sends the join. `false`: there is no room now.
+    fn send(&self, now_ns: u64, up: &Up, number: u32, endpoint: &mut Endpoint) -> bool {
+        let join = &self.wanted.join;
+        // Frames may come right behind the answer.
+        endpoint.open_casts(up.id, join.flow);
+        endpoint.set_watched(up.id, true);
+        let proof = (self.wanted.prove)(&up.binding, join);
+        let (head, body) = (join.head(proof.is_some()), join.body(proof));
+        let mut buffer = None;
+        if !body.is_empty() {
+            let Some(id) = endpoint.pool_mut().alloc(body.len()) else { return false };
+            endpoint.pool_mut().bytes_mut(id).copy_from_slice(&body);
+            buffer = Some((id, body.len()));
+        }
+        let token = token(join.flow, number);
+        let called = endpoint.call(now_ns, up.id, 0, token, &head, buffer);
+        if let Some((id, _)) = buffer {
+            endpoint.pool_mut().release(id);
+        }
+        called.is_ok()
+    }
+}
+
+/// Gives a membership back.
+pub(super) fn leave(
+    now_ns: u64,
+    (session, flow): (SessionId, u16),
+    membership: u32,
+    endpoint: &mut Endpoint,
+) {
+    endpoint.close_casts(session, flow);
+    let head = short_head(Kind::Leave, flow, membership);
+    // Without room for it, the membership is replaced by the next one of that nic.
+    let _ = endpoint.call(now_ns, session, 0, super::TOKEN_NOBODY, &head, None);
+}
+
+fn token(flow: u16, number: u32) -> u64 {
+    TOKEN | u64::from(flow) << 32 | u64::from(number)
+}
+
+fn flow_and_number(token: u64) -> (u16, u32) {
+    ((token >> 32) as u16, token as u32)
+}
+
+/// The index of a session of ours that is served by the other node's sidecore `there`. Sessions are
+/// served by the sidecore `index % sidecores`; those below our own number of them are everybody's.
+fn index_for(own: u16, own_count: u16, there: u16, there_count: u16) -> Option<u16> {
+    if own % there_count == there {
+        return None;
+    }
+    let rounds = own_count.div_ceil(there_count).checked_add(own)?;
+    there_count.checked_mul(rounds)?.checked_add(there)
+}
+
+/// What somebody who wants a membership says beside its name.
+pub fn join(network: &str, nic: &str, mac: crate::Mac, mtu: u16, vlans: Vlans) -> Join {
+    Join { flow: 0, mac, mtu, vlans, network: network.to_owned(), nic: nic.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_sidecore_has_its_own_session_to_each_that_it_needs() {
+        for own_count in 1..5 {
+            for there_count in 1..5 {
+                let mut seen: Vec<u16> = (0..own_count).collect();
+                for (own, there) in
+                    (0..own_count).flat_map(|a| (0..there_count).map(move |b| (a, b)))
+                {
+                    match index_for(own, own_count, there, there_count) {
+                        None => assert_eq!(own % there_count, there),
+                        Some(index) => {
+                            assert_eq!(index % there_count, there);
+                            assert!(!seen.contains(&index), "{index}");
+                            seen.push(index);
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(index_for(1, u16::MAX, 2, 60_000), None, "there is no such number");
+    }
+
+    #[test]
+    fn tokens_come_apart() {
+        assert_eq!(flow_and_number(token(255, u32::MAX)), (255, u32::MAX));
+        assert_eq!(token(255, u32::MAX) >> 62, TOKEN >> 62);
+    }
+}

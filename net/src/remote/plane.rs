@@ -1,0 +1,238 @@
+//! One sidecore's part in networks across nodes: what its sessions hand their frames and calls to.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sidecore::{Poll, Progress, Services, Wake};
+use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId, Sink};
+
+use super::cable::{Cable, CableCore};
+use super::client::{Clients, Wanted, leave};
+use super::members::Members;
+use super::port::CablePort;
+use super::server::{Gate, Server, Way};
+use super::wire::{KIND_MIN, Kind, Request};
+use super::{TOKEN, TOKEN_BITS};
+use crate::port::{Port, PortCounters};
+
+/// The cables by session and flow. Sessions are few and in order, so a frame finds its cable
+/// without a search through a table of hashes.
+#[derive(Default)]
+struct Sorter(Vec<(SessionId, Flows)>);
+
+/// By flow.
+type Flows = Vec<Option<Rc<RefCell<Cable>>>>;
+
+impl Sorter {
+    fn find(&self, session: SessionId, flow: u16) -> Option<&Rc<RefCell<Cable>>> {
+        let at = self.0.binary_search_by_key(&session, |(session, _)| *session).ok()?;
+        self.0[at].1.get(usize::from(flow))?.as_ref()
+    }
+
+    fn set(&mut self, (session, flow): Way, cable: Option<Rc<RefCell<Cable>>>) {
+        let at = match self.0.binary_search_by_key(&session, |(session, _)| *session) {
+            Ok(at) => at,
+            Err(_) if cable.is_none() => return,
+            Err(at) => {
+                self.0.insert(at, (session, Vec::new()));
+                at
+            }
+        };
+        let flows = &mut self.0[at].1;
+        if flows.len() <= usize::from(flow) {
+            flows.resize(usize::from(flow) + 1, None);
+        }
+        flows[usize::from(flow)] = cable;
+        if flows.iter().all(Option::is_none) {
+            self.0.remove(at);
+        }
+    }
+}
+
+/// See the module's text. A service of its sidecore.
+pub struct Plane {
+    endpoint: Rc<RefCell<Endpoint>>,
+    clients: Clients,
+    server: Server,
+    sorter: Sorter,
+    /// Bodies of frames that nobody took, to be released at the next round.
+    unwanted: Vec<BufId>,
+    /// Memberships that were granted to nobody who is left.
+    late: Vec<(SessionId, u16, u32)>,
+    /// Said by peers, to be answered.
+    ended: Vec<(SessionId, CallId, Option<Request>)>,
+    now_ns: u64,
+}
+
+impl fmt::Debug for Plane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("net::Plane").field("now_ns", &self.now_ns).finish_non_exhaustive()
+    }
+}
+
+impl Plane {
+    /// Whether a call is for this plane.
+    pub fn takes_call(head: &[u8]) -> bool {
+        head.first().is_some_and(|kind| *kind >= KIND_MIN)
+    }
+
+    /// Whether the answer to a call with this token is for this plane.
+    pub fn takes_reply(token: u64) -> bool {
+        token >> TOKEN_BITS == TOKEN >> TOKEN_BITS
+    }
+
+    /// The plane of sidecore `index` of so many.
+    pub fn new(
+        (index, sidecores): (u16, u16),
+        endpoint: Rc<RefCell<Endpoint>>,
+        gate: Arc<dyn Gate>,
+        members: Arc<Members>,
+        services: Services,
+    ) -> Rc<RefCell<Self>> {
+        Rc::new(RefCell::new(Self {
+            endpoint,
+            clients: Clients::new(index, sidecores),
+            server: Server::new(index, gate, members, services),
+            sorter: Sorter::default(),
+            // One in two: a frame that nobody takes is one that came for a membership that ended.
+            unwanted: Vec::with_capacity(1024),
+            late: Vec::new(),
+            ended: Vec::new(),
+            now_ns: 0,
+        }))
+    }
+
+    /// Its server.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Joins a network of a peer, and stays a member of it until the flow that this gives is
+    /// [removed](Self::remove). The port is for a network here that has the nic and nothing else.
+    /// Sessions to the peer are kept by somebody else. There is no flow, and the port leads
+    /// nowhere, when this sidecore has as many memberships as a session has flows.
+    pub fn join(
+        &mut self,
+        wanted: Wanted,
+        core: Arc<CableCore>,
+        counters: Arc<PortCounters>,
+    ) -> (Option<u16>, Box<dyn Port>) {
+        let cable = Cable::new(Rc::clone(&self.endpoint), core, counters);
+        let cable = Rc::new(RefCell::new(cable));
+        let flow = self.clients.add(wanted, &cable);
+        (flow, Box::new(CablePort(cable)))
+    }
+
+    /// Leaves a network.
+    pub fn remove(&mut self, now_ns: u64, flow: u16) {
+        let Self { clients, sorter, endpoint, .. } = self;
+        let endpoint = &mut endpoint.borrow_mut();
+        clients.remove(now_ns, flow, endpoint, &mut |way, cable| sorter.set(way, cable));
+    }
+
+    /// Answers joins, and asks for what is wanted.
+    pub fn poll(&mut self, now_ns: u64) -> Progress {
+        self.now_ns = now_ns;
+        let Self { clients, server, sorter, endpoint, .. } = self;
+        let mut ways = |way: Way, cable| sorter.set(way, cable);
+        let mut progress = server.poll(now_ns, endpoint, &mut ways);
+        let endpoint = &mut endpoint.borrow_mut();
+        for body in self.unwanted.drain(..) {
+            endpoint.pool_mut().release(body);
+        }
+        for (session, flow, membership) in self.late.drain(..) {
+            leave(now_ns, (session, flow), membership, endpoint);
+        }
+        for (session, call, request) in self.ended.drain(..) {
+            if let Some(request) = request {
+                clients.ended(now_ns, session, &request, &mut ways);
+            }
+            // A session that is gone has nobody to tell.
+            let _ = endpoint.reply(now_ns, call, &[0; 16], None);
+        }
+        progress |= clients.poll(now_ns, endpoint);
+        progress
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        if let Some(at_ns) = self.clients.next_ns() {
+            wake.at(at_ns);
+        }
+        let is_idle = self.server.is_idle()
+            && self.unwanted.is_empty()
+            && self.late.is_empty()
+            && self.ended.is_empty();
+        Progress::busy_if(!is_idle)
+    }
+}
+
+impl Sink for Plane {
+    fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
+        if peer.outgoing {
+            self.clients.connected(session, peer);
+        } else {
+            self.server.connected(session, peer);
+        }
+    }
+
+    fn lost(&mut self, session: SessionId, why: &LostReason) {
+        let Self { clients, server, sorter, now_ns, .. } = self;
+        let mut ways = |way: Way, cable| sorter.set(way, cable);
+        clients.lost(*now_ns, session, why, &mut ways);
+        server.lost(session);
+    }
+
+    fn reply_body(&mut self, _: SessionId, _: u64, _: usize, _: &[u8]) {
+        // No answer of ours has a body.
+    }
+
+    fn reply(&mut self, session: SessionId, token: u64, head: &[u8], _: usize) {
+        if token == super::TOKEN_NOBODY {
+            return;
+        }
+        let Self { clients, sorter, now_ns, late, .. } = self;
+        let mut ways = |way: Way, cable| sorter.set(way, cable);
+        clients.reply(*now_ns, session, token, head, late, &mut ways);
+    }
+
+    fn call(
+        &mut self,
+        session: SessionId,
+        _: u16,
+        call: CallId,
+        head: &[u8],
+        body: Option<(BufId, usize)>,
+    ) {
+        if head.first() == Some(&(Kind::Ended as u8)) {
+            let request = Request::decode(head, &[]).ok().map(|(request, _)| request);
+            self.ended.push((session, call, request));
+            self.unwanted.extend(body.map(|(buffer, _)| buffer));
+        } else {
+            self.server.called(session, call, head, body);
+        }
+    }
+
+    fn cast(&mut self, session: SessionId, flow: u16, head: &[u8], body: Option<(BufId, usize)>) {
+        let unwanted = match self.sorter.find(session, flow) {
+            Some(cable) => cable.borrow_mut().arrived(head, body).flatten(),
+            None => body.map(|(buffer, _)| buffer),
+        };
+        self.unwanted.extend(unwanted);
+    }
+}
+
+/// [`Plane::poll`] as a poller of the serving stage, before the networks'.
+#[derive(Debug)]
+pub struct PlanePoll(pub Rc<RefCell<Plane>>);
+
+impl Poll for PlanePoll {
+    fn poll(&mut self, now_ns: u64) -> Progress {
+        self.0.borrow_mut().poll(now_ns)
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        self.0.borrow_mut().arm(wake)
+    }
+}

@@ -1,0 +1,341 @@
+//! The networks of this node, for nics of others: one sidecore's joins, and the ports that they
+//! make.
+//!
+//! What a port may is the network's to say ([`Gate`]); which of its frames go where is its
+//! switch's. Nothing that the other node has checked is believed.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sidecore::{Counter, Progress, Services};
+use transport::{BufId, CallId, Endpoint, HEAD_MAX, PeerInfo, SessionId};
+
+use super::TOKEN_NOBODY;
+use super::cable::{Cable, CableCore, Plugged};
+use super::members::{Member, Members};
+use super::port::CablePort;
+use super::wire::{Answer, Join, Kind, Request, short_head};
+use crate::bridge::Bridge;
+use crate::network::Bridges;
+use crate::port::{Port, PortCounters};
+use crate::switch::PortOptions;
+
+/// Calls handled in one round: each may cost a proof of some 100 us.
+const CALLS_PER_ROUND_MAX: usize = 4;
+
+/// Members on one sidecore: each costs an inbox of 100 KiB.
+const MEMBERS_MAX: usize = 1024;
+
+/// How a member's port is made, on the network's sidecore.
+pub type Chain =
+    Box<dyn FnOnce(Box<dyn Port>, &Arc<PortCounters>) -> Box<dyn Port> + Send + 'static>;
+
+/// A join that is granted.
+pub struct Admission {
+    /// The network: see [`crate::Network::id`].
+    pub network: u64,
+    /// The sidecore that it lives on.
+    pub sidecore: u16,
+    /// How many this node has.
+    pub sidecores: u16,
+    /// The port's part in the network.
+    pub options: PortOptions,
+    /// Stages before it.
+    pub chain: Chain,
+    /// By what it was granted.
+    pub right: Right,
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admission")
+            .field("network", &self.network)
+            .field("options", &self.options)
+            .field("right", &self.right)
+            .finish_non_exhaustive()
+    }
+}
+
+/// By what somebody is a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Right {
+    /// The node that joined.
+    pub peer: String,
+    /// The network's name.
+    pub network: String,
+    /// The key that it proved.
+    pub key: Option<[u8; 32]>,
+}
+
+/// Says who may join. Asked on sidecores, at joins only; it must not wait for anything.
+pub trait Gate: fmt::Debug + Send + Sync {
+    /// Whether a peer may join.
+    ///
+    /// # Errors
+    /// What it is told. A stranger learns nothing: a network that does not exist and one that is
+    /// not open to him are refused in the same words.
+    fn admit(
+        &self,
+        now_ns: u64,
+        peer: &PeerInfo,
+        join: &Join,
+        proof: Option<&[u8]>,
+    ) -> Result<Admission, String>;
+
+    /// Whether somebody who was admitted still may.
+    fn holds(&self, right: &Right) -> bool;
+
+    /// Another number whenever [`Gate::holds`] may say otherwise than before.
+    fn generation(&self) -> u64;
+}
+
+/// What a server counts; one writer, its sidecore.
+#[derive(Debug, Default)]
+pub struct ServerCounters {
+    /// Joins that were granted.
+    pub joined: Counter,
+    /// Joins that were refused.
+    pub refused: Counter,
+    /// Members whose right ended, or whose network went.
+    pub ended: Counter,
+    /// Calls that were not in the protocol's form.
+    pub malformed: Counter,
+}
+
+#[derive(Debug)]
+struct Called {
+    session: SessionId,
+    call: CallId,
+    head: [u8; HEAD_MAX],
+    head_bytes: usize,
+    body: Option<(BufId, usize)>,
+}
+
+/// A port that somebody has joined with.
+#[derive(Debug)]
+struct Joined {
+    cable: Rc<RefCell<Cable>>,
+    membership: u32,
+    bridge: Rc<RefCell<Bridge>>,
+    port: u16,
+    right: Right,
+    nic: String,
+    /// Listed for others to see, for as long as it lives.
+    _member: Member,
+}
+
+/// A flow of a session.
+pub(super) type Way = (SessionId, u16);
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Server {
+    gate: Arc<dyn Gate>,
+    members: Arc<Members>,
+    services: Services,
+    index: u16,
+    peers: HashMap<SessionId, PeerInfo>,
+    calls: VecDeque<Called>,
+    /// In order, so that a simulated run is the same each time.
+    joined: BTreeMap<Way, Joined>,
+    /// Of lost sessions.
+    parting: Vec<Way>,
+    membership_next: u32,
+    generation: u64,
+    counters: Arc<ServerCounters>,
+}
+
+/// Cables that came and went, for who sorts what arrives.
+pub(super) type Ways<'a> = &'a mut dyn FnMut(Way, Option<Rc<RefCell<Cable>>>);
+
+impl Server {
+    pub(super) fn new(
+        index: u16,
+        gate: Arc<dyn Gate>,
+        members: Arc<Members>,
+        services: Services,
+    ) -> Self {
+        Self {
+            generation: gate.generation(),
+            gate,
+            members,
+            services,
+            index,
+            peers: HashMap::new(),
+            calls: VecDeque::new(),
+            joined: BTreeMap::new(),
+            parting: Vec::new(),
+            membership_next: 1,
+            counters: Arc::default(),
+        }
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> Arc<ServerCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    pub(super) fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
+        self.peers.insert(session, peer.clone());
+    }
+
+    /// Its members go in the next round: the endpoint is at work.
+    pub(super) fn lost(&mut self, session: SessionId) {
+        self.peers.remove(&session);
+        let gone = self.joined.range((session, 0)..=(session, u16::MAX));
+        self.parting.extend(gone.map(|(way, _)| *way));
+    }
+
+    pub(super) fn called(
+        &mut self,
+        session: SessionId,
+        call: CallId,
+        head: &[u8],
+        body: Option<(BufId, usize)>,
+    ) {
+        let mut called =
+            Called { session, call, head: [0; HEAD_MAX], head_bytes: head.len(), body };
+        called.head[..head.len()].copy_from_slice(head);
+        // Bounded by what the transport accepts before it is answered.
+        self.calls.push_back(called);
+    }
+
+    pub(super) fn poll(
+        &mut self,
+        now_ns: u64,
+        endpoint: &Rc<RefCell<Endpoint>>,
+        ways: Ways<'_>,
+    ) -> Progress {
+        let generation = self.gate.generation();
+        if std::mem::replace(&mut self.generation, generation) != generation {
+            self.look_again(now_ns, endpoint, ways);
+        }
+        for way in std::mem::take(&mut self.parting) {
+            self.part(way, ways);
+        }
+        let mut progress = Progress::Idle;
+        for _ in 0..CALLS_PER_ROUND_MAX {
+            let Some(called) = self.calls.pop_front() else { break };
+            self.handle(now_ns, &called, endpoint, ways);
+            progress = Progress::Busy;
+        }
+        progress
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.calls.is_empty() && self.parting.is_empty()
+    }
+
+    fn handle(
+        &mut self,
+        now_ns: u64,
+        called: &Called,
+        endpoint: &Rc<RefCell<Endpoint>>,
+        ways: Ways<'_>,
+    ) {
+        let body = called.body.map(|(buffer, len_bytes)| {
+            let mut endpoint = endpoint.borrow_mut();
+            let bytes = endpoint.pool().bytes(buffer)[..len_bytes].to_vec();
+            endpoint.pool_mut().release(buffer);
+            bytes
+        });
+        let body = body.unwrap_or_default();
+        let answer = match Request::decode(&called.head[..called.head_bytes], &body) {
+            Ok((Request::Join(join), proof)) => {
+                let joined = self.join(now_ns, called.session, &join, proof, endpoint, ways);
+                joined.unwrap_or_else(|text| {
+                    self.counters.refused.add(1);
+                    Answer::Refused { text }
+                })
+            }
+            Ok((Request::Leave { flow, membership }, _)) => {
+                let way = (called.session, flow);
+                if self.joined.get(&way).is_some_and(|it| it.membership == membership) {
+                    endpoint.borrow_mut().close_casts(called.session, flow);
+                    self.part(way, ways);
+                }
+                Answer::Done { membership }
+            }
+            Ok((Request::Ended { .. }, _)) | Err(_) => {
+                self.counters.malformed.add(1);
+                Answer::Refused { text: "not a call about a network".to_owned() }
+            }
+        };
+        // A session that is gone has nobody to tell.
+        let _ = endpoint.borrow_mut().reply(now_ns, called.call, &answer.encode(), None);
+    }
+
+    fn join(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        join: &Join,
+        proof: Option<&[u8]>,
+        endpoint: &Rc<RefCell<Endpoint>>,
+        ways: Ways<'_>,
+    ) -> Result<Answer, String> {
+        let peer = self.peers.get(&session).ok_or("the session is over")?;
+        let admission = self.gate.admit(now_ns, peer, join, proof)?;
+        if admission.sidecore != self.index {
+            let Admission { sidecore, sidecores, .. } = admission;
+            return Ok(Answer::Elsewhere { sidecore, sidecores });
+        }
+        let gone = || format!("network {:?} is just going away", join.network);
+        let bridge = Bridges::find(&self.services, admission.network).ok_or_else(gone)?;
+        let way = (session, join.flow);
+        // Who joins again has lost what it had, by whatever way that was.
+        let is_same = |it: &Joined| it.right.peer == admission.right.peer && it.nic == join.nic;
+        let before = self.joined.iter().filter(|(had, it)| **had == way || is_same(it));
+        let before: Vec<_> = before.map(|(way, _)| *way).collect();
+        before.into_iter().for_each(|way| self.part(way, ways));
+        if self.joined.len() >= MEMBERS_MAX {
+            return Err(format!("a sidecore has at most {MEMBERS_MAX} members of networks"));
+        }
+        let (counters, core) = (Arc::<PortCounters>::default(), Arc::<CableCore>::default());
+        let member = self.members.enter(&admission.right, join, &counters, &core);
+        let cable = Cable::new(Rc::clone(endpoint), core, Arc::clone(&counters));
+        let cable = Rc::new(RefCell::new(cable));
+        let port = (admission.chain)(Box::new(CablePort(Rc::clone(&cable))), &counters);
+        let port = bridge.borrow_mut().add(admission.options, port, counters);
+        let port = port.map_err(|error| format!("network {:?}: {error}", join.network))?;
+        let membership = self.membership_next;
+        // Not before four thousand million joins of one sidecore's life is one used twice.
+        self.membership_next = membership.wrapping_add(1).max(1);
+        cable.borrow_mut().plug(Plugged { session, flow: join.flow, membership });
+        endpoint.borrow_mut().open_casts(session, join.flow);
+        ways(way, Some(Rc::clone(&cable)));
+        let (right, nic) = (admission.right, join.nic.clone());
+        let joined = Joined { cable, membership, bridge, port, right, nic, _member: member };
+        self.joined.insert(way, joined);
+        self.counters.joined.add(1);
+        Ok(Answer::Done { membership })
+    }
+
+    /// Ends a membership.
+    fn part(&mut self, way: Way, ways: Ways<'_>) {
+        let Some(joined) = self.joined.remove(&way) else { return };
+        ways(way, None);
+        joined.cable.borrow_mut().unplug("it has left");
+        // A bridge that was taken off its sidecore has its ports still, until this last one goes.
+        drop(joined.bridge.borrow_mut().remove(joined.port));
+    }
+
+    /// Ends what may no longer be, and tells who had it.
+    fn look_again(&mut self, now_ns: u64, endpoint: &Rc<RefCell<Endpoint>>, ways: Ways<'_>) {
+        let gone = self.joined.iter().filter(|(_, it)| !self.gate.holds(&it.right));
+        let gone: Vec<_> = gone.map(|(way, it)| (*way, it.membership)).collect();
+        for (way, membership) in gone {
+            self.part(way, ways);
+            self.counters.ended.add(1);
+            let (session, flow) = way;
+            let mut endpoint = endpoint.borrow_mut();
+            endpoint.close_casts(session, flow);
+            let head = short_head(Kind::Ended, flow, membership);
+            // Without room for it, it finds out by its frames' going nowhere, and by status.
+            let _ = endpoint.call(now_ns, session, 0, TOKEN_NOBODY, &head, None);
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Nics and networks on different nodes, in one thread with a network between them.
+
+mod hostile;
+mod links;
+mod rig;

@@ -1,0 +1,468 @@
+//! Nodes with guests' stand-ins, and a network that loses, doubles and reorders as its seed says.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+use net::network::Bridges;
+use net::remote::{
+    Admission, CableCore, Gate, Join, MemberInfo, Members, Plane, Right, Wanted, join,
+};
+use net::{
+    Bridge, Burst, Chosen, Mac, Offload, Port, PortCounters, PortOptions, Stations, VlanSet, Vlans,
+};
+use sidecore::{Progress, Services};
+use transport::{
+    Endpoint, EndpointConfig, Keyring, KnownKey, PeerInfo, SecretKey, Security, SessionId,
+    TransmitBatch,
+};
+use virtio::Segment;
+
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1000 * MS;
+
+pub(crate) fn mac(last: u8) -> Mac {
+    Mac([0x52, 0x54, 0, 0, 0, last])
+}
+
+/// A frame that came, with what is to be done to it and its tag.
+pub(crate) type Heard = (Vec<u8>, Offload, u16);
+
+#[derive(Debug, Default)]
+pub(crate) struct Station {
+    pub(crate) to_say: VecDeque<(Vec<u8>, Offload, u16)>,
+    pub(crate) heard: Vec<Heard>,
+    said: Vec<Vec<u8>>,
+}
+
+/// A guest's stand-in.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Talker(pub(crate) Rc<RefCell<Station>>);
+
+impl Talker {
+    pub(crate) fn say(&self, frame: Vec<u8>) {
+        self.0.borrow_mut().to_say.push_back((frame, Offload::default(), 0));
+    }
+
+    pub(crate) fn heard(&self) -> Vec<Vec<u8>> {
+        self.0.borrow_mut().heard.drain(..).map(|(bytes, _, _)| bytes).collect()
+    }
+}
+
+impl Port for Talker {
+    fn receive(&mut self, burst: &mut Burst, _: u64) -> Progress {
+        let mut station = self.0.borrow_mut();
+        while !burst.is_full()
+            && let Some((mut bytes, offload, _)) = station.to_say.pop_front()
+        {
+            let segment = Segment { addr: bytes.as_mut_ptr(), len: bytes.len() as u32 };
+            // Kept where it is until the burst is given back.
+            station.said.push(bytes);
+            // SAFETY: see the line before.
+            let frame = unsafe { burst.push(&[segment], 0) }.expect("a frame");
+            frame.offload = offload;
+            frame.strip_tag().expect("a frame");
+        }
+        Progress::busy_if(!burst.is_empty())
+    }
+
+    fn release(&mut self, burst: &mut Burst) {
+        burst.clear();
+        self.0.borrow_mut().said.clear();
+    }
+
+    fn transmit(&mut self, burst: &Burst, chosen: &[Chosen], _: u64) {
+        for chosen in chosen {
+            let frame = &burst.frames()[usize::from(chosen.at)];
+            let heard = (burst.to_vec(frame), frame.offload, chosen.tci);
+            self.0.borrow_mut().heard.push(heard);
+        }
+    }
+
+    fn flush(&mut self) {}
+}
+
+/// A network's number, its sidecore, and the nodes that may join it.
+type Entry = (u64, u16, Vec<String>);
+
+/// Who may join what, with which VLANs.
+#[derive(Debug, Default)]
+pub(crate) struct TestGate {
+    pub(crate) open: Mutex<BTreeMap<String, Entry>>,
+    pub(crate) isolated: bool,
+    generation: AtomicU64,
+}
+
+impl TestGate {
+    pub(crate) fn allow(&self, network: &str, peers: &[&str]) {
+        let peers = peers.iter().map(|peer| (*peer).to_owned()).collect();
+        self.open.lock().unwrap().get_mut(network).unwrap().2 = peers;
+        self.generation.fetch_add(1, SeqCst);
+    }
+}
+
+impl Gate for TestGate {
+    fn admit(
+        &self,
+        _: u64,
+        peer: &PeerInfo,
+        join: &Join,
+        proof: Option<&[u8]>,
+    ) -> Result<Admission, String> {
+        if proof.is_some() {
+            return Err("nobody has a key here".to_owned());
+        }
+        let open = self.open.lock().unwrap();
+        let found = open.get(&join.network).filter(|it| it.2.contains(&peer.name));
+        let (network, sidecore, _) = found.ok_or_else(|| "not open".to_owned())?;
+        Ok(Admission {
+            network: *network,
+            sidecore: *sidecore,
+            sidecores: 1 + sidecore,
+            options: PortOptions {
+                vlans: join.vlans.clone(),
+                stations: Stations::Own(join.mac),
+                isolated: self.isolated,
+                floods_per_s: 0,
+            },
+            chain: Box::new(|port, _| port),
+            right: Right { peer: peer.name.clone(), network: join.network.clone(), key: None },
+        })
+    }
+
+    fn holds(&self, right: &Right) -> bool {
+        let open = self.open.lock().unwrap();
+        open.get(&right.network).is_some_and(|it| it.2.contains(&right.peer))
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(SeqCst)
+    }
+}
+
+/// A nic's part: its stand-in, and what is known of its cable.
+pub(crate) struct Nic {
+    pub(crate) talker: Talker,
+    pub(crate) core: Arc<CableCore>,
+    pub(crate) counters: Arc<PortCounters>,
+    pub(crate) flow: Option<u16>,
+    bridge: Rc<RefCell<Bridge>>,
+}
+
+pub(crate) struct Host {
+    name: &'static str,
+    pub(crate) addr: SocketAddr,
+    pub(crate) services: Services,
+    pub(crate) endpoint: Rc<RefCell<Endpoint>>,
+    pub(crate) plane: Rc<RefCell<Plane>>,
+    pub(crate) gate: Arc<TestGate>,
+    pub(crate) members: Arc<Members>,
+    pub(crate) bridges: Vec<Rc<RefCell<Bridge>>>,
+    batch: TransmitBatch,
+    /// Whom it asks for a session, whenever it has none.
+    asks: Option<(SocketAddr, &'static str, Option<SessionId>)>,
+    pub(crate) is_down: bool,
+}
+
+fn secret(name: &str) -> SecretKey {
+    let mut bytes = [0x5a; 32];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    SecretKey::from_bytes(bytes)
+}
+
+fn endpoint(name: &'static str, sealed: bool, life: u64, index: u16, count: u16) -> Endpoint {
+    let mut config = EndpointConfig::new(name, life, life + 77);
+    config.datagram_bytes_max = 1472;
+    config.entropy = [life as u8 + 1; 32];
+    config.entropy[1..3].copy_from_slice(&name.as_bytes()[..2]);
+    config.index = index;
+    config.ports = (0..count).map(|index| 4870 + index).collect();
+    if sealed {
+        let mut keyring = Keyring::new();
+        for peer in ["vm1", "vm2", "io1"] {
+            let known = KnownKey { peer: peer.to_owned(), expires_unix_s: None };
+            keyring.add(secret(peer).public(), known).expect("room");
+        }
+        let secret = Arc::new(secret(name));
+        config.security = Security::Sealed { secret, keyring: Arc::new(keyring) };
+    }
+    Endpoint::new(config)
+}
+
+impl Host {
+    fn new(name: &'static str, last: u8, sealed: bool, life: u64) -> Self {
+        Self::of_several(name, last, sealed, life, (0, 1), Arc::default())
+    }
+
+    fn of_several(
+        name: &'static str,
+        last: u8,
+        sealed: bool,
+        life: u64,
+        (index, count): (u16, u16),
+        gate: Arc<TestGate>,
+    ) -> Self {
+        let made = endpoint(name, sealed, life, index, count);
+        let endpoint = Rc::new(RefCell::new(made));
+        let services = Services::new();
+        let members = Arc::<Members>::default();
+        let plane = Plane::new(
+            (index, count),
+            Rc::clone(&endpoint),
+            Arc::clone(&gate) as Arc<dyn Gate>,
+            Arc::clone(&members),
+            services.clone(),
+        );
+        let addr = SocketAddr::from((Ipv4Addr::new(10, 0, 0, last), 4870 + index));
+        Self {
+            name,
+            addr,
+            services,
+            endpoint,
+            plane,
+            gate,
+            members,
+            bridges: Vec::new(),
+            batch: TransmitBatch::new(64),
+            asks: None,
+            is_down: false,
+        }
+    }
+
+    /// A network, open to all.
+    pub(crate) fn network(&mut self, name: &str, number: u64) -> Rc<RefCell<Bridge>> {
+        let bridge = Rc::new(RefCell::new(Bridge::new(number)));
+        Bridges::insert(&self.services, number, Rc::clone(&bridge));
+        self.bridges.push(Rc::clone(&bridge));
+        self.open(name, number, 0);
+        bridge
+    }
+
+    pub(crate) fn open(&mut self, name: &str, number: u64, sidecore: u16) {
+        let peers = ["vm1", "vm2"].map(str::to_owned).to_vec();
+        let entry = (number, sidecore, peers);
+        self.gate.open.lock().unwrap().insert(name.to_owned(), entry);
+    }
+
+    /// A nic that is to be in a network of the other node.
+    pub(crate) fn nic(&mut self, network: &str, last: u8, vlans: Vlans) -> Nic {
+        let (core, counters) = (Arc::<CableCore>::default(), Arc::<PortCounters>::default());
+        let wanted = Wanted {
+            peer: "io1".to_owned(),
+            join: join(network, &format!("nic{last}"), mac(last), 1500, vlans.clone()),
+            prove: Box::new(|_, _| None),
+        };
+        let made = self.plane.borrow_mut().join(wanted, Arc::clone(&core), Arc::clone(&counters));
+        let (flow, port) = made;
+        let bridge = Rc::new(RefCell::new(Bridge::new(1)));
+        let talker = Talker::default();
+        let mut options = PortOptions::of_guest(mac(last));
+        (options.floods_per_s, options.vlans) = (0, here(vlans));
+        bridge.borrow_mut().add(options, Box::new(talker.clone()), Arc::default()).unwrap();
+        let uplink = PortOptions::of_uplink();
+        bridge.borrow_mut().add(uplink, port, Arc::clone(&counters)).unwrap();
+        self.bridges.push(Rc::clone(&bridge));
+        Nic { talker, core, counters, flow, bridge }
+    }
+
+    /// Takes it away.
+    pub(crate) fn unplug(&mut self, now_ns: u64, nic: Nic) {
+        self.plane.borrow_mut().remove(now_ns, nic.flow.unwrap());
+        self.bridges.retain(|bridge| !Rc::ptr_eq(bridge, &nic.bridge));
+    }
+
+    fn serve(&mut self, now_ns: u64) {
+        if let Some((addr, name, session)) = &mut self.asks {
+            let mut endpoint = self.endpoint.borrow_mut();
+            let is_there = |it: SessionId| endpoint.sessions().any(|all| all.session == it);
+            if !session.is_some_and(is_there) {
+                *session = Some(endpoint.connect(now_ns, *addr, name, 0));
+            }
+        }
+        let _ = self.plane.borrow_mut().poll(now_ns);
+        for bridge in &self.bridges {
+            let _ = bridge.borrow_mut().poll(now_ns);
+        }
+    }
+}
+
+/// The guest's own VLAN is the network's to know; here its frames have no tag.
+fn here(vlans: Vlans) -> Vlans {
+    if matches!(vlans, Vlans::Access(_)) { Vlans::Access(0) } else { vlans }
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Flight {
+    at_ns: u64,
+    sequence: u64,
+    from: SocketAddr,
+    to: SocketAddr,
+    bytes: Vec<u8>,
+}
+
+pub(crate) struct World {
+    pub(crate) now_ns: u64,
+    pub(crate) hosts: Vec<Host>,
+    sealed: bool,
+    seed: u64,
+    /// In parts per thousand.
+    pub(crate) loss: u64,
+    pub(crate) reorder: u64,
+    pub(crate) duplicate: u64,
+    pub(crate) lost: u64,
+    flights: BinaryHeap<Reverse<Flight>>,
+    sequence: u64,
+    lives: u64,
+}
+
+impl World {
+    /// An IOhost with a network "blue" (number 1), and a VMhost that has a session with it.
+    pub(crate) fn new(seed: u64, sealed: bool) -> Self {
+        let mut world = Self {
+            now_ns: SECOND,
+            hosts: vec![Host::new("io1", 1, sealed, 1), Host::new("vm1", 2, sealed, 2)],
+            sealed,
+            seed,
+            loss: 0,
+            reorder: 0,
+            duplicate: 0,
+            lost: 0,
+            flights: BinaryHeap::new(),
+            sequence: 0,
+            lives: 10,
+        };
+        world.hosts[0].network("blue", 1);
+        world.hosts[1].asks = Some((world.hosts[0].addr, "io1", None));
+        world
+    }
+
+    /// Another VMhost.
+    pub(crate) fn add_vm2(&mut self) {
+        let mut host = Host::new("vm2", 3, self.sealed, 3);
+        host.asks = Some((self.hosts[0].addr, "io1", None));
+        self.hosts.push(host);
+    }
+
+    /// Another sidecore of the IOhost, with a network of this name and number.
+    pub(crate) fn add_second_sidecore(&mut self, network: &str, number: u64) {
+        let gate = Arc::clone(&self.hosts[0].gate);
+        let first = Host::of_several("io1", 1, self.sealed, 1, (0, 2), Arc::clone(&gate));
+        let mut second = Host::of_several("io1", 1, self.sealed, 1, (1, 2), gate);
+        second.network(network, number);
+        second.open(network, number, 1);
+        self.hosts[0] = first;
+        self.hosts.push(second);
+    }
+
+    /// A new process in the place of a host's, with nothing of the old one left.
+    pub(crate) fn restart(&mut self, host: usize) {
+        self.lives += 1;
+        let old = &self.hosts[host];
+        let last = 1 + host as u8;
+        let mut new = Host::new(old.name, last, self.sealed, self.lives);
+        new.asks = old.asks.map(|(addr, name, _)| (addr, name, None));
+        self.hosts[host] = new;
+    }
+
+    fn roll(&mut self, bound: u64) -> u64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let value = (self.seed ^ (self.seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (value ^ (value >> 31)) % bound
+    }
+
+    pub(crate) fn run(&mut self, ns: u64) {
+        let end_ns = self.now_ns + ns;
+        self.run_until(end_ns, |_| false);
+    }
+
+    pub(crate) fn run_until(&mut self, end_ns: u64, mut so: impl FnMut(&Self) -> bool) -> bool {
+        while self.now_ns < end_ns {
+            self.now_ns += 10_000;
+            self.round();
+            if so(self) {
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(crate) fn wait_for(&mut self, what: &str, so: impl FnMut(&Self) -> bool) {
+        let end_ns = self.now_ns + 30 * SECOND;
+        assert!(self.run_until(end_ns, so), "never {what}");
+    }
+
+    fn round(&mut self) {
+        while self.flights.peek().is_some_and(|Reverse(flight)| flight.at_ns <= self.now_ns) {
+            let Some(Reverse(flight)) = self.flights.pop() else { break };
+            let to = self.hosts.iter().find(|host| host.addr == flight.to && !host.is_down);
+            let Some(to) = to else { continue };
+            let mut plane = to.plane.borrow_mut();
+            let (at_ns, now_ns) = (flight.at_ns, self.now_ns);
+            let mut endpoint = to.endpoint.borrow_mut();
+            endpoint.receive(now_ns, at_ns, flight.from, &flight.bytes, &mut *plane);
+        }
+        for at in 0..self.hosts.len() {
+            if self.hosts[at].is_down {
+                continue;
+            }
+            let host = &self.hosts[at];
+            host.endpoint.borrow_mut().advance(self.now_ns, &mut *host.plane.borrow_mut());
+            self.hosts[at].serve(self.now_ns);
+            self.send_from(at);
+        }
+    }
+
+    fn send_from(&mut self, at: usize) {
+        loop {
+            let host = &mut self.hosts[at];
+            host.endpoint.borrow_mut().transmit(self.now_ns, &mut host.batch);
+            if host.batch.is_empty() {
+                return;
+            }
+            let endpoint = host.endpoint.borrow();
+            let datagrams = host.batch.datagrams().map(|datagram| {
+                let mut bytes = datagram.head().to_vec();
+                bytes.extend_from_slice(datagram.body(endpoint.pool()));
+                (datagram.to(), bytes)
+            });
+            let datagrams: Vec<_> = datagrams.collect();
+            let (from, count) = (host.addr, host.batch.len());
+            drop(endpoint);
+            host.batch.consume(count);
+            for (to, bytes) in datagrams {
+                self.carry(from, to, bytes);
+            }
+        }
+    }
+
+    fn carry(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
+        if self.roll(1000) < self.loss {
+            self.lost += 1;
+            return;
+        }
+        let late = self.roll(1000) < self.reorder;
+        let mut delay_ns = 20_000 + if late { self.roll(500_000) } else { 0 };
+        let times = 1 + u64::from(self.roll(1000) < self.duplicate);
+        for _ in 0..times {
+            self.sequence += 1;
+            let (at_ns, sequence) = (self.now_ns + delay_ns, self.sequence);
+            self.flights.push(Reverse(Flight { at_ns, sequence, from, to, bytes: bytes.clone() }));
+            delay_ns += self.roll(MS);
+        }
+    }
+
+    pub(crate) fn members(&self) -> Vec<MemberInfo> {
+        self.hosts[0].members.list()
+    }
+}
+
+/// VLANs that are tagged.
+pub(crate) fn trunk(vlans: &[u16]) -> Vlans {
+    let tagged: VlanSet = vlans.iter().copied().collect();
+    Vlans::Trunk { native: None, tagged }
+}

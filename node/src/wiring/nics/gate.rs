@@ -1,0 +1,181 @@
+//! Who of other nodes may join this node's networks, and as what.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use block::{Allow, AttachmentKey, proof};
+use net::remote::{Admission, Gate, Join, Kind, Members, Right};
+use net::stage::{Filter, FilterCore, LimitCore, Limiter, Staged, Stages};
+use net::{Network, PortOptions, Stations, VlanSet, Vlans};
+use transport::PeerInfo;
+
+use super::seed;
+use crate::config::{NetworkConfig, RemotePorts};
+
+/// Lines that joins may cause in the log in a minute: a hostile peer must not fill it.
+const LOG_LINES_MAX: u32 = 32;
+
+const LOG_MINUTE_NS: u64 = 60_000_000_000;
+
+/// A network that lives.
+#[derive(Debug)]
+struct Open {
+    id: u64,
+    sidecore: u16,
+    allow: Vec<Allow>,
+    remote: RemotePorts,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    networks: BTreeMap<String, Open>,
+    log_lines: u32,
+    log_minute_ns: u64,
+}
+
+/// The networks that peers may join, and who has.
+#[derive(Debug, Default)]
+pub(in crate::wiring) struct Doors {
+    inside: Mutex<Inside>,
+    generation: AtomicU64,
+    sidecores: AtomicU64,
+    pub(in crate::wiring) members: Arc<Members>,
+}
+
+impl Doors {
+    /// Those of a node with so many sidecores.
+    pub(in crate::wiring) fn new(sidecores: usize) -> Arc<Self> {
+        let doors = Self::default();
+        doors.sidecores.store(sidecores as u64, SeqCst);
+        Arc::new(doors)
+    }
+
+    /// A network may be joined by whom its configuration names.
+    pub(super) fn open(&self, config: &NetworkConfig, sidecore: usize, network: &Network) {
+        let open = Open {
+            id: network.id(),
+            sidecore: sidecore as u16,
+            allow: config.allow.clone(),
+            remote: config.remote.clone(),
+        };
+        self.guard().networks.insert(config.name.clone(), open);
+        self.generation.fetch_add(1, SeqCst);
+    }
+
+    /// A network goes.
+    pub(super) fn close(&self, network: &str) {
+        self.guard().networks.remove(network);
+        self.generation.fetch_add(1, SeqCst);
+    }
+
+    fn guard(&self) -> MutexGuard<'_, Inside> {
+        // Each change is made in one step.
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inside {
+    fn may_log(&mut self, now_ns: u64) -> bool {
+        if now_ns.saturating_sub(self.log_minute_ns) >= LOG_MINUTE_NS {
+            (self.log_minute_ns, self.log_lines) = (now_ns, 0);
+        }
+        self.log_lines += u32::from(self.log_lines <= LOG_LINES_MAX);
+        self.log_lines <= LOG_LINES_MAX
+    }
+}
+
+fn allows(allow: &[Allow], peer: &str, key: Option<[u8; 32]>) -> bool {
+    let mut entries = allow.iter().filter(|entry| entry.node == peer);
+    entries.any(|entry| entry.key.is_none_or(|AttachmentKey(wanted)| key == Some(wanted)))
+}
+
+/// The words for a stranger, whether there is no such network or it is not open to him.
+fn not_open(network: &str, peer: &str) -> String {
+    format!(
+        "network {network} is not open to {peer}: check its name and `allow` there, and \
+         `attachment-key` here"
+    )
+}
+
+impl Gate for Doors {
+    fn admit(
+        &self,
+        now_ns: u64,
+        peer: &PeerInfo,
+        join: &Join,
+        proof: Option<&[u8]>,
+    ) -> Result<Admission, String> {
+        let names = (join.network.as_str(), join.nic.as_str());
+        let key = proof.map(|proof| {
+            proof::verify_call(proof, &peer.binding, Kind::Join as u8, names)
+                .map(|AttachmentKey(key)| key)
+                .map_err(|error| error.to_string())
+        });
+        let key = key.transpose()?;
+        let mut inside = self.guard();
+        let found = inside.networks.get(&join.network);
+        let Some(open) = found.filter(|open| allows(&open.allow, &peer.name, key)) else {
+            let why = if found.is_some() { "its `allow` has no entry for it" } else { "none such" };
+            if inside.may_log(now_ns) {
+                let (peer, network, nic) = (&peer.name, &join.network, &join.nic);
+                tracing::warn!(peer, network, nic, why, "a network was refused");
+            }
+            return Err(not_open(&join.network, &peer.name));
+        };
+        if !vlans_fit(&open.remote.vlans, &join.vlans) {
+            let network = &join.network;
+            return Err(format!("network {network}: see \"vlans\" of its \"remote\" there"));
+        }
+        let options = PortOptions {
+            vlans: join.vlans.clone(),
+            stations: Stations::Own(join.mac),
+            isolated: open.remote.isolated,
+            ..PortOptions::of_guest(join.mac)
+        };
+        Ok(Admission {
+            network: open.id,
+            sidecore: open.sidecore,
+            sidecores: self.sidecores.load(SeqCst) as u16,
+            options,
+            chain: chain(&open.remote),
+            right: Right { peer: peer.name.clone(), network: join.network.clone(), key },
+        })
+    }
+
+    fn holds(&self, right: &Right) -> bool {
+        let inside = self.guard();
+        let open = inside.networks.get(&right.network);
+        open.is_some_and(|open| allows(&open.allow, &right.peer, right.key))
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(SeqCst)
+    }
+}
+
+/// Whether somebody may be in these VLANs: the untagged segment is everybody's.
+fn vlans_fit(open: &VlanSet, wanted: &Vlans) -> bool {
+    match wanted {
+        Vlans::Access(0) => true,
+        Vlans::Access(vlan) => open.has(*vlan),
+        Vlans::Trunk { tagged, .. } => open.covers(tagged),
+    }
+}
+
+/// The stages that the network's own node puts before a port of another's.
+fn chain(remote: &RemotePorts) -> net::remote::Chain {
+    let (limit, rules, seed) = (remote.limit, remote.filter.clone(), seed());
+    Box::new(move |port, counters| {
+        let limit = limit.map(|it| Limiter::new((it, it), Arc::<LimitCore>::default()));
+        let filter = rules.map(|rules| {
+            let core = FilterCore::new(&rules);
+            Filter::new(rules, core, seed)
+        });
+        let stages = Stages { limit, filter, ..Stages::default() };
+        let stages = Rc::new(RefCell::new(stages));
+        Box::new(Staged::new(port, stages, Arc::clone(counters)))
+    })
+}

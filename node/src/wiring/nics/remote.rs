@@ -1,0 +1,91 @@
+//! A nic whose network is on another node: here it has a network of its own, with a port that leads
+//! there.
+
+use std::sync::Arc;
+
+use block::Plane as BlockPlane;
+use net::remote::{CableCore, Kind, Plane, Wanted, join};
+use net::{Attached, Network, PortCounters, PortOptions, Vlans};
+
+use super::{seed, text};
+use crate::config::NicConfig;
+use crate::keys;
+use crate::wiring::sidecores::Core;
+
+/// The way to a network of another node.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub(super) core: Arc<CableCore>,
+    /// Of the port that leads there.
+    pub(super) counters: Arc<PortCounters>,
+    pub(super) network: Network,
+    pub(super) sidecore: usize,
+    _port: Attached,
+    peer: String,
+    flow: Option<u16>,
+}
+
+impl Way {
+    /// Makes the way of a nic, and asks for its network from now on.
+    ///
+    /// # Errors
+    /// When its key cannot be read, or the sidecore is gone.
+    pub(super) fn new(config: &NicConfig, sidecore: usize, cores: &[Core]) -> Result<Self, String> {
+        let (peer, name) = config.network.split_once('/').expect("a network of another node");
+        let on = &cores[sidecore].sidecore;
+        let key = config.attachment_key.as_deref().map(keys::read_attachment);
+        let key = key.transpose().map_err(text)?;
+        let network = Network::new(&config.network, on.clone(), seed()).map_err(text)?;
+        let (core, counters) = (Arc::<CableCore>::default(), Arc::<PortCounters>::default());
+        let wanted = Wanted {
+            peer: peer.to_owned(),
+            join: join(name, &config.name, config.mac, config.mtu, config.vlans.clone()),
+            prove: Box::new(move |binding, join| {
+                let names = (join.network.as_str(), join.nic.as_str());
+                key.as_ref().and_then(|key| key.prove_call(binding, Kind::Join as u8, names))
+            }),
+        };
+        let (sender, made) = std::sync::mpsc::channel();
+        let (shared, told, held) = (Arc::clone(&core), Arc::clone(&counters), peer.to_owned());
+        let make = move |local: &mut sidecore::Local| {
+            let services = local.services();
+            let plane = services.get::<Plane>().expect("a node that listens");
+            if let Some(block) = services.get::<BlockPlane>() {
+                block.borrow_mut().clients.hold(&held);
+            }
+            let (flow, port) = plane.borrow_mut().join(wanted, shared, told);
+            // Who asked waits for it.
+            let _ = sender.send(flow);
+            port
+        };
+        let port = network.attach(PortOptions::of_uplink(), Arc::clone(&counters), make);
+        let port = port.map_err(text)?;
+        let flow = made.try_recv().ok().flatten();
+        Ok(Self { core, counters, _port: port, network, sidecore, peer: peer.to_owned(), flow })
+    }
+}
+
+impl Drop for Way {
+    /// Leaves the network.
+    fn drop(&mut self) {
+        let (flow, peer) = (self.flow, std::mem::take(&mut self.peer));
+        // A sidecore that has stopped has left.
+        let _ = self.network.sidecore().call(move |local| {
+            let now_ns = local.now_ns();
+            if let (Some(plane), Some(flow)) = (local.services().get::<Plane>(), flow) {
+                plane.borrow_mut().remove(now_ns, flow);
+            }
+            if let Some(block) = local.services().get::<BlockPlane>() {
+                block.borrow_mut().clients.let_go(&peer);
+            }
+        });
+    }
+}
+
+/// A guest that is in one VLAN knows of none: there it is the other node's to say which.
+pub(super) fn vlans_here(vlans: &Vlans) -> Vlans {
+    match vlans {
+        Vlans::Access(_) => Vlans::Access(0),
+        trunk => trunk.clone(),
+    }
+}

@@ -1,0 +1,199 @@
+//! Nics whose network is on another node: stand-in guests on two nodes, and frames between them.
+
+use net::maker::FrameMaker;
+use node::Node;
+use node::keys::{self, KeyKind};
+use node::status::DiskState;
+
+use crate::common::{Home, address, wait_for};
+use crate::nics::{Guest, mac};
+
+/// Two networks, so that one of them lives on the second sidecore, where no session of the VMhost's
+/// first one ends by itself.
+const IO1: &str = r#"
+name = "io1"
+listen = "ADDRESS"
+privileges = "keep"
+SECURITY
+[sidecores]
+count = 2
+[directories]
+sockets = "HOME"
+[[peer]]
+name = "vm1"
+PEER
+[[network]]
+name = "red"
+[[network]]
+name = "blue"
+allow = [ALLOWED]
+remote = { vlans = [7], filter = { default = "allow", rules = ["deny sent udp to any port 9"] } }
+[[nic]]
+socket = "io.sock"
+network = "blue"
+mac = "52:54:00:00:00:02"
+"#;
+
+const VM1: &str = r#"
+name = "vm1"
+listen = "127.0.0.1:0"
+privileges = "keep"
+SECURITY
+[sidecores]
+count = 1
+[directories]
+sockets = "HOME"
+[[peer]]
+name = "io1"
+address = "ADDRESS"
+PEER
+[[nic]]
+socket = "one.sock"
+network = "io1/blue"
+PROOF
+mac = "52:54:00:00:00:01"
+[[nic]]
+socket = "red.sock"
+network = "io1/red"
+mac = "52:54:00:00:00:01"
+[[nic]]
+socket = "seven.sock"
+network = "io1/blue"
+PROOF
+vlan = 7
+mac = "52:54:00:00:00:03"
+[[nic]]
+socket = "eight.sock"
+network = "io1/blue"
+PROOF
+vlan = 8
+mac = "52:54:00:00:00:04"
+"#;
+
+/// Both with a directory of their own, and the address of the IOhost.
+struct Pair {
+    io: Home,
+    vm: Home,
+    address: String,
+    keys: Option<[String; 2]>,
+}
+
+impl Pair {
+    fn new(sealed: bool) -> Self {
+        let (io, vm) = (Home::new(), Home::new());
+        let keys = sealed.then(|| {
+            [&io, &vm]
+                .map(|home| keys::create(&home.path("node.key"), KeyKind::Node).unwrap().public())
+        });
+        keys::create(&vm.path("alice.key"), KeyKind::Attachment).unwrap();
+        Self { io, vm, address: address(), keys }
+    }
+
+    fn text(&self, text: &str, home: &Home, peer: usize) -> String {
+        let key = home.path("node.key");
+        let (security, peer) = match &self.keys {
+            Some(keys) => (format!("key = {key:?}"), format!("key = {:?}", keys[peer])),
+            None => (String::new(), String::new()),
+        };
+        let peer = match (self.keys.is_some(), text == IO1) {
+            (false, true) => "address = \"127.0.0.1:1\"".to_owned(),
+            _ => peer,
+        };
+        // Sealed, the tenant's key is asked for as well as the node's.
+        let alice = self.vm.path("alice.key");
+        let (allowed, proof) = match &self.keys {
+            Some(_) => {
+                let key = keys::read(&alice).unwrap().public();
+                (
+                    format!("{{ node = \"vm1\", key = {key:?} }}"),
+                    format!("attachment-key = {alice:?}"),
+                )
+            }
+            None => ("\"vm1\"".to_owned(), String::new()),
+        };
+        text.replace("ADDRESS", &self.address)
+            .replace("ALLOWED", &allowed)
+            .replace("PROOF", &proof)
+            .replace("SECURITY", &security)
+            .replace("PEER", &peer)
+    }
+
+    fn start_io(&self) -> Node {
+        self.io.start(&self.text(IO1, &self.io, 1))
+    }
+
+    fn start_vm(&self) -> Node {
+        self.vm.start(&self.text(VM1, &self.vm, 0))
+    }
+}
+
+fn joined(node: &Node, nic: usize) {
+    wait_for(node, "joined", |status| {
+        status.nics[nic].counters["remote_joins"] > 0 && status.nics[nic].detail.is_empty()
+    });
+}
+
+fn frame(from: u8, to: u8, port: u16, bytes: usize) -> Vec<u8> {
+    FrameMaker::udp4().from(mac(from)).to(mac(to)).ports(1, port).payload(bytes).build()
+}
+
+#[test]
+fn guests_of_two_nodes_hear_each_other_also_after_either_was_restarted() {
+    for sealed in [true, false] {
+        let pair = Pair::new(sealed);
+        let mut io = pair.start_io();
+        let mut vm = pair.start_vm();
+        joined(&vm, 0);
+        joined(&vm, 2);
+        for round in 0..3 {
+            let mut one = Guest::new(&pair.vm, "one.sock", false);
+            let mut two = Guest::new(&pair.io, "io.sock", false);
+            for bytes in [0, 60, 130, 150, 1000, 1472] {
+                // What the network's own node does not let through, and what it does.
+                one.say(&frame(1, 2, 9, bytes));
+                one.say(&frame(1, 2, 2000, bytes));
+                assert_eq!(two.hear(), frame(1, 2, 2000, bytes));
+                two.say(&frame(2, 1, 9, bytes));
+                assert_eq!(one.hear(), frame(2, 1, 9, bytes));
+            }
+            let status = io.status();
+            let member = status.networks[1].members.iter().find(|it| it.nic == "one").unwrap();
+            assert_eq!((member.peer.as_str(), member.mac.as_str()), ("vm1", "52:54:00:00:00:01"));
+            assert_eq!(member.counters["frames_in"], 6);
+            assert_eq!(member.counters["drops_in_filtered"], 6);
+            drop((one, two));
+            match round {
+                0 => {
+                    io.stop();
+                    wait_for(&vm, "left alone", |status| {
+                        status.nics[0].detail.starts_with("waiting for network io1/blue: peer io1")
+                    });
+                    io = pair.start_io();
+                }
+                1 => {
+                    vm.stop();
+                    vm = pair.start_vm();
+                }
+                _ => break,
+            }
+            wait_for(&vm, "joined again", |status| status.nics[0].detail.is_empty());
+        }
+        // No session more than needed: the networks are on the second sidecore there.
+        assert!(vm.status().sessions.len() <= 2, "{:#?}", vm.status().sessions);
+    }
+}
+
+#[test]
+fn who_is_not_allowed_is_told_so_and_no_more() {
+    let pair = Pair::new(true);
+    let (io, vm) = (pair.start_io(), pair.start_vm());
+    joined(&vm, 0);
+    let why = |nic: usize, text: &str| {
+        let status = wait_for(&vm, text, |status| status.nics[nic].detail.contains(text));
+        assert_eq!(status.nics[nic].state, DiskState::Ready);
+    };
+    why(1, "peer io1: network red is not open to vm1: check its name and `allow` there");
+    why(3, "see \"vlans\" of its \"remote\" there");
+    let networks = io.status().networks;
+    assert_eq!((networks[0].members.len(), networks[1].members.len()), (0, 2));
+}
