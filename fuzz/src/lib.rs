@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod cast;
 pub mod client;
 pub mod config;
 pub mod control;
@@ -40,13 +41,14 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     target("ring", ring::run, 4000, 1500),
     target("packed", packed::run, 4000, 1500),
     target("disk", disk::run, 1000, 1500),
     target("vhost", vhost::run, 600, 800),
     target("hello", hello::run, 800, 1500),
     target("session", session::run, 200, 2000),
+    target("cast", cast::run, 300, 1500),
     target("control", control::run, 200, 400),
     target("config", config::run, 1000, 600),
     target("block", block::run, 300, 1500),

@@ -28,6 +28,7 @@ pub(crate) struct Notes {
     pub(crate) sessions: Vec<SessionId>,
     pub(crate) lost: usize,
     pub(crate) calls: Vec<Called>,
+    pub(crate) casts: Vec<Cast>,
     /// Tokens of the replies that came, with their bodies' lengths.
     pub(crate) replies: Vec<(u64, usize)>,
     /// The heads of replies that nobody has looked at, by token.
@@ -41,6 +42,14 @@ pub(crate) struct Notes {
 pub(crate) struct Called {
     pub(crate) session: SessionId,
     pub(crate) call: CallId,
+    pub(crate) head: Vec<u8>,
+    pub(crate) body: Option<(BufId, usize)>,
+}
+
+/// A cast that came.
+pub(crate) struct Cast {
+    pub(crate) session: SessionId,
+    pub(crate) flow: u16,
     pub(crate) head: Vec<u8>,
     pub(crate) body: Option<(BufId, usize)>,
 }
@@ -80,6 +89,10 @@ impl Sink for Notes {
     ) {
         assert!(head.len() <= transport::HEAD_MAX);
         self.calls.push(Called { session, call, head: head.to_vec(), body });
+    }
+
+    fn cast(&mut self, session: SessionId, flow: u16, head: &[u8], body: Option<(BufId, usize)>) {
+        self.casts.push(Cast { session, flow, head: head.to_vec(), body });
     }
 }
 
@@ -151,6 +164,21 @@ impl Node {
         taken
     }
 
+    /// Casts a body of so many bytes; `false` when there is no room.
+    pub(crate) fn cast(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        flow: u16,
+        head: &[u8],
+        body_bytes: usize,
+    ) -> bool {
+        let Some(body) = self.body(body_bytes) else { return false };
+        let taken = self.endpoint.cast(now_ns, session, flow, head, body).is_ok();
+        self.release(body);
+        taken
+    }
+
     /// Answers the call at this place of the notes.
     pub(crate) fn answer(&mut self, now_ns: u64, at: usize, body_bytes: usize) {
         self.answer_with(now_ns, at, &[HONEST; 8], body_bytes);
@@ -197,6 +225,9 @@ impl Node {
     pub(crate) fn end(mut self, now_ns: u64) {
         for called in std::mem::take(&mut self.notes.calls) {
             self.release(called.body);
+        }
+        for cast in std::mem::take(&mut self.notes.casts) {
+            self.release(cast.body);
         }
         let sessions: Vec<_> = self.endpoint.sessions().map(|status| status.session).collect();
         sessions.iter().for_each(|&session| self.endpoint.close(now_ns, session));

@@ -1,0 +1,4 @@
+//! `fuzz::cast` under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz::cast::run(input));
