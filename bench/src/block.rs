@@ -10,10 +10,10 @@
 //! Nodes are `vrio node` processes as a user would start them; the driver is a thread of this one.
 
 mod direct;
-mod events;
+pub(crate) mod events;
 pub mod floor;
-mod place;
-mod report;
+pub(crate) mod place;
+pub(crate) mod report;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub const GUESTS_MAX: u16 = 64;
 const PAST_THE_STACK_MIN: f64 = 0.9;
 
 /// Before anything is counted: caches, round trips and clocks settle.
-const WARM_UP: Duration = Duration::from_millis(300);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 
 /// The way to the disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

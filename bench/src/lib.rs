@@ -9,6 +9,7 @@ pub mod guest;
 pub mod load;
 pub mod machine;
 pub mod measure;
+pub mod net;
 pub mod nodes;
 mod progress;
 pub mod scale;

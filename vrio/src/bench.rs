@@ -9,6 +9,7 @@ use bench::block::{self, LinkKind, Options, Path, Volume};
 use bench::compare;
 use bench::load::Pattern;
 use bench::measure::{Reuse, Waiting};
+use bench::net;
 use bench::scale;
 use clap::{Subcommand, ValueEnum};
 use node::direct::Idle;
@@ -33,6 +34,13 @@ pub(crate) const SCALE_EXAMPLES: &str = "Examples:
   vrio bench scale                                     local disks, null volumes
   vrio bench scale --volume memory --depth 32 --json | jq '.series[1].points[].report.iops'
 Where cores are shared, only processor time and events per request mean something.";
+
+pub(crate) const NET_EXAMPLES: &str = "Examples:
+  vrio bench net                                       frames of 64 bytes, guest to guest
+  vrio bench net --size 64k --idle spin                TCP that nobody has to cut
+  vrio bench net --op bounce --idle spin               how long one takes there and back
+  vrio bench net --path socket /run/a.sock,/run/b.sock --pid 4711
+  vrio bench net --json | jq .frames_per_s";
 
 pub(crate) const FLOOR_EXAMPLES: &str = "Examples:
   vrio bench floor                                     what is under a read over UDP
@@ -60,6 +68,9 @@ pub(crate) enum BenchCommand {
     /// Measure ourselves and what a user would pick instead, in turn, and print the ratios.
     #[command(subcommand, after_help = COMPARE_EXAMPLES)]
     Compare(CompareCommand),
+    /// Measure what two guests' network cards do for each other.
+    #[command(after_help = NET_EXAMPLES)]
+    Net(NetArgs),
     /// Measure what more sidecores, queues and guests do to throughput and to a request's cost.
     #[command(after_help = SCALE_EXAMPLES)]
     Scale(ScaleArgs),
@@ -214,6 +225,45 @@ pub(crate) struct BlockArgs {
     json: bool,
 }
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct NetArgs {
+    /// Who carries frames: local, or socket and two paths with a comma between them.
+    #[arg(long, num_args = 1..=2, value_names = ["WAY", "A,B"], default_value = "local")]
+    path: Vec<String>,
+    /// What is done.
+    #[arg(long, value_enum, default_value_t = NetOp::Forward)]
+    op: NetOp,
+    /// Bytes of every frame, such as 64, 1500 or 64k. Beyond 1514 they are TCP, left to be cut.
+    #[arg(long, default_value = "64", value_parser = size)]
+    size: u32,
+    /// Frames under way; as many as the receiver has buffers for unless said.
+    #[arg(long)]
+    depth: Option<u16>,
+    /// Packed rings instead of split ones.
+    #[arg(long)]
+    packed: bool,
+    /// What the sidecore does without work: spin, adaptive or sleep.
+    #[arg(long, default_value = "adaptive")]
+    idle: Idle,
+    /// How long is measured.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// The processes behind `--path socket`, for their processor time.
+    #[arg(long)]
+    pid: Vec<u32>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum NetOp {
+    /// One guest sends, the other one takes.
+    Forward,
+    /// One frame goes there and back.
+    Bounce,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Op {
     Randread,
@@ -272,6 +322,11 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             let report = block::run(&options).map_err(Failure::running)?;
             print(&report, args.json)
         }
+        BenchCommand::Net(args) => {
+            let options = net_options(args).map_err(Failure::configuration)?;
+            options.check().map_err(Failure::configuration)?;
+            print(&net::run(&options).map_err(Failure::running)?, args.json)
+        }
         BenchCommand::Floor(args) => {
             let program = std::env::current_exe().context("finding this program");
             let options = FloorOptions {
@@ -315,6 +370,32 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             print(&scale::run(&options).map_err(Failure::running)?, args.json)
         }
     }
+}
+
+fn net_options(args: &NetArgs) -> anyhow::Result<net::Options> {
+    let words: Vec<_> = args.path.iter().map(String::as_str).collect();
+    let sockets =
+        |both: &str| both.split_once(',').map(|(a, b)| net::Path::Socket(a.into(), b.into()));
+    let path = match words[..] {
+        ["local"] => Some(net::Path::Local),
+        ["socket", both] => sockets(both),
+        _ => None,
+    };
+    let said = words.join(" ");
+    Ok(net::Options {
+        path: path.ok_or_else(|| anyhow!("--path {said}: local, or socket A,B"))?,
+        op: match args.op {
+            NetOp::Forward => net::Op::Forward,
+            NetOp::Bounce => net::Op::Bounce,
+        },
+        size_bytes: args.size,
+        depth: args.depth,
+        packed: args.packed,
+        idle: args.idle,
+        seconds: args.seconds,
+        pids: args.pid.clone(),
+        ..net::Options::new(std::env::current_exe().context("finding this program")?)
+    })
 }
 
 /// For people, or for programs.

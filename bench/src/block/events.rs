@@ -9,7 +9,7 @@ use node::status::{Counters, Status};
 
 /// Who did something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// Who asks: the bench itself.
     Driver,
     /// The node that shows the disk, or whoever serves a socket.
@@ -19,7 +19,7 @@ pub(super) enum Role {
 }
 
 impl Role {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Driver => "driver",
             Self::Vmhost => "vmhost",
@@ -37,18 +37,19 @@ struct Thread {
 
 /// One process at one time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Side {
-    pub(super) counters: Counters,
+pub(crate) struct Side {
+    pub(crate) counters: Counters,
     threads: BTreeMap<u32, Thread>,
 }
 
 impl Side {
-    /// A node's counters, summed over its sidecores and disks, and its threads.
-    pub(super) fn of_node(status: &Status) -> Result<Self> {
+    /// A node's counters, summed over its sidecores, disks and nics, and its threads.
+    pub(crate) fn of_node(status: &Status) -> Result<Self> {
         let mut counters = Counters::new();
         let sidecores = status.sidecores.iter().map(|sidecore| &sidecore.counters);
         let disks = status.disks.iter().map(|disk| &disk.counters);
-        for (name, value) in sidecores.chain(disks).flatten() {
+        let nics = status.nics.iter().map(|nic| &nic.counters);
+        for (name, value) in sidecores.chain(disks).chain(nics).flatten() {
             *counters.entry(name.clone()).or_default() += value;
         }
         // Of volumes only this: the rest of what they count is counted by disks as well.
@@ -58,7 +59,7 @@ impl Side {
     }
 
     /// A process of which only the kernel tells something.
-    pub(super) fn of_process(pid: u32) -> Result<Self> {
+    pub(crate) fn of_process(pid: u32) -> Result<Self> {
         let tasks = format!("/proc/{pid}/task");
         let entries = fs::read_dir(&tasks).with_context(|| format!("looking at {tasks}"))?;
         let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -68,17 +69,17 @@ impl Side {
     }
 
     /// Takes in the threads of another process.
-    pub(super) fn add_threads(&mut self, other: Self) {
+    pub(crate) fn add_threads(&mut self, other: Self) {
         self.threads.extend(other.threads);
     }
 
     /// Processor time of all its threads.
-    pub(super) fn cpu(&self) -> Duration {
+    pub(crate) fn cpu(&self) -> Duration {
         Duration::from_nanos(self.threads.values().map(|thread| thread.cpu_ns).sum())
     }
 
     /// Only the threads of this name.
-    pub(super) fn only(mut self, name: &str) -> Self {
+    pub(crate) fn only(mut self, name: &str) -> Self {
         self.threads.retain(|_, thread| thread.name == name);
         self
     }
@@ -93,23 +94,23 @@ fn thread(task: &str) -> Option<Thread> {
 
 /// All processes at one time.
 #[derive(Clone, Debug)]
-pub(super) struct Look {
-    pub(super) at: Instant,
-    pub(super) sides: BTreeMap<Role, Side>,
+pub(crate) struct Look {
+    pub(crate) at: Instant,
+    pub(crate) sides: BTreeMap<Role, Side>,
 }
 
 /// What happened between two looks.
 #[derive(Clone, Debug)]
-pub(super) struct Events {
-    pub(super) took: Duration,
+pub(crate) struct Events {
+    pub(crate) took: Duration,
     counters: BTreeMap<Role, Counters>,
     /// Processor time by role and thread, named `sidecore-0` and so on.
-    pub(super) threads: BTreeMap<Role, BTreeMap<String, Duration>>,
+    pub(crate) threads: BTreeMap<Role, BTreeMap<String, Duration>>,
 }
 
 impl Look {
     /// What happened since an earlier look.
-    pub(super) fn since(&self, earlier: &Self) -> Events {
+    pub(crate) fn since(&self, earlier: &Self) -> Events {
         let (mut counters, mut threads) = (BTreeMap::new(), BTreeMap::new());
         for (role, side) in &self.sides {
             let before = earlier.sides.get(role).cloned().unwrap_or_default();
@@ -165,7 +166,7 @@ impl Events {
     }
 
     /// Named numbers for each request, of all roles that count.
-    pub(super) fn per_request(&self, requests: u64) -> BTreeMap<String, f64> {
+    pub(crate) fn per_request(&self, requests: u64) -> BTreeMap<String, f64> {
         let mut all = BTreeMap::new();
         let mut note = |name: String, count: Option<u64>| {
             if let Some(count) = count {
@@ -190,15 +191,34 @@ impl Events {
     }
 
     /// The share of datagrams that were sent past the network stack, of the side with the least.
-    pub(super) fn past_the_stack(&self) -> f64 {
+    pub(crate) fn past_the_stack(&self) -> f64 {
         let of = |counters: &Counters, name| counters.get(name).copied().unwrap_or(0) as f64;
         let sides = self.counters.values().filter(|it| of(it, "link_datagrams_sent") > 0.0);
         let shares = sides.map(|it| of(it, "xdp_datagrams_sent") / of(it, "link_datagrams_sent"));
         shares.fold(1.0, f64::min)
     }
 
+    /// The share of a core that each busy thread got, by role and thread; of the driver's threads
+    /// those that are given, which had work for so long.
+    pub(crate) fn core_share(&self, driver: &[Duration], took: Duration) -> BTreeMap<String, f64> {
+        let of = |time: &Duration, of: Duration| time.as_secs_f64() / of.as_secs_f64();
+        let drivers = driver.iter().enumerate();
+        let mut shares: BTreeMap<_, _> =
+            drivers.map(|(job, time)| (format!("driver-{job}"), of(time, took))).collect();
+        for (role, threads) in &self.threads {
+            let busy = threads.iter().filter(|(name, _)| name.starts_with("sidecore-"));
+            // The direct client's own is the driver.
+            let busy = busy.filter(|_| *role != Role::Driver);
+            let name = role.name();
+            let share =
+                |(thread, time): (&String, _)| (format!("{name}-{thread}"), of(time, self.took));
+            shares.extend(busy.map(share));
+        }
+        shares
+    }
+
     /// Processor time of a role's threads together.
-    pub(super) fn cpu(&self, role: Role) -> Option<Duration> {
+    pub(crate) fn cpu(&self, role: Role) -> Option<Duration> {
         self.threads.get(&role).map(|threads| threads.values().sum())
     }
 }

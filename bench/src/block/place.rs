@@ -52,15 +52,15 @@ pub(super) struct Place {
 
 /// The cores of each role; none where there are too few for everybody: then nobody is pinned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seats {
-    vmhost: Vec<usize>,
-    iohost: Vec<usize>,
+pub(crate) struct Seats {
+    pub(crate) vmhost: Vec<usize>,
+    pub(crate) iohost: Vec<usize>,
     driver: Vec<usize>,
 }
 
 impl Seats {
     /// The first driver's, if it has one.
-    pub(super) fn driver(&self) -> Option<usize> {
+    pub(crate) fn driver(&self) -> Option<usize> {
         self.driver.first().copied()
     }
 
@@ -85,7 +85,7 @@ impl Seats {
     }
 
     /// Seats for so many threads of each role.
-    fn new(cores: &[usize], vmhost: usize, iohost: usize, driver: usize) -> Self {
+    pub(crate) fn new(cores: &[usize], vmhost: usize, iohost: usize, driver: usize) -> Self {
         if cores.len() < vmhost + iohost + driver {
             return Self::default();
         }

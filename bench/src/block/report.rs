@@ -33,6 +33,19 @@ pub struct Latency {
     pub max: f64,
 }
 
+impl Latency {
+    pub(crate) fn of(outcome: &Outcome) -> Self {
+        let us = |share| outcome.quantile_us(share);
+        Self {
+            mean: outcome.latency.mean() / 1e3,
+            p50: us(0.5),
+            p99: us(0.99),
+            p999: us(0.999),
+            max: us(1.0),
+        }
+    }
+}
+
 /// A measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -90,7 +103,6 @@ impl Report {
             (Role::Vmhost.name(), events.cpu(Role::Vmhost)),
             (Role::Iohost.name(), events.cpu(Role::Iohost)),
         ];
-        let us = |share| outcome.quantile_us(share);
         Self {
             version: REPORT_VERSION,
             asked: asked(options),
@@ -100,16 +112,10 @@ impl Report {
             requests,
             iops: outcome.iops(),
             bytes_per_s: outcome.iops() * f64::from(options.size_bytes),
-            latency_us: Latency {
-                mean: outcome.latency.mean() / 1e3,
-                p50: us(0.5),
-                p99: us(0.99),
-                p999: us(0.999),
-                max: us(1.0),
-            },
+            latency_us: Latency::of(outcome),
             events_per_request,
             cpu_s: cpu_s.map(|(role, time)| (role, time.map(|time| time.as_secs_f64()))).into(),
-            core_share: core_share(outcome, events),
+            core_share: events.core_share(&outcome.driver_cpu, outcome.took),
             cache_line_rtt_ns: rtts_ns.into_iter().flatten().max(),
             cache_line_rtts_ns: rtts_ns,
             machine,
@@ -118,10 +124,7 @@ impl Report {
 
     /// Whether cores have moved while it was measured: the result is of no one level.
     pub fn has_moved(&self) -> bool {
-        match self.cache_line_rtts_ns {
-            [Some(one), Some(two)] => one.max(two) as f64 > MOVED * one.min(two) as f64,
-            _ => false,
-        }
+        have_moved(self.cache_line_rtts_ns)
     }
 
     /// Processor time for each request of all roles together, in microseconds; none where a
@@ -150,24 +153,29 @@ fn asked(options: &Options) -> serde_json::Value {
     asked
 }
 
-fn core_share(outcome: &Outcome, events: &Events) -> BTreeMap<String, f64> {
-    let of = |time: &Duration, of: Duration| time.as_secs_f64() / of.as_secs_f64();
-    let drivers = outcome.driver_cpu.iter().enumerate();
-    let mut shares: BTreeMap<_, _> =
-        drivers.map(|(job, time)| (format!("driver-{job}"), of(time, outcome.took))).collect();
-    for (role, threads) in &events.threads {
-        let busy = threads.iter().filter(|(name, _)| name.starts_with("sidecore-"));
-        // The direct client's own is the driver.
-        let busy = busy.filter(|_| *role != Role::Driver);
-        let name = role.name();
-        shares
-            .extend(busy.map(|(thread, time)| (format!("{name}-{thread}"), of(time, events.took))));
+/// Whether cores have moved between two round trips of a cache line.
+pub(crate) fn have_moved(rtts_ns: [Option<u64>; 2]) -> bool {
+    match rtts_ns {
+        [Some(one), Some(two)] => one.max(two) as f64 > MOVED * one.min(two) as f64,
+        _ => false,
     }
-    shares
+}
+
+/// Both, in words.
+pub(crate) fn round_trips(rtts_ns: [Option<u64>; 2]) -> String {
+    let [Some(before), Some(after)] = rtts_ns else { return "one core only".to_owned() };
+    let moved = if have_moved(rtts_ns) { "; the cores have MOVED meanwhile" } else { "" };
+    format!("cache line round trip {before} ns before, {after} ns after{moved}")
+}
+
+/// What each busy thread got of a core, in words.
+pub(crate) fn shares(shares: &BTreeMap<String, f64>) -> String {
+    let words = |(thread, share): (&String, &f64)| format!("{thread} {:.0} %", share * 100.0);
+    shares.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
 /// A byte count as people write it.
-fn bytes(count: f64) -> String {
+pub(crate) fn bytes(count: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let mut count = count;
     for unit in units {
@@ -179,12 +187,12 @@ fn bytes(count: f64) -> String {
     unreachable!("the last unit is never left")
 }
 
-fn size(bytes: u32) -> String {
+pub(crate) fn size(bytes: u32) -> String {
     if bytes >= 1024 { format!("{} KiB", bytes / 1024) } else { format!("{bytes} B") }
 }
 
 /// A number with as many digits as mean something.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),
         value if value >= 10.0 => format!("{value:.1}"),
@@ -266,17 +274,8 @@ impl fmt::Display for Report {
         let cpu = self.cpu_s.iter().filter_map(|(role, time)| Some((role, (*time)?)));
         let cpu: Vec<_> = cpu.map(|(role, time)| format!("{role} {time:.2}")).collect();
         writeln!(f, "  processor, s {}", cpu.join(", "))?;
-        let shares = self.core_share.iter();
-        let shares: Vec<_> =
-            shares.map(|(thread, share)| format!("{thread} {:.0} %", share * 100.0)).collect();
-        writeln!(f, "  core share   {}", shares.join(", "))?;
-        let trip = match self.cache_line_rtts_ns {
-            [Some(before), Some(after)] => {
-                let moved = if self.has_moved() { "; the cores have MOVED meanwhile" } else { "" };
-                format!("cache line round trip {before} ns before, {after} ns after{moved}")
-            }
-            _ => "one core only".to_owned(),
-        };
+        writeln!(f, "  core share   {}", shares(&self.core_share))?;
+        let trip = round_trips(self.cache_line_rtts_ns);
         let Machine { cores, processor, kernel, .. } = &self.machine;
         writeln!(f, "  machine      {trip}; {cores} cores, {processor}, Linux {kernel}")?;
         let build = self.machine.build();
