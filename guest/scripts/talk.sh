@@ -12,8 +12,11 @@ hash() { echo "$(wc -c <"$1") $(sha256sum "$1" | cut -d ' ' -f 1)"; }
 say "ready $(cat /sys/class/net/eth0/address) mtu=$(cat /sys/class/net/eth0/mtu)"
 # What it reads stays open: at its end nc would close its half, and the other one would leave.
 mkfifo /tmp/hold
-nc -l -p 5000 >/tmp/got </tmp/hold &
-receiver=$!
+receive() {
+    nc -l -p 5000 >/tmp/got </tmp/hold &
+    receiver=$!
+}
+receive
 exec 9>/tmp/hold
 while read -r word; do
     case $word in
@@ -34,6 +37,7 @@ while read -r word; do
         tell)
             wait "$receiver"
             say "got $(hash /tmp/got)"
+            receive
             ;;
         carrier\ *)
             until [ "$(cat /sys/class/net/eth0/carrier)" = "${word#carrier }" ]; do sleep 0.1; done

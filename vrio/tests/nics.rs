@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use bench::guest::{self, BOOT_TIMEOUT, Guest};
-use bench::nodes::{Node, NodePlan};
+use bench::nodes::{Keys, Node, NodePlan};
 
 /// For what a script does: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -101,6 +101,75 @@ fn two_guests_talk_and_go_on_after_their_node_was_killed() {
     let test = "two_guests_talk_and_go_on_after_their_node_was_killed";
     let Some(image) = guest::available(test) else { return };
     talk_over_everything(&image, false);
+}
+
+/// An IOhost with a network and a guest, and a VMhost whose guest is in that network.
+fn two_nodes(home: &std::path::Path, keys: &Keys) -> [NodePlan; 2] {
+    // Below the ports of other tests, and below those that the system gives away.
+    let port = 18_000 + (std::process::id() % 500) as u16 * 4;
+    let plan = |name: &str, port: u16, rest: String| {
+        let config = format!(
+            "listen = \"127.0.0.1:{port}\"\n{}[sidecores]\ncount = 1\nidle = \"adaptive\"\n{rest}",
+            keys.own(name)
+        );
+        NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home, name, config)
+    };
+    let nic = |name: &str, number: u8, network: &str| {
+        let mac = format!("52:54:00:00:00:0{number}");
+        format!("[[nic]]\nsocket = \"{name}.sock\"\nnetwork = \"{network}\"\nmac = \"{mac}\"\n")
+    };
+    let of_io = format!(
+        "{}[[network]]\nname = \"blue\"\n{}{}",
+        keys.clients(&["vm1"]),
+        keys.allow(&["vm1"]),
+        nic("two", 2, "blue")
+    );
+    let of_vm = format!(
+        "[[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:{port}\"\n{}{}{}",
+        keys.peer("io1"),
+        nic("one", 1, "io1/blue"),
+        keys.disk()
+    );
+    [plan("io1", port, of_io), plan("vm1", port + 2, of_vm)]
+}
+
+fn member_counter(io: &Node, name: &str) -> u64 {
+    let status = io.status().unwrap();
+    status["networks"][0]["members"][0]["counters"][name].as_u64().unwrap_or_default()
+}
+
+#[test]
+fn guests_of_two_nodes_talk_and_go_on_after_either_node_was_killed() {
+    let test = "guests_of_two_nodes_talk_and_go_on_after_either_node_was_killed";
+    let Some(image) = guest::available(test) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let keys = Keys::make(home.path(), &["io1", "vm1"]).unwrap();
+    let [io_plan, vm_plan] = two_nodes(home.path(), &keys);
+    let (io, vm) = (io_plan.start().unwrap(), vm_plan.start().unwrap());
+    let mut one = start(&image, &vm_plan, "one", 1, false);
+    let mut two = start(&image, &io_plan, "two", 2, false);
+    one.wait_for("ready", BOOT_TIMEOUT).unwrap();
+    two.wait_for("ready", BOOT_TIMEOUT).unwrap();
+    talk(&mut one, &mut two);
+    let (frames, bytes) = (member_counter(&io, "frames_in"), member_counter(&io, "bytes_in"));
+    assert!(bytes > 8 << 20 && bytes / frames > 3000, "{bytes} bytes in {frames} frames");
+    let io = io.kill().unwrap().start().unwrap();
+    talk(&mut two, &mut one);
+    let vm = vm.kill().unwrap().start().unwrap();
+    talk(&mut one, &mut two);
+    // Both ways with segments as the guests left them, and nothing that was not understood.
+    for reason in ["drops_in_offload_unknown", "drops_in_source_foreign", "drops_in_short"] {
+        assert_eq!(member_counter(&io, reason), 0, "{reason}");
+    }
+    for guest in [&mut one, &mut two] {
+        guest.type_line("end").unwrap();
+        let packets = guest.wait_for("packets", SCRIPT_TIMEOUT).unwrap();
+        assert!(packets.ends_with("errors=0"), "{packets}");
+    }
+    one.wait_success(SCRIPT_TIMEOUT).unwrap();
+    two.wait_success(SCRIPT_TIMEOUT).unwrap();
+    vm.stop().unwrap();
+    io.stop().unwrap();
 }
 
 #[test]
