@@ -26,6 +26,7 @@ use crate::block::{self, LinkKind, Path, Volume};
 use crate::cleanup::Cleanup;
 use crate::load::Pattern;
 use crate::machine::Machine;
+use crate::measure::Reuse;
 use crate::progress::Progress;
 
 use own::{Measurer, Own};
@@ -69,6 +70,8 @@ pub struct Options {
     /// What our sidecores do without work; adaptive instead of spin where they share cores.
     #[serde(serialize_with = "block::as_text")]
     pub idle: Idle,
+    /// What our driver takes and stores, whoever serves it.
+    pub reuse: Reuse,
     /// Whether our sessions are sealed; what the peers say to each other is in clear.
     pub encrypt: bool,
     /// A folder for files in memory (tmpfs).

@@ -108,6 +108,9 @@ pub(crate) struct CompareArgs {
     /// Whether our sessions are sealed; what peers say to each other is in clear.
     #[arg(long, value_enum, default_value_t = Switch::Off)]
     encrypt: Switch,
+    /// Which slots and descriptors our driver takes next and what it stores, whoever serves it.
+    #[arg(long, value_enum, default_value_t = ReuseArg::InOrder)]
+    reuse: ReuseArg,
     /// Where files in memory (tmpfs) are made.
     #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
     folder: PathBuf,
@@ -313,6 +316,15 @@ enum ReuseArg {
     AsLinux,
 }
 
+impl From<ReuseArg> for Reuse {
+    fn from(reuse: ReuseArg) -> Self {
+        match reuse {
+            ReuseArg::InOrder => Self::InOrder,
+            ReuseArg::AsLinux => Self::AsLinux,
+        }
+    }
+}
+
 /// Runs a measurement and prints it.
 pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
     match command {
@@ -349,6 +361,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
                 case: args.case.clone(),
                 idle: args.idle,
                 encrypt: args.encrypt == Switch::On,
+                reuse: args.reuse.into(),
                 folder: args.folder.clone(),
                 disk_folder: args.disk_folder.clone(),
                 spdk: args.spdk.clone(),
@@ -451,10 +464,7 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
             Driver::Sleeps => Waiting::Sleeps,
         },
         packed: args.packed,
-        reuse: match args.reuse {
-            ReuseArg::InOrder => Reuse::InOrder,
-            ReuseArg::AsLinux => Reuse::AsLinux,
-        },
+        reuse: args.reuse.into(),
         seconds: args.seconds,
         pids: args.pid.clone(),
         loopback: args.loopback,

@@ -95,10 +95,6 @@ impl Spdk {
             {"method": "nvmf_subsystem_add_listener",
              "params": {"nqn": NQN, "listen_address": address}},
         ]);
-        // Pages that are lent to the kernel until they are acknowledged are copied by the loopback
-        // device all the same.
-        let socket = json!([{"method": "sock_impl_set_options",
-            "params": {"impl_name": "posix", "enable_zerocopy_send_server": false}}]);
         let program = self.nvme_perf.clone()?;
         Some(Peer {
             name: name::SPDK_NVME.to_owned(),
@@ -110,13 +106,7 @@ impl Spdk {
                 ),
             },
             file: None,
-            config: Some(config(
-                true,
-                &[
-                    json!({"subsystem": "sock", "config": socket}),
-                    json!({"subsystem": "nvmf", "config": methods}),
-                ],
-            )),
+            config: Some(config(true, &[json!({"subsystem": "nvmf", "config": methods})])),
             depth_max: None,
         })
     }

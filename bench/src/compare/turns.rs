@@ -8,9 +8,13 @@ use super::table::Pair;
 use super::{Case, Contest, Contestant, Options, Outcome, Sample};
 use crate::block::{self, LinkKind, Path};
 use crate::cleanup::Cleanup;
+use crate::measure::Reuse;
 use crate::progress::Progress;
 use crate::verdict;
 use sidecore::Idle;
+
+/// The longest packets over AF_XDP: what jumbo frames are on most cards.
+const JUMBO_BYTES: u32 = 9000;
 
 /// One contest's turns.
 pub(super) struct Runner<'a> {
@@ -86,7 +90,7 @@ impl Runner<'_> {
     }
 
     fn turn(&self, case: &Case, contestant: &Contestant) -> Result<Sample> {
-        let Options { program, seconds, idle, encrypt, .. } = self.options;
+        let Options { program, seconds, idle, encrypt, reuse, .. } = self.options;
         let mut asked = block::Options {
             volume: self.contest.volume.clone(),
             op: case.op,
@@ -94,14 +98,21 @@ impl Runner<'_> {
             depth: case.depth,
             encrypt: *encrypt,
             idle: *idle,
+            reuse: *reuse,
             seconds: *seconds,
             ..block::Options::new(program.clone())
         };
         match contestant {
             Contestant::Vrio(path, link) => {
                 (asked.path, asked.link) = (path.clone(), *link);
-                // A peer's sessions run on the loopback device, which has no AF_XDP.
+                if *path == Path::Direct {
+                    // It has no ring.
+                    asked.reuse = Reuse::InOrder;
+                }
+                // A peer's sessions run on the loopback device, which has no AF_XDP, and whose
+                // packets are 64 KiB long: there a page and its answer are one packet.
                 asked.loopback = *link == LinkKind::Udp;
+                asked.mtu = (*link == LinkKind::Xdp).then_some(JUMBO_BYTES);
                 if asked.idle == Idle::Spin && !block::has_seats(&asked) {
                     // Spinning threads that share cores only keep them from each other.
                     asked.idle = Idle::Adaptive;
