@@ -4,11 +4,12 @@
 //! One IOhost exports one volume; one VMhost at a time holds its attachment, with several queues;
 //! each has one to four sidecores, another number each time; requests overlap on purpose. In half
 //! of the runs the sessions are sealed. The VMhost's queues go from sidecore to sidecore now and
-//! then. Faults strike at random
+//! then. Frames of a network pass beside the disk, in both directions. Faults strike at random
 //! moments. [`crate::checker::Checker`] decides what the guest may see.
 
 mod client;
 mod fault;
+mod frames;
 mod host;
 mod keys;
 mod network;

@@ -69,5 +69,6 @@ fn nothing_acknowledged_is_lost() {
     }
     assert!(failures.is_empty(), "{} of {seeds} seeds broke the promise", failures.len());
     // What is rare must not have vanished from the runs.
+    assert!(report.has_frames(), "no frames passed");
     assert!(seeds < SEEDS || report.killed_between > 0, "no queue was between two sidecores");
 }

@@ -10,6 +10,7 @@ use block::{Exports, Plane};
 use sidecore::{Progress, Services};
 use transport::{Endpoint, EndpointConfig, TransmitBatch};
 
+use super::frames::{Beside, Frames};
 use super::keys::{Keys, bytes};
 use super::network::Network;
 use super::random::Random;
@@ -28,6 +29,7 @@ pub(super) struct SimCore {
     pub(super) endpoint: Rc<RefCell<Endpoint>>,
     /// Its block plane.
     pub(super) plane: Rc<RefCell<Plane>>,
+    frames: Frames,
     addr: SocketAddr,
     /// Stands still until then, while its siblings go on.
     paused_ns: u64,
@@ -95,6 +97,7 @@ impl SimCore {
             services,
             endpoint,
             plane,
+            frames: Frames::default(),
             addr: SocketAddr::new(host_ip(plan.number), ports[usize::from(index)]),
             paused_ns: 0,
             arrived: VecDeque::new(),
@@ -132,6 +135,9 @@ impl SimCore {
             let mut progress = self.receive(now_ns);
             progress |= self.plane.borrow_mut().poll(now_ns);
             progress |= work(now_ns);
+            let mut endpoint = self.endpoint.borrow_mut();
+            self.frames.work(now_ns, &mut endpoint, &mut network.counts);
+            drop(endpoint);
             progress |= self.transmit(now_ns, network);
             if !progress.is_busy() {
                 return;
@@ -144,11 +150,12 @@ impl SimCore {
         let progress = Progress::busy_if(!self.arrived.is_empty());
         let mut plane = self.plane.borrow_mut();
         plane.watch(now_ns);
+        let mut sink = Beside { plane: &mut plane, frames: &mut self.frames };
         let mut endpoint = self.endpoint.borrow_mut();
         while let Some((at_ns, from, bytes)) = self.arrived.pop_front() {
-            endpoint.receive(now_ns, at_ns, from, &bytes, &mut *plane);
+            endpoint.receive(now_ns, at_ns, from, &bytes, &mut sink);
         }
-        endpoint.advance(now_ns, &mut *plane);
+        endpoint.advance(now_ns, &mut sink);
         progress
     }
 

@@ -85,6 +85,10 @@ pub struct NetworkCounts {
     pub(super) corrupted: u64,
     /// Overtaken by a later one.
     pub(super) late: u64,
+    /// Frames that were cast beside the disk.
+    pub(super) frames_sent: u64,
+    /// Those that came; each was whole, as sent and in its order.
+    pub(super) frames_received: u64,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -81,6 +81,8 @@ impl Report {
         self.network.doubled += other.network.doubled;
         self.network.corrupted += other.network.corrupted;
         self.network.late += other.network.late;
+        self.network.frames_sent += other.network.frames_sent;
+        self.network.frames_received += other.network.frames_received;
         self.disk.requests += other.disk.requests;
         self.disk.errors += other.disk.errors;
         self.disk.orphans += other.disk.orphans;
@@ -93,6 +95,13 @@ impl Report {
         self.moves_refused += other.moves_refused;
         self.killed_between += other.killed_between;
         self.simulated_ns += other.simulated_ns;
+    }
+}
+
+impl Report {
+    /// Whether frames passed beside the disks.
+    pub fn has_frames(&self) -> bool {
+        self.network.frames_received > 0
     }
 }
 
@@ -125,6 +134,8 @@ impl fmt::Display for Report {
             network.corrupted,
             network.late
         )?;
+        let (frames, came) = (network.frames_sent, network.frames_received);
+        writeln!(f, "frames: {frames} cast, {came} came, each whole, as sent and in its order")?;
         let disk = &self.disk;
         writeln!(
             f,
