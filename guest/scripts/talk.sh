@@ -39,6 +39,10 @@ while read -r word; do
             say "got $(hash /tmp/got)"
             receive
             ;;
+        ping)
+            ping -c 3 -w 60 "$PEER" >/tmp/ping &&
+                say "pinged $(cat /sys/class/net/eth0/carrier_changes)"
+            ;;
         carrier\ *)
             until [ "$(cat /sys/class/net/eth0/carrier)" = "${word#carrier }" ]; do sleep 0.1; done
             say "$word $(cat /sys/class/net/eth0/operstate)"

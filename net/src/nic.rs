@@ -380,6 +380,10 @@ impl Device for Nic {
         self.stop_queue(index)
     }
 
+    fn leaves_requests(&self) -> bool {
+        false
+    }
+
     fn set_memory(&mut self, memory: Arc<Memory>) {
         let _ = self.with(move |queues| queues.set_memory(&memory));
     }

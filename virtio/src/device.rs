@@ -67,6 +67,12 @@ pub trait Device: Send + fmt::Debug {
         queues.iter().map(|&index| self.stop(index)).collect()
     }
 
+    /// Whether requests may be left when a queue was paused, so that nobody can go on with it who
+    /// has no inflight region.
+    fn leaves_requests(&self) -> bool {
+        true
+    }
+
     /// The guest's memory changed. When this returns, chains that are taken from now on are
     /// looked up in the new table, by all running queues.
     fn set_memory(&mut self, memory: Arc<Memory>);

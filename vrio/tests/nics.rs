@@ -83,6 +83,19 @@ fn talk_over_everything(image: &guest::Image, packed: bool) {
     assert!(bytes > 8 << 20 && bytes / frames > 3000, "{bytes} bytes in {frames} frames");
     assert_eq!(counter(&node, 1, "drops_in"), 0);
     pull_cable(&mut one, &plan);
+    // Another process goes on in the node's place, and the guests' links do not even blink.
+    let mut links = Vec::new();
+    let mut node = node;
+    for turn in 0..2 {
+        for guest in [&mut one, &mut two] {
+            guest.type_line("ping").unwrap();
+            links.push(guest.wait_for("pinged", SCRIPT_TIMEOUT).unwrap());
+        }
+        if turn == 0 {
+            node = node.hand_over().unwrap();
+        }
+    }
+    assert_eq!(links[..2], links[2..]);
     let node = node.kill().unwrap().start().unwrap();
     talk(&mut two, &mut one);
     for guest in [&mut one, &mut two] {

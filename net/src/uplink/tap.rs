@@ -9,11 +9,11 @@ mod open;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle, Thread};
 use std::time::Duration;
 
@@ -54,12 +54,39 @@ pub struct TapCore {
     up: AtomicBool,
     /// How often it was opened.
     pub opened: AtomicU64,
+    /// Nothing is read or written: another process may have it.
+    paused: AtomicBool,
+    /// What is open, for another process.
+    copy: Mutex<Option<Opened>>,
     /// Somebody is to open it.
     wanted: AtomicBool,
     ended: AtomicBool,
 }
 
 impl TapCore {
+    /// Whether the interface is left alone from now on, or is not any more. Whoever says so looks
+    /// at the port's network after that, which wakes its sidecore.
+    pub fn set_paused(&self, paused: bool) {
+        self.paused.store(paused, SeqCst);
+    }
+
+    /// A descriptor of what is open, and whether it takes UDP that is still to be cut: for
+    /// [`OpenTap::adopt`] in another process. Nothing while the interface is away.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn copy(&self) -> io::Result<Option<(OwnedFd, bool)>> {
+        let copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy = copy.as_ref().map(|it| Ok((it.fd.try_clone()?, it.udp)));
+        copy.transpose()
+    }
+
+    /// Notes what is open. Without descriptors there is no copy, and so no hand-over.
+    fn note(&self, opened: Option<&Opened>) {
+        let copy = opened.and_then(|it| Some(Opened { fd: it.fd.try_clone().ok()?, udp: it.udp }));
+        *self.copy.lock().unwrap_or_else(PoisonError::into_inner) = copy;
+    }
+
     /// Whether there is an interface to write to.
     pub fn is_up(&self) -> bool {
         self.up.load(SeqCst)
@@ -67,6 +94,7 @@ impl TapCore {
 }
 
 /// An interface that was opened.
+#[derive(Debug)]
 struct Opened {
     fd: OwnedFd,
     /// It takes UDP that is still to be cut.
@@ -117,6 +145,7 @@ impl Drop for TapKeeper {
 pub struct OpenTap {
     name: String,
     first: Opened,
+    paused: bool,
 }
 
 /// Builds the port, on its sidecore.
@@ -134,7 +163,13 @@ impl OpenTap {
     /// # Errors
     /// When it cannot be opened.
     pub fn new(name: &str) -> Result<Self, TapError> {
-        Ok(Self { name: name.to_owned(), first: open::open(name)? })
+        Ok(Self { name: name.to_owned(), first: open::open(name)?, paused: false })
+    }
+
+    /// The same interface as in another process, which gave [`TapCore::copy`]. It is left alone
+    /// until [`TapCore::set_paused`].
+    pub fn adopt(name: &str, (fd, udp): (OwnedFd, bool)) -> Self {
+        Self { name: name.to_owned(), first: Opened { fd, udp }, paused: true }
     }
 
     /// The way to build its port, which has these counters, on a sidecore; what others may know of
@@ -148,8 +183,10 @@ impl OpenTap {
         counters: Arc<PortCounters>,
         told: impl Fn(bool) + Send + 'static,
     ) -> Result<(MakeTap, Arc<TapCore>, TapKeeper), TapError> {
-        let Self { name, first } = self;
+        let Self { name, first, paused } = self;
         let core = Arc::<TapCore>::default();
+        core.set_paused(paused);
+        core.note(Some(&first));
         let (mut sender, incoming) = mailbox::channel(1, Waker::none());
         core.opened.fetch_add(1, Relaxed);
         core.up.store(true, SeqCst);
@@ -233,12 +270,14 @@ fn keep(name: &str, core: &TapCore, port: &mut Sender<Opened>, told: &impl Fn(bo
             continue;
         }
         if std::mem::take(&mut is_up) {
+            core.note(None);
             told(false);
         }
         match open::open(name) {
             Ok(opened) => {
                 tracing::info!(interface = name, "the uplink is back");
                 is_up = true;
+                core.note(Some(&opened));
                 core.wanted.store(false, SeqCst);
                 core.opened.fetch_add(1, Relaxed);
                 // The port has taken the one before, or it would not want another.
@@ -255,7 +294,7 @@ fn keep(name: &str, core: &TapCore, port: &mut Sender<Opened>, told: &impl Fn(bo
 
 impl Port for Tap {
     fn receive(&mut self, burst: &mut Burst, now_ns: u64) -> Progress {
-        if now_ns < self.look_at_ns {
+        if now_ns < self.look_at_ns || self.core.paused.load(Relaxed) {
             return Progress::Idle;
         }
         if let Some(opened) = self.incoming.receive() {
@@ -283,7 +322,8 @@ impl Port for Tap {
     fn transmit(&mut self, burst: &Burst, chosen: &[Chosen], _now_ns: u64) {
         for chosen in chosen {
             let frame = &burst.frames()[usize::from(chosen.at)];
-            let Some(interface) = &self.interface else {
+            let is_ours = !self.core.paused.load(Relaxed);
+            let Some(interface) = self.interface.as_ref().filter(|_| is_ours) else {
                 self.counters.drops_out.count(Reason::LinkDown);
                 continue;
             };
@@ -314,7 +354,7 @@ impl Port for Tap {
     /// An interface that is looked for is asked for now and then: its keeper cannot wake us.
     fn arm(&mut self, wake: &mut Wake) -> Progress {
         self.look_at_ns = 0;
-        match &self.interface {
+        match self.interface.as_ref().filter(|_| !self.core.paused.load(Relaxed)) {
             Some(interface) => wake.on_readable(interface.fd.as_fd()),
             None => wake.at(sidecore::now_ns() + RETRY.as_nanos() as u64),
         }

@@ -36,8 +36,10 @@ use tokio::sync::Notify;
 use virtio::{Parked, ServerState};
 
 use self::channel::Channel;
-use self::state::{DiskState, STATE_VERSION, Sent, State, Verdict, VolumeState, Yours};
+use self::state::{DiskState, STATE_VERSION, State, Verdict, VolumeState, Yours};
+pub(in crate::wiring) use self::state::{NicState, Received, Sent, UplinkState};
 use super::disks::{Shown, Source};
+use super::nics::nic_state;
 use super::objects::Objects;
 use super::{Inside, sidecores};
 use crate::api::{HandOver, Refused, RefusedKind};
@@ -137,11 +139,6 @@ impl Inside {
         let turn = self.turn()?;
         let objects = self.objects().clone();
         check(&objects, wanted)?;
-        if !self.nics().is_empty() {
-            let error = "the node has networks, which cannot be handed over yet";
-            let way_out = "restart the node instead: guests' links are down until it is back";
-            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
-        }
         let mut channel = meet(&objects.config.control, wanted.pid)
             .map_err(|error| refused(RefusedKind::Bad)(error.to_string()))?;
         tracing::info!(successor = wanted.pid, release = wanted.release, "handing over");
@@ -191,6 +188,13 @@ fn check(objects: &Objects, wanted: &HandOver) -> Result<(), Refused> {
     if digest != wanted.config_digest {
         let error = format!("the successor's configuration is not the file {:?}", config.path);
         return conflict(error, "name that file, and do not change it meanwhile");
+    }
+    if let Some(nic) = config.nics.iter().find(|nic| nic.peer().is_some()) {
+        let error = format!(
+            "nic {:?} is in a network of another node, which cannot be handed over yet",
+            nic.name
+        );
+        return conflict(error, "restart the node instead: its guest's link is down for a moment");
     }
     let mut objects = objects.clone();
     objects.file_read(file);
@@ -252,6 +256,7 @@ struct Still<'i> {
     inside: &'i Inside,
     objects: &'i Objects,
     disks: Vec<StillDisk>,
+    nics: Vec<(String, Parked)>,
     suspended: bool,
 }
 
@@ -266,11 +271,13 @@ impl<'i> Still<'i> {
     /// Brings disks, sessions and records to a stand. With an error everything goes on.
     fn new(inside: &'i Inside, objects: &'i Objects) -> Result<Self, Refused> {
         let failed = refused(RefusedKind::Failed);
-        let mut still = Self { inside, objects, disks: Vec::new(), suspended: false };
+        let (disks, nics) = (Vec::new(), Vec::new());
+        let mut still = Self { inside, objects, disks, nics, suspended: false };
         // First, while guests still work: a caller may be slow. Who comes now waits for whoever
         // goes on.
         inside.door.iter().for_each(|door| door.answer(false));
         still.park_disks().map_err(&failed)?;
+        still.park_nics().map_err(&failed)?;
         let closed = |shown: &Shown| shown.look().core.is_none_or(|core| core.channels() == 0);
         let closing = || still.disks.iter().find(|disk| !closed(&disk.shown));
         if !within(CLOSE_TIME_MAX, || closing().is_none()) {
@@ -318,6 +325,19 @@ impl<'i> Still<'i> {
         error.map_or(Ok(()), Err)
     }
 
+    /// All at once. No frame outlives its round, so there is nothing to drain.
+    fn park_nics(&mut self) -> Result<(), String> {
+        let parking = self.inside.nics().begin_park(Duration::ZERO);
+        let mut error = None;
+        for (name, parking) in parking {
+            match parking.end() {
+                Ok(parked) => self.nics.push((name, parked)),
+                Err(why) => error = Some(format!("nic {name:?}: {why}")),
+            }
+        }
+        error.map_or(Ok(()), Err)
+    }
+
     /// Notes where attachments stand. One may have ended while its disk came to a stand.
     fn look_at_attachments(&mut self) -> Result<(), String> {
         self.disks.iter_mut().try_for_each(|disk| {
@@ -355,6 +375,12 @@ impl<'i> Still<'i> {
             links: links.map(|link| sent.copy(link)).collect::<io::Result<_>>()?,
             volumes: self.volumes(sent)?,
             disks: self.disks(sent),
+            uplinks: inside.nics().take_down_uplinks(sent)?,
+            nics: self
+                .nics
+                .iter_mut()
+                .filter_map(|(n, parked)| nic_state(n, parked, sent))
+                .collect(),
         })
     }
 
@@ -398,6 +424,8 @@ impl Drop for Still<'_> {
         }
         self.inside.door.iter().for_each(|door| door.answer(true));
         self.disks.clear();
+        self.nics.clear();
+        self.inside.nics().set_paused(false);
         self.objects.disks.iter().for_each(|shown| shown.unpark());
         tracing::warn!("not handed over; the node goes on");
     }

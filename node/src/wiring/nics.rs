@@ -5,6 +5,7 @@
 
 mod cables;
 mod gate;
+mod hand_over;
 mod live;
 mod remote;
 mod report;
@@ -22,6 +23,7 @@ use virtio::{Server, ServerState, Socket};
 
 use self::cables::Cables;
 pub(super) use self::gate::Doors;
+pub(super) use self::hand_over::{TakenNic, nic_state};
 use self::remote::Way;
 use self::stages::Watched;
 use super::ObjectError;
@@ -177,12 +179,30 @@ fn seed() -> u64 {
     }
 }
 
-/// Shows a nic.
-fn show(config: &NicConfig, place: Place) -> Result<Shown, String> {
+/// A nic before it has a socket.
+#[derive(Debug)]
+struct Made {
+    core: Arc<NicCore>,
+    chain: NicChain,
+    watched: Watched,
+    cables: Arc<Cables>,
+    way: Option<Way>,
+}
+
+impl Made {
+    /// With one.
+    fn shown(self, config: &NicConfig, server: Server) -> Shown {
+        let Self { core, chain, watched, cables, way } = self;
+        cables.set(&config.name, config.link, server.closer());
+        Shown { config: config.clone(), core, chain, watched, cables, server, way }
+    }
+}
+
+fn make(config: &NicConfig, place: Place) -> Result<(Nic, Made), String> {
     let Place { network, cables, way } = place;
     let mut options = NicOptions::new(&config.name, config.mac);
     (options.mtu, options.pairs) = (config.mtu, config.pairs);
-    options.port.vlans = match way {
+    options.port.vlans = match &way {
         None => config.vlans.clone(),
         Some(_) => remote::vlans_here(&config.vlans),
     };
@@ -191,14 +211,22 @@ fn show(config: &NicConfig, place: Place) -> Result<Shown, String> {
     let (core, chain) = (nic.core(), nic.chain());
     let mut watched = Watched::default();
     watched.change(&chain, None, config)?;
+    Ok((nic, Made { core, chain, watched, cables, way }))
+}
+
+fn socket(config: &NicConfig) -> Socket {
     let path = config.socket.clone();
-    let socket = match config.role {
+    match config.role {
         Role::Listen => Socket::Listen(path),
         Role::Connect => Socket::Connect(path),
-    };
-    let server = virtio::serve(socket, Box::new(nic)).map_err(text)?;
-    cables.set(&config.name, config.link, server.closer());
-    Ok(Shown { config: config.clone(), core, chain, watched, cables, server, way })
+    }
+}
+
+/// Shows a nic.
+fn show(config: &NicConfig, place: Place) -> Result<Shown, String> {
+    let (nic, made) = make(config, place)?;
+    let server = virtio::serve(socket(config), Box::new(nic)).map_err(text)?;
+    Ok(made.shown(config, server))
 }
 
 impl Shown {
@@ -233,6 +261,15 @@ impl Nics {
     /// None, of a node with these doors.
     pub(super) fn new(doors: Arc<Doors>) -> Self {
         Self { doors, ..Self::default() }
+    }
+
+    /// The same, whose networks peers may join by these doors.
+    pub(super) fn with_doors(mut self, doors: Arc<Doors>) -> Self {
+        for live in &self.networks {
+            doors.open(&live.config, live.sidecore, &live.network);
+        }
+        self.doors = doors;
+        self
     }
 
     /// Adds a network, which peers may join from now on.
@@ -273,11 +310,6 @@ impl Nics {
 
     fn shown(&mut self, name: &str) -> Option<&mut Shown> {
         self.nics.iter_mut().find(|shown| shown.config.name == name)
-    }
-
-    /// Whether there are any.
-    pub(super) fn is_empty(&self) -> bool {
-        self.nics.is_empty() && self.networks.is_empty()
     }
 
     /// Whether front ends that come from now on are turned away.

@@ -12,10 +12,10 @@ use virtio::hand_over::{Served, TryMap};
 
 /// The version of what is told. A node hands over to no other: a program that changes the meaning
 /// of a field has another one.
-pub(super) const STATE_VERSION: u32 = 2;
+pub(super) const STATE_VERSION: u32 = 3;
 
 /// The number of a descriptor in its message.
-pub(super) type Number = usize;
+pub(in crate::wiring) type Number = usize;
 
 /// A whole node.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,6 +34,25 @@ pub(super) struct State {
     pub(super) links: Vec<Number>,
     pub(super) volumes: Vec<VolumeState>,
     pub(super) disks: Vec<DiskState>,
+    pub(super) uplinks: Vec<UplinkState>,
+    pub(super) nics: Vec<NicState>,
+}
+
+/// A network's way out.
+#[derive(Debug, Serialize, Deserialize)]
+pub(in crate::wiring) struct UplinkState {
+    pub(in crate::wiring) network: String,
+    /// The interface that is open.
+    pub(in crate::wiring) tap: Number,
+    /// It takes UDP that is still to be cut.
+    pub(in crate::wiring) udp: bool,
+}
+
+/// A nic that is served.
+#[derive(Debug, Serialize, Deserialize)]
+pub(in crate::wiring) struct NicState {
+    pub(in crate::wiring) name: String,
+    pub(in crate::wiring) served: Served<Number>,
 }
 
 /// A volume.
@@ -179,10 +198,10 @@ pub(super) struct Yours {}
 
 /// Descriptors on their way out.
 #[derive(Debug, Default)]
-pub(super) struct Sent(pub(super) Vec<OwnedFd>);
+pub(in crate::wiring) struct Sent(pub(super) Vec<OwnedFd>);
 
 impl Sent {
-    pub(super) fn put(&mut self, fd: OwnedFd) -> Number {
+    pub(in crate::wiring) fn put(&mut self, fd: OwnedFd) -> Number {
         self.0.push(fd);
         self.0.len() - 1
     }
@@ -191,7 +210,7 @@ impl Sent {
         Ok(self.put(fd.as_fd().try_clone_to_owned()?))
     }
 
-    pub(super) fn served(&mut self, served: Served<OwnedFd>) -> Served<Number> {
+    pub(in crate::wiring) fn served(&mut self, served: Served<OwnedFd>) -> Served<Number> {
         let mut put = |fd| Ok::<_, std::convert::Infallible>(self.put(fd));
         match served.try_map(&mut put) {
             Ok(served) => served,
@@ -202,19 +221,22 @@ impl Sent {
 
 /// Descriptors that came, each to be taken once.
 #[derive(Debug)]
-pub(super) struct Received(Vec<Option<OwnedFd>>);
+pub(in crate::wiring) struct Received(Vec<Option<OwnedFd>>);
 
 impl Received {
     pub(super) fn new(fds: Vec<OwnedFd>) -> Self {
         Self(fds.into_iter().map(Some).collect())
     }
 
-    pub(super) fn take(&mut self, number: Number) -> io::Result<OwnedFd> {
+    pub(in crate::wiring) fn take(&mut self, number: Number) -> io::Result<OwnedFd> {
         let fd = self.0.get_mut(number).and_then(Option::take);
         fd.ok_or_else(|| io::Error::other(format!("descriptor {number} has not come")))
     }
 
-    pub(super) fn served(&mut self, served: Served<Number>) -> io::Result<Served<OwnedFd>> {
+    pub(in crate::wiring) fn served(
+        &mut self,
+        served: Served<Number>,
+    ) -> io::Result<Served<OwnedFd>> {
         served.try_map(&mut |number| self.take(number))
     }
 }

@@ -25,7 +25,7 @@ use crate::config::{Config, Kind, LinkKind};
 use crate::control::{Claim, Service, Standby};
 use crate::wiring::disks::{self, Disks, Outside, Shown};
 use crate::wiring::keys::Keys;
-use crate::wiring::nics::{Doors, Nics};
+use crate::wiring::nics::{Doors, Nics, TakenNic};
 use crate::wiring::objects::Objects;
 use crate::wiring::shared::Shared;
 use crate::wiring::sidecores::{self, Core, Prepared};
@@ -86,6 +86,9 @@ struct Taken {
     door: LentDoor,
     links: Vec<Prepared>,
     disks: Vec<TakenDisk>,
+    /// Goes before the networks.
+    taken_nics: Vec<TakenNic>,
+    nics: Nics,
 }
 
 /// Dropped, a door takes its socket away: this one's is the node's until it says "yours".
@@ -251,8 +254,10 @@ impl Taken {
         let volumes = adopt_volumes(config, ready, state.volumes, &mut fds)?;
         let objects = Objects::new(config, volumes, Vec::new());
         let disks = adopt_disks(config, ready, &objects, state.disks, &mut fds)?;
+        let nets = (state.uplinks, state.nics);
+        let (nics, taken_nics) = Nics::adopt(config, &ready.cores, nets, &mut fds)?;
         let control = claim.prepare(metrics).map_err(|error| error.to_string())?;
-        Ok(Self { control, heirlooms, objects, door, links, disks })
+        Ok(Self { control, heirlooms, objects, door, links, disks, taken_nics, nics })
     }
 }
 
@@ -341,12 +346,14 @@ fn adopt_disks(
 /// Everything is ours: it begins to move again. What is left to fail here is not worth a guest.
 fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
     let Ready { keys, volumes, mut cores, disks, steerer } = ready;
-    let Taken { control, heirlooms, objects, door, links, disks: taken } = taken;
+    let Taken { control, heirlooms, objects, door, links, disks: taken, taken_nics, nics } = taken;
     let door = ManuallyDrop::into_inner(door);
     objects.volumes.iter().for_each(|served| volumes.publish(served));
     let doors = Doors::new(cores.len());
     sidecores::connect(config, &mut cores, links, volumes.exports(), &doors);
     door.iter().for_each(|door| door.answer(true));
+    let mut nics = nics.with_doors(doors);
+    nics.go_on(taken_nics, &cores);
     let (started, turns) = (Instant::now(), Turns::default());
     let objects = Mutex::new(objects);
     let inside = Arc::new(Inside {
@@ -356,8 +363,7 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
         cores,
         door,
         disks,
-        // A node with networks is not handed over.
-        nics: Mutex::new(Nics::new(doors)),
+        nics: Mutex::new(nics),
         steerer,
         turns,
         objects,
