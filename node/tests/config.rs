@@ -378,8 +378,8 @@ fn volumes_are_checked() {
                 is allowed
             a.toml:29: volume "device": "allow", entry 2: "v m" is no name: only letters,
                 digits, '-', '_' and '.', a letter or digit first
-            a.toml:29: volume "device": "allow": this node's own disks always may; name
-                other nodes here
+            a.toml:29: volume "device": "allow": what is on this node itself always may;
+                name other nodes here
             a.toml:31: volume "device": "name": the volume of line 25 has the same name
             a.toml:33: volume "device": "read-only": a null volume is for measuring, and
                 takes writes
@@ -771,7 +771,7 @@ attachment-key = "/etc/vrio/alice.key"
                 "FILE" at the top
             a.toml:10: peer "vm2": the key "address" is missing; write for instance
                 address = "10.0.0.9:4870" (only a peer that has a key, and whose volumes
-                no disk here uses, needs none)
+                and networks nothing here uses, needs none)
             a.toml:12: peer "vm2": a peer's key says nothing while this node has none:
                 sessions are plain; make one with `vrio key new FILE` and write key =
                 "FILE" at the top
@@ -827,7 +827,7 @@ attachment-key = "/etc/vrio/alice.key"
                 write key = ".." with what `vrio key show` prints there
             a.toml:9: peer "vm2": the key "address" is missing; write for instance
                 address = "10.0.0.9:4870" (only a peer that has a key, and whose volumes
-                no disk here uses, needs none)
+                and networks nothing here uses, needs none)
             a.toml:11: peer "vm2": "keys": dGhlIHB1YmxpYyBrZXkgb2YgaW8xOiByZXBsYWNlLi4=
                 is given twice; keep one
             a.toml:14: peer "vm3": "key": dGhlIHB1YmxpYyBrZXkgb2YgaW8xOiByZXBsYWNlLi4= is
@@ -837,8 +837,8 @@ attachment-key = "/etc/vrio/alice.key"
             a.toml:18: volume "a": "allow": "vm2" is named twice; keep one
             a.toml:18: volume "a": "allow": no [[peer]] is called "vm9", so no key proves
                 who that is; add [[peer]] name = "vm9", key = ".."
-            a.toml:18: volume "a": "allow": this node's own disks always may; name other
-                nodes here
+            a.toml:18: volume "a": "allow": what is on this node itself always may; name
+                other nodes here
             a.toml:22: volume "b": "allow": the key of "vm1" is the node key of "vm2"; an
                 attachment key is made with `vrio key new --attachment FILE`
             a.toml:29: disk "b": "attachment-key": this node's own disks need none; it is
