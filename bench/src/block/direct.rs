@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use block::backend::MemoryVolume;
 use block::ublk::abi::{ABORT, Descriptor, op};
 use block::ublk::front::FrontPoller;
@@ -182,7 +182,10 @@ fn fill(sidecore: &Sidecore) -> Result<()> {
     let begin = |generator: &mut Generator| {
         generator.begin(Pattern::Write, FILL_DEPTH, u64::MAX, true);
     };
-    drive(sidecore, Duration::ZERO, begin).map(drop)
+    let written = drive(sidecore, Duration::ZERO, begin)?.requests();
+    let places = on(sidecore, |generator| generator.places.count())?;
+    ensure!(written == places, "{written} of {places} places were written");
+    Ok(())
 }
 
 fn run(sidecore: &Sidecore, load: Load) -> Result<Outcome> {
@@ -198,6 +201,7 @@ fn drive(
     alone: Duration,
     begin: impl FnOnce(&mut Generator) + Send + 'static,
 ) -> Result<Outcome> {
+    wait_for_tags(sidecore)?;
     on(sidecore, begin)?;
     thread::sleep(alone);
     let (mut seen, mut since) = (0, Instant::now());
@@ -222,6 +226,17 @@ fn drive(
             bail!("requests stand still for {STUCK:?}");
         }
     }
+}
+
+/// Waits until all tags are free: what begins before, while the front still asks for its first
+/// requests, would begin nothing and be over at once.
+fn wait_for_tags(sidecore: &Sidecore) -> Result<()> {
+    let since = Instant::now();
+    while !on(sidecore, |generator| generator.free.len() == generator.shape.places() as usize)? {
+        ensure!(since.elapsed() < STUCK, "the client asks for no requests for {STUCK:?}");
+        thread::sleep(LOOK_AGAIN);
+    }
+    Ok(())
 }
 
 /// Runs `f` on a thread in a network namespace: sockets that are made there stay there.
