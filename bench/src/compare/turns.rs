@@ -13,8 +13,8 @@ use crate::progress::Progress;
 use crate::verdict;
 use sidecore::Idle;
 
-/// The longest packets over AF_XDP: what jumbo frames are on most cards.
-const JUMBO_BYTES: u32 = 9000;
+/// The packets over AF_XDP: the longest that lie in one piece.
+const XDP_MTU_BYTES: u32 = 3400;
 
 /// One contest's turns.
 pub(super) struct Runner<'a> {
@@ -110,9 +110,9 @@ impl Runner<'_> {
                     asked.reuse = Reuse::InOrder;
                 }
                 // A peer's sessions run on the loopback device, which has no AF_XDP, and whose
-                // packets are 64 KiB long: there a page and its answer are one packet.
+                // packets are 64 KiB long.
                 asked.loopback = *link == LinkKind::Udp;
-                asked.mtu = (*link == LinkKind::Xdp).then_some(JUMBO_BYTES);
+                asked.mtu = (*link == LinkKind::Xdp).then_some(XDP_MTU_BYTES);
                 if asked.idle == Idle::Spin && !block::has_seats(&asked) {
                     // Spinning threads that share cores only keep them from each other.
                     asked.idle = Idle::Adaptive;
