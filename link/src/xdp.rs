@@ -325,7 +325,7 @@ impl Xdp {
         let payload_bytes = parts[0].len() + parts[1].len();
         let packet_bytes = HEADER_BYTES + payload_bytes;
         let count = packet_bytes.div_ceil(FRAME_BYTES);
-        if (self.send.room() as usize) < count || self.free.len() < count {
+        if !self.send.has_room(count as u32) || self.free.len() < count {
             return false;
         }
         let mut header = [0; HEADER_BYTES];
@@ -369,7 +369,7 @@ impl Xdp {
         while packets < BURST {
             let Some(piece) = self.receive.take() else { break };
             // Each frame is in one ring at a time, and this one has room for all.
-            assert!(self.fill.room() > 0, "a frame came twice");
+            assert!(self.fill.has_room(1), "a frame came twice");
             self.fill.put(self.frames.frame_of(piece.at));
             let ends = piece.options & XDP_PKT_CONTD == 0;
             packets += usize::from(ends);

@@ -106,12 +106,14 @@ impl<T: Entry> Ring<T> {
         self.word(self.flags).load(Relaxed) & 1 != 0
     }
 
-    /// For a ring that we fill: how many entries there is room for.
-    pub(super) fn room(&mut self) -> u32 {
-        if self.own.wrapping_sub(self.theirs) == self.size {
+    /// For a ring that we fill: whether there is room for so many entries. The other side's index,
+    /// in a line of its own, is only looked at when what was seen of it last is not enough.
+    pub(super) fn has_room(&mut self, count: u32) -> bool {
+        let room = |ring: &Self| ring.size - ring.own.wrapping_sub(ring.theirs).min(ring.size);
+        if room(self) < count {
             self.theirs = self.word(self.consumer).load(Acquire);
         }
-        self.size - self.own.wrapping_sub(self.theirs).min(self.size)
+        room(self) >= count
     }
 
     /// Puts an entry in, for which there is room; seen after `publish`.
@@ -211,5 +213,32 @@ impl Frames {
         let at = self.check(at, len).expect("a frame of ours");
         // SAFETY: inside the mapping; the frame was on our list of free ones: nobody else uses it.
         unsafe { std::slice::from_raw_parts_mut(self.map.at.add(at), len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    /// With packets of one piece and of two it is not always the last place that is asked about.
+    #[test]
+    fn room_is_seen_whatever_is_asked_for() {
+        let file = memfd_create("ring", MemfdFlags::CLOEXEC).expect("a memory file");
+        ftruncate(&file, 4096).expect("a page");
+        let offsets = XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(8) };
+        let mut ring = Ring::<u64>::new(file.as_fd(), 0, &offsets, 8).expect("a ring");
+        for taken in 1..=20 {
+            while ring.has_room(1) && ring.own < 7 * taken {
+                ring.put(0);
+            }
+            assert!(!ring.has_room(2), "seven of eight are used");
+            // The other side takes them all.
+            ring.word(64).store(ring.own, Release);
+            assert!(ring.has_room(2) && ring.has_room(8) && !ring.has_room(9));
+        }
     }
 }
