@@ -120,6 +120,11 @@ impl Vlans {
             Self::Trunk { tagged, .. } => tagged.has(vlan).then_some(vlan),
         }
     }
+
+    /// Whether there is a VLAN in which both are.
+    fn meet(&self, other: &Self) -> bool {
+        (0..VLANS as u16).any(|vlan| self.tag(vlan).is_some() && other.tag(vlan).is_some())
+    }
 }
 
 /// Whose addresses are behind a port.
@@ -293,6 +298,15 @@ impl Switch {
         if let Stations::Own(mac) = options.stations {
             if !mac.is_station() {
                 return Err(AddError::NoStation(mac));
+            }
+            // A trunk's address is learnt, VLAN by VLAN: another port that has the same one for
+            // its own would get its frames.
+            let is_taken = |other: &PortState| {
+                other.options.stations == options.stations
+                    && other.options.vlans.meet(&options.vlans)
+            };
+            if self.ports.iter().flatten().any(is_taken) {
+                return Err(AddError::Taken(mac));
             }
             if let Vlans::Access(vlan) = options.vlans {
                 self.add_own(vlan, mac, port)?;

@@ -68,6 +68,8 @@ struct Client {
     state: State,
     /// Not before.
     ask_at_ns: u64,
+    /// When it became a member last.
+    in_ns: u64,
     /// The index of the session that the network's sidecore serves, where it is not the one that
     /// the node has anyway.
     index: Option<u16>,
@@ -113,7 +115,8 @@ impl Clients {
         wanted.join.flow = flow;
         cable.borrow().core.waits(&format!("peer {} was not reached yet", wanted.peer));
         let cable = Rc::clone(cable);
-        let client = Client { wanted, cable, state: State::Out, ask_at_ns: 0, index: None };
+        let (state, ask_at_ns, in_ns) = (State::Out, 0, 0);
+        let client = Client { wanted, cable, state, ask_at_ns, in_ns, index: None };
         self.clients.insert(flow, client);
         self.stirred = true;
         Some(flow)
@@ -129,6 +132,7 @@ impl Clients {
     ) {
         let Some(client) = self.clients.remove(&flow) else { return };
         if let State::In(session, membership) = client.state {
+            endpoint.close_casts(session, flow);
             leave(now_ns, (session, flow), membership, endpoint);
             ways((session, flow), None);
         }
@@ -273,6 +277,7 @@ impl Clients {
         match answer {
             Ok(Answer::Done { membership }) => {
                 client.state = State::In(session, membership);
+                client.in_ns = now_ns;
                 client.cable.borrow_mut().plug(Plugged { session, flow, membership });
                 ways((session, flow), Some(Rc::clone(&client.cable)));
             }
@@ -294,6 +299,21 @@ impl Clients {
         }
     }
 
+    /// Gives a membership back that came when nobody waited for it any more. Another client may
+    /// have its flow by now, whose casts stay open.
+    pub(super) fn give_back(
+        &self,
+        now_ns: u64,
+        (session, flow): (SessionId, u16),
+        membership: u32,
+        endpoint: &mut Endpoint,
+    ) {
+        if !self.clients.contains_key(&flow) {
+            endpoint.close_casts(session, flow);
+        }
+        leave(now_ns, (session, flow), membership, endpoint);
+    }
+
     /// A peer says that a membership is over.
     pub(super) fn ended(
         &mut self,
@@ -308,7 +328,8 @@ impl Clients {
             return;
         };
         client.state = State::Out;
-        client.ask_at_ns = now_ns;
+        // At once, but not in a circle with a peer that ends each membership as soon as it began.
+        client.ask_at_ns = now_ns.max(client.in_ns + ASK_AGAIN_NS);
         let why = format!("peer {}: the membership has ended", client.wanted.peer);
         client.cable.borrow_mut().unplug(&why);
         ways((session, flow), None);
@@ -344,14 +365,8 @@ impl Client {
     }
 }
 
-/// Gives a membership back.
-pub(super) fn leave(
-    now_ns: u64,
-    (session, flow): (SessionId, u16),
-    membership: u32,
-    endpoint: &mut Endpoint,
-) {
-    endpoint.close_casts(session, flow);
+/// Gives a membership back; the flow's casts are the caller's to close.
+fn leave(now_ns: u64, (session, flow): (SessionId, u16), membership: u32, endpoint: &mut Endpoint) {
     let head = short_head(Kind::Leave, flow, membership);
     // Without room for it, the membership is replaced by the next one of that nic.
     let _ = endpoint.call(now_ns, session, 0, super::TOKEN_NOBODY, &head, None);

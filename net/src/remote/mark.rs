@@ -19,6 +19,10 @@ pub(super) fn congestion(first: &mut [u8]) -> bool {
             if ip[1] & ECN == 0 || header_bytes < 20 || header_bytes > ip.len() {
                 return false;
             }
+            // A wrong one is not to become right by this.
+            if checksum_of(sum_be(0, &ip[..header_bytes])) != 0 {
+                return false;
+            }
             ip[1] |= MET;
             ip[10..12].fill(0);
             let sum = checksum_of(sum_be(0, &ip[..header_bytes]));
@@ -47,6 +51,10 @@ mod tests {
         for ecn in 0..4 {
             let mut frame = FrameMaker::tcp4().payload(10).build();
             frame[ETHER_BYTES + 1] |= ecn;
+            assert!(ecn == 0 || !congestion(&mut frame), "its checksum is wrong");
+            let sum = u16::from_be_bytes([frame[ETHER_BYTES + 10], frame[ETHER_BYTES + 11]]);
+            let right = (sum - u16::from(ecn)).to_be_bytes();
+            frame[ETHER_BYTES + 10..ETHER_BYTES + 12].copy_from_slice(&right);
             let marked = congestion(&mut frame);
             assert_eq!(
                 (marked, frame[ETHER_BYTES + 1] & ECN),

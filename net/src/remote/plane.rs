@@ -9,7 +9,7 @@ use sidecore::{Poll, Progress, Services, Wake};
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId, Sink};
 
 use super::cable::{Cable, CableCore};
-use super::client::{Clients, Wanted, leave};
+use super::client::{Clients, Wanted};
 use super::members::Members;
 use super::port::CablePort;
 use super::server::{Gate, Server, Way};
@@ -143,7 +143,7 @@ impl Plane {
             endpoint.pool_mut().release(body);
         }
         for (session, flow, membership) in self.late.drain(..) {
-            leave(now_ns, (session, flow), membership, endpoint);
+            clients.give_back(now_ns, (session, flow), membership, endpoint);
         }
         for (session, call, request) in self.ended.drain(..) {
             if let Some(request) = request {

@@ -181,6 +181,16 @@ fn an_own_address_cannot_be_taken() {
     let up = switch.add(uplink()).unwrap();
     let other = switch.add(PortOptions::of_guest(mac(2))).unwrap();
     assert_eq!(switch.add(PortOptions::of_guest(mac(1))), Err(AddError::Taken(mac(1))));
+    // Nor by a trunk in one VLAN of many, from a guest or from another trunk.
+    let trunk = |last, native, vlans: std::ops::Range<u16>| {
+        let vlans = Vlans::Trunk { native, tagged: vlans.collect() };
+        PortOptions { vlans, ..PortOptions::of_guest(mac(last)) }
+    };
+    assert_eq!(switch.add(trunk(1, Some(0), 5..9)), Err(AddError::Taken(mac(1))));
+    switch.add(trunk(3, None, 5..9)).unwrap();
+    assert_eq!(switch.add(trunk(3, None, 8..12)), Err(AddError::Taken(mac(3))));
+    let far = switch.add(trunk(3, None, 9..12)).unwrap();
+    switch.remove(far);
     let group = PortOptions::of_guest(Mac::BROADCAST);
     assert_eq!(switch.add(group), Err(AddError::NoStation(Mac::BROADCAST)));
     let as_guest = switch.admit(up, (mac(2), mac(1)), 0, 5);

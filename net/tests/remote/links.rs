@@ -221,8 +221,10 @@ fn a_queue_that_is_long_marks_and_then_drops() {
     let there = local(&mut world, 1, PortOptions::of_guest(mac(1)));
     joined(&mut world, &[&nic]);
     let (mut bytes, offload) = large(2, 1);
-    // Its transport understands marks.
+    // Its transport understands marks; the checksum of its header says so as well.
     bytes[15] |= 2;
+    let sum = u16::from_be_bytes([bytes[24], bytes[25]]) - 2;
+    bytes[24..26].copy_from_slice(&sum.to_be_bytes());
     for _ in 0..200 {
         nic.talker.0.borrow_mut().to_say.push_back((bytes.clone(), offload, 0));
     }
