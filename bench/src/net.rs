@@ -44,8 +44,8 @@ pub const DEPTH_MAX: u16 = 256;
 /// has its buffers back. A thread may be without its core for as long as that.
 const LAST_FRAMES_NS: u64 = 500_000_000;
 
-/// How long a frame that bounces may be away until it counts as lost and another one is sent.
-const LOST_NS: u64 = 1_000_000_000;
+/// How long a frame that bounces may be away until it counts as lost.
+const LOST_NS: u64 = 5_000_000_000;
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -145,6 +145,7 @@ struct Passed {
     /// Frames that arrived; where one bounces, that came back, with the time that they took.
     outcome: Outcome,
     frames: u64,
+    bytes: u64,
     lost: u64,
     /// How long the driver was at it, the wait for the last frames among it.
     drove: Duration,
@@ -242,12 +243,13 @@ impl Place {
         let drive = || -> Result<Passed> {
             core.inspect(|core| pin(*core));
             let (began, began_ns) = (thread_cpu(), now_ns());
-            let kicks = one.kicks + two.kicks;
+            let (kicks, bytes) = (one.kicks + two.kicks, one.bytes + two.bytes);
             let mut passed = match options.op {
                 Op::Forward => forward(one, two, options.depth(), duration)?,
                 Op::Bounce => bounce(one, two, duration)?,
             };
             passed.outcome.kicks = one.kicks + two.kicks - kicks;
+            passed.bytes = one.bytes + two.bytes - bytes;
             passed.outcome.driver_cpu.push(thread_cpu().saturating_sub(began));
             passed.drove = Duration::from_nanos(now_ns() - began_ns);
             Ok(passed)
@@ -312,21 +314,23 @@ fn forward(from: &mut Station, to: &mut Station, depth: u16, length: Duration) -
     }
     let mut outcome = Outcome::new();
     outcome.took = Duration::from_nanos(arrived_ns.saturating_sub(began_ns).max(1));
-    Ok(Passed { outcome, frames, lost, drove: length })
+    Ok(Passed { outcome, frames, bytes: 0, lost, drove: length })
 }
 
 /// Sends a frame, has it sent back, and again.
 fn bounce(near: &mut Station, far: &mut Station, length: Duration) -> Result<Passed> {
     let began_ns = now_ns();
     let until_ns = began_ns + u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
-    let (mut outcome, mut lost, mut at_ns) = (Outcome::new(), 0, began_ns);
+    let (mut outcome, mut at_ns) = (Outcome::new(), began_ns);
     while at_ns < until_ns {
         near.reap()?;
         ensure!(near.send(), "no room for one frame");
         near.show();
         let sent_ns = at_ns;
         loop {
-            if far.receive()? > 0 {
+            let there = far.receive()?;
+            ensure!(there <= 1, "{there} frames came of one that was sent");
+            if there == 1 {
                 far.reap()?;
                 ensure!(far.send(), "no room for one frame");
                 far.show();
@@ -337,15 +341,13 @@ fn bounce(near: &mut Station, far: &mut Station, length: Duration) -> Result<Pas
                 outcome.note(at_ns - sent_ns);
                 break;
             }
-            if at_ns - sent_ns > LOST_NS {
-                lost += 1;
-                break;
-            }
+            // Were it to come later, it would answer the next one.
+            ensure!(at_ns - sent_ns <= LOST_NS, "a frame that bounces is lost");
             std::hint::spin_loop();
         }
     }
     outcome.took = Duration::from_nanos((at_ns - began_ns).max(1));
-    Ok(Passed { frames: 2 * outcome.requests(), outcome, lost, drove: length })
+    Ok(Passed { frames: 2 * outcome.requests(), outcome, bytes: 0, lost: 0, drove: length })
 }
 
 #[cfg(test)]

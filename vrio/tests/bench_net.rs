@@ -6,8 +6,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What an event that never happens for a frame may come to: an index comes round.
-const NEARLY_NONE: f64 = 1e-3;
+/// What an event that never happens for a frame may come to: an index comes round, and a machine
+/// that is busy lets few frames pass.
+const NEARLY_NONE: f64 = 1e-2;
 
 /// The report of a measurement that goes well and leaves nothing behind.
 fn measure(words: &[&str]) -> Value {
@@ -30,6 +31,10 @@ fn frames_cross_a_spinning_switch_without_an_event_and_none_is_lost() {
             let report = measure(&words);
             assert!(report["frames"].as_u64().unwrap() > 0, "{report}");
             assert_eq!(report["frames_lost"], 0, "{report}");
+            let bytes = |name: &str| report[name].as_f64().unwrap();
+            let each = bytes("bytes_per_s") / bytes("frames_per_s");
+            let asked = report["asked"]["size_bytes"].as_f64().unwrap();
+            assert!((each - asked).abs() < 0.5, "each as long as was asked for: {report}");
             let each = &report["events_per_frame"];
             assert_eq!((&each["kicks"], &each["vmhost_wakeups"]), (&0.0.into(), &0.0.into()));
             for event in ["calls", "vmhost_system_calls"] {

@@ -55,8 +55,9 @@ const SIZE_BYTES_MAX: u32 = 32 << 10;
 /// The most rounds.
 const ROUNDS_MAX: u16 = 99;
 
-/// The longest that is waited for an answer until it counts as lost.
-const LOST_NS: u64 = 100_000_000;
+/// The longest that is waited for an answer until it counts as lost: a thread may be without its
+/// core for a good part of it.
+const LOST_NS: u64 = 1_000_000_000;
 
 /// Buffers that the cipher goes through in turn, as a sidecore with some requests does.
 const CIPHER_BUFFERS: usize = 16;

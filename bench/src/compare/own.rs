@@ -229,6 +229,9 @@ fn events_row(way: &str, driver: Waiting, reports: &[Report]) -> OwnRow {
         ),
         Waiting::Sleeps => ("calls", &["calls"], Bound::AtMost(CALLS_MAX)),
     };
+    // Who is not there does nothing; but what is never counted would always be nothing.
+    let counted = |name: &&&str| reports[0].events_per_request.contains_key(**name);
+    assert!(names.iter().filter(counted).count() >= names.len().min(2), "{names:?} are counted");
     let events = |report: &Report| {
         names.iter().filter_map(|name| report.events_per_request.get(*name)).sum::<f64>()
     };

@@ -56,7 +56,7 @@ impl Report {
         rtts_ns: [Option<u64>; 2],
         machine: Machine,
     ) -> Self {
-        let Passed { outcome, frames, lost, drove } = passed;
+        let Passed { outcome, frames, bytes, lost, drove } = passed;
         let seconds = outcome.took.as_secs_f64();
         let mut events_per_frame = events.per_request(*frames);
         events_per_frame.insert("kicks".to_owned(), outcome.kicks as f64 / *frames as f64);
@@ -71,7 +71,7 @@ impl Report {
             frames: *frames,
             frames_lost: *lost,
             frames_per_s,
-            bytes_per_s: frames_per_s * f64::from(options.size_bytes),
+            bytes_per_s: *bytes as f64 / seconds,
             latency_us: (options.op == Op::Bounce).then(|| Latency::of(outcome)),
             events_per_frame,
             cpu_s: cpu_s.map(|(role, time)| (role, time.map(|time| time.as_secs_f64()))).into(),

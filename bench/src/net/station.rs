@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use net::Mac;
 use net::maker::FrameMaker;
-use net::nic::{NicOptions, features};
+use net::nic::{NicOptions, feature, features};
 use virtio::driver::{
     Backing, FrameRing, GuestPlan, NicEnd, NicEndConfig, Part, Regions, RingShape, Role, Slot,
 };
@@ -18,6 +18,9 @@ const HEADER_BYTES: usize = 12;
 /// In it: the checksum is to be completed, and TCP over IPv4 to be cut.
 const NEEDS_CSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
+
+/// What lets a long frame through as it is, both ways.
+const UNCUT: u64 = feature::HOST_TSO4 | feature::GUEST_TSO4 | feature::MRG_RXBUF;
 
 /// Bytes of TCP in a segment: what a packet of 1500 bytes has room for beside time stamps.
 const SEGMENT_BYTES: u16 = 1448;
@@ -81,6 +84,8 @@ pub(super) struct Station {
     more: u16,
     /// Kicks that the device asked for.
     pub(super) kicks: u64,
+    /// Bytes of the frames that came.
+    pub(super) bytes: u64,
 }
 
 impl Station {
@@ -100,6 +105,10 @@ impl Station {
         let config = NicEndConfig { role, guest, features, packed, event_idx: true };
         let end = NicEnd::connect(&config, CONNECT_WAIT)
             .with_context(|| format!("connecting to {}", plan.socket.display()))?;
+        let uncut = plan.frame_bytes > WHOLE_BYTES_MAX;
+        let lacks = if uncut { UNCUT & !end.features() } else { 0 };
+        let socket = plan.socket.display();
+        ensure!(lacks == 0, "{socket} takes no TCP uncut (features {lacks:#x}): up to 1514 bytes");
         let (receive, send) = (end.ring(0), end.ring(1));
         let mut station = Self {
             _end: end,
@@ -109,6 +118,7 @@ impl Station {
             buffer: Part { offset: 0, len: buffer_bytes(plan.frame_bytes) },
             more: 0,
             kicks: 0,
+            bytes: 0,
         };
         station.fill(plan);
         while let Some(slot) = station.receive.take_slot() {
@@ -162,10 +172,12 @@ impl Station {
     /// Counts the frames that came, and posts their buffers again.
     pub(super) fn receive(&mut self) -> Result<u64> {
         let (mut frames, mut buffers) = (0, 0);
-        while let Some((slot, _)) = self.receive.complete()? {
+        while let Some((slot, written)) = self.receive.complete()? {
             buffers += 1;
+            self.bytes += u64::from(written);
             if self.more == 0 {
                 self.more = self.buffers_of(slot);
+                self.bytes = self.bytes.saturating_sub(HEADER_BYTES as u64);
             }
             self.more -= 1;
             frames += u64::from(self.more == 0);
