@@ -187,6 +187,31 @@ impl Node {
         Ok(())
     }
 
+    /// Has the process stand still, and waits until each of its threads does: the signal is only on
+    /// its way when it was sent, and a thread that runs meanwhile goes on with what it does.
+    ///
+    /// # Errors
+    /// When the process is gone, or does not stop.
+    pub fn halt(&self) -> Result<()> {
+        self.signal(rustix::process::Signal::STOP)?;
+        let by = Instant::now() + PATIENCE;
+        while !stands_still(self.pid())? {
+            if Instant::now() > by {
+                bail!("node {} has not stopped in {PATIENCE:?}", self.plan.name);
+            }
+            thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Has a process go on that was halted.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(rustix::process::Signal::CONT)
+    }
+
     /// Has another process of the same program go on in this one's place, which ends well.
     ///
     /// # Errors
@@ -264,6 +289,16 @@ impl Drop for Node {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether every thread of a process is stopped by a signal.
+fn stands_still(pid: u32) -> Result<bool> {
+    let mut tasks = fs::read_dir(format!("/proc/{pid}/task"))?;
+    Ok(tasks.all(|task| {
+        let stat = task.and_then(|task| fs::read_to_string(task.path().join("stat")));
+        // Behind the name, which may hold anything.
+        stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, it)| it.starts_with('T')))
+    }))
 }
 
 /// Asks a node's control socket for its status.

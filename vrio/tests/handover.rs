@@ -370,10 +370,10 @@ fn stop_successor(guest: &mut StandIn, node: Node) -> (Node, bool) {
         // It is there until the node has come.
         wait_until("the successor waits", || meeting.exists());
         wait_until("the node has come", || !meeting.exists());
-        successor.signal(rustix::process::Signal::STOP).expect("it runs");
+        successor.halt().expect("it runs");
         // If it has it all, the guest waits for it.
         wait_until("the node ends, or goes on", || decided() > before);
-        successor.signal(rustix::process::Signal::CONT).expect("it is stopped");
+        successor.resume().expect("it is stopped");
         successor
     });
     println!("a pause of {pause:?}");
@@ -391,7 +391,6 @@ fn stop_successor(guest: &mut StandIn, node: Node) -> (Node, bool) {
 /// A node that stands still before its last word is not left by a successor that could hear it.
 #[test]
 fn a_node_that_stands_still_has_one_heir() {
-    use rustix::process::Signal;
     let home = tempfile::tempdir().expect("a directory");
     let config = "[[volume]]\nname = \"a\"\nbackend = { memory = \"64MiB\" }\n\
                   [[disk]]\nsocket = \"alice.sock\"\nvolume = \"a\"\nqueues = 4\n";
@@ -407,13 +406,13 @@ fn a_node_that_stands_still_has_one_heir() {
         wait_until("the successor waits", || meeting.exists());
         wait_until("the node has come", || !meeting.exists());
         // The node sends what it has, and waits for an answer.
-        successor.signal(Signal::STOP).expect("it runs");
+        successor.halt().expect("it runs");
         std::thread::sleep(Duration::from_secs(1));
-        node.signal(Signal::STOP).expect("it runs");
-        successor.signal(Signal::CONT).expect("it is stopped");
+        node.halt().expect("it runs");
+        successor.resume().expect("it is stopped");
         // The answer is there, and the successor tired of waiting.
         std::thread::sleep(Duration::from_secs(7));
-        node.signal(Signal::CONT).expect("it is stopped");
+        node.resume().expect("it is stopped");
         successor
     });
     wait_until("one of them ends", || {
@@ -631,8 +630,6 @@ fn message(json: &serde_json::Value) -> Vec<u8> {
 /// A node that is told to stop while it hands over does that first, and then leaves everything be.
 #[test]
 fn a_stop_comes_after_a_hand_over() {
-    use rustix::process::Signal;
-
     let home = tempfile::tempdir().expect("a directory");
     let plan = memory_plan(home.path());
     for hand_over in [true, false] {
@@ -643,7 +640,7 @@ fn a_stop_comes_after_a_hand_over() {
         let _asks = say(&control, &wanted);
         let (mut channel, _) = listener.accept().expect("the node comes");
         assert_eq!(receive(&mut channel)["disks"][0]["name"], "a");
-        node.signal(Signal::TERM).expect("it runs");
+        node.signal(rustix::process::Signal::TERM).expect("it runs");
         let log = || std::fs::read_to_string(plan.home.join("log")).expect("a log");
         wait_until("it is told", || log().contains("stopping"));
         if hand_over {

@@ -214,15 +214,6 @@ fn kill(node: &mut Option<Node>) -> NodePlan {
     node.take().expect("both run between two kills").kill().expect("it ran until now")
 }
 
-/// Whether every thread of the process stands still.
-fn is_stopped(pid: u32) -> bool {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
-    tasks.flatten().all(|task| {
-        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-    })
-}
-
 #[test]
 fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
     let mut random = Random::new(number("KILL_SEED", 1));
@@ -233,11 +224,7 @@ fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
     let mut guest =
         StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random).expect("connects");
     work_a_while(&mut guest, &mut random, 500);
-    old.signal(rustix::process::Signal::STOP).expect("it runs");
-    // The signal is on its way when the call returns: a thread may still finish what it does.
-    while !is_stopped(old.pid()) {
-        std::thread::yield_now();
-    }
+    old.halt().expect("it runs");
     let left_behind = guest.workload.outstanding();
     assert!(left_behind >= OUTSTANDING_MIN, "{left_behind} requests were on their way");
     let mut before = guest.digest();
@@ -253,7 +240,7 @@ fn a_stopped_vmhost_that_was_replaced_touches_nothing() {
     let until = Instant::now() + STOPPED;
     successor.work(|_| Instant::now() >= until).expect("the successor's disk is as promised");
     assert_eq!(guest.digest(), before, "a stopped process touches nothing");
-    old.signal(rustix::process::Signal::CONT).expect("it is stopped");
+    old.resume().expect("it is stopped");
     old.wait_until("it knows that it was replaced", |node| {
         node.status().is_ok_and(|status| status.to_string().contains("successor"))
     })
@@ -291,10 +278,7 @@ fn a_replaced_vmhost_hands_over_nothing_but_its_end() {
     let mut guest =
         StandIn::connect(&socket, 4, Mix::OF_ALL, BLOCKS, &mut random).expect("connects");
     work_a_while(&mut guest, &mut random, 500);
-    old.signal(rustix::process::Signal::STOP).expect("it runs");
-    while !is_stopped(old.pid()) {
-        std::thread::yield_now();
-    }
+    old.halt().expect("it runs");
     let mut new = pair.vm_plan("vm2", port(13)).start().expect("the successor starts");
     let socket = new.wait_for_disk("alice").expect("the disk is served");
     let mut successor =
@@ -304,10 +288,10 @@ fn a_replaced_vmhost_hands_over_nothing_but_its_end() {
     std::mem::swap(&mut successor.checker, &mut guest.checker);
     work_a_while(&mut successor, &mut random, 500);
     // While the IOhost stands still nobody can tell.
-    io.signal(rustix::process::Signal::STOP).expect("it runs");
-    old.signal(rustix::process::Signal::CONT).expect("it is stopped");
+    io.halt().expect("it runs");
+    old.resume().expect("it is stopped");
     let mut heir = old.hand_over().expect("it knows of nothing");
-    io.signal(rustix::process::Signal::CONT).expect("it is stopped");
+    io.resume().expect("it is stopped");
     heir.wait_until("it knows that it was replaced", |node| {
         node.status().is_ok_and(|status| status.to_string().contains("successor"))
     })

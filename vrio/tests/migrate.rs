@@ -137,7 +137,7 @@ fn a_host_that_wakes_after_its_guest_has_moved_writes_nothing() {
     write_all(&mut ring, 1);
     wait_for_all(&mut ring);
     let log = front_end.start_log().unwrap();
-    vm1.signal(rustix::process::Signal::STOP).unwrap();
+    vm1.halt().unwrap();
     write_all(&mut ring, 2);
     front_end.redirect(roles[1].clone()).unwrap();
     front_end.reconnect(PATIENCE).unwrap();
@@ -146,7 +146,7 @@ fn a_host_that_wakes_after_its_guest_has_moved_writes_nothing() {
     // The new host asks for kicks before it sleeps, and stores that into the ring.
     std::thread::sleep(Duration::from_millis(500));
     let (memory, volume) = (front_end.memory().digest(), std::fs::read(far(&rack)).unwrap());
-    vm1.signal(rustix::process::Signal::CONT).unwrap();
+    vm1.resume().unwrap();
     vm1.wait_until("it sees that its front end is gone", |vm1| state(vm1) != "running").unwrap();
     // Longer than the two seconds for which queues that are stopped drain.
     std::thread::sleep(Duration::from_millis(2_500));
