@@ -150,6 +150,9 @@ pub struct Options {
     pub loopback: bool,
     /// The longest packet of the virtual cable between them; the system's usual where nobody says.
     pub mtu: Option<u32>,
+    /// All of the volume's file was written before, so that it need not be written again.
+    #[serde(skip)]
+    pub filled: bool,
 }
 
 impl Options {
@@ -175,6 +178,7 @@ impl Options {
             pids: Vec::new(),
             loopback: false,
             mtu: None,
+            filled: false,
         }
     }
 
@@ -293,7 +297,7 @@ pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress)
     let mut place = Place::start(options, cleanup, progress)?;
     let measured = (|| -> Result<Report> {
         progress.doing("warming up");
-        if options.volume != Volume::Null {
+        if options.volume != Volume::Null && !options.filled {
             // Reads of what was never written cost nothing.
             place.fill()?;
         }

@@ -207,6 +207,8 @@ impl Contestant {
 struct Contest {
     name: String,
     volume: Volume,
+    /// Whether all of its file was written, once for all.
+    filled: bool,
     contestants: Vec<Contestant>,
 }
 
@@ -381,7 +383,7 @@ fn contests(options: &Options, peers: &Peers) -> Vec<Contest> {
     let contest = |name: &str, volume: Volume, ours: &[(Path, LinkKind)], theirs: Vec<Peer>| {
         let ours = ours.iter().cloned().map(|(path, link)| Contestant::Vrio(path, link));
         let contestants = ours.chain(theirs.into_iter().map(Contestant::Peer)).collect();
-        Contest { name: name.to_owned(), volume, contestants }
+        Contest { name: name.to_owned(), volume, filled: false, contestants }
     };
     let local = [(Path::Local, LinkKind::Udp)];
     let (in_memory, on_disk) = (file_in(&options.folder), file_in(&options.disk_folder));

@@ -74,6 +74,8 @@ pub(super) struct Turn<'a> {
     pub(super) pids: Vec<u32>,
     /// For its output.
     pub(super) folder: &'a Path,
+    /// Whether all of the disk was written before.
+    pub(super) filled: bool,
     pub(super) cleanup: &'a Cleanup,
 }
 
@@ -93,12 +95,14 @@ struct Figures {
 }
 
 impl Turn<'_> {
-    /// fio's measurement of a disk that is filled first.
+    /// fio's measurement of a disk, which is filled first unless it is already.
     pub(super) fn fio(&self, program: &Path, words: &[String]) -> Result<Sample> {
         let words = words.iter().map(|word| word.replace(FOLDER, &self.folder.to_string_lossy()));
         let words: Vec<_> = words.chain([format!("--size={DISK_BYTES}")]).collect();
-        let fill = [&fio_words("write", 1 << 20, 4)[..], &words].concat();
-        self.run(program, &fill, Duration::ZERO)?;
+        if !self.filled {
+            let fill = [&fio_words("write", 1 << 20, 4)[..], &words].concat();
+            self.run(program, &fill, Duration::ZERO)?;
+        }
         let Case { op, size_bytes, depth } = *self.case;
         let millis = |time: f64| format!("{:.0}ms", time * 1e3);
         let more = [

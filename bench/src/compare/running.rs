@@ -38,9 +38,11 @@ impl Running {
         let folder = std::env::temp_dir().join(format!("vrio-peer-{}", std::process::id()));
         cleanup.path(folder.clone());
         fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-        let (file, gently) = (peer.file.clone(), peer.config.is_some());
+        // One that is there is somebody else's.
+        let file = peer.file.clone().filter(|file| !file.exists());
+        let gently = peer.config.is_some();
         let mut running = Self { folder, children: Vec::new(), file, gently };
-        if let Some(file) = &peer.file {
+        if let Some(file) = &running.file {
             cleanup.path(file.clone());
             let made = File::create(file).and_then(|made| made.set_len(DISK_BYTES));
             made.with_context(|| format!("making {}", file.display()))?;

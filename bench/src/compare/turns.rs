@@ -1,8 +1,13 @@
 //! One contest's turns: every contestant in each round, and what of it counts.
 
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path as FilePath, PathBuf};
+
 use anyhow::Result;
 
 use super::client::{self, Client};
+use super::peers::DISK_BYTES;
 use super::running::Running;
 use super::table::Pair;
 use super::{Case, Contest, Contestant, Options, Outcome, Sample};
@@ -30,6 +35,35 @@ type Rounds = Vec<Vec<Sample>>;
 impl Runner<'_> {
     /// All cases. A contestant that fails takes part no more, and is named.
     pub(super) fn run(&mut self, cases: &[Case], missing: &mut Vec<String>) -> Outcome {
+        let filled = self.fill();
+        let outcome = self.all(cases, missing);
+        if let Some(file) = filled {
+            // Whoever interrupts has it removed as well.
+            let _ = fs::remove_file(file);
+        }
+        outcome
+    }
+
+    /// Makes and fills the file that all contestants use, if there is one and there is room: else
+    /// each makes its own.
+    fn fill(&mut self) -> Option<PathBuf> {
+        let file = self.contest.volume.file()?.to_owned();
+        self.progress.doing(format!("{}: filling {}", self.contest.name, file.display()));
+        self.cleanup.path(file.clone());
+        match write_all(&file) {
+            Ok(()) => {
+                self.contest.filled = true;
+                Some(file)
+            }
+            Err(error) => {
+                self.progress.done(format!("{} was not filled: {error}", file.display()));
+                let _ = fs::remove_file(file);
+                None
+            }
+        }
+    }
+
+    fn all(&mut self, cases: &[Case], missing: &mut Vec<String>) -> Outcome {
         let mut rows = Vec::new();
         for case in cases {
             while self.contest.has_both(case) {
@@ -100,6 +134,7 @@ impl Runner<'_> {
             idle: *idle,
             reuse: *reuse,
             seconds: *seconds,
+            filled: self.contest.filled,
             ..block::Options::new(program.clone())
         };
         match contestant {
@@ -130,6 +165,7 @@ impl Runner<'_> {
                     seconds: *seconds,
                     pids: running.pids(),
                     folder: &running.folder,
+                    filled: self.contest.filled,
                     cleanup: self.cleanup,
                 };
                 let measured = match &peer.client {
@@ -162,6 +198,17 @@ impl Runner<'_> {
             trips_ns: report.cache_line_rtts_ns,
         })
     }
+}
+
+/// Writes a disk's blocks, none of them zero, down to the storage: what was never written costs
+/// nothing to read, and what is still to be written back costs whoever comes next.
+fn write_all(path: &FilePath) -> io::Result<()> {
+    static BLOCK: [u8; 1 << 20] = [0xa5; 1 << 20];
+    let mut file = File::create(path)?;
+    for _ in 0..DISK_BYTES / BLOCK.len() as u64 {
+        file.write_all(&BLOCK)?;
+    }
+    file.sync_all()
 }
 
 /// Every one of ours with every one of theirs.
