@@ -5,6 +5,7 @@
 
 mod compare;
 mod linux;
+mod network;
 mod outage;
 mod report;
 mod scene;
@@ -21,6 +22,7 @@ use crate::progress::Progress;
 use crate::stage::Stage;
 
 pub use compare::{Comparison, Row, Speed};
+pub use network::Talk;
 pub use outage::{Outage, User};
 pub use report::Report;
 
@@ -77,6 +79,9 @@ fn play(stage: &mut Stage, image: Option<&Image>, progress: &Progress) -> Result
     if image.is_some() {
         stage.separate_if_allowed(progress);
     }
+    if stage.has_namespaces() {
+        stage.make_tap("io1", scene::TAP, &format!("{}/24", scene::HOST_ADDRESS))?;
+    }
     progress.doing("starting two nodes");
     let mut io = stage.start(&stage.io_plan())?;
     let mut vm = stage.start(&stage.vm_plan())?;
@@ -85,12 +90,15 @@ fn play(stage: &mut Stage, image: Option<&Image>, progress: &Progress) -> Result
         io.pid(),
         vm.pid()
     ));
-    let outage;
+    let (outage, talk);
     let lived = match image {
-        Some(image) => linux::outage(stage, image, io, &mut vm, progress),
-        None => stand_in::outage(stage, io, &mut vm, progress),
+        Some(image) => linux::outage(stage, image, io, &mut vm, progress)
+            .map(|(outage, talk, io)| (outage, Some(talk), io)),
+        None => {
+            stand_in::outage(stage, io, &mut vm, progress).map(|(outage, io)| (outage, None, io))
+        }
     };
-    (outage, io) = lived.map_err(|error| match vm.status() {
+    (outage, talk, io) = lived.map_err(|error| match vm.status() {
         Ok(_) => error,
         Err(_) => error.context("vm1, which nobody was to kill, does not answer any more"),
     })?;
@@ -100,5 +108,5 @@ fn play(stage: &mut Stage, image: Option<&Image>, progress: &Progress) -> Result
     vm.stop()?;
     io.stop()?;
     progress.done("both nodes stopped in order; nothing is left behind");
-    Ok(Report::new(stage.network, outage, comparison, machine))
+    Ok(Report::new(stage.network, outage, talk, comparison, machine))
 }

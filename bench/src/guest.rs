@@ -1,5 +1,5 @@
-//! Real guests: a Debian kernel and our small image under QEMU, with vhost-user disks, run by a
-//! test or by the demo.
+//! Real guests: a Debian kernel and our small image under QEMU, with vhost-user disks and network
+//! cards, run by a test or by the demo.
 //!
 //! A guest runs one script and speaks to the host through lines on its serial console that begin
 //! with `@vrio: `. Everything else there is kept for the error text. Waiting is always bounded, and
@@ -12,6 +12,8 @@ pub mod console;
 pub mod image;
 pub mod monitor;
 pub mod qemu;
+pub mod talk;
+pub mod words;
 
 use std::fmt;
 use std::io::Write;
@@ -22,7 +24,7 @@ use std::time::{Duration, Instant};
 
 pub use accelerator::Accelerator;
 pub use agent::pattern::image_digest;
-pub use builder::{Builder, VhostDisk};
+pub use builder::{Builder, VhostDisk, VhostNic};
 pub use image::Image;
 pub use monitor::Monitor;
 pub use qemu::Qemu;
@@ -91,6 +93,14 @@ pub mod scripts {
     pub const FIO: &str = concat!(
         include_str!("../../guest/scripts/client.sh"),
         include_str!("../../guest/scripts/fio.sh")
+    );
+    /// Is one of two guests of a network, and does what is typed: `ADDRESS`, `PEER`, `BYTES_KIB`,
+    /// `HOST` for those who type "host"; with iperf3 as a program for "serve" and "stream".
+    pub const TALK: &str = include_str!("../../guest/scripts/talk.sh");
+    /// The one after the other: a disk, then a network card.
+    pub const DEMO_TALK: &str = concat!(
+        include_str!("../../guest/scripts/demo.sh"),
+        include_str!("../../guest/scripts/talk.sh")
     );
     /// Tells throughput and latency: `SECONDS_EACH`, `DEPTH`, `WRITE`.
     pub const MEASURE: &str = include_str!("../../guest/scripts/measure.sh");

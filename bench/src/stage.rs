@@ -113,6 +113,23 @@ impl Stage {
         }
     }
 
+    /// Whether the nodes have a network namespace each.
+    pub(crate) fn has_namespaces(&self) -> bool {
+        self.network == Network::Namespaces
+    }
+
+    /// Makes a tap interface in a node's namespace, with an address, which stays when the node
+    /// that uses it goes. Without namespaces there is none.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn make_tap(&self, node: &str, name: &str, address: &str) -> Result<()> {
+        let namespace = self.namespace_of(node).context("nodes without namespaces")?;
+        ip(&["-n", &namespace, "tuntap", "add", name, "mode", "tap"])?;
+        ip(&["-n", &namespace, "addr", "add", address, "dev", name])?;
+        ip(&["-n", &namespace, "link", "set", name, "up"])
+    }
+
     /// A file of the stage.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
@@ -130,7 +147,7 @@ impl Stage {
 
     /// The network namespace of a node, if it has one.
     pub(crate) fn namespace_of(&self, node: &str) -> Option<String> {
-        (self.network == Network::Namespaces).then(|| namespace(node))
+        self.has_namespaces().then(|| namespace(node))
     }
 
     /// Starts a node.

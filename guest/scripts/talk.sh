@@ -1,13 +1,20 @@
 # shellcheck shell=dash
 # One of two guests of a network: ADDRESS is its own, PEER the other's; BYTES_KIB go there and come
-# back, and are the same. The host types "ask" to the one that begins, and "carrier 0" to one whose
-# cable is to be pulled.
+# back, and are the same. HOST is who is behind an uplink, if anybody is. The host types what is to
+# be done: "ask" to the one that begins, and "carrier 0" to one whose cable is to be pulled.
 PEER=${PEER:?}
 ADDRESS=${ADDRESS:?}
 KIB=${BYTES_KIB:?}
 until ip link set eth0 up 2>/dev/null; do sleep 0.2; done
 ip addr add "$ADDRESS/24" dev eth0
+# iperf3 binds to it, and to nothing else.
+ip link set lo up
 hash() { echo "$(wc -c <"$1") $(sha256sum "$1" | cut -d ' ' -f 1)"; }
+
+# figure BLOCK NAME: a number of the last block of this name in what iperf3 reported.
+figure() {
+    sed -n "/\"$1\":/,/}/s/.*\"$2\":[[:space:]]*\([0-9.e+-]*\).*/\1/p" /tmp/stream | tail -n 1
+}
 
 say "ready $(cat /sys/class/net/eth0/address) mtu=$(cat /sys/class/net/eth0/mtu)"
 # What it reads stays open: at its end nc would close its half, and the other one would leave.
@@ -40,8 +47,36 @@ while read -r word; do
             receive
             ;;
         ping)
-            ping -c 3 -w 60 "$PEER" >/tmp/ping &&
-                say "pinged $(cat /sys/class/net/eth0/carrier_changes)"
+            # Until it answers: it may have gone.
+            until ping -c 1 -W 1 "$PEER" >/tmp/ping; do :; done
+            say "pinged $(cat /sys/class/net/eth0/carrier_changes)"
+            ;;
+        host)
+            ping -c 3 -w 60 "${HOST:?}" >/tmp/ping || {
+                say "fail ping $HOST $(tail -n 2 /tmp/ping | tr '\n' ' ')"
+                exit 1
+            }
+            say "reached $HOST"
+            ;;
+        serve)
+            iperf3 --server >/tmp/served 2>&1 &
+            until netstat -ltn | grep -q ':5201 '; do sleep 0.1; done
+            say "serving"
+            ;;
+        stream\ *)
+            # Words of iperf3's own.
+            # shellcheck disable=SC2086
+            iperf3 --client "$PEER" --json ${word#stream } >/tmp/stream 2>&1 || {
+                say "fail iperf3 $(grep error /tmp/stream)"
+                exit 1
+            }
+            # Of UDP there is one sum, which counts what was lost.
+            case $word in
+                *--udp*) say "streamed bits_per_s=$(figure sum bits_per_second)" \
+                    "packets=$(figure sum packets) lost=$(figure sum lost_packets)" ;;
+                *) say "streamed bits_per_s=$(figure sum_received bits_per_second)" \
+                    "bytes=$(figure sum_received bytes)" ;;
+            esac
             ;;
         carrier\ *)
             until [ "$(cat /sys/class/net/eth0/carrier)" = "${word#carrier }" ]; do sleep 0.1; done

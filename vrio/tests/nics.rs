@@ -3,14 +3,11 @@
 use std::process::Command;
 use std::time::Duration;
 
-use bench::guest::{self, BOOT_TIMEOUT, Guest};
+use bench::guest::{self, BOOT_TIMEOUT, Guest, VhostNic, scripts, talk};
 use bench::nodes::{Keys, Node, NodePlan};
 
 /// For what a script does: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// What both guests run.
-const TALK: &str = include_str!("../../guest/scripts/talk.sh");
 
 const CONFIG: &str = r#"[sidecores]
 idle = "adaptive"
@@ -26,15 +23,25 @@ network = "blue"
 mac = "52:54:00:00:00:02"
 "#;
 
-fn start(image: &guest::Image, plan: &NodePlan, name: &str, number: u8, packed: bool) -> Guest {
-    let socket = plan.socket(name);
-    let chardev = format!("socket,id=c0,path={},reconnect-ms=200", socket.display());
-    let ring = if packed { ",packed=on" } else { "" };
-    let device = format!("virtio-net-pci,netdev=n0,mac=52:54:00:00:00:0{number},romfile={ring}");
-    let builder = Guest::builder(image).name(name).script(TALK);
-    builder
-        .arguments(&["-chardev", &chardev, "-netdev", "vhost-user,id=n0,chardev=c0"])
-        .arguments(&["-device", &device])
+/// What the guests' cards are.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Split,
+    Packed,
+    /// Without offloads: every packet is whole, and has its checksum.
+    Plain,
+}
+
+fn start(image: &guest::Image, plan: &NodePlan, name: &str, number: u8, kind: Kind) -> Guest {
+    let nic = VhostNic {
+        socket: plan.socket(name),
+        mac: format!("52:54:00:00:00:0{number}"),
+        packed: kind == Kind::Packed,
+        offloads: kind != Kind::Plain,
+    };
+    let builder = Guest::builder(image).name(name).script(scripts::TALK).nic(nic);
+    talk::with_iperf(builder)
+        .unwrap()
         .set("ADDRESS", format!("10.9.0.{number}"))
         .set("PEER", format!("10.9.0.{}", 3 - number))
         .set("BYTES_KIB", 8192)
@@ -42,12 +49,19 @@ fn start(image: &guest::Image, plan: &NodePlan, name: &str, number: u8, packed: 
         .unwrap()
 }
 
-/// One asks, and the other has what it sent.
-fn talk(from: &mut Guest, to: &mut Guest) {
-    from.type_line("ask").unwrap();
-    let sent = from.wait_for("sent", SCRIPT_TIMEOUT).unwrap();
-    to.type_line("tell").unwrap();
-    assert_eq!(to.wait_for("got", SCRIPT_TIMEOUT).unwrap(), sent);
+/// iperf3 there, and back: TCP, and UDP at a rate that an emulated guest can take.
+fn stream(one: &mut Guest, two: &mut Guest) {
+    talk::serve(two).unwrap();
+    for (protocol, way) in [("tcp", ""), ("tcp", "--reverse"), ("udp", ""), ("udp", "--reverse")] {
+        let words = match protocol {
+            "tcp" => format!("--bytes 16M {way}"),
+            _ => format!("--udp --length 1400 --bitrate 8M --time 2 {way}"),
+        };
+        let it = talk::stream(one, &words).unwrap();
+        println!("{protocol} {way}: {:.0} Mbit/s, {it:?}", it.bits_per_s / 1e6);
+        assert!(it.bits_per_s > 1e6, "{protocol} {way}: {it:?}");
+        assert!(protocol == "tcp" || it.packets > 100 && it.lost * 4 < it.packets, "{it:?}");
+    }
 }
 
 fn counter(node: &Node, nic: usize, name: &str) -> u64 {
@@ -67,20 +81,23 @@ fn pull_cable(guest: &mut Guest, plan: &NodePlan) {
 }
 
 /// They talk, one has its cable pulled, their node is killed, and they talk again the other way.
-fn talk_over_everything(image: &guest::Image, packed: bool) {
+fn talk_over_everything(image: &guest::Image, kind: Kind) {
     let home = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_vrio");
     let plan = NodePlan::new(program, home.path(), "vm1", CONFIG.to_owned());
     let node = plan.start().unwrap();
-    let mut one = start(image, &plan, "one", 1, packed);
-    let mut two = start(image, &plan, "two", 2, packed);
+    let mut one = start(image, &plan, "one", 1, kind);
+    let mut two = start(image, &plan, "two", 2, kind);
     let ready = one.wait_for("ready", BOOT_TIMEOUT).unwrap();
     assert_eq!(ready, "52:54:00:00:00:01 mtu=1500");
     two.wait_for("ready", BOOT_TIMEOUT).unwrap();
-    talk(&mut one, &mut two);
-    // Segments as the guest left them: far fewer frames than packets of 1500 bytes.
+    talk::exchange(&mut one, &mut two).unwrap();
+    // Segments as the guest left them: far fewer frames than packets of 1500 bytes. A guest without
+    // offloads cuts them itself.
     let (frames, bytes) = (counter(&node, 0, "frames_in"), counter(&node, 0, "bytes_in"));
-    assert!(bytes > 8 << 20 && bytes / frames > 3000, "{bytes} bytes in {frames} frames");
+    let are_long = bytes / frames > 3000;
+    assert!(bytes > 8 << 20 && are_long == (kind != Kind::Plain), "{bytes} in {frames} frames");
+    stream(&mut one, &mut two);
     assert_eq!(counter(&node, 1, "drops_in"), 0);
     pull_cable(&mut one, &plan);
     // Another process goes on in the node's place, and the guests' links do not even blink.
@@ -88,8 +105,7 @@ fn talk_over_everything(image: &guest::Image, packed: bool) {
     let mut node = node;
     for turn in 0..2 {
         for guest in [&mut one, &mut two] {
-            guest.type_line("ping").unwrap();
-            links.push(guest.wait_for("pinged", SCRIPT_TIMEOUT).unwrap());
+            links.push(talk::ping(guest).unwrap());
         }
         if turn == 0 {
             node = node.hand_over().unwrap();
@@ -97,14 +113,10 @@ fn talk_over_everything(image: &guest::Image, packed: bool) {
     }
     assert_eq!(links[..2], links[2..]);
     let node = node.kill().unwrap().start().unwrap();
-    talk(&mut two, &mut one);
-    for guest in [&mut one, &mut two] {
-        guest.type_line("end").unwrap();
-        let packets = guest.wait_for("packets", SCRIPT_TIMEOUT).unwrap();
-        assert!(packets.ends_with("errors=0"), "{packets}");
+    talk::exchange(&mut two, &mut one).unwrap();
+    for guest in [one, two] {
+        talk::end(guest).unwrap();
     }
-    one.wait_success(SCRIPT_TIMEOUT).unwrap();
-    two.wait_success(SCRIPT_TIMEOUT).unwrap();
     assert_eq!((counter(&node, 0, "drops_in"), counter(&node, 1, "drops_in")), (0, 0));
     node.stop().unwrap();
 }
@@ -113,7 +125,7 @@ fn talk_over_everything(image: &guest::Image, packed: bool) {
 fn two_guests_talk_and_go_on_after_their_node_was_killed() {
     let test = "two_guests_talk_and_go_on_after_their_node_was_killed";
     let Some(image) = guest::available(test) else { return };
-    talk_over_everything(&image, false);
+    talk_over_everything(&image, Kind::Split);
 }
 
 /// An IOhost with a network and a guest, and a VMhost whose guest is in that network.
@@ -159,28 +171,25 @@ fn guests_of_two_nodes_talk_and_go_on_after_either_node_was_killed() {
     let keys = Keys::make(home.path(), &["io1", "vm1"]).unwrap();
     let [io_plan, vm_plan] = two_nodes(home.path(), &keys);
     let (io, vm) = (io_plan.start().unwrap(), vm_plan.start().unwrap());
-    let mut one = start(&image, &vm_plan, "one", 1, false);
-    let mut two = start(&image, &io_plan, "two", 2, false);
+    let mut one = start(&image, &vm_plan, "one", 1, Kind::Split);
+    let mut two = start(&image, &io_plan, "two", 2, Kind::Split);
     one.wait_for("ready", BOOT_TIMEOUT).unwrap();
     two.wait_for("ready", BOOT_TIMEOUT).unwrap();
-    talk(&mut one, &mut two);
+    talk::exchange(&mut one, &mut two).unwrap();
     let (frames, bytes) = (member_counter(&io, "frames_in"), member_counter(&io, "bytes_in"));
     assert!(bytes > 8 << 20 && bytes / frames > 3000, "{bytes} bytes in {frames} frames");
+    stream(&mut one, &mut two);
     let io = io.kill().unwrap().start().unwrap();
-    talk(&mut two, &mut one);
+    talk::exchange(&mut two, &mut one).unwrap();
     let vm = vm.kill().unwrap().start().unwrap();
-    talk(&mut one, &mut two);
+    talk::exchange(&mut one, &mut two).unwrap();
     // Both ways with segments as the guests left them, and nothing that was not understood.
     for reason in ["drops_in_offload_unknown", "drops_in_source_foreign", "drops_in_short"] {
         assert_eq!(member_counter(&io, reason), 0, "{reason}");
     }
-    for guest in [&mut one, &mut two] {
-        guest.type_line("end").unwrap();
-        let packets = guest.wait_for("packets", SCRIPT_TIMEOUT).unwrap();
-        assert!(packets.ends_with("errors=0"), "{packets}");
+    for guest in [one, two] {
+        talk::end(guest).unwrap();
     }
-    one.wait_success(SCRIPT_TIMEOUT).unwrap();
-    two.wait_success(SCRIPT_TIMEOUT).unwrap();
     vm.stop().unwrap();
     io.stop().unwrap();
 }
@@ -190,5 +199,13 @@ fn two_guests_with_packed_rings_go_on_as_well() {
     let Some(image) = guest::available("two_guests_with_packed_rings_go_on_as_well") else {
         return;
     };
-    talk_over_everything(&image, true);
+    talk_over_everything(&image, Kind::Packed);
+}
+
+#[test]
+fn two_guests_without_offloads_go_on_as_well() {
+    let Some(image) = guest::available("two_guests_without_offloads_go_on_as_well") else {
+        return;
+    };
+    talk_over_everything(&image, Kind::Plain);
 }

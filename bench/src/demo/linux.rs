@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::guest::{Accelerator, BOOT_TIMEOUT, Guest, Image, VhostDisk, image_digest, scripts};
+use crate::guest::words::{number, text};
+use crate::guest::{
+    Accelerator, BOOT_TIMEOUT, Guest, Image, VhostDisk, image_digest, scripts, talk,
+};
 use crate::nodes::Node;
 use crate::progress::Progress;
 use crate::stage::Stage;
 
+use super::network::{self, Talk};
 use super::outage::{Outage, User, ms, pause_after};
-use super::scene::CONSOLE;
 
 const KILLS: u32 = 3;
 
@@ -26,8 +29,8 @@ const FILES: u64 = 8;
 const WORK_KIB: u64 = 16 << 10;
 const THREADS: u64 = 16;
 
-/// Boots a guest on the disk `alice` of the VMhost and kills the IOhost while it works; gives the
-/// IOhost back.
+/// Boots a guest on the disk `alice` of the VMhost and kills the IOhost while it works, then has it
+/// talk to another one; gives the IOhost back.
 ///
 /// # Errors
 /// When the guest or the host finds anything but what was written, or a node does not start.
@@ -37,11 +40,11 @@ pub(super) fn outage(
     mut io: Node,
     vm: &mut Node,
     progress: &Progress,
-) -> Result<(Outage, Node)> {
+) -> Result<(Outage, Talk, Node)> {
     progress.doing("looking whether hardware virtualisation works (a probing guest)");
     let accelerator = Accelerator::choose(image);
     let socket = vm.wait_for_disk("alice")?;
-    let (mut guest, kernel) = boot(stage, image, accelerator, socket, progress)?;
+    let (mut guest, kernel) = boot(stage, image, accelerator, socket, vm, progress)?;
     progress.doing("the guest makes a file system");
     guest.wait_for("demo made", SCRIPT_TIMEOUT)?;
     progress.doing("the guest writes files");
@@ -66,8 +69,9 @@ pub(super) fn outage(
     progress.doing("the guest reads everything back and verifies it");
     let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT)?;
     guest.wait_for("demo verified", SCRIPT_TIMEOUT)?;
-    guest.wait_success(SCRIPT_TIMEOUT)?;
     progress.done("the guest read everything back: as written; its file system is clean");
+    let (talk, io) = network::talk(stage, (image, accelerator), &mut guest, io, vm, progress)?;
+    talk::end(guest)?;
     progress.doing("comparing the volume's image on io1");
     let image_bytes = compare(stage, &io.plan().file("alice.img"), text(&report, "digest")?)?;
     progress.done("the volume's image on io1 holds the same, by an independent tool (e2fsprogs)");
@@ -83,7 +87,7 @@ pub(super) fn outage(
         files_verified: FILES,
         image_bytes_verified: image_bytes,
     };
-    Ok((outage, io))
+    Ok((outage, talk, io))
 }
 
 fn boot(
@@ -91,6 +95,7 @@ fn boot(
     image: &Image,
     accelerator: Accelerator,
     socket: PathBuf,
+    vm: &Node,
     progress: &Progress,
 ) -> Result<(Guest, String)> {
     progress.doing("booting a Linux guest under QEMU");
@@ -99,11 +104,11 @@ fn boot(
         .accelerator(accelerator)
         .processors(2)
         .disk(VhostDisk { socket, queues: 2, packed: false })
-        .console(&stage.path(CONSOLE))
         .set("FILES", FILES)
         .set("WORK_KIB", WORK_KIB)
         .set("THREADS", THREADS)
-        .script(scripts::DEMO);
+        .script(scripts::DEMO_TALK);
+    let builder = network::with_card(builder, stage, vm, 0)?;
     let mut guest = {
         let _starting = stage.cleanup.start();
         builder.start()?
@@ -128,18 +133,6 @@ fn work(guest: &mut Guest, wanted: u64, what: &str, progress: &Progress) -> Resu
             return Ok(requests);
         }
     }
-}
-
-/// The value of a name in a line of `name=value` words.
-fn text<'a>(line: &'a str, name: &str) -> Result<&'a str> {
-    let values = line.split_whitespace().filter_map(|word| word.split_once('='));
-    let found = values.into_iter().find(|(key, _)| *key == name);
-    Ok(found.with_context(|| format!("the guest does not say {name}=: {line}"))?.1)
-}
-
-fn number(line: &str, name: &str) -> Result<u64> {
-    let value = text(line, name)?;
-    value.parse().with_context(|| format!("the guest says {name}={value}"))
 }
 
 /// Checks the image's file system and the file that the guest worked in; gives its bytes.
@@ -169,18 +162,4 @@ fn run(tool: &str, words: &[&std::ffi::OsStr]) -> Result<()> {
         bail!("{tool} finds faults in the image ({}): {}", output.status, said.trim());
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_guests_words_are_understood() {
-        let line = "blocks=4096 writes=10 longest_ms=7 digest=00ff";
-        assert_eq!(number(line, "writes").unwrap(), 10);
-        assert_eq!(text(line, "digest").unwrap(), "00ff");
-        assert!(number(line, "digest").unwrap_err().to_string().contains("digest=00ff"));
-        assert!(text(line, "reads").unwrap_err().to_string().contains("reads="));
-    }
 }

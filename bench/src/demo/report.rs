@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::compare::{Comparison, Row};
+use super::network::Talk;
 use super::outage::{Outage, User};
 use crate::machine::Machine;
 use crate::stage::Network;
 
 /// The version of the JSON form.
-const REPORT_VERSION: u32 = 1;
+const REPORT_VERSION: u32 = 2;
 
 /// What there is room for in a line.
 const PROCESSOR_CHARS: usize = 28;
@@ -25,6 +26,8 @@ pub struct Report {
     pub network: Network,
     /// The outage.
     pub outage: Outage,
+    /// What two guests had of each other; none without guests.
+    pub talk: Option<Talk>,
     /// The speed of the disk, local and remote.
     pub comparison: Comparison,
     /// The machine.
@@ -37,10 +40,12 @@ impl Report {
     pub(super) fn new(
         network: Network,
         outage: Outage,
+        talk: Option<Talk>,
         comparison: Comparison,
         machine: Machine,
     ) -> Self {
-        Self { version: REPORT_VERSION, network, outage, comparison, machine, logs: None }
+        let version = REPORT_VERSION;
+        Self { version, network, outage, talk, comparison, machine, logs: None }
     }
 
     fn title(&self) -> String {
@@ -97,6 +102,25 @@ impl Report {
         writeln!(f, "  on the IOhost   the volume's file holds the same ({mib} MiB compared)")
     }
 
+    /// The network card's part.
+    fn talk(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(talk) = &self.talk else { return Ok(()) };
+        let host =
+            talk.host.map(|it| format!("; a tap reaches the host, {it}")).unwrap_or_default();
+        let mib = talk.file_bytes_verified >> 20;
+        writeln!(f, "  two guests      talk over a network of io1: {mib} MiB by SHA-256{host}")?;
+        let [there, back] = talk.bits_per_s.unwrap_or_default().map(|it| it / 1e6);
+        let again = talk.reached_again_ms;
+        match talk.bits_per_s {
+            Some(_) => writeln!(
+                f,
+                "                  iperf3: {there:.0} and {back:.0} Mbit/s; \
+                 {again} ms from a kill of io1 to the next ping"
+            ),
+            None => writeln!(f, "                  {again} ms from a kill of io1 to the next ping"),
+        }
+    }
+
     fn table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -144,6 +168,7 @@ impl fmt::Display for Report {
         self.picture(f)?;
         writeln!(f)?;
         self.facts(f)?;
+        self.talk(f)?;
         writeln!(f)?;
         self.table(f)?;
         self.machine(f)?;
@@ -201,7 +226,14 @@ mod tests {
             optimised: false,
         };
         let logs = Some(PathBuf::from("/tmp/logs"));
-        Report { logs, ..Report::new(Network::Namespaces, outage, comparison, machine) }
+        let talk = Talk {
+            file_bytes_verified: 4 << 20,
+            bits_per_s: Some([12_345e6, 12_345e6]),
+            reached_again_ms: 12_345,
+            host: Some("10.78.0.254"),
+        };
+        let talk = matches!(outage.user, User::Guest { .. }).then_some(talk);
+        Report { logs, ..Report::new(Network::Namespaces, outage, talk, comparison, machine) }
     }
 
     #[test]
@@ -209,7 +241,7 @@ mod tests {
         let kernel = "6.12.95+deb13-cloud-amd64".to_owned();
         for user in [User::Guest { accelerator: "tcg", kernel }, User::StandIn] {
             let text = report(user).to_string();
-            assert!(text.lines().count() <= 24, "{text}");
+            assert!(text.lines().count() <= 26, "{text}");
             for line in text.lines() {
                 let columns = line.chars().count();
                 assert!(columns <= 100 && !line.ends_with(' '), "{columns} columns: '{line}'");

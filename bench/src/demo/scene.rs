@@ -13,14 +13,33 @@ use crate::stage::Stage;
 /// The size of each volume.
 pub(super) const VOLUME_MIB: u64 = 64;
 
+/// The IOhost's way out of the guests' network, in its namespace, and the host's address there.
+pub(super) const TAP: &str = "vrio0";
+pub(super) const HOST_ADDRESS: &str = "10.78.0.254";
+
+/// The guests' cards, by the names of their sockets, and what they have in the network `io1/blue`.
+pub(super) const CARDS: [Card; 2] = [
+    Card { name: "alice-net", mac: "52:54:00:00:00:01", address: "10.78.0.1" },
+    Card { name: "bob-net", mac: "52:54:00:00:00:02", address: "10.78.0.2" },
+];
+
+/// One guest's network card.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Card {
+    pub(super) name: &'static str,
+    pub(super) mac: &'static str,
+    pub(super) address: &'static str,
+}
+
 /// What the nodes' files are called that are worth keeping.
 const LOGS: [&str; 2] = ["log", "node.toml"];
 
-/// The guest's console, in the folder.
-pub(super) const CONSOLE: &str = "guest.console";
+/// The guests' consoles, in the folder.
+pub(super) const CONSOLES: [&str; 2] = ["alice.console", "bob.console"];
 
 impl Stage {
-    /// The IOhost: a volume for the guest, and one to measure with.
+    /// The IOhost: a volume for the guest, one to measure with, and a network, which has a way out
+    /// where the nodes have namespaces.
     pub(super) fn io_plan(&self) -> NodePlan {
         let volume = |name| {
             format!(
@@ -30,22 +49,34 @@ impl Stage {
             )
         };
         let vm1 = self.keys.clients(&["vm1"]);
-        let config = format!("{vm1}{}{}", volume("alice"), volume("far"));
+        let allow = self.keys.allow(&["vm1"]);
+        let uplink = self.has_namespaces().then(|| format!("uplink = \"tap:{TAP}\"\n"));
+        let uplink = uplink.unwrap_or_default();
+        let network = format!("[[network]]\nname = \"blue\"\n{allow}{uplink}");
+        let config = format!("{vm1}{}{}{network}", volume("alice"), volume("far"));
         self.plan("io1", &format!("{}{config}", top(&self.io_listen)))
     }
 
-    /// The VMhost: the guest's disk, and two to measure: `near` here and `far` on the IOhost.
+    /// The VMhost: the guest's disk, two to measure, `near` here and `far` on the IOhost, and the
+    /// guests' cards.
     pub(super) fn vm_plan(&self) -> NodePlan {
         let tenant = self.keys.disk();
+        let cards = CARDS.map(|Card { name, mac, .. }| {
+            format!(
+                "[[nic]]\nsocket = \"{name}.sock\"\nnetwork = \"io1/blue\"\n\
+                 mac = \"{mac}\"\n{tenant}"
+            )
+        });
         let config = format!(
             "[[peer]]\nname = \"io1\"\naddress = \"{}\"\n{}\
              [[volume]]\nname = \"near\"\nchain = [\"meter\"]\n\
              backend = {{ file = \"near.img\", size = \"{VOLUME_MIB}MiB\" }}\n\
              [[disk]]\nsocket = \"alice.sock\"\nvolume = \"io1/alice\"\nqueues = 2\n{tenant}\
              [[disk]]\nsocket = \"near.sock\"\nvolume = \"near\"\n\
-             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\n{tenant}",
+             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\n{tenant}{}",
             self.io_listen,
             self.keys.peer("io1"),
+            cards.concat(),
         );
         self.plan("vm1", &format!("{}{config}", top(&self.vm_listen)))
     }
@@ -61,7 +92,7 @@ impl Stage {
         Ok((self.start(&plan)?, died.elapsed()))
     }
 
-    /// Copies logs, configurations and the guest's console.
+    /// Copies logs, configurations and the guests' consoles.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -71,7 +102,7 @@ impl Stage {
                 copy(&self.folder.join(name).join(log), &into.join(name).join(log))?;
             }
         }
-        copy(&self.path(CONSOLE), &into.join(CONSOLE))
+        CONSOLES.iter().try_for_each(|name| copy(&self.path(name), &into.join(name)))
     }
 }
 

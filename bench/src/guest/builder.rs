@@ -25,6 +25,24 @@ pub struct VhostDisk {
     pub packed: bool,
 }
 
+/// A network card behind a vhost-user socket.
+#[derive(Debug, Clone)]
+pub struct VhostNic {
+    /// Where the daemon listens.
+    pub socket: PathBuf,
+    /// Its address.
+    pub mac: String,
+    /// The guest gets packed rings.
+    pub packed: bool,
+    /// The guest leaves checksums and segments to the device, and takes what is uncut.
+    pub offloads: bool,
+}
+
+/// What a card does without offloads; receive buffers are merged all the same.
+const NO_OFFLOADS: &str = ",csum=off,gso=off,host_tso4=off,host_tso6=off,host_ecn=off,\
+                           host_ufo=off,guest_csum=off,\
+                           guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off";
+
 /// A guest to be.
 #[derive(Debug)]
 pub struct Builder {
@@ -35,6 +53,7 @@ pub struct Builder {
     processors: u16,
     accelerator: Option<Accelerator>,
     disks: Vec<VhostDisk>,
+    nics: Vec<VhostNic>,
     arguments: Vec<String>,
     prefix: Vec<String>,
     environment: Vec<(String, String)>,
@@ -53,6 +72,7 @@ impl Builder {
             processors: 1,
             accelerator: None,
             disks: Vec::new(),
+            nics: Vec::new(),
             arguments: Vec::new(),
             prefix: Vec::new(),
             environment: Vec::new(),
@@ -104,7 +124,14 @@ impl Builder {
         self
     }
 
-    /// Adds words to QEMU's command line: other disks, a network card, a monitor.
+    /// Adds a network card: `eth0`, then `eth1` and so on.
+    #[must_use]
+    pub fn nic(mut self, nic: VhostNic) -> Self {
+        self.nics.push(nic);
+        self
+    }
+
+    /// Adds words to QEMU's command line: other disks, other cards, a monitor.
     #[must_use]
     pub fn arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(|&word| word.to_owned()));
@@ -231,8 +258,27 @@ impl Builder {
                 format!("vhost-user-blk-pci,chardev=disk{index},num-queues={queues}{packed}"),
             ]);
         }
+        for (index, nic) in self.nics.iter().enumerate() {
+            words.extend(self.nic_words(index, nic));
+        }
         words.extend(self.arguments.iter().cloned());
         words
+    }
+
+    fn nic_words(&self, index: usize, nic: &VhostNic) -> [String; 6] {
+        let VhostNic { socket, mac, packed, offloads } = nic;
+        let (socket, reconnect) = (escaped(socket), self.qemu.reconnect);
+        let packed = if *packed { ",packed=on" } else { "" };
+        let offloads = if *offloads { "" } else { NO_OFFLOADS };
+        [
+            "-chardev".to_owned(),
+            format!("socket,id=nic{index},path={socket},{reconnect}"),
+            "-netdev".to_owned(),
+            format!("vhost-user,id=net{index},chardev=nic{index}"),
+            "-device".to_owned(),
+            // Nobody boots from it.
+            format!("virtio-net-pci,netdev=net{index},mac={mac},romfile={packed}{offloads}"),
+        ]
     }
 
     /// The image with this guest's own files behind it. Linux unpacks both.
@@ -328,7 +374,13 @@ mod tests {
     fn the_command_line_says_what_was_asked_for() {
         let socket = PathBuf::from("/run/a,b.sock");
         let builder = builder().processors(4).memory_mib(512).arguments(&["-qmp", "none"]);
-        let builder = builder.disk(VhostDisk { socket, queues: 4, packed: true });
+        let nic = VhostNic {
+            socket: socket.clone(),
+            mac: "52:54:00:00:00:01".to_owned(),
+            packed: false,
+            offloads: false,
+        };
+        let builder = builder.disk(VhostDisk { socket, queues: 4, packed: true }).nic(nic);
         let words = builder.command_line(Accelerator::Tcg, Path::new("initrd")).join(" ");
         for wanted in [
             "-accel tcg,thread=multi",
@@ -337,6 +389,8 @@ mod tests {
             "-smp 4",
             "path=/run/a,,b.sock,reconnect-ms=500",
             "vhost-user-blk-pci,chardev=disk0,num-queues=4,packed=on",
+            "path=/run/a,,b.sock,reconnect-ms=500 -netdev vhost-user,id=net0,chardev=nic0",
+            "virtio-net-pci,netdev=net0,mac=52:54:00:00:00:01,romfile=,csum=off,gso=off,",
             "-qmp none",
         ] {
             assert!(words.contains(wanted), "'{wanted}' is missing in: {words}");

@@ -1,0 +1,129 @@
+//! Two guests of a network, each of which runs [`super::scripts::TALK`] and does what is typed.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Builder, Guest, GuestError, words};
+
+/// For what a guest does: an emulated one on a busy machine is slow.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What is brought into a guest for [`stream`].
+const IPERF: &str = "iperf3";
+
+/// What a stream gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stream {
+    /// What arrived.
+    pub bits_per_s: f64,
+    /// Of UDP: the packets that were sent.
+    pub packets: u64,
+    /// Of UDP: those that did not arrive.
+    pub lost: u64,
+}
+
+/// Where iperf3 is installed on this machine, if it is.
+pub fn iperf() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(IPERF)).find(|it| it.is_file())
+}
+
+/// A guest to be with what [`stream`] needs.
+///
+/// # Errors
+/// When iperf3 is not installed.
+pub fn with_iperf(builder: Builder) -> Result<Builder, GuestError> {
+    let missing = || std::io::Error::other("it is not installed (scripts/install has it)");
+    let program = iperf().ok_or_else(missing).map_err(GuestError::host("find iperf3"))?;
+    builder.program(&program)
+}
+
+/// One pings the other and sends it a file; gives what the file was, as both say it.
+///
+/// # Errors
+/// When a guest fails, or the other one has something else.
+pub fn exchange(from: &mut Guest, to: &mut Guest) -> Result<String> {
+    from.type_line("ask")?;
+    let sent = from.wait_for("sent", PATIENCE)?;
+    to.type_line("tell")?;
+    let got = to.wait_for("got", PATIENCE)?;
+    ensure!(sent == got, "one guest sent '{sent}', and the other got '{got}'");
+    Ok(sent)
+}
+
+/// Has a guest wait for streams.
+///
+/// # Errors
+/// When it fails.
+pub fn serve(guest: &mut Guest) -> Result<()> {
+    guest.type_line("serve")?;
+    guest.wait_for("serving", PATIENCE)?;
+    Ok(())
+}
+
+/// Has iperf3 send a stream to the other guest, which serves, with these words of its own.
+///
+/// # Errors
+/// When the guest fails, or does not say what came of it.
+pub fn stream(from: &mut Guest, iperf_words: &str) -> Result<Stream> {
+    from.type_line(&format!("stream {iperf_words}"))?;
+    let line = from.wait_for("streamed", PATIENCE)?;
+    streamed(&line).with_context(|| format!("the guest says 'streamed {line}'"))
+}
+
+fn streamed(line: &str) -> Result<Stream> {
+    let of = |name| words::number(line, name);
+    let udp = words::text(line, "packets").is_ok();
+    Ok(Stream {
+        bits_per_s: words::text(line, "bits_per_s")?.parse()?,
+        packets: if udp { of("packets")? } else { 0 },
+        lost: if udp { of("lost")? } else { 0 },
+    })
+}
+
+/// Has it ping the other one until that answers; gives how often its link has changed.
+///
+/// # Errors
+/// When the guest fails.
+pub fn ping(guest: &mut Guest) -> Result<u64> {
+    guest.type_line("ping")?;
+    Ok(guest.wait_for("pinged", PATIENCE)?.parse()?)
+}
+
+/// Has it ping whoever is behind the network's uplink.
+///
+/// # Errors
+/// When nobody answers.
+pub fn reach_host(guest: &mut Guest) -> Result<()> {
+    guest.type_line("host")?;
+    guest.wait_for("reached", PATIENCE)?;
+    Ok(())
+}
+
+/// Ends a guest's script and the guest; its card has met no error.
+///
+/// # Errors
+/// When it has.
+pub fn end(mut guest: Guest) -> Result<()> {
+    guest.type_line("end")?;
+    let packets = guest.wait_for("packets", PATIENCE)?;
+    ensure!(packets.ends_with("errors=0"), "the guest's card has had errors: {packets}");
+    guest.wait_success(PATIENCE)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_guest_says_of_a_stream_is_understood() {
+        let tcp = streamed("bits_per_s=1.234e+09 bytes=8388608").unwrap();
+        assert_eq!(tcp, Stream { bits_per_s: 1.234e9, packets: 0, lost: 0 });
+        let udp = streamed("bits_per_s=5000000.5 packets=100 lost=1").unwrap();
+        assert_eq!((udp.packets, udp.lost), (100, 1));
+        assert!(streamed("bits_per_s= bytes=").is_err());
+    }
+}
