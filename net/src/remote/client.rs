@@ -16,8 +16,14 @@ use super::server::Ways;
 use super::wire::{Answer, Join, Kind, PROOF_BYTES, Request, short_head};
 use crate::switch::Vlans;
 
-/// How long a refused join waits before it is tried again, and one that was not answered.
+/// How long a refused join waits before it is tried again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
+
+/// How long the first ask of a session waits for its answer: calls of a live session arrive, and a
+/// peer that is silent for so long has lost this one. Each further ask waits twice as long as the
+/// one before it, for each takes a place among the session's calls until it is answered: a day of
+/// silence takes sixteen.
+const ANSWER_NS: u64 = 2_000_000_000;
 
 /// Makes the proof of a key for a session, which has this binding; none where there is no key, or
 /// nothing can be proved.
@@ -55,10 +61,39 @@ struct Up {
 enum State {
     /// To be asked for.
     Out,
-    /// Asked for, in this session, by this number.
-    Asked(SessionId, u32),
+    /// Asked for, in this session. Asked again when there is no answer by then.
+    Asked(SessionId, u64),
     /// A member.
     In(SessionId, u32),
+}
+
+/// The asks of a client in one session. Answers, and the asks themselves, overtake each other: of
+/// two memberships the one with the greater number has replaced the other.
+#[derive(Clone, Copy, Debug)]
+struct Asks {
+    session: SessionId,
+    first: u32,
+    last: u32,
+    /// The last membership that was granted.
+    granted: Option<u32>,
+}
+
+impl Asks {
+    /// Whether an ask was one of these: the client may have its flow from another one, whose
+    /// answers are not for it.
+    fn has(&self, session: SessionId, number: u32) -> bool {
+        self.session == session && !is_later(self.first, number) && !is_later(number, self.last)
+    }
+
+    /// Whether a membership that is granted is not one that was replaced.
+    fn is_news(&self, membership: u32) -> bool {
+        self.granted.is_none_or(|granted| is_later(membership, granted))
+    }
+}
+
+/// Of two numbers that begin again some day, and are near each other.
+fn is_later(one: u32, other: u32) -> bool {
+    (one.wrapping_sub(other) as i32) > 0
 }
 
 #[derive(Debug)]
@@ -68,6 +103,10 @@ struct Client {
     state: State,
     /// Not before.
     ask_at_ns: u64,
+    /// In the present session.
+    asks: Option<Asks>,
+    /// How long the next ask waits for its answer.
+    answer_ns: u64,
     /// When it became a member last.
     in_ns: u64,
     /// The index of the session that the network's sidecore serves, where it is not the one that
@@ -115,8 +154,16 @@ impl Clients {
         wanted.join.flow = flow;
         cable.borrow().core.waits(&format!("peer {} was not reached yet", wanted.peer));
         let cable = Rc::clone(cable);
-        let (state, ask_at_ns, in_ns) = (State::Out, 0, 0);
-        let client = Client { wanted, cable, state, ask_at_ns, in_ns, index: None };
+        let client = Client {
+            wanted,
+            cable,
+            state: State::Out,
+            ask_at_ns: 0,
+            asks: None,
+            answer_ns: ANSWER_NS,
+            in_ns: 0,
+            index: None,
+        };
         self.clients.insert(flow, client);
         self.stirred = true;
         Some(flow)
@@ -162,14 +209,13 @@ impl Clients {
             waiting.for_each(|it| (it.index, it.ask_at_ns) = (None, now_ns + ASK_AGAIN_NS));
         }
         for (flow, client) in &mut self.clients {
+            client.asks = client.asks.filter(|asks| asks.session != session);
             match client.state {
                 State::In(of, _) if of == session => ways((session, *flow), None),
                 State::Asked(of, _) if of == session => {}
                 _ => continue,
             }
-            client.state = State::Out;
-            let why = format!("peer {}: {why}", client.wanted.peer);
-            client.cable.borrow_mut().unplug(&why);
+            client.go_out(client.ask_at_ns, why);
         }
         self.stirred = true;
     }
@@ -194,14 +240,18 @@ impl Clients {
     }
 
     fn ask(&mut self, now_ns: u64, flow: u16, endpoint: &mut Endpoint) {
+        let client = self.clients.get_mut(&flow).expect("the caller has looked");
+        let at_ns = match client.state {
+            State::In(..) => return,
+            State::Out => client.ask_at_ns,
+            State::Asked(_, until_ns) => until_ns,
+        };
+        if now_ns < at_ns {
+            self.ask_at_ns = self.ask_at_ns.min(at_ns);
+            return;
+        }
+        client.give_up_waiting();
         let client = &self.clients[&flow];
-        if client.state != State::Out {
-            return;
-        }
-        if now_ns < client.ask_at_ns {
-            self.ask_at_ns = self.ask_at_ns.min(client.ask_at_ns);
-            return;
-        }
         let Some(up) = self.session_for(client).cloned() else {
             self.connect_own(now_ns, flow, endpoint);
             return;
@@ -210,7 +260,10 @@ impl Clients {
         self.number_next = number.wrapping_add(1);
         let client = self.clients.get_mut(&flow).expect("looked at above");
         if client.send(now_ns, &up, number, endpoint) {
-            client.state = State::Asked(up.id, number);
+            let until_ns = now_ns.saturating_add(client.answer_ns);
+            client.state = State::Asked(up.id, until_ns);
+            client.note_ask(up.id, number);
+            self.ask_at_ns = self.ask_at_ns.min(until_ns);
         } else {
             client.ask_at_ns = now_ns + ASK_AGAIN_NS;
             self.ask_at_ns = self.ask_at_ns.min(client.ask_at_ns);
@@ -263,40 +316,43 @@ impl Clients {
         let (flow, number) = flow_and_number(token);
         let answer = Answer::decode(head);
         let client = self.clients.get_mut(&flow);
-        let Some(client) = client.filter(|it| it.state == State::Asked(session, number)) else {
+        let Some(client) = client.filter(|it| it.asks.is_some_and(|it| it.has(session, number)))
+        else {
             // It was taken away meanwhile.
             if let Ok(Answer::Done { membership }) = answer {
                 late.push((session, flow, membership));
             }
             return;
         };
-        client.state = State::Out;
-        client.ask_at_ns = now_ns + ASK_AGAIN_NS;
         self.stirred = true;
-        let peer = &client.wanted.peer;
-        match answer {
+        let mut ask_at_ns = now_ns + ASK_AGAIN_NS;
+        let why = match answer {
             Ok(Answer::Done { membership }) => {
-                client.state = State::In(session, membership);
-                client.in_ns = now_ns;
-                client.cable.borrow_mut().plug(Plugged { session, flow, membership });
-                ways((session, flow), Some(Rc::clone(&client.cable)));
+                if client.enter(now_ns, session, flow, membership) {
+                    ways((session, flow), Some(Rc::clone(&client.cable)));
+                }
+                return;
             }
+            // The answer to a later ask is what counts.
+            _ if client.asks.is_some_and(|asks| asks.last != number) => return,
             Ok(Answer::Elsewhere { sidecore, sidecores }) => {
                 let index = index_for(self.index, self.sidecores, sidecore, sidecores);
                 // Sent on twice: the network has moved, and the first session is asked again.
                 let is_again = client.index.is_some();
                 client.index = index.filter(|_| !is_again);
                 if !is_again {
-                    client.ask_at_ns = now_ns;
+                    ask_at_ns = now_ns;
                 }
-                let text = format!("peer {peer}: it is on sidecore {sidecore} there");
-                client.cable.borrow().core.waits(&text);
+                format!("it is on sidecore {sidecore} there")
             }
-            Ok(Answer::Refused { text }) => {
-                client.cable.borrow().core.waits(&format!("peer {peer}: {text}"));
-            }
-            Err(_) => client.cable.borrow().core.waits(&format!("peer {peer}: no proper answer")),
+            Ok(Answer::Refused { text }) => text,
+            Err(_) => "no proper answer".to_owned(),
+        };
+        if let State::In(..) = client.state {
+            // By an earlier ask, whose membership has gone with this one.
+            ways((session, flow), None);
         }
+        client.go_out(ask_at_ns, &why);
     }
 
     /// Gives a membership back that came when nobody waited for it any more. Another client may
@@ -327,11 +383,9 @@ impl Clients {
         let Some(client) = client.filter(|it| it.state == State::In(session, membership)) else {
             return;
         };
-        client.state = State::Out;
         // At once, but not in a circle with a peer that ends each membership as soon as it began.
-        client.ask_at_ns = now_ns.max(client.in_ns + ASK_AGAIN_NS);
-        let why = format!("peer {}: the membership has ended", client.wanted.peer);
-        client.cable.borrow_mut().unplug(&why);
+        let ask_at_ns = now_ns.max(client.in_ns + ASK_AGAIN_NS);
+        client.go_out(ask_at_ns, &"the membership has ended");
         ways((session, flow), None);
         self.stirred = true;
     }
@@ -340,6 +394,45 @@ impl Clients {
 impl Client {
     fn is_of(&self, peer: &str, index: u16) -> bool {
         self.wanted.peer == peer && self.index == Some(index)
+    }
+
+    fn note_ask(&mut self, session: SessionId, number: u32) {
+        match &mut self.asks {
+            Some(asks) if asks.session == session => asks.last = number,
+            asks => *asks = Some(Asks { session, first: number, last: number, granted: None }),
+        }
+    }
+
+    /// An answer that was due is waited for no longer; it counts if it comes all the same.
+    fn give_up_waiting(&mut self) {
+        if !matches!(self.state, State::Asked(..)) {
+            return;
+        }
+        self.state = State::Out;
+        let seconds = self.answer_ns / 1_000_000_000;
+        let text = format!("peer {}: no answer for {seconds} s; asked again", self.wanted.peer);
+        self.cable.borrow().core.waits(&text);
+        self.answer_ns = self.answer_ns.saturating_mul(2);
+    }
+
+    /// It is no member, and is asked for again, but not before.
+    fn go_out(&mut self, ask_at_ns: u64, why: &dyn fmt::Display) {
+        (self.state, self.ask_at_ns, self.answer_ns) = (State::Out, ask_at_ns, ANSWER_NS);
+        let why = format!("peer {}: {why}", self.wanted.peer);
+        self.cable.borrow_mut().unplug(&why);
+    }
+
+    /// A membership was granted. `false`: it is one that another has replaced.
+    fn enter(&mut self, now_ns: u64, session: SessionId, flow: u16, membership: u32) -> bool {
+        let asks = self.asks.as_mut().expect("it is the answer to one");
+        if !asks.is_news(membership) {
+            return false;
+        }
+        asks.granted = Some(membership);
+        self.state = State::In(session, membership);
+        (self.in_ns, self.answer_ns) = (now_ns, ANSWER_NS);
+        self.cable.borrow_mut().plug(Plugged { session, flow, membership });
+        true
     }
 
     /// Sends the join. `false`: there is no room now.
@@ -419,6 +512,13 @@ mod tests {
             }
         }
         assert_eq!(index_for(1, u16::MAX, 2, 60_000), None, "there is no such number");
+    }
+
+    #[test]
+    fn numbers_are_compared_also_where_they_begin_again() {
+        for (one, other) in [(1, 0), (9, 3), (0, u32::MAX), (5, u32::MAX - 5)] {
+            assert!(is_later(one, other) && !is_later(other, one) && !is_later(one, one));
+        }
     }
 
     #[test]

@@ -166,6 +166,8 @@ pub(crate) struct Host {
     /// Whom it asks for a session, whenever it has none.
     asks: Option<(SocketAddr, &'static str, Option<SessionId>)>,
     pub(crate) is_down: bool,
+    /// Its sessions live, and nobody answers calls about networks.
+    pub(crate) is_silent: bool,
 }
 
 fn secret(name: &str) -> SecretKey {
@@ -230,6 +232,7 @@ impl Host {
             batch: TransmitBatch::new(64),
             asks: None,
             is_down: false,
+            is_silent: false,
         }
     }
 
@@ -283,7 +286,9 @@ impl Host {
                 *session = Some(endpoint.connect(now_ns, *addr, name, 0));
             }
         }
-        let _ = self.plane.borrow_mut().poll(now_ns);
+        if !self.is_silent {
+            let _ = self.plane.borrow_mut().poll(now_ns);
+        }
         for bridge in &self.bridges {
             let _ = bridge.borrow_mut().poll(now_ns);
         }
@@ -378,6 +383,14 @@ impl World {
     pub(crate) fn run(&mut self, ns: u64) {
         let end_ns = self.now_ns + ns;
         self.run_until(end_ns, |_| false);
+    }
+
+    /// Time in which hardly anything happens goes by in steps of a tenth of a second.
+    pub(crate) fn idle(&mut self, seconds: u64) {
+        for _ in 0..10 * seconds {
+            self.now_ns += 99 * MS;
+            self.run(MS);
+        }
     }
 
     pub(crate) fn run_until(&mut self, end_ns: u64, mut so: impl FnMut(&Self) -> bool) -> bool {
