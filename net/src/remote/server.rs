@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sidecore::{Counter, Progress, Services};
-use transport::{BufId, CallId, Endpoint, HEAD_MAX, PeerInfo, SessionId};
+use transport::{BufId, CallId, Endpoint, FLOWS_MAX, HEAD_MAX, PeerInfo, SessionId};
 
 use super::TOKEN_NOBODY;
 use super::cable::{Cable, CableCore, Plugged};
@@ -21,13 +21,21 @@ use super::wire::{Answer, Join, Kind, Request, short_head};
 use crate::bridge::Bridge;
 use crate::network::Bridges;
 use crate::port::{Port, PortCounters};
-use crate::switch::PortOptions;
+use crate::switch::{PORTS_MAX, PortOptions};
 
 /// Calls handled in one round: each may cost a proof of some 100 us.
 const CALLS_PER_ROUND_MAX: usize = 4;
 
 /// Members on one sidecore: each costs an inbox of 100 KiB.
 const MEMBERS_MAX: usize = 1024;
+
+/// Members of one peer on one sidecore: as many as a session has flows, so one for each nic that a
+/// sidecore of that peer can have, and a quarter of the places. Three others find room beside it.
+const MEMBERS_PER_PEER_MAX: usize = FLOWS_MAX;
+
+/// Members of one peer in one network: half of its ports, so that no peer alone can take the places
+/// of the node's own guests and of other peers'.
+const MEMBERS_OF_NETWORK_PER_PEER_MAX: usize = PORTS_MAX / 2;
 
 /// How a member's port is made, on the network's sidecore.
 pub type Chain =
@@ -99,6 +107,8 @@ pub struct ServerCounters {
     pub joined: Counter,
     /// Joins that were refused.
     pub refused: Counter,
+    /// Of these, those for which there was no place left: on the sidecore, or of the peer's own.
+    pub full: Counter,
     /// Members whose right ended, or whose network went.
     pub ended: Counter,
     /// Calls that were not in the protocol's form.
@@ -291,9 +301,7 @@ impl Server {
         let before = self.joined.iter().filter(|(had, it)| **had == way || is_same(it));
         let before: Vec<_> = before.map(|(way, _)| *way).collect();
         before.into_iter().for_each(|way| self.part(way, ways));
-        if self.joined.len() >= MEMBERS_MAX {
-            return Err(format!("a sidecore has at most {MEMBERS_MAX} members of networks"));
-        }
+        self.check_room(&admission.right).inspect_err(|_| self.counters.full.add(1))?;
         let (counters, core) = (Arc::<PortCounters>::default(), Arc::<CableCore>::default());
         let member = self.members.enter(&admission.right, join, &counters, &core);
         let cable = Cable::new(Rc::clone(endpoint), core, Arc::clone(&counters));
@@ -312,6 +320,29 @@ impl Server {
         self.joined.insert(way, joined);
         self.counters.joined.add(1);
         Ok(Answer::Done { membership })
+    }
+
+    /// Whether there is a place for one more with this right.
+    fn check_room(&self, right: &Right) -> Result<(), String> {
+        let own = self.joined.values().filter(|it| it.right.peer == right.peer);
+        let (mut of_peer, mut of_network) = (0, 0);
+        for joined in own {
+            of_peer += 1;
+            of_network += usize::from(joined.right.network == right.network);
+        }
+        if of_network >= MEMBERS_OF_NETWORK_PER_PEER_MAX {
+            return Err(format!(
+                "a network has at most {MEMBERS_OF_NETWORK_PER_PEER_MAX} members of one node: \
+                 remove others of yours, or use another network"
+            ));
+        }
+        if of_peer >= MEMBERS_PER_PEER_MAX || self.joined.len() >= MEMBERS_MAX {
+            return Err(format!(
+                "a sidecore has at most {MEMBERS_PER_PEER_MAX} members of one node and \
+                 {MEMBERS_MAX} in all: use a network on another sidecore or node"
+            ));
+        }
+        Ok(())
     }
 
     /// Ends a membership.

@@ -3,4 +3,5 @@
 mod asks;
 mod hostile;
 mod links;
+mod places;
 mod rig;

@@ -223,6 +223,12 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
     if core.link.is_some() {
         endpoint_counters(asked, &mut map);
     }
+    server_counters(core, &mut map);
+    map
+}
+
+/// What a sidecore did for peers: of volumes, and of networks.
+fn server_counters(core: &Core, map: &mut Counters) {
     if let Some(server) = &core.server {
         put_counters!(
             map,
@@ -231,7 +237,9 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
             [requests, bytes, errors, fenced, parked, malformed, claims, proofs, revoked,]
         );
     }
-    map
+    if let Some(server) = &core.net_server {
+        put_counters!(map, "net_server_", server, [joined, refused, full, ended, malformed]);
+    }
 }
 
 fn xdp_counters(xdp: &XdpCounters, map: &mut Counters) {

@@ -41,8 +41,9 @@ pub(super) struct Core {
     pub(super) shm: Option<Arc<ShmCounters>>,
     /// What passed the network stack by, if its link goes that way.
     pub(super) xdp: Option<Arc<XdpCounters>>,
-    /// What it served to peers.
+    /// What it served to peers: of volumes, and of networks.
     pub(super) server: Option<Arc<ServerCounters>>,
+    pub(super) net_server: Option<Arc<net::remote::ServerCounters>>,
     /// A descriptor of its link's socket, for a successor.
     pub(super) socket: Option<OwnedFd>,
 }
@@ -90,8 +91,9 @@ pub(super) fn spawn(config: &Config) -> Result<Vec<Core>, StartError> {
         let sidecore = sidecore::spawn(wanted)
             .map_err(|source| StartError::Sidecore { place: place(), source })?;
         let uring = uring_for(config, &sidecore)?;
-        let (link, places, shm, xdp, server, socket) = (None, None, None, None, None, None);
-        Ok(Core { sidecore, uring, link, places, shm, xdp, server, socket })
+        let (link, places, shm, xdp, socket) = (None, None, None, None, None);
+        let (server, net_server) = (None, None);
+        Ok(Core { sidecore, uring, link, places, shm, xdp, server, net_server, socket })
     });
     spawned.collect()
 }
@@ -151,7 +153,8 @@ pub(super) fn connect(
 ) {
     for (core, (way, wanted)) in cores.iter_mut().zip(links) {
         let (exports, doors) = (Arc::clone(exports), Arc::clone(doors));
-        core.server = Some(connect_one(config, core, way, wanted, (exports, doors)));
+        let (server, net_server) = connect_one(config, core, way, wanted, (exports, doors));
+        (core.server, core.net_server) = (Some(server), Some(net_server));
     }
 }
 
@@ -325,14 +328,14 @@ fn bind(config: &Config) -> Result<Vec<Udp>, StartError> {
     Ok(links)
 }
 
-/// Puts sessions and the block plane onto a sidecore.
+/// Puts sessions and the planes onto a sidecore.
 fn connect_one(
     config: &Config,
     core: &Core,
     link: Way,
     wanted: EndpointConfig,
     (exports, doors): (Arc<Exports>, Arc<Doors>),
-) -> Arc<ServerCounters> {
+) -> (Arc<ServerCounters>, Arc<net::remote::ServerCounters>) {
     let faults = config.link.fault.map(|fault| Faults {
         // Each sidecore has its own dice.
         seed: fault.seed.wrapping_add(u64::from(wanted.index)),
@@ -372,7 +375,7 @@ fn connect_one(
         let poll = local.add(Stage::Serve, Box::new(PlanePoll(Rc::clone(&plane))));
         let net_poll = net::remote::PlanePoll(Rc::clone(&net));
         let net_poll = local.add(Stage::Serve, Box::new(net_poll));
-        let counters = plane.borrow().server.counters();
+        let counters = (plane.borrow().server.counters(), net.borrow().server().counters());
         local.services().insert(plane);
         local.services().insert(net);
         local.services().insert(planes);

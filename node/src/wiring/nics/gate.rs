@@ -20,6 +20,16 @@ const LOG_LINES_MAX: u32 = 32;
 
 const LOG_MINUTE_NS: u64 = 60_000_000_000;
 
+/// Proofs of one peer that are looked at in a second, on all sidecores together: each costs a tenth
+/// of a millisecond, so a peer that sends nothing but proofs has one hundredth of one sidecore.
+const PROOFS_PER_S: u64 = 100;
+
+/// Proofs that a peer which was quiet may send at once: one for each nic that a sidecore of it can
+/// have, which all join when a session is there again.
+const PROOFS_AT_ONCE: u64 = transport::FLOWS_MAX as u64;
+
+const PROOF_NS: u64 = 1_000_000_000 / PROOFS_PER_S;
+
 /// A network that lives.
 #[derive(Debug)]
 struct Open {
@@ -32,6 +42,9 @@ struct Open {
 #[derive(Debug, Default)]
 struct Inside {
     networks: BTreeMap<String, Open>,
+    /// Until when a peer has used up the time for its proofs. Only those that a network names are
+    /// here, and only while they are ahead of the clock.
+    proofs: BTreeMap<String, u64>,
     log_lines: u32,
     log_minute_ns: u64,
 }
@@ -78,6 +91,23 @@ impl Doors {
 }
 
 impl Inside {
+    /// Whether a network is open to a node of this name, by itself or with a key.
+    fn names(&self, network: &str, peer: &str) -> bool {
+        let open = self.networks.get(network);
+        open.is_some_and(|open| open.allow.iter().any(|entry| entry.node == peer))
+    }
+
+    /// Whether another proof of this peer is looked at now: a bucket of tokens, kept as a time.
+    fn may_prove(&mut self, peer: &str, now_ns: u64) -> bool {
+        self.proofs.retain(|_, until_ns| *until_ns > now_ns);
+        let until_ns = self.proofs.get(peer).copied().unwrap_or(now_ns);
+        if until_ns - now_ns > (PROOFS_AT_ONCE - 1) * PROOF_NS {
+            return false;
+        }
+        self.proofs.insert(peer.to_owned(), until_ns + PROOF_NS);
+        true
+    }
+
     fn may_log(&mut self, now_ns: u64) -> bool {
         if now_ns.saturating_sub(self.log_minute_ns) >= LOG_MINUTE_NS {
             (self.log_minute_ns, self.log_lines) = (now_ns, 0);
@@ -101,11 +131,31 @@ fn not_open(network: &str, peer: &str) -> String {
 }
 
 impl Doors {
-    /// Whether a network is open to a node of this name, by itself or with a key.
-    fn names(&self, network: &str, peer: &str) -> bool {
-        let inside = self.guard();
-        let open = inside.networks.get(network);
-        open.is_some_and(|open| open.allow.iter().any(|entry| entry.node == peer))
+    /// The key that a join proves, if it proves one.
+    fn proved(
+        &self,
+        now_ns: u64,
+        peer: &PeerInfo,
+        join: &Join,
+        proof: Option<&[u8]>,
+    ) -> Result<Option<[u8; 32]>, String> {
+        let Some(proof) = proof else { return Ok(None) };
+        {
+            let mut inside = self.guard();
+            // A proof takes a tenth of a millisecond to look at: not for somebody who is not named.
+            if !inside.names(&join.network, &peer.name) {
+                return Ok(None);
+            }
+            if !inside.may_prove(&peer.name, now_ns) {
+                return Err(format!(
+                    "more than {PROOFS_AT_ONCE} proofs at once, or {PROOFS_PER_S} in a second, \
+                     are not looked at: it is tried again"
+                ));
+            }
+        }
+        let names = (join.network.as_str(), join.nic.as_str());
+        let verified = proof::verify_call(proof, &peer.binding, Kind::Join as u8, names);
+        verified.map(|AttachmentKey(key)| Some(key)).map_err(|error| error.to_string())
     }
 }
 
@@ -117,15 +167,7 @@ impl Gate for Doors {
         join: &Join,
         proof: Option<&[u8]>,
     ) -> Result<Admission, String> {
-        let names = (join.network.as_str(), join.nic.as_str());
-        // A proof takes a tenth of a millisecond to look at: not for somebody who is not named.
-        let proof = proof.filter(|_| self.names(&join.network, &peer.name));
-        let key = proof.map(|proof| {
-            proof::verify_call(proof, &peer.binding, Kind::Join as u8, names)
-                .map(|AttachmentKey(key)| key)
-                .map_err(|error| error.to_string())
-        });
-        let key = key.transpose()?;
+        let key = self.proved(now_ns, peer, join, proof)?;
         let mut inside = self.guard();
         let found = inside.networks.get(&join.network);
         let Some(open) = found.filter(|open| allows(&open.allow, &peer.name, key)) else {
@@ -190,3 +232,6 @@ fn chain(remote: &RemotePorts) -> net::remote::Chain {
         Box::new(Staged::new(port, stages, Arc::clone(counters)))
     })
 }
+
+#[cfg(test)]
+mod tests;
