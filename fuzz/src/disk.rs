@@ -11,7 +11,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use sidecore::Services;
 use virtio::{Queue, RingKind};
 
-use crate::image::{Addr, BASE, Image, NEXT, PackedStore, Shape, Store, WRITE, raw_descriptor};
+use crate::image::{Addr, BASE, Image, NEXT, PackedStore, Shape, Store, WRITE};
 use crate::steps;
 
 const STEPS_MAX: usize = 300;
@@ -221,24 +221,7 @@ impl Bed {
         if data_bytes == 0 {
             pieces.remove(1);
         }
-        self.offer(u16::from(request.head) % self.image.size, &pieces);
-    }
-
-    /// Makes pieces (address, length; flags) available as one chain.
-    fn offer(&mut self, head: u16, pieces: &[((u64, u32), u16)]) {
-        if self.kind == RingKind::Packed {
-            for &((addr, len), flags) in pieces {
-                self.image.push(addr, len, flags, head);
-            }
-            return;
-        }
-        let size = self.image.size;
-        for (place, &((addr, len), flags)) in (0..).zip(pieces) {
-            let index = (head + place) % size;
-            let descriptor = raw_descriptor(addr, len, flags, (index + 1) % size);
-            self.image.write(self.image.slot_at(index), &descriptor);
-        }
-        self.image.offer(head);
+        self.image.offer_chain(u16::from(request.head) % self.image.size, &pieces);
     }
 
     /// Stops the ring as GET_VRING_BASE does, and gives the base.

@@ -172,6 +172,14 @@ pub(crate) struct Shape {
     elsewhere: Option<[Addr; 3]>,
 }
 
+impl Shape {
+    /// Has no inflight region; with `usual` its parts are where they should be.
+    pub(crate) fn make_plain(&mut self, usual: bool) {
+        self.inflight = false;
+        self.elsewhere = self.elsewhere.filter(|_| !usual);
+    }
+}
+
 /// A write of the driver's.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) enum Store {
@@ -378,6 +386,23 @@ impl Image {
         self.write(self.avail.wrapping_add(4 + 2 * slot), &head.to_le_bytes());
         self.avail_idx = self.avail_idx.wrapping_add(1);
         self.write(self.avail.wrapping_add(2), &self.avail_idx.to_le_bytes());
+    }
+
+    /// Writes pieces (address, length; flags) into descriptors, from `head` on or in the next
+    /// slots, and makes them available as one chain.
+    pub(crate) fn offer_chain(&mut self, head: u16, pieces: &[((u64, u32), u16)]) {
+        if self.kind == RingKind::Packed {
+            for &((addr, len), flags) in pieces {
+                self.push(addr, len, flags, head);
+            }
+            return;
+        }
+        for (place, &((addr, len), flags)) in (0..).zip(pieces) {
+            let index = (head + place) % self.size;
+            let descriptor = raw_descriptor(addr, len, flags, (index + 1) % self.size);
+            self.write(self.slot_at(index), &descriptor);
+        }
+        self.offer(head);
     }
 
     pub(crate) fn write(&mut self, addr: u64, bytes: &[u8]) {

@@ -15,9 +15,11 @@ pub mod client;
 pub mod config;
 pub mod control;
 pub mod disk;
+pub mod filter;
 pub mod hello;
 mod image;
 mod net;
+pub mod nic;
 pub mod packed;
 mod packet;
 pub mod record;
@@ -41,11 +43,13 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 14] = [
     target("ring", ring::run, 4000, 1500),
     target("packed", packed::run, 4000, 1500),
     target("disk", disk::run, 1000, 1500),
     target("vhost", vhost::run, 600, 800),
+    target("nic", nic::run, 600, 1500),
+    target("filter", filter::run, 600, 1000),
     target("hello", hello::run, 800, 1500),
     target("session", session::run, 200, 2000),
     target("cast", cast::run, 300, 1500),

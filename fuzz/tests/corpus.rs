@@ -100,7 +100,7 @@ macro_rules! targets {
     };
 }
 
-targets! { ring packed disk vhost hello session cast control config block client record }
+targets! { ring packed disk vhost nic filter hello session cast control config block client record }
 
 #[test]
 fn the_corpus_is_small() {

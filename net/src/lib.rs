@@ -16,6 +16,7 @@ pub mod port;
 pub mod reason;
 pub mod remote;
 pub mod stage;
+pub mod stand_in;
 pub mod switch;
 #[cfg(test)]
 mod testing;

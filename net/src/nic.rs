@@ -34,6 +34,7 @@ use crate::port::{Port, PortCounters};
 use crate::stage::{Staged, Stages};
 use crate::switch::PortOptions;
 
+pub(crate) use header::header_bytes;
 pub use header::{feature, features};
 pub use port::NicPort;
 pub use queues::NicQueues;
@@ -217,7 +218,7 @@ impl NicCore {
     }
 
     /// A new start of the guest is a new chance.
-    fn mend(&self) {
+    pub fn mend(&self) {
         self.story().broken = None;
         self.broken.store(false, SeqCst);
     }

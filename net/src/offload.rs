@@ -239,6 +239,16 @@ impl Frame {
         cut != Cut::None && !(offers.checksum && offers.takes_cut(&self.offload, is_v4))
     }
 
+    /// How long it is, or the longest of its segments.
+    pub fn longest_bytes(&self) -> usize {
+        if self.offload.cut == Cut::None {
+            return self.len_bytes();
+        }
+        let headers = Headers::find(self.head(), self.offload.cut);
+        let header_bytes = headers.map_or(0, |headers| headers.header_bytes);
+        header_bytes + usize::from(self.offload.segment_bytes)
+    }
+
     /// How many segments it is to be cut into; one that is not to be cut is one.
     pub fn segments(&self) -> usize {
         let Some(headers) = Headers::find(self.head(), self.offload.cut) else { return 1 };

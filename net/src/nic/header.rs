@@ -106,6 +106,6 @@ pub(super) fn offers_to_guest(acked: u64) -> Offers {
 
 /// How long the header before each frame is: the number of buffers is part of it since virtio 1.0,
 /// and before that only with mergeable buffers.
-pub(super) fn header_bytes(acked: u64) -> usize {
+pub(crate) fn header_bytes(acked: u64) -> usize {
     if acked & (virtio::feature::VERSION_1 | MRG_RXBUF) != 0 { 12 } else { 10 }
 }

@@ -10,7 +10,7 @@ use super::{NicCore, feature, header};
 use crate::ether::{self, ETHER_BYTES, Mac, TCP, UDP};
 use crate::finish::Finisher;
 use crate::frame::{BURST_FRAMES_MAX, Burst, Frame};
-use crate::offload::{Cut, HEADER_BYTES, Offers, Offload};
+use crate::offload::{HEADER_BYTES, Offers, Offload};
 use crate::port::{Chosen, PortCounters};
 use crate::reason::Reason;
 
@@ -251,10 +251,7 @@ impl Read<'_> {
     }
 
     fn check_length(&self, frame: &Frame) -> Result<(), Reason> {
-        let longest = match frame.offload.cut {
-            Cut::None => frame.len_bytes().saturating_sub(ETHER_BYTES),
-            _ => usize::from(frame.offload.segment_bytes),
-        };
+        let longest = frame.longest_bytes().saturating_sub(ETHER_BYTES);
         if longest > self.mtu { Err(Reason::OverMtu) } else { Ok(()) }
     }
 }

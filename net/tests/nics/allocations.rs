@@ -7,7 +7,7 @@ use virtio::RingKind;
 use virtio::driver::Part;
 
 use crate::counting::allocations;
-use crate::rig::{HEADER, Plan, Side};
+use net::stand_in::{HEADER, Plan, Side};
 
 fn mac(last: u8) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, last])

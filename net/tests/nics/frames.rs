@@ -7,7 +7,7 @@ use net::{Bridge, Mac, PortOptions, Reason, Stations, VlanSet, Vlans};
 use virtio::driver::Part;
 use virtio::{RingKind, feature as ring_feature};
 
-use crate::rig::{HEADER, Plan, Side};
+use net::stand_in::{HEADER, Plan, Side};
 
 const NONE: [u8; HEADER] = [0; HEADER];
 
@@ -228,7 +228,7 @@ fn a_chain_of_a_thousand_descriptors_is_a_frame_or_a_named_drop() {
     assert!(bridge.poll(1).is_busy());
     assert_eq!(other.hear_all(), [frame]);
     // More than any frame has, in a thousand pieces.
-    let slot = one.reap_slot();
+    let slot = reap_slot(&mut one);
     let parts: Vec<_> = (0..1000).map(|_| Part { offset: 0, len: 100 }).collect();
     assert!(one.send.post(slot, &parts, false));
     one.send.publish();
@@ -236,11 +236,9 @@ fn a_chain_of_a_thousand_descriptors_is_a_frame_or_a_named_drop() {
     assert_eq!(dropped(&one, Reason::TooLong).0, 1);
 }
 
-impl Side {
-    fn reap_slot(&mut self) -> virtio::driver::Slot {
-        self.reap();
-        self.send.take_slot().unwrap()
-    }
+fn reap_slot(side: &mut Side) -> virtio::driver::Slot {
+    side.reap();
+    side.send.take_slot().unwrap()
 }
 
 #[test]

@@ -4,4 +4,3 @@ mod allocations;
 #[path = "../../../sidecore/tests/counting/mod.rs"]
 mod counting;
 mod frames;
-mod rig;

@@ -1,0 +1,251 @@
+//! The filter's language, and what a filter does with frames.
+//!
+//! A run has rules that were made word by word, and a model that knows what they were made of: it
+//! says whether the text is accepted, and which rule decides about each frame. Or it has any text:
+//! what is accepted stays the same however it is spaced, and what is not has an error that names a
+//! rule that is there.
+
+mod model;
+
+use std::sync::Arc;
+
+use ::net::maker::FrameMaker;
+use ::net::nic::{MTU_MAX, NicOptions, features};
+use ::net::stage::filter::Action;
+use ::net::stage::{Direction, Filter, FilterCore, Rules, Staged, Stages};
+use ::net::stand_in::{Plan, Side};
+use ::net::{Bridge, Mac, PortCounters, PortOptions, Reason, VlanSet, Vlans};
+use arbitrary::{Arbitrary, Unstructured};
+use virtio::{RingKind, feature as ring_feature};
+
+use self::model::{Model, RuleSpec, Verdict};
+use crate::steps;
+
+const FRAMES_MAX: usize = 120;
+const RULES_MAX: usize = 12;
+
+const MS: u64 = 1_000_000;
+
+/// Between two frames at least, so that the switch's table has its turn.
+const STEP_NS: u64 = 1000;
+
+const GUARDED: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
+const OTHER: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
+
+/// A frame, and what happens before it.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Step {
+    is_sent: bool,
+    is_v6: bool,
+    is_tcp: bool,
+    /// Of a few addresses and ports, three bits each.
+    ends: u16,
+    flags: u8,
+    payload: u8,
+    tag: u8,
+    /// Which of the following is done: seldom, by three bits each.
+    odd: u8,
+    protocol: u8,
+    bend: (u8, u8),
+    len: u8,
+    wait: u8,
+}
+
+/// Tries the rules that `input` has, and its frames.
+///
+/// # Panics
+/// When a rule is refused that is right, or accepted that is not; when a frame passes that may not,
+/// or is dropped and not counted.
+pub fn run(input: &[u8]) {
+    let mut input = Unstructured::new(input);
+    let Ok((is_text, default, count)) = <(bool, bool, u8)>::arbitrary(&mut input) else { return };
+    let default = if default { Action::Allow } else { Action::Deny };
+    if is_text {
+        return check_text(input.take_rest(), default);
+    }
+    let specs = (0..usize::from(count) % (RULES_MAX + 1)).map(|_| RuleSpec::arbitrary(&mut input));
+    let Ok(specs) = specs.collect::<Result<Vec<_>, _>>() else { return };
+    let Some((rules, specs)) = check_specs(&specs, default) else { return };
+    let mut world = World::new(rules, Model::new(specs, default));
+    for step in steps(&mut input, FRAMES_MAX) {
+        world.step(step);
+    }
+}
+
+fn check_text(text: &[u8], default: Action) {
+    let text = String::from_utf8_lossy(text);
+    let rules: Vec<_> = text.lines().collect();
+    let parsed = Rules::parse(&rules, default);
+    let spaced: Vec<_> =
+        rules.iter().map(|rule| rule.split_whitespace().collect::<Vec<_>>().join(" \t ")).collect();
+    assert_eq!(parsed, Rules::parse(&spaced, default));
+    match parsed {
+        Ok(parsed) => {
+            assert_eq!(parsed.len(), rules.len());
+            assert!(rules.iter().all(|rule| !rule.trim().is_empty()));
+            assert_eq!(FilterCore::new(&parsed).rules.len(), rules.len());
+        }
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            match error.rule() {
+                Some(rule) => {
+                    assert!((1..=rules.len()).contains(&rule), "{error}");
+                    // All before it are right.
+                    assert!(Rules::parse(&rules[..rule - 1], default).is_ok());
+                    assert!(Rules::parse(&rules[rule - 1..rule], default).is_err());
+                }
+                None => assert!(rules.len() > ::net::stage::filter::RULES_MAX),
+            }
+        }
+    }
+}
+
+/// Each rule by itself is accepted if the model says so; gives those that are.
+fn check_specs(specs: &[RuleSpec], default: Action) -> Option<(Rules, Vec<RuleSpec>)> {
+    let mut right = Vec::new();
+    for spec in specs {
+        let text = spec.text();
+        let parsed = Rules::parse(&[&text], default);
+        assert_eq!(parsed.is_ok(), spec.is_right(), "{text}: {parsed:?}");
+        if spec.is_right() {
+            right.push(*spec);
+        }
+    }
+    let texts: Vec<_> = right.iter().map(RuleSpec::text).collect();
+    Some((Rules::parse(&texts, default).ok()?, right))
+}
+
+/// A guest behind a filter, and one that has none.
+struct World {
+    bridge: Bridge,
+    now_ns: u64,
+    core: Arc<FilterCore>,
+    guarded: Side,
+    other: Side,
+    model: Model,
+}
+
+impl World {
+    fn new(rules: Rules, model: Model) -> Self {
+        let mut bridge = Bridge::new(3);
+        let core = FilterCore::new(&rules);
+        let vlans = Vlans::Trunk { native: Some(0), tagged: VlanSet::all() };
+        let options = |mac| PortOptions {
+            vlans: vlans.clone(),
+            floods_per_s: 0,
+            ..PortOptions::of_guest(mac)
+        };
+        let plan = Plan {
+            kind: RingKind::Split,
+            event_idx: false,
+            features: features(&NicOptions::new("nic", GUARDED)) | ring_feature::VERSION_1,
+            size: 4,
+            buffer_bytes: 2048,
+            mtu: MTU_MAX,
+        };
+        let shared = Arc::clone(&core);
+        let guard = move |port, counters: &Arc<PortCounters>| {
+            let filter = Filter::new(rules.clone(), Arc::clone(&shared), 7);
+            let stages = Stages { filter: Some(filter), ..Stages::default() };
+            let stages = std::rc::Rc::new(std::cell::RefCell::new(stages));
+            Box::new(Staged::new(port, stages, Arc::clone(counters))) as Box<dyn ::net::Port>
+        };
+        let mut guarded = Side::with(&mut bridge, plan, options(GUARDED), &guard);
+        let mut other = Side::new(&mut bridge, plan, options(OTHER));
+        guarded.post_buffers();
+        other.post_buffers();
+        Self { bridge, now_ns: MS, core, guarded, other, model }
+    }
+
+    fn step(&mut self, step: Step) {
+        self.now_ns += STEP_NS + step.wait_ns();
+        let frame = step.frame();
+        let direction = if step.is_sent { Direction::Sent } else { Direction::Received };
+        let (from, to) = match step.is_sent {
+            true => (&mut self.guarded, &mut self.other),
+            false => (&mut self.other, &mut self.guarded),
+        };
+        let before = (self.model.counted(&self.core), drops([&*from, &*to]));
+        from.say(&frame);
+        let _ = self.bridge.poll(self.now_ns);
+        assert_eq!(from.reap(), 1);
+        let heard = to.hear_all();
+        let after = (self.model.counted(&self.core), drops([&*from, &*to]));
+        assert!(heard.len() <= 1 && heard.iter().all(|it| it.len() <= frame.len()));
+        let Some(verdict) = Verdict::between(&before.0, &after.0) else {
+            // It did not come as far as the filter.
+            let [filtered, all] = [0, 1].map(|at| after.1[at] - before.1[at]);
+            assert_eq!((filtered, all, heard.len()), (0, 1, 0), "{frame:?}");
+            return;
+        };
+        let (expected, passes) = self.model.decide(direction, &frame, self.now_ns);
+        assert_eq!(verdict, expected, "{direction:?} {step:?}");
+        let [filtered, all] = [0, 1].map(|at| after.1[at] - before.1[at]);
+        if passes {
+            // What the filter lets through, the switch may have dropped after it.
+            assert_eq!((filtered, heard.len() as u64 + all), (0, 1));
+        } else {
+            assert_eq!((filtered, all, heard.len()), (1, 1, 0));
+        }
+    }
+}
+
+/// What was dropped at both: by a filter, and at all.
+fn drops(sides: [&Side; 2]) -> [u64; 2] {
+    let mut sums = [0; 2];
+    for side in sides {
+        let counters = side.core.counters();
+        for drops in [&counters.drops_in, &counters.drops_out] {
+            sums[0] += drops.get(Reason::Filtered);
+            sums[1] += drops.total();
+        }
+    }
+    sums
+}
+
+impl Step {
+    fn is_odd(&self, which: u8) -> bool {
+        self.odd >> (2 * which) & 3 == 3
+    }
+
+    /// Mostly nothing; some seconds, or an hour.
+    fn wait_ns(&self) -> u64 {
+        match self.wait {
+            0 => 3_601_000 * MS,
+            wait @ 1..=30 => u64::from(wait) * 2100 * MS,
+            _ => 0,
+        }
+    }
+
+    fn frame(&self) -> Vec<u8> {
+        let maker = match (self.is_v6, self.is_tcp) {
+            (false, true) => FrameMaker::tcp4(),
+            (false, false) => FrameMaker::udp4(),
+            (true, true) => FrameMaker::tcp6(),
+            (true, false) => FrameMaker::udp6(),
+        };
+        let part = |at: u16| self.ends >> (3 * at) & 7;
+        let (from, to) = if self.is_sent { (GUARDED, OTHER) } else { (OTHER, GUARDED) };
+        let tag = if self.tag < 64 { u16::from(self.tag % 8) } else { 0 };
+        let address = |at| 0x0a00_0000 + u32::from(part(at));
+        let maker = maker.from(from).to(to).tag(tag);
+        let maker = maker.addresses(address(0), address(1)).tcp_flags(self.flags);
+        let ports = (1000 + part(2), 1000 + part(3));
+        let mut frame = maker.ports(ports.0, ports.1).payload(self.payload.into()).build();
+        let ip = if tag == 0 { 14 } else { 18 };
+        if self.is_odd(0) {
+            // Some other protocol, ICMP among them.
+            frame[ip + if self.is_v6 { 6 } else { 9 }] = self.protocol;
+        }
+        if self.is_odd(1) {
+            // Not the addresses.
+            let (at, value) = self.bend;
+            let at = 12 + usize::from(at) % (frame.len() - 12);
+            frame[at] = value;
+        }
+        if self.is_odd(2) {
+            frame.truncate(14 + usize::from(self.len) % 80);
+        }
+        frame
+    }
+}
