@@ -79,6 +79,39 @@ fn what_can_be_changed_in_place_is() {
 }
 
 #[test]
+fn a_network_is_opened_and_closed_in_place() {
+    let nic = "[[nic]]\nsocket = \"n.sock\"\nnetwork = \"blue\"\nmac = \"52:54:00:00:00:01\"\n";
+    let blue = |rest: &str| format!("[[network]]\nname = \"blue\"\n{rest}\n");
+    let (none, one) = (blue(""), blue("allow = [\"vm1\"]"));
+    let (two, isolated) = (blue("allow = [\"vm2\"]"), blue("remote = { isolated = true }"));
+    for (from, to) in [(&none, &one), (&one, &two), (&one, &none)] {
+        check(
+            &[from, nic],
+            &[to, nic],
+            &expect![[r#"
+                change network "blue": "allow"
+            "#]],
+        );
+    }
+    check(
+        &[&one, nic],
+        &[&isolated, nic],
+        &expect![[r#"
+            remove nic "n", to add it again below (its network changed)
+            remove network "blue", to add it again below (remote changed)
+            add network "blue"
+            add nic "n" to network blue
+        "#]],
+    );
+    let (from, to) = (config(&[&one]), config(&[&two]));
+    let Revoked { config: left, changes: revokes } = revoked(&from, &to);
+    assert_eq!(revokes, ["revoke what \"allow\" of network \"blue\" no longer says"]);
+    assert!(left.networks[0].allow.is_empty());
+    assert_eq!(changes(&left, &to).len(), 1);
+    assert!(revoked(&config(&[&none]), &to).changes.is_empty(), "nobody is let in by this");
+}
+
+#[test]
 fn a_file_grows_in_place_and_is_made_smaller_anew() {
     let sized = |size: &str| VOLUME.replace("a.img\"", &format!("a.img\", size = \"{size}\""));
     let (small, large) = (sized("1GiB"), sized("2GiB"));

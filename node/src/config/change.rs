@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   revoke  ▶  remove disks ─ volumes ─ nics ─ networks ─ peers
-//!           ▶  add peers ─ volumes ─ allow, chains ─ disks ─ networks ─ nics
+//!           ▶  add peers ─ volumes ─ allow, chains ─ disks ─ networks, allow ─ nics
 //! ```
 //! Who may no longer in is out first, all at once and whatever becomes of the rest ([`revoked`]).
 //! What goes away goes first, dependents before what they depend on, so that its names, sockets
@@ -70,6 +70,8 @@ pub enum Change {
     },
     /// Makes a network.
     AddNetwork(NetworkConfig),
+    /// Says anew which nodes may join a network, in place.
+    ChangeNetworkAllow(NetworkConfig),
     /// Shows a nic.
     AddNic(NicConfig),
     /// Gives a nic other stages, or another state of its link, in place.
@@ -97,7 +99,9 @@ impl Change {
             Self::RemoveNic { name, .. } => format!("nic {name:?}"),
             Self::AddNic(nic) | Self::ChangeNic { nic, .. } => format!("nic {:?}", nic.name),
             Self::RemoveNetwork { name, .. } => format!("network {name:?}"),
-            Self::AddNetwork(network) => format!("network {:?}", network.name),
+            Self::AddNetwork(network) | Self::ChangeNetworkAllow(network) => {
+                format!("network {:?}", network.name)
+            }
         }
     }
 
@@ -135,7 +139,9 @@ impl fmt::Display for Change {
             Self::ChangeNic { keys, .. } => write!(f, "change {object}: {}", keys.join(", ")),
             Self::AddDisk(disk) => write!(f, "add {object} of volume {}", disk.volume),
             Self::ChangePeer(_) => write!(f, "change {object}: how it is reached"),
-            Self::ChangeAllow(_) => write!(f, "change {object}: \"allow\""),
+            Self::ChangeAllow(_) | Self::ChangeNetworkAllow(_) => {
+                write!(f, "change {object}: \"allow\"")
+            }
             Self::ChangeSize(volume) => {
                 let size = size_of(volume).map(show_size).unwrap_or_default();
                 write!(f, "resize {object} to {size}")
@@ -157,8 +163,8 @@ pub struct Revoked {
 }
 
 /// What of `running` is left when all that `wanted` no longer allows is taken back: the own key and
-/// peers' keys are the wanted ones, those of peers that go are none, and each volume is open to
-/// whom both let in. Adding to the lists is left to [`changes`].
+/// peers' keys are the wanted ones, those of peers that go are none, and each volume and network is
+/// open to whom both let in. Adding to the lists is left to [`changes`].
 pub fn revoked(running: &Config, wanted: &Config) -> Revoked {
     let (mut config, mut changes) = (running.clone(), Vec::new());
     config.key.clone_from(&wanted.key);
@@ -182,6 +188,17 @@ pub fn revoked(running: &Config, wanted: &Config) -> Revoked {
             changes
                 .push(format!("revoke what \"allow\" of volume {:?} no longer says", volume.name));
             volume.allow = left;
+        }
+    }
+    for network in &mut config.networks {
+        let Some(wanted) = wanted.networks.iter().find(|it| it.name == network.name) else {
+            continue;
+        };
+        let left = common(&network.allow, &wanted.allow);
+        if left != network.allow {
+            let name = &network.name;
+            changes.push(format!("revoke what \"allow\" of network {name:?} no longer says"));
+            network.allow = left;
         }
     }
     Revoked { config, changes }
@@ -279,9 +296,13 @@ fn add_networks(
     changes: &mut Vec<Change>,
 ) {
     for network in &wanted.networks {
-        let known = running.networks.iter().any(|it| it.name == network.name);
-        if !known || !again(networks, &network.name).is_empty() {
-            changes.push(Change::AddNetwork(network.clone()));
+        let now = running.networks.iter().find(|it| it.name == network.name);
+        match now.filter(|_| again(networks, &network.name).is_empty()) {
+            None => changes.push(Change::AddNetwork(network.clone())),
+            Some(now) if now.allow != network.allow => {
+                changes.push(Change::ChangeNetworkAllow(network.clone()));
+            }
+            Some(_) => {}
         }
     }
     for nic in &wanted.nics {
@@ -419,11 +440,8 @@ fn replaced_networks(running: &Config, wanted: &Config) -> Replaced {
         Some((now, wanted.networks.iter().find(|network| network.name == now.name)?))
     });
     let keys = pairs.map(|(now, wanted)| {
-        let different = [
-            ("uplink", now.uplink != wanted.uplink),
-            ("allow", now.allow != wanted.allow),
-            ("remote", now.remote != wanted.remote),
-        ];
+        let different =
+            [("uplink", now.uplink != wanted.uplink), ("remote", now.remote != wanted.remote)];
         (now.name.clone(), keys(&different, bare_network(now) != bare_network(wanted)))
     });
     keys.filter(|(_, keys)| !keys.is_empty()).collect()
@@ -486,8 +504,9 @@ fn bare_disk(disk: &DiskConfig) -> DiskConfig {
     DiskConfig { lines: Lines::default(), ..disk.clone() }
 }
 
+/// Without what can be changed in place.
 fn bare_network(network: &NetworkConfig) -> NetworkConfig {
-    NetworkConfig { lines: Lines::default(), ..network.clone() }
+    NetworkConfig { lines: Lines::default(), allow: Vec::new(), ..network.clone() }
 }
 
 fn bare_nic(nic: &NicConfig) -> NicConfig {

@@ -181,6 +181,7 @@ impl Inside {
             Change::RemoveNic { name, .. } => self.remove_nic(name, force),
             Change::RemoveNetwork { name, .. } => self.remove_network(name, force),
             Change::AddNetwork(network) => self.add_network(network),
+            Change::ChangeNetworkAllow(network) => self.set_network_allow(network),
             Change::AddNic(nic) => self.add_nic(nic),
             Change::ChangeNic { nic, .. } => self.change_nic(nic),
         };
@@ -370,6 +371,11 @@ impl Inside {
                 self.volumes.set_allow(served, &left.allow, &self.cores);
             }
         }
+        for (before, left) in running.networks.iter().zip(&left.networks) {
+            if before.allow != left.allow {
+                self.open_network(left);
+            }
+        }
         self.objects().config = left;
         self.accept_as_allowed();
         Ok(())
@@ -381,7 +387,7 @@ impl Inside {
         peers::set_accept(&self.cores, accept);
     }
 
-    fn check_listens(&self, needed: bool, why: &str) -> Result<(), Refused> {
+    pub(super) fn check_listens(&self, needed: bool, why: &str) -> Result<(), Refused> {
         if needed && self.objects().config.listen.is_none() {
             return Err(takes_restart(&format!("this node has no address ({why})"), "\"listen\""));
         }
@@ -450,7 +456,8 @@ fn digest(revoked: &Revoked, changes: &[Change], restart: &[&str]) -> String {
     let mut hasher = DefaultHasher::new();
     let keys: Vec<_> = revoked.config.peers.iter().map(|peer| &peer.keys).collect();
     let allow: Vec<_> = revoked.config.volumes.iter().map(|volume| &volume.allow).collect();
-    format!("{keys:?} {allow:?} {changes:?} {restart:?}").hash(&mut hasher);
+    let joins: Vec<_> = revoked.config.networks.iter().map(|network| &network.allow).collect();
+    format!("{keys:?} {allow:?} {joins:?} {changes:?} {restart:?}").hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 

@@ -278,6 +278,14 @@ impl Nics {
         self.networks.push(live);
     }
 
+    /// Peers may join a network as this configuration says, from now on.
+    fn set_allow(&mut self, network: &NetworkConfig) {
+        let live = self.networks.iter_mut().find(|live| live.config.name == network.name);
+        let live = live.expect("the caller has looked");
+        live.config.allow.clone_from(&network.allow);
+        self.doors.set_allow(network);
+    }
+
     /// The network of a nic, or the way to it.
     fn place(&self, nic: &NicConfig, cores: &[Core]) -> Result<Place, String> {
         match nic.peer() {

@@ -115,7 +115,7 @@ fn wait_for_turn(swap: &Swap, cores: &[Core]) -> Turning {
     }
 }
 
-fn wake(cores: &[Core]) {
+pub(super) fn wake(cores: &[Core]) {
     cores.iter().for_each(|core| core.sidecore.waker().wake());
 }
 

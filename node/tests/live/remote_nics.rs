@@ -5,8 +5,12 @@ use node::Node;
 use node::keys::{self, KeyKind};
 use node::status::DiskState;
 
+use serde_json::json;
+
 use crate::common::{Home, address, wait_for};
+use crate::control::done;
 use crate::nics::{Guest, mac};
+use crate::{start_file, write_file};
 
 /// Two networks, so that one of them lives on the second sidecore, where no session of the VMhost's
 /// first one ends by itself.
@@ -196,4 +200,36 @@ fn who_is_not_allowed_is_told_so_and_no_more() {
     why(3, "see \"vlans\" of its \"remote\" there");
     let networks = io.status().networks;
     assert_eq!((networks[0].members.len(), networks[1].members.len()), (0, 2));
+}
+
+#[test]
+fn a_network_is_opened_to_others_while_its_guests_are_in_it() {
+    let pair = Pair::new(false);
+    let text = pair.text(IO1, &pair.io, 1);
+    let (io, vm) = (start_file(&pair.io, "io1.toml", &text), pair.start_vm());
+    joined(&vm, 0);
+    let mut two = Guest::new(&pair.io, "io.sock", false);
+    let reload = |allowed: &str| {
+        let text = text.replace("allow = [\"vm1\"]", &format!("allow = [{allowed}]"));
+        write_file(&pair.io, "io1.toml", &text);
+        done(&io, "POST", "/v1/reload", &json!({})).applied
+    };
+    for other in ["vm3", "vm4"] {
+        let mut one = Guest::new(&pair.vm, "one.sock", false);
+        one.say(&frame(1, 2, 2000, 60));
+        assert_eq!(two.hear(), frame(1, 2, 2000, 60));
+        drop(one);
+        let revoked = "revoke what \"allow\" of network \"blue\" no longer says";
+        assert_eq!(reload(&format!("{other:?}")), [revoked, "change network \"blue\": \"allow\""]);
+        wait_for(&vm, "out", |status| {
+            status.nics[0].detail.contains("network blue is not open to vm1")
+        });
+        // The network is the same, and its own guest has noticed nothing.
+        let status = io.status();
+        assert!(status.networks[1].members.is_empty());
+        assert_eq!(status.nics[0].state, DiskState::Running);
+        let opened = reload(&format!("{other:?}, \"vm1\""));
+        assert_eq!(opened, ["change network \"blue\": \"allow\""]);
+        wait_for(&vm, "in again", |status| status.nics[0].detail.is_empty());
+    }
 }

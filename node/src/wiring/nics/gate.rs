@@ -78,6 +78,14 @@ impl Doors {
         self.generation.fetch_add(1, SeqCst);
     }
 
+    /// A network is open to others than before: to those that its configuration names.
+    pub(super) fn set_allow(&self, config: &NetworkConfig) {
+        if let Some(open) = self.guard().networks.get_mut(&config.name) {
+            open.allow.clone_from(&config.allow);
+        }
+        self.generation.fetch_add(1, SeqCst);
+    }
+
     /// A network goes.
     pub(super) fn close(&self, network: &str) {
         self.guard().networks.remove(network);

@@ -9,6 +9,7 @@ use crate::config::{Kind, NetworkConfig, NicConfig};
 use crate::wiring::Inside;
 use crate::wiring::live::{NIC_UNTIL_RESTART, bad, log, refuse_used, takes_restart};
 use crate::wiring::objects::unknown;
+use crate::wiring::volumes::wake;
 
 impl Inside {
     pub(in crate::wiring) fn add_network(
@@ -27,6 +28,30 @@ impl Inside {
         self.objects().config.networks.push(network.clone());
         self.accept_as_allowed();
         Ok(Vec::new())
+    }
+
+    /// Says anew which nodes may join a network.
+    pub(in crate::wiring) fn set_network_allow(
+        &self,
+        network: &NetworkConfig,
+    ) -> Result<Vec<String>, Refused> {
+        self.check_listens(!network.allow.is_empty(), "other nodes may join it")?;
+        self.open_network(network);
+        {
+            let mut objects = self.objects();
+            let mut networks = objects.config.networks.iter_mut();
+            let config = networks.find(|it| it.name == network.name);
+            config.expect("the caller has looked").allow.clone_from(&network.allow);
+        }
+        self.accept_as_allowed();
+        Ok(Vec::new())
+    }
+
+    /// Opens a network to those that this configuration names, and to nobody else.
+    pub(in crate::wiring) fn open_network(&self, network: &NetworkConfig) {
+        self.nics().set_allow(network);
+        // Their servers look at the doors, each round.
+        wake(&self.cores);
     }
 
     pub(in crate::wiring) fn remove_network(
