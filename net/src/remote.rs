@@ -19,7 +19,7 @@ mod server;
 mod wire;
 
 pub use cable::CableCore;
-pub use client::{Prove, Wanted, join};
+pub use client::{AWAY_NS, Prove, Told, Wanted, join};
 pub use members::{MemberInfo, Members};
 pub use plane::{Plane, PlanePoll};
 pub use server::{Admission, Chain, Gate, Right, Server, ServerCounters};

@@ -151,6 +151,7 @@ fn frames_across_nodes_do_not_allocate() {
         peer: "io1".to_owned(),
         join: join("blue", "nic", mac(2), 1500, Vlans::Access(0)),
         prove: Box::new(|_, _| None),
+        told: Box::new(|_| {}),
     };
     let core = Arc::default();
     let (_, port) = vm.plane.borrow_mut().join(wanted, Arc::clone(&core), Arc::default());

@@ -75,9 +75,14 @@ fn pull_cable(guest: &mut Guest, plan: &NodePlan) {
         command.args(["nic", "set", "one", "--link", link, "--control"]).arg(plan.control());
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        guest.type_line(seen).unwrap();
-        guest.wait_for(seen, SCRIPT_TIMEOUT).unwrap();
+        wait_for_link(guest, seen);
     }
+}
+
+/// Waits until the guest's system says `carrier 0`, or `carrier 1`.
+fn wait_for_link(guest: &mut Guest, seen: &str) {
+    guest.type_line(seen).unwrap();
+    guest.wait_for(seen, SCRIPT_TIMEOUT).unwrap();
 }
 
 /// They talk, one has its cable pulled, their node is killed, and they talk again the other way.
@@ -179,7 +184,10 @@ fn guests_of_two_nodes_talk_and_go_on_after_either_node_was_killed() {
     let (frames, bytes) = (member_counter(&io, "frames_in"), member_counter(&io, "bytes_in"));
     assert!(bytes > 8 << 20 && bytes / frames > 3000, "{bytes} bytes in {frames} frames");
     stream(&mut one, &mut two);
-    let io = io.kill().unwrap().start().unwrap();
+    let down = io.kill().unwrap();
+    wait_for_link(&mut one, "carrier 0");
+    let io = down.start().unwrap();
+    wait_for_link(&mut one, "carrier 1");
     talk::exchange(&mut two, &mut one).unwrap();
     let vm = vm.kill().unwrap().start().unwrap();
     talk::exchange(&mut one, &mut two).unwrap();

@@ -29,6 +29,15 @@ const ANSWER_NS: u64 = 2_000_000_000;
 /// nothing can be proved.
 pub type Prove = Box<dyn Fn(&[u8; 32], &Join) -> Option<[u8; PROOF_BYTES]> + Send>;
 
+/// How long a network that was there may be out of reach before its guests are to see it: longer
+/// than its node takes to be started anew, for a guest that sees its link go may let go of its
+/// addresses, and a cable that is plugged in takes a second or so.
+pub const AWAY_NS: u64 = 2_000_000_000;
+
+/// Told that a network has been out of reach for [`AWAY_NS`] (`false`), and that it is there again.
+/// Called on the sidecore; must not wait for anything.
+pub type Told = Box<dyn Fn(bool) + Send>;
+
 /// A network of another node, and as whom to join it.
 pub struct Wanted {
     /// The node.
@@ -37,6 +46,9 @@ pub struct Wanted {
     pub join: Join,
     /// Its key's.
     pub prove: Prove,
+    /// Whoever shows the nic its link. A network that was never there is not told of: a guest
+    /// starts also while the network's node is down.
+    pub told: Told,
 }
 
 impl fmt::Debug for Wanted {
@@ -107,8 +119,12 @@ struct Client {
     asks: Option<Asks>,
     /// How long the next ask waits for its answer.
     answer_ns: u64,
-    /// When it became a member last.
-    in_ns: u64,
+    /// When it became a member last, if ever.
+    in_ns: Option<u64>,
+    /// When it was seen to be none any more.
+    out_ns: Option<u64>,
+    /// It was told that the network is out of reach.
+    is_away: bool,
     /// The index of the session that the network's sidecore serves, where it is not the one that
     /// the node has anyway.
     index: Option<u16>,
@@ -127,6 +143,7 @@ pub(super) struct Clients {
     own: BTreeMap<(String, u16), SessionId>,
     number_next: u32,
     stirred: bool,
+    /// When there is something to ask for, or to tell.
     ask_at_ns: u64,
 }
 
@@ -161,7 +178,9 @@ impl Clients {
             ask_at_ns: 0,
             asks: None,
             answer_ns: ANSWER_NS,
-            in_ns: 0,
+            in_ns: None,
+            out_ns: None,
+            is_away: false,
             index: None,
         };
         self.clients.insert(flow, client);
@@ -220,12 +239,12 @@ impl Clients {
         self.stirred = true;
     }
 
-    /// When there is something to ask for.
+    /// When there is something to do.
     pub(super) fn next_ns(&self) -> Option<u64> {
         if self.stirred { Some(0) } else { Some(self.ask_at_ns).filter(|at| *at != u64::MAX) }
     }
 
-    /// Asks for what is not granted.
+    /// Asks for what is not granted, and tells of what has not been for long.
     pub(super) fn poll(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         if !self.stirred && now_ns < self.ask_at_ns {
             return Progress::Idle;
@@ -234,6 +253,10 @@ impl Clients {
         let flows: Vec<u16> = self.clients.keys().copied().collect();
         for flow in flows {
             self.ask(now_ns, flow, endpoint);
+        }
+        for client in self.clients.values_mut() {
+            let at_ns = client.look_away(now_ns).unwrap_or(u64::MAX);
+            self.ask_at_ns = self.ask_at_ns.min(at_ns);
         }
         self.drop_unused(now_ns, endpoint);
         Progress::Busy
@@ -384,7 +407,7 @@ impl Clients {
             return;
         };
         // At once, but not in a circle with a peer that ends each membership as soon as it began.
-        let ask_at_ns = now_ns.max(client.in_ns + ASK_AGAIN_NS);
+        let ask_at_ns = client.in_ns.map_or(now_ns, |in_ns| now_ns.max(in_ns + ASK_AGAIN_NS));
         client.go_out(ask_at_ns, &"the membership has ended");
         ways((session, flow), None);
         self.stirred = true;
@@ -430,9 +453,27 @@ impl Client {
         }
         asks.granted = Some(membership);
         self.state = State::In(session, membership);
-        (self.in_ns, self.answer_ns) = (now_ns, ANSWER_NS);
+        (self.in_ns, self.out_ns, self.answer_ns) = (Some(now_ns), None, ANSWER_NS);
         self.cable.borrow_mut().plug(Plugged { session, flow, membership });
+        if std::mem::take(&mut self.is_away) {
+            (self.wanted.told)(true);
+        }
         true
+    }
+
+    /// Tells that it is out when it was in and has been out for long. Gives when that will be.
+    fn look_away(&mut self, now_ns: u64) -> Option<u64> {
+        self.in_ns?;
+        if self.is_away || matches!(self.state, State::In(..)) {
+            return None;
+        }
+        let at_ns = self.out_ns.get_or_insert(now_ns).saturating_add(AWAY_NS);
+        if now_ns < at_ns {
+            return Some(at_ns);
+        }
+        self.is_away = true;
+        (self.wanted.told)(false);
+        None
     }
 
     /// Sends the join. `false`: there is no room now.

@@ -162,6 +162,41 @@ fn a_restart_of_either_node_is_a_pause() {
 }
 
 #[test]
+fn a_guest_sees_that_its_network_is_away_when_that_lasts_and_not_before_it_was_there() {
+    let mut world = World::new(9, true);
+    let nic = world.hosts[1].nic("blue", 2, Vlans::Access(0));
+    let never = world.hosts[1].nic("nowhere", 3, Vlans::Access(0));
+    let told = |nic: &Nic| nic.link.lock().unwrap().clone();
+    let again = |world: &mut World| {
+        world.restart(0);
+        world.hosts[0].network("blue", 1);
+        joined(world, &[&nic]);
+    };
+    joined(&mut world, &[&nic]);
+    // It is noticed, and over before a guest would have to know.
+    world.hosts[0].is_down = true;
+    world.run(100 * MS);
+    again(&mut world);
+    assert!(told(&nic).is_empty());
+    for times in 1..=2 {
+        world.hosts[0].is_down = true;
+        let mut seconds = 0;
+        while nic.core.is_joined() {
+            world.idle(1);
+            seconds += 1;
+            assert!(seconds < 60, "never noticed");
+        }
+        world.idle(3);
+        assert_eq!(told(&nic).len(), 2 * times - 1, "once, however long it lasts");
+        world.idle(5);
+        assert_eq!(told(&nic)[2 * times - 2..], [false]);
+        again(&mut world);
+        assert_eq!(told(&nic)[2 * times - 2..], [false, true]);
+    }
+    assert!(told(&never).is_empty());
+}
+
+#[test]
 fn who_may_no_longer_is_out_at_once_and_in_again_when_he_may() {
     let mut world = World::new(5, true);
     let nic = world.hosts[1].nic("blue", 2, Vlans::Access(0));

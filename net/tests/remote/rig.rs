@@ -150,6 +150,8 @@ pub(crate) struct Nic {
     pub(crate) core: Arc<CableCore>,
     pub(crate) counters: Arc<PortCounters>,
     pub(crate) flow: Option<u16>,
+    /// What was told of its link.
+    pub(crate) link: Arc<Mutex<Vec<bool>>>,
     bridge: Rc<RefCell<Bridge>>,
 }
 
@@ -254,10 +256,15 @@ impl Host {
     /// A nic that is to be in a network of the other node.
     pub(crate) fn nic(&mut self, network: &str, last: u8, vlans: Vlans) -> Nic {
         let (core, counters) = (Arc::<CableCore>::default(), Arc::<PortCounters>::default());
+        let link = Arc::<Mutex<Vec<bool>>>::default();
         let wanted = Wanted {
             peer: "io1".to_owned(),
             join: join(network, &format!("nic{last}"), mac(last), 1500, vlans.clone()),
             prove: Box::new(|_, _| None),
+            told: Box::new({
+                let link = Arc::clone(&link);
+                move |is_there| link.lock().unwrap().push(is_there)
+            }),
         };
         let made = self.plane.borrow_mut().join(wanted, Arc::clone(&core), Arc::clone(&counters));
         let (flow, port) = made;
@@ -269,7 +276,7 @@ impl Host {
         let uplink = PortOptions::of_uplink();
         bridge.borrow_mut().add(uplink, port, Arc::clone(&counters)).unwrap();
         self.bridges.push(Rc::clone(&bridge));
-        Nic { talker, core, counters, flow, bridge }
+        Nic { talker, core, counters, flow, link, bridge }
     }
 
     /// Takes it away.

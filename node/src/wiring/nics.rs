@@ -294,8 +294,9 @@ impl Nics {
                 Ok(Place { network, cables, way: None })
             }
             Some(_) => {
-                let way = Way::new(nic, self.sidecore_for_next(cores.len()), cores)?;
-                Ok(Place { network: way.network.clone(), cables: Arc::default(), way: Some(way) })
+                let (sidecore, cables) = (self.sidecore_for_next(cores.len()), Arc::default());
+                let way = Way::new(nic, sidecore, cores, &cables)?;
+                Ok(Place { network: way.network.clone(), cables, way: Some(way) })
             }
         }
     }

@@ -3,7 +3,7 @@
 use net::maker::FrameMaker;
 use node::Node;
 use node::keys::{self, KeyKind};
-use node::status::DiskState;
+use node::status::{DiskState, Status};
 
 use serde_json::json;
 
@@ -232,4 +232,34 @@ fn a_network_is_opened_to_others_while_its_guests_are_in_it() {
         assert_eq!(opened, ["change network \"blue\": \"allow\""]);
         wait_for(&vm, "in again", |status| status.nics[0].detail.is_empty());
     }
+}
+
+#[test]
+fn a_guest_whose_networks_node_is_away_sees_its_link_go_and_come_back() {
+    let pair = Pair::new(true);
+    let (mut io, vm) = (pair.start_io(), pair.start_vm());
+    joined(&vm, 0);
+    for round in 0..2 {
+        let mut one = Guest::new(&pair.vm, "one.sock", round == 1);
+        let mut two = Guest::new(&pair.io, "io.sock", false);
+        one.say(&frame(1, 2, 2000, 60));
+        assert_eq!(two.hear(), frame(1, 2, 2000, 60));
+        drop(two);
+        io.stop();
+        let status = wait_for(&vm, "unplugged", |status| !status.nics[0].link);
+        assert_eq!(status.nics[0].state, DiskState::Lost);
+        let detail = &status.nics[0].detail;
+        assert!(detail.starts_with("waiting for network io1/blue: peer io1"), "{detail}");
+        assert!(detail.ends_with("its cable is plugged in again when that is there"), "{detail}");
+        // That is how a front end is told: it is alone, and finds nobody.
+        wait_for(&vm, "hung up", |status| status.nics[0].front_end_pid.is_none());
+        assert!(!pair.vm.path("one.sock").exists());
+        // One that was never in its network is left as it was.
+        assert!(status.nics[3].link && pair.vm.path("eight.sock").exists());
+        drop(one);
+        io = pair.start_io();
+        let back = |status: &Status| status.nics[0].link && status.nics[0].detail.is_empty();
+        wait_for(&vm, "plugged in again", back);
+    }
+    io.stop();
 }

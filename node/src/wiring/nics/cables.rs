@@ -1,11 +1,12 @@
 //! The cables of a network's nics: plugged in unless somebody pulled one, or the network's uplink
-//! is away. A guest whose network leads nowhere is to know, as it would of a switch without power.
+//! is away, or the node that has the network. A guest whose network leads nowhere is to know, as it
+//! would of a switch without power.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use virtio::Closer;
 
-/// See the module's text. Shared with who looks after the uplink.
+/// See the module's text. Shared with who looks after the uplink, or the way to the other node.
 #[derive(Debug, Default)]
 pub(super) struct Cables(Mutex<State>);
 
@@ -39,7 +40,8 @@ impl Cables {
         self.state().uplink_is_away
     }
 
-    /// The uplink vanished, or is back.
+    /// The uplink vanished, or is back. Also for sidecores: it takes a lock that nobody keeps, and
+    /// two system calls that do not wait.
     pub(super) fn set_uplink(&self, is_there: bool) {
         let mut state = self.state();
         state.uplink_is_away = !is_there;

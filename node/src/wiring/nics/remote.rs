@@ -7,6 +7,7 @@ use block::Plane as BlockPlane;
 use net::remote::{CableCore, Kind, Plane, Wanted, join};
 use net::{Attached, Network, PortCounters, PortOptions, Vlans};
 
+use super::cables::Cables;
 use super::{seed, text};
 use crate::config::NicConfig;
 use crate::keys;
@@ -26,11 +27,18 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// Makes the way of a nic, and asks for its network from now on.
+    /// Makes the way of a nic, and asks for its network from now on. The nic's cable is pulled
+    /// while that is out of reach.
     ///
     /// # Errors
     /// When its key cannot be read, or the sidecore is gone.
-    pub(super) fn new(config: &NicConfig, sidecore: usize, cores: &[Core]) -> Result<Self, String> {
+    pub(super) fn new(
+        config: &NicConfig,
+        sidecore: usize,
+        cores: &[Core],
+        cables: &Arc<Cables>,
+    ) -> Result<Self, String> {
+        let cables = Arc::clone(cables);
         let (peer, name) = config.network.split_once('/').expect("a network of another node");
         let on = &cores[sidecore].sidecore;
         let key = config.attachment_key.as_deref().map(keys::read_attachment);
@@ -44,6 +52,7 @@ impl Way {
                 let names = (join.network.as_str(), join.nic.as_str());
                 key.as_ref().and_then(|key| key.prove_call(binding, Kind::Join as u8, names))
             }),
+            told: Box::new(move |is_there| cables.set_uplink(is_there)),
         };
         let (sender, made) = std::sync::mpsc::channel();
         let (shared, told, held) = (Arc::clone(&core), Arc::clone(&counters), peer.to_owned());

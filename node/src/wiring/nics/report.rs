@@ -79,6 +79,10 @@ impl Shown {
         }
         match self.server.state() {
             ServerState::Failed(why) => why,
+            ServerState::Closed if self.cables.uplink_is_away() && self.way.is_some() => {
+                let why = self.waits().unwrap_or_else(|| "its network is there again".to_owned());
+                format!("{why}; its cable is plugged in again when that is there")
+            }
             ServerState::Closed if self.cables.uplink_is_away() => {
                 "the uplink of its network is away; its cable is plugged in again when that is back"
                     .to_owned()
@@ -91,13 +95,14 @@ impl Shown {
                 let holder = holder.map_or_else(String::new, |pid| format!(" (pid {pid})"));
                 format!("another process{holder} serves its socket; waiting for its end")
             }
-            _ => match &self.way {
-                Some(way) if !way.core.is_joined() => {
-                    format!("waiting for network {}: {}", self.config.network, way.core.why())
-                }
-                _ => String::new(),
-            },
+            _ => self.waits().unwrap_or_default(),
         }
+    }
+
+    /// Why its frames do not reach its network, if they do not.
+    fn waits(&self) -> Option<String> {
+        let way = self.way.as_ref().filter(|way| !way.core.is_joined())?;
+        Some(format!("waiting for network {}: {}", self.config.network, way.core.why()))
     }
 
     /// Whether its frames reach its network.
