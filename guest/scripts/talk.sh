@@ -28,6 +28,8 @@ exec 9>/tmp/hold
 while read -r word; do
     case $word in
         ask)
+            # The other one may stand still for a while: emulated, on a busy machine.
+            until ping -c 1 -W 5 "$PEER" >/tmp/ping; do :; done
             ping -c 5 -w 60 "$PEER" >/tmp/ping || {
                 say "fail ping $(tail -n 2 /tmp/ping | tr '\n' ' ')"
                 exit 1
