@@ -10,9 +10,8 @@
 //! Nodes are `vrio node` processes as a user would start them; the driver is a thread of this one.
 
 mod direct;
-pub(crate) mod events;
 pub mod floor;
-pub(crate) mod place;
+mod place;
 pub(crate) mod report;
 
 use std::path::PathBuf;
@@ -22,15 +21,17 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use sidecore::Idle;
 
-use crate::cleanup::Cleanup;
+use crate::cleanup::{Cleanup, tidily};
+use crate::events::{Events, Side};
 use crate::load::{Load, Outcome, Pattern};
-use crate::machine::{Machine, cache_line_round_trip_ns};
+use crate::machine::{Machine, cache_line_round_trip_ns, cores};
 use crate::measure::{Reuse, Waiting};
+use crate::pair::{Meeting, Seats};
 use crate::progress::Progress;
 
-use events::Events;
 use place::Place;
 
+pub use crate::pair::LinkKind;
 pub use report::{Latency, Report};
 
 /// The longest request: what a volume takes in one piece.
@@ -39,18 +40,11 @@ pub const SIZE_BYTES_MAX: u32 = 1 << 20;
 /// Requests outstanding of one job: what the largest ring of the driver has room for.
 pub const DEPTH_MAX: u16 = 1024;
 
-/// Packets of a virtual cable: what IPv6 asks of every link, and the longest there are.
-const MTU: std::ops::RangeInclusive<u32> = 1280..=65_535;
-
 /// Queues of a disk.
 pub const JOBS_MAX: u16 = 64;
 
 /// Disks: what a node serves with a sidecore or two, and more than that.
 pub const GUESTS_MAX: u16 = 64;
-
-/// The share of datagrams that go past the stack where that is measured: all but those that find
-/// neighbours.
-const PAST_THE_STACK_MIN: f64 = 0.9;
 
 /// Before anything is counted: caches, round trips and clocks settle.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
@@ -91,18 +85,6 @@ impl Volume {
             Self::Null | Self::Memory => None,
         }
     }
-}
-
-/// How sessions travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LinkKind {
-    /// UDP, between two network namespaces where that is allowed, else on the loopback device.
-    Udp,
-    /// AF_XDP, between two network namespaces.
-    Xdp,
-    /// Memory that the two processes share.
-    Shm,
 }
 
 /// What is asked for.
@@ -210,16 +192,7 @@ impl Options {
             (0.01..=3600.0).contains(&seconds),
             "--seconds {seconds}: from 0.01 to an hour's 3600"
         );
-        ensure!(
-            self.link != LinkKind::Xdp || !self.loopback,
-            "--link xdp goes past the network stack of an Ethernet card: --loopback has none"
-        );
-        ensure!(
-            self.mtu.is_none_or(|mtu| MTU.contains(&mtu)) && (self.mtu.is_none() || !self.loopback),
-            "--mtu: from {} to {} bytes, of the virtual cable, which --loopback has not",
-            MTU.start(),
-            MTU.end()
-        );
+        self.meeting().check()?;
         ensure!(
             self.pids.is_empty() || matches!(self.path, Path::Socket(_)),
             "--pid is for --path socket: our own nodes' processes are known"
@@ -249,6 +222,27 @@ impl Options {
         matches!(self.path, Path::Remote | Path::Direct)
     }
 
+    /// How the two meet.
+    fn meeting(&self) -> Meeting {
+        let Self { link, encrypt, loopback, mtu, .. } = *self;
+        Meeting { link, encrypt, loopback, mtu }
+    }
+
+    /// Seats for all threads of the measurement.
+    fn seats(&self) -> Seats {
+        let sidecores = usize::from(self.sidecores);
+        let (vmhost, iohost) = match self.path {
+            Path::Local => (sidecores, 0),
+            Path::Remote => (sidecores, sidecores),
+            Path::Direct => (0, sidecores),
+            // A core for each of the server's processes, wherever those are.
+            Path::Socket(_) => (self.pids.len().max(1), 0),
+        };
+        let cores = cores();
+        let left = cores.len().saturating_sub(vmhost + iohost);
+        Seats::new(&cores, vmhost, iohost, self.driver_threads(left))
+    }
+
     fn load(&self) -> Load {
         let duration = Duration::from_secs_f64(self.seconds);
         Load { pattern: self.op, depth: self.depth, duration }
@@ -265,12 +259,12 @@ pub(crate) fn as_text<S: serde::Serializer>(
 
 /// Processor time of all threads of a process so far.
 pub(crate) fn processor_time(pid: u32) -> Result<Duration> {
-    Ok(events::Side::of_process(pid)?.cpu())
+    Ok(Side::of_process(pid)?.cpu())
 }
 
 /// Whether each busy thread of a measurement has a core to itself.
 pub(crate) fn has_seats(options: &Options) -> bool {
-    place::Seats::of(options) != place::Seats::default()
+    options.seats() != Seats::default()
 }
 
 /// Measures once. Says on standard error what it does, on a terminal.
@@ -278,16 +272,8 @@ pub(crate) fn has_seats(options: &Options) -> bool {
 /// # Errors
 /// What cannot be measured, or went wrong meanwhile.
 pub fn run(options: &Options) -> Result<Report> {
-    let cleanup = Cleanup::default();
-    cleanup.on_signals()?;
     let progress = Progress::quiet();
-    let measured = measure(options, &cleanup, &progress);
-    progress.end();
-    if measured.is_err() {
-        cleanup.yield_to_interruption();
-    }
-    cleanup.remove();
-    measured
+    tidily(&progress, |cleanup| measure(options, cleanup, &progress))
 }
 
 /// The same as a part of something longer.
@@ -318,14 +304,8 @@ pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress)
 }
 
 fn check(options: &Options, outcome: &Outcome, events: &Events) -> Result<()> {
-    let share = events.past_the_stack();
-    if options.has_sessions() && options.link == LinkKind::Xdp && share < PAST_THE_STACK_MIN {
-        bail!(
-            "only {:.0} % of the datagrams went past the network stack (AF_XDP): that needs root, \
-             iproute2, a kernel with XDP_SOCKETS, and a receive queue for each sidecore (a virtual \
-             cable has one)",
-            share * 100.0
-        );
+    if options.has_sessions() {
+        options.meeting().check_way(events)?;
     }
     if outcome.requests() == 0 {
         bail!("not one request was completed in this time: measure for longer");
@@ -354,7 +334,6 @@ mod tests {
         refused(Options { guests: 2, volume: one_file, ..options.clone() }, "--guests 2");
         refused(Options { sidecores: 0, ..options.clone() }, "--sidecores 0");
         refused(Options { mtu: Some(600), ..options.clone() }, "--mtu");
-        refused(Options { mtu: Some(9000), loopback: true, ..options.clone() }, "--mtu");
         refused(Options { seconds: f64::NAN, ..options.clone() }, "--seconds");
         let direct = Options { path: Path::Direct, ..options.clone() };
         direct.check().unwrap();

@@ -13,6 +13,8 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::progress::Progress;
+
 /// What a shell expects of a program that ^C has ended.
 const INTERRUPTED_STATUS: i32 = 130;
 
@@ -38,6 +40,25 @@ pub(crate) struct Cleanup {
     /// Held while a process is started: none comes to life behind the back of an interruption.
     starting: Arc<Mutex<()>>,
     interrupted: Arc<AtomicBool>,
+}
+
+/// Does a piece of work that shows its progress, and leaves nothing of it behind, however it ends.
+///
+/// # Errors
+/// The work's own.
+pub(crate) fn tidily<T>(
+    progress: &Progress,
+    work: impl FnOnce(&Cleanup) -> Result<T>,
+) -> Result<T> {
+    let cleanup = Cleanup::default();
+    cleanup.on_signals()?;
+    let done = work(&cleanup);
+    progress.end();
+    if done.is_err() {
+        cleanup.yield_to_interruption();
+    }
+    cleanup.remove();
+    done
 }
 
 impl Cleanup {

@@ -23,7 +23,7 @@ use serde::Serialize;
 use sidecore::Idle;
 
 use crate::block::{self, LinkKind, Path, Volume};
-use crate::cleanup::Cleanup;
+use crate::cleanup::{Cleanup, tidily};
 use crate::load::Pattern;
 use crate::machine::Machine;
 use crate::measure::Reuse;
@@ -257,16 +257,8 @@ pub struct Comparison {
 /// # Errors
 /// When one cannot be measured.
 pub fn run(options: &Options) -> Result<Comparison> {
-    let cleanup = Cleanup::default();
-    cleanup.on_signals()?;
     let progress = Progress::new();
-    let compared = compare(options, &cleanup, &progress);
-    progress.end();
-    if compared.is_err() {
-        cleanup.yield_to_interruption();
-    }
-    cleanup.remove();
-    compared
+    tidily(&progress, |cleanup| compare(options, cleanup, &progress))
 }
 
 fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use sidecore::Idle;
 
 use crate::block::{self, Report, Volume};
-use crate::cleanup::Cleanup;
+use crate::cleanup::{Cleanup, tidily};
 use crate::machine::{Machine, cores};
 use crate::progress::Progress;
 
@@ -110,21 +110,10 @@ pub struct Scale {
 /// # Errors
 /// When one cannot be measured.
 pub fn run(options: &Options) -> Result<Scale> {
-    let cleanup = Cleanup::default();
-    cleanup.on_signals()?;
     let progress = Progress::quiet();
-    let measured = all(options, &cleanup, &progress);
-    progress.end();
-    if measured.is_err() {
-        cleanup.yield_to_interruption();
-    }
-    cleanup.remove();
-    Ok(Scale {
-        version: SCALE_VERSION,
-        asked: options.clone(),
-        series: measured?,
-        machine: Machine::look(),
-    })
+    let series = tidily(&progress, |cleanup| all(options, cleanup, &progress))?;
+    let (asked, machine) = (options.clone(), Machine::look());
+    Ok(Scale { version: SCALE_VERSION, asked, series, machine })
 }
 
 fn all(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Vec<Series>> {

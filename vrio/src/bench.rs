@@ -1,5 +1,7 @@
 //! `vrio bench`.
 
+mod net;
+
 use std::fmt::Display;
 use std::path::PathBuf;
 
@@ -9,7 +11,7 @@ use bench::block::{self, LinkKind, Options, Path, Volume};
 use bench::compare;
 use bench::load::Pattern;
 use bench::measure::{Reuse, Waiting};
-use bench::net;
+use bench::pair::Meeting;
 use bench::scale;
 use clap::{Subcommand, ValueEnum};
 use node::direct::Idle;
@@ -34,13 +36,6 @@ pub(crate) const SCALE_EXAMPLES: &str = "Examples:
   vrio bench scale                                     local disks, null volumes
   vrio bench scale --volume memory --depth 32 --json | jq '.series[1].points[].report.iops'
 Where cores are shared, only processor time and events per request mean something.";
-
-pub(crate) const NET_EXAMPLES: &str = "Examples:
-  vrio bench net                                       frames of 64 bytes, guest to guest
-  vrio bench net --size 64k --idle spin                TCP that nobody has to cut
-  vrio bench net --op bounce --idle spin               how long one takes there and back
-  vrio bench net --path socket /run/a.sock,/run/b.sock --pid 4711
-  vrio bench net --json | jq .frames_per_s";
 
 pub(crate) const FLOOR_EXAMPLES: &str = "Examples:
   vrio bench floor                                     what is under a read over UDP
@@ -69,8 +64,8 @@ pub(crate) enum BenchCommand {
     #[command(subcommand, after_help = COMPARE_EXAMPLES)]
     Compare(CompareCommand),
     /// Measure what two guests' network cards do for each other.
-    #[command(after_help = NET_EXAMPLES)]
-    Net(NetArgs),
+    #[command(after_help = net::EXAMPLES)]
+    Net(Box<net::NetArgs>),
     /// Measure what more sidecores, queues and guests do to throughput and to a request's cost.
     #[command(after_help = SCALE_EXAMPLES)]
     Scale(ScaleArgs),
@@ -190,12 +185,8 @@ pub(crate) struct BlockArgs {
     /// Disks of one node, each with a volume of its own.
     #[arg(long, default_value_t = 1)]
     guests: u16,
-    /// How sessions travel.
-    #[arg(long, value_enum, default_value_t = LinkArg::Udp)]
-    link: LinkArg,
-    /// Whether sessions are sealed.
-    #[arg(long, value_enum, default_value_t = Switch::On)]
-    encrypt: Switch,
+    #[command(flatten)]
+    meeting: MeetingArgs,
     /// Sidecores of each node.
     #[arg(long, default_value_t = 1)]
     sidecores: u16,
@@ -217,54 +208,33 @@ pub(crate) struct BlockArgs {
     /// The processes behind `--path socket`, for their processor time.
     #[arg(long)]
     pid: Vec<u32>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+// How two nodes meet, where there are two. Not a comment for clap: it would be the command's own.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct MeetingArgs {
+    /// How sessions travel.
+    #[arg(long, value_enum, default_value_t = LinkArg::Udp)]
+    link: LinkArg,
+    /// Whether sessions are sealed.
+    #[arg(long, value_enum, default_value_t = Switch::On)]
+    encrypt: Switch,
     /// Nodes meet on the loopback device, also where two network namespaces would be allowed.
     #[arg(long)]
     loopback: bool,
     /// The longest packet of the virtual cable between two network namespaces.
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct NetArgs {
-    /// Who carries frames: local, or socket and two paths with a comma between them.
-    #[arg(long, num_args = 1..=2, value_names = ["WAY", "A,B"], default_value = "local")]
-    path: Vec<String>,
-    /// What is done.
-    #[arg(long, value_enum, default_value_t = NetOp::Forward)]
-    op: NetOp,
-    /// Bytes of every frame, such as 64, 1500 or 64k. Beyond 1514 they are TCP, left to be cut.
-    #[arg(long, default_value = "64", value_parser = size)]
-    size: u32,
-    /// Frames under way; as many as the receiver has buffers for unless said.
-    #[arg(long)]
-    depth: Option<u16>,
-    /// Packed rings instead of split ones.
-    #[arg(long)]
-    packed: bool,
-    /// What the sidecore does without work: spin, adaptive or sleep.
-    #[arg(long, default_value = "adaptive")]
-    idle: Idle,
-    /// How long is measured.
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
-    /// The processes behind `--path socket`, for their processor time.
-    #[arg(long)]
-    pid: Vec<u32>,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum NetOp {
-    /// One guest sends, the other one takes.
-    Forward,
-    /// One frame goes there and back.
-    Bounce,
+impl From<MeetingArgs> for Meeting {
+    fn from(args: MeetingArgs) -> Self {
+        let MeetingArgs { link, encrypt, loopback, mtu } = args;
+        Self { link: link.into(), encrypt: encrypt == Switch::On, loopback, mtu }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -335,9 +305,10 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             print(&report, args.json)
         }
         BenchCommand::Net(args) => {
-            let options = net_options(args).map_err(Failure::configuration)?;
+            let options = args.options().map_err(Failure::configuration)?;
             options.check().map_err(Failure::configuration)?;
-            print(&net::run(&options).map_err(Failure::running)?, args.json)
+            let report = bench::net::run(&options).map_err(Failure::running)?;
+            print(&report, args.json)
         }
         BenchCommand::Floor(args) => {
             let program = std::env::current_exe().context("finding this program");
@@ -385,32 +356,6 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
     }
 }
 
-fn net_options(args: &NetArgs) -> anyhow::Result<net::Options> {
-    let words: Vec<_> = args.path.iter().map(String::as_str).collect();
-    let sockets =
-        |both: &str| both.split_once(',').map(|(a, b)| net::Path::Socket(a.into(), b.into()));
-    let path = match words[..] {
-        ["local"] => Some(net::Path::Local),
-        ["socket", both] => sockets(both),
-        _ => None,
-    };
-    let said = words.join(" ");
-    Ok(net::Options {
-        path: path.ok_or_else(|| anyhow!("--path {said}: local, or socket A,B"))?,
-        op: match args.op {
-            NetOp::Forward => net::Op::Forward,
-            NetOp::Bounce => net::Op::Bounce,
-        },
-        size_bytes: args.size,
-        depth: args.depth,
-        packed: args.packed,
-        idle: args.idle,
-        seconds: args.seconds,
-        pids: args.pid.clone(),
-        ..net::Options::new(std::env::current_exe().context("finding this program")?)
-    })
-}
-
 /// For people, or for programs.
 fn print(report: &(impl Serialize + Display), json: bool) -> Result<(), Failure> {
     if !json {
@@ -433,6 +378,7 @@ fn named_socket(words: &str) -> Result<(String, PathBuf), String> {
 fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
     let program = std::env::current_exe().context("finding this program")?;
     let words: Vec<_> = args.path.iter().map(String::as_str).collect();
+    let Meeting { link, encrypt, loopback, mtu } = args.meeting.into();
     Ok(Options {
         path: match words[..] {
             ["local"] => Path::Local,
@@ -455,8 +401,8 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
         depth: args.depth,
         jobs: args.jobs,
         guests: args.guests,
-        link: args.link.into(),
-        encrypt: args.encrypt == Switch::On,
+        link,
+        encrypt,
         sidecores: args.sidecores,
         idle: args.idle,
         driver: match args.driver {
@@ -467,8 +413,8 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
         reuse: args.reuse.into(),
         seconds: args.seconds,
         pids: args.pid.clone(),
-        loopback: args.loopback,
-        mtu: args.mtu,
+        loopback,
+        mtu,
         ..Options::new(program)
     })
 }

@@ -22,9 +22,9 @@ use sidecore::Stage::Serve;
 use sidecore::{Idle, Sidecore, now_ns};
 use virtio::driver::SECTOR_BYTES;
 
-use super::events::Side;
 use super::place::FILL_DEPTH;
 use super::{LinkKind, Options};
+use crate::events::Side;
 use crate::load::{Load, Outcome, Pattern, Places, STUCK};
 use crate::stage::Stage;
 

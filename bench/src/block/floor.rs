@@ -23,9 +23,8 @@ use sidecore::{Idle, now_ns};
 use transport::{Pool, TransmitBatch};
 
 use super::direct::LocalLoad;
-use super::place::Seats;
 use super::{LinkKind, Options, Path, Volume, WARM_UP};
-use crate::cleanup::Cleanup;
+use crate::cleanup::{Cleanup, tidily};
 use crate::load::{Load, Outcome, Pattern};
 use crate::machine::{cache_line_round_trip_ns, pin};
 use crate::progress::Progress;
@@ -229,16 +228,8 @@ fn of_counted(rounds: &[Round], counted: &[usize], number: fn(&Round) -> f64) ->
 /// # Errors
 /// What cannot be measured, or went wrong meanwhile.
 pub fn run(options: &FloorOptions) -> Result<FloorReport> {
-    let cleanup = Cleanup::default();
-    cleanup.on_signals()?;
     let progress = Progress::quiet();
-    let measured = measure_rounds(options, &cleanup, &progress);
-    progress.end();
-    if measured.is_err() {
-        cleanup.yield_to_interruption();
-    }
-    cleanup.remove();
-    measured
+    tidily(&progress, |cleanup| measure_rounds(options, cleanup, &progress))
 }
 
 /// The same as a part of something longer. Where cores move, more rounds than asked for.
@@ -298,7 +289,7 @@ fn echo(options: &FloorOptions, cleanup: &Cleanup) -> Result<f64> {
     let stage = Stage::new("floor", options.program.clone(), false, cleanup.clone())?;
     let (Ends { ends: [mut one, mut two], door }, to) = ends(options, &stage)?;
     let (size, stop) = (options.size_bytes as usize, AtomicBool::new(false));
-    let seats = Seats::of(&options.direct(false));
+    let seats = options.direct(false).seats();
     let (here, there) = (seats.driver(), seats.iohost());
     let outcome = thread::scope(|scope| {
         scope.spawn(|| {
@@ -398,7 +389,7 @@ fn cipher(options: &FloorOptions) -> Result<f64> {
 
 /// How long a read takes that stays on its thread.
 fn local(options: &FloorOptions) -> Result<f64> {
-    let core = Seats::of(&options.direct(false)).driver();
+    let core = options.direct(false).seats().driver();
     let mut local = LocalLoad::start(options.size_bytes, core)?;
     let measured = (|| {
         local.fill()?;

@@ -1,21 +1,18 @@
 //! What is measured, started: the nodes, the way between them, and who drives the disk.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use node::status::Status;
 
 use super::direct::DirectLoad;
-use super::events::{Look, Role, Side};
-use super::{LinkKind, Options, Path, Volume};
+use super::{Options, Path, Volume};
 use crate::cleanup::Cleanup;
+use crate::events::{Look, Role};
 use crate::load::{Load, Outcome};
-use crate::machine::cores;
 use crate::measure::{Bench, DriverPlan};
 use crate::nodes::Node;
+use crate::pair::{Pair, Seats};
 use crate::progress::Progress;
 use crate::stage::{Network, Stage};
 
@@ -24,9 +21,6 @@ use crate::stage::{Network, Stage};
 const NULL_SIZE: &str = "1TiB";
 const SIZE_MIB: u64 = 512;
 const SIZE_IF_MADE: &str = ", size = \"512MiB\"";
-
-/// Past the network stack.
-const XDP: &str = "link = \"xdp\"\n";
 
 /// Requests outstanding while the disk is filled.
 pub(super) const FILL_DEPTH: u16 = 32;
@@ -50,69 +44,22 @@ pub(super) struct Place {
     made: Option<PathBuf>,
 }
 
-/// The cores of each role; none where there are too few for everybody: then nobody is pinned.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seats {
-    pub(crate) vmhost: Vec<usize>,
-    pub(crate) iohost: Vec<usize>,
-    driver: Vec<usize>,
-}
-
-impl Seats {
-    /// The first driver's, if it has one.
-    pub(crate) fn driver(&self) -> Option<usize> {
-        self.driver.first().copied()
-    }
-
-    /// That of the IOhost's first sidecore.
-    pub(super) fn iohost(&self) -> Option<usize> {
-        self.iohost.first().copied()
-    }
-
-    /// Seats for all threads of a measurement.
-    pub(super) fn of(options: &Options) -> Self {
-        let sidecores = usize::from(options.sidecores);
-        let (vmhost, iohost) = match options.path {
-            Path::Local => (sidecores, 0),
-            Path::Remote => (sidecores, sidecores),
-            Path::Direct => (0, sidecores),
-            // A core for each of the server's processes, wherever those are.
-            Path::Socket(_) => (options.pids.len().max(1), 0),
-        };
-        let cores = cores();
-        let left = cores.len().saturating_sub(vmhost + iohost);
-        Self::new(&cores, vmhost, iohost, options.driver_threads(left))
-    }
-
-    /// Seats for so many threads of each role.
-    pub(crate) fn new(cores: &[usize], vmhost: usize, iohost: usize, driver: usize) -> Self {
-        if cores.len() < vmhost + iohost + driver {
-            return Self::default();
-        }
-        let (first, rest) = cores.split_at(vmhost);
-        let (second, rest) = rest.split_at(iohost);
-        let driver = rest[rest.len() - driver..].to_vec();
-        Self { vmhost: first.to_vec(), iohost: second.to_vec(), driver }
-    }
-}
-
 impl Place {
     /// Starts it all.
     pub(super) fn start(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Self> {
-        let seats = Seats::of(options);
+        let seats = options.seats();
         let pids = options.pids.clone();
         let mut place = Self { driver: None, nodes: Vec::new(), stage: None, pids, made: None };
         let driver = match &options.path {
             Path::Socket(socket) => ring(options, vec![socket.clone()], &seats)?,
             path => {
                 let sessions = *path != Path::Local;
-                let sealed = sessions && options.encrypt;
                 let program = options.program.clone();
-                let mut stage = Stage::new("bench", program, sealed, cleanup.clone())?;
-                if sessions && options.link != LinkKind::Shm && !options.loopback {
-                    stage.mtu = options.mtu;
-                    stage.separate_if_allowed(progress);
-                }
+                let stage = if sessions {
+                    options.meeting().stage(program, cleanup, progress)?
+                } else {
+                    Stage::new("bench", program, false, cleanup.clone())?
+                };
                 let stage = place.stage.insert(stage);
                 let cast = Cast { options, stage, seats: &seats };
                 if options.volume.file().is_some() {
@@ -160,22 +107,11 @@ impl Place {
 
     /// What everybody has counted so far.
     pub(super) fn look(&self) -> Result<Look> {
-        let mut sides = BTreeMap::new();
-        for (role, node) in &self.nodes {
-            let status: Status = serde_json::from_value(node.status()?)?;
-            sides.insert(*role, Side::of_node(&status)?);
-        }
-        if !self.pids.is_empty() {
-            let mut all = Side::default();
-            for pid in &self.pids {
-                all.add_threads(Side::of_process(*pid)?);
-            }
-            sides.insert(Role::Vmhost, all);
-        }
+        let mut look = Look::at(&self.nodes, &self.pids)?;
         if let Some(Driver::Direct(client)) = &self.driver {
-            sides.insert(Role::Driver, client.look()?);
+            look.sides.insert(Role::Driver, client.look()?);
         }
-        Ok(Look { at: Instant::now(), sides })
+        Ok(look)
     }
 
     /// What lies between the nodes, where there are two.
@@ -246,12 +182,9 @@ struct Cast<'a> {
 }
 
 impl Cast<'_> {
-    fn sidecores(&self, seats: &[usize]) -> String {
-        let cores = match seats {
-            [] => format!("count = {}", self.options.sidecores),
-            seats => format!("cores = {seats:?}"),
-        };
-        format!("[sidecores]\n{cores}\nidle = \"{}\"\n", self.options.idle)
+    fn pair(&self) -> Pair<'_> {
+        let Options { link, sidecores, idle, .. } = *self.options;
+        Pair { link, stage: self.stage, seats: self.seats, sidecores, idle }
     }
 
     /// What each guest's disk, and its volume, is called.
@@ -292,38 +225,16 @@ impl Cast<'_> {
     }
 
     fn iohost(&self) -> Result<Node> {
-        let Stage { io_listen, keys, .. } = self.stage;
-        let shm = match self.options.link {
-            LinkKind::Shm => "shm = \"io1.shm\"\n",
-            LinkKind::Xdp => XDP,
-            LinkKind::Udp => "",
-        };
-        let config = format!(
-            "listen = \"{io_listen}\"\n{shm}{}{}{}",
-            self.sidecores(&self.seats.iohost),
-            keys.clients(&["vm1"]),
-            self.volumes(&keys.allow(&["vm1"]))
-        );
-        self.start("io1", &config)
-    }
-
-    /// Where the IOhost is found.
-    fn address(&self) -> String {
-        match self.options.link {
-            LinkKind::Udp | LinkKind::Xdp => self.stage.io_listen.clone(),
-            LinkKind::Shm => format!("shm:{}", self.stage.path("io1/io1.shm").display()),
-        }
+        let volumes = self.volumes(&self.stage.keys.allow(&["vm1"]));
+        self.start("io1", &format!("{}{volumes}", self.pair().iohost()))
     }
 
     fn vmhost(&self) -> Result<Node> {
-        let Stage { vm_listen, keys, .. } = self.stage;
-        let sidecores = self.sidecores(&self.seats.vmhost);
         let queues = self.options.jobs;
-        let link = if self.options.link == LinkKind::Xdp { XDP } else { "" };
         // A volume of the node's own is named by its name alone.
         let (home, key) = match self.options.path {
             Path::Local => ("", String::new()),
-            _ => ("io1/", keys.disk()),
+            _ => ("io1/", self.stage.keys.disk()),
         };
         let disks = self.names().map(|name| {
             format!(
@@ -333,13 +244,8 @@ impl Cast<'_> {
         });
         let disks: String = disks.collect();
         let config = match self.options.path {
-            Path::Local => format!("{sidecores}{}{disks}", self.volumes("")),
-            _ => format!(
-                "listen = \"{vm_listen}\"\n{link}{sidecores}\
-                 [[peer]]\nname = \"io1\"\naddress = \"{}\"\n{}{disks}",
-                self.address(),
-                keys.peer("io1"),
-            ),
+            Path::Local => format!("{}{}{disks}", self.pair().vmhost_alone(), self.volumes("")),
+            _ => format!("{}{disks}", self.pair().vmhost()),
         };
         self.start("vm1", &config)
     }
@@ -347,20 +253,6 @@ impl Cast<'_> {
     fn client(&self) -> Result<DirectLoad> {
         let core = self.seats.driver();
         let namespace = self.stage.namespace_of("vm1");
-        DirectLoad::start(self.options, self.stage, self.address(), namespace, core)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn everybody_has_a_seat_or_nobody() {
-        let all = Seats::new(&[0, 1, 2, 3], 1, 1, 1);
-        assert_eq!(all, Seats { vmhost: vec![0], iohost: vec![1], driver: vec![3] });
-        assert_eq!(Seats::new(&[4, 5], 1, 1, 1), Seats::default());
-        let two = Seats::new(&[4, 5], 0, 1, 1);
-        assert_eq!((two.iohost, two.driver), (vec![4], vec![5]));
+        DirectLoad::start(self.options, self.stage, self.pair().address(), namespace, core)
     }
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::events::{Events, Role};
 use super::{Options, Path, Volume};
+use crate::events::{Events, Role};
 use crate::load::Outcome;
 use crate::machine::Machine;
+use crate::pair::{Meeting, between};
 use crate::stage::Network;
 
 /// The version of the JSON form.
@@ -138,17 +139,21 @@ impl Report {
     }
 }
 
-/// Without what does not apply.
 fn asked(options: &Options) -> serde_json::Value {
+    let meeting = &Meeting::OPTIONS[..];
+    match options.path {
+        Path::Local => without(options, &[meeting, &["pids"]]),
+        Path::Remote => without(options, &[&["pids"]]),
+        Path::Direct => without(options, &[&["pids", "driver", "packed", "reuse"]]),
+        Path::Socket(_) => without(options, &[meeting, &["sidecores", "idle"]]),
+    }
+}
+
+/// What was asked for, without what does not apply.
+pub(crate) fn without(options: &impl Serialize, nothing: &[&[&str]]) -> serde_json::Value {
     let mut asked = serde_json::to_value(options).expect("plain data");
-    let nothing: &[&str] = match options.path {
-        Path::Local => &["link", "encrypt", "loopback", "mtu", "pids"],
-        Path::Remote => &["pids"],
-        Path::Direct => &["pids", "driver", "packed", "reuse"],
-        Path::Socket(_) => &["link", "encrypt", "loopback", "mtu", "sidecores", "idle"],
-    };
     if let Some(asked) = asked.as_object_mut() {
-        nothing.iter().for_each(|name| drop(asked.remove(*name)));
+        nothing.iter().copied().flatten().for_each(|name| drop(asked.remove(*name)));
     }
     asked
 }
@@ -166,12 +171,6 @@ pub(crate) fn round_trips(rtts_ns: [Option<u64>; 2]) -> String {
     let [Some(before), Some(after)] = rtts_ns else { return "one core only".to_owned() };
     let moved = if have_moved(rtts_ns) { "; the cores have MOVED meanwhile" } else { "" };
     format!("cache line round trip {before} ns before, {after} ns after{moved}")
-}
-
-/// What each busy thread got of a core, in words.
-pub(crate) fn shares(shares: &BTreeMap<String, f64>) -> String {
-    let words = |(thread, share): (&String, &f64)| format!("{thread} {:.0} %", share * 100.0);
-    shares.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
 /// A byte count as people write it.
@@ -229,11 +228,7 @@ impl Report {
             Path::Socket(_) => String::new(),
             _ => format!(", {volume} volume"),
         };
-        let between = match (&self.network, encrypt) {
-            (None, _) => "",
-            (Some(_), true) => ", sealed",
-            (Some(_), false) => ", in clear",
-        };
+        let between = between(self.network, *encrypt);
         let idle = match path {
             Path::Socket(_) => String::new(),
             _ => format!(", idle {idle}"),
@@ -264,19 +259,50 @@ impl fmt::Display for Report {
             f,
             "  latency, us  mean {mean}, p50 {p50}, p99 {p99}, p99.9 {p999}, longest {max}"
         )?;
-        match self.cpu_us_per_request() {
-            Some(us) => writeln!(f, "  per request  {us:.2} us of processor time")?,
-            None => writeln!(f, "  per request  (--pid says whose processor time counts)")?,
+        let cost = Cost {
+            each: "request",
+            us: self.cpu_us_per_request(),
+            events: &self.events_per_request,
+            cpu_s: &self.cpu_s,
+            core_share: &self.core_share,
+            rtts_ns: self.cache_line_rtts_ns,
+            machine: &self.machine,
+        };
+        write!(f, "{cost}")
+    }
+}
+
+/// What a report ends with: what each request or frame cost, and where that was measured.
+pub(crate) struct Cost<'a> {
+    /// Of what.
+    pub(crate) each: &'a str,
+    /// Processor time of each, in microseconds; none where a server's is not known.
+    pub(crate) us: Option<f64>,
+    pub(crate) events: &'a BTreeMap<String, f64>,
+    pub(crate) cpu_s: &'a BTreeMap<&'static str, Option<f64>>,
+    pub(crate) core_share: &'a BTreeMap<String, f64>,
+    pub(crate) rtts_ns: [Option<u64>; 2],
+    pub(crate) machine: &'a Machine,
+}
+
+impl fmt::Display for Cost<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = format!("per {}", self.each);
+        match self.us {
+            Some(us) => writeln!(f, "  {each:<12} {us:.2} us of processor time")?,
+            None => writeln!(f, "  {each:<12} (--pid says whose processor time counts)")?,
         }
-        for (name, count) in &self.events_per_request {
-            writeln!(f, "    {:<24} {:>10.4}", name.replace('_', " "), count)?;
+        for (name, count) in self.events {
+            writeln!(f, "    {:<28} {:>10.4}", name.replace('_', " "), count)?;
         }
         let cpu = self.cpu_s.iter().filter_map(|(role, time)| Some((role, (*time)?)));
         let cpu: Vec<_> = cpu.map(|(role, time)| format!("{role} {time:.2}")).collect();
         writeln!(f, "  processor, s {}", cpu.join(", "))?;
-        writeln!(f, "  core share   {}", shares(&self.core_share))?;
-        let trip = round_trips(self.cache_line_rtts_ns);
-        let Machine { cores, processor, kernel, .. } = &self.machine;
+        let words = |(thread, share): (&String, &f64)| format!("{thread} {:.0} %", share * 100.0);
+        let shares: Vec<_> = self.core_share.iter().map(words).collect();
+        writeln!(f, "  core share   {}", shares.join(", "))?;
+        let trip = round_trips(self.rtts_ns);
+        let Machine { cores, processor, kernel, .. } = self.machine;
         writeln!(f, "  machine      {trip}; {cores} cores, {processor}, Linux {kernel}")?;
         let build = self.machine.build();
         let slow = if self.machine.optimised { "" } else { "; NOT OPTIMISED: build --release" };

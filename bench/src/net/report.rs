@@ -6,32 +6,47 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Op, Options, Passed, Path};
+use super::traffic::Passed;
+use super::{Crossings, Op, Options, Path};
 use crate::block::Latency;
-use crate::block::events::{Events, Role};
-use crate::block::report::{bytes, number, round_trips, shares, size};
+use crate::block::report::{Cost, bytes, number, size, without};
+use crate::events::{Events, Role};
 use crate::machine::Machine;
+use crate::pair::{Meeting, between};
+use crate::stage::Network;
 
 /// The version of the JSON form.
-const REPORT_VERSION: u32 = 1;
+const REPORT_VERSION: u32 = 2;
 
 /// A measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The version of this form.
     pub version: u32,
-    /// What was asked for.
-    pub asked: Options,
-    /// From the first frame to the last.
+    /// What was asked for, as far as it means something by this way.
+    pub asked: serde_json::Value,
+    #[serde(skip)]
+    options: Options,
+    /// What lay between the nodes, where there were two.
+    pub network: Option<Network>,
+    /// From the first frame to the last, less what was waited for frames that never came.
     pub seconds: f64,
-    /// Frames that arrived; of one that bounces, each way counts.
+    /// Frames that arrived; of one that bounces, each way counts; of a stream, those with writes.
     pub frames: u64,
     /// Frames that were sent and did not.
     pub frames_lost: u64,
+    /// Frames that came once more, too late for anybody, or from somebody else.
+    pub frames_strange: u64,
+    /// How often nothing of what was under way came for so long that it was given up.
+    pub time_outs: u64,
+    /// How long that was waited for, in seconds.
+    pub waited_s: f64,
     /// Frames that arrived, per second.
     pub frames_per_s: f64,
-    /// Bytes of theirs, per second.
+    /// Bytes of theirs, per second; of a stream, what was written.
     pub bytes_per_s: f64,
+    /// Writes of a stream.
+    pub writes: Option<u64>,
     /// How long a frame took there and back, where one bounces.
     pub latency_us: Option<Latency>,
     /// What happened for each frame that arrived.
@@ -51,27 +66,36 @@ pub struct Report {
 impl Report {
     pub(super) fn new(
         options: &Options,
+        network: Option<Network>,
         passed: &Passed,
         events: &Events,
         rtts_ns: [Option<u64>; 2],
         machine: Machine,
     ) -> Self {
-        let Passed { outcome, frames, bytes, lost, drove } = passed;
-        let seconds = outcome.took.as_secs_f64();
-        let mut events_per_frame = events.per_request(*frames);
-        events_per_frame.insert("kicks".to_owned(), outcome.kicks as f64 / *frames as f64);
+        let Passed { outcome, tally, bytes, writes, drove } = passed;
+        let (seconds, frames) = (outcome.took.as_secs_f64(), tally.arrived);
+        let mut events_per_frame = events.per_request(frames);
+        events_per_frame.insert("kicks".to_owned(), outcome.kicks as f64 / frames as f64);
         let driver: Duration = outcome.driver_cpu.iter().sum();
-        let cpu_s =
-            [(Role::Driver.name(), Some(driver)), (Role::Vmhost.name(), events.cpu(Role::Vmhost))];
-        let frames_per_s = *frames as f64 / seconds;
+        let cpu_s = [
+            (Role::Driver.name(), Some(driver)),
+            (Role::Vmhost.name(), events.cpu(Role::Vmhost)),
+            (Role::Iohost.name(), events.cpu(Role::Iohost)),
+        ];
         Self {
             version: REPORT_VERSION,
-            asked: options.clone(),
+            asked: asked(options),
+            options: options.clone(),
+            network,
             seconds,
-            frames: *frames,
-            frames_lost: *lost,
-            frames_per_s,
+            frames,
+            frames_lost: tally.lost,
+            frames_strange: tally.strange,
+            time_outs: tally.time_outs,
+            waited_s: tally.waited_ns as f64 / 1e9,
+            frames_per_s: frames as f64 / seconds,
             bytes_per_s: *bytes as f64 / seconds,
+            writes: *writes,
             latency_us: (options.op == Op::Bounce).then(|| Latency::of(outcome)),
             events_per_frame,
             cpu_s: cpu_s.map(|(role, time)| (role, time.map(|time| time.as_secs_f64()))).into(),
@@ -82,19 +106,53 @@ impl Report {
         }
     }
 
+    /// Processor time for each frame of all roles together, in microseconds; none where a server's
+    /// is not known.
+    pub fn cpu_us_per_frame(&self) -> Option<f64> {
+        let is_foreign = matches!(self.options.path, Path::Socket(..));
+        if is_foreign && self.options.pids.is_empty() {
+            return None;
+        }
+        Some(self.cpu_s.values().flatten().sum::<f64>() * 1e6 / self.frames as f64)
+    }
+
     fn title(&self) -> String {
-        let Options { path, op, size_bytes, idle, .. } = &self.asked;
+        let Options { path, op, size_bytes, payload, idle, meeting, crossings, .. } = &self.options;
         let (path, idle) = match path {
             Path::Local => ("local".to_owned(), format!(", idle {idle}")),
+            Path::Remote => {
+                let between = between(self.network, meeting.encrypt);
+                let crossings = match crossings {
+                    Crossings::One => "one crossing",
+                    Crossings::Two => "two crossings",
+                };
+                (format!("remote, {crossings}{between}"), format!(", idle {idle}"))
+            }
             Path::Socket(one, two) => {
                 (format!("socket {},{}", one.display(), two.display()), String::new())
             }
         };
-        let op = match op {
-            Op::Forward => format!("depth {}", self.asked.depth()),
-            Op::Bounce => "one there and back".to_owned(),
+        let (size, depth) = (size(*size_bytes), self.options.depth());
+        let what = match (op, payload) {
+            (Op::Forward, _) => format!("frames of {size}, depth {depth}"),
+            (Op::Bounce, None) => format!("frames of {size}, one there and back"),
+            (Op::Bounce, Some([ask, answer])) => {
+                format!("UDP with {ask} B there and {answer} B back")
+            }
+            (Op::Stream, _) => format!("a stream of writes of {size}, depth {depth}"),
         };
-        format!("{path}: frames of {}, {op}{idle}", size(*size_bytes))
+        format!("{path}: {what}{idle}")
+    }
+}
+
+/// What was asked for, without what does not apply.
+fn asked(options: &Options) -> serde_json::Value {
+    let meeting = &Meeting::OPTIONS[..];
+    let size: &[&str] = if options.payload.is_some() { &["size_bytes"] } else { &["payload"] };
+    match options.path {
+        Path::Local => without(options, &[meeting, size, &["crossings", "pids"]]),
+        Path::Remote => without(options, &[size, &["pids"]]),
+        Path::Socket(..) => without(options, &[meeting, size, &["crossings", "idle"]]),
     }
 }
 
@@ -110,6 +168,26 @@ impl fmt::Display for Report {
             self.seconds,
             self.frames_lost
         )?;
+        if self.time_outs > 0 {
+            writeln!(
+                f,
+                "  time-outs    {}: nothing came, and {} s of waiting are not in the figures above",
+                self.time_outs,
+                number(self.waited_s)
+            )?;
+        }
+        if self.frames_strange > 0 {
+            writeln!(
+                f,
+                "  strange      {} frames: twice, too late or not ours",
+                self.frames_strange
+            )?;
+        }
+        if let Some(writes) = self.writes {
+            let each = self.bytes_per_s * self.seconds / self.frames as f64;
+            let per_s = writes as f64 / self.seconds;
+            writeln!(f, "  stream       {per_s:.0} writes/s, {}/frame", bytes(each))?;
+        }
         if let Some(Latency { mean, p50, p99, p999, max }) = self.latency_us {
             let [mean, p50, p99, p999, max] = [mean, p50, p99, p999, max].map(number);
             writeln!(
@@ -117,18 +195,15 @@ impl fmt::Display for Report {
                 "  round, us    mean {mean}, p50 {p50}, p99 {p99}, p99.9 {p999}, longest {max}"
             )?;
         }
-        writeln!(f, "  per frame")?;
-        for (name, count) in &self.events_per_frame {
-            writeln!(f, "    {:<24} {:>10.4}", name.replace('_', " "), count)?;
-        }
-        let cpu = self.cpu_s.iter().filter_map(|(role, time)| Some((role, (*time)?)));
-        let cpu: Vec<_> = cpu.map(|(role, time)| format!("{role} {time:.2}")).collect();
-        writeln!(f, "  processor, s {}", cpu.join(", "))?;
-        writeln!(f, "  core share   {}", shares(&self.core_share))?;
-        let Machine { cores, processor, kernel, .. } = &self.machine;
-        let trip = round_trips(self.cache_line_rtts_ns);
-        writeln!(f, "  machine      {trip}; {cores} cores, {processor}, Linux {kernel}")?;
-        let slow = if self.machine.optimised { "" } else { "; NOT OPTIMISED: build --release" };
-        writeln!(f, "  version      vrio {}{slow}", self.machine.build())
+        let cost = Cost {
+            each: "frame",
+            us: self.cpu_us_per_frame(),
+            events: &self.events_per_frame,
+            cpu_s: &self.cpu_s,
+            core_share: &self.core_share,
+            rtts_ns: self.cache_line_rtts_ns,
+            machine: &self.machine,
+        };
+        write!(f, "{cost}")
     }
 }

@@ -1,46 +1,42 @@
 //! A stand-in guest with a nic, as a measurement uses it: frames that were made beforehand, sent
 //! again and again; buffers that are posted again as soon as a frame was counted.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use net::Mac;
-use net::maker::FrameMaker;
 use net::nic::{NicOptions, feature, features};
 use virtio::driver::{
     Backing, FrameRing, GuestPlan, NicEnd, NicEndConfig, Part, Regions, RingShape, Role, Slot,
 };
 
-/// What stands before each frame in a buffer (virtio 1.2, section 5.1.6).
-const HEADER_BYTES: usize = 12;
-
-/// In it: the checksum is to be completed, and TCP over IPv4 to be cut.
-const NEEDS_CSUM: u8 = 1;
-const GSO_TCPV4: u8 = 1;
+use super::packet::{
+    Came, Ends, HEADER_BYTES, LOOKED_AT_BYTES, Mark, Packet, TCP_HEADERS_BYTES, WHOLE_BYTES_MAX,
+    write_mark,
+};
 
 /// What lets a long frame through as it is, both ways.
 const UNCUT: u64 = feature::HOST_TSO4 | feature::GUEST_TSO4 | feature::MRG_RXBUF;
 
-/// Bytes of TCP in a segment: what a packet of 1500 bytes has room for beside time stamps.
-const SEGMENT_BYTES: u16 = 1448;
-
-/// Where TCP's header has its checksum.
-const TCP_CHECKSUM_AT: u16 = 16;
-
-/// Descriptors of a ring: what QEMU gives a nic.
-const RING_SIZE: u16 = 256;
-
-/// A frame up to this goes as it is; a longer one is left to be cut.
-pub(super) const WHOLE_BYTES_MAX: usize = 1514;
+/// Descriptors of a ring: what QEMU gives a nic. Frames are marked by the slot that they are in,
+/// and the slots are used in turn.
+pub(super) const RING_SIZE: u16 = 256;
+const _: () = assert!(RING_SIZE as usize == Mark::MAX as usize + 1, "a mark for each slot");
 
 /// Buffers for frames that come in, about as long as Linux makes them: for a whole frame, or a page
 /// where frames come uncut.
 const BUFFER_BYTES: u32 = 1536;
-const PAGE_BYTES: u32 = 4096;
+const PAGE_BYTES: usize = 4096;
 
-/// How a guest's stack hands over what is uncut: pieces of so many bytes.
+/// How a guest's stack hands over what is uncut: pieces of so many bytes, at most so many.
 const PIECE_BYTES: usize = 32 << 10;
+const PIECES_MAX: usize = 3;
+
+/// Frames begin at so many places of a page, a cache line apart, as a guest's do: were all at the
+/// same one, they would be in each other's way in every cache.
+const PLACES: usize = 32;
+const LINE_BYTES: usize = 64;
 
 /// How long the first connection may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(60);
@@ -53,8 +49,30 @@ pub(super) fn frames_posted(frame_bytes: usize) -> u16 {
 
 /// How long each of them is.
 fn buffer_bytes(frame_bytes: usize) -> u32 {
-    if frame_bytes > WHOLE_BYTES_MAX { PAGE_BYTES } else { BUFFER_BYTES }
+    if frame_bytes > WHOLE_BYTES_MAX { PAGE_BYTES as u32 } else { BUFFER_BYTES }
 }
+
+/// What a station sends.
+#[derive(Clone, Debug)]
+pub(super) enum Sends {
+    /// The same frame again and again.
+    Packet(Packet),
+    /// A TCP stream of writes of so many bytes, in frames of at most so many writes.
+    Writes { bytes: usize, most: usize },
+}
+
+impl Sends {
+    /// The longest, with the header before it.
+    fn whole_bytes(&self) -> usize {
+        match self {
+            Self::Packet(Packet(packet)) => packet.len(),
+            Self::Writes { bytes, most } => STREAM_HEADERS_BYTES + bytes * most,
+        }
+    }
+}
+
+/// What stands before the writes of a frame.
+const STREAM_HEADERS_BYTES: usize = HEADER_BYTES + TCP_HEADERS_BYTES;
 
 /// What a station is made of.
 #[derive(Clone, Debug)]
@@ -62,12 +80,23 @@ pub(super) struct StationPlan {
     /// Its nic's vhost-user socket.
     pub(super) socket: PathBuf,
     /// Its address, and that of whom it sends to.
-    pub(super) mac: Mac,
-    pub(super) to: Mac,
-    /// Bytes of its frames.
-    pub(super) frame_bytes: usize,
+    pub(super) ends: Ends,
+    pub(super) sends: Sends,
+    /// Bytes of the longest frame that comes.
+    pub(super) expects_bytes: usize,
     /// Packed rings instead of split ones.
     pub(super) packed: bool,
+}
+
+/// A stream that is written into frames.
+#[derive(Debug)]
+struct Writer {
+    /// A write's bytes.
+    write: Vec<u8>,
+    /// By writes in it, less one: what stands before a frame's.
+    headers: Vec<[u8; STREAM_HEADERS_BYTES]>,
+    /// The frame that is being written, and writes in it.
+    open: Option<(Slot, usize)>,
 }
 
 /// See the module's text.
@@ -77,36 +106,46 @@ pub(super) struct Station {
     _end: NicEnd,
     receive: FrameRing,
     send: FrameRing,
-    /// Of each frame that it sends.
-    parts: Vec<Part>,
+    /// Slots for frames, that free for longest first.
+    free: VecDeque<Slot>,
+    /// Places of a slot's frame in its page.
+    places: usize,
+    /// Of a frame that is always the same, with its header.
+    whole_bytes: usize,
+    writer: Option<Writer>,
     buffer: Part,
-    /// Buffers that are still to come of the frame that came last.
+    /// Buffers that are still to come of the frame that came last, and whether it is one of ours.
     more: u16,
+    is_ours: bool,
     /// Kicks that the device asked for.
     pub(super) kicks: u64,
     /// Bytes of the frames that came.
     pub(super) bytes: u64,
+    /// Frames that came and are not ours.
+    pub(super) foreign: u64,
 }
 
 impl Station {
     /// Connects, makes its frames and posts its buffers.
     pub(super) fn connect(plan: &StationPlan) -> Result<Self> {
-        let whole = HEADER_BYTES + plan.frame_bytes;
-        let room = whole.max(PAGE_BYTES as usize) as u32;
+        let whole_bytes = plan.sends.whole_bytes();
+        let buffer = Part { offset: 0, len: buffer_bytes(plan.expects_bytes) };
+        let room = whole_bytes.next_multiple_of(PAGE_BYTES);
         let shape = RingShape {
             size: RING_SIZE,
             slots: RING_SIZE,
-            transfer_bytes_max: room,
-            segments_max: whole.div_ceil(PIECE_BYTES) as u16 + 1,
+            transfer_bytes_max: room as u32,
+            segments_max: PIECES_MAX as u16 + 1,
         };
         let guest = GuestPlan { queues: 2, shape, backing: Backing::Memfd, regions: Regions::One };
-        let features = features(&NicOptions::new("bench", plan.mac));
+        let features = features(&NicOptions::new("bench", plan.ends.from));
         let (role, packed) = (Role::Connect(plan.socket.clone()), plan.packed);
         let config = NicEndConfig { role, guest, features, packed, event_idx: true };
         let end = NicEnd::connect(&config, CONNECT_WAIT)
             .with_context(|| format!("connecting to {}", plan.socket.display()))?;
-        let uncut = plan.frame_bytes > WHOLE_BYTES_MAX;
-        let lacks = if uncut { UNCUT & !end.features() } else { 0 };
+        let uncut = whole_bytes.max(HEADER_BYTES + plan.expects_bytes);
+        let is_uncut = uncut > HEADER_BYTES + WHOLE_BYTES_MAX;
+        let lacks = if is_uncut { UNCUT & !end.features() } else { 0 };
         let socket = plan.socket.display();
         ensure!(lacks == 0, "{socket} takes no TCP uncut (features {lacks:#x}): up to 1514 bytes");
         let (receive, send) = (end.ring(0), end.ring(1));
@@ -114,13 +153,18 @@ impl Station {
             _end: end,
             receive,
             send,
-            parts: parts(whole),
-            buffer: Part { offset: 0, len: buffer_bytes(plan.frame_bytes) },
+            free: VecDeque::with_capacity(usize::from(RING_SIZE)),
+            places: ((room - whole_bytes) / LINE_BYTES + 1).min(PLACES),
+            whole_bytes,
+            writer: None,
+            buffer,
             more: 0,
+            is_ours: false,
             kicks: 0,
             bytes: 0,
+            foreign: 0,
         };
-        station.fill(plan);
+        station.prepare(plan);
         while let Some(slot) = station.receive.take_slot() {
             ensure!(station.receive.post(slot, &[station.buffer], false), "a ring of its slots");
         }
@@ -128,14 +172,27 @@ impl Station {
         Ok(station)
     }
 
-    /// Writes the frame into each slot, behind its header.
-    fn fill(&mut self, plan: &StationPlan) {
-        let (header, frame) = frame(plan);
-        let slots: Vec<_> = std::iter::from_fn(|| self.send.take_slot()).collect();
-        for slot in slots {
-            self.send.write(slot, 0, &header);
-            self.send.write(slot, HEADER_BYTES as u32, &frame);
-            self.send.release(slot);
+    /// Takes all slots, and writes what can be written beforehand.
+    fn prepare(&mut self, plan: &StationPlan) {
+        self.free.extend(std::iter::from_fn(|| self.send.take_slot()));
+        self.free.make_contiguous().sort_unstable();
+        match &plan.sends {
+            Sends::Packet(Packet(packet)) => {
+                for slot in &self.free {
+                    let mut packet = packet.clone();
+                    write_mark(&mut packet, mark(*slot));
+                    self.send.write(*slot, place(*slot, self.places), &packet);
+                }
+            }
+            Sends::Writes { bytes, most } => {
+                let header = |writes: usize| -> [u8; STREAM_HEADERS_BYTES] {
+                    let Packet(packet) = Packet::tcp(plan.ends, writes * bytes);
+                    *packet.first_chunk().expect("a frame has headers")
+                };
+                let headers = (1..=*most).map(header).collect();
+                let write = (0..*bytes).map(|at| at as u8).collect();
+                self.writer = Some(Writer { write, headers, open: None });
+            }
         }
     }
 
@@ -144,14 +201,63 @@ impl Station {
         self.send.outstanding()
     }
 
-    /// Sends a frame more, to be shown; `false` when the ring is full.
-    pub(super) fn send(&mut self) -> bool {
-        let Some(slot) = self.send.take_slot() else { return false };
-        if self.send.post(slot, &self.parts, self.parts.len() > 1) {
-            return true;
+    /// Sends a frame more, to be shown; its mark, or nothing when the ring is full.
+    pub(super) fn send(&mut self) -> Option<Mark> {
+        let slot = self.free.pop_front()?;
+        let posted = self.post(slot, self.whole_bytes);
+        if posted.is_none() {
+            self.free.push_front(slot);
         }
-        self.send.release(slot);
-        false
+        posted
+    }
+
+    fn post(&mut self, slot: Slot, whole_bytes: usize) -> Option<Mark> {
+        let mut parts = [Part { offset: 0, len: 0 }; PIECES_MAX];
+        let at = place(slot, self.places);
+        let (mut done, mut count) = (0, 0);
+        while done < whole_bytes {
+            let len = PIECE_BYTES.min(whole_bytes - done);
+            parts[count] = Part { offset: at + done as u32, len: len as u32 };
+            (done, count) = (done + len, count + 1);
+        }
+        self.send.post(slot, &parts[..count], count > 1).then(|| mark(slot))
+    }
+
+    /// Makes one more write of its stream. `false`: there is no room for it.
+    pub(super) fn write(&mut self) -> bool {
+        let Some(writer) = &mut self.writer else { return false };
+        let open = writer.open.or_else(|| Some((self.free.pop_front()?, 0)));
+        let open = open.filter(|(_, writes)| *writes < writer.headers.len());
+        let Some((slot, writes)) = open else { return false };
+        let at = STREAM_HEADERS_BYTES + writes * writer.write.len();
+        self.send.write(slot, place(slot, self.places) + at as u32, &writer.write);
+        writer.open = Some((slot, writes + 1));
+        true
+    }
+
+    /// Bytes that were written and not sent.
+    pub(super) fn written_bytes(&self) -> usize {
+        let of = |writer: &Writer| Some(writer.open?.1 * writer.write.len());
+        self.writer.as_ref().and_then(of).unwrap_or(0)
+    }
+
+    /// Whether the frame that is being written has room for no more.
+    pub(super) fn is_full(&self) -> bool {
+        let full = |writer: &Writer| writer.open.is_some_and(|it| it.1 == writer.headers.len());
+        self.writer.as_ref().is_some_and(full)
+    }
+
+    /// Sends what was written, to be shown; its mark, or nothing when the ring is full.
+    pub(super) fn push(&mut self) -> Option<Mark> {
+        let writer = self.writer.as_ref()?;
+        let (slot, writes) = writer.open.filter(|(_, writes)| *writes > 0)?;
+        let mut header = writer.headers[writes - 1];
+        let whole_bytes = STREAM_HEADERS_BYTES + writes * writer.write.len();
+        write_mark(&mut header, mark(slot));
+        self.send.write(slot, place(slot, self.places), &header);
+        let posted = self.post(slot, whole_bytes)?;
+        self.writer.as_mut()?.open = None;
+        Some(posted)
     }
 
     /// Shows what was sent.
@@ -159,28 +265,33 @@ impl Station {
         self.kicks += u64::from(self.send.publish());
     }
 
-    /// Takes back what the device is done with; how many frames.
-    pub(super) fn reap(&mut self) -> Result<u64> {
-        let mut count = 0;
+    /// Takes back what the device is done with.
+    pub(super) fn reap(&mut self) -> Result<()> {
         while let Some((slot, _)) = self.send.complete()? {
-            self.send.release(slot);
-            count += 1;
+            self.free.push_back(slot);
         }
-        Ok(count)
+        Ok(())
     }
 
-    /// Counts the frames that came, and posts their buffers again.
-    pub(super) fn receive(&mut self) -> Result<u64> {
-        let (mut frames, mut buffers) = (0, 0);
+    /// Tells the marks of frames that came, and posts their buffers again.
+    pub(super) fn receive(&mut self, mut each: impl FnMut(Mark)) -> Result<()> {
+        let mut buffers = 0;
         while let Some((slot, written)) = self.receive.complete()? {
             buffers += 1;
-            self.bytes += u64::from(written);
+            let mut bytes = u64::from(written);
             if self.more == 0 {
-                self.more = self.buffers_of(slot);
-                self.bytes = self.bytes.saturating_sub(HEADER_BYTES as u64);
+                let mut first = [0; LOOKED_AT_BYTES];
+                self.receive.read(slot, 0, &mut first);
+                let Came { buffers, mark } = Came::read(&first);
+                bytes = bytes.saturating_sub(HEADER_BYTES as u64);
+                (self.more, self.is_ours) = (buffers, mark.is_some());
+                match mark {
+                    Some(mark) => each(mark),
+                    None => self.foreign += 1,
+                }
             }
             self.more -= 1;
-            frames += u64::from(self.more == 0);
+            self.bytes += if self.is_ours { bytes } else { 0 };
             self.receive.release(slot);
             let again = self.receive.take_slot().context("just released")?;
             ensure!(self.receive.post(again, &[self.buffer], false), "as many as came back");
@@ -188,14 +299,7 @@ impl Station {
         if buffers > 0 {
             self.show_buffers();
         }
-        Ok(frames)
-    }
-
-    /// How many buffers the frame is in that begins in this one.
-    fn buffers_of(&self, slot: Slot) -> u16 {
-        let mut header = [0; HEADER_BYTES];
-        self.receive.read(slot, 0, &mut header);
-        u16::from_le_bytes([header[10], header[11]]).max(1)
+        Ok(())
     }
 
     fn show_buffers(&mut self) {
@@ -203,59 +307,12 @@ impl Station {
     }
 }
 
-/// One piece for what is short, pieces like a stack's for what is uncut.
-fn parts(whole: usize) -> Vec<Part> {
-    if whole <= HEADER_BYTES + WHOLE_BYTES_MAX {
-        return vec![Part { offset: 0, len: whole as u32 }];
-    }
-    let part =
-        |offset: usize| Part { offset: offset as u32, len: PIECE_BYTES.min(whole - offset) as u32 };
-    (0..whole).step_by(PIECE_BYTES).map(part).collect()
+/// Where in its page a slot's frame begins, of so many places.
+fn place(slot: Slot, places: usize) -> u32 {
+    (slot.index() % places * LINE_BYTES) as u32
 }
 
-/// A frame and the header before it.
-fn frame(plan: &StationPlan) -> ([u8; HEADER_BYTES], Vec<u8>) {
-    let mut header = [0; HEADER_BYTES];
-    let address = |mac: Mac| 0x0a00_0000 | u32::from(mac.0[5]);
-    let ends = |maker: FrameMaker| {
-        maker.from(plan.mac).to(plan.to).addresses(address(plan.mac), address(plan.to))
-    };
-    if plan.frame_bytes <= WHOLE_BYTES_MAX {
-        let maker = ends(FrameMaker::udp4());
-        let payload = plan.frame_bytes.saturating_sub(maker.header_bytes());
-        return (header, maker.payload(payload).build());
-    }
-    let maker = ends(FrameMaker::tcp4()).partial();
-    let (above_at, headers) = (maker.above_at() as u16, maker.header_bytes());
-    header[..2].copy_from_slice(&[NEEDS_CSUM, GSO_TCPV4]);
-    let words = [headers as u16, SEGMENT_BYTES, above_at, TCP_CHECKSUM_AT];
-    for (place, word) in header[2..10].chunks_exact_mut(2).zip(words) {
-        place.copy_from_slice(&word.to_le_bytes());
-    }
-    (header, maker.payload(plan.frame_bytes - headers).build())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan(frame_bytes: usize) -> StationPlan {
-        let mac = |last| Mac([0x52, 0x54, 0, 0, 0, last]);
-        let socket = PathBuf::from("nobody");
-        StationPlan { socket, mac: mac(1), to: mac(2), frame_bytes, packed: false }
-    }
-
-    #[test]
-    fn a_frame_is_as_long_as_was_asked_for() {
-        for bytes in [64, 1500, 1514, 1515, 64 << 10] {
-            let (header, frame) = frame(&plan(bytes));
-            assert_eq!(frame.len(), bytes);
-            assert_eq!(frame[..12], [0x52, 0x54, 0, 0, 0, 2, 0x52, 0x54, 0, 0, 0, 1]);
-            assert_eq!(header[0] == NEEDS_CSUM, bytes > WHOLE_BYTES_MAX);
-            let parts = parts(HEADER_BYTES + bytes);
-            let whole: u32 = parts.iter().map(|part| part.len).sum();
-            assert_eq!(whole as usize, HEADER_BYTES + bytes);
-            assert_eq!(parts.len(), if bytes > 40_000 { 3 } else { 1 });
-        }
-    }
+/// By which a slot's frame is known.
+fn mark(slot: Slot) -> Mark {
+    slot.index() as Mark
 }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use node::status::{Counters, Status};
 
+use crate::nodes::Node;
+
 /// Who did something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Role {
@@ -52,6 +54,10 @@ impl Side {
         for (name, value) in sidecores.chain(disks).chain(nics).flatten() {
             *counters.entry(name.clone()).or_default() += value;
         }
+        // What crossed to and from nics of other nodes was copied by their ports here.
+        let members = status.networks.iter().flat_map(|network| &network.members);
+        let copied = members.filter_map(|member| member.counters.get("bytes_copied"));
+        *counters.entry(REMOTE_COPIES.to_owned()).or_default() += copied.sum::<u64>();
         // Of volumes only this: the rest of what they count is counted by disks as well.
         let in_place = status.volumes.iter().filter_map(|volume| volume.counters.get(IN_PLACE));
         *counters.entry(IN_PLACE.to_owned()).or_default() += in_place.sum::<u64>();
@@ -66,11 +72,6 @@ impl Side {
         // A thread may end while it is looked at.
         let threads = ids.filter_map(|id: u32| Some((id, thread(&format!("{tasks}/{id}"))?)));
         Ok(Self { counters: Counters::new(), threads: threads.collect() })
-    }
-
-    /// Takes in the threads of another process.
-    pub(crate) fn add_threads(&mut self, other: Self) {
-        self.threads.extend(other.threads);
     }
 
     /// Processor time of all its threads.
@@ -97,6 +98,25 @@ fn thread(task: &str) -> Option<Thread> {
 pub(crate) struct Look {
     pub(crate) at: Instant,
     pub(crate) sides: BTreeMap<Role, Side>,
+}
+
+impl Look {
+    /// At these nodes, or at processes behind a socket, which have a VMhost's place.
+    pub(crate) fn at(nodes: &[(Role, Node)], pids: &[u32]) -> Result<Self> {
+        let mut sides = BTreeMap::new();
+        for (role, node) in nodes {
+            let status: Status = serde_json::from_value(node.status()?)?;
+            sides.insert(*role, Side::of_node(&status)?);
+        }
+        if !pids.is_empty() {
+            let mut all = Side::default();
+            for pid in pids {
+                all.threads.extend(Side::of_process(*pid)?.threads);
+            }
+            sides.insert(Role::Vmhost, all);
+        }
+        Ok(Self { at: Instant::now(), sides })
+    }
 }
 
 /// What happened between two looks.
@@ -147,11 +167,14 @@ const SYSTEM_CALLS: [&str; 9] = [
     "calls",
 ];
 
-/// Counters of copied bytes: by the session, by the channel, through shared memory, past the stack.
+/// Bytes copied between a session's buffers and disks' channels, or frames.
+const REMOTE_COPIES: &str = "remote_bytes_copied";
+
+/// Counters of copied bytes: by the session, beside it, through shared memory, past the stack.
 /// What a backend copies is its storage, and what the kernel copies at its sockets nobody here
 /// counts.
 const COPIES: [&str; 4] =
-    ["sessions_bytes_copied", "remote_bytes_copied", "shm_bytes_copied", "xdp_bytes_copied"];
+    ["sessions_bytes_copied", REMOTE_COPIES, "shm_bytes_copied", "xdp_bytes_copied"];
 
 impl Events {
     fn sum(&self, role: Role, names: &[&str]) -> Option<u64> {
@@ -173,7 +196,10 @@ impl Events {
                 all.insert(name, count as f64 / requests as f64);
             }
         };
-        note("calls".to_owned(), self.sum(Role::Vmhost, &["calls"]));
+        // An IOhost may have a guest as well.
+        let hosts = [Role::Vmhost, Role::Iohost].into_iter();
+        let calls: Vec<_> = hosts.filter_map(|role| self.sum(role, &["calls"])).collect();
+        note("calls".to_owned(), (!calls.is_empty()).then(|| calls.iter().sum()));
         for role in [Role::Driver, Role::Vmhost, Role::Iohost] {
             let name = role.name();
             note(format!("{name}_wakeups"), self.sum(role, &["sleeps", "naps"]));

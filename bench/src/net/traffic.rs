@@ -1,0 +1,247 @@
+//! What two stand-in guests do to each other, by turns on one thread.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use sidecore::now_ns;
+
+use super::flight::{Flight, TIME_OUT_NS, Tally};
+use super::packet::{Mark, SEGMENT_BYTES, TCP_HEADERS_BYTES};
+use super::station::{RING_SIZE, Station};
+use crate::load::Outcome;
+
+/// Writes of a stream between two looks at the clock, as it would not be looked at by who writes.
+const WRITES_PER_LOOK: u64 = 16;
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Passed {
+    /// What came back of frames that bounce, and how long it took.
+    pub(super) outcome: Outcome,
+    /// Of frames; where one bounces each way counts.
+    pub(super) tally: Tally,
+    /// Bytes of what arrived; of a stream those that were written.
+    pub(super) bytes: u64,
+    /// Writes of a stream.
+    pub(super) writes: Option<u64>,
+    /// How long the driver was at it, with all waits.
+    pub(super) drove: Duration,
+}
+
+impl Passed {
+    fn new(tally: Tally, bytes: u64) -> Self {
+        let (outcome, writes) = (Outcome::new(), None);
+        Self { outcome, tally, bytes, writes, drove: Duration::ZERO }
+    }
+}
+
+/// How long something takes that ends with an arrival. What was waited for in vain is not in it.
+#[derive(Debug)]
+struct Stretch {
+    began_ns: u64,
+    until_ns: u64,
+    arrived_ns: u64,
+    /// When the last frame came, so long had been waited for others.
+    waited_ns: u64,
+}
+
+impl Stretch {
+    fn new(length: Duration) -> Self {
+        let began_ns = now_ns();
+        let length_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        let until_ns = began_ns.saturating_add(length_ns);
+        Self { began_ns, until_ns, arrived_ns: began_ns, waited_ns: 0 }
+    }
+
+    fn is_over(&self, at_ns: u64) -> bool {
+        at_ns >= self.until_ns
+    }
+
+    fn arrived(&mut self, at_ns: u64, waited_ns: u64) {
+        (self.arrived_ns, self.waited_ns) = (at_ns, waited_ns);
+    }
+
+    fn took(&self) -> Duration {
+        let all_ns = self.arrived_ns.saturating_sub(self.began_ns);
+        Duration::from_nanos(all_ns.saturating_sub(self.waited_ns).max(1))
+    }
+}
+
+/// Keeps frames under way from one to the other.
+pub(super) fn forward(
+    from: &mut Station,
+    to: &mut Station,
+    depth: u16,
+    length: Duration,
+) -> Result<Passed> {
+    // What counts is what has not arrived: the receiver has buffers for that, and the sender may
+    // have its own back before.
+    let mut stretch = Stretch::new(length);
+    let (mut flight, bytes) = (Flight::new(stretch.began_ns), to.bytes);
+    loop {
+        let at_ns = now_ns();
+        from.reap()?;
+        let is_over = stretch.is_over(at_ns);
+        while !is_over
+            && flight.len() < depth
+            && let Some(mark) = from.send()
+        {
+            flight.sent(mark, at_ns);
+        }
+        from.show();
+        if take(to, &mut flight, at_ns)? {
+            stretch.arrived(at_ns, flight.tally.waited_ns);
+            continue;
+        }
+        flight.look(at_ns, from.outstanding())?;
+        if is_over && flight.is_empty() {
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    let mut passed = Passed::new(flight.tally, to.bytes - bytes);
+    passed.outcome.took = stretch.took();
+    Ok(passed)
+}
+
+/// Sends a frame, has it answered, and again.
+pub(super) fn bounce(near: &mut Station, far: &mut Station, length: Duration) -> Result<Passed> {
+    let stretch = Stretch::new(length);
+    let (mut outcome, mut tally) = (Outcome::new(), Tally::default());
+    let (bytes, mut at_ns) = (near.bytes + far.bytes, stretch.began_ns);
+    while !stretch.is_over(at_ns) {
+        near.reap()?;
+        let (asked, sent_ns) = (send_one(near)?, at_ns);
+        let mut answer = None;
+        loop {
+            if answer.is_none() && comes(far, asked, &mut tally)? {
+                far.reap()?;
+                answer = Some(send_one(far)?);
+            }
+            let is_back = match answer {
+                Some(answer) => comes(near, answer, &mut tally)?,
+                None => false,
+            };
+            at_ns = now_ns();
+            if is_back {
+                outcome.note(at_ns - sent_ns);
+                break;
+            }
+            if at_ns - sent_ns > TIME_OUT_NS {
+                tally.lost += 1;
+                tally.time_outs += 1;
+                tally.waited_ns += at_ns - sent_ns;
+                break;
+            }
+            std::hint::spin_loop();
+        }
+    }
+    let all_ns = at_ns - stretch.began_ns;
+    outcome.took = Duration::from_nanos(all_ns.saturating_sub(tally.waited_ns).max(1));
+    Ok(Passed { outcome, ..Passed::new(tally, near.bytes + far.bytes - bytes) })
+}
+
+fn send_one(station: &mut Station) -> Result<Mark> {
+    let mark = station.send().context("no room for one frame: none was given back")?;
+    station.show();
+    Ok(mark)
+}
+
+/// Whether this frame came; whatever else did is strange.
+fn comes(station: &mut Station, wanted: Mark, tally: &mut Tally) -> Result<bool> {
+    let mut is_here = false;
+    station.receive(|mark| {
+        let is_it = mark == wanted && !is_here;
+        if is_it {
+            is_here = true;
+            tally.arrived += 1;
+        } else {
+            tally.strange += 1;
+        }
+    })?;
+    Ok(is_here)
+}
+
+/// Writes a stream, which goes in frames when a TCP would have it go, and is acknowledged for each
+/// batch of frames that came.
+pub(super) fn stream(
+    from: &mut Station,
+    to: &mut Station,
+    depth: u16,
+    length: Duration,
+) -> Result<Passed> {
+    let mut stretch = Stretch::new(length);
+    let mut at_ns = stretch.began_ns;
+    let (mut data, mut answers) = (Flight::new(at_ns), Flight::new(at_ns));
+    let (mut writes, mut turns, bytes) = (0, 0_u64, to.bytes);
+    loop {
+        if turns.is_multiple_of(WRITES_PER_LOOK) {
+            at_ns = now_ns();
+        }
+        turns += 1;
+        let is_over = stretch.is_over(at_ns);
+        from.reap()?;
+        let has_written = !is_over && from.write();
+        writes += u64::from(has_written);
+        let is_quiet = data.is_empty() && answers.is_empty();
+        if data.len() < depth
+            && is_due(from, is_quiet)
+            && let Some(mark) = from.push()
+        {
+            data.sent(mark, at_ns);
+            from.show();
+        }
+        let any = take(to, &mut data, at_ns)?;
+        if any {
+            stretch.arrived(at_ns, data.tally.waited_ns);
+            to.reap()?;
+            if answers.len() < RING_SIZE
+                && let Some(mark) = to.send()
+            {
+                answers.sent(mark, at_ns);
+                to.show();
+            }
+        }
+        take(from, &mut answers, at_ns)?;
+        if has_written || any {
+            continue;
+        }
+        at_ns = now_ns();
+        data.look(at_ns, from.outstanding())?;
+        to.reap()?;
+        answers.look(at_ns, to.outstanding())?;
+        if is_over && data.is_empty() && answers.is_empty() && from.written_bytes() == 0 {
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    let (mut tally, answers) = (data.tally, answers.tally);
+    let headers = TCP_HEADERS_BYTES as u64 * tally.arrived;
+    tally.lost += answers.lost;
+    tally.strange += answers.strange;
+    tally.time_outs += answers.time_outs;
+    tally.waited_ns += answers.waited_ns;
+    let mut passed = Passed::new(tally, (to.bytes - bytes).saturating_sub(headers));
+    passed.outcome.took = stretch.took();
+    passed.writes = Some(writes);
+    Ok(passed)
+}
+
+/// Notes what came; whether anything did.
+fn take(station: &mut Station, flight: &mut Flight, at_ns: u64) -> Result<bool> {
+    let mut any = false;
+    station.receive(|mark| {
+        flight.came(mark, at_ns);
+        any = true;
+    })?;
+    Ok(any)
+}
+
+/// Whether what was written goes now. As Linux has it: a full frame goes; less than a segment only
+/// when nothing is unacknowledged (Nagle's rule), and what lies between waits until the device has
+/// taken what was sent before (corking).
+fn is_due(from: &Station, is_quiet: bool) -> bool {
+    let written = from.written_bytes();
+    let is_taken = written >= SEGMENT_BYTES && from.outstanding() == 0;
+    written > 0 && (from.is_full() || is_quiet || is_taken)
+}

@@ -1,0 +1,235 @@
+//! A VMhost and an IOhost of a measurement: how they meet, who sits where, and what their
+//! configurations say of that. What each of them shows or has, whoever measures it adds.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail, ensure};
+use serde::Serialize;
+use sidecore::Idle;
+
+use crate::cleanup::Cleanup;
+use crate::events::Events;
+use crate::progress::Progress;
+use crate::stage::{Network, Stage};
+
+/// Packets of a virtual cable: what IPv6 asks of every link, and the longest there are.
+const MTU: RangeInclusive<u32> = 1280..=65_535;
+
+/// The share of datagrams that go past the stack where that is measured: all but those that find
+/// neighbours.
+const PAST_THE_STACK_MIN: f64 = 0.9;
+
+/// Past the network stack.
+const XDP: &str = "link = \"xdp\"\n";
+
+/// How sessions travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkKind {
+    /// UDP, between two network namespaces where that is allowed, else on the loopback device.
+    Udp,
+    /// AF_XDP, between two network namespaces.
+    Xdp,
+    /// Memory that the two processes share.
+    Shm,
+}
+
+/// How two nodes meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Meeting {
+    /// How their sessions travel.
+    pub link: LinkKind,
+    /// Whether they are sealed.
+    pub encrypt: bool,
+    /// On the loopback device, also where two network namespaces would be allowed.
+    pub loopback: bool,
+    /// The longest packet of the virtual cable between them; the system's usual where nobody says.
+    pub mtu: Option<u32>,
+}
+
+impl Default for Meeting {
+    /// Sealed, over UDP.
+    fn default() -> Self {
+        Self { link: LinkKind::Udp, encrypt: true, loopback: false, mtu: None }
+    }
+}
+
+impl Meeting {
+    /// Names of its options where they mean nothing: no two nodes meet.
+    pub(crate) const OPTIONS: [&str; 4] = ["link", "encrypt", "loopback", "mtu"];
+
+    /// Looks whether it makes sense.
+    ///
+    /// # Errors
+    /// What does not, and what would.
+    pub fn check(&self) -> Result<()> {
+        let Self { link, loopback, mtu, .. } = *self;
+        ensure!(
+            link != LinkKind::Xdp || !loopback,
+            "--link xdp goes past the network stack of an Ethernet card: --loopback has none"
+        );
+        ensure!(
+            mtu.is_none_or(|mtu| MTU.contains(&mtu)) && (mtu.is_none() || !loopback),
+            "--mtu: from {} to {} bytes, of the virtual cable, which --loopback has not",
+            MTU.start(),
+            MTU.end()
+        );
+        Ok(())
+    }
+
+    /// Makes the place where they meet.
+    pub(crate) fn stage(
+        &self,
+        program: PathBuf,
+        cleanup: &Cleanup,
+        progress: &Progress,
+    ) -> Result<Stage> {
+        let mut stage = Stage::new("bench", program, self.encrypt, cleanup.clone())?;
+        if self.link != LinkKind::Shm && !self.loopback {
+            stage.mtu = self.mtu;
+            stage.separate_if_allowed(progress);
+        }
+        Ok(stage)
+    }
+
+    /// Looks whether datagrams took the way that was asked for.
+    pub(crate) fn check_way(&self, events: &Events) -> Result<()> {
+        let share = events.past_the_stack();
+        if self.link == LinkKind::Xdp && share < PAST_THE_STACK_MIN {
+            bail!(
+                "only {:.0} % of the datagrams went past the network stack (AF_XDP): that needs \
+                 root, iproute2, a kernel with XDP_SOCKETS, and a receive queue for each sidecore \
+                 (a virtual cable has one)",
+                share * 100.0
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The cores of each role; none where there are too few for everybody: then nobody is pinned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seats {
+    pub(crate) vmhost: Vec<usize>,
+    pub(crate) iohost: Vec<usize>,
+    pub(crate) driver: Vec<usize>,
+}
+
+impl Seats {
+    /// Seats for so many threads of each role.
+    pub(crate) fn new(cores: &[usize], vmhost: usize, iohost: usize, driver: usize) -> Self {
+        if cores.len() < vmhost + iohost + driver {
+            return Self::default();
+        }
+        let (first, rest) = cores.split_at(vmhost);
+        let (second, rest) = rest.split_at(iohost);
+        let driver = rest[rest.len() - driver..].to_vec();
+        Self { vmhost: first.to_vec(), iohost: second.to_vec(), driver }
+    }
+
+    /// The first driver's, if it has one.
+    pub(crate) fn driver(&self) -> Option<usize> {
+        self.driver.first().copied()
+    }
+
+    /// That of the IOhost's first sidecore.
+    pub(crate) fn iohost(&self) -> Option<usize> {
+        self.iohost.first().copied()
+    }
+}
+
+/// What lies between the nodes, and whether what crosses it is sealed, in a report's words.
+pub(crate) fn between(network: Option<Network>, encrypt: bool) -> &'static str {
+    match (network, encrypt) {
+        (None, _) => "",
+        (Some(_), true) => ", sealed",
+        (Some(_), false) => ", in clear",
+    }
+}
+
+/// Who writes the configurations of the two, called `vm1` and `io1`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair<'a> {
+    pub(crate) link: LinkKind,
+    pub(crate) stage: &'a Stage,
+    pub(crate) seats: &'a Seats,
+    /// Sidecores of each.
+    pub(crate) sidecores: u16,
+    /// What those do without work.
+    pub(crate) idle: Idle,
+}
+
+impl Pair<'_> {
+    /// All of the IOhost's but what it has, which is to follow.
+    pub(crate) fn iohost(&self) -> String {
+        let Stage { io_listen, keys, .. } = self.stage;
+        let link = match self.link {
+            LinkKind::Shm => "shm = \"io1.shm\"\n",
+            LinkKind::Xdp => XDP,
+            LinkKind::Udp => "",
+        };
+        let sidecores = self.sidecores(&self.seats.iohost);
+        format!("listen = \"{io_listen}\"\n{link}{sidecores}{}", keys.clients(&["vm1"]))
+    }
+
+    /// All of the VMhost's but what it shows, which is to follow.
+    pub(crate) fn vmhost(&self) -> String {
+        let Stage { vm_listen, keys, .. } = self.stage;
+        let link = if self.link == LinkKind::Xdp { XDP } else { "" };
+        format!(
+            "listen = \"{vm_listen}\"\n{link}{}[[peer]]\nname = \"io1\"\naddress = \"{}\"\n{}",
+            self.vmhost_alone(),
+            self.address(),
+            keys.peer("io1")
+        )
+    }
+
+    /// The same of a VMhost that has nobody beside it.
+    pub(crate) fn vmhost_alone(&self) -> String {
+        self.sidecores(&self.seats.vmhost)
+    }
+
+    /// Where the IOhost is found.
+    pub(crate) fn address(&self) -> String {
+        match self.link {
+            LinkKind::Udp | LinkKind::Xdp => self.stage.io_listen.clone(),
+            LinkKind::Shm => format!("shm:{}", self.stage.path("io1/io1.shm").display()),
+        }
+    }
+
+    fn sidecores(&self, seats: &[usize]) -> String {
+        let cores = match seats {
+            [] => format!("count = {}", self.sidecores),
+            seats => format!("cores = {seats:?}"),
+        };
+        format!("[sidecores]\n{cores}\nidle = \"{}\"\n", self.idle)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_has_a_seat_or_nobody() {
+        let all = Seats::new(&[0, 1, 2, 3], 1, 1, 1);
+        assert_eq!(all, Seats { vmhost: vec![0], iohost: vec![1], driver: vec![3] });
+        assert_eq!(Seats::new(&[4, 5], 1, 1, 1), Seats::default());
+        let two = Seats::new(&[4, 5], 0, 1, 1);
+        assert_eq!((two.iohost, two.driver), (vec![4], vec![5]));
+    }
+
+    #[test]
+    fn a_meeting_that_makes_no_sense_is_refused_by_name() {
+        let meeting = Meeting::default();
+        meeting.check().unwrap();
+        let refused = |wrong: Meeting, word: &str| {
+            let text = wrong.check().unwrap_err().to_string();
+            assert!(text.contains(word), "{text}");
+        };
+        refused(Meeting { mtu: Some(600), ..meeting }, "--mtu");
+        refused(Meeting { mtu: Some(9000), loopback: true, ..meeting }, "--mtu");
+        refused(Meeting { link: LinkKind::Xdp, loopback: true, ..meeting }, "--link xdp");
+    }
+}
