@@ -10,6 +10,7 @@ mod nics;
 mod reload;
 mod remote_nics;
 mod resize;
+mod testpmd;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

@@ -92,15 +92,21 @@ impl Guest {
         }
     }
 
+    /// The next frame, if one has come.
+    pub(crate) fn try_hear(&mut self) -> Option<Vec<u8>> {
+        let (slot, written) = self.receive.complete().unwrap()?;
+        let mut bytes = vec![0; written as usize];
+        self.receive.read(slot, 0, &mut bytes);
+        self.receive.release(slot);
+        self.post_buffers();
+        Some(bytes.split_off(HEADER))
+    }
+
     pub(crate) fn hear(&mut self) -> Vec<u8> {
         let until = Instant::now() + PATIENCE;
         loop {
-            if let Some((slot, written)) = self.receive.complete().unwrap() {
-                let mut bytes = vec![0; written as usize];
-                self.receive.read(slot, 0, &mut bytes);
-                self.receive.release(slot);
-                self.post_buffers();
-                return bytes.split_off(HEADER);
+            if let Some(frame) = self.try_hear() {
+                return frame;
             }
             assert!(Instant::now() < until, "nothing came");
             std::thread::yield_now();

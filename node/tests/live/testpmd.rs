@@ -1,0 +1,142 @@
+//! A driver of virtio-net that is not ours, on a nic: DPDK's virtio-user port in testpmd, which
+//! sends each frame back to where it came from.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use net::maker::FrameMaker;
+use node::status::DiskState;
+
+use crate::common::{Home, PATIENCE, wait_for};
+use crate::nics::{Guest, mac};
+
+const NODE: &str = r#"
+name = "vm1"
+privileges = "keep"
+[sidecores]
+count = 1
+idle = "adaptive"
+[directories]
+sockets = "HOME"
+[[network]]
+name = "blue"
+[[nic]]
+socket = "one.sock"
+network = "blue"
+mac = "52:54:00:00:00:01"
+[[nic]]
+socket = "two.sock"
+network = "blue"
+mac = "52:54:00:00:00:02"
+"#;
+
+/// Frames that are on their way at once: fewer than either ring has room for.
+const BURST: u16 = 64;
+
+/// It ends when it is dropped.
+struct Testpmd(Child);
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// The cores of this process, in the form that both the kernel and DPDK use.
+fn cores() -> String {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.expect("Linux says it").trim().to_owned()
+}
+
+impl Testpmd {
+    /// On a nic's socket, with these options of its port. It needs neither huge pages nor root.
+    fn start(home: &Home, options: &str) -> Self {
+        let (cores, socket) = (cores(), home.path("one.sock"));
+        let port = format!(
+            "net_virtio_user0,path={},mac=52:54:00:00:00:01,queues=1,queue_size=256{options}",
+            socket.display()
+        );
+        let log = || fs::OpenOptions::new().create(true).append(true).open(home.path("log"));
+        let child = Command::new("dpdk-testpmd")
+            .args(["--no-huge", "-m", "192", "--no-pci", "--no-telemetry", "--no-shconf"])
+            .args(["--lcores", &format!("0@({cores}),1@({cores})"), "--vdev", &port, "--"])
+            .args(["--forward-mode=macswap", "--port-topology=loop", "--nb-cores=1"])
+            .args(["--total-num-mbufs=2048", "--mbcache=64"])
+            // It ends when that does.
+            .stdin(Stdio::piped())
+            .stdout(log().unwrap())
+            .stderr(log().unwrap())
+            .spawn();
+        Self(child.unwrap())
+    }
+}
+
+fn frame(number: u16, to_driver: bool) -> Vec<u8> {
+    let (from, to) = if to_driver { (2, 1) } else { (1, 2) };
+    let bytes = usize::from(number) * 37 % 1458;
+    FrameMaker::udp4().from(mac(from)).to(mac(to)).ports(number, 9).payload(bytes).build()
+}
+
+/// Waits until the driver sends back what it gets.
+fn wait_until_it_answers(guest: &mut Guest) {
+    let until = Instant::now() + PATIENCE;
+    let mut said = 0;
+    loop {
+        guest.say(&frame(0, true));
+        said += 1;
+        std::thread::sleep(Duration::from_millis(50));
+        if guest.try_hear().is_some() {
+            break;
+        }
+        assert!(Instant::now() < until, "the driver sends nothing back");
+    }
+    // What waited for it comes back as well, most of it.
+    while said > 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+        let heard = std::iter::from_fn(|| guest.try_hear()).count();
+        said = if heard == 0 { 0 } else { said - 1 };
+    }
+}
+
+#[test]
+fn a_foreign_driver_gets_and_sends_all_frames_on_rings_of_either_kind() {
+    if Command::new("dpdk-testpmd").arg("--help").output().is_err() {
+        println!(
+            "SKIP a_foreign_driver_gets_and_sends_all_frames_on_rings_of_either_kind: dpdk-testpmd \
+             not installed"
+        );
+        return;
+    }
+    let home = Home::new();
+    let node = home.start(NODE);
+    let mut guest = Guest::new(&home, "two.sock", false);
+    let mut frames = 0;
+    // Mergeable buffers or not, and each of its ways to fill rings.
+    for options in ["", ",packed_vq=1", ",mrg_rxbuf=0,in_order=0", ",packed_vq=1,mrg_rxbuf=0"] {
+        wait_for(&node, "left alone", |status| status.nics[0].state == DiskState::Ready);
+        let driver = Testpmd::start(&home, options);
+        wait_for(&node, "started", |status| status.nics[0].state == DiskState::Running);
+        wait_until_it_answers(&mut guest);
+        let before = node.status().nics[0].counters.clone();
+        for burst in 0..40 {
+            let numbers = burst * BURST..(burst + 1) * BURST;
+            numbers.clone().for_each(|number| guest.say(&frame(number, true)));
+            for number in numbers {
+                assert_eq!(guest.hear(), frame(number, false), "{options}, frame {number}");
+                frames += 1;
+            }
+        }
+        let after = node.status().nics[0].counters.clone();
+        let counted = |name: &str| after[name] - before[name];
+        let sent = 40 * u64::from(BURST);
+        assert_eq!((counted("frames_in"), counted("frames_out")), (sent, sent), "{options}");
+        assert_eq!((counted("drops_in"), counted("drops_out")), (0, 0), "{options}");
+        assert!(!after.keys().any(|name| name.starts_with("ring_")), "{after:?}");
+        // Killed, in the middle of whatever it does.
+        drop(driver);
+    }
+    assert_eq!(frames, 4 * 40 * u32::from(BURST));
+}
