@@ -1,17 +1,19 @@
-//! `vrio bench compare block`: ourselves and what a user would pick instead, in turn.
+//! `vrio bench compare`: ourselves and what a user would pick instead, in turn.
 //!
 //! For each case every contestant is started, measured and ended, then the next one, several rounds
 //! of it: A B A B. So whatever else the machine does meets all alike, and nobody polls while it is
 //! another one's turn. Whoever speaks vhost-user is driven by our driver, the others by a client of
 //! their own, which their name says. Ratios are taken within a round, of rounds in which the cores
 //! kept their distance. Figures of our own that goals are about come last, and then all goals.
+//!
+//! This file and those beside it know rounds, ratios and goals, of whatever it is; [`block`] knows
+//! virtual disks, [`net`] network cards.
 
-mod client;
+pub mod block;
 mod goals;
-mod own;
-mod peers;
+mod huge;
+pub mod net;
 mod running;
-mod spdk;
 mod table;
 mod turns;
 
@@ -20,25 +22,19 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
-use sidecore::Idle;
 
-use crate::block::{self, LinkKind, Path, Volume};
-use crate::cleanup::{Cleanup, tidily};
-use crate::load::Pattern;
+use crate::cleanup::Cleanup;
 use crate::machine::Machine;
-use crate::measure::Reuse;
 use crate::progress::Progress;
 
-use own::{Measurer, Own};
-use peers::{Peer, Peers};
+use goals::Subject;
 use turns::Runner;
 
 pub use goals::Reached;
-pub use own::{OwnOutcome, OwnRow};
-pub use table::Row;
+pub use table::{OwnOutcome, OwnRow, Row};
 
 /// The version of the JSON form.
-const COMPARISON_VERSION: u32 = 3;
+const COMPARISON_VERSION: u32 = 4;
 
 /// Rounds, at most.
 pub const ROUNDS_MAX: u16 = 99;
@@ -48,17 +44,12 @@ pub const ROUNDS_MAX: u16 = 99;
 const TURN_MORE: Duration = Duration::from_millis(1_500);
 const SLOW_TURN_MORE: Duration = Duration::from_secs(5);
 
-/// What our disks and our direct client are called, which goals refer to.
+/// What our own disks and nics are called, which goals refer to.
 const LOCAL: &str = "vrio local";
-const DIRECT: &str = "vrio direct";
-const DIRECT_XDP: &str = "vrio direct over AF_XDP";
 
-/// What is asked for.
+/// How much is measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Options {
-    /// The `vrio` program.
-    #[serde(skip)]
-    pub program: PathBuf,
+pub struct Plan {
     /// How often each contestant is measured.
     pub rounds: u16,
     /// How long each time.
@@ -67,160 +58,89 @@ pub struct Options {
     pub contest: Option<String>,
     /// Only cases whose name has this in it.
     pub case: Option<String>,
-    /// What our sidecores do without work; adaptive instead of spin where they share cores.
-    #[serde(serialize_with = "block::as_text")]
-    pub idle: Idle,
-    /// What our driver takes and stores, whoever serves it.
-    pub reuse: Reuse,
-    /// Whether our sessions are sealed; what the peers say to each other is in clear.
-    pub encrypt: bool,
-    /// A folder for files in memory (tmpfs).
-    pub folder: PathBuf,
-    /// A folder for files on a disk, which are opened around the page cache.
-    pub disk_folder: PathBuf,
-    /// Where SPDK was built, unless it is installed.
-    pub spdk: Option<PathBuf>,
-    /// Other versions of qemu-storage-daemon than that in `PATH`.
-    pub storage_daemons: Vec<PathBuf>,
-    /// Further vhost-user-blk servers, which run already: names and sockets.
-    pub sockets: Vec<(String, PathBuf)>,
 }
 
-impl Options {
-    /// Looks whether it makes sense.
-    ///
-    /// # Errors
-    /// What does not.
-    pub fn check(&self) -> Result<()> {
-        let Self { rounds, seconds, sockets, .. } = self;
-        ensure!((1..=ROUNDS_MAX).contains(rounds), "--rounds {rounds}: from 1 to {ROUNDS_MAX}");
-        let one = block::Options { seconds: *seconds, ..block::Options::new(self.program.clone()) };
-        one.check()?;
-        let folders = [("--folder", &self.folder), ("--disk-folder", &self.disk_folder)];
-        for (name, folder) in folders.into_iter().chain(self.spdk.iter().map(|it| ("--spdk", it))) {
-            ensure!(
-                folder.is_absolute() && folder.is_dir(),
-                "{name} {}: a folder that is there, by its absolute path",
-                folder.display()
-            );
-        }
-        let mut names: Vec<_> = sockets.iter().map(|(name, _)| name).collect();
-        names.sort();
-        names.dedup();
-        ensure!(names.len() == sockets.len(), "--socket: two servers have one name");
+impl Plan {
+    fn check(&self) -> Result<()> {
+        let rounds = self.rounds;
+        ensure!((1..=ROUNDS_MAX).contains(&rounds), "--rounds {rounds}: from 1 to {ROUNDS_MAX}");
         Ok(())
     }
-}
 
-/// One kind of requests.
-#[derive(Clone, Copy, Debug)]
-struct Case {
-    op: Pattern,
-    size_bytes: u32,
-    depth: u16,
-}
-
-impl Case {
-    fn name(&self) -> String {
-        let size = match self.size_bytes {
-            bytes if bytes >= 1 << 20 => format!("{}m", bytes >> 20),
-            bytes => format!("{}k", bytes >> 10),
-        };
-        format!("{} {size} depth {}", self.op.name(), self.depth)
+    fn wants_contest(&self, name: &str) -> bool {
+        self.contest.as_ref().is_none_or(|words| name.contains(words.as_str()))
     }
 
-    /// Small requests to random places, long ones in order.
-    fn all() -> Vec<Self> {
-        let mut cases = Vec::new();
-        for op in [Pattern::RandRead, Pattern::RandWrite] {
-            cases.extend([1, 8, 32].map(|depth| Self { op, size_bytes: 4 << 10, depth }));
-        }
-        for (size_bytes, depth) in [(64 << 10, 8), (1 << 20, 4)] {
-            let ops = [Pattern::Read, Pattern::Write];
-            cases.extend(ops.map(|op| Self { op, size_bytes, depth }));
-        }
-        cases
+    fn wants_case(&self, name: &str) -> bool {
+        self.case.as_ref().is_none_or(|words| name.contains(words.as_str()))
+    }
+}
+
+/// One kind of requests, or of frames.
+trait Case {
+    fn name(&self) -> String;
+}
+
+/// Who is measured.
+trait Contestant: Clone {
+    type Case: Case;
+
+    fn name(&self) -> String;
+
+    fn is_ours(&self) -> bool;
+
+    /// Whether it can do that.
+    fn takes_part(&self, case: &Self::Case) -> bool;
+
+    /// Whether it takes long to start.
+    fn is_slow(&self) -> bool;
+
+    /// Makes what all turns of a contest use, if there is such a thing: a file, which is removed
+    /// after the last of them.
+    fn prepare(contest: &Contest<Self>, cleanup: &Cleanup, progress: &Progress) -> Option<PathBuf> {
+        let _ = (contest, cleanup, progress);
+        None
+    }
+
+    /// How long its turn will take.
+    fn takes(&self, seconds: f64) -> Duration {
+        let more = if self.is_slow() { SLOW_TURN_MORE } else { TURN_MORE };
+        Duration::from_secs_f64(seconds) + more
     }
 }
 
 /// What a turn gave, whoever drove.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    iops: f64,
-    p50_us: f64,
-    p99_us: f64,
-    /// Of everybody who takes part; none where a server's is not known.
-    cpu_us_per_request: Option<f64>,
+    /// Requests or frames, per second.
+    rate: f64,
+    /// How long each took, where that was measured: half of them no longer, 99 of a hundred.
+    p50_us: Option<f64>,
+    p99_us: Option<f64>,
+    /// Processor time for each, of everybody who takes part; none where a server's is not known.
+    cpu_us: Option<f64>,
     /// What our driver had of its core, where it is ours and has one.
     core_share: Option<f64>,
     /// The cache line's round trips before and after.
     trips_ns: [Option<u64>; 2],
 }
 
-/// Who is measured.
-#[derive(Clone, Debug)]
-enum Contestant {
-    /// Ourselves, by one of our ways.
-    Vrio(Path, LinkKind),
-    /// A server that we start.
-    Peer(Peer),
-    /// A server that runs already.
-    Socket(String, PathBuf),
-}
-
-impl Contestant {
-    fn name(&self) -> String {
-        match self {
-            Self::Vrio(Path::Direct, LinkKind::Xdp) => DIRECT_XDP.to_owned(),
-            Self::Vrio(Path::Direct, _) => DIRECT.to_owned(),
-            Self::Vrio(Path::Local, _) => LOCAL.to_owned(),
-            Self::Vrio(path, _) => format!("vrio {path}"),
-            Self::Peer(peer) => peer.name.clone(),
-            Self::Socket(name, _) => name.clone(),
-        }
-    }
-
-    fn is_ours(&self) -> bool {
-        matches!(self, Self::Vrio(..))
-    }
-
-    /// Whether it can have so many requests outstanding.
-    fn takes_part(&self, case: &Case) -> bool {
-        match self {
-            Self::Peer(peer) => peer.depth_max.is_none_or(|most| case.depth <= most),
-            Self::Vrio(..) | Self::Socket(..) => true,
-        }
-    }
-
-    /// How long its turn will take.
-    fn takes(&self, seconds: f64) -> Duration {
-        let more = match self {
-            Self::Peer(peer) if peer.is_slow() => SLOW_TURN_MORE,
-            _ => TURN_MORE,
-        };
-        Duration::from_secs_f64(seconds) + more
-    }
-}
-
 /// Contestants for the same thing.
 #[derive(Clone, Debug)]
-struct Contest {
+struct Contest<C> {
     name: String,
-    volume: Volume,
-    /// Whether all of its file was written, once for all.
-    filled: bool,
-    contestants: Vec<Contestant>,
+    contestants: Vec<C>,
 }
 
-impl Contest {
+impl<C: Contestant> Contest<C> {
     /// Who takes part in a case.
-    fn of(&self, case: &Case) -> impl Iterator<Item = &Contestant> {
+    fn of(&self, case: &C::Case) -> impl Iterator<Item = &C> {
         self.contestants.iter().filter(|it| it.takes_part(case))
     }
 
     /// Whether there is anything to compare.
-    fn has_both(&self, case: &Case) -> bool {
-        self.of(case).any(Contestant::is_ours) && !self.of(case).all(Contestant::is_ours)
+    fn has_both(&self, case: &C::Case) -> bool {
+        self.of(case).any(C::is_ours) && !self.of(case).all(C::is_ours)
     }
 }
 
@@ -239,7 +159,7 @@ pub struct Comparison {
     /// The version of this form.
     pub version: u32,
     /// What was asked for.
-    pub asked: Options,
+    pub asked: serde_json::Value,
     /// The contests.
     pub contests: Vec<Outcome>,
     /// Figures of our own that goals are about.
@@ -250,88 +170,101 @@ pub struct Comparison {
     pub missing: Vec<String>,
     /// The machine.
     pub machine: Machine,
+    #[serde(skip)]
+    subject: &'static Subject,
+    #[serde(skip)]
+    plan: Plan,
 }
 
-/// Runs all contests. Says on standard error what it does.
-///
-/// # Errors
-/// When one cannot be measured.
-pub fn run(options: &Options) -> Result<Comparison> {
-    let progress = Progress::new();
-    tidily(&progress, |cleanup| compare(options, cleanup, &progress))
+/// All contests that are left of what was asked for.
+struct Field<'a, C: Contestant> {
+    subject: &'static Subject,
+    plan: &'a Plan,
+    contests: Vec<Contest<C>>,
+    cases: Vec<C::Case>,
+    /// Who cannot be measured, and why.
+    missing: Vec<String>,
+    cleanup: &'a Cleanup,
+    progress: &'a Progress,
 }
 
-fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
-    let mut peers = Peers::find(options.spdk.as_deref(), &options.storage_daemons);
-    let wanted = |filter: &Option<String>, name: &str| {
-        filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
-    };
-    let mut contests = contests(options, &peers);
-    contests.retain(|contest| wanted(&options.contest, &contest.name));
-    let of_spdk = |it: &Contestant| matches!(it, Contestant::Peer(peer) if peer.is_slow());
-    if contests.iter().any(|contest| contest.contestants.iter().any(of_spdk))
-        && let Err(why) = spdk::make_huge_pages(peers.huge_mib(), cleanup)
-    {
-        peers.without_huge_pages(&format!("{why:#}"));
-        contests.iter_mut().for_each(|contest| contest.contestants.retain(|it| !of_spdk(it)));
+impl<C: Contestant> Field<'_, C> {
+    /// Leaves out what was not asked for, and what nobody is there to be compared in.
+    fn narrow(&mut self) {
+        let Self { plan, contests, cases, .. } = self;
+        cases.retain(|case| plan.wants_case(&case.name()));
+        contests.retain(|it| plan.wants_contest(&it.name));
+        contests.retain(|it| cases.iter().any(|case| it.has_both(case)));
     }
-    let cases: Vec<_> =
-        Case::all().into_iter().filter(|case| wanted(&options.case, &case.name())).collect();
-    contests.retain(|contest| cases.iter().any(|case| contest.has_both(case)));
-    let mut own = Own::ALL.to_vec();
-    own.retain(|own| wanted(&options.contest, own.name()));
-    own.retain(|own| wanted(&options.case, &own.case().name()));
-    ensure!(
-        !contests.is_empty() || !own.is_empty(),
-        "nothing to compare: no peer is installed for that (missing: {}), or --contest and --case \
-         leave nothing",
-        peers.missing.join("; ")
-    );
-    for missing in &peers.missing {
-        progress.done(format!("not measured: {missing}"));
-    }
-    estimate(options, &contests, &cases, &own, progress);
-    let (mut outcomes, mut missing) = (Vec::new(), peers.missing);
-    for contest in contests {
-        let mut runner = Runner { options, contest, cleanup, progress };
-        outcomes.push(runner.run(&cases, &mut missing));
-    }
-    let measurer = Measurer { options, cleanup, progress };
-    let own = measure_own(&own, &measurer, &mut missing);
-    let is_nothing = outcomes.iter().all(|it| it.rows.is_empty()) && own.is_empty();
-    ensure!(!is_nothing, "{}", missing.join("; "));
-    Ok(Comparison {
-        version: COMPARISON_VERSION,
-        asked: options.clone(),
-        goals: goals_of(&outcomes, &own),
-        contests: outcomes,
-        own,
-        missing,
-        machine: Machine::look(),
-    })
-}
 
-/// Figures of our own; what cannot be measured is named.
-fn measure_own(own: &[Own], by: &Measurer<'_>, missing: &mut Vec<String>) -> Vec<OwnOutcome> {
-    let mut outcomes = Vec::new();
-    for own in own {
-        match own.measure(by) {
-            Ok(outcome) => {
-                by.progress.done(format!("{}: {} rows", outcome.contest, outcome.rows.len()));
-                outcomes.push(outcome);
-            }
-            Err(error) => {
-                by.cleanup.yield_to_interruption();
-                missing.push(format!("{error:#}"));
-                by.progress.done(format!("not measured: {error:#}"));
-            }
+    /// Fails where neither a contest nor figures of our own are left.
+    fn check(&self, has_own: bool) -> Result<()> {
+        ensure!(
+            !self.contests.is_empty() || has_own,
+            "nothing to compare: no peer is installed for that (missing: {}), or --contest and \
+             --case leave nothing",
+            self.missing.join("; ")
+        );
+        Ok(())
+    }
+
+    /// Says who is not there, and how long it will take, with so many turns of our own each round.
+    fn announce(&self, own_turns: u32) {
+        for missing in &self.missing {
+            self.progress.done(format!("not measured: {missing}"));
         }
+        let (rounds, seconds) = (u32::from(self.plan.rounds), self.plan.seconds);
+        let turns = self.contests.iter().flat_map(|contest| {
+            let cases = self.cases.iter().filter(|case| contest.has_both(case));
+            cases.flat_map(|case| contest.of(case))
+        });
+        let turns: Vec<_> = turns.map(|it| it.takes(seconds)).collect();
+        let own_turn = TURN_MORE + Duration::from_secs_f64(seconds);
+        let all = (turns.iter().sum::<Duration>() + own_turn * own_turns) * rounds;
+        let minutes = all.as_secs().div_ceil(60);
+        let turns = (turns.len() as u32 + own_turns) * rounds;
+        self.progress.done(format!(
+            "{turns} turns, about {minutes} min; up to twice as many where the cores move"
+        ));
     }
-    outcomes
+
+    /// Runs all contests.
+    fn run(&mut self, turn: &dyn Fn(&C::Case, &C) -> Result<Sample>) -> Vec<Outcome> {
+        let Self { subject, plan, cleanup, progress, .. } = *self;
+        let contests = std::mem::take(&mut self.contests);
+        let run = |contest| {
+            let rounds = plan.rounds;
+            let mut runner = Runner { subject, rounds, contest, turn, cleanup, progress };
+            runner.run(&self.cases, &mut self.missing)
+        };
+        contests.into_iter().map(run).collect()
+    }
+
+    /// Puts it all together.
+    fn result(
+        self,
+        asked: &impl Serialize,
+        contests: Vec<Outcome>,
+        own: Vec<OwnOutcome>,
+    ) -> Result<Comparison> {
+        let is_nothing = contests.iter().all(|it| it.rows.is_empty()) && own.is_empty();
+        ensure!(!is_nothing, "{}", self.missing.join("; "));
+        Ok(Comparison {
+            version: COMPARISON_VERSION,
+            asked: serde_json::to_value(asked)?,
+            goals: goals_of(self.subject, &contests, &own),
+            contests,
+            own,
+            missing: self.missing,
+            machine: Machine::look(),
+            subject: self.subject,
+            plan: self.plan.clone(),
+        })
+    }
 }
 
 /// What all rows together say of the goals.
-fn goals_of(outcomes: &[Outcome], own: &[OwnOutcome]) -> Vec<Reached> {
+fn goals_of(subject: &Subject, outcomes: &[Outcome], own: &[OwnOutcome]) -> Vec<Reached> {
     let rows: Vec<_> = outcomes
         .iter()
         .flat_map(|outcome| outcome.rows.iter().map(|row| (outcome.contest.as_str(), row)))
@@ -341,90 +274,5 @@ fn goals_of(outcomes: &[Outcome], own: &[OwnOutcome]) -> Vec<Reached> {
         .flat_map(|outcome| &outcome.rows)
         .filter_map(|row| Some((row.case.as_str(), row.verdict.as_ref()?)))
         .collect();
-    goals::reached(&rows, &own)
-}
-
-/// Says how long it will take.
-fn estimate(
-    options: &Options,
-    contests: &[Contest],
-    cases: &[Case],
-    own: &[Own],
-    progress: &Progress,
-) {
-    let rounds = u32::from(options.rounds);
-    let turns = contests.iter().flat_map(|contest| {
-        cases.iter().filter(|case| contest.has_both(case)).flat_map(|case| contest.of(case))
-    });
-    let turns: Vec<_> = turns.map(|it| it.takes(options.seconds)).collect();
-    let own_turns: u32 = own.iter().map(|own| own.turns()).sum();
-    let own_turn = TURN_MORE + Duration::from_secs_f64(options.seconds);
-    let all = (turns.iter().sum::<Duration>() + own_turn * own_turns) * rounds;
-    let minutes = all.as_secs().div_ceil(60);
-    let turns = (turns.len() as u32 + own_turns) * rounds;
-    progress.done(format!(
-        "{turns} turns, about {minutes} min; up to twice as many where the cores move"
-    ));
-}
-
-/// What can be compared with what is installed.
-fn contests(options: &Options, peers: &Peers) -> Vec<Contest> {
-    let file_in =
-        |folder: &std::path::Path| folder.join(format!("vrio-compare-{}.img", std::process::id()));
-    let (folder, disk_folder) = (options.folder.display(), options.disk_folder.display());
-    let contest = |name: &str, volume: Volume, ours: &[(Path, LinkKind)], theirs: Vec<Peer>| {
-        let ours = ours.iter().cloned().map(|(path, link)| Contestant::Vrio(path, link));
-        let contestants = ours.chain(theirs.into_iter().map(Contestant::Peer)).collect();
-        Contest { name: name.to_owned(), volume, filled: false, contestants }
-    };
-    let local = [(Path::Local, LinkKind::Udp)];
-    let (in_memory, on_disk) = (file_in(&options.folder), file_in(&options.disk_folder));
-    let mut null = contest("local, null volume", Volume::Null, &local, peers.null());
-    let sockets = options.sockets.iter().cloned();
-    null.contestants.extend(sockets.map(|(name, socket)| Contestant::Socket(name, socket)));
-    vec![
-        null,
-        contest("local, memory", Volume::Memory, &local, peers.memory()),
-        contest(
-            &format!("local, memory file ({folder})"),
-            Volume::File(in_memory.clone()),
-            &local,
-            peers.file(&in_memory, false),
-        ),
-        contest(
-            &format!("local, disk file, O_DIRECT ({disk_folder})"),
-            Volume::DirectFile(on_disk.clone()),
-            &local,
-            peers.file(&on_disk, true),
-        ),
-        contest(
-            &format!("local, disk file, page cache ({disk_folder})"),
-            Volume::File(on_disk.clone()),
-            &local,
-            peers.file(&on_disk, false),
-        ),
-        contest("remote, memory", Volume::Memory, &[(Path::Remote, LinkKind::Udp)], peers.remote()),
-        contest(
-            "direct, memory",
-            Volume::Memory,
-            &[(Path::Direct, LinkKind::Udp), (Path::Direct, LinkKind::Xdp)],
-            peers.direct(),
-        ),
-    ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cases_have_names_of_their_own() {
-        let mut names: Vec<_> = Case::all().iter().map(Case::name).collect();
-        assert_eq!(names.len(), 10);
-        assert_eq!(names[0], "randread 4k depth 1");
-        assert_eq!(names[9], "write 1m depth 4");
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), 10);
-    }
+    subject.reached(&rows, &own)
 }

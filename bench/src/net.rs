@@ -207,7 +207,8 @@ pub fn run(options: &Options) -> Result<Report> {
     tidily(&progress, |cleanup| measure(options, cleanup, &progress))
 }
 
-fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Report> {
+/// The same as a part of something longer.
+pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Report> {
     options.check()?;
     progress.doing("starting what is measured");
     let mut place = Place::start(options, cleanup, progress)?;

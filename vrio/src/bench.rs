@@ -43,14 +43,29 @@ pub(crate) const FLOOR_EXAMPLES: &str = "Examples:
 Two threads are busy at a time; with fewer than two cores nothing means much.";
 
 pub(crate) const COMPARE_EXAMPLES: &str = "Examples:
+  vrio bench compare block --quick                     disks: every peer that is installed
+  vrio bench compare net --quick                       network cards: the same
+Goals come last: each holds, does not, or is undecided, where its bound lies between the rounds or
+the cores moved; or it was not measured, and what was missing is said.";
+
+pub(crate) const COMPARE_BLOCK_EXAMPLES: &str = "Examples:
   vrio bench compare block                             every peer that is installed
   vrio bench compare block --quick                     the same in short
   vrio bench compare block --contest local --case 'depth 1' --rounds 9
   vrio bench compare block --spdk /usr/src/spdk --contest direct --json
 Peers: qemu-storage-daemon, nbdkit and fio (Debian: qemu-utils, nbdkit, fio), SPDK where it was
-built; huge pages, which it needs, are made (by root) and given back. Goals come last: each holds,
-does not, or is undecided, where its bound lies between the rounds or the cores moved. A server
-named with --socket has to leave the last core to the driver; its disk is overwritten.";
+built; huge pages, which it needs, are made (by root) and given back. A server named with --socket
+has to leave the last core to the driver; its disk is overwritten. Contests are 'null', 'local,
+memory', 'memory file', 'O_DIRECT', 'page cache', 'remote', 'direct', and 'ours' of figures that no
+peer has.";
+
+pub(crate) const COMPARE_NET_EXAMPLES: &str = "Examples:
+  vrio bench compare net                               every peer that is installed
+  vrio bench compare net --quick --json | jq '.goals[] | [.goal, .standing]'
+  vrio bench compare net --case '64 B' --rounds 9      cases: '1500 B', '64 KiB', 'there and back'
+Peers: DPDK's testpmd and Open vSwitch with DPDK (Debian: dpdk-dev, openvswitch-switch-dpdk), for
+which root makes 1.1 GB of huge pages and gives them back. All have our driver at two vhost-user
+sockets.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
@@ -74,12 +89,16 @@ pub(crate) enum BenchCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum CompareCommand {
     /// Virtual disks, local and remote.
-    #[command(after_help = COMPARE_EXAMPLES)]
-    Block(CompareArgs),
+    #[command(after_help = COMPARE_BLOCK_EXAMPLES)]
+    Block(CompareBlockArgs),
+    /// Network cards of two guests on one host.
+    #[command(after_help = COMPARE_NET_EXAMPLES)]
+    Net(CompareNetArgs),
 }
 
+/// How much is measured, and how it is told.
 #[derive(Debug, clap::Args)]
-pub(crate) struct CompareArgs {
+pub(crate) struct TurnArgs {
     /// How often each contestant is measured, in turn (5 unless said, 3 with --quick); up to twice
     /// as often where the cores move.
     #[arg(long)]
@@ -90,16 +109,41 @@ pub(crate) struct CompareArgs {
     /// Few rounds and short ones: to see whether all of it works.
     #[arg(long)]
     quick: bool,
-    /// Only contests with this in their name: "null", "local, memory", "memory file", "O_DIRECT",
-    /// "page cache", "remote", "direct"; and figures of our own that goals are about: "ours".
+    /// Only contests with this in their name.
     #[arg(long, value_name = "WORDS")]
     contest: Option<String>,
-    /// Only cases with this in their name: "depth 32", "randread 4k", "1m".
+    /// Only cases with this in their name.
     #[arg(long, value_name = "WORDS")]
     case: Option<String>,
     /// What our sidecores do without work: peers poll.
     #[arg(long, default_value = "spin")]
     idle: Idle,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl TurnArgs {
+    fn plan(&self) -> compare::Plan {
+        compare::Plan {
+            rounds: self.rounds.unwrap_or(if self.quick { 3 } else { 5 }),
+            seconds: self.seconds.unwrap_or(if self.quick { 0.3 } else { 1.0 }),
+            contest: self.contest.clone(),
+            case: self.case.clone(),
+        }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompareNetArgs {
+    #[command(flatten)]
+    turns: TurnArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompareBlockArgs {
+    #[command(flatten)]
+    turns: TurnArgs,
     /// Whether our sessions are sealed; what peers say to each other is in clear.
     #[arg(long, value_enum, default_value_t = Switch::Off)]
     encrypt: Switch,
@@ -121,9 +165,6 @@ pub(crate) struct CompareArgs {
     /// A vhost-user-blk server that runs already, to compare a null volume with.
     #[arg(long = "socket", value_name = "NAME=PATH", value_parser = named_socket)]
     sockets: Vec<(String, PathBuf)>,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -322,26 +363,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             options.check().map_err(Failure::configuration)?;
             print(&floor::run(&options).map_err(Failure::running)?, args.json)
         }
-        BenchCommand::Compare(CompareCommand::Block(args)) => {
-            let program = std::env::current_exe().context("finding this program");
-            let options = compare::Options {
-                program: program.map_err(Failure::running)?,
-                rounds: args.rounds.unwrap_or(if args.quick { 3 } else { 5 }),
-                seconds: args.seconds.unwrap_or(if args.quick { 0.3 } else { 1.0 }),
-                contest: args.contest.clone(),
-                case: args.case.clone(),
-                idle: args.idle,
-                encrypt: args.encrypt == Switch::On,
-                reuse: args.reuse.into(),
-                folder: args.folder.clone(),
-                disk_folder: args.disk_folder.clone(),
-                spdk: args.spdk.clone(),
-                storage_daemons: args.storage_daemons.clone(),
-                sockets: args.sockets.clone(),
-            };
-            options.check().map_err(Failure::configuration)?;
-            print(&compare::run(&options).map_err(Failure::running)?, args.json)
-        }
+        BenchCommand::Compare(command) => compare(command),
         BenchCommand::Scale(args) => {
             let program = std::env::current_exe().context("finding this program");
             let options = scale::Options {
@@ -352,6 +374,35 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             };
             options.check().map_err(Failure::configuration)?;
             print(&scale::run(&options).map_err(Failure::running)?, args.json)
+        }
+    }
+}
+
+fn compare(command: &CompareCommand) -> Result<(), Failure> {
+    let program = std::env::current_exe().context("finding this program");
+    let program = program.map_err(Failure::running)?;
+    match command {
+        CompareCommand::Block(args) => {
+            let turns = &args.turns;
+            let options = compare::block::Options {
+                program,
+                plan: turns.plan(),
+                idle: turns.idle,
+                encrypt: args.encrypt == Switch::On,
+                reuse: args.reuse.into(),
+                folder: args.folder.clone(),
+                disk_folder: args.disk_folder.clone(),
+                spdk: args.spdk.clone(),
+                storage_daemons: args.storage_daemons.clone(),
+                sockets: args.sockets.clone(),
+            };
+            options.check().map_err(Failure::configuration)?;
+            print(&compare::block::run(&options).map_err(Failure::running)?, turns.json)
+        }
+        CompareCommand::Net(CompareNetArgs { turns }) => {
+            let options = compare::net::Options { program, plan: turns.plan(), idle: turns.idle };
+            options.check().map_err(Failure::configuration)?;
+            print(&compare::net::run(&options).map_err(Failure::running)?, turns.json)
         }
     }
 }

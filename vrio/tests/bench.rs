@@ -416,7 +416,7 @@ fn we_are_compared_with_every_peer_that_is_installed() {
         }
         all += found.len();
         for row in found {
-            for ratio in ["iops_ratio", "p50_ratio", "p99_ratio"] {
+            for ratio in ["rate_ratio", "p50_ratio", "p99_ratio"] {
                 let median = row[ratio]["median"].as_f64();
                 assert!(median.is_some_and(|it| it > 0.0), "{ratio}: {row}");
             }

@@ -1,4 +1,4 @@
-//! A peer's servers at work.
+//! A peer's servers: what is started, in which order, and how they work.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
@@ -7,11 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use serde_json::Value;
 
-use super::peers::{DISK_BYTES, FOLDER, Peer};
-use super::spdk;
 use crate::cleanup::Cleanup;
+use crate::machine::cores;
+
+/// Stands in words for the folder that a turn has.
+pub(super) const FOLDER: &str = "FOLDER";
 
 /// How long a server may take to serve.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -21,6 +24,73 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// How long a server may take to end by itself, which one with huge pages should.
 const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A process of a peer, and what says that the next one may be started.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    pub(super) words: Vec<String>,
+    pub(super) ready: Ready,
+    /// It stays on its core by itself.
+    pub(super) pinned: bool,
+}
+
+/// What says that a process does its part.
+#[derive(Clone, Debug)]
+pub(super) enum Ready {
+    /// It listens there.
+    Listens(SocketAddr),
+    /// Its sockets are in the turn's folder. A connection would be taken for the one front end that
+    /// it serves.
+    Sockets(&'static [&'static str]),
+    /// It has ended, and well: it was there to tell another one something.
+    Ended,
+}
+
+/// A file that is made for a peer.
+#[derive(Clone, Debug)]
+pub(super) struct Made {
+    pub(super) path: PathBuf,
+    pub(super) bytes: u64,
+}
+
+/// What is started of a peer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Service {
+    /// In the order in which they are started.
+    pub(super) servers: Vec<Server>,
+    /// Made first.
+    pub(super) file: Option<Made>,
+    /// What `FOLDER/config.json` is to hold.
+    pub(super) config: Option<Value>,
+}
+
+impl Service {
+    /// The words of a server on the core where our own node would be: the first, where it and the
+    /// client have one each.
+    fn seated(&self, server: &Server) -> Vec<String> {
+        let mut all = match cores()[..] {
+            [first, _, ..] if self.servers.len() == 1 && !server.pinned => {
+                ["taskset".to_owned(), "-c".to_owned(), first.to_string()].to_vec()
+            }
+            _ => Vec::new(),
+        };
+        all.extend_from_slice(&server.words);
+        all
+    }
+}
+
+/// A program, where shells and administrators have theirs.
+pub(super) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places: Vec<_> = std::env::split_paths(&path).collect();
+    places.extend(["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/libexec"].map(PathBuf::from));
+    places.into_iter().map(|place| place.join(program)).find(|file| file.is_file())
+}
+
+/// What SPDK's environment, DPDK, leaves of a process for its like to find.
+pub(super) fn remains(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/run/dpdk/spdk_pid{pid}"))
+}
 
 /// Servers; they go when this is dropped.
 #[derive(Debug)]
@@ -34,32 +104,27 @@ pub(super) struct Running {
 
 impl Running {
     /// Starts a peer, and waits until it serves.
-    pub(super) fn start(peer: &Peer, cleanup: &Cleanup) -> Result<Self> {
+    pub(super) fn start(service: &Service, cleanup: &Cleanup) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("vrio-peer-{}", std::process::id()));
         cleanup.path(folder.clone());
         fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
         // One that is there is somebody else's.
-        let file = peer.file.clone().filter(|file| !file.exists());
-        let gently = peer.config.is_some();
+        let made = service.file.as_ref().filter(|file| !file.path.exists());
+        let (file, gently) = (made.map(|file| file.path.clone()), service.config.is_some());
         let mut running = Self { folder, children: Vec::new(), file, gently };
-        if let Some(file) = &running.file {
-            cleanup.path(file.clone());
-            let made = File::create(file).and_then(|made| made.set_len(DISK_BYTES));
-            made.with_context(|| format!("making {}", file.display()))?;
+        if let Some(Made { path, bytes }) = made {
+            cleanup.path(path.clone());
+            let made = File::create(path).and_then(|made| made.set_len(*bytes));
+            made.with_context(|| format!("making {}", path.display()))?;
         }
-        if let Some(config) = &peer.config {
+        if let Some(config) = &service.config {
             fs::write(running.folder.join("config.json"), config.to_string())?;
         }
-        for server in &peer.servers {
-            running.spawn(&peer.seated(server), cleanup)?;
-            running.wait_to_serve(server.listens)?;
+        for server in &service.servers {
+            running.spawn(&service.seated(server), cleanup)?;
+            running.wait(&server.ready)?;
         }
         Ok(running)
-    }
-
-    /// Where it serves, if it is a disk's socket.
-    pub(super) fn socket(&self) -> PathBuf {
-        self.folder.join("socket")
     }
 
     /// Its processes.
@@ -89,28 +154,31 @@ impl Running {
         command.args(words).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let _starting = cleanup.start();
         let child = command.spawn().with_context(|| format!("starting {program}"))?;
-        cleanup.path(spdk::remains(child.id()));
+        cleanup.path(remains(child.id()));
         self.children.push(child);
         Ok(())
     }
 
     /// Waits for the last one started.
-    fn wait_to_serve(&mut self, listens: Option<SocketAddr>) -> Result<()> {
+    fn wait(&mut self, ready: &Ready) -> Result<()> {
         let by = Instant::now() + PATIENCE;
-        let serves = |running: &Self| match listens {
-            Some(address) => TcpStream::connect(address).is_ok(),
-            // A connection would be taken for the one front end that it serves.
-            None => running.socket().exists(),
+        let serves = |running: &Self| match ready {
+            Ready::Listens(address) => TcpStream::connect(address).is_ok(),
+            Ready::Sockets(names) => names.iter().all(|it| running.folder.join(it).exists()),
+            Ready::Ended => false,
         };
         while !serves(self) {
-            for child in &mut self.children {
-                if let Some(status) = child.try_wait()? {
-                    let error = anyhow::anyhow!("it ended with {status}");
-                    return Err(self.explain(error));
+            let last = self.children.len().saturating_sub(1);
+            for at in 0..self.children.len() {
+                let Some(status) = self.children[at].try_wait()? else { continue };
+                if at == last && matches!(ready, Ready::Ended) && status.success() {
+                    self.children.pop();
+                    return Ok(());
                 }
+                return Err(self.explain(anyhow::anyhow!("it ended with {status}")));
             }
             if Instant::now() > by {
-                bail!("it does not serve after {PATIENCE:?}");
+                return Err(self.explain(anyhow::anyhow!("it does not serve after {PATIENCE:?}")));
             }
             thread::sleep(LOOK_AGAIN);
         }

@@ -4,9 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::goals::{self, Ratios};
-use super::own::OwnOutcome;
-use super::{Case, Comparison, Sample};
+use super::goals::{Ratios, Subject};
+use super::{Comparison, Sample};
 use crate::verdict::{Spread, Verdict};
 
 /// A core that was shared: whoever polls had less of it than this.
@@ -15,7 +14,7 @@ const CORE_SHARE_MIN: f64 = 0.9;
 /// One of ours and one of theirs, in one case.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Which requests.
+    /// Which requests, or frames.
     pub case: String,
     /// Who is measured.
     pub ours: String,
@@ -25,26 +24,26 @@ pub struct Row {
     pub rounds: usize,
     /// Rounds that were measured.
     pub tried: usize,
-    /// Our requests per second.
-    pub our_iops: Spread,
+    /// Our requests or frames per second.
+    pub our_rate: Spread,
     /// Theirs.
-    pub their_iops: Spread,
-    /// Our median latency, in microseconds.
-    pub our_p50_us: Spread,
+    pub their_rate: Spread,
+    /// Our median latency, in microseconds, where that was measured.
+    pub our_p50_us: Option<Spread>,
     /// Theirs.
-    pub their_p50_us: Spread,
-    /// What 99 of a hundred of our requests did not exceed, in microseconds.
-    pub our_p99_us: Spread,
+    pub their_p50_us: Option<Spread>,
+    /// What 99 of a hundred of ours did not exceed, in microseconds.
+    pub our_p99_us: Option<Spread>,
     /// Theirs.
-    pub their_p99_us: Spread,
+    pub their_p99_us: Option<Spread>,
     /// Ours divided by theirs, round by round: more is better.
-    pub iops_ratio: Spread,
+    pub rate_ratio: Spread,
     /// Ours divided by theirs: less is better.
-    pub p50_ratio: Spread,
+    pub p50_ratio: Option<Spread>,
     /// Ours divided by theirs: less is better.
-    pub p99_ratio: Spread,
-    /// Processor time for each request of everybody who takes part, the driver too: less is better.
-    /// None where a server's is not known.
+    pub p99_ratio: Option<Spread>,
+    /// Processor time for each of everybody who takes part, the driver too: less is better. None
+    /// where a server's is not known.
     pub cpu_ratio: Option<Spread>,
     /// Whether cores moved in every round: then all are counted, and the numbers are of no one
     /// level.
@@ -58,6 +57,32 @@ pub struct Row {
     pub goals: Vec<Verdict>,
 }
 
+/// A figure of our own.
+#[derive(Clone, Debug, Serialize)]
+pub struct OwnRow {
+    /// Which requests, by which way.
+    pub case: String,
+    /// What it is, and its unit.
+    pub figure: &'static str,
+    /// Of the rounds that count.
+    pub value: Spread,
+    /// Rounds that counted, and that were measured.
+    pub rounds: usize,
+    /// Those that were measured.
+    pub tried: usize,
+    /// What we mean to reach, if that is a goal.
+    pub verdict: Option<Verdict>,
+}
+
+/// What came of one kind of figures of our own.
+#[derive(Clone, Debug, Serialize)]
+pub struct OwnOutcome {
+    /// What it was about.
+    pub contest: &'static str,
+    /// Each figure.
+    pub rows: Vec<OwnRow>,
+}
+
 /// Two contestants' samples.
 pub(super) struct Pair<'a> {
     /// Their places in a round.
@@ -66,6 +91,15 @@ pub(super) struct Pair<'a> {
     pub(super) rounds: &'a [Vec<Sample>],
     /// The rounds of one level; none if the cores moved in each.
     pub(super) counted: &'a [usize],
+}
+
+/// Of each round that counts; nothing where one does not have it.
+fn all(numbers: impl Iterator<Item = Option<f64>>) -> Vec<f64> {
+    numbers.collect::<Option<_>>().unwrap_or_default()
+}
+
+fn spread(values: &[f64]) -> Option<Spread> {
+    (!values.is_empty()).then(|| Spread::of(values.iter().copied()))
 }
 
 impl Pair<'_> {
@@ -79,49 +113,53 @@ impl Pair<'_> {
     }
 
     /// What they make together, and what the goals say of it.
-    pub(super) fn row(&self, contest: &str, case: &Case, [ours, theirs]: [String; 2]) -> Row {
+    pub(super) fn row(
+        &self,
+        subject: &Subject,
+        contest: &str,
+        case: &str,
+        [ours, theirs]: [String; 2],
+    ) -> Row {
         let samples = self.samples();
-        let of = |at: usize, number: fn(&Sample) -> f64| {
-            Spread::of(samples.iter().map(|both| number(&both[at])))
+        let rate = |at: usize| Spread::of(samples.iter().map(|both| both[at].rate));
+        let of = |at: usize, number: fn(&Sample) -> Option<f64>| {
+            spread(&all(samples.iter().map(|both| number(&both[at]))))
         };
-        let ratios = |number: fn(&Sample) -> f64| -> Vec<f64> {
-            samples.iter().map(|[ours, theirs]| number(ours) / number(theirs)).collect()
-        };
-        let cpu = |[ours, theirs]: &[Sample; 2]| {
-            Some(ours.cpu_us_per_request? / theirs.cpu_us_per_request?)
+        let ratios = |number: fn(&Sample) -> Option<f64>| {
+            let ratio = |[ours, theirs]: &[Sample; 2]| Some(number(ours)? / number(theirs)?);
+            all(samples.iter().map(ratio))
         };
         let trips = samples.iter().flatten().flat_map(|sample| sample.trips_ns).flatten();
         let trips: Vec<_> = trips.map(|trip| trip as f64).collect();
         let shares = samples.iter().flatten().filter_map(|sample| sample.core_share);
         let ratios = Ratios {
-            iops: ratios(|sample| sample.iops),
+            rate: ratios(|sample| Some(sample.rate)),
             p50: ratios(|sample| sample.p50_us),
             p99: ratios(|sample| sample.p99_us),
-            cpu: samples.iter().map(cpu).collect::<Option<_>>().unwrap_or_default(),
+            cpu: ratios(|sample| sample.cpu_us),
         };
-        let spread = |values: &[f64]| Spread::of(values.iter().copied());
         let mut row = Row {
-            case: case.name(),
+            case: case.to_owned(),
             ours,
             theirs,
             rounds: self.counted.len(),
             tried: self.rounds.len(),
-            our_iops: of(0, |sample| sample.iops),
-            their_iops: of(1, |sample| sample.iops),
+            our_rate: rate(0),
+            their_rate: rate(1),
             our_p50_us: of(0, |sample| sample.p50_us),
             their_p50_us: of(1, |sample| sample.p50_us),
             our_p99_us: of(0, |sample| sample.p99_us),
             their_p99_us: of(1, |sample| sample.p99_us),
-            iops_ratio: spread(&ratios.iops),
+            rate_ratio: Spread::of(ratios.rate.iter().copied()),
             p50_ratio: spread(&ratios.p50),
             p99_ratio: spread(&ratios.p99),
-            cpu_ratio: (!ratios.cpu.is_empty()).then(|| spread(&ratios.cpu)),
+            cpu_ratio: spread(&ratios.cpu),
             moved: self.counted.is_empty(),
-            cache_line_rtt_ns: (!trips.is_empty()).then(|| spread(&trips)),
+            cache_line_rtt_ns: spread(&trips),
             core_share: shares.reduce(f64::min),
             goals: Vec::new(),
         };
-        row.goals = goals::verdicts(contest, &row, &ratios);
+        row.goals = subject.verdicts(contest, &row, &ratios);
         row
     }
 }
@@ -134,7 +172,7 @@ impl fmt::Display for Comparison {
             let mut seen = std::collections::HashSet::new();
             pairs.retain(|pair| seen.insert(*pair));
             for pair in pairs {
-                heading(f, pair)?;
+                heading(f, self.subject, pair)?;
                 let mut rows = outcome.rows.iter().filter(|it| (&it.ours, &it.theirs) == pair);
                 rows.try_for_each(|row| row.line(f))?;
             }
@@ -148,26 +186,34 @@ impl fmt::Display for Comparison {
     }
 }
 
-fn heading(f: &mut fmt::Formatter<'_>, (ours, theirs): (&String, &String)) -> fmt::Result {
+fn heading(
+    f: &mut fmt::Formatter<'_>,
+    Subject { rate, each, .. }: &Subject,
+    (ours, theirs): (&String, &String),
+) -> fmt::Result {
     let ratio = "ours / theirs: median (least-most)";
     writeln!(f, "  {ours} (ours) and {theirs} (theirs)")?;
-    writeln!(f, "  {:22}{:>20}{:>20}{:>20}   {ratio}", "", "IOPS", "p50 us", "p99 us")?;
+    writeln!(f, "  {:22}{rate:>20}{:>20}{:>20}   {ratio}", "", "p50 us", "p99 us")?;
     let both = format!("{:>10}{:>10}", "ours", "theirs");
-    writeln!(f, "  {:22}{both}{both}{both}   {:20} {:20} CPU/request", "", "IOPS", "p50")
+    writeln!(f, "  {:22}{both}{both}{both}   {rate:20} {:20} CPU/{each}", "", "p50")
 }
 
 impl Row {
     fn line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cpu = self.cpu_ratio.map_or("not known".to_owned(), |ratio| ratio.to_string());
+        let p50 = self.p50_ratio.map_or("-".to_owned(), |ratio| ratio.to_string());
         let latencies = [self.our_p50_us, self.their_p50_us, self.our_p99_us, self.their_p99_us];
-        let latencies = latencies.map(|latency| format!("{:>10.2}", latency.median)).concat();
+        let latencies = latencies.map(|latency| match latency {
+            Some(latency) => format!("{:>10.2}", latency.median),
+            None => format!("{:>10}", "-"),
+        });
         let line = format!(
-            "  {:22}{:>10.0}{:>10.0}{latencies}   {:20} {:20} {cpu:20} {}",
+            "  {:22}{:>10.0}{:>10.0}{}   {:20} {p50:20} {cpu:20} {}",
             self.case,
-            self.our_iops.median,
-            self.their_iops.median,
-            self.iops_ratio,
-            self.p50_ratio,
+            self.our_rate.median,
+            self.their_rate.median,
+            latencies.concat(),
+            self.rate_ratio,
             self.notes().join("; ")
         );
         writeln!(f, "{}", line.trim_end())
@@ -218,7 +264,7 @@ impl Comparison {
             f,
             "{} cores, {}, Linux {}; cache line round trips {least:.0} to {most:.0} ns; {} rounds \
              of {} s; vrio {build}{slow}",
-            machine.cores, machine.processor, machine.kernel, self.asked.rounds, self.asked.seconds
+            machine.cores, machine.processor, machine.kernel, self.plan.rounds, self.plan.seconds
         )
     }
 }
@@ -226,23 +272,25 @@ impl Comparison {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::compare::{DIRECT, LOCAL, peers::name};
+    use crate::compare::LOCAL;
+    use crate::compare::goals::{Figure, Part, part};
     use crate::verdict::Standing;
 
-    /// A quiet turn with so many thousand requests per second, one at a time.
-    pub(in crate::compare) fn sample(kiops: f64) -> Sample {
+    /// A quiet turn with so many thousand a second, one at a time.
+    pub(in crate::compare) fn sample(thousands: f64) -> Sample {
         Sample {
-            iops: kiops * 1e3,
-            p50_us: 1e3 / kiops,
-            p99_us: 2e3 / kiops,
-            cpu_us_per_request: Some(2e3 / kiops),
+            rate: thousands * 1e3,
+            p50_us: Some(1e3 / thousands),
+            p99_us: Some(2e3 / thousands),
+            cpu_us: Some(2e3 / thousands),
             core_share: Some(0.99),
             trips_ns: [Some(105), Some(110)],
         }
     }
 
-    /// A row of rounds with these kIOPS of ours and of theirs.
+    /// A row of rounds with so many thousand of ours and of theirs.
     pub(in crate::compare) fn row(
+        subject: &Subject,
         contest: &str,
         case: &str,
         names: [&str; 2],
@@ -251,22 +299,36 @@ pub(super) mod tests {
         let rounds: Vec<_> = rounds.iter().map(|both| both.map(sample).to_vec()).collect();
         let counted: Vec<_> = (0..rounds.len()).collect();
         let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted: &counted };
-        let case = Case::all().into_iter().find(|it| it.name() == case).unwrap();
-        pair.row(contest, &case, names.map(str::to_owned))
+        pair.row(subject, contest, case, names.map(str::to_owned))
     }
+
+    const PARTS: [Part; 3] = [
+        part(1, "", "deep", &["peer"], Figure::Rate, 1.5),
+        part(2, "", "deep", &["peer"], Figure::Cpu, 1.0),
+        part(3, "", "shallow", &["peer"], Figure::P50, 1.0),
+    ];
+
+    static SUBJECT: Subject = Subject {
+        rate: "things/s",
+        each: "thing",
+        texts: &["a rate", "its price", "a latency"],
+        parts: &PARTS,
+        own: &[],
+        cases: || ["deep", "shallow"].map(str::to_owned).to_vec(),
+    };
 
     #[test]
     fn ratios_are_taken_within_a_round() {
         let rounds = [[30.0, 10.0], [40.0, 20.0], [50.0, 20.0]];
-        let names = [DIRECT, name::SPDK_NVME];
-        let row = row("direct, memory", "randread 4k depth 32", names, &rounds);
-        assert_eq!(row.iops_ratio, Spread { median: 2.5, min: 2.0, max: 3.0 });
-        assert_eq!((row.our_iops.median, row.their_iops.median), (40e3, 20e3));
-        assert!((row.p99_ratio.median - 0.4).abs() < 1e-9, "{row:?}");
+        let row = row(&SUBJECT, "contest", "deep", [LOCAL, "peer"], &rounds);
+        assert_eq!(row.rate_ratio, Spread { median: 2.5, min: 2.0, max: 3.0 });
+        assert_eq!((row.our_rate.median, row.their_rate.median), (40e3, 20e3));
+        assert!((row.p99_ratio.unwrap().median - 0.4).abs() < 1e-9, "{row:?}");
         assert!((row.cpu_ratio.unwrap().max - 0.5).abs() < 1e-9, "{row:?}");
-        let [verdict] = &row.goals[..] else { panic!("{row:?}") };
-        assert_eq!((verdict.goal, verdict.standing), (7, Standing::Holds));
-        assert_eq!(row.notes(), ["goal 7, IOPS >= 1.50: holds"]);
+        let [rate, cpu] = &row.goals[..] else { panic!("{row:?}") };
+        assert_eq!((rate.goal, rate.standing), (1, Standing::Holds));
+        assert_eq!((cpu.goal, cpu.standing), (2, Standing::Holds));
+        assert_eq!(row.notes()[0], "goal 1, things/s >= 1.50: holds");
     }
 
     #[test]
@@ -274,15 +336,14 @@ pub(super) mod tests {
         let quiet = sample(10.0);
         let far = Sample { trips_ns: [Some(485), Some(480)], core_share: Some(0.5), ..quiet };
         let rounds = [vec![quiet, quiet], vec![far, quiet], vec![far, far]];
-        let case = Case::all()[0];
         let of = |counted: &[usize]| {
             let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted };
-            pair.row("local, null volume", &case, [LOCAL, name::SPDK_VHOST].map(str::to_owned))
+            pair.row(&SUBJECT, "contest", "shallow", [LOCAL, "peer"].map(str::to_owned))
         };
         let few = of(&[0]);
         assert_eq!((few.rounds, few.tried, few.moved), (1, 3, false));
         let notes = few.notes();
-        assert_eq!(notes[0], "goal 2, p50 <= 1.00: undecided (1 of 3 rounds of one level)");
+        assert_eq!(notes[0], "goal 3, p50 <= 1.00: undecided (1 of 3 rounds of one level)");
         assert_eq!(notes[1], "1 of 3 rounds are of one level");
         let notes = of(&[]).notes();
         assert!(notes[0].contains("moved in every round"), "{notes:?}");
@@ -291,14 +352,19 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn processor_time_that_nobody_knows_has_no_ratio() {
-        let unknown = Sample { cpu_us_per_request: None, ..sample(10.0) };
+    fn what_nobody_knows_has_no_ratio_and_is_not_judged() {
+        let unknown = Sample { cpu_us: None, ..sample(10.0) };
         let rounds = [vec![sample(10.0), unknown]];
         let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted: &[0] };
-        let names = [DIRECT, name::NBDKIT].map(str::to_owned);
-        let row = pair.row("direct, memory", &Case::all()[6], names);
-        assert_eq!(row.cpu_ratio, None);
+        let row = pair.row(&SUBJECT, "contest", "deep", [LOCAL, "peer"].map(str::to_owned));
+        assert_eq!((row.cpu_ratio, row.p50_ratio.is_some()), (None, true));
         let judged: Vec<_> = row.goals.iter().map(|verdict| verdict.figure).collect();
-        assert_eq!(judged, ["IOPS"], "what is not known is not judged");
+        assert_eq!(judged, ["things/s"]);
+        let silent = Sample { p50_us: None, ..sample(10.0) };
+        let rounds = [vec![silent, silent]];
+        let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted: &[0] };
+        let row = pair.row(&SUBJECT, "contest", "shallow", [LOCAL, "peer"].map(str::to_owned));
+        assert_eq!((row.our_p50_us, row.p50_ratio), (None, None));
+        assert!(row.goals.is_empty(), "{row:?}");
     }
 }

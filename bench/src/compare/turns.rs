@@ -1,30 +1,24 @@
 //! One contest's turns: every contestant in each round, and what of it counts.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path as FilePath, PathBuf};
+use std::fs;
 
 use anyhow::Result;
 
-use super::client::{self, Client};
-use super::peers::DISK_BYTES;
-use super::running::Running;
+use super::goals::Subject;
 use super::table::Pair;
-use super::{Case, Contest, Contestant, Options, Outcome, Sample};
-use crate::block::{self, LinkKind, Path};
+use super::{Case, Contest, Contestant, Outcome, Sample};
 use crate::cleanup::Cleanup;
-use crate::measure::Reuse;
 use crate::progress::Progress;
 use crate::verdict;
-use sidecore::Idle;
-
-/// The longest packets over AF_XDP: jumbo frames, as most cards have them.
-const XDP_MTU_BYTES: u32 = 9000;
 
 /// One contest's turns.
-pub(super) struct Runner<'a> {
-    pub(super) options: &'a Options,
-    pub(super) contest: Contest,
+pub(super) struct Runner<'a, C: Contestant> {
+    pub(super) subject: &'a Subject,
+    /// How many are asked for.
+    pub(super) rounds: u16,
+    pub(super) contest: Contest<C>,
+    /// Starts somebody, measures them in a case, and ends them.
+    pub(super) turn: &'a dyn Fn(&C::Case, &C) -> Result<Sample>,
     pub(super) cleanup: &'a Cleanup,
     pub(super) progress: &'a Progress,
 }
@@ -32,38 +26,19 @@ pub(super) struct Runner<'a> {
 /// By round, then by contestant.
 type Rounds = Vec<Vec<Sample>>;
 
-impl Runner<'_> {
+impl<C: Contestant> Runner<'_, C> {
     /// All cases. A contestant that fails takes part no more, and is named.
-    pub(super) fn run(&mut self, cases: &[Case], missing: &mut Vec<String>) -> Outcome {
-        let filled = self.fill();
+    pub(super) fn run(&mut self, cases: &[C::Case], missing: &mut Vec<String>) -> Outcome {
+        let made = C::prepare(&self.contest, self.cleanup, self.progress);
         let outcome = self.all(cases, missing);
-        if let Some(file) = filled {
+        if let Some(file) = made {
             // Whoever interrupts has it removed as well.
             let _ = fs::remove_file(file);
         }
         outcome
     }
 
-    /// Makes and fills the file that all contestants use, if there is one and there is room: else
-    /// each makes its own.
-    fn fill(&mut self) -> Option<PathBuf> {
-        let file = self.contest.volume.file()?.to_owned();
-        self.progress.doing(format!("{}: filling {}", self.contest.name, file.display()));
-        self.cleanup.path(file.clone());
-        match write_all(&file) {
-            Ok(()) => {
-                self.contest.filled = true;
-                Some(file)
-            }
-            Err(error) => {
-                self.progress.done(format!("{} was not filled: {error}", file.display()));
-                let _ = fs::remove_file(file);
-                None
-            }
-        }
-    }
-
-    fn all(&mut self, cases: &[Case], missing: &mut Vec<String>) -> Outcome {
+    fn all(&mut self, cases: &[C::Case], missing: &mut Vec<String>) -> Outcome {
         let mut rows = Vec::new();
         for case in cases {
             while self.contest.has_both(case) {
@@ -71,10 +46,10 @@ impl Runner<'_> {
                     Ok((contestants, rounds)) => {
                         let pairs = pairs(&contestants);
                         rows.extend(pairs.iter().map(|&(ours, theirs)| {
-                            let name = |at: usize| contestants[at].name();
+                            let names = [ours, theirs].map(|at| contestants[at].name());
                             let counted = counted(&rounds, [ours, theirs]);
                             let pair = Pair { ours, theirs, rounds: &rounds, counted: &counted };
-                            pair.row(&self.contest.name, case, [name(ours), name(theirs)])
+                            pair.row(self.subject, &self.contest.name, &case.name(), names)
                         }));
                         break;
                     }
@@ -95,124 +70,33 @@ impl Runner<'_> {
 
     /// As many rounds as were asked for, and more where too few of a pair are of one level. If
     /// somebody fails, who.
-    fn rounds(&self, case: &Case) -> Result<(Vec<Contestant>, Rounds), (String, anyhow::Error)> {
+    fn rounds(&self, case: &C::Case) -> Result<(Vec<C>, Rounds), (String, anyhow::Error)> {
         let contestants: Vec<_> = self.contest.of(case).cloned().collect();
         let (pairs, mut rounds) = (pairs(&contestants), Rounds::new());
         let fewest = |rounds: &Rounds| {
             pairs.iter().map(|&(ours, theirs)| counted(rounds, [ours, theirs]).len()).min()
         };
-        while verdict::wants_more(
-            self.options.rounds,
-            rounds.len(),
-            fewest(&rounds).unwrap_or_default(),
-        ) {
-            let turn = |contestant: &Contestant| {
+        while verdict::wants_more(self.rounds, rounds.len(), fewest(&rounds).unwrap_or_default()) {
+            let turn = |contestant: &C| {
                 self.progress.doing(format!(
                     "{}, {}: round {} of {}, {}",
                     self.contest.name,
                     case.name(),
                     rounds.len() + 1,
-                    self.options.rounds,
+                    self.rounds,
                     contestant.name()
                 ));
-                self.turn(case, contestant).map_err(|error| (contestant.name(), error))
+                (self.turn)(case, contestant).map_err(|error| (contestant.name(), error))
             };
             let round = contestants.iter().map(turn).collect::<Result<Vec<_>, _>>()?;
             rounds.push(round);
         }
         Ok((contestants, rounds))
     }
-
-    fn turn(&self, case: &Case, contestant: &Contestant) -> Result<Sample> {
-        let Options { program, seconds, idle, encrypt, reuse, .. } = self.options;
-        let mut asked = block::Options {
-            volume: self.contest.volume.clone(),
-            op: case.op,
-            size_bytes: case.size_bytes,
-            depth: case.depth,
-            encrypt: *encrypt,
-            idle: *idle,
-            reuse: *reuse,
-            seconds: *seconds,
-            filled: self.contest.filled,
-            ..block::Options::new(program.clone())
-        };
-        match contestant {
-            Contestant::Vrio(path, link) => {
-                (asked.path, asked.link) = (path.clone(), *link);
-                if *path == Path::Direct {
-                    // It has no ring.
-                    asked.reuse = Reuse::InOrder;
-                }
-                // A peer's sessions run on the loopback device, which has no AF_XDP, and whose
-                // packets are 64 KiB long.
-                asked.loopback = *link == LinkKind::Udp;
-                asked.mtu = (*link == LinkKind::Xdp).then_some(XDP_MTU_BYTES);
-                if asked.idle == Idle::Spin && !block::has_seats(&asked) {
-                    // Spinning threads that share cores only keep them from each other.
-                    asked.idle = Idle::Adaptive;
-                }
-                self.drive(&asked)
-            }
-            Contestant::Socket(_, socket) => {
-                asked.path = Path::Socket(socket.clone());
-                self.drive(&asked)
-            }
-            Contestant::Peer(peer) => {
-                let running = Running::start(peer, self.cleanup)?;
-                let by_tool = client::Turn {
-                    case,
-                    seconds: *seconds,
-                    pids: running.pids(),
-                    folder: &running.folder,
-                    filled: self.contest.filled,
-                    cleanup: self.cleanup,
-                };
-                let measured = match &peer.client {
-                    Client::Driver => {
-                        asked.path = Path::Socket(running.socket());
-                        asked.pids = running.pids();
-                        self.drive(&asked)
-                    }
-                    Client::Fio(program, words) => by_tool.fio(program, words),
-                    Client::NvmePerf { program, target } => by_tool.nvme_perf(program, target),
-                    Client::BdevPerf(program) => by_tool.bdevperf(program),
-                };
-                measured.map_err(|error| running.explain(error))
-            }
-        }
-    }
-
-    /// By our driver.
-    fn drive(&self, asked: &block::Options) -> Result<Sample> {
-        let report = block::measure(asked, self.cleanup, &Progress::silent())?;
-        // Where cores are shared, a share says nothing.
-        let core_share = report.core_share.get("driver-0").copied();
-        let core_share = core_share.filter(|_| block::has_seats(asked));
-        Ok(Sample {
-            iops: report.iops,
-            p50_us: report.latency_us.p50,
-            p99_us: report.latency_us.p99,
-            cpu_us_per_request: report.cpu_us_per_request(),
-            core_share,
-            trips_ns: report.cache_line_rtts_ns,
-        })
-    }
-}
-
-/// Writes a disk's blocks, none of them zero, down to the storage: what was never written costs
-/// nothing to read, and what is still to be written back costs whoever comes next.
-fn write_all(path: &FilePath) -> io::Result<()> {
-    static BLOCK: [u8; 1 << 20] = [0xa5; 1 << 20];
-    let mut file = File::create(path)?;
-    for _ in 0..DISK_BYTES / BLOCK.len() as u64 {
-        file.write_all(&BLOCK)?;
-    }
-    file.sync_all()
 }
 
 /// Every one of ours with every one of theirs.
-fn pairs(contestants: &[Contestant]) -> Vec<(usize, usize)> {
+fn pairs<C: Contestant>(contestants: &[C]) -> Vec<(usize, usize)> {
     let of = |is_ours: bool| {
         let all = contestants.iter().enumerate();
         all.filter(move |(_, it)| it.is_ours() == is_ours).map(|(at, _)| at)
@@ -230,8 +114,51 @@ fn counted(rounds: &[Vec<Sample>], pair: [usize; 2]) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
+    use anyhow::bail;
+
     use super::*;
+    use crate::compare::goals::Subject;
     use crate::compare::table::tests::sample;
+
+    static SUBJECT: Subject = Subject {
+        rate: "things/s",
+        each: "thing",
+        texts: &[],
+        parts: &[],
+        own: &[],
+        cases: || vec!["thing".to_owned()],
+    };
+
+    pub(in crate::compare) struct Thing;
+
+    impl Case for Thing {
+        fn name(&self) -> String {
+            "thing".to_owned()
+        }
+    }
+
+    /// Whose name has "our" in it, is ours.
+    impl Contestant for &'static str {
+        type Case = Thing;
+
+        fn name(&self) -> String {
+            (*self).to_owned()
+        }
+
+        fn is_ours(&self) -> bool {
+            self.contains("our")
+        }
+
+        fn takes_part(&self, _: &Thing) -> bool {
+            *self != "guest"
+        }
+
+        fn is_slow(&self) -> bool {
+            false
+        }
+    }
 
     #[test]
     fn a_pair_keeps_its_rounds_when_cores_move_during_another_ones_turn() {
@@ -248,9 +175,36 @@ mod tests {
 
     #[test]
     fn each_of_ours_meets_each_of_theirs() {
-        let ours = |link| Contestant::Vrio(Path::Direct, link);
-        let theirs = |name: &str| Contestant::Socket(name.to_owned(), "/socket".into());
-        let all = [ours(LinkKind::Udp), theirs("one"), ours(LinkKind::Xdp), theirs("two")];
+        let all = ["ours", "one", "also ours", "two"];
         assert_eq!(pairs(&all), [(0, 1), (0, 3), (2, 1), (2, 3)]);
+    }
+
+    #[test]
+    fn turns_alternate_and_who_fails_is_named_and_left_out() {
+        let (cleanup, progress, took) =
+            (Cleanup::default(), Progress::silent(), RefCell::new(Vec::new()));
+        let turn = |_: &Thing, who: &&'static str| {
+            took.borrow_mut().push(*who);
+            if *who == "broken" {
+                bail!("it is broken");
+            }
+            Ok(sample(10.0))
+        };
+        let contestants = vec!["ours", "broken", "guest", "one"];
+        let contest = Contest { name: "contest".to_owned(), contestants };
+        let mut runner = Runner {
+            subject: &SUBJECT,
+            rounds: 2,
+            contest,
+            turn: &turn,
+            cleanup: &cleanup,
+            progress: &progress,
+        };
+        let mut missing = Vec::new();
+        let outcome = runner.run(&[Thing], &mut missing);
+        assert_eq!(*took.borrow(), ["ours", "broken", "ours", "one", "ours", "one"]);
+        let [row] = &outcome.rows[..] else { panic!("{outcome:?}") };
+        assert_eq!((row.theirs.as_str(), row.tried), ("one", 2));
+        assert_eq!(missing, ["broken (contest), from thing on: it is broken"]);
     }
 }

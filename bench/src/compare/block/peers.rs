@@ -4,10 +4,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
-
 use super::client::Client;
-use super::spdk::Spdk;
+use super::spdk::{self, Spdk};
+use crate::compare::running::{Made, Ready, Server, Service, find};
 use crate::machine::cores;
 
 /// What peers' disks have: as ours of memory and of files.
@@ -16,8 +15,8 @@ pub(super) const DISK_BYTES: u64 = 512 << 20;
 /// How long a thread of the daemon's polls that has a core to itself: all the time.
 const POLL_MAX_NS: u64 = 100_000_000;
 
-/// Stands in words for the folder that a turn has; a disk's socket is `FOLDER/socket`.
-pub(super) const FOLDER: &str = "FOLDER";
+/// A disk's socket, in the folder that a turn has.
+pub(super) const SOCKET: &str = "socket";
 
 /// The names of peers, as tables have them and goals refer to them.
 pub(super) mod name {
@@ -46,35 +45,15 @@ pub(super) struct Peers {
     pub(super) missing: Vec<String>,
 }
 
-/// A process of a peer, and what says that it serves.
-#[derive(Clone, Debug)]
-pub(super) struct Server {
-    pub(super) words: Vec<String>,
-    /// It listens there; else it serves when the disk's socket is there.
-    pub(super) listens: Option<SocketAddr>,
-    /// It stays on its core by itself.
-    pub(super) pinned: bool,
-}
-
-impl Server {
-    fn new(words: Vec<String>, listens: Option<SocketAddr>) -> Self {
-        Self { words, listens, pinned: false }
-    }
-}
-
 /// A peer as it is started.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     /// What it is called in tables.
     pub(super) name: String,
-    /// In the order in which they are started.
-    pub(super) servers: Vec<Server>,
+    /// What is started.
+    pub(super) service: Service,
     /// Who puts requests in.
     pub(super) client: Client,
-    /// A file to be made first.
-    pub(super) file: Option<PathBuf>,
-    /// What `FOLDER/config.json` is to hold.
-    pub(super) config: Option<Value>,
     /// Its client has no more requests outstanding.
     pub(super) depth_max: Option<u16>,
 }
@@ -120,8 +99,8 @@ impl Peers {
             let engine = format!("--ioengine={engine}");
             let words = [&*engine, &format!("--filename={path}"), &direct];
             let client = Client::fio(self.fio.as_ref()?, &words);
-            let (name, file) = (name.to_owned(), Some(file.to_owned()));
-            Some(Peer { name, servers: Vec::new(), client, file, config: None, depth_max })
+            let service = Service { file: Some(made(file)), ..Service::default() };
+            Some(Peer { name: name.to_owned(), service, client, depth_max })
         };
         let io_uring = bare(name::FIO, "io_uring", None);
         // Around the page cache it would be one more disk's latency.
@@ -141,7 +120,7 @@ impl Peers {
         let peer = self.daemons.first().map(|program| {
             let mut peer = daemon(program, &node, None, 3);
             peer.name = name::DAEMON_NBD.to_owned();
-            peer.servers.insert(0, nbdkit(port));
+            peer.service.servers.insert(0, nbdkit(port));
             peer
         });
         peer.into_iter().collect()
@@ -154,10 +133,8 @@ impl Peers {
             let words = ["--ioengine=nbd", &format!("--uri=nbd://127.0.0.1:{port}/")];
             Peer {
                 name: name::NBDKIT.to_owned(),
-                servers: vec![nbdkit(port)],
+                service: Service { servers: vec![nbdkit(port)], ..Service::default() },
                 client: Client::fio(fio, &words),
-                file: None,
-                config: None,
                 depth_max: None,
             }
         });
@@ -167,7 +144,7 @@ impl Peers {
 
     /// Huge pages that the peers which are there need, in MiB.
     pub(super) fn huge_mib(&self) -> u64 {
-        self.spdk.as_ref().map_or(0, |_| super::spdk::HUGE_MIB)
+        self.spdk.as_ref().map_or(0, |_| spdk::HUGE_MIB)
     }
 
     /// Without those that need huge pages, for this reason.
@@ -187,7 +164,8 @@ impl Peers {
                 .chain(words.map(str::to_owned))
                 .chain(rest)
                 .collect();
-            Server::new(words, Some(SocketAddr::from(([127, 0, 0, 1], port))))
+            let ready = Ready::Listens(SocketAddr::from(([127, 0, 0, 1], port)));
+            Server { words, ready, pinned: false }
         })
     }
 }
@@ -202,12 +180,11 @@ fn daemon(program: &Path, node: &str, file: Option<&Path>, busy: usize) -> Peer 
     let words = ["--object", &thread, "--blockdev", node, "--export", export];
     let first = program.display().to_string();
     let words = std::iter::once(first).chain(words.map(str::to_owned)).collect();
+    let servers = vec![Server { words, ready: Ready::Sockets(&[SOCKET]), pinned: false }];
     Peer {
         name: format!("{} {}", name::DAEMON, version(program).unwrap_or_default()),
-        servers: vec![Server::new(words, None)],
+        service: Service { servers, file: file.map(made), config: None },
         client: Client::Driver,
-        file: file.map(Path::to_owned),
-        config: None,
         depth_max: None,
     }
 }
@@ -222,21 +199,13 @@ fn version(program: &Path) -> Option<String> {
 impl Peer {
     /// Whether it is one of SPDK's, which take long to start.
     pub(super) fn is_slow(&self) -> bool {
-        self.config.is_some()
+        self.service.config.is_some()
     }
+}
 
-    /// The words of a server on the core where our own node would be: the first, where it and the
-    /// client have one each.
-    pub(super) fn seated(&self, server: &Server) -> Vec<String> {
-        let mut all = match cores()[..] {
-            [first, _, ..] if self.servers.len() == 1 && !server.pinned => {
-                ["taskset".to_owned(), "-c".to_owned(), first.to_string()].to_vec()
-            }
-            _ => Vec::new(),
-        };
-        all.extend_from_slice(&server.words);
-        all
-    }
+/// A file for a disk.
+fn made(path: &Path) -> Made {
+    Made { path: path.to_owned(), bytes: DISK_BYTES }
 }
 
 /// A port that the system does not give to others, as our nodes' are.
@@ -244,12 +213,4 @@ fn free_port() -> Option<u16> {
     let first = 24_500 + (std::process::id() % 3_000) as u16;
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     (first..first + 100).find(is_free)
-}
-
-/// A program, where shells and administrators have theirs.
-pub(super) fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places: Vec<_> = std::env::split_paths(&path).collect();
-    places.extend(["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/libexec"].map(PathBuf::from));
-    places.into_iter().map(|place| place.join(program)).find(|file| file.is_file())
 }

@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::peers::{DISK_BYTES, FOLDER};
-use super::{Case, Sample, spdk};
+use super::Requests;
+use super::peers::DISK_BYTES;
 use crate::block::processor_time;
 use crate::cleanup::Cleanup;
+use crate::compare::Sample;
+use crate::compare::running::{FOLDER, remains};
 use crate::load::Pattern;
 use crate::machine::{cache_line_round_trip_ns, cores};
 
@@ -68,7 +70,7 @@ impl Client {
 
 /// A tool's turn.
 pub(super) struct Turn<'a> {
-    pub(super) case: &'a Case,
+    pub(super) case: &'a Requests,
     pub(super) seconds: f64,
     /// The servers.
     pub(super) pids: Vec<u32>,
@@ -103,7 +105,7 @@ impl Turn<'_> {
             let fill = [&fio_words("write", 1 << 20, 4)[..], &words].concat();
             self.run(program, &fill, Duration::ZERO)?;
         }
-        let Case { op, size_bytes, depth } = *self.case;
+        let Requests { op, size_bytes, depth } = *self.case;
         let millis = |time: f64| format!("{:.0}ms", time * 1e3);
         let more = [
             "--time_based".to_owned(),
@@ -147,7 +149,7 @@ impl Turn<'_> {
 
     /// What both of SPDK's tools are told alike.
     fn spdk_words(&self) -> Vec<String> {
-        let Case { op, size_bytes, depth } = *self.case;
+        let Requests { op, size_bytes, depth } = *self.case;
         let (depth, size_bytes) = (depth.to_string(), size_bytes.to_string());
         let seconds = self.seconds.ceil().to_string();
         let words = ["-q", &depth, "-o", &size_bytes, "-w", op.name(), "-t", &seconds];
@@ -172,7 +174,7 @@ impl Turn<'_> {
         let starting = self.cleanup.start();
         let child = command.spawn().with_context(|| format!("starting {}", program.display()))?;
         drop(starting);
-        self.cleanup.path(spdk::remains(child.id()));
+        self.cleanup.path(remains(child.id()));
         let mut child = Ended(child);
         let mut cores_used = 0.0;
         if !starts.is_zero() {
@@ -199,10 +201,10 @@ impl Turn<'_> {
 impl Ran {
     fn sample(&self, Figures { iops, p50_us, p99_us }: Figures) -> Sample {
         Sample {
-            iops,
-            p50_us,
-            p99_us,
-            cpu_us_per_request: Some(self.cores_used * 1e6 / iops),
+            rate: iops,
+            p50_us: Some(p50_us),
+            p99_us: Some(p99_us),
+            cpu_us: Some(self.cores_used * 1e6 / iops),
             core_share: None,
             trips_ns: [self.trip_before_ns, cache_line_round_trip_ns()],
         }

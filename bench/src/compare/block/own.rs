@@ -1,14 +1,14 @@
 //! Figures of our own that goals are about, with nobody beside us.
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 use sidecore::Idle;
 
 use super::goals::{EVENTS_GOAL, TWO_CORES_GOAL};
-use super::{Case, Options};
+use super::{Options, Requests};
 use crate::block::floor::{self, FloorOptions, FloorReport, Round};
 use crate::block::{self, LinkKind, Path, Report, Volume};
 use crate::cleanup::Cleanup;
+use crate::compare::{Case, OwnOutcome, OwnRow};
 use crate::load::Pattern;
 use crate::machine::on_two_cores;
 use crate::measure::Waiting;
@@ -39,32 +39,6 @@ pub(super) enum Own {
     TwoCores,
 }
 
-/// A figure.
-#[derive(Clone, Debug, Serialize)]
-pub struct OwnRow {
-    /// Which requests, by which way.
-    pub case: String,
-    /// What it is, and its unit.
-    pub figure: &'static str,
-    /// Of the rounds that count.
-    pub value: Spread,
-    /// Rounds that counted, and that were measured.
-    pub rounds: usize,
-    /// Those that were measured.
-    pub tried: usize,
-    /// What we mean to reach, if that is a goal.
-    pub verdict: Option<Verdict>,
-}
-
-/// What came of one kind of figures.
-#[derive(Clone, Debug, Serialize)]
-pub struct OwnOutcome {
-    /// What it was about.
-    pub contest: &'static str,
-    /// Each figure.
-    pub rows: Vec<OwnRow>,
-}
-
 /// Whoever measures.
 pub(super) struct Measurer<'a> {
     pub(super) options: &'a Options,
@@ -84,9 +58,9 @@ impl Own {
     }
 
     /// The requests that it is about.
-    pub(super) fn case(self) -> Case {
+    pub(super) fn case(self) -> Requests {
         let depth = if self == Self::Floor { 1 } else { 32 };
-        Case { op: Pattern::RandRead, size_bytes: 4 << 10, depth }
+        Requests { op: Pattern::RandRead, size_bytes: 4 << 10, depth }
     }
 
     /// Turns of one round, for the estimate: to measure five things, and two or three of two.
@@ -112,7 +86,7 @@ impl Own {
 
 impl Measurer<'_> {
     fn seconds(&self) -> f64 {
-        self.options.seconds.min(SECONDS_MAX)
+        self.options.plan.seconds.min(SECONDS_MAX)
     }
 
     fn floor(&self) -> Result<Vec<OwnRow>> {
@@ -121,7 +95,7 @@ impl Measurer<'_> {
             program: self.options.program.clone(),
             link: LinkKind::Shm,
             size_bytes: case.size_bytes,
-            rounds: self.options.rounds,
+            rounds: self.options.plan.rounds,
             seconds: self.seconds(),
         };
         let report = floor::measure_rounds(&asked, self.cleanup, self.progress)?;
@@ -130,7 +104,7 @@ impl Measurer<'_> {
 
     /// One of our disks with 32 requests outstanding.
     fn disk(&self, path: Path, driver: Waiting, idle: Idle) -> block::Options {
-        let Case { op, size_bytes, depth } = Own::Events.case();
+        let Requests { op, size_bytes, depth } = Own::Events.case();
         let volume = if path == Path::Local { Volume::Null } else { Volume::Memory };
         block::Options {
             path,
@@ -158,7 +132,7 @@ impl Measurer<'_> {
             for driver in [Waiting::Polls, Waiting::Sleeps] {
                 let way = way(&path, driver);
                 let asked = self.disk(path.clone(), driver, Idle::Spin);
-                let rounds = 0..self.options.rounds;
+                let rounds = 0..self.options.plan.rounds;
                 let reports = rounds.map(|_| self.measure(Own::Events, &way, &asked));
                 let reports = reports.collect::<Result<Vec<_>>>()?;
                 rows.push(events_row(&way, driver, &reports));
@@ -174,7 +148,7 @@ impl Measurer<'_> {
             let asked = self.disk(Path::Remote, driver, Idle::Adaptive);
             let mut reports = Vec::<Report>::new();
             while verdict::wants_more(
-                self.options.rounds,
+                self.options.plan.rounds,
                 reports.len(),
                 of_one_level(&reports).len(),
             ) {
@@ -196,7 +170,7 @@ fn way(path: &Path, driver: Waiting) -> String {
     format!("{}, {path}, driver {driver}", Own::Events.case().name())
 }
 
-fn floor_rows(case: &Case, report: &FloorReport) -> Vec<OwnRow> {
+fn floor_rows(case: &Requests, report: &FloorReport) -> Vec<OwnRow> {
     let counted = report.counted.len();
     let row = |figure, value, verdict| OwnRow {
         case: case.name(),

@@ -1,30 +1,21 @@
 //! SPDK's targets: vhost-user-blk, driven by our driver, and NVMe/TCP, driven by SPDK's own client.
 //!
 //! SPDK is in no distribution: it is looked for in `PATH`, and where it was built. It takes its
-//! memory from huge pages, of which the comparison makes as many as are missing, where it may, and
-//! gives them back at the end.
+//! memory from huge pages.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::client::Client;
-use super::peers::{DISK_BYTES, FOLDER, Peer, Server, find, name};
+use super::peers::{DISK_BYTES, Peer, SOCKET, name};
 use crate::block;
-use crate::cleanup::Cleanup;
+use crate::compare::running::{FOLDER, Ready, Server, Service, find};
 use crate::machine::cores;
 
 /// Huge pages for a target with its disk (measured: 1,600 MiB) and its client (256), in MiB.
 pub(super) const HUGE_MIB: u64 = 2_300;
-
-/// The size of a huge page.
-const PAGE_MIB: u64 = 2;
-
-const PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
 /// A subsystem's name is of this form.
 const NQN: &str = "nqn.2016-06.io.spdk:bench";
@@ -66,14 +57,12 @@ impl Spdk {
     /// built.
     pub(super) fn vhosts(&self, memory: bool) -> Vec<Peer> {
         let method = "vhost_create_blk_controller";
-        let disk = json!({"method": method, "params": {"ctrlr": "socket", "dev_name": "disk"}});
+        let disk = json!({"method": method, "params": {"ctrlr": SOCKET, "dev_name": "disk"}});
         let config = config(memory, &[json!({"subsystem": "vhost_blk", "config": [disk]})]);
         let peer = |name: &str, client| Peer {
             name: name.to_owned(),
-            servers: vec![self.server(None)],
+            service: self.service(Ready::Sockets(&[SOCKET]), config.clone()),
             client,
-            file: None,
-            config: Some(config.clone()),
             depth_max: None,
         };
         let by_ours = peer(name::SPDK_VHOST, Client::Driver);
@@ -98,26 +87,28 @@ impl Spdk {
         let program = self.nvme_perf.clone()?;
         Some(Peer {
             name: name::SPDK_NVME.to_owned(),
-            servers: vec![self.server(Some(SocketAddr::from(([127, 0, 0, 1], port))))],
+            service: self.service(
+                Ready::Listens(SocketAddr::from(([127, 0, 0, 1], port))),
+                config(true, &[json!({"subsystem": "nvmf", "config": methods})]),
+            ),
             client: Client::NvmePerf {
                 program,
                 target: format!(
                     "trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{port} subnqn:{NQN}"
                 ),
             },
-            file: None,
-            config: Some(config(true, &[json!({"subsystem": "nvmf", "config": methods})])),
             depth_max: None,
         })
     }
 
-    fn server(&self, listens: Option<SocketAddr>) -> Server {
+    fn service(&self, ready: Ready, told: Value) -> Service {
         let core = format!("[{}]", cores()[0]);
         let (config, rpc) = (format!("{FOLDER}/config.json"), format!("{FOLDER}/rpc"));
         let words = ["-m", &core, "--no-pci", "-S", FOLDER, "-r", &rpc, "--json", &config];
         let program = self.target.display().to_string();
         let words = std::iter::once(program).chain(words.map(str::to_owned)).collect();
-        Server { words, listens, pinned: true }
+        let servers = vec![Server { words, ready, pinned: true }];
+        Service { servers, file: None, config: Some(told) }
     }
 }
 
@@ -129,53 +120,4 @@ fn config(memory: bool, shown: &[Value]) -> Value {
     let disks = json!({"subsystem": "bdev", "config": [{"method": method, "params": params}]});
     let all: Vec<_> = std::iter::once(&disks).chain(shown).collect();
     json!({"subsystems": all})
-}
-
-/// Sees to so many free huge pages, and a file system of them, until the end.
-///
-/// # Errors
-/// When they are not there and may not, or cannot, be made.
-pub(super) fn make_huge_pages(mib: u64, cleanup: &Cleanup) -> Result<()> {
-    let free = free_pages()?;
-    let wanted = mib.div_ceil(PAGE_MIB);
-    if free < wanted {
-        let before = fs::read_to_string(PAGES)?;
-        let all = before.trim().parse::<u64>()? + wanted - free;
-        cleanup.setting(PathBuf::from(PAGES), before.clone());
-        let made = fs::write(PAGES, all.to_string());
-        made.with_context(|| format!("huge pages are needed: sysctl vm.nr_hugepages={all}"))?;
-        let free = free_pages()?;
-        if free < wanted {
-            let _ = fs::write(PAGES, before);
-            bail!("{mib} MiB of huge pages are needed, and there is memory for {} only", free * 2);
-        }
-    }
-    let mounts = fs::read_to_string("/proc/mounts")?;
-    if mounts.lines().any(|line| line.split(' ').nth(2) == Some("hugetlbfs")) {
-        return Ok(());
-    }
-    let folder = std::env::temp_dir().join(format!("vrio-huge-{}", std::process::id()));
-    fs::create_dir_all(&folder)?;
-    cleanup.mount(folder.clone());
-    let mount = Command::new("mount").args(["-t", "hugetlbfs", "none"]).arg(&folder).output()?;
-    let said = String::from_utf8_lossy(&mount.stderr);
-    ensure!(mount.status.success(), "no file system of huge pages: {}", said.trim());
-    Ok(())
-}
-
-/// What its environment, DPDK, leaves of a process for its like to find.
-pub(super) fn remains(pid: u32) -> PathBuf {
-    PathBuf::from(format!("/run/dpdk/spdk_pid{pid}"))
-}
-
-fn free_pages() -> Result<u64> {
-    let info = fs::read_to_string("/proc/meminfo")?;
-    let of = |name: &str| {
-        let line = info.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse().ok()
-    };
-    let size_kib: u64 = of("Hugepagesize:").context("a kernel without huge pages")?;
-    ensure!(size_kib == PAGE_MIB << 10, "huge pages have {size_kib} KiB, not {PAGE_MIB} MiB");
-    let (free, reserved) = (of("HugePages_Free:"), of("HugePages_Rsvd:"));
-    Ok(free.unwrap_or(0).saturating_sub(reserved.unwrap_or(0)))
 }

@@ -1,0 +1,404 @@
+//! `vrio bench compare block`: virtual disks.
+
+mod client;
+mod goals;
+mod own;
+mod peers;
+mod spdk;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path as FilePath, PathBuf};
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use sidecore::Idle;
+
+use super::running::Running;
+use super::{Case, Comparison, Contest, Field, LOCAL, OwnOutcome, Plan, Sample, huge};
+use crate::block::{self, LinkKind, Path, Volume};
+use crate::cleanup::{Cleanup, tidily};
+use crate::load::Pattern;
+use crate::measure::Reuse;
+use crate::progress::Progress;
+
+use client::Client;
+use own::{Measurer, Own};
+use peers::{DISK_BYTES, Peer, Peers, SOCKET};
+
+/// What our direct client is called, which goals refer to.
+const DIRECT: &str = "vrio direct";
+const DIRECT_XDP: &str = "vrio direct over AF_XDP";
+
+/// The longest packets over AF_XDP: jumbo frames, as most cards have them.
+const XDP_MTU_BYTES: u32 = 9000;
+
+/// What is asked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct Options {
+    /// The `vrio` program.
+    #[serde(skip)]
+    pub program: PathBuf,
+    /// How much is measured.
+    #[serde(flatten)]
+    pub plan: Plan,
+    /// What our sidecores do without work; adaptive instead of spin where they share cores.
+    #[serde(serialize_with = "block::as_text")]
+    pub idle: Idle,
+    /// What our driver takes and stores, whoever serves it.
+    pub reuse: Reuse,
+    /// Whether our sessions are sealed; what the peers say to each other is in clear.
+    pub encrypt: bool,
+    /// A folder for files in memory (tmpfs).
+    pub folder: PathBuf,
+    /// A folder for files on a disk, which are opened around the page cache.
+    pub disk_folder: PathBuf,
+    /// Where SPDK was built, unless it is installed.
+    pub spdk: Option<PathBuf>,
+    /// Other versions of qemu-storage-daemon than that in `PATH`.
+    pub storage_daemons: Vec<PathBuf>,
+    /// Further vhost-user-blk servers, which run already: names and sockets.
+    pub sockets: Vec<(String, PathBuf)>,
+}
+
+impl Options {
+    /// Looks whether it makes sense.
+    ///
+    /// # Errors
+    /// What does not.
+    pub fn check(&self) -> Result<()> {
+        let Self { plan, sockets, .. } = self;
+        plan.check()?;
+        let one =
+            block::Options { seconds: plan.seconds, ..block::Options::new(self.program.clone()) };
+        one.check()?;
+        let folders = [("--folder", &self.folder), ("--disk-folder", &self.disk_folder)];
+        for (name, folder) in folders.into_iter().chain(self.spdk.iter().map(|it| ("--spdk", it))) {
+            ensure!(
+                folder.is_absolute() && folder.is_dir(),
+                "{name} {}: a folder that is there, by its absolute path",
+                folder.display()
+            );
+        }
+        let mut names: Vec<_> = sockets.iter().map(|(name, _)| name).collect();
+        names.sort();
+        names.dedup();
+        ensure!(names.len() == sockets.len(), "--socket: two servers have one name");
+        Ok(())
+    }
+}
+
+/// One kind of requests.
+#[derive(Clone, Copy, Debug)]
+struct Requests {
+    op: Pattern,
+    size_bytes: u32,
+    depth: u16,
+}
+
+impl Case for Requests {
+    fn name(&self) -> String {
+        let size = match self.size_bytes {
+            bytes if bytes >= 1 << 20 => format!("{}m", bytes >> 20),
+            bytes => format!("{}k", bytes >> 10),
+        };
+        format!("{} {size} depth {}", self.op.name(), self.depth)
+    }
+}
+
+impl Requests {
+    /// Small requests to random places, long ones in order.
+    fn all() -> Vec<Self> {
+        let mut cases = Vec::new();
+        for op in [Pattern::RandRead, Pattern::RandWrite] {
+            cases.extend([1, 8, 32].map(|depth| Self { op, size_bytes: 4 << 10, depth }));
+        }
+        for (size_bytes, depth) in [(64 << 10, 8), (1 << 20, 4)] {
+            let ops = [Pattern::Read, Pattern::Write];
+            cases.extend(ops.map(|op| Self { op, size_bytes, depth }));
+        }
+        cases
+    }
+}
+
+/// Who shows a disk.
+#[derive(Clone, Debug)]
+enum Who {
+    /// Ourselves, by one of our ways.
+    Vrio(Path, LinkKind),
+    /// A server that we start.
+    Peer(Peer),
+    /// A server that runs already.
+    Socket(String, PathBuf),
+}
+
+/// Who is measured, and what stands behind the disk.
+#[derive(Clone, Debug)]
+struct Contestant {
+    who: Who,
+    volume: Volume,
+}
+
+impl super::Contestant for Contestant {
+    type Case = Requests;
+
+    fn name(&self) -> String {
+        match &self.who {
+            Who::Vrio(Path::Direct, LinkKind::Xdp) => DIRECT_XDP.to_owned(),
+            Who::Vrio(Path::Direct, _) => DIRECT.to_owned(),
+            Who::Vrio(Path::Local, _) => LOCAL.to_owned(),
+            Who::Vrio(path, _) => format!("vrio {path}"),
+            Who::Peer(peer) => peer.name.clone(),
+            Who::Socket(name, _) => name.clone(),
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        matches!(self.who, Who::Vrio(..))
+    }
+
+    /// Whether it can have so many requests outstanding.
+    fn takes_part(&self, case: &Requests) -> bool {
+        match &self.who {
+            Who::Peer(peer) => peer.depth_max.is_none_or(|most| case.depth <= most),
+            Who::Vrio(..) | Who::Socket(..) => true,
+        }
+    }
+
+    fn is_slow(&self) -> bool {
+        matches!(&self.who, Who::Peer(peer) if peer.is_slow())
+    }
+
+    /// Makes and fills the file that all of them use, if there is one and there is room: else each
+    /// makes its own.
+    fn prepare(contest: &Contest<Self>, cleanup: &Cleanup, progress: &Progress) -> Option<PathBuf> {
+        let file = contest.contestants.first()?.volume.file()?.to_owned();
+        progress.doing(format!("{}: filling {}", contest.name, file.display()));
+        cleanup.path(file.clone());
+        match write_all(&file) {
+            Ok(()) => Some(file),
+            Err(error) => {
+                progress.done(format!("{} was not filled: {error}", file.display()));
+                let _ = fs::remove_file(file);
+                None
+            }
+        }
+    }
+}
+
+/// Writes a disk's blocks, none of them zero, down to the storage: what was never written costs
+/// nothing to read, and what is still to be written back costs whoever comes next.
+fn write_all(path: &FilePath) -> io::Result<()> {
+    static BLOCK: [u8; 1 << 20] = [0xa5; 1 << 20];
+    let mut file = File::create(path)?;
+    for _ in 0..DISK_BYTES / BLOCK.len() as u64 {
+        file.write_all(&BLOCK)?;
+    }
+    file.sync_all()
+}
+
+/// Runs all contests. Says on standard error what it does.
+///
+/// # Errors
+/// When one cannot be measured.
+pub fn run(options: &Options) -> Result<Comparison> {
+    let progress = Progress::new();
+    tidily(&progress, |cleanup| compare(options, cleanup, &progress))
+}
+
+fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
+    use super::Contestant as _;
+    let plan = &options.plan;
+    let mut peers = Peers::find(options.spdk.as_deref(), &options.storage_daemons);
+    let mut contests = contests(options, &peers);
+    contests.retain(|contest| plan.wants_contest(&contest.name));
+    // SPDK's are the slow ones, and those that need huge pages.
+    let has_spdk = contests.iter().any(|contest| contest.contestants.iter().any(|it| it.is_slow()));
+    if has_spdk
+        && let Err(why) =
+            huge::make_pages(peers.huge_mib(), cleanup).and_then(|()| huge::mount_pages(cleanup))
+    {
+        peers.without_huge_pages(&format!("{why:#}"));
+        contests.iter_mut().for_each(|contest| contest.contestants.retain(|it| !it.is_slow()));
+    }
+    let (subject, cases, missing) = (&goals::DISKS, Requests::all(), peers.missing);
+    let mut field = Field { subject, plan, contests, cases, missing, cleanup, progress };
+    field.narrow();
+    let mut own = Own::ALL.to_vec();
+    own.retain(|own| plan.wants_contest(own.name()) && plan.wants_case(&own.case().name()));
+    field.check(!own.is_empty())?;
+    field.announce(own.iter().map(|own| own.turns()).sum());
+    let turns = Turns { options, cleanup };
+    let outcomes = field.run(&|case, contestant| turns.turn(case, contestant));
+    let own = measure_own(&own, &Measurer { options, cleanup, progress }, &mut field.missing);
+    field.result(options, outcomes, own)
+}
+
+/// Figures of our own; what cannot be measured is named.
+fn measure_own(own: &[Own], by: &Measurer<'_>, missing: &mut Vec<String>) -> Vec<OwnOutcome> {
+    let mut outcomes = Vec::new();
+    for own in own {
+        match own.measure(by) {
+            Ok(outcome) => {
+                by.progress.done(format!("{}: {} rows", outcome.contest, outcome.rows.len()));
+                outcomes.push(outcome);
+            }
+            Err(error) => {
+                by.cleanup.yield_to_interruption();
+                missing.push(format!("{error:#}"));
+                by.progress.done(format!("not measured: {error:#}"));
+            }
+        }
+    }
+    outcomes
+}
+
+/// What can be compared with what is installed.
+fn contests(options: &Options, peers: &Peers) -> Vec<Contest<Contestant>> {
+    let file_in =
+        |folder: &FilePath| folder.join(format!("vrio-compare-{}.img", std::process::id()));
+    let (folder, disk_folder) = (options.folder.display(), options.disk_folder.display());
+    let contest = |name: &str, volume: Volume, ours: &[(Path, LinkKind)], theirs: Vec<Peer>| {
+        let ours = ours.iter().cloned().map(|(path, link)| Who::Vrio(path, link));
+        let all = ours.chain(theirs.into_iter().map(Who::Peer));
+        let contestants = all.map(|who| Contestant { who, volume: volume.clone() }).collect();
+        Contest { name: name.to_owned(), contestants }
+    };
+    let local = [(Path::Local, LinkKind::Udp)];
+    let (in_memory, on_disk) = (file_in(&options.folder), file_in(&options.disk_folder));
+    let mut null = contest("local, null volume", Volume::Null, &local, peers.null());
+    let sockets = options.sockets.iter().cloned();
+    let sockets = sockets.map(|(name, socket)| Who::Socket(name, socket));
+    null.contestants.extend(sockets.map(|who| Contestant { who, volume: Volume::Null }));
+    vec![
+        null,
+        contest("local, memory", Volume::Memory, &local, peers.memory()),
+        contest(
+            &format!("local, memory file ({folder})"),
+            Volume::File(in_memory.clone()),
+            &local,
+            peers.file(&in_memory, false),
+        ),
+        contest(
+            &format!("local, disk file, O_DIRECT ({disk_folder})"),
+            Volume::DirectFile(on_disk.clone()),
+            &local,
+            peers.file(&on_disk, true),
+        ),
+        contest(
+            &format!("local, disk file, page cache ({disk_folder})"),
+            Volume::File(on_disk.clone()),
+            &local,
+            peers.file(&on_disk, false),
+        ),
+        contest("remote, memory", Volume::Memory, &[(Path::Remote, LinkKind::Udp)], peers.remote()),
+        contest(
+            "direct, memory",
+            Volume::Memory,
+            &[(Path::Direct, LinkKind::Udp), (Path::Direct, LinkKind::Xdp)],
+            peers.direct(),
+        ),
+    ]
+}
+
+/// How a turn is taken.
+struct Turns<'a> {
+    options: &'a Options,
+    cleanup: &'a Cleanup,
+}
+
+impl Turns<'_> {
+    fn turn(&self, case: &Requests, Contestant { who, volume }: &Contestant) -> Result<Sample> {
+        let Options { program, plan, idle, encrypt, reuse, .. } = self.options;
+        // A file that is there before a turn is the one that was made and filled for all of them.
+        let filled = volume.file().is_some_and(FilePath::exists);
+        let mut asked = block::Options {
+            volume: volume.clone(),
+            op: case.op,
+            size_bytes: case.size_bytes,
+            depth: case.depth,
+            encrypt: *encrypt,
+            idle: *idle,
+            reuse: *reuse,
+            seconds: plan.seconds,
+            filled,
+            ..block::Options::new(program.clone())
+        };
+        match who {
+            Who::Vrio(path, link) => {
+                (asked.path, asked.link) = (path.clone(), *link);
+                if *path == Path::Direct {
+                    // It has no ring.
+                    asked.reuse = Reuse::InOrder;
+                }
+                // A peer's sessions run on the loopback device, which has no AF_XDP, and whose
+                // packets are 64 KiB long.
+                asked.loopback = *link == LinkKind::Udp;
+                asked.mtu = (*link == LinkKind::Xdp).then_some(XDP_MTU_BYTES);
+                if asked.idle == Idle::Spin && !block::has_seats(&asked) {
+                    // Spinning threads that share cores only keep them from each other.
+                    asked.idle = Idle::Adaptive;
+                }
+                self.drive(&asked)
+            }
+            Who::Socket(_, socket) => {
+                asked.path = Path::Socket(socket.clone());
+                self.drive(&asked)
+            }
+            Who::Peer(peer) => {
+                let running = Running::start(&peer.service, self.cleanup)?;
+                let by_tool = client::Turn {
+                    case,
+                    seconds: plan.seconds,
+                    pids: running.pids(),
+                    folder: &running.folder,
+                    filled,
+                    cleanup: self.cleanup,
+                };
+                let measured = match &peer.client {
+                    Client::Driver => {
+                        asked.path = Path::Socket(running.folder.join(SOCKET));
+                        asked.pids = running.pids();
+                        self.drive(&asked)
+                    }
+                    Client::Fio(program, words) => by_tool.fio(program, words),
+                    Client::NvmePerf { program, target } => by_tool.nvme_perf(program, target),
+                    Client::BdevPerf(program) => by_tool.bdevperf(program),
+                };
+                measured.map_err(|error| running.explain(error))
+            }
+        }
+    }
+
+    /// By our driver.
+    fn drive(&self, asked: &block::Options) -> Result<Sample> {
+        let report = block::measure(asked, self.cleanup, &Progress::silent())?;
+        // Where cores are shared, a share says nothing.
+        let core_share = report.core_share.get("driver-0").copied();
+        let core_share = core_share.filter(|_| block::has_seats(asked));
+        Ok(Sample {
+            rate: report.iops,
+            p50_us: Some(report.latency_us.p50),
+            p99_us: Some(report.latency_us.p99),
+            cpu_us: report.cpu_us_per_request(),
+            core_share,
+            trips_ns: report.cache_line_rtts_ns,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_have_names_of_their_own() {
+        let mut names: Vec<_> = Requests::all().iter().map(Requests::name).collect();
+        assert_eq!(names.len(), 10);
+        assert_eq!(names[0], "randread 4k depth 1");
+        assert_eq!(names[9], "write 1m depth 4");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 10);
+    }
+}

@@ -1,0 +1,108 @@
+//! What we mean to reach with network cards.
+
+use super::peers::name;
+use super::{CONTEST, Frames};
+use crate::compare::Case;
+use crate::compare::goals::{Figure, Part, Subject, part};
+
+/// What is to be said of what goes between nodes.
+const BETWEEN_NODES: &str = "between nodes: vrio bench net --path remote";
+
+pub(super) static NICS: Subject = Subject {
+    rate: "frames/s",
+    each: "frame",
+    texts: &TEXTS,
+    parts: &PARTS,
+    own: &[
+        (2, "bench net has no nic that only sends, or only takes"),
+        (4, BETWEEN_NODES),
+        (5, BETWEEN_NODES),
+        (6, BETWEEN_NODES),
+        (8, "at rest: vrio status, vrio top"),
+    ],
+    cases: || Frames::all().iter().map(Frames::name).collect(),
+};
+
+const TEXTS: [&str; 8] = [
+    "local, 64 B through the switch: frames/s above Open vSwitch with DPDK's, at least testpmd's",
+    "local, 64 B, one nic, sidecore to driver and back: frames/s at least DPDK vhost's",
+    "local, one frame there and back: median at most testpmd's",
+    "remote, 64 KiB of TCP uncut, one crossing of a veth, clear: above the kernel's TCP",
+    "remote, the same through an IOhost: CPU per byte and crossing at most the kernel's TCP's",
+    "remote, one frame there and back: adds at most 1.0 us to a bare echo",
+    "local, one frame there and back: median below tap and bridge's",
+    "an idle nic: less than 1 % of a core",
+];
+
+const PARTS: [Part; 3] = [
+    part(1, CONTEST, "64 B one way", &[name::OVS, name::TESTPMD], Figure::Rate, 1.0),
+    part(3, CONTEST, "64 B there and back", &[name::TESTPMD], Figure::P50, 1.0),
+    part(7, CONTEST, "64 B there and back", &[name::TAPS], Figure::P50, 1.0),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::LOCAL;
+    use crate::compare::goals::Reached;
+    use crate::compare::table::{Row, tests};
+    use crate::verdict::Standing;
+
+    const OVS: &str = "Open vSwitch with DPDK 3.1.0";
+
+    fn row(case: &str, theirs: &str, rounds: &[[f64; 2]]) -> Row {
+        assert!((NICS.cases)().iter().any(|it| it == case), "{case}");
+        tests::row(&NICS, CONTEST, case, [LOCAL, theirs], rounds)
+    }
+
+    fn goal(number: u8, rows: &[Row]) -> Reached {
+        let rows: Vec<_> = rows.iter().map(|row| (CONTEST, row)).collect();
+        let mut all = NICS.reached(&rows, &[]);
+        assert_eq!(all.len(), 8);
+        all.remove(usize::from(number) - 1)
+    }
+
+    #[test]
+    fn the_switch_is_judged_beside_both_others() {
+        let short = "64 B one way";
+        let rows = [OVS, name::TESTPMD].map(|theirs| row(short, theirs, &[[12.0, 10.0]; 3]));
+        let reached = goal(1, &rows);
+        assert_eq!((reached.standing, reached.verdicts, reached.hold), (Standing::Holds, 2, 2));
+        let decisive = reached.decisive.unwrap();
+        assert_eq!(decisive, format!("{short}, {OVS}: frames/s 1.20 (1.20-1.20) >= 1.00"));
+        let one = goal(1, &rows[1..]);
+        assert_eq!(one.standing, Standing::NotMeasured);
+        assert_eq!(one.missing, [format!("{short}, {CONTEST}, {}", name::OVS)]);
+        let slow = [rows[0].clone(), row(short, name::TESTPMD, &[[9.0, 10.0]; 3])];
+        assert_eq!(goal(1, &slow).standing, Standing::DoesNotHold);
+        let judged = |case: &str, theirs: &str| {
+            row(case, theirs, &[[12.0, 10.0]; 3]).goals.iter().map(|it| it.goal).collect::<Vec<_>>()
+        };
+        assert_eq!(judged(short, name::TESTPMD), [1]);
+        assert!(judged(short, name::TAPS).is_empty());
+        assert!(judged("64 KiB one way", name::TESTPMD).is_empty(), "it is not the shortest");
+        assert!(judged("1500 B one way", OVS).is_empty());
+    }
+
+    #[test]
+    fn one_that_bounces_is_judged_by_its_median() {
+        let bouncing = |theirs: &str| row("64 B there and back", theirs, &[[12.0, 10.0]; 3]);
+        let rows = [bouncing(name::TESTPMD), bouncing(name::TAPS), bouncing(OVS)];
+        for number in [3, 7] {
+            let reached = goal(number, &rows);
+            assert_eq!((reached.standing, reached.verdicts), (Standing::Holds, 1), "{reached}");
+            assert!(reached.decisive.unwrap().contains("p50 0.83"));
+        }
+        assert!(rows[2].goals.is_empty(), "it is for information");
+    }
+
+    #[test]
+    fn what_nothing_here_measures_says_so() {
+        for number in [2, 4, 5, 6, 8] {
+            let reached = goal(number, &[]);
+            assert_eq!((reached.standing, reached.verdicts), (Standing::NotMeasured, 0));
+            assert_eq!(reached.missing.len(), 1, "{reached}");
+        }
+        assert!(goal(2, &[]).to_string().contains("not measured: bench net has no nic"));
+    }
+}
