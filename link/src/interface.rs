@@ -2,9 +2,11 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::ptr;
+
+use rustix::net::{AddressFamily, SocketType, socket};
 
 /// One interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +38,18 @@ impl Interface {
         let (index, mac) = cards.next()?;
         let mtu = mtu(name).ok()?;
         Some(Self { name: String::from_utf8_lossy(name).into_owned(), index, mac, mtu })
+    }
+
+    /// The interface of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let cards = addresses().into_iter().filter(|(of, _)| of == name.as_bytes());
+        let mut cards = cards.filter_map(|(_, address)| match address {
+            Address::Card { index, mac } => Some((index, mac)),
+            Address::Ip(_) => None,
+        });
+        let (index, mac) = cards.next()?;
+        let mtu = mtu(name.as_bytes()).ok()?;
+        Some(Self { name: name.to_owned(), index, mac, mtu })
     }
 }
 
@@ -101,7 +115,83 @@ unsafe fn read(address: *const libc::sockaddr) -> Option<Address> {
 }
 
 fn mtu(name: &[u8]) -> io::Result<usize> {
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    let request = ask(name, libc::SIOCGIFMTU, |_| ())?;
+    // SAFETY: SIOCGIFMTU has written it.
+    usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).map_err(io::Error::other)
+}
+
+/// The number of an interface: one that is made again under the same name has another.
+///
+/// # Errors
+/// When there is none of this name.
+pub fn interface_index(name: &str) -> io::Result<u32> {
+    let request = ask(name.as_bytes(), libc::SIOCGIFINDEX, |_| ())?;
+    // SAFETY: SIOCGIFINDEX has written it.
+    u32::try_from(unsafe { request.ifr_ifru.ifru_ifindex }).map_err(io::Error::other)
+}
+
+/// Whether an interface is up and has a carrier.
+///
+/// # Errors
+/// When there is none of this name.
+pub fn interface_is_running(name: &str) -> io::Result<bool> {
+    let wanted = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    Ok(flags(name)? & wanted == wanted)
+}
+
+fn flags(name: &str) -> io::Result<libc::c_short> {
+    let request = ask(name.as_bytes(), libc::SIOCGIFFLAGS, |_| ())?;
+    // SAFETY: SIOCGIFFLAGS has written them.
+    Ok(unsafe { request.ifr_ifru.ifru_flags })
+}
+
+/// Sets an interface up, if it is not.
+///
+/// # Errors
+/// Without the right to (CAP_NET_ADMIN), or when there is none of this name.
+pub fn set_interface_up(name: &str) -> io::Result<()> {
+    let (flags, up) = (flags(name)?, libc::IFF_UP as libc::c_short);
+    if flags & up == up {
+        return Ok(());
+    }
+    let fill = |request: &mut libc::ifreq| request.ifr_ifru.ifru_flags = flags | up;
+    ask(name.as_bytes(), libc::SIOCSIFFLAGS, fill).map(drop)
+}
+
+/// As `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    max: [u32; 4],
+    receive: u32,
+    send: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// `<linux/ethtool.h>`: how many queues there are.
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
+/// By how many queues an interface receives. A driver that does not say has one.
+pub(crate) fn receive_queues(name: &str) -> u32 {
+    let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+    let data = ptr::from_mut(&mut channels).cast();
+    let asked = ask(name.as_bytes(), SIOCETHTOOL, |request| request.ifr_ifru.ifru_data = data);
+    asked.map_or(1, |_| (channels.receive + channels.combined).max(1))
+}
+
+/// `<linux/sockios.h>`: a question that says itself what it is about.
+pub const SIOCETHTOOL: libc::Ioctl = 0x8946;
+
+/// Asks the system about an interface.
+fn ask(
+    name: &[u8],
+    what: libc::Ioctl,
+    fill: impl FnOnce(&mut libc::ifreq),
+) -> io::Result<libc::ifreq> {
+    // Any socket will do, and one of this kind a running node may make.
+    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
     // SAFETY: it has integers and pointers only, for which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
@@ -110,14 +200,13 @@ fn mtu(name: &[u8]) -> io::Result<usize> {
     for (place, byte) in request.ifr_name.iter_mut().zip(name) {
         *place = *byte as libc::c_char;
     }
-    // SAFETY: SIOCGIFMTU reads the name, which ends in zero, and writes `ifru_mtu`.
-    let mtu = unsafe {
-        if libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &mut request) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        request.ifr_ifru.ifru_mtu
-    };
-    usize::try_from(mtu).map_err(io::Error::other)
+    fill(&mut request);
+    // SAFETY: all that is asked here reads the name, which ends in zero, and reads or writes one
+    // value beside it, or what that points to: `Channels` where the caller has put its address.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), what, &mut request) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(request)
 }
 
 #[cfg(test)]
@@ -130,5 +219,10 @@ mod tests {
         assert_eq!((found.name.as_str(), found.mac), ("lo", None));
         assert_eq!(widest_mtu([127, 0, 0, 1].into()), Some(found.mtu));
         assert_eq!(Interface::with_address([192, 0, 2, 1].into()), None);
+        assert_eq!(Interface::named("lo"), Some(found.clone()));
+        assert_eq!(Interface::named("no-such"), None);
+        assert_eq!(interface_index("lo").unwrap(), found.index);
+        assert_eq!((receive_queues("lo"), receive_queues("no-such")), (1, 1));
+        assert!(interface_index("no-such").is_err() && interface_is_running("no-such").is_err());
     }
 }

@@ -25,13 +25,17 @@ use std::sync::Arc;
 pub use counters::LinkCounters;
 pub use driver::{BATCH_DATAGRAMS, Driver};
 pub use faulty::{FaultCounters, Faults, Faulty};
+pub use interface::{SIOCETHTOOL, interface_index, interface_is_running, set_interface_up};
 pub use pages::{HUGE_PAGE_BYTES, HugePages};
 pub use shm::{Callers, Door, Places, PlacesFull, Shm, ShmCounters, is_shared};
 use sidecore::Progress;
 use transport::{Pool, TransmitBatch};
 pub use udp::{BindError, Udp, UdpConfig};
 pub use wire::Wire;
-pub use xdp::{Xdp, XdpCounters, XdpError, XdpInterface};
+pub use xdp::{
+    Xdp, XdpCard, XdpCardFds, XdpCounters, XdpError, XdpInterface, XdpPart, XdpQueue, XdpQueueFds,
+    XdpSent,
+};
 
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -7,9 +7,14 @@
 //! what came by another receive queue. A peer's card is learnt from what it sends.
 //!
 //! The datagrams are the same as those of UDP, so the two ends need not use the same link.
+//!
+//! The parts of it serve others as well: an [`XdpQueue`] is a receive queue without a word about
+//! what comes by it, an [`XdpCard`] a whole interface whose packets are all its holder's.
 
+mod card;
 mod packet;
 mod program;
+mod queue;
 mod ring;
 
 use std::collections::BTreeMap;
@@ -20,40 +25,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::epoll;
-use rustix::io::Errno;
-use rustix::net::sockopt;
-use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
-    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpMmapOffsets, XdpOptionsFlags,
-    XdpUmemReg, XdpUmemRegFlags,
-};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 use sidecore::{Counter, Progress};
 use transport::{Pool, TransmitBatch};
 
 use crate::inside::Inside;
 use crate::interface::Interface;
 use crate::{Arrival, Link, LinkCounters, Sent, Udp};
+pub use card::{XdpCard, XdpCardFds};
 use packet::{HEADER_BYTES, Mac, Way};
 use program::Program;
-use ring::{Frames, Piece, Ring};
-
-/// A frame: a page, the most that the kernel takes without huge pages.
-const FRAME_BYTES: usize = 4096;
-
-/// What the kernel keeps before a packet.
-const HEADROOM_BYTES: usize = 256;
-
-/// Frames to receive in, and packets that may wait to be received: 8 MiB, as [`Udp`] asks of its
-/// socket.
-const RECEIVE_FRAMES: u32 = 2048;
-
-/// The ring by which they are given to the kernel. It has twice the room: the kernel shows a packet
-/// before it says that it has taken the frame.
-const FILL_RING: u32 = 2 * RECEIVE_FRAMES;
-
-/// Frames to send from: more than a round sends.
-const SEND_FRAMES: u32 = 1024;
+use queue::{FRAME_BYTES, HEADROOM_BYTES};
+pub use queue::{XdpPart, XdpQueue, XdpQueueFds, XdpSent};
 
 /// Up to this size a packet lies in one frame on either side, and the program needs not know of
 /// pieces. On a virtual cable that also keeps the other end from handing over many datagrams as one
@@ -62,9 +44,6 @@ const ONE_PIECE_MTU_MAX: usize = 3400;
 
 /// The largest packet in pieces.
 const PACKET_BYTES_MAX: usize = 9216 + 14;
-
-/// A piece after which others of the same packet follow (`linux/if_xdp.h`).
-const XDP_PKT_CONTD: u32 = 1;
 
 /// Packets taken in a round: as many as are sent.
 const BURST: usize = 256;
@@ -75,15 +54,11 @@ const NEIGHBOURS_MAX: usize = 1024;
 /// A peer that was silent for so long is looked for by the system again: its card may be another.
 const NEIGHBOUR_NS: u64 = 1_000_000_000;
 
-/// In copy mode a system call sends some thirty packets: no round makes more calls than a full ring
-/// takes.
-const SEND_CALLS_MAX: u32 = SEND_FRAMES / 32;
+/// Receive queues of an interface that are polled as a whole: 12 MiB of frames each.
+const QUEUES_MAX: u32 = 8;
 
 /// When to try again to send what the kernel has not taken.
 const RETRY_NS: u64 = 100_000;
-
-/// What the kernel may have on its way for us, in copy mode.
-const SEND_BUFFER_BYTES: usize = 8 << 20;
 
 /// Why a link cannot use AF_XDP.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +66,26 @@ pub enum XdpError {
     /// The address does not name an interface of Ethernet.
     #[error("{0} is not the IPv4 address of one Ethernet interface")]
     Address(SocketAddr),
+    /// There is no such interface, or it is none of Ethernet.
+    #[error(
+        "{0} is no Ethernet interface of this host (in this network namespace); `ip link` lists \
+         them"
+    )]
+    Interface(String),
+    /// It has more receive queues than anybody polls.
+    #[error(
+        "{interface} has {queues} receive queues, and at most {QUEUES_MAX} are polled; \
+         `ethtool -L {interface} combined {QUEUES_MAX}`"
+    )]
+    Queues {
+        /// The interface.
+        interface: String,
+        /// What it has.
+        queues: u32,
+    },
+    /// Who may open interfaces for this process could not.
+    #[error("{0}")]
+    Opener(String),
     /// The interface's packets are too long.
     #[error(
         "{interface} takes packets of {mtu} bytes, and at most {PACKET_BYTES_MAX} can be taken"
@@ -157,7 +152,7 @@ impl XdpInterface {
     pub fn attach(listen: SocketAddr) -> Result<Arc<Self>, XdpError> {
         let interface = find(listen)?;
         let pieces = interface.mtu > ONE_PIECE_MTU_MAX;
-        let program = Program::attach(interface.index, pieces);
+        let program = Program::for_datagrams(interface.index, pieces);
         let program = program.map_err(system("attaching the program to the interface"))?;
         Ok(Arc::new(Self { interface, pieces, program }))
     }
@@ -169,15 +164,7 @@ impl XdpInterface {
     /// As [`attach`](Self::attach), or the card cannot.
     pub fn attach_if_zero_copy(listen: SocketAddr) -> Result<Arc<Self>, XdpError> {
         let interface = find(listen)?;
-        let frames = Frames::new(2 * usize::from(u8::MAX), FRAME_BYTES);
-        let frames = frames.map_err(system("mapping frames"))?;
-        let socket = open_socket()?;
-        prepare(&socket, &frames).map_err(system("giving the socket its frames"))?;
-        let flags = SocketAddrXdpFlags::XDP_ZEROCOPY | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        let address = SocketAddrXdp::new(flags, interface.index, 0);
-        let bound = rustix::net::bind(&socket, &address);
-        bound.map_err(system("having the card read and write our memory"))?;
-        drop(socket);
+        queue::try_zero_copy(interface.index)?;
         Self::attach(listen)
     }
 
@@ -214,19 +201,10 @@ pub struct Xdp {
     inner: Udp,
     own: SocketAddrV4,
     own_mac: Mac,
-    // The rings go before the socket, and that before its frames.
-    receive: Ring<Piece>,
-    send: Ring<Piece>,
-    fill: Ring<u64>,
-    sent: Ring<u64>,
-    socket: OwnedFd,
-    frames: Frames,
-    /// Frames to send from.
-    free: Vec<u64>,
+    queue: XdpQueue,
     /// A packet in pieces, put together.
     whole: Vec<u8>,
     pieces: bool,
-    zero_copy: bool,
     neighbours: BTreeMap<SocketAddrV4, Neighbour>,
     inside: Inside,
     now_ns: u64,
@@ -253,20 +231,13 @@ impl Xdp {
     }
 
     fn with(inner: Udp, parts: Parts, interface: Arc<XdpInterface>) -> Self {
-        let Parts { own, receive, send, fill, sent, socket, frames, zero_copy, epoll } = parts;
+        let Parts { own, queue, epoll } = parts;
         Self {
             own,
             own_mac: interface.interface.mac.expect("looked for when it was attached"),
-            receive,
-            send,
-            fill,
-            sent,
-            socket,
-            frames,
-            free: (RECEIVE_FRAMES..RECEIVE_FRAMES + SEND_FRAMES).map(frame_at).collect(),
+            queue,
             whole: Vec::with_capacity(PACKET_BYTES_MAX),
             pieces: interface.pieces,
-            zero_copy,
             neighbours: BTreeMap::new(),
             inside: Inside::default(),
             now_ns: 0,
@@ -289,7 +260,7 @@ impl Xdp {
 
     /// Whether the card reads and writes the frames itself.
     pub fn is_zero_copy(&self) -> bool {
-        self.zero_copy
+        self.queue.is_zero_copy()
     }
 
     /// The way to a peer, if its card is known.
@@ -312,68 +283,38 @@ impl Xdp {
         self.neighbours.insert(from, Neighbour { mac, heard_ns });
     }
 
-    /// Takes frames back that have been sent.
-    fn reclaim(&mut self) {
-        while let Some(at) = self.sent.take() {
-            self.free.push(self.frames.frame_of(at));
-        }
-        self.sent.release();
-    }
-
     /// Puts a packet into the ring; `false` when there is no room.
     fn put(&mut self, way: &Way, parts: [&[u8]; 2]) -> bool {
         let payload_bytes = parts[0].len() + parts[1].len();
         let packet_bytes = HEADER_BYTES + payload_bytes;
-        let count = packet_bytes.div_ceil(FRAME_BYTES);
-        if !self.send.has_room(count as u32) || self.free.len() < count {
-            return false;
-        }
         let mut header = [0; HEADER_BYTES];
         packet::write(way, payload_bytes, &mut header);
         let mut rest = [&header[..], parts[0], parts[1]];
-        for index in 0..count {
-            let len = FRAME_BYTES.min(packet_bytes - index * FRAME_BYTES);
-            let at = self.free.pop().expect("counted");
-            gather(&mut rest, self.frames.bytes_mut(at, len));
-            let more = index + 1 < count;
-            let options = if more { XDP_PKT_CONTD } else { 0 };
-            self.send.put(Piece { at, len: len as u32, options });
+        let is_put = self.queue.put(packet_bytes, |into| gather(&mut rest, into));
+        if is_put {
+            self.xdp_counters.bytes_copied.add(packet_bytes as u64);
         }
-        self.xdp_counters.bytes_copied.add(packet_bytes as u64);
-        true
+        is_put
     }
 
-    /// Shows what was put in and has the kernel send it. What it does not take now it is asked for
-    /// again, by the next round or after [`RETRY_NS`].
+    /// Has the kernel send what was put in. What it does not take now it is asked for again, by the
+    /// next round or after [`RETRY_NS`].
     fn flush(&mut self) {
-        self.send.publish();
+        let sent = self.queue.send();
         let counters = self.inner.counters();
-        for _ in 0..SEND_CALLS_MAX {
-            if self.send.is_taken() || !self.send.needs_call() {
-                break;
-            }
-            let before = self.send.taken();
-            counters.send_calls.add(1);
-            // Whatever it says: what counts is whether it has taken some.
-            let _ = rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT);
-            if self.send.taken() == before {
-                counters.send_refused.add(1);
-                break;
-            }
-        }
-        self.reclaim();
+        counters.send_calls.add(sent.calls);
+        counters.send_refused.add(u64::from(sent.refused.is_some()));
     }
 
     fn receive_from_ring(&mut self, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
         let (mut datagrams, mut bytes, mut packets) = (0, 0, 0);
         while packets < BURST {
-            let Some(piece) = self.receive.take() else { break };
-            // Each frame is in one ring at a time, and this one has room for all.
-            assert!(self.fill.has_room(1), "a frame came twice");
-            self.fill.put(self.frames.frame_of(piece.at));
-            let ends = piece.options & XDP_PKT_CONTD == 0;
+            let Some(piece) = self.queue.take_piece() else { break };
+            // Shown to the kernel below, when its bytes were read.
+            self.queue.give_back(piece.at);
+            let ends = queue::is_last(piece);
             packets += usize::from(ends);
-            let Some(found) = self.frames.bytes(piece) else {
+            let Some(found) = self.queue.bytes(piece) else {
                 self.xdp_counters.malformed.add(1);
                 continue;
             };
@@ -404,14 +345,7 @@ impl Xdp {
                 }
             }
         }
-        if packets > 0 {
-            self.receive.release();
-            self.fill.publish();
-            if self.fill.needs_call() {
-                // A card that reads and writes our memory found no frame and waits to be told.
-                let _ = rustix::net::recv(&self.socket, &mut [0; 0], RecvFlags::DONTWAIT);
-            }
-        }
+        self.queue.release();
         let counters = self.inner.counters();
         counters.receive_messages.add(datagrams as u64);
         counters.datagrams_received.add(datagrams as u64);
@@ -436,7 +370,7 @@ fn gather(parts: &mut [&[u8]], into: &mut [u8]) {
 
 impl Link for Xdp {
     fn send_first(&mut self, batch: &mut TransmitBatch, pool: &Pool, count_max: usize) -> Sent {
-        self.reclaim();
+        self.queue.reclaim();
         let (mut datagrams, mut by_ring, mut bytes) = (0, 0, 0);
         while datagrams < count_max && !batch.is_empty() {
             let next = batch.datagram(0);
@@ -474,7 +408,7 @@ impl Link for Xdp {
 
     fn receive(&mut self, now_ns: u64, f: &mut dyn FnMut(Arrival<'_>)) -> usize {
         self.now_ns = now_ns;
-        if !self.send.is_taken() {
+        if !self.queue.is_taken() {
             self.flush();
         }
         let datagrams = self.receive_from_ring(f);
@@ -487,13 +421,13 @@ impl Link for Xdp {
     }
 
     fn next_ns(&self) -> Option<u64> {
-        (!self.send.is_taken()).then_some(self.now_ns + RETRY_NS)
+        (!self.queue.is_taken()).then_some(self.now_ns + RETRY_NS)
     }
 
     fn arm(&mut self) -> Progress {
         // Whatever waits inside makes the descriptor readable; it is looked at after the sleep.
         self.inside.look_next();
-        Progress::busy_if(self.receive.has_any())
+        Progress::busy_if(self.queue.has_any())
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -521,21 +455,10 @@ impl fmt::Debug for Xdp {
     }
 }
 
-/// Where a frame begins.
-fn frame_at(number: u32) -> u64 {
-    u64::from(number) * FRAME_BYTES as u64
-}
-
 /// What a link is made of, before it is one.
 struct Parts {
     own: SocketAddrV4,
-    receive: Ring<Piece>,
-    send: Ring<Piece>,
-    fill: Ring<u64>,
-    sent: Ring<u64>,
-    socket: OwnedFd,
-    frames: Frames,
-    zero_copy: bool,
+    queue: XdpQueue,
     epoll: OwnedFd,
 }
 
@@ -544,78 +467,19 @@ impl Parts {
         let SocketAddr::V4(own) = inner.local_addr() else {
             return Err(XdpError::Address(inner.local_addr()));
         };
-        let socket = open_socket()?;
-        let count = (RECEIVE_FRAMES + SEND_FRAMES) as usize;
-        let frames = Frames::new(count, FRAME_BYTES).map_err(system("mapping frames"))?;
-        let offsets = prepare(&socket, &frames).map_err(system("giving the socket its frames"))?;
-        let fd = socket.as_fd();
-        let mapped = || -> io::Result<_> {
-            let XdpMmapOffsets { rx, tx, fr, cr } = &offsets;
-            Ok((
-                Ring::new(fd, XDP_PGOFF_RX_RING, rx, RECEIVE_FRAMES)?,
-                Ring::new(fd, XDP_PGOFF_TX_RING, tx, SEND_FRAMES)?,
-                Ring::new(fd, XDP_UMEM_PGOFF_FILL_RING, fr, FILL_RING)?,
-                Ring::new(fd, XDP_UMEM_PGOFF_COMPLETION_RING, cr, SEND_FRAMES)?,
-            ))
-        };
-        let mapped = mapped().map_err(system("mapping the socket's rings"))?;
-        let (receive, send, mut fill, sent) = mapped;
-        // Before a card may look for them.
-        (0..RECEIVE_FRAMES).for_each(|number| fill.put(frame_at(number)));
-        fill.publish();
-        if sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER_BYTES).is_err() {
-            // Less is on its way at once, then.
-            let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES);
-        }
-        bind(&socket, interface, queue).map_err(system("taking a queue of the interface"))?;
-        let options = sockopt::xdp_options(&socket).unwrap_or(XdpOptionsFlags::empty());
-        let zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+        let number = queue;
+        let queue = XdpQueue::open(interface.interface.index, number, interface.pieces)?;
         let watched = || -> io::Result<OwnedFd> {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-            for fd in [fd, inner.fd()] {
+            for fd in [queue.fd(), inner.fd()] {
                 let data = epoll::EventData::new_u64(0);
                 epoll::add(&epoll, fd, data, epoll::EventFlags::IN)?;
             }
             Ok(epoll)
         };
         let epoll = watched().map_err(system("waiting for two sockets at once"))?;
-        let served = interface.program.serve(own, queue, fd);
+        let served = interface.program.serve(own, number, queue.fd());
         served.map_err(system("telling the program of the socket"))?;
-        Ok(Self { own, receive, send, fill, sent, socket, frames, zero_copy, epoll })
+        Ok(Self { own, queue, epoll })
     }
-}
-
-fn open_socket() -> Result<OwnedFd, XdpError> {
-    let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
-    let socket = socket_with(AddressFamily::XDP, kind, flags, None);
-    socket.map_err(system("making a socket for AF_XDP"))
-}
-
-/// Gives a socket its frames and the sizes of its rings.
-fn prepare(socket: &OwnedFd, frames: &Frames) -> io::Result<XdpMmapOffsets> {
-    let area = XdpUmemReg {
-        addr: frames.address(),
-        len: frames.len(),
-        chunk_size: FRAME_BYTES as u32,
-        headroom: 0,
-        flags: XdpUmemRegFlags::empty(),
-        tx_metadata_len: 0,
-    };
-    sockopt::set_xdp_umem_reg(socket, area)?;
-    sockopt::set_xdp_umem_fill_ring_size(socket, FILL_RING)?;
-    sockopt::set_xdp_umem_completion_ring_size(socket, SEND_FRAMES)?;
-    sockopt::set_xdp_rx_ring_size(socket, RECEIVE_FRAMES)?;
-    sockopt::set_xdp_tx_ring_size(socket, SEND_FRAMES)?;
-    Ok(sockopt::xdp_mmap_offsets(socket)?)
-}
-
-/// Binds to a queue: without copies where the card can, else with.
-fn bind(socket: &OwnedFd, interface: &XdpInterface, queue: u32) -> Result<(), Errno> {
-    let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-    if interface.pieces {
-        flags |= SocketAddrXdpFlags::XDP_USE_SG;
-    }
-    // Without a word about copies the kernel takes the better way that there is.
-    let address = SocketAddrXdp::new(flags, interface.interface.index, queue);
-    rustix::net::bind(socket, &address)
 }

@@ -1,5 +1,6 @@
-//! The program at an interface that hands our datagrams to our sockets and all else to the system,
-//! and the maps by which it knows them. It goes when the process does.
+//! The programs at an interface: one hands our datagrams to our sockets and all else to the system,
+//! the other hands over everything; and the maps by which they know the sockets. A program goes
+//! when the last process does that holds it.
 //!
 //! A datagram is ours if its destination (address and port) is in the first map, and it came by the
 //! receive queue that is noted there: what comes by another one takes the system's way, to the UDP
@@ -37,30 +38,40 @@ const LOG_BYTES: usize = 4096;
 /// Attached to an interface; gone with the last one who holds it.
 #[derive(Debug)]
 pub(super) struct Program {
-    ports: OwnedFd,
+    /// Nothing where all is ours.
+    ports: Option<OwnedFd>,
     sockets: OwnedFd,
-    _link: OwnedFd,
+    link: OwnedFd,
 }
 
 impl Program {
-    /// Attaches the program to an interface. `frags`: packets may come in pieces.
+    /// Attaches the program for datagrams to an interface. `frags`: packets may come in pieces.
     ///
     /// # Errors
     /// Without the right to (CAP_BPF and CAP_NET_ADMIN), where another program is attached, or on a
     /// kernel that is too old.
-    pub(super) fn attach(interface_index: u32, frags: bool) -> io::Result<Self> {
+    pub(super) fn for_datagrams(interface_index: u32, frags: bool) -> io::Result<Self> {
         let key_bytes = size_of::<[u32; 2]>() as u32;
         let ports = map(MAP_TYPE_HASH, key_bytes, PORTS_MAX)?;
         let sockets = map(MAP_TYPE_XSKMAP, size_of::<u32>() as u32, QUEUES_MAX)?;
-        let program = load(&instructions(ports.as_raw_fd(), sockets.as_raw_fd()), frags)?;
-        let attributes = LinkCreate {
-            program: program.as_raw_fd(),
-            interface_index,
-            attach_type: ATTACH_XDP,
-            flags: 0,
-        };
-        let link = bpf(LINK_CREATE, &attributes)?;
-        Ok(Self { ports, sockets, _link: link })
+        let program = instructions(ports.as_raw_fd(), sockets.as_raw_fd());
+        let link = attach(&program, interface_index, frags)?;
+        Ok(Self { ports: Some(ports), sockets, link })
+    }
+
+    /// Attaches the program that hands over whatever comes by a queue that has a socket.
+    ///
+    /// # Errors
+    /// As [`for_datagrams`](Self::for_datagrams).
+    pub(super) fn for_all(interface_index: u32, frags: bool) -> io::Result<Self> {
+        let sockets = map(MAP_TYPE_XSKMAP, size_of::<u32>() as u32, QUEUES_MAX)?;
+        let link = attach(&all_instructions(sockets.as_raw_fd()), interface_index, frags)?;
+        Ok(Self { ports: None, sockets, link })
+    }
+
+    /// What keeps it where it is; the sockets that it has by then are its for good.
+    pub(super) fn into_link(self) -> OwnedFd {
+        self.link
     }
 
     /// From now on datagrams to `local` that come by this queue go to this socket.
@@ -73,8 +84,17 @@ impl Program {
         queue: u32,
         socket: BorrowedFd<'_>,
     ) -> io::Result<()> {
-        update(&self.sockets, &queue, &(socket.as_raw_fd() as u32))?;
-        update(&self.ports, &port_key(local), &queue)
+        self.serve_queue(queue, socket)?;
+        let ports = self.ports.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+        update(ports, &port_key(local), &queue)
+    }
+
+    /// From now on what is ours of this queue goes to this socket.
+    ///
+    /// # Errors
+    /// When the interface has no such queue that there is room for.
+    pub(super) fn serve_queue(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        update(&self.sockets, &queue, &(socket.as_raw_fd() as u32))
     }
 }
 
@@ -157,6 +177,18 @@ fn update<K>(map: &OwnedFd, key: &K, value: &u32) -> io::Result<()> {
     call(MAP_UPDATE_ELEM, &attributes).map(drop)
 }
 
+/// Loads a program and attaches it; it stays for as long as somebody has what this gives.
+fn attach(program: &[Instruction], interface_index: u32, frags: bool) -> io::Result<OwnedFd> {
+    let program = load(program, frags)?;
+    let attributes = LinkCreate {
+        program: program.as_raw_fd(),
+        interface_index,
+        attach_type: ATTACH_XDP,
+        flags: 0,
+    };
+    bpf(LINK_CREATE, &attributes)
+}
+
 fn load(instructions: &[Instruction], frags: bool) -> io::Result<OwnedFd> {
     let mut log = [0u8; LOG_BYTES];
     let license = c"Apache-2.0";
@@ -218,16 +250,31 @@ const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const RECEIVE_QUEUE: i16 = 16;
 
-/// The program. Registers: 2 is the packet, 6 the context, 10 the stack; a jump to `PASS` is
-/// resolved once its distance is known.
+/// Puts a map into a register.
+fn load_map(to: u8, map: RawFd) -> [Instruction; 2] {
+    let first = instruction(code::LOAD_IMMEDIATE_64, to, PSEUDO_MAP_FD, 0, map);
+    [first, instruction(0, 0, 0, 0, 0)]
+}
+
+/// The program for everything: to the socket of its receive queue, or else to the system.
+fn all_instructions(sockets: RawFd) -> Vec<Instruction> {
+    use code::*;
+    let mut all = vec![instruction(LOAD_U32, 2, 1, RECEIVE_QUEUE, 0)];
+    all.extend(load_map(1, sockets));
+    all.extend([
+        instruction(MOVE_IMMEDIATE, 3, 0, 0, XDP_PASS),
+        instruction(CALL, 0, 0, 0, CALL_REDIRECT_MAP),
+        instruction(EXIT, 0, 0, 0, 0),
+    ]);
+    all
+}
+
+/// The program for datagrams. Registers: 2 is the packet, 6 the context, 10 the stack; a jump to
+/// `PASS` is resolved once its distance is known.
 fn instructions(ports: RawFd, sockets: RawFd) -> Vec<Instruction> {
     use code::*;
     const PASS: i16 = i16::MAX;
     let be16 = |value: u16| i32::from(u16::from_ne_bytes(value.to_be_bytes()));
-    let load_map = |to, map: RawFd| {
-        let first = instruction(LOAD_IMMEDIATE_64, to, PSEUDO_MAP_FD, 0, map);
-        [first, instruction(0, 0, 0, 0, 0)]
-    };
     let mut all = vec![
         instruction(MOVE, 6, 1, 0, 0),
         instruction(LOAD_U32, 2, 1, DATA, 0),

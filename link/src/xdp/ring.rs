@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::XdpRingOffset;
 
 /// A mapping of ours.
@@ -45,6 +45,15 @@ pub(super) struct Piece {
 impl Entry for Piece {}
 impl Entry for u64 {}
 
+/// Which side of a ring is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// We put entries in.
+    Fills,
+    /// We take them out.
+    Takes,
+}
+
 /// A ring of which one side is ours.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
@@ -62,12 +71,14 @@ pub(super) struct Ring<T> {
 }
 
 impl<T: Entry> Ring<T> {
-    /// Maps a ring of `size` entries, a power of two, of a socket that has one there.
+    /// Maps a ring of `size` entries, a power of two, of a socket that has one there, and goes on
+    /// where our side was: at zero, or where another process was before.
     pub(super) fn new(
         socket: BorrowedFd<'_>,
         page_offset: u64,
         offsets: &XdpRingOffset,
         size: u32,
+        side: Side,
     ) -> io::Result<Self> {
         assert!(size.is_power_of_two(), "a ring of {size}");
         let place = |offset: u64| usize::try_from(offset).map_err(io::Error::other);
@@ -76,7 +87,7 @@ impl<T: Entry> Ring<T> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping, at a place of the system's choice.
         let at = unsafe { mmap(ptr::null_mut(), len, access, flags, socket, page_offset)? };
-        Ok(Self {
+        let mut ring = Self {
             map: Mapped { at: at.cast(), len },
             producer: place(offsets.producer)?,
             consumer: place(offsets.consumer)?,
@@ -86,7 +97,11 @@ impl<T: Entry> Ring<T> {
             own: 0,
             theirs: 0,
             kind: PhantomData,
-        })
+        };
+        let ours = if side == Side::Fills { ring.producer } else { ring.consumer };
+        let theirs = if side == Side::Fills { ring.consumer } else { ring.producer };
+        (ring.own, ring.theirs) = (ring.word(ours).load(Relaxed), ring.word(theirs).load(Acquire));
+        Ok(ring)
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
@@ -144,6 +159,16 @@ impl<T: Entry> Ring<T> {
         self.word(self.producer).load(Acquire) != self.own
     }
 
+    /// For a ring that the kernel fills: how many there are to take.
+    pub(super) fn count(&self) -> u32 {
+        self.word(self.producer).load(Acquire).wrapping_sub(self.own)
+    }
+
+    /// How many more entries were put in here than taken out there.
+    pub(super) fn ahead_of<U>(&self, other: &Ring<U>) -> u32 {
+        self.own.wrapping_sub(other.own)
+    }
+
     /// Takes the next entry.
     pub(super) fn take(&mut self) -> Option<T> {
         if self.own == self.theirs {
@@ -172,11 +197,11 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    pub(super) fn new(count: usize, frame_bytes: usize) -> io::Result<Self> {
-        let len = count * frame_bytes;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
+    /// Maps a file of so many bytes.
+    pub(super) fn new(file: BorrowedFd<'_>, len: usize, frame_bytes: usize) -> io::Result<Self> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping, at a place of the system's choice.
-        let at = unsafe { mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE)? };
+        let at = unsafe { mmap(ptr::null_mut(), len, access, flags, file, 0)? };
         Ok(Self { map: Mapped { at: at.cast(), len }, frame_bytes })
     }
 
@@ -199,13 +224,19 @@ impl Frames {
         (in_frame && at + len <= self.map.len).then_some(at)
     }
 
+    /// Where a piece lies; none if that is not inside a frame.
+    pub(super) fn pointer(&self, piece: Piece) -> Option<*mut u8> {
+        let at = self.check(piece.at, piece.len as usize)?;
+        // SAFETY: inside the mapping.
+        Some(unsafe { self.map.at.add(at) })
+    }
+
     /// What lies there; none if that is not inside a frame.
     pub(super) fn bytes(&self, piece: Piece) -> Option<&[u8]> {
-        let len = piece.len as usize;
-        let at = self.check(piece.at, len)?;
-        // SAFETY: inside the mapping. The piece was taken from a ring and its frame not given back
-        // (the borrow lasts no longer), so nobody writes to it.
-        Some(unsafe { std::slice::from_raw_parts(self.map.at.add(at), len) })
+        let at = self.pointer(piece)?;
+        // SAFETY: inside the mapping. The piece was taken from a ring and its frame is not in use
+        // again before the kernel is shown that it was given back, which takes a mutable borrow.
+        Some(unsafe { std::slice::from_raw_parts(at, piece.len as usize) })
     }
 
     /// Room for a packet to be sent, in a frame of ours.
@@ -230,7 +261,7 @@ mod tests {
         let file = memfd_create("ring", MemfdFlags::CLOEXEC).expect("a memory file");
         ftruncate(&file, 4096).expect("a page");
         let offsets = XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(8) };
-        let mut ring = Ring::<u64>::new(file.as_fd(), 0, &offsets, 8).expect("a ring");
+        let mut ring = Ring::<u64>::new(file.as_fd(), 0, &offsets, 8, Side::Fills).expect("a ring");
         for taken in 1..=20 {
             while ring.has_room(1) && ring.own < 7 * taken {
                 ring.put(0);
@@ -240,5 +271,30 @@ mod tests {
             ring.word(64).store(ring.own, Release);
             assert!(ring.has_room(2) && ring.has_room(8) && !ring.has_room(9));
         }
+    }
+
+    /// Another process maps the same ring, and finds what the first one left.
+    #[test]
+    fn who_maps_a_ring_again_goes_on_where_it_was() {
+        let file = memfd_create("ring", MemfdFlags::CLOEXEC).expect("a memory file");
+        ftruncate(&file, 4096).expect("a page");
+        let offsets = XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(8) };
+        let map = |side| Ring::<u64>::new(file.as_fd(), 0, &offsets, 8, side).expect("a ring");
+        let mut first = map(Side::Fills);
+        for entry in 0..5 {
+            first.put(entry);
+        }
+        first.publish();
+        let mut taker = map(Side::Takes);
+        assert_eq!((taker.count(), taker.take(), taker.take()), (5, Some(0), Some(1)));
+        taker.release();
+        let mut second = map(Side::Fills);
+        assert_eq!((second.ahead_of(&taker), second.taken()), (3, 2));
+        assert!(second.has_room(5) && !second.has_room(6));
+        second.put(5);
+        second.publish();
+        let mut taker = map(Side::Takes);
+        let rest: Vec<_> = std::iter::from_fn(|| taker.take()).collect();
+        assert_eq!(rest, [2, 3, 4, 5]);
     }
 }

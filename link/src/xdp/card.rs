@@ -1,0 +1,168 @@
+//! A whole interface past the network stack: what comes to it is its holder's, whomever it is for,
+//! and nothing of it reaches the system's own stack.
+
+use std::io;
+use std::mem::size_of_val;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::program::Program;
+use super::{
+    ONE_PIECE_MTU_MAX, PACKET_BYTES_MAX, QUEUES_MAX, XdpError, XdpQueue, XdpQueueFds, system,
+};
+use crate::interface::{self, Interface};
+
+/// What an open interface is made of, for whoever goes on with it.
+#[derive(Debug)]
+pub struct XdpCardFds {
+    /// The interface's number.
+    pub index: u32,
+    /// The longest packet that it took when it was opened, in bytes without Ethernet's header.
+    pub mtu: u32,
+    /// Keeps the program attached.
+    pub program: OwnedFd,
+    /// Keeps the interface promiscuous.
+    pub listener: OwnedFd,
+    /// Its receive queues, in their order.
+    pub queues: Vec<XdpQueueFds>,
+}
+
+impl XdpCardFds {
+    /// The same descriptors again.
+    ///
+    /// # Errors
+    /// When the system has no more of them.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            index: self.index,
+            mtu: self.mtu,
+            program: self.program.try_clone()?,
+            listener: self.listener.try_clone()?,
+            queues: self.queues.iter().map(XdpQueueFds::try_clone).collect::<io::Result<_>>()?,
+        })
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct XdpCard {
+    index: u32,
+    mtu: u32,
+    // Before the program, which would lead to nothing.
+    queues: Vec<XdpQueue>,
+    program: OwnedFd,
+    listener: OwnedFd,
+}
+
+impl XdpCard {
+    /// Takes the interface of this name, and sets it up: frames to any address come, and go to
+    /// nobody else. It is let go of when the last descriptor of it is closed.
+    ///
+    /// # Errors
+    /// What is in the way, and how to get it out of there.
+    pub fn open(name: &str) -> Result<Self, XdpError> {
+        let found = Interface::named(name).filter(|found| found.mac.is_some());
+        let found = found.ok_or_else(|| XdpError::Interface(name.to_owned()))?;
+        let Interface { index, mtu, .. } = found;
+        if mtu + 14 > PACKET_BYTES_MAX {
+            return Err(XdpError::Mtu { interface: found.name, mtu });
+        }
+        let count = interface::receive_queues(name);
+        if count > QUEUES_MAX {
+            return Err(XdpError::Queues { interface: found.name, queues: count });
+        }
+        let up = interface::set_interface_up(name);
+        up.map_err(system("setting the interface up"))?;
+        let pieces = mtu > ONE_PIECE_MTU_MAX;
+        let program = Program::for_all(index, pieces);
+        let program = program.map_err(system("attaching the program to the interface"))?;
+        let open = |number| {
+            let queue = XdpQueue::open(index, number, pieces)?;
+            let served = program.serve_queue(number, queue.fd());
+            served.map_err(system("telling the program of the socket"))?;
+            Ok(queue)
+        };
+        let queues = (0..count).map(open).collect::<Result<_, XdpError>>()?;
+        let listener = promiscuous(index);
+        let listener = listener.map_err(system("asking for frames to other addresses"))?;
+        Ok(Self { index, mtu: mtu as u32, queues, program: program.into_link(), listener })
+    }
+
+    /// Goes on with an interface that somebody has opened, and does not touch any more.
+    ///
+    /// # Errors
+    /// When its queues cannot be mapped.
+    pub fn adopt(fds: XdpCardFds) -> Result<Self, XdpError> {
+        let XdpCardFds { index, mtu, program, listener, queues } = fds;
+        let queues = queues.into_iter().map(XdpQueue::adopt).collect::<Result<Vec<_>, _>>()?;
+        if queues.is_empty() {
+            let none = io::Error::from(io::ErrorKind::InvalidInput);
+            return Err(system("going on with an interface without queues")(none));
+        }
+        Ok(Self { index, mtu, queues, program, listener })
+    }
+
+    /// What it is made of, once more.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn fds(&self) -> io::Result<XdpCardFds> {
+        let queues = self.queues.iter().map(|queue| queue.fds().try_clone());
+        Ok(XdpCardFds {
+            index: self.index,
+            mtu: self.mtu,
+            program: self.program.try_clone()?,
+            listener: self.listener.try_clone()?,
+            queues: queues.collect::<io::Result<_>>()?,
+        })
+    }
+
+    /// The interface's number: one that is made again under the same name has another.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The longest packet that it takes, in bytes without Ethernet's header.
+    pub fn mtu(&self) -> usize {
+        self.mtu as usize
+    }
+
+    /// Its receive queues; there is one at least.
+    pub fn queues(&self) -> &[XdpQueue] {
+        &self.queues
+    }
+
+    /// The queue by which packets go out.
+    pub fn sender(&mut self) -> &mut XdpQueue {
+        &mut self.queues[0]
+    }
+
+    /// Its receive queues, to be polled.
+    pub fn queues_mut(&mut self) -> &mut [XdpQueue] {
+        &mut self.queues
+    }
+}
+
+/// Has an interface take what is for other addresses as well, for as long as the socket is open.
+fn promiscuous(index: u32) -> io::Result<OwnedFd> {
+    // Without a protocol it hears nothing itself.
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let request = libc::packet_mreq {
+        mr_ifindex: index as libc::c_int,
+        mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    // SAFETY: the option reads a `packet_mreq`, which is as long as said.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            std::ptr::from_ref(&request).cast(),
+            size_of_val(&request) as libc::socklen_t,
+        )
+    };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+}
