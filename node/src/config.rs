@@ -358,12 +358,16 @@ impl Default for RemotePorts {
 pub enum Uplink {
     /// A tap interface of this name, which is made if there is none.
     Tap(String),
+    /// An Ethernet interface of this name, past the host's network stack (AF_XDP).
+    Xdp(String),
 }
 
 impl fmt::Display for Uplink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Tap(interface) = self;
-        write!(f, "tap:{interface}")
+        match self {
+            Self::Tap(interface) => write!(f, "tap:{interface}"),
+            Self::Xdp(interface) => write!(f, "xdp:{interface}"),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`wiring`], one file per kind of thing.
 
 pub mod api;
+mod channel;
 pub mod config;
 pub mod control;
 mod heap;

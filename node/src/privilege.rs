@@ -1,6 +1,7 @@
 //! A node gives up what it does not need, so that who takes it over has little.
 //!
 //! ```text
+//!   Opener:         a process that keeps what interfaces need, if the file names any
 //!   as started:     sockets of links and metrics are bound, directories in /run are made
 //!   drop():         another user ─ only the links' capabilities ─ no new privileges ─ no core
 //!                   files ─ Landlock
@@ -15,12 +16,14 @@
 
 mod calls;
 mod files;
+mod opener;
 mod user;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub use calls::filter;
+pub use opener::Opener;
 use rustix::thread::CapabilitySet;
 
 use crate::config::{Config, Privileges};

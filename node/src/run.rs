@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
 use crate::notify::Manager;
-use crate::privilege;
+use crate::privilege::{self, Opener};
 use crate::wiring::{Node, Opened, StartError, check_keys};
 
 /// How long a stop may take. Queues drain for at most 2 s and closing an attachment takes a round
@@ -88,15 +88,17 @@ fn leave(node: Node, successor: u32, manager: &Manager) {
 }
 
 fn start(config: &Config, origin: Origin) -> Result<Node, StartError> {
+    // While there is one thread, and all rights.
+    let opener = Opener::start(config)?;
     match origin {
         Origin::Start => {
-            let opened = Opened::new(config)?;
+            let opened = Opened::with_opener(config, opener)?;
             privilege::drop(config)?;
             Node::start_with(config, opened)
         }
         Origin::TakeOver => {
             privilege::drop(config)?;
-            Node::take_over(config)
+            Node::take_over(config, opener)
         }
     }
 }

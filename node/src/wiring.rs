@@ -40,7 +40,7 @@ use self::handover::Heirlooms;
 pub use self::handover::take::TakeOverError;
 use self::keys::Keys;
 pub(crate) use self::keys::check as check_keys;
-use self::nics::{Doors, Nics, OpenedTap};
+use self::nics::{Doors, Nics, OpenedUplink};
 use self::objects::Objects;
 use self::sidecores::Core;
 use self::steer::Steerer;
@@ -49,7 +49,7 @@ use self::volumes::{Served, Volumes};
 use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
 use crate::config::{Config, Kind};
 use crate::control::{Claim, Control, ControlError, Service};
-use crate::privilege::PrivilegeError;
+use crate::privilege::{Opener, PrivilegeError};
 use crate::status::{DiskStatus, NetworkStatus, NicStatus, PeerStatus, Status, VolumeStatus};
 
 /// Why a node could not be started.
@@ -291,7 +291,7 @@ impl Node {
     /// # Errors
     /// As [`Node::start`].
     pub fn start_with(config: &Config, opened: Opened) -> Result<Self, StartError> {
-        let Opened { links, metrics_listener, uplinks } = opened;
+        let Opened { links, metrics_listener, uplinks, opener } = opened;
         directories(config)?;
         // First, so that a second node with the same configuration gets no further.
         let claim = Claim::new(&config.control)?;
@@ -305,7 +305,7 @@ impl Node {
         let steerer = Steerer::new(&config.sidecores);
         let disks = disks::start(&cores, steerer.active());
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
-        let nics = nics::start(config, &cores, uplinks, doors);
+        let nics = nics::start(config, &cores, uplinks, (doors, opener));
         let nics = Mutex::new(nics.inspect_err(|_| sidecores::stop(&cores))?);
         let (started, turns) = (Instant::now(), Turns::default());
         let objects = Mutex::new(Objects::new(config, served, Vec::new()));
@@ -394,7 +394,8 @@ impl Drop for Node {
 pub struct Opened {
     links: Vec<link::Wire>,
     metrics_listener: Option<TcpListener>,
-    uplinks: BTreeMap<String, OpenedTap>,
+    uplinks: BTreeMap<String, OpenedUplink>,
+    opener: Opener,
 }
 
 impl Opened {
@@ -403,9 +404,18 @@ impl Opened {
     /// # Errors
     /// When an address is taken or not this host's.
     pub fn new(config: &Config) -> Result<Self, StartError> {
+        Self::with_opener(config, Opener::default())
+    }
+
+    /// The same for a node that gives rights up: interfaces of uplinks are opened by `opener`, also
+    /// later.
+    ///
+    /// # Errors
+    /// As [`Opened::new`].
+    pub fn with_opener(config: &Config, opener: Opener) -> Result<Self, StartError> {
         let metrics_listener = listen_for_metrics(config)?;
-        let uplinks = nics::open_uplinks(config)?;
-        Ok(Self { links: sidecores::open_links(config)?, metrics_listener, uplinks })
+        let uplinks = nics::open_uplinks(config, &opener)?;
+        Ok(Self { links: sidecores::open_links(config)?, metrics_listener, uplinks, opener })
     }
 }
 

@@ -1,24 +1,16 @@
 //! A tap interface as an uplink: frames go to the host's own network stack, with their offloads.
 //!
 //! The port reads and writes one frame by one system call, as the kernel wants it; what is idle is
-//! looked at every few microseconds only. An interface that vanishes is opened again by a thread of
-//! the uplink's own, for that may wait for the kernel's network lock; until then frames to it are
-//! dropped as [`Reason::LinkDown`].
+//! looked at every few microseconds only. An interface that vanishes is opened again by the
+//! uplink's keeper; until then frames to it are dropped as [`Reason::LinkDown`].
 
 mod open;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::{Relaxed, SeqCst},
-};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle, Thread};
-use std::time::Duration;
+use std::sync::Arc;
 
 use rustix::io::Errno;
-use sidecore::mailbox::{self, Receiver, Sender};
 use sidecore::{Progress, Wake, Waker};
 use virtio::Segment;
 
@@ -29,6 +21,8 @@ use crate::offload::{HEADER_BYTES, Offers, Offload};
 use crate::port::{Chosen, Port, PortCounters};
 use crate::reason::Reason;
 
+use super::keeper::{self, Keeper, Kept, MakePort, Seen, Source, UplinkCore};
+use super::{UplinkError, UplinkFds};
 pub use open::{TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ, TapError};
 
 /// Where taps are opened.
@@ -38,9 +32,6 @@ pub const DEVICE: &str = "/dev/net/tun";
 /// system call, and what comes is not for it in the first place.
 const PAUSE_NS: u64 = 5_000;
 
-/// How often an interface that is gone is looked for.
-const RETRY: Duration = Duration::from_millis(500);
-
 /// The most pieces of a body that are handed to the kernel as they are; a frame in more is put
 /// together first.
 const PIECES_MAX: usize = 64;
@@ -48,54 +39,9 @@ const PIECES_MAX: usize = 64;
 /// Room for a frame and the header before it.
 const BUFFER_BYTES: usize = HEADER_BYTES + FRAME_BYTES_MAX;
 
-/// What others may know of a tap.
-#[derive(Debug, Default)]
-pub struct TapCore {
-    up: AtomicBool,
-    /// How often it was opened.
-    pub opened: AtomicU64,
-    /// Nothing is read or written: another process may have it.
-    paused: AtomicBool,
-    /// What is open, for another process.
-    copy: Mutex<Option<Opened>>,
-    /// Somebody is to open it.
-    wanted: AtomicBool,
-    ended: AtomicBool,
-}
-
-impl TapCore {
-    /// Whether the interface is left alone from now on, or is not any more. Whoever says so looks
-    /// at the port's network after that, which wakes its sidecore.
-    pub fn set_paused(&self, paused: bool) {
-        self.paused.store(paused, SeqCst);
-    }
-
-    /// A descriptor of what is open, and whether it takes UDP that is still to be cut: for
-    /// [`OpenTap::adopt`] in another process. Nothing while the interface is away.
-    ///
-    /// # Errors
-    /// When the system has no more descriptors.
-    pub fn copy(&self) -> io::Result<Option<(OwnedFd, bool)>> {
-        let copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
-        let copy = copy.as_ref().map(|it| Ok((it.fd.try_clone()?, it.udp)));
-        copy.transpose()
-    }
-
-    /// Notes what is open. Without descriptors there is no copy, and so no hand-over.
-    fn note(&self, opened: Option<&Opened>) {
-        let copy = opened.and_then(|it| Some(Opened { fd: it.fd.try_clone().ok()?, udp: it.udp }));
-        *self.copy.lock().unwrap_or_else(PoisonError::into_inner) = copy;
-    }
-
-    /// Whether there is an interface to write to.
-    pub fn is_up(&self) -> bool {
-        self.up.load(SeqCst)
-    }
-}
-
 /// An interface that was opened.
 #[derive(Debug)]
-struct Opened {
+pub(super) struct Opened {
     fd: OwnedFd,
     /// It takes UDP that is still to be cut.
     udp: bool,
@@ -103,11 +49,9 @@ struct Opened {
 
 /// See the module's text.
 pub struct Tap {
-    core: Arc<TapCore>,
+    kept: Kept<Opened>,
     counters: Arc<PortCounters>,
     interface: Option<Opened>,
-    incoming: Receiver<Opened>,
-    keeper: Thread,
     /// Room for frames that are read, one after the other.
     buffers: Vec<Box<[u8]>>,
     /// Room for a frame in too many pieces.
@@ -118,38 +62,42 @@ pub struct Tap {
 
 impl std::fmt::Debug for Tap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tap").field("core", &self.core).finish_non_exhaustive()
+        f.debug_struct("Tap").field("core", &self.kept.core).finish_non_exhaustive()
     }
 }
 
-/// Looks for the interface whenever it is wanted; ends when it is dropped.
+/// Opens a tap.
 #[derive(Debug)]
-pub struct TapKeeper {
-    core: Arc<TapCore>,
-    thread: Option<JoinHandle<()>>,
-}
+struct Taps(String);
 
-impl Drop for TapKeeper {
-    fn drop(&mut self) {
-        self.core.ended.store(true, SeqCst);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // It sleeps, or opens an interface; a panic of its was told already.
-            let _ = thread.join();
-        }
+impl Source for Taps {
+    type Opened = Opened;
+    type Error = TapError;
+
+    fn name(&self) -> &str {
+        &self.0
+    }
+
+    fn open(&mut self) -> Result<Opened, TapError> {
+        open::open(&self.0)
+    }
+
+    fn fds(opened: &Opened) -> io::Result<UplinkFds> {
+        Ok(UplinkFds::Tap { fd: opened.fd.try_clone()?, udp: opened.udp })
+    }
+
+    /// Reading one that is gone fails.
+    fn look(&mut self) -> Option<Seen> {
+        None
     }
 }
 
-/// A tap that was opened and is in no network yet. There is no thread yet that looks after it: one
-/// that is started before the process gives rights up would keep them.
+/// A tap that was opened; see [`super::OpenUplink`].
 pub struct OpenTap {
     name: String,
     first: Opened,
     paused: bool,
 }
-
-/// Builds the port, on its sidecore.
-pub type MakeTap = Box<dyn FnOnce() -> Box<dyn Port> + Send>;
 
 impl std::fmt::Debug for OpenTap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -166,44 +114,32 @@ impl OpenTap {
         Ok(Self { name: name.to_owned(), first: open::open(name)?, paused: false })
     }
 
-    /// The same interface as in another process, which gave [`TapCore::copy`]. It is left alone
-    /// until [`TapCore::set_paused`].
-    pub fn adopt(name: &str, (fd, udp): (OwnedFd, bool)) -> Self {
+    /// The same interface as in another process, which gave [`UplinkFds::Tap`]. It is left alone
+    /// until [`UplinkCore::set_paused`].
+    pub fn adopt(name: &str, fd: OwnedFd, udp: bool) -> Self {
         Self { name: name.to_owned(), first: Opened { fd, udp }, paused: true }
     }
 
-    /// The way to build its port, which has these counters, on a sidecore; what others may know of
-    /// it; and who looks after the interface, to be kept as long as the port. That one says when
-    /// the interface vanishes (`false`) and when it is back, and must not be held up.
+    /// See [`super::OpenUplink::into_parts`].
     ///
     /// # Errors
     /// When the system has no thread.
     pub fn into_parts(
         self,
         counters: Arc<PortCounters>,
+        waker: Waker,
         told: impl Fn(bool) + Send + 'static,
-    ) -> Result<(MakeTap, Arc<TapCore>, TapKeeper), TapError> {
+    ) -> Result<(MakePort, Arc<UplinkCore>, Keeper), UplinkError> {
         let Self { name, first, paused } = self;
-        let core = Arc::<TapCore>::default();
-        core.set_paused(paused);
-        core.note(Some(&first));
-        let (mut sender, incoming) = mailbox::channel(1, Waker::none());
-        core.opened.fetch_add(1, Relaxed);
-        core.up.store(true, SeqCst);
-        let shared = Arc::clone(&core);
-        let keep = move || keep(&name, &shared, &mut sender, &told);
-        let thread = Builder::new().name("tap".into()).spawn(keep).map_err(TapError::Thread)?;
-        let handle = thread.thread().clone();
-        let keeper = TapKeeper { core: Arc::clone(&core), thread: Some(thread) };
-        let for_port = Arc::clone(&core);
+        let started = keeper::start(Taps(name), &first, paused, waker, told);
+        let (kept, keeper) = started.map_err(UplinkError::Thread)?;
+        let core = Arc::clone(&kept.core);
         let make = Box::new(move || {
             let room = || vec![0; BUFFER_BYTES].into();
             let port: Box<dyn Port> = Box::new(Tap {
-                core: for_port,
+                kept,
                 counters,
                 interface: Some(first),
-                incoming,
-                keeper: handle,
                 buffers: (0..BURST_FRAMES_MAX).map(|_| room()).collect(),
                 whole: Vec::with_capacity(FRAME_BYTES_MAX),
                 finisher: Finisher::new(),
@@ -219,9 +155,7 @@ impl Tap {
     /// The interface is gone: somebody is to look for it.
     fn lose(&mut self) {
         self.interface = None;
-        self.core.up.store(false, SeqCst);
-        self.core.wanted.store(true, SeqCst);
-        self.keeper.unpark();
+        self.kept.lose();
     }
 
     /// Reads frames until there are none, or room for no more.
@@ -261,45 +195,13 @@ fn take(buffer: &mut [u8], burst: &mut Burst) -> Result<(), Reason> {
     checked
 }
 
-/// The keeper's thread.
-fn keep(name: &str, core: &TapCore, port: &mut Sender<Opened>, told: &impl Fn(bool)) {
-    let mut is_up = true;
-    while !core.ended.load(SeqCst) && !port.is_abandoned() {
-        if !core.wanted.load(SeqCst) {
-            std::thread::park();
-            continue;
-        }
-        if std::mem::take(&mut is_up) {
-            core.note(None);
-            told(false);
-        }
-        match open::open(name) {
-            Ok(opened) => {
-                tracing::info!(interface = name, "the uplink is back");
-                is_up = true;
-                core.note(Some(&opened));
-                core.wanted.store(false, SeqCst);
-                core.opened.fetch_add(1, Relaxed);
-                // The port has taken the one before, or it would not want another.
-                let _ = port.put(opened);
-                told(true);
-            }
-            Err(error) => {
-                tracing::debug!(interface = name, %error, "no uplink yet");
-                std::thread::park_timeout(RETRY);
-            }
-        }
-    }
-}
-
 impl Port for Tap {
     fn receive(&mut self, burst: &mut Burst, now_ns: u64) -> Progress {
-        if now_ns < self.look_at_ns || self.core.paused.load(Relaxed) {
+        if now_ns < self.look_at_ns || self.kept.core.is_paused() {
             return Progress::Idle;
         }
-        if let Some(opened) = self.incoming.receive() {
+        if let Some(opened) = self.kept.incoming.receive() {
             self.interface = Some(opened);
-            self.core.up.store(true, SeqCst);
         }
         match self.read(burst) {
             Ok(0) => {
@@ -322,7 +224,7 @@ impl Port for Tap {
     fn transmit(&mut self, burst: &Burst, chosen: &[Chosen], _now_ns: u64) {
         for chosen in chosen {
             let frame = &burst.frames()[usize::from(chosen.at)];
-            let is_ours = !self.core.paused.load(Relaxed);
+            let is_ours = !self.kept.core.is_paused();
             let Some(interface) = self.interface.as_ref().filter(|_| is_ours) else {
                 self.counters.drops_out.count(Reason::LinkDown);
                 continue;
@@ -351,14 +253,16 @@ impl Port for Tap {
 
     fn flush(&mut self) {}
 
-    /// An interface that is looked for is asked for now and then: its keeper cannot wake us.
     fn arm(&mut self, wake: &mut Wake) -> Progress {
         self.look_at_ns = 0;
-        match self.interface.as_ref().filter(|_| !self.core.paused.load(Relaxed)) {
-            Some(interface) => wake.on_readable(interface.fd.as_fd()),
-            None => wake.at(sidecore::now_ns() + RETRY.as_nanos() as u64),
+        if self.kept.core.is_paused() {
+            return Progress::Idle;
         }
-        Progress::busy_if(!self.incoming.is_empty())
+        if let Some(interface) = &self.interface {
+            wake.on_readable(interface.fd.as_fd());
+        }
+        // Whoever puts one in wakes us.
+        Progress::busy_if(!self.kept.incoming.is_empty())
     }
 }
 

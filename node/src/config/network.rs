@@ -126,18 +126,23 @@ fn network_ref(value: &Value<'_, '_>) -> Option<String> {
 
 fn uplink(value: &Value<'_, '_>) -> Option<Uplink> {
     let text = value.str()?;
-    let interface = text.strip_prefix("tap:").filter(|interface| {
+    let is_name = |interface: &str| {
         (1..=INTERFACE_BYTES_MAX).contains(&interface.len())
             && interface.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-            && !matches!(*interface, "." | "..")
-    });
-    if interface.is_none() {
+            && !matches!(interface, "." | "..")
+    };
+    let uplink = match text.split_once(':') {
+        Some(("tap", interface)) if is_name(interface) => Some(Uplink::Tap(interface.to_owned())),
+        Some(("xdp", interface)) if is_name(interface) => Some(Uplink::Xdp(interface.to_owned())),
+        _ => None,
+    };
+    if uplink.is_none() {
         value.fail(format!(
-            "{text:?} is no uplink; write \"tap:NAME\" with an interface's name of at most \
-             {INTERFACE_BYTES_MAX} letters, digits, '-', '_' and '.'"
+            "{text:?} is no uplink; write \"tap:NAME\" or \"xdp:NAME\" with an interface's name of \
+             at most {INTERFACE_BYTES_MAX} letters, digits, '-', '_' and '.'"
         ));
     }
-    interface.map(|interface| Uplink::Tap(interface.to_owned()))
+    uplink
 }
 
 fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {

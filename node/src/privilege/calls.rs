@@ -190,23 +190,94 @@ pub fn filter(config: &Config) -> Result<(), PrivilegeError> {
     if config.privileges == Privileges::Keep {
         return Ok(());
     }
+    if apply(programs().map(Vec::from))? {
+        tracing::info!(allowed = ALLOWED.len(), "system calls are filtered");
+    }
+    Ok(())
+}
+
+/// The same for a process that does nothing but open interfaces.
+pub(super) fn filter_opener() -> Result<(), PrivilegeError> {
+    apply(opener_program().map(|program| vec![program])).map(drop)
+}
+
+/// Whether this kernel filters now.
+fn apply(
+    programs: Result<Vec<BpfProgram>, seccompiler::BackendError>,
+) -> Result<bool, PrivilegeError> {
     let refuse = system::<io::Error>("filter system calls");
     // The kernel asks all of them, and the strictest answer counts.
-    for program in programs().map_err(|error| refuse(io::Error::other(error)))? {
+    for program in programs.map_err(|error| refuse(io::Error::other(error)))? {
         match seccompiler::apply_filter_all_threads(&program) {
             Ok(()) => {}
             Err(seccompiler::Error::Seccomp(error))
                 if [Some(libc::EINVAL), Some(libc::ENOSYS)].contains(&error.raw_os_error()) =>
             {
                 tracing::warn!(%error, "system calls are not filtered: this kernel cannot");
-                return Ok(());
+                return Ok(false);
             }
             Err(error) => return Err(refuse(io::Error::other(error))),
         }
     }
-    tracing::info!(allowed = ALLOWED.len(), "system calls are filtered");
-    Ok(())
+    Ok(true)
 }
+
+/// What opening an interface takes, with some arguments or any; and hearing of it, and dying.
+const OPENER: [c_long; 34] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_bind,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_bpf,
+    libc::SYS_memfd_create,
+    libc::SYS_ftruncate,
+    libc::SYS_fcntl,
+    libc::SYS_close,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_futex,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrandom,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_sched_yield,
+    libc::SYS_restart_syscall,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// Families of sockets by which interfaces are opened and asked about.
+const OPENER_FAMILIES: [libc::c_int; 4] =
+    [libc::AF_XDP, libc::AF_PACKET, libc::AF_UNIX, libc::AF_NETLINK];
+
+fn opener_program() -> Result<BpfProgram, seccompiler::BackendError> {
+    let mut allowed = OPENER.iter().map(|call| (*call, Vec::new())).collect::<Rules>();
+    let families = OPENER_FAMILIES.map(i64::from);
+    allowed.insert(libc::SYS_socket, one_of(0, &families)?);
+    allowed.insert(libc::SYS_ioctl, one_of(1, &OPENER_IOCTLS.map(|it| it as i64))?);
+    allowed.insert(libc::SYS_mmap, without(2, i64::from(libc::PROT_EXEC))?);
+    allowed.insert(libc::SYS_mprotect, without(2, i64::from(libc::PROT_EXEC))?);
+    let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    compile(allowed, refused, SeccompAction::Allow)
+}
+
+/// What is asked about an interface before it is opened, and setting it up.
+const OPENER_IOCTLS: [libc::Ioctl; 5] =
+    [libc::FIONBIO, libc::SIOCGIFMTU, libc::SIOCGIFFLAGS, libc::SIOCSIFFLAGS, link::SIOCETHTOOL];
 
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
@@ -235,34 +306,46 @@ fn compile(
     SeccompFilter::new(rules, otherwise, matched, TargetArch::x86_64)?.try_into()
 }
 
+fn rule(
+    argument: u8,
+    op: SeccompCmpOp,
+    value: i64,
+) -> Result<SeccompRule, seccompiler::BackendError> {
+    let value = value as u64;
+    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value)?;
+    SeccompRule::new(vec![condition])
+}
+
+/// An argument is one of these.
+fn one_of(argument: u8, values: &[i64]) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    values.iter().map(|value| rule(argument, SeccompCmpOp::Eq, *value)).collect()
+}
+
+/// An argument has none of these bits.
+fn without(argument: u8, bits: i64) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    Ok(vec![rule(argument, SeccompCmpOp::MaskedEq(bits as u64), 0)?])
+}
+
 /// Calls that are allowed with some arguments only.
 fn by_arguments() -> Result<Rules, seccompiler::BackendError> {
-    use SeccompCmpOp::{Eq, MaskedEq};
-    let rule = |argument, op, value: i64| {
-        let value = value as u64;
-        let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value)?;
-        SeccompRule::new(vec![condition])
-    };
-    let one_of = |argument, values: &[i64]| {
-        values.iter().map(|value| rule(argument, Eq, *value)).collect::<Result<Vec<_>, _>>()
-    };
-    let without = |argument, bits: i64| Ok(vec![rule(argument, MaskedEq(bits as u64), 0)?]);
     let threads = i64::from(libc::CLONE_THREAD | libc::CLONE_VM);
     let unix = [i64::from(libc::AF_UNIX)];
     let prctl = [libc::PR_SET_NAME, libc::PR_SET_TIMERSLACK, PR_SET_VMA].map(i64::from);
     // Non-blocking, bytes to read, is it a terminal, a block device's block and size.
     let ioctls = [libc::FIONBIO, libc::FIONREAD, libc::TCGETS, BLKSSZGET, BLKGETSIZE64];
-    // An uplink's interface that is opened again. What that may reach is Landlock's and the
-    // interface's own to say.
-    let tap = [TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ, libc::SIOCGIFFLAGS, libc::SIOCSIFFLAGS];
-    let ioctls: Vec<i64> = ioctls.iter().chain(&tap).map(|request| *request as i64).collect();
+    // An uplink's interface that is looked at, and opened again if it is a tap. What that may reach
+    // is Landlock's and the interface's own to say.
+    let tap = [TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ];
+    let any = [libc::SIOCGIFFLAGS, libc::SIOCSIFFLAGS, libc::SIOCGIFINDEX];
+    let ioctls = ioctls.iter().chain(&tap).chain(&any);
+    let ioctls: Vec<i64> = ioctls.map(|request| *request as i64).collect();
     let signals = [libc::SIGABRT, libc::SIGBUS].map(i64::from);
     Ok([
         (libc::SYS_socket, one_of(0, &unix)?),
         (libc::SYS_socketpair, one_of(0, &unix)?),
         (libc::SYS_mmap, without(2, i64::from(libc::PROT_EXEC))?),
         (libc::SYS_mprotect, without(2, i64::from(libc::PROT_EXEC))?),
-        (libc::SYS_clone, vec![rule(0, MaskedEq(threads as u64), threads)?]),
+        (libc::SYS_clone, vec![rule(0, SeccompCmpOp::MaskedEq(threads as u64), threads)?]),
         (libc::SYS_prctl, one_of(0, &prctl)?),
         (libc::SYS_ioctl, one_of(1, &ioctls)?),
         // abort(), and a SIGBUS that was not about a guest's memory.

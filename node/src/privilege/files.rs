@@ -7,8 +7,8 @@ use landlock::{
     RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, make_bitflags,
 };
 
-use super::{PrivilegeError, own_directories};
-use crate::config::Config;
+use super::{PrivilegeError, own_directories, system};
+use crate::config::{Config, Uplink};
 
 /// The newest version whose rules are asked for (Linux 6.12). Older kernels do what they know.
 const ABI_WANTED: ABI = ABI::V6;
@@ -16,13 +16,9 @@ const ABI_WANTED: ABI = ABI::V6;
 /// Restricts this thread, and all that it will start, to what the configuration names. A kernel
 /// without Landlock is no reason not to start: the log says so.
 pub(super) fn restrict(config: &Config) -> Result<(), PrivilegeError> {
-    let status = match rules(config).and_then(RulesetCreated::restrict_self) {
-        Ok(status) => status.ruleset,
-        Err(error) => {
-            let source = std::io::Error::other(error);
-            return Err(PrivilegeError::System { what: "restrict files by Landlock", source });
-        }
-    };
+    let status = rules(config).and_then(RulesetCreated::restrict_self);
+    let refuse = system::<std::io::Error>("restrict files by Landlock");
+    let status = status.map_err(|error| refuse(std::io::Error::other(error)))?.ruleset;
     match status {
         RulesetStatus::FullyEnforced => {
             tracing::info!("files are restricted to the configured directories");
@@ -39,6 +35,22 @@ pub(super) fn restrict(config: &Config) -> Result<(), PrivilegeError> {
     Ok(())
 }
 
+/// Restricts this thread, and all that it will start, to no files at all, as far as the kernel can.
+pub(super) fn restrict_to_none() -> Result<(), PrivilegeError> {
+    let restricted = nothing().and_then(RulesetCreated::restrict_self);
+    let refuse = system::<std::io::Error>("restrict files by Landlock");
+    restricted.map(drop).map_err(|error| refuse(std::io::Error::other(error)))
+}
+
+/// No file, no connection by TCP, no signal to others, no abstract socket of others.
+fn nothing() -> Result<RulesetCreated, RulesetError> {
+    Ruleset::default()
+        .handle_access(AccessFs::from_all(ABI_WANTED))?
+        .handle_access(AccessNet::from_all(ABI_WANTED))?
+        .scope(Scope::from_all(ABI_WANTED))?
+        .create()
+}
+
 fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
     let read = make_bitflags!(AccessFs::{ReadFile | ReadDir});
     let files = read | make_bitflags!(AccessFs::{WriteFile | Truncate | MakeReg});
@@ -47,13 +59,8 @@ fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
     // Records are written beside and renamed; each volume has a directory.
     let state = files | make_bitflags!(AccessFs::{MakeDir | RemoveFile});
     let sockets = files | make_bitflags!(AccessFs::{MakeSock | RemoveFile});
-    // No connection by TCP, in or out: the port for metrics is open already. No signal to others,
-    // no abstract socket of others.
-    let mut rules = Ruleset::default()
-        .handle_access(AccessFs::from_all(ABI_WANTED))?
-        .handle_access(AccessNet::from_all(ABI_WANTED))?
-        .scope(Scope::from_all(ABI_WANTED))?
-        .create()?;
+    // The port for metrics is open already.
+    let mut rules = nothing()?;
     for path in &config.directories.volumes {
         rules = allow(rules, path, volumes)?;
     }
@@ -66,7 +73,8 @@ fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
         rules = allow(rules, path, read)?;
     }
     // An uplink that vanished is opened again: what belongs to the node's user, that is.
-    if config.networks.iter().any(|network| network.uplink.is_some()) {
+    let is_tap = |uplink: &Uplink| matches!(uplink, Uplink::Tap(_));
+    if config.networks.iter().filter_map(|network| network.uplink.as_ref()).any(is_tap) {
         let access = make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev});
         rules = allow(rules, Path::new(net::uplink::tap::DEVICE), access)?;
     }

@@ -17,7 +17,6 @@
 //! nothing is torn down before. After that it touches nothing any more. Each step is bounded by a
 //! time of its own. Why it is done like this: `docs/decisions/018-hand-over.md`.
 
-mod channel;
 mod state;
 pub(super) mod take;
 
@@ -35,14 +34,14 @@ use rustix::net::sockopt::socket_peercred;
 use tokio::sync::Notify;
 use virtio::{Parked, ServerState};
 
-use self::channel::Channel;
 use self::state::{DiskState, STATE_VERSION, State, Verdict, VolumeState, Yours};
-pub(in crate::wiring) use self::state::{NicState, Received, Sent, UplinkState};
+pub(in crate::wiring) use self::state::{NicState, OpenState, Received, Sent, UplinkState};
 use super::disks::{Shown, Source};
 use super::nics::nic_state;
 use super::objects::Objects;
 use super::{Inside, sidecores};
 use crate::api::{HandOver, Refused, RefusedKind};
+use crate::channel::Channel;
 use crate::config::Config;
 
 /// How long requests on their way may take, of disks and then of peers. What is left is in the

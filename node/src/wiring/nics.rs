@@ -10,14 +10,14 @@ mod live;
 mod remote;
 mod report;
 mod stages;
+mod uplinks;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use net::nic::{NicChain, NicOptions};
-use net::uplink::tap::{OpenTap, TapCore, TapError, TapKeeper};
-use net::{Attached, Network, Nic, NicCore, PortCounters, PortOptions};
+use net::{Network, Nic, NicCore};
 use rustix::rand::{GetRandomFlags, getrandom};
 use virtio::{Server, ServerState, Socket};
 
@@ -26,55 +26,12 @@ pub(super) use self::gate::Doors;
 pub(super) use self::hand_over::{TakenNic, nic_state};
 use self::remote::Way;
 use self::stages::Watched;
+use self::uplinks::Attachment;
+pub(super) use self::uplinks::{OpenedUplink, open_uplinks};
 use super::ObjectError;
 use super::sidecores::Core;
-use crate::config::{Config, NetworkConfig, NicConfig, Role, Uplink};
-
-/// A tap that was opened while the process had more rights.
-#[derive(Debug)]
-pub(super) struct OpenedTap(OpenTap);
-
-/// Opens the uplinks of the file.
-///
-/// # Errors
-/// Those that cannot be opened, and what to do.
-pub(super) fn open_uplinks(
-    config: &Config,
-) -> Result<BTreeMap<String, OpenedTap>, Vec<ObjectError>> {
-    let (mut opened, mut errors) = (BTreeMap::new(), Vec::new());
-    for network in &config.networks {
-        match open_uplink(network) {
-            Ok(None) => {}
-            Ok(Some(tap)) => {
-                opened.insert(network.name.clone(), tap);
-            }
-            Err(error) => errors.push(refused(config, network, &error)),
-        }
-    }
-    if errors.is_empty() { Ok(opened) } else { Err(errors) }
-}
-
-fn open_uplink(network: &NetworkConfig) -> Result<Option<OpenedTap>, TapError> {
-    let Some(Uplink::Tap(interface)) = &network.uplink else { return Ok(None) };
-    Ok(Some(OpenedTap(OpenTap::new(interface)?)))
-}
-
-fn refused(config: &Config, network: &NetworkConfig, error: &TapError) -> ObjectError {
-    ObjectError {
-        place: config.place(&network.lines, "uplink"),
-        object: format!("network {:?}", network.name),
-        text: error.to_string(),
-    }
-}
-
-/// An uplink that is attached. Fields go in this order: the port before who looks after it.
-#[derive(Debug)]
-struct Attachment {
-    _port: Attached,
-    _keeper: TapKeeper,
-    core: Arc<TapCore>,
-    counters: Arc<PortCounters>,
-}
+use crate::config::{Config, NetworkConfig, NicConfig, Role};
+use crate::privilege::Opener;
 
 /// A network that is there.
 #[derive(Debug)]
@@ -106,6 +63,8 @@ pub(super) struct Nics {
     nics: Vec<Shown>,
     networks: Vec<Live>,
     doors: Arc<Doors>,
+    /// Who opens interfaces of uplinks.
+    opener: Opener,
 }
 
 /// Makes the networks and shows the nics of the file.
@@ -115,10 +74,10 @@ pub(super) struct Nics {
 pub(super) fn start(
     config: &Config,
     cores: &[Core],
-    mut uplinks: BTreeMap<String, OpenedTap>,
-    doors: Arc<Doors>,
+    mut uplinks: BTreeMap<String, OpenedUplink>,
+    (doors, opener): (Arc<Doors>, Opener),
 ) -> Result<Nics, Vec<ObjectError>> {
-    let (mut nics, mut errors) = (Nics::new(doors), Vec::new());
+    let (mut nics, mut errors) = (Nics { doors, opener, ..Nics::default() }, Vec::new());
     for network in &config.networks {
         let object = format!("network {:?}", network.name);
         let sidecore = nics.sidecore_for_next(cores.len());
@@ -151,21 +110,12 @@ fn live(
     config: &NetworkConfig,
     sidecore: usize,
     cores: &[Core],
-    uplink: Option<OpenedTap>,
+    uplink: Option<OpenedUplink>,
 ) -> Result<Live, String> {
     let network = Network::new(&config.name, cores[sidecore].sidecore.clone(), seed());
     let network = network.map_err(text)?;
     let cables = Arc::<Cables>::default();
-    let attach = |OpenedTap(tap)| -> Result<Attachment, String> {
-        let (counters, shared) = (Arc::<PortCounters>::default(), Arc::clone(&cables));
-        let told = move |is_there| shared.set_uplink(is_there);
-        let parts = tap.into_parts(Arc::clone(&counters), told);
-        let (make, core, keeper) = parts.map_err(text)?;
-        let shared = Arc::clone(&counters);
-        let port =
-            network.attach(PortOptions::of_uplink(), shared, move |_| make()).map_err(text)?;
-        Ok(Attachment { _port: port, _keeper: keeper, core, counters })
-    };
+    let attach = |uplink| Attachment::new(uplink, &network, &cables);
     let uplink = uplink.map(attach).transpose()?;
     Ok(Live { config: config.clone(), sidecore, uplink, cables, network })
 }
@@ -258,11 +208,6 @@ struct Place {
 }
 
 impl Nics {
-    /// None, of a node with these doors.
-    pub(super) fn new(doors: Arc<Doors>) -> Self {
-        Self { doors, ..Self::default() }
-    }
-
     /// The same, whose networks peers may join by these doors.
     pub(super) fn with_doors(mut self, doors: Arc<Doors>) -> Self {
         for live in &self.networks {

@@ -11,6 +11,7 @@ mod reload;
 mod remote_nics;
 mod resize;
 mod testpmd;
+mod uplinks;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

@@ -16,9 +16,9 @@ use crate::common::{Home, PATIENCE, wait_for};
 use crate::control::{done, refused};
 use crate::{start_file, write_file};
 
-const HEADER: usize = 12;
+pub(crate) const HEADER: usize = 12;
 
-const NODE: &str = r#"
+pub(crate) const NODE: &str = r#"
 name = "vm1"
 control = "HOME/control.sock"
 privileges = "keep"
@@ -79,8 +79,13 @@ impl Guest {
     }
 
     pub(crate) fn say(&mut self, frame: &[u8]) {
+        self.say_as([0; HEADER], frame);
+    }
+
+    /// With what is still to be done to it.
+    pub(crate) fn say_as(&mut self, header: [u8; HEADER], frame: &[u8]) {
         let slot = self.send.take_slot().expect("a slot");
-        self.send.write(slot, 0, &[0; HEADER]);
+        self.send.write(slot, 0, &header);
         self.send.write(slot, HEADER as u32, frame);
         let part = Part { offset: 0, len: (HEADER + frame.len()) as u32 };
         assert!(self.send.post(slot, &[part], false));
@@ -340,6 +345,7 @@ fn a_bad_command_about_a_network_changes_nothing() {
         ("POST", "nics", nic(json!({ "mac": "52:54:00:00:00:01" })), 400, "has the same address"),
         ("POST", "networks", json!({ "name": "blue" }), 400, "has the same name"),
         ("POST", "networks", json!({ "name": "x", "uplink": "eth0" }), 400, "is no uplink"),
+        ("POST", "networks", json!({ "name": "x", "uplink": "xdp:no-such" }), 500, "no Ethernet"),
         ("PUT", "nics/nobody", json!({ "link": "up" }), 404, "no nic is called"),
         ("PUT", "nics/one", json!({ "mtu": 3000 }), 400, "cannot be changed while the nic"),
         ("PUT", "nics/one", json!({ "link": "sideways" }), 400, "sideways"),
@@ -383,6 +389,8 @@ fn what_is_wrong_with_a_network_or_a_nic_is_said() {
         (nic("").replace("x.sock", "one.sock"), "has the same socket"),
         ("[[network]]\nname = \"blue\"\n".to_owned(), "has the same name"),
         ("[[network]]\nname = \"x\"\nuplink = \"eth0\"\n".to_owned(), "is no uplink"),
+        ("[[network]]\nname = \"x\"\nuplink = \"xdp:\"\n".to_owned(), "write \"tap:NAME\" or"),
+        ("[[network]]\nname = \"x\"\nuplink = \"xdp:a/b\"\n".to_owned(), "is no uplink"),
     ];
     for (more, expected) in cases {
         let problems = problems(&more);

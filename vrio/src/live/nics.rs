@@ -11,6 +11,7 @@ use crate::{Failure, tables};
 pub(crate) const NETWORK_EXAMPLES: &str = "Examples:
   vrio network add blue               guests of this node, among themselves
   vrio network add red --uplink tap:vrio0   and the host, or what it bridges that to
+  vrio network add green --uplink xdp:eth1  an interface of the host, past its stack
   vrio network list
   vrio network show red
   vrio network remove red --force     takes its nics away as well";
@@ -41,7 +42,7 @@ pub(crate) enum NetworkCommand {
 pub(crate) struct NetworkAdd {
     /// Its name.
     name: String,
-    /// The way to what is outside, such as "tap:vrio0".
+    /// The way to what is outside, such as "tap:vrio0" or "xdp:eth1".
     #[arg(long)]
     uplink: Option<String>,
     #[command(flatten)]

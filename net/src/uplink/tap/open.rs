@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::fs::{Mode, OFlags, open as open_file};
-use rustix::net::{AddressFamily, SocketType, socket};
 
 use super::Opened;
 use crate::offload::HEADER_BYTES;
@@ -62,9 +61,6 @@ pub enum TapError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The system has no thread.
-    #[error("no thread to look after the interface: {0}")]
-    Thread(io::Error),
 }
 
 /// `struct ifreq` as tun(4) reads it.
@@ -121,22 +117,8 @@ pub(super) fn open(name: &str) -> Result<Opened, TapError> {
     if !udp {
         offload(tcp).map_err(failed("offloads"))?;
     }
-    if let Err(error) = set_up(name) {
+    if let Err(error) = link::set_interface_up(name) {
         tracing::warn!(interface = name, %error, "the interface cannot be set up; somebody has to");
     }
     Ok(Opened { fd, udp })
-}
-
-/// Sets the interface up, if it is not.
-fn set_up(name: &str) -> io::Result<()> {
-    // Any socket will do to ask about interfaces, and one of this kind a running node may make.
-    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
-    let mut request = Request::new(name, 0).ok_or(io::ErrorKind::InvalidInput)?;
-    control_request(socket.as_fd(), libc::SIOCGIFFLAGS, &mut request)?;
-    let up = libc::IFF_UP as c_short;
-    if request.flags & up == up {
-        return Ok(());
-    }
-    request.flags |= up;
-    control_request(socket.as_fd(), libc::SIOCSIFFLAGS, &mut request)
 }

@@ -3,6 +3,7 @@
 
 use std::net::UdpSocket;
 use std::process::Command;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ fn skip(why: &str) {
     println!("SKIP the_host_is_reached_with_offloads_and_an_interface_comes_back: {why}");
 }
 
-type Tap = (Box<dyn Port>, Arc<TapCore>, Arc<PortCounters>, TapKeeper, mpsc::Receiver<bool>);
+type Tap = (Box<dyn Port>, Arc<UplinkCore>, Arc<PortCounters>, Keeper, mpsc::Receiver<bool>);
 
 /// A tap with the address 10.0.0.2, behind which we are 10.0.0.1.
 fn interface() -> Option<Tap> {
@@ -37,7 +38,7 @@ fn interface() -> Option<Tap> {
     let (make, core, keeper) = match OpenTap::new("vrio0") {
         Ok(opened) => {
             let tell = move |is_up| tell.send(is_up).unwrap();
-            opened.into_parts(Arc::clone(&counters), tell).unwrap()
+            opened.into_parts(Arc::clone(&counters), Waker::none(), tell).unwrap()
         }
         Err(error) => {
             skip(&error.to_string());

@@ -12,7 +12,7 @@ use virtio::hand_over::{Served, TryMap};
 
 /// The version of what is told. A node hands over to no other: a program that changes the meaning
 /// of a field has another one.
-pub(super) const STATE_VERSION: u32 = 3;
+pub(super) const STATE_VERSION: u32 = 4;
 
 /// The number of a descriptor in its message.
 pub(in crate::wiring) type Number = usize;
@@ -42,10 +42,32 @@ pub(super) struct State {
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::wiring) struct UplinkState {
     pub(in crate::wiring) network: String,
-    /// The interface that is open.
-    pub(in crate::wiring) tap: Number,
-    /// It takes UDP that is still to be cut.
-    pub(in crate::wiring) udp: bool,
+    pub(in crate::wiring) open: OpenState,
+}
+
+/// An interface that is open.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(in crate::wiring) enum OpenState {
+    /// A tap.
+    Tap {
+        tap: Number,
+        /// It takes UDP that is still to be cut.
+        udp: bool,
+    },
+    /// An interface past the network stack.
+    Xdp {
+        /// The interface's number.
+        index: u32,
+        /// The longest packet that it takes.
+        mtu: u32,
+        /// What keeps the program attached.
+        program: Number,
+        /// What keeps the interface promiscuous.
+        listener: Number,
+        /// Of each receive queue the socket, and the memory of its frames.
+        queues: Vec<(Number, Number)>,
+    },
 }
 
 /// A nic that is served.

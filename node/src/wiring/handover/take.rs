@@ -17,12 +17,13 @@ use link::{Door, Udp, Wire};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 
-use super::channel::Channel;
 use super::state::{DiskState, Received, STATE_VERSION, State, Verdict, VolumeState, Yours};
 use super::{ANSWER_TIME_MAX, Heirlooms, digest, meeting};
 use crate::api::{HandOver, Refused};
+use crate::channel::Channel;
 use crate::config::{Config, Kind, LinkKind};
 use crate::control::{Claim, Service, Standby};
+use crate::privilege::Opener;
 use crate::wiring::disks::{self, Disks, Outside, Shown};
 use crate::wiring::keys::Keys;
 use crate::wiring::nics::{Doors, Nics, TakenNic};
@@ -76,6 +77,7 @@ struct Ready {
     cores: Vec<Core>,
     disks: Disks,
     steerer: Steerer,
+    opener: Opener,
 }
 
 /// What was made of what the node gave: everything that can fail is done.
@@ -96,11 +98,11 @@ type LentDoor = ManuallyDrop<Option<Door>>;
 
 impl Node {
     /// Starts in the place of a running node of the same configuration, which ends: its guests and
-    /// peers stay.
+    /// peers stay. Interfaces of uplinks that vanish later are opened by `opener`.
     ///
     /// # Errors
     /// Why not; the running node goes on.
-    pub fn take_over(config: &Config) -> Result<Self, StartError> {
+    pub fn take_over(config: &Config, opener: Opener) -> Result<Self, StartError> {
         directories(config)?;
         let keys = Keys::load(config)?;
         let volumes = volumes::start(config)?;
@@ -108,7 +110,7 @@ impl Node {
         let steerer = Steerer::taking_over(&config.sidecores);
         let disks = disks::start(&cores, steerer.active());
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
-        let mut ready = Ready { keys, volumes, cores, disks, steerer };
+        let mut ready = Ready { keys, volumes, cores, disks, steerer, opener };
         match ask_and_take(config, &mut ready) {
             Ok(taken) => Ok(serve(config, ready, taken)),
             Err(error) => {
@@ -255,7 +257,8 @@ impl Taken {
         let objects = Objects::new(config, volumes, Vec::new());
         let disks = adopt_disks(config, ready, &objects, state.disks, &mut fds)?;
         let nets = (state.uplinks, state.nics);
-        let (nics, taken_nics) = Nics::adopt(config, &ready.cores, nets, &mut fds)?;
+        let adopted = Nics::adopt(config, &ready.cores, nets, &mut fds, &ready.opener);
+        let (nics, taken_nics) = adopted?;
         let control = claim.prepare(metrics).map_err(|error| error.to_string())?;
         Ok(Self { control, heirlooms, objects, door, links, disks, taken_nics, nics })
     }
@@ -345,7 +348,7 @@ fn adopt_disks(
 
 /// Everything is ours: it begins to move again. What is left to fail here is not worth a guest.
 fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
-    let Ready { keys, volumes, mut cores, disks, steerer } = ready;
+    let Ready { keys, volumes, mut cores, disks, steerer, .. } = ready;
     let Taken { control, heirlooms, objects, door, links, disks: taken, taken_nics, nics } = taken;
     let door = ManuallyDrop::into_inner(door);
     objects.volumes.iter().for_each(|served| volumes.publish(served));

@@ -5,12 +5,15 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
-use net::uplink::tap::OpenTap;
+use link::{XdpCardFds, XdpQueueFds};
+use net::uplink::UplinkFds;
 use virtio::{Adopted, Parked, Parking};
 
-use super::{Made, Nics, OpenedTap, live, make};
-use crate::config::{Config, NicConfig, Uplink};
-use crate::wiring::handover::{NicState, Received, Sent, UplinkState};
+use super::uplinks::adopt_uplink;
+use super::{Made, Nics, live, make};
+use crate::config::{Config, NicConfig};
+use crate::privilege::Opener;
+use crate::wiring::handover::{NicState, OpenState, Received, Sent, UplinkState};
 use crate::wiring::sidecores::Core;
 
 /// A nic that is ready to be gone on with.
@@ -50,9 +53,9 @@ impl Nics {
         let mut states = Vec::new();
         for live in &self.networks {
             let Some(uplink) = &live.uplink else { continue };
-            if let Some((fd, udp)) = uplink.core.copy()? {
-                let (network, tap) = (live.config.name.clone(), sent.put(fd));
-                states.push(UplinkState { network, tap, udp });
+            if let Some(fds) = uplink.core.copy()? {
+                let (network, open) = (live.config.name.clone(), open_state(fds, sent));
+                states.push(UplinkState { network, open });
             }
         }
         Ok(states)
@@ -65,24 +68,28 @@ impl Nics {
         cores: &[Core],
         (uplinks, nics): (Vec<UplinkState>, Vec<NicState>),
         fds: &mut Received,
+        opener: &Opener,
     ) -> Result<(Self, Vec<TakenNic>), String> {
-        let mut taps = HashMap::new();
-        for UplinkState { network, tap, udp } in uplinks {
-            let fd = fds.take(tap).map_err(|error| format!("network {network:?}: {error}"))?;
-            taps.insert(network, (fd, udp));
+        let mut opened = HashMap::new();
+        for UplinkState { network, open } in uplinks {
+            let taken = take_open(open, fds);
+            let taken = taken.map_err(|error| format!("network {network:?}: {error}"))?;
+            opened.insert(network, taken);
         }
         let mut states: HashMap<_, _> =
             nics.into_iter().map(|NicState { name, served }| (name, served)).collect();
-        let mut all = Self::default();
+        let mut all = Self { opener: opener.clone(), ..Self::default() };
         for network in &config.networks {
             let named = |error: String| format!("network {:?}: {error}", network.name);
-            let uplink = match (&network.uplink, taps.remove(&network.name)) {
+            let uplink = match (&network.uplink, opened.remove(&network.name)) {
                 (None, _) => None,
-                (Some(Uplink::Tap(name)), Some(tap)) => Some(OpenTap::adopt(name, tap)),
+                (Some(uplink), Some(fds)) => {
+                    Some(adopt_uplink(uplink, fds, opener).map_err(named)?)
+                }
                 (Some(_), None) => return Err(named("its uplink is away".to_owned())),
             };
             let sidecore = all.sidecore_for_next(cores.len());
-            let live = live(network, sidecore, cores, uplink.map(OpenedTap)).map_err(named)?;
+            let live = live(network, sidecore, cores, uplink).map_err(named)?;
             all.networks.push(live);
         }
         let taken = config.nics.iter().map(|nic| {
@@ -134,4 +141,30 @@ pub(in crate::wiring) fn nic_state(
 ) -> Option<NicState> {
     let served = sent.served(parked.state.take()?);
     Some(NicState { name: name.to_owned(), served })
+}
+
+fn open_state(fds: UplinkFds, sent: &mut Sent) -> OpenState {
+    match fds {
+        UplinkFds::Tap { fd, udp } => OpenState::Tap { tap: sent.put(fd), udp },
+        UplinkFds::Xdp(XdpCardFds { index, mtu, program, listener, queues }) => {
+            let (program, listener) = (sent.put(program), sent.put(listener));
+            let mut put = |queue: XdpQueueFds| (sent.put(queue.socket), sent.put(queue.memory));
+            let queues = queues.into_iter().map(&mut put).collect();
+            OpenState::Xdp { index, mtu, program, listener, queues }
+        }
+    }
+}
+
+fn take_open(open: OpenState, fds: &mut Received) -> io::Result<UplinkFds> {
+    Ok(match open {
+        OpenState::Tap { tap, udp } => UplinkFds::Tap { fd: fds.take(tap)?, udp },
+        OpenState::Xdp { index, mtu, program, listener, queues } => {
+            let (program, listener) = (fds.take(program)?, fds.take(listener)?);
+            let take = |(socket, memory)| {
+                Ok(XdpQueueFds { socket: fds.take(socket)?, memory: fds.take(memory)? })
+            };
+            let queues = queues.into_iter().map(take).collect::<io::Result<_>>()?;
+            UplinkFds::Xdp(XdpCardFds { index, mtu, program, listener, queues })
+        }
+    })
 }

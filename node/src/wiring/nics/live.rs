@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Live, live, open_uplink, show};
+use super::uplinks::open_uplink;
+use super::{Live, live, show};
 use crate::api::{API_VERSION, Done, Refused, RefusedKind};
 use crate::config::change::changes;
 use crate::config::{Kind, NetworkConfig, NicConfig};
@@ -21,7 +22,8 @@ impl Inside {
             let error = format!("network {:?}: {text}", network.name);
             Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
         };
-        let uplink = open_uplink(network).map_err(|error| refused(error.to_string()))?;
+        let opener = self.nics().opener.clone();
+        let uplink = open_uplink(network, &opener).map_err(|error| refused(error.to_string()))?;
         let sidecore = self.nics().sidecore_for_next(self.cores.len());
         let live = live(network, sidecore, &self.cores, uplink).map_err(refused)?;
         self.nics().add_network(live);

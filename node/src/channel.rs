@@ -1,4 +1,5 @@
-//! How a running node and its successor talk: messages of JSON and descriptors over a Unix socket.
+//! How a node talks to its successor, and to who opens interfaces for it: messages of JSON and
+//! descriptors over a Unix socket.
 //!
 //! ```text
 //!   magic [8]  length of the JSON u32  number of descriptors u32  JSON  (one byte, with up to
@@ -40,7 +41,7 @@ const BATCH: usize = 128;
 
 /// The other one's end of the conversation.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(crate) struct Channel {
     stream: UnixStream,
     limit: Duration,
     /// What came of a message that is not whole: who has run out of time may go on with it.
@@ -50,23 +51,23 @@ pub(super) struct Channel {
 impl Channel {
     /// Over a connection. No message takes longer than `limit`, into however many pieces the other
     /// one cuts it.
-    pub(super) fn new(stream: UnixStream, limit: Duration) -> io::Result<Self> {
+    pub(crate) fn new(stream: UnixStream, limit: Duration) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream, limit, heard: Vec::new() })
     }
 
     /// From now on no message takes longer than this.
-    pub(super) fn set_limit(&mut self, limit: Duration) {
+    pub(crate) fn set_limit(&mut self, limit: Duration) {
         self.limit = limit;
     }
 
     /// From now on nothing can be sent to this end. What has been is still received.
-    pub(super) fn stop_hearing(&self) -> io::Result<()> {
+    pub(crate) fn stop_hearing(&self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Read)
     }
 
     /// Sends a message; whoever gets it has descriptors of the same files.
-    pub(super) fn send(&mut self, message: &impl Serialize, fds: &[OwnedFd]) -> io::Result<()> {
+    pub(crate) fn send(&mut self, message: &impl Serialize, fds: &[OwnedFd]) -> io::Result<()> {
         let until = Instant::now() + self.limit;
         let json = serde_json::to_vec(message).map_err(io::Error::other)?;
         let too_large = || io::Error::other("there is too much to hand over");
@@ -88,12 +89,12 @@ impl Channel {
     }
 
     /// Waits for a message.
-    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<(T, Vec<OwnedFd>)> {
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<(T, Vec<OwnedFd>)> {
         self.receive_within(JSON_BYTES_MAX, FDS_MAX)
     }
 
     /// Waits for a message of a few words, with which no descriptors come.
-    pub(super) fn receive_word<T: DeserializeOwned>(&mut self) -> io::Result<T> {
+    pub(crate) fn receive_word<T: DeserializeOwned>(&mut self) -> io::Result<T> {
         self.receive_within(WORD_BYTES_MAX, 0).map(|(word, _)| word)
     }
 

@@ -1,0 +1,248 @@
+//! Who looks after an uplink's interface: a thread of its own, since opening one may wait for the
+//! kernel's network lock. It is started after the process gave rights up; it would keep them
+//! otherwise.
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle, Thread};
+use std::time::Duration;
+
+use sidecore::Waker;
+use sidecore::mailbox::{self, Receiver, Sender};
+
+use super::UplinkFds;
+use crate::port::Port;
+
+/// How often an interface that is gone is looked for, and one that cannot say so itself is looked
+/// at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What others may know of an uplink.
+#[derive(Debug, Default)]
+pub struct UplinkCore {
+    up: AtomicBool,
+    /// How often it was opened.
+    pub opened: AtomicU64,
+    /// Nothing is read or written: another process may have it.
+    paused: AtomicBool,
+    /// What is open, for another process.
+    copy: Mutex<Option<UplinkFds>>,
+    /// Somebody is to open it.
+    wanted: AtomicBool,
+    ended: AtomicBool,
+}
+
+impl UplinkCore {
+    /// Whether the interface is left alone from now on, or is not any more. Whoever says so looks
+    /// at the port's network after that, which wakes its sidecore.
+    pub fn set_paused(&self, paused: bool) {
+        self.paused.store(paused, SeqCst);
+    }
+
+    /// Descriptors of what is open, for [`super::OpenUplink::adopt`] in another process. Nothing
+    /// while the interface is away.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn copy(&self) -> io::Result<Option<UplinkFds>> {
+        let copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
+        copy.as_ref().map(UplinkFds::try_clone).transpose()
+    }
+
+    /// Whether frames can go out.
+    pub fn is_up(&self) -> bool {
+        self.up.load(SeqCst)
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.load(Relaxed)
+    }
+
+    /// Whether what is open is of no use any more.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.load(SeqCst)
+    }
+
+    fn set_up(&self, is_up: bool) {
+        self.up.store(is_up, SeqCst);
+    }
+
+    /// Notes what is open. Without descriptors there is no copy, and so no hand-over.
+    fn note(&self, copy: Option<UplinkFds>) {
+        *self.copy.lock().unwrap_or_else(PoisonError::into_inner) = copy;
+    }
+}
+
+/// What is seen of an interface that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// It works, as far as one can see.
+    Up,
+    /// It is set down, or nothing is plugged in.
+    Down,
+    /// It is not there any more, or another one has its name.
+    Gone,
+}
+
+/// An interface that can be opened again and again.
+pub(super) trait Source: Send + 'static {
+    /// What is open; the port's.
+    type Opened: Send + 'static;
+    /// Why it is not.
+    type Error: fmt::Display;
+
+    /// The interface's name.
+    fn name(&self) -> &str;
+
+    /// Opens it.
+    fn open(&mut self) -> Result<Self::Opened, Self::Error>;
+
+    /// Descriptors of what is open.
+    fn fds(opened: &Self::Opened) -> io::Result<UplinkFds>;
+
+    /// What is seen of it. Nothing where its port notices by itself that it is gone.
+    fn look(&mut self) -> Option<Seen>;
+}
+
+/// Looks for the interface whenever it is wanted; ends when it is dropped.
+#[derive(Debug)]
+pub struct Keeper {
+    core: Arc<UplinkCore>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.core.ended.store(true, SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It sleeps, or opens an interface; a panic of its was told already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The port's side of a keeper.
+#[derive(Debug)]
+pub(super) struct Kept<O> {
+    pub(super) core: Arc<UplinkCore>,
+    /// What was opened instead of what is gone.
+    pub(super) incoming: Receiver<O>,
+    keeper: Thread,
+}
+
+impl<O> Kept<O> {
+    /// The interface is gone: somebody is to look for it.
+    pub(super) fn lose(&self) {
+        self.core.set_up(false);
+        self.core.wanted.store(true, SeqCst);
+        self.keeper.unpark();
+    }
+}
+
+/// Builds the port, on its sidecore.
+pub type MakePort = Box<dyn FnOnce() -> Box<dyn Port> + Send>;
+
+/// Starts to look after an interface that is open: the port's side, and who looks, to be kept as
+/// long as the port. `paused`: until [`UplinkCore::set_paused`]. `told` hears when the interface is
+/// away (`false`) and when it is back, and must not be held up; `waker` wakes the port's sidecore.
+pub(super) fn start<S: Source>(
+    source: S,
+    first: &S::Opened,
+    paused: bool,
+    waker: Waker,
+    told: impl Fn(bool) + Send + 'static,
+) -> io::Result<(Kept<S::Opened>, Keeper)> {
+    let core = Arc::<UplinkCore>::default();
+    core.set_paused(paused);
+    core.note(S::fds(first).ok());
+    core.opened.fetch_add(1, Relaxed);
+    core.set_up(true);
+    let (port, incoming) = mailbox::channel(1, waker);
+    let mut keeping = Keeping { source, core: Arc::clone(&core), port, told, was_up: true };
+    let thread = Builder::new().name("uplink".into()).spawn(move || keeping.run())?;
+    let handle = thread.thread().clone();
+    let keeper = Keeper { core: Arc::clone(&core), thread: Some(thread) };
+    Ok((Kept { core, incoming, keeper: handle }, keeper))
+}
+
+/// The keeper's thread.
+struct Keeping<S: Source, T> {
+    source: S,
+    core: Arc<UplinkCore>,
+    port: Sender<S::Opened>,
+    told: T,
+    /// What was told last.
+    was_up: bool,
+}
+
+impl<S: Source, T: Fn(bool)> Keeping<S, T> {
+    fn run(&mut self) {
+        while !self.core.ended.load(SeqCst) && !self.port.is_abandoned() {
+            if self.core.is_paused() {
+                // Whoever has it looks after it.
+                std::thread::park_timeout(LOOK_EVERY);
+            } else if self.core.is_wanted() {
+                self.open();
+            } else if let Some(seen) = self.source.look() {
+                self.note(seen);
+                if seen != Seen::Gone {
+                    std::thread::park_timeout(LOOK_EVERY);
+                }
+            } else {
+                std::thread::park();
+            }
+        }
+    }
+
+    fn tell(&mut self, is_up: bool) {
+        if self.was_up != is_up {
+            self.was_up = is_up;
+            (self.told)(is_up);
+        }
+    }
+
+    fn note(&mut self, seen: Seen) {
+        if seen == Seen::Gone {
+            self.core.set_up(false);
+            self.core.wanted.store(true, SeqCst);
+            // Its port lets go of it, so that nothing is in the way of the next one.
+            self.port.wake();
+        } else if self.core.is_up() != (seen == Seen::Up) {
+            tracing::info!(interface = self.source.name(), ?seen, "an uplink's interface changed");
+            self.core.set_up(seen == Seen::Up);
+            self.tell(seen == Seen::Up);
+        }
+    }
+
+    fn open(&mut self) {
+        self.tell(false);
+        self.core.note(None);
+        // What was opened before was not taken yet.
+        if self.port.room() == 0 {
+            return std::thread::park_timeout(LOOK_EVERY);
+        }
+        match self.source.open() {
+            Ok(opened) => {
+                tracing::info!(interface = self.source.name(), "the uplink is back");
+                self.core.note(S::fds(&opened).ok());
+                self.core.opened.fetch_add(1, Relaxed);
+                let is_up = self.source.look().is_none_or(|seen| seen == Seen::Up);
+                self.core.set_up(is_up);
+                self.core.wanted.store(false, SeqCst);
+                // There is room, as was just seen.
+                let _ = self.port.send(opened);
+                self.tell(is_up);
+            }
+            Err(error) => {
+                tracing::debug!(interface = self.source.name(), %error, "no uplink yet");
+                std::thread::park_timeout(LOOK_EVERY);
+            }
+        }
+    }
+}

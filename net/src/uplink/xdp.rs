@@ -1,0 +1,329 @@
+//! An Ethernet interface as an uplink, past the host's network stack (AF_XDP): all that comes to it
+//! goes to the network, and the host itself hears nothing there any more.
+//!
+//! Nobody below does anything for a frame: it is cut and its checksum completed here, on its way
+//! into the frames that the interface sends from, which is its only copy. What comes stays where
+//! the interface put it until a receiver has copied it.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use link::{XdpCard, XdpError, XdpQueue};
+use rustix::io::Errno;
+use sidecore::{Progress, Wake, Waker};
+use virtio::{SEGMENTS_MAX, Segment};
+
+use crate::ether::{ETHER_BYTES, TAG_BYTES};
+use crate::finish::Finisher;
+use crate::frame::{BURST_FRAMES_MAX, Burst, Frame, HEAD_BYTES_MAX};
+use crate::offload::Offers;
+use crate::port::{Chosen, Port, PortCounters};
+use crate::reason::Reason;
+
+use super::keeper::{self, Keeper, Kept, MakePort, Seen, Source, UplinkCore};
+use super::{UplinkError, UplinkFds};
+
+/// Parts of packets that are taken in a turn: a burst of frames in three parts each, which the
+/// longest packets are in.
+const PARTS_MAX: usize = 3 * BURST_FRAMES_MAX;
+
+/// When to try again to send what the kernel has not taken.
+const RETRY_NS: u64 = 100_000;
+
+/// How an interface is opened, by whoever may: this process, or one that kept the rights to.
+pub type OpenCard = Arc<dyn Fn(&str) -> Result<XdpCard, XdpError> + Send + Sync>;
+
+/// Opens an interface.
+struct Cards {
+    name: String,
+    open: OpenCard,
+    /// The number of the one that is open.
+    index: u32,
+}
+
+impl Source for Cards {
+    type Opened = XdpCard;
+    type Error = XdpError;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn open(&mut self) -> Result<XdpCard, XdpError> {
+        let card = (self.open)(&self.name)?;
+        self.index = card.index();
+        Ok(card)
+    }
+
+    fn fds(card: &XdpCard) -> io::Result<UplinkFds> {
+        card.fds().map(UplinkFds::Xdp)
+    }
+
+    /// Its rings say nothing when it is gone, nor does its socket.
+    fn look(&mut self) -> Option<Seen> {
+        let is_same = link::interface_index(&self.name).is_ok_and(|index| index == self.index);
+        Some(match link::interface_is_running(&self.name) {
+            Ok(true) if is_same => Seen::Up,
+            Ok(false) if is_same => Seen::Down,
+            _ => Seen::Gone,
+        })
+    }
+}
+
+/// An interface that was opened; see [`super::OpenUplink`].
+pub struct OpenXdp {
+    cards: Cards,
+    first: XdpCard,
+    paused: bool,
+}
+
+impl fmt::Debug for OpenXdp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenXdp").field("name", &self.cards.name).finish_non_exhaustive()
+    }
+}
+
+impl OpenXdp {
+    /// Opens the interface of this name by `open`, and again whenever it was gone.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub fn new(name: &str, open: OpenCard) -> Result<Self, UplinkError> {
+        let named = |source| UplinkError::Xdp { interface: name.to_owned(), source };
+        let first = open(name).map_err(named)?;
+        let zero_copy = first.queues().iter().all(XdpQueue::is_zero_copy);
+        let (queues, mtu) = (first.queues().len(), first.mtu());
+        tracing::info!(interface = name, queues, mtu, zero_copy, "the network has the interface");
+        let cards = Cards { name: name.to_owned(), open, index: first.index() };
+        Ok(Self { cards, first, paused: false })
+    }
+
+    /// The same interface as in another process, which gave [`UplinkFds::Xdp`]. It is left alone
+    /// until [`UplinkCore::set_paused`].
+    ///
+    /// # Errors
+    /// When its rings cannot be mapped.
+    pub fn adopt(name: &str, fds: link::XdpCardFds, open: OpenCard) -> Result<Self, UplinkError> {
+        let named = |source| UplinkError::Xdp { interface: name.to_owned(), source };
+        let first = XdpCard::adopt(fds).map_err(named)?;
+        let cards = Cards { name: name.to_owned(), open, index: first.index() };
+        Ok(Self { cards, first, paused: true })
+    }
+
+    /// See [`super::OpenUplink::into_parts`].
+    ///
+    /// # Errors
+    /// When the system has no thread.
+    pub fn into_parts(
+        self,
+        counters: Arc<PortCounters>,
+        waker: Waker,
+        told: impl Fn(bool) + Send + 'static,
+    ) -> Result<(MakePort, Arc<UplinkCore>, Keeper), UplinkError> {
+        let Self { cards, first, paused } = self;
+        let started = keeper::start(cards, &first, paused, waker, told);
+        let (kept, keeper) = started.map_err(UplinkError::Thread)?;
+        let core = Arc::clone(&kept.core);
+        let make = Box::new(move || {
+            let port: Box<dyn Port> = Box::new(Xdp {
+                kept,
+                counters,
+                card: Some(first),
+                taken: Vec::with_capacity(PARTS_MAX + SEGMENTS_MAX),
+                parts: Vec::with_capacity(SEGMENTS_MAX),
+                finisher: Finisher::new(),
+            });
+            port
+        });
+        Ok((make, core, keeper))
+    }
+}
+
+/// See the module's text.
+pub struct Xdp {
+    kept: Kept<XdpCard>,
+    counters: Arc<PortCounters>,
+    card: Option<XdpCard>,
+    /// What the burst points into: the queue's number, and its frame.
+    taken: Vec<(usize, u64)>,
+    /// The parts of one packet.
+    parts: Vec<Segment>,
+    finisher: Finisher,
+}
+
+impl fmt::Debug for Xdp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Xdp").field("core", &self.kept.core).finish_non_exhaustive()
+    }
+}
+
+impl Xdp {
+    /// Lets go of an interface that is gone, and takes the next one.
+    fn exchange(&mut self) {
+        debug_assert!(self.taken.is_empty(), "no burst points into its frames");
+        if self.card.is_some() && self.kept.core.is_wanted() {
+            self.card = None;
+        }
+        if let Some(card) = self.kept.incoming.receive() {
+            self.card = Some(card);
+        }
+    }
+
+    /// Has the kernel send what was put in.
+    fn send(&mut self) {
+        let Some(card) = &mut self.card else { return };
+        if matches!(card.sender().send().refused, Some(Errno::NXIO | Errno::NODEV)) {
+            tracing::warn!("an uplink's interface is gone; it is looked for");
+            self.card = None;
+            self.kept.lose();
+        }
+    }
+
+    /// Takes packets from a queue until there are none, or room for no more.
+    fn take(&mut self, number: usize, burst: &mut Burst) {
+        let Some(card) = &mut self.card else { return };
+        let queue = &mut card.queues_mut()[number];
+        while !burst.is_full() && self.taken.len() < PARTS_MAX {
+            let mut fits = true;
+            self.parts.clear();
+            // The kernel shows a packet with all its parts, or not at all.
+            while let Some(part) = queue.take() {
+                self.taken.push((number, part.frame));
+                fits &= self.parts.len() < SEGMENTS_MAX;
+                if fits {
+                    self.parts.push(Segment { addr: part.addr, len: part.len });
+                }
+                if part.is_last || self.taken.len() == self.taken.capacity() {
+                    break;
+                }
+            }
+            if self.parts.is_empty() {
+                break;
+            }
+            let added = if fits { add(&self.parts, burst) } else { Err(Reason::TooLong) };
+            if let Err(reason) = added {
+                self.counters.drops_in.count(reason);
+            }
+        }
+    }
+}
+
+/// Adds the frame that is in these parts to the burst.
+fn add(parts: &[Segment], burst: &mut Burst) -> Result<(), Reason> {
+    // SAFETY: the parts lie in frames that were taken from a queue's ring, which nobody writes to
+    // before they are given back; that is done when the port gets the burst back.
+    let frame = unsafe { burst.push(parts, 0) }?;
+    let checked = frame.strip_tag();
+    if checked.is_err() {
+        burst.pop();
+    }
+    checked
+}
+
+/// Puts a frame that needs nothing any more into the interface's ring.
+fn put(card: &mut XdpCard, frame: &Frame, tci: u16, burst: &Burst) -> Result<(), Reason> {
+    let mut head = [0; HEAD_BYTES_MAX + TAG_BYTES];
+    let head_len = frame.write_head(tci, &mut head);
+    let len = head_len + frame.body_bytes();
+    let tag_bytes = if tci == 0 { 0 } else { TAG_BYTES };
+    if len > card.mtu() + ETHER_BYTES + tag_bytes {
+        return Err(Reason::OverMtu);
+    }
+    let mut at = 0;
+    let write = |into: &mut [u8]| {
+        let from_head = head_len.saturating_sub(at).min(into.len());
+        let (first, rest) = into.split_at_mut(from_head);
+        first.copy_from_slice(&head[at.min(head_len)..][..from_head]);
+        if !rest.is_empty() {
+            let read = burst.read_body(frame, at + from_head - head_len, rest);
+            debug_assert_eq!(read, rest.len(), "the frame has as much");
+        }
+        at += into.len();
+    };
+    if card.sender().put(len, write) { Ok(()) } else { Err(Reason::NoRoom) }
+}
+
+impl Port for Xdp {
+    fn receive(&mut self, burst: &mut Burst, _now_ns: u64) -> Progress {
+        if self.kept.core.is_paused() {
+            return Progress::Idle;
+        }
+        self.exchange();
+        let Some(card) = &mut self.card else { return Progress::Idle };
+        let queues = card.queues().len();
+        if !card.sender().is_taken() {
+            self.send();
+        }
+        for number in 0..queues {
+            self.take(number, burst);
+        }
+        Progress::busy_if(!self.taken.is_empty())
+    }
+
+    fn release(&mut self, burst: &mut Burst) {
+        burst.clear();
+        let Some(card) = &mut self.card else { return };
+        for (number, frame) in self.taken.drain(..) {
+            card.queues_mut()[number].give_back(frame);
+        }
+        card.queues_mut().iter_mut().for_each(XdpQueue::release);
+    }
+
+    fn transmit(&mut self, burst: &Burst, chosen: &[Chosen], _now_ns: u64) {
+        let Self { kept, counters, card, finisher, .. } = self;
+        let is_up = kept.core.is_up() && !kept.core.is_paused();
+        // A ring that is full is emptied once in a turn; what does not fit then does not fit.
+        let mut was_emptied = false;
+        for chosen in chosen {
+            let Some(card) = card.as_mut().filter(|_| is_up) else {
+                counters.drops_out.count(Reason::LinkDown);
+                continue;
+            };
+            let frame = &burst.frames()[usize::from(chosen.at)];
+            let sent = finisher.each(frame, burst, &Offers::default(), counters, |frame| {
+                let is_put = put(card, frame, chosen.tci, burst);
+                if is_put != Err(Reason::NoRoom) || std::mem::replace(&mut was_emptied, true) {
+                    return is_put;
+                }
+                card.sender().send();
+                put(card, frame, chosen.tci, burst)
+            });
+            match sent {
+                Ok(()) => {
+                    counters.frames_out.add(1);
+                    counters.bytes_out.add(frame.len_bytes() as u64);
+                }
+                Err(reason) => counters.drops_out.count(reason),
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.kept.core.is_paused() {
+            self.send();
+        }
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        if self.kept.core.is_paused() {
+            return Progress::Idle;
+        }
+        // Whoever puts an interface in, or takes it away, wakes us.
+        let mut is_busy = !self.kept.incoming.is_empty();
+        if let Some(card) = &mut self.card {
+            is_busy |= self.kept.core.is_wanted();
+            for queue in card.queues() {
+                wake.on_readable(queue.fd());
+                is_busy |= queue.has_any();
+            }
+            if !card.sender().is_taken() {
+                wake.at(sidecore::now_ns() + RETRY_NS);
+            }
+        }
+        Progress::busy_if(is_busy)
+    }
+}
+
+#[cfg(test)]
+mod tests;
