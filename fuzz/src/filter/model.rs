@@ -71,12 +71,23 @@ impl End {
         match self {
             Self::Nothing | Self::Any(_) => None,
             Self::V4 { last, length, .. } => {
-                Some((0x0a00_0000 | u128::from(last & 7), 32, u32::from(length) % 34))
+                let (last, length) = Self::cut(last, length, 32);
+                Some((0x0a00_0000 | last, 32, length))
             }
             Self::V6 { last, length, .. } => {
-                let low = 0x0a00_0000 | u128::from(last & 7);
-                Some((0xfd << 120 | low, 128, u32::from(length) % 130))
+                let (last, length) = Self::cut(last, length, 128);
+                Some((0xfd << 120 | 0x0a00_0000 | last, 128, length))
             }
+        }
+    }
+
+    /// The end of an address and the length that counts: mostly one that has it, or one host.
+    fn cut(last: u8, length: u8, bits: u32) -> (u128, u32) {
+        match length {
+            0..64 => (u128::from(last & 7), u32::from(length) % (bits + 2)),
+            64..160 => (u128::from(last & 7), bits),
+            160..208 => (u128::from(last & 6), bits - 1),
+            _ => (0, bits - 3),
         }
     }
 
@@ -168,8 +179,14 @@ impl RuleSpec {
         (self.vlan <= 20).then(|| u16::from(self.vlan % 4))
     }
 
+    /// Mostly where that is right.
     fn keeps(&self) -> bool {
-        self.keep & 3 == 0
+        self.keep < 16 || (self.keep < 160 && self.can_keep())
+    }
+
+    fn can_keep(&self) -> bool {
+        let protocol = self.kind.protocol();
+        self.is_allow && protocol.is_some_and(|it| [TCP, UDP, ICMP, ICMPV6].contains(&it))
     }
 
     pub(super) fn text(&self) -> String {
@@ -200,13 +217,12 @@ impl RuleSpec {
         let is_other = |kind: u16| !matches!(kind, TYPE_IPV4 | TYPE_IPV6);
         let bits = ends.map(|end| end.net().map(|(_, bits, _)| bits));
         let is_of_one_kind = bits[0].zip(bits[1]).is_none_or(|(from, to)| from == to);
-        let has_talk = protocol.is_some_and(|it| [TCP, UDP, ICMP, ICMPV6].contains(&it));
         ends.iter().all(|end| end.is_right())
             && self.vlan() != Some(0)
             && (!has_ports || matches!(protocol, Some(TCP | UDP)))
             && !(has_nets && self.kind.ether_type().is_some_and(is_other))
             && is_of_one_kind
-            && (!self.keeps() || (has_talk && self.is_allow))
+            && (!self.keeps() || self.can_keep())
     }
 
     fn fits(&self, facts: &Facts) -> bool {

@@ -175,7 +175,12 @@ impl Packet {
             Job::Segments(size) | Job::SegmentsWithEcn(size) => {
                 put(2, maker.header_bytes() as u16 + tag_bytes);
                 // Mostly what a guest would ask for.
-                put(4, if size & 3 == 0 { size >> 4 } else { 1 + size % 1500 });
+                let some = match size & 3 {
+                    0 => size >> 4,
+                    1 => (size >> 2) % 80,
+                    _ => 1 + size % 1500,
+                };
+                put(4, some);
                 let ecn = matches!(self.job, Job::SegmentsWithEcn(_));
                 header[1] = kind | if ecn { 0x80 } else { 0 };
             }
