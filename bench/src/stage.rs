@@ -1,11 +1,14 @@
 //! Where two nodes meet for the demo or a measurement: a folder, a network, and keys.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::UdpSocket;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::Serialize;
 
 use crate::cleanup::Cleanup;
@@ -180,7 +183,27 @@ fn free_ports() -> Result<[u16; 2]> {
     one.zip(two).map(|(one, two)| [one, two]).context("no port is free for the nodes")
 }
 
-fn ip(words: &[&str]) -> Result<()> {
+/// Runs `f` on a thread in a network namespace: sockets that are made there stay there.
+pub(crate) fn inside<T: Send>(namespace: Option<&str>, f: impl FnOnce() -> T + Send) -> Result<T> {
+    let Some(namespace) = namespace else { return Ok(f()) };
+    let path = format!("/run/netns/{namespace}");
+    thread::scope(|scope| {
+        let inside = scope.spawn(|| -> Result<T> {
+            let file = File::open(&path).with_context(|| format!("opening {path}"))?;
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(file.as_fd(), kind)
+                .with_context(|| format!("entering {path}"))?;
+            Ok(f())
+        });
+        inside.join().map_err(|_| anyhow!("what was done in {path} panicked"))?
+    })
+}
+
+/// Runs `ip` with these words.
+///
+/// # Errors
+/// What it said.
+pub(crate) fn ip(words: &[&str]) -> Result<()> {
     let output = Command::new("ip").args(words).output().context("running ip")?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);

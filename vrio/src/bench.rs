@@ -64,8 +64,9 @@ pub(crate) const COMPARE_NET_EXAMPLES: &str = "Examples:
   vrio bench compare net --quick --json | jq '.goals[] | [.goal, .standing]'
   vrio bench compare net --case '64 B' --rounds 9      cases: '1500 B', '64 KiB', 'there and back'
 Peers: DPDK's testpmd and Open vSwitch with DPDK (Debian: dpdk-dev, openvswitch-switch-dpdk), for
-which root makes 1.1 GB of huge pages and gives them back. All have our driver at two vhost-user
-sockets.";
+which root makes 1.1 GB of huge pages and gives them back; the kernel's taps and bridge, which root
+makes in a network namespace. All have our driver at two vhost-user sockets, but the taps: one
+thread writes and reads at their descriptors.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {

@@ -7,15 +7,20 @@ use serde_json::Value;
 
 /// How peers are called, and why one may not be there. Both of DPDK's need packages and huge pages,
 /// which no test asks for: there being named is the promise.
-const PEERS: [(&str, &[&str]); 2] = [
+const PEERS: [(&str, &[&str]); 3] = [
     ("DPDK testpmd", &["(Debian: dpdk-dev)", "huge pages", "they poll"]),
     ("Open vSwitch with DPDK", &["(Debian: openvswitch-switch-dpdk)", "huge pages", "they poll"]),
+    ("tap and bridge", &["(only root makes them)"]),
 ];
+
+/// Said of a peer that failed in its turn. On a busy machine one may be too late for our driver.
+const FAILED: &str = ", from ";
 
 /// Whoever was not measured is named, with a reason that is not ours.
 fn check_missing(name: &str, reasons: &[&str], missing: &str) {
     let mut of_peer = missing.split(';').filter(|why| why.contains(name));
-    let is_named = of_peer.any(|why| reasons.iter().any(|reason| why.contains(reason)));
+    let is_reason = |why: &str| reasons.iter().chain([&FAILED]).any(|it| why.contains(it));
+    let is_named = of_peer.any(is_reason);
     assert!(is_named, "{name} is here and was not compared: {missing}");
 }
 
@@ -36,6 +41,7 @@ fn we_are_compared_with_every_peer_that_is_installed() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let missing = report["missing"].as_array().unwrap().iter().map(|it| it.as_str().unwrap());
     let missing = missing.collect::<Vec<_>>().join(";");
+    assert!(!missing.contains("vrio local ("), "ours failed: {missing}");
     let rows = report["contests"][0]["rows"].as_array().unwrap();
     for (name, reasons) in PEERS {
         let of_peer = |row: &&Value| row["theirs"].as_str().unwrap().starts_with(name);

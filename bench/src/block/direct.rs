@@ -2,7 +2,6 @@
 //! in the place that the kernel's block layer has with `vrio attach`.
 
 use std::cell::RefCell;
-use std::fs::File;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
@@ -17,7 +16,6 @@ use block::uring::Completion;
 use block::{AttachOptions, Attachment, Open};
 use node::config::LinkKind as Wanted;
 use node::direct::{Client, Plan, Shape};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sidecore::Stage::Serve;
 use sidecore::{Idle, Sidecore, now_ns};
 use virtio::driver::SECTOR_BYTES;
@@ -26,7 +24,7 @@ use super::place::FILL_DEPTH;
 use super::{LinkKind, Options};
 use crate::events::Side;
 use crate::load::{Load, Outcome, Pattern, Places, STUCK};
-use crate::stage::Stage;
+use crate::stage::{Stage, inside};
 
 /// How often the end of a run is looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -237,22 +235,6 @@ fn wait_for_tags(sidecore: &Sidecore) -> Result<()> {
         thread::sleep(LOOK_AGAIN);
     }
     Ok(())
-}
-
-/// Runs `f` on a thread in a network namespace: sockets that are made there stay there.
-fn inside<T: Send>(namespace: Option<&str>, f: impl FnOnce() -> T + Send) -> Result<T> {
-    let Some(namespace) = namespace else { return Ok(f()) };
-    let path = format!("/run/netns/{namespace}");
-    thread::scope(|scope| {
-        let inside = scope.spawn(|| -> Result<T> {
-            let file = File::open(&path).with_context(|| format!("opening {path}"))?;
-            let kind = Some(LinkNameSpaceType::Network);
-            move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), kind)
-                .with_context(|| format!("entering {path}"))?;
-            Ok(f())
-        });
-        inside.join().map_err(|_| anyhow!("starting the client panicked"))?
-    })
 }
 
 /// Runs `f` on the generator, on its sidecore.

@@ -2,6 +2,7 @@
 
 mod goals;
 mod peers;
+mod taps;
 
 use std::path::PathBuf;
 
@@ -16,7 +17,7 @@ use crate::machine::cores;
 use crate::net::{self, Op, Path};
 use crate::progress::Progress;
 
-use peers::{Peer, Peers, SOCKETS};
+use peers::{Peer, Peers, SOCKETS, name};
 
 /// What the one contest is called, which goals refer to.
 const CONTEST: &str = "guest to guest, local";
@@ -87,6 +88,8 @@ fn has_seats() -> bool {
 enum Contestant {
     /// Our own switch.
     Vrio,
+    /// The kernel.
+    Taps,
     /// A switch that we start.
     Peer(Peer),
 }
@@ -97,6 +100,7 @@ impl super::Contestant for Contestant {
     fn name(&self) -> String {
         match self {
             Self::Vrio => LOCAL.to_owned(),
+            Self::Taps => name::TAPS.to_owned(),
             Self::Peer(peer) => peer.name.clone(),
         }
     }
@@ -109,7 +113,7 @@ impl super::Contestant for Contestant {
     fn takes_part(&self, case: &Frames) -> bool {
         match self {
             Self::Peer(peer) => case.size_bytes <= peer.size_bytes_max,
-            Self::Vrio => true,
+            Self::Vrio | Self::Taps => true,
         }
     }
 
@@ -136,7 +140,11 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     {
         peers.without_huge_pages(&format!("{why:#}"));
     }
-    let theirs = peers.found.into_iter().map(Contestant::Peer);
+    let taps = taps::may_be_made().then_some(Contestant::Taps);
+    if taps.is_none() {
+        peers.missing.push(format!("{} (only root makes them)", name::TAPS));
+    }
+    let theirs = peers.found.into_iter().map(Contestant::Peer).chain(taps);
     let contestants = [Contestant::Vrio].into_iter().chain(theirs).collect();
     let contests = vec![Contest { name: CONTEST.to_owned(), contestants }];
     let (subject, cases, missing) = (&goals::NICS, Frames::all(), peers.missing);
@@ -169,6 +177,7 @@ fn turn(
             }
             drive(&asked, cleanup)
         }
+        Contestant::Taps => taps::measure(case, options.plan.seconds, cleanup),
         Contestant::Peer(peer) => {
             let running = Running::start(&peer.service, cleanup)?;
             let [one, two] = SOCKETS.map(|name| running.folder.join(name));

@@ -120,6 +120,12 @@ impl OpenTap {
         Self { name: name.to_owned(), first: Opened { fd, udp }, paused: true }
     }
 
+    /// Its descriptor, for who reads and writes frames by himself: it does not block, and a header
+    /// of [`HEADER_BYTES`] stands before each.
+    pub fn into_fd(self) -> OwnedFd {
+        self.first.fd
+    }
+
     /// See [`super::OpenUplink::into_parts`].
     ///
     /// # Errors

@@ -25,7 +25,7 @@ pub(super) mod name {
 pub(super) const SOCKETS: [&str; 2] = ["one", "two"];
 
 /// The longest frame that nobody has to cut.
-const WHOLE_BYTES_MAX: u32 = ETHER_BYTES as u32 + MTU as u32;
+pub(super) const WHOLE_BYTES_MAX: u32 = ETHER_BYTES as u32 + MTU as u32;
 
 /// Huge pages, in MiB. Of Open vSwitch: it wants room for 262,144 packets, and does with less. Of
 /// testpmd: for 16,384.
