@@ -27,10 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// How long the tools take before they put requests in: what they use of the processor is looked
-/// at in the middle of what follows.
-const FIO_STARTS: Duration = Duration::from_millis(600);
-const SPDK_STARTS: Duration = Duration::from_millis(1_500);
+/// How often the processor time of all is looked at; each time costs the machine some 100 us.
+const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
 /// What `spdk_nvme_perf` does before it counts; its least.
 const NVME_PERF_WARM_UP: Duration = Duration::from_secs(1);
@@ -84,7 +82,7 @@ pub(super) struct Turn<'a> {
 /// What a tool printed, and the cores that it and the servers used meanwhile.
 struct Ran {
     said: String,
-    cores_used: f64,
+    cores_used: Option<f64>,
     trip_before_ns: Option<u64>,
 }
 
@@ -114,7 +112,7 @@ impl Turn<'_> {
             "--norandommap".to_owned(),
         ];
         let words = [&fio_words(op.name(), size_bytes, depth)[..], &more, &words].concat();
-        let ran = self.run(program, &words, FIO_STARTS)?;
+        let ran = self.run(program, &words, Duration::from_secs_f64(self.seconds))?;
         Ok(ran.sample(fio_result(&ran.said, op)?))
     }
 
@@ -123,7 +121,7 @@ impl Turn<'_> {
         let warm_up = NVME_PERF_WARM_UP.as_secs().to_string();
         let words = ["-L", "-s", NVME_PERF_MIB, "-c", &client_mask(), "-a", &warm_up, "-r", target];
         let words = [self.spdk_words(), words.map(str::to_owned).to_vec()].concat();
-        let ran = self.run(program, &words, SPDK_STARTS + NVME_PERF_WARM_UP)?;
+        let ran = self.run(program, &words, self.spdk_measures())?;
         Ok(ran.sample(spdk_result(&ran.said)?))
     }
 
@@ -143,21 +141,26 @@ impl Turn<'_> {
         let words = ["-l", "-s", BDEVPERF_MIB, "-m", &client_mask(), "-g", "--no-pci", "-r", &rpc];
         let words = words.into_iter().chain(["-c", &config]).map(str::to_owned).collect();
         let words = [self.spdk_words(), words].concat();
-        let ran = self.run(program, &words, SPDK_STARTS)?;
+        let ran = self.run(program, &words, self.spdk_measures())?;
         Ok(ran.sample(spdk_result(&ran.said)?))
+    }
+
+    /// They count whole seconds.
+    fn spdk_measures(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds.ceil())
     }
 
     /// What both of SPDK's tools are told alike.
     fn spdk_words(&self) -> Vec<String> {
         let Requests { op, size_bytes, depth } = *self.case;
         let (depth, size_bytes) = (depth.to_string(), size_bytes.to_string());
-        let seconds = self.seconds.ceil().to_string();
+        let seconds = self.spdk_measures().as_secs().to_string();
         let words = ["-q", &depth, "-o", &size_bytes, "-w", op.name(), "-t", &seconds];
         words.map(str::to_owned).to_vec()
     }
 
-    /// Runs a tool to its end. Processor time is that of half its work, `starts` after its start.
-    fn run(&self, program: &Path, words: &[String], starts: Duration) -> Result<Ran> {
+    /// Runs a tool to its end, of which it measures for so long, and then ends at once.
+    fn run(&self, program: &Path, words: &[String], measures: Duration) -> Result<Ran> {
         let trip_before_ns = cache_line_round_trip_ns();
         let output = self.folder.join("client");
         let file = File::create(&output)?;
@@ -176,19 +179,10 @@ impl Turn<'_> {
         drop(starting);
         self.cleanup.path(remains(child.id()));
         let mut child = Ended(child);
-        let mut cores_used = 0.0;
-        if !starts.is_zero() {
-            let half = Duration::from_secs_f64(self.seconds / 2.0);
-            thread::sleep(starts);
-            let (before, began) = (self.processor_time(&child.0), Instant::now());
-            thread::sleep(half);
-            let used = self.processor_time(&child.0).saturating_sub(before);
-            cores_used = used.as_secs_f64() / began.elapsed().as_secs_f64();
-        }
-        let status = child.wait()?;
+        let (status, looks) = child.wait(|child| self.processor_time(child))?;
         let said = fs::read_to_string(&output)?;
         ensure!(status, "{} failed: {}", program.display(), said.trim());
-        Ok(Ran { said, cores_used, trip_before_ns })
+        Ok(Ran { said, cores_used: cores_used(&looks, measures), trip_before_ns })
     }
 
     /// Of the servers and the client; one that has ended counts no more.
@@ -204,26 +198,43 @@ impl Ran {
             rate: iops,
             p50_us: Some(p50_us),
             p99_us: Some(p99_us),
-            cpu_us: Some(self.cores_used * 1e6 / iops),
+            cpu_us: self.cores_used.map(|cores| cores * 1e6 / iops),
             core_share: None,
             trips_ns: [self.trip_before_ns, cache_line_round_trip_ns()],
         }
     }
 }
 
+/// Cores in use in the busiest half of the time for which a tool measured: how long it takes to
+/// start and to end differs from machine to machine, and in neither is more to do. None where that
+/// was too short to tell.
+fn cores_used(looks: &[(Instant, Duration)], measures: Duration) -> Option<f64> {
+    let used = |&(began, before): &(Instant, Duration)| {
+        let long = |(at, _): &&(Instant, Duration)| *at >= began + measures / 2;
+        let &(ended, after) = looks.iter().find(long)?;
+        Some(after.saturating_sub(before).as_secs_f64() / (ended - began).as_secs_f64())
+    };
+    looks.iter().filter_map(used).max_by(f64::total_cmp)
+}
+
 /// A tool that is killed if nobody waits for it any more.
 struct Ended(Child);
 
 impl Ended {
-    /// Whether it ended well.
-    fn wait(&mut self) -> Result<bool> {
+    /// Whether it ended well, and what `look` saw meanwhile, and when.
+    fn wait<T>(&mut self, look: impl Fn(&Child) -> T) -> Result<(bool, Vec<(Instant, T)>)> {
         let by = Instant::now() + PATIENCE;
+        let mut looks = Vec::new();
         loop {
             if let Some(status) = self.0.try_wait()? {
-                return Ok(status.success());
+                return Ok((status.success(), looks));
             }
-            if Instant::now() > by {
+            let now = Instant::now();
+            if now > by {
                 bail!("it does not end after {PATIENCE:?}");
+            }
+            if looks.last().is_none_or(|(at, _)| now - *at >= LOOK_PERIOD) {
+                looks.push((now, look(&self.0)));
             }
             thread::sleep(LOOK_AGAIN);
         }
@@ -292,6 +303,22 @@ fn spdk_result(said: &str) -> Result<Figures> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processor_time_is_that_of_the_busiest_half_whenever_a_tool_starts() {
+        let began = Instant::now();
+        // Two cores from 300 to 1300 ms of 2000; the server has one all the time.
+        let looks: Vec<_> = (0..=100u64)
+            .map(|at| {
+                let ms = at * 20;
+                let used = ms + ms.clamp(300, 1300) - 300;
+                (began + Duration::from_millis(ms), Duration::from_millis(used))
+            })
+            .collect();
+        let second = Duration::from_secs(1);
+        assert!((cores_used(&looks, second).unwrap() - 2.0).abs() < 1e-9);
+        assert_eq!((cores_used(&looks, 5 * second), cores_used(&[], second)), (None, None));
+    }
 
     #[test]
     fn what_fio_says_is_understood() {
