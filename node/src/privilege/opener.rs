@@ -8,8 +8,8 @@
 //! ```
 //!
 //! All that a node that was taken over can ask of it is an interface that the file gave the node
-//! anyway. It ends with the node. Why there is one, and what its answers still allow a node that was
-//! taken over: `docs/decisions/026-xdp-uplink.md`.
+//! anyway. It ends with the node. Why there is one, and what its answers still allow whoever has
+//! taken the node over: `docs/decisions/026-xdp-uplink.md`.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
