@@ -1,8 +1,8 @@
 //! Who opens the interfaces of `xdp` uplinks for a node that has given its rights up: a process of
-//! its own, which keeps the rights for that and can do nothing else.
+//! its own, which keeps the rights for that and does nothing else.
 //!
 //! ```text
-//!   node (no rights)                        opener (three capabilities, no files, few calls)
+//!   node (no rights)                        opener (four capabilities, no files, few calls)
 //!         ── number of a name in the file ──▶  takes that interface
 //!         ◀── descriptors, or why not ───────
 //! ```
