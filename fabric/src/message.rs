@@ -1,0 +1,146 @@
+//! What endpoints are asked for, and what they say when it is done.
+
+use crate::Address;
+
+/// Which of an endpoint's two spaces of messages: a receive takes from its own one only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// `fi_send` and `fi_recv`: any receive fits.
+    Untagged,
+    /// `fi_tsend` and `fi_trecv`: tags decide.
+    Tagged,
+}
+
+/// What who asked knows a request by: given back in its completion, not looked at (a pointer).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Context(pub u64);
+
+/// A piece of the caller's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where it begins.
+    pub start: *mut u8,
+    /// How long it is.
+    pub bytes: usize,
+}
+
+// SAFETY: a part is an address and a length; who dereferences it answers for that
+// (`Endpoint::send` and `Endpoint::receive` say what they need).
+unsafe impl Send for Part {}
+
+/// A message that is to be sent; its bytes are given beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// To whom.
+    pub to: Address,
+    /// Its space.
+    pub class: Class,
+    /// Its tag; zero where there are none.
+    pub tag: u64,
+    /// A word for the receiver's completion.
+    pub data: Option<u64>,
+    /// By which its completion is known; none when nobody wants to hear that it is done (errors
+    /// are told all the same, with context zero).
+    pub context: Option<Context>,
+    /// The bytes are copied before the call returns, however long the message takes
+    /// (`INJECT_BYTES_MAX` at most).
+    pub inject: bool,
+}
+
+/// What is to be received; where to is given beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receive {
+    /// Its space.
+    pub class: Class,
+    /// From this endpoint only.
+    pub source: Option<Address>,
+    /// The tag, but for the bits of `ignore`.
+    pub tag: u64,
+    /// Bits of the tag that do not matter.
+    pub ignore: u64,
+    /// By which its completion is known.
+    pub context: Context,
+    /// Taken by message after message until fewer bytes than this are left of the buffer (one part,
+    /// untagged); none for one message.
+    pub multi_min_bytes: Option<usize>,
+}
+
+/// A look for a message that has come and that no receive has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peek {
+    /// Its space.
+    pub class: Class,
+    /// From this endpoint only.
+    pub source: Option<Address>,
+    /// The tag, but for the bits of `ignore`.
+    pub tag: u64,
+    /// Bits of the tag that do not matter.
+    pub ignore: u64,
+    /// By which its completion is known; and the message, if it is claimed.
+    pub context: Context,
+    /// The message, if there is one, is kept for who claims it by this context.
+    pub claim: bool,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// A message was sent: its buffer is the caller's again.
+    Send,
+    /// A message was received, or looked for.
+    Receive {
+        /// From whom.
+        source: Address,
+        /// The word that came along.
+        data: Option<u64>,
+        /// Where in the caller's memory it begins (differs from the buffer's start in buffers that
+        /// several messages share).
+        start: *mut u8,
+    },
+    /// A buffer that several messages shared is the caller's again.
+    Released,
+}
+
+// SAFETY: the address in it is only told, as in `Part`.
+unsafe impl Send for Done {}
+
+/// Something has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Whose.
+    pub context: Context,
+    /// What.
+    pub done: Done,
+    /// The space it was in.
+    pub class: Class,
+    /// The message's tag.
+    pub tag: u64,
+    /// How many bytes it has; of a truncated one, how many arrived.
+    pub bytes: usize,
+    /// Why it failed, if it did.
+    pub failure: Option<Failure>,
+}
+
+/// Why a request ended without what it was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The message was longer than the buffer.
+    #[error("the message has {missing_bytes} bytes more than there is room for")]
+    Truncated {
+        /// How many did not fit.
+        missing_bytes: usize,
+    },
+    /// It was taken back.
+    #[error("cancelled")]
+    Cancelled,
+    /// A look found nothing.
+    #[error("no such message has come")]
+    NoMessage,
+    /// The other endpoint is no more: its process ended, or its slot has another owner.
+    #[error("the other endpoint is gone")]
+    Gone,
+    /// The other endpoint broke the rules of the region.
+    #[error("the other endpoint wrote nonsense into the region")]
+    Nonsense,
+}
