@@ -53,6 +53,14 @@ while read -r word; do
             until ping -c 1 -W 1 "$PEER" >/tmp/ping; do :; done
             say "pinged $(cat /sys/class/net/eth0/carrier_changes)"
             ;;
+        deaf)
+            # It must hear nothing of the other one.
+            if ping -c 4 -W 2 "$PEER" >/tmp/ping; then
+                say "fail $PEER answers $(tail -n 2 /tmp/ping | tr '\n' ' ')"
+                exit 1
+            fi
+            say "silent $PEER"
+            ;;
         host)
             ping -c 3 -w 60 "${HOST:?}" >/tmp/ping || {
                 say "fail ping $HOST $(tail -n 2 /tmp/ping | tr '\n' ' ')"

@@ -71,12 +71,48 @@ fn counter(node: &Node, nic: usize, name: &str) -> u64 {
 /// Pulls the cable of the first guest and plugs it in again: its system sees both.
 fn pull_cable(guest: &mut Guest, plan: &NodePlan) {
     for (link, seen) in [("down", "carrier 0"), ("up", "carrier 1")] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
-        command.args(["nic", "set", "one", "--link", link, "--control"]).arg(plan.control());
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        set(plan, "one", &["--link", link]);
         wait_for_link(guest, seen);
     }
+}
+
+/// `vrio nic set`.
+fn set(plan: &NodePlan, nic: &str, words: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+    command.args(["nic", "set", nic]).args(words).arg("--control").arg(plan.control());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A filter that denies pings holds them back and nothing else, until it is taken away.
+fn filter(guest: &mut Guest, node: &Node) {
+    let plan = node.plan();
+    set(plan, "two", &["--default", "allow", "--rule", "deny received icmp"]);
+    talk::hear_nothing(guest).unwrap();
+    let denied = counter(node, 1, "drops_out_filtered");
+    assert!(denied >= 4, "{denied} of 4 pings were denied");
+    let it = talk::stream(guest, "--bytes 1M").unwrap();
+    assert!(it.bits_per_s > 1e5, "only pings are denied: {it:?}");
+    set(plan, "two", &["--no-filter"]);
+    talk::ping(guest).unwrap();
+}
+
+/// Guests of two VLANs hear nothing of each other, not even what goes to everyone; of one, all.
+fn separate(one: &mut Guest, two: &mut Guest, node: Node) -> Node {
+    let vlans = |node: Node, of_one: u16, of_two: u16| {
+        let mut plan = node.kill().unwrap();
+        plan.config = CONFIG
+            .replace(":01\"\n", &format!(":01\"\nvlan = {of_one}\n"))
+            .replace(":02\"\n", &format!(":02\"\nvlan = {of_two}\n"));
+        plan.start().unwrap()
+    };
+    let node = vlans(node, 10, 20);
+    talk::hear_nothing(one).unwrap();
+    assert!(counter(&node, 0, "frames_in") >= 4, "it asked for the other one");
+    assert_eq!(counter(&node, 1, "frames_out"), 0, "what leaks");
+    let node = vlans(node, 10, 10);
+    talk::exchange(one, two).unwrap();
+    node
 }
 
 /// Waits until the guest's system says `carrier 0`, or `carrier 1`.
@@ -85,7 +121,8 @@ fn wait_for_link(guest: &mut Guest, seen: &str) {
     guest.wait_for(seen, SCRIPT_TIMEOUT).unwrap();
 }
 
-/// They talk, one has its cable pulled, their node is killed, and they talk again the other way.
+/// They talk, one has its cable pulled, their node is killed, and they talk again the other way;
+/// at last a filter is between them, and VLANs are.
 fn talk_over_everything(image: &guest::Image, kind: Kind) {
     let home = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_vrio");
@@ -117,8 +154,12 @@ fn talk_over_everything(image: &guest::Image, kind: Kind) {
         }
     }
     assert_eq!(links[..2], links[2..]);
-    let node = node.kill().unwrap().start().unwrap();
+    let mut node = node.kill().unwrap().start().unwrap();
     talk::exchange(&mut two, &mut one).unwrap();
+    if kind == Kind::Split {
+        filter(&mut one, &node);
+        node = separate(&mut one, &mut two, node);
+    }
     for guest in [one, two] {
         talk::end(guest).unwrap();
     }

@@ -92,6 +92,16 @@ pub fn ping(guest: &mut Guest) -> Result<u64> {
     Ok(guest.wait_for("pinged", PATIENCE)?.parse()?)
 }
 
+/// Has it ping the other one, who must not answer.
+///
+/// # Errors
+/// When it does.
+pub fn hear_nothing(guest: &mut Guest) -> Result<()> {
+    guest.type_line("deaf")?;
+    guest.wait_for("silent", PATIENCE)?;
+    Ok(())
+}
+
 /// Has it ping whoever is behind the network's uplink.
 ///
 /// # Errors
