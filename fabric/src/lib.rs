@@ -1,10 +1,12 @@
-//! A *domain*: shared memory of a tenant's processes on one host, in which each has *endpoints* that
-//! send messages to each other without the kernel and without the node.
+//! A *domain*: shared memory of a tenant's processes on one host, in which each has *endpoints*
+//! that send messages to each other without the kernel and without the node.
 //!
-//! An [`Address`] names an endpoint anywhere; [`Message`]s, [`Receive`]s and [`Completion`]s are in
-//! libfabric's and MPI's words, since that is who uses this (crate `ofi`).
+//! An [`Address`] names an endpoint anywhere; [`Message`]s, [`Receive`]s and [`Completion`]s are
+//! in libfabric's and MPI's words, since that is who uses this (crate `ofi`). Which message a
+//! receive takes is said in [`matcher`].
 
 mod address;
+pub mod matcher;
 mod message;
 
 pub use address::{ADDRESS_BYTES, Address, AddressError};

@@ -1,0 +1,141 @@
+//! Where a matcher keeps its entries: places that are used again, threaded by lists.
+//!
+//! An entry is in up to `LANES` lists at once, by links of its own: it leaves all of them without a
+//! search. Places grow with what is kept at once and are never given back.
+
+/// No place.
+const NONE: u32 = u32::MAX;
+
+/// An entry, for as long as it is kept: another one in the same place has another generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Id {
+    place: u32,
+    generation: u32,
+}
+
+/// The first and the last of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct List {
+    first: u32,
+    last: u32,
+}
+
+impl List {
+    pub(super) const EMPTY: Self = Self { first: NONE, last: NONE };
+
+    pub(super) fn is_empty(self) -> bool {
+        self.first == NONE
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    before: u32,
+    after: u32,
+}
+
+#[derive(Debug)]
+struct Place<T, const LANES: usize> {
+    generation: u32,
+    links: [Links; LANES],
+    /// None: free, and `links[0].after` is the next free one.
+    entry: Option<T>,
+}
+
+#[derive(Debug)]
+pub(super) struct Store<T, const LANES: usize> {
+    places: Vec<Place<T, LANES>>,
+    free: u32,
+    kept: usize,
+}
+
+impl<T, const LANES: usize> Store<T, LANES> {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { places: Vec::with_capacity(capacity), free: NONE, kept: 0 }
+    }
+
+    /// How many are kept.
+    pub(super) fn len(&self) -> usize {
+        self.kept
+    }
+
+    /// Keeps an entry, in no list yet.
+    pub(super) fn keep(&mut self, entry: T) -> Id {
+        let links = [Links { before: NONE, after: NONE }; LANES];
+        self.kept += 1;
+        if self.free == NONE {
+            let place = u32::try_from(self.places.len()).ok().filter(|place| *place != NONE);
+            let place = place.expect("memory ends before four thousand million entries");
+            self.places.push(Place { generation: 0, links, entry: Some(entry) });
+            return Id { place, generation: 0 };
+        }
+        let place = self.free;
+        let room = &mut self.places[place as usize];
+        self.free = room.links[0].after;
+        room.links = links;
+        room.entry = Some(entry);
+        Id { place, generation: room.generation }
+    }
+
+    /// Gives an entry up that has left all lists.
+    pub(super) fn give_up(&mut self, id: Id) -> Option<T> {
+        let free = self.free;
+        let room = self.place_mut(id)?;
+        let entry = room.entry.take()?;
+        room.generation = room.generation.wrapping_add(1);
+        room.links[0].after = free;
+        self.free = id.place;
+        self.kept -= 1;
+        Some(entry)
+    }
+
+    pub(super) fn get(&self, id: Id) -> Option<&T> {
+        let room = self.places.get(id.place as usize)?;
+        if room.generation == id.generation { room.entry.as_ref() } else { None }
+    }
+
+    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+        self.place_mut(id)?.entry.as_mut()
+    }
+
+    fn place_mut(&mut self, id: Id) -> Option<&mut Place<T, LANES>> {
+        self.places.get_mut(id.place as usize).filter(|room| room.generation == id.generation)
+    }
+
+    /// Puts an entry at the end of a list.
+    pub(super) fn append(&mut self, list: &mut List, lane: usize, id: Id) {
+        self.places[id.place as usize].links[lane] = Links { before: list.last, after: NONE };
+        match list.last {
+            NONE => list.first = id.place,
+            last => self.places[last as usize].links[lane].after = id.place,
+        }
+        list.last = id.place;
+    }
+
+    /// Takes an entry out of a list that it is in.
+    pub(super) fn leave(&mut self, list: &mut List, lane: usize, id: Id) {
+        let Links { before, after } = self.places[id.place as usize].links[lane];
+        match before {
+            NONE => list.first = after,
+            before => self.places[before as usize].links[lane].after = after,
+        }
+        match after {
+            NONE => list.last = before,
+            after => self.places[after as usize].links[lane].before = before,
+        }
+    }
+
+    pub(super) fn first(&self, list: List) -> Option<Id> {
+        self.id_of(list.first)
+    }
+
+    /// Who comes after an entry in its list of this lane.
+    pub(super) fn after(&self, lane: usize, id: Id) -> Option<Id> {
+        self.id_of(self.places[id.place as usize].links[lane].after)
+    }
+
+    fn id_of(&self, place: u32) -> Option<Id> {
+        let generation = self.places.get(place as usize)?.generation;
+        Some(Id { place, generation })
+    }
+}
