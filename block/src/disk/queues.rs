@@ -41,6 +41,16 @@ pub const TAKE_MAX: usize = 32;
 /// here; with a whole batch at a time each of the two would wait for the other.
 const BURST: usize = 8;
 
+/// The same for the first burst of a round: a driver with eight requests under way, as many as one
+/// burst, would get all of them back at once and stand still in between. It gets the first half
+/// while the second one is done.
+const FIRST_BURST: usize = 4;
+
+/// How many bytes are read and written in a round, but for its last request: a copy of a megabyte
+/// keeps a sidecore for a tenth of a millisecond, and 32 of them would keep it from its other
+/// guests for three. All that a round takes of requests of 64 KiB.
+const ROUND_BYTES_MAX: u64 = 2 << 20;
+
 /// How soon to look again while something outside of this sidecore has to happen first.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 
@@ -93,6 +103,8 @@ pub struct DiskQueues {
     done: Vec<IoId>,
     /// Whose turn it is to be served first.
     turn: usize,
+    /// Bytes of the reads and writes that this round began.
+    round_bytes: u64,
     now_ns: u64,
 }
 
@@ -130,6 +142,7 @@ impl DiskQueues {
             data: Data::new(),
             done: Vec::with_capacity(depth),
             turn: 0,
+            round_bytes: 0,
             now_ns: 0,
         })
     }
@@ -254,7 +267,8 @@ impl DiskQueues {
 
     /// Takes up to [`TAKE_MAX`] chains from every queue, and answers what is done.
     fn serve_bursts(&mut self) -> Progress {
-        let (mut progress, mut taken, mut burst) = (Progress::Idle, 0, BURST);
+        let (mut progress, mut taken, mut burst) = (Progress::Idle, 0, FIRST_BURST);
+        self.round_bytes = 0;
         self.turn = if self.turn + 1 < self.queues.len() { self.turn + 1 } else { 0 };
         loop {
             let took = self.take_all(burst);
@@ -273,9 +287,11 @@ impl DiskQueues {
                 return progress;
             }
             self.publish_all();
-            if !took.is_busy() || taken == TAKE_MAX || !self.has_room() {
+            let is_full = taken == TAKE_MAX || self.round_bytes >= ROUND_BYTES_MAX;
+            if !took.is_busy() || is_full || !self.has_room() {
                 return progress;
             }
+            burst = BURST.min(TAKE_MAX - taken);
             if !answered.is_busy() {
                 // The volume takes its time: it gets the rest of the batch at once.
                 burst = TAKE_MAX - taken;
@@ -354,7 +370,7 @@ impl DiskQueues {
 
     fn take(&mut self, place: usize, take_max: usize) -> Progress {
         let mut taken = 0;
-        while taken < take_max {
+        while taken < take_max && self.round_bytes < ROUND_BYTES_MAX {
             let room = self.has_room();
             let served = self.queues[place].as_mut().expect("the caller looked");
             if !room {
@@ -538,6 +554,9 @@ impl DiskQueues {
 
     fn new_io(&mut self, request: SlotId, op: Op, offset_bytes: u64, len_bytes: u32) -> IoId {
         let id = self.ios.take().expect("there was room");
+        if matches!(op, Op::Read | Op::Write) {
+            self.round_bytes += u64::from(len_bytes);
+        }
         let io = &mut self.ios[id];
         io.reset();
         io.op = op;

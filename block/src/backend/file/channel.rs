@@ -6,7 +6,7 @@
 //!                                         │  in part: once more for the rest
 //!                     durable, buffered ──┤
 //!   zero a range: the same, or by writing zeroes where the file system cannot
-//!   file in memory: short ones are copied here and now ──▶ done_here
+//!   file in memory: copied here and now ──▶ done_here
 //!   flush ──▶ syncing ◀───────────────────┘
 //!                └── a sync that began later has ended ──▶ ready ──▶ done
 //! ```
@@ -29,10 +29,6 @@ use super::{Failure, Shared, is_no_space, zeroing};
 use crate::copy::{self, Ahead};
 use crate::uring::{ClientId, Completion, Full, Uring};
 use crate::volume::{Channel, Durability, IO_BYTES_MAX, Io, IoId, IoTable, Op, Status};
-
-/// The longest read or write of a file in memory that the sidecore does by itself: about as long as
-/// one entry into the kernel takes anyway. Longer ones are copied by the kernel's threads.
-const IN_PLACE_BYTES_MAX: usize = 16 << 10;
 
 /// Marks the channel's sync among its completions; requests are marked by their slot.
 const SYNC_TOKEN: u32 = u32::MAX;
@@ -239,8 +235,7 @@ impl FileChannel {
         let file = types::Fd(self.shared.file.as_raw_fd());
         let offset = io.offset_bytes + u64::from(step.done_bytes);
         let vectors = &step.vectors[step.first..];
-        let len: usize = vectors.iter().map(|vector| vector.len).sum();
-        if self.shared.in_memory && len <= IN_PLACE_BYTES_MAX {
+        if self.shared.in_memory {
             // SAFETY: as below; the vectors are as long as the buffers that they name.
             let result = unsafe { transfer_now(io.op, file, vectors, offset, flags) };
             self.done_here.push(Completion { token: id.index() as u32, result });

@@ -174,12 +174,12 @@ fn without_the_flush_feature_every_write_is_durable() {
 #[test]
 fn a_full_table_leaves_requests_in_the_ring() {
     let volume = HeldVolume::new(SIZE);
-    let mut rig = Rig::new(&volume, Plan { depth: 4, ..Plan::default() });
+    let mut rig = Rig::new(&volume, Plan { depth: 6, ..Plan::default() });
     for _ in 0..10 {
         rig.submit(GuestOp::Read, 0, Data::Whole(512));
     }
     let _ = rig.round();
-    assert_eq!((rig.disk.outstanding(), volume.asked(0)), (4, 4));
+    assert_eq!((rig.disk.outstanding(), volume.asked(0)), (6, 6));
     assert!(rig.core.counters(0).full.get() > 0);
     // Waiting for room is no reason to stay awake.
     let mut wake = Wake::new();
@@ -245,6 +245,32 @@ fn what_is_done_at_once_is_published_in_bursts_with_one_call_for_the_round() {
 }
 
 #[test]
+fn a_round_copies_few_megabytes_however_many_are_asked_for() {
+    let mut rig = Rig::new(&memory(), Plan::default());
+    for _ in 0..8 {
+        rig.submit(GuestOp::Read, 0, Data::Whole(1 << 20));
+    }
+    for round in 1..=4 {
+        assert!(rig.round().is_busy(), "round {round}");
+        assert_eq!(rig.completions(0).len(), 2, "round {round}");
+    }
+    assert!(!rig.round().is_busy());
+}
+
+#[test]
+fn the_first_answers_of_a_round_come_before_the_rest_is_done() {
+    let volume = HeldVolume::new(SIZE);
+    let mut rig = Rig::new(&volume, Plan::default());
+    for _ in 0..8 {
+        // The disk answers by itself.
+        rig.submit(GuestOp::GetId, 0, Data::Whole(20));
+    }
+    let _ = rig.round();
+    assert_eq!(rig.completions(0).len(), 8);
+    assert_eq!(rig.core.counters(0).batches.get(), 2, "four, and four");
+}
+
+#[test]
 fn what_is_done_later_is_taken_and_published_at_once() {
     for kind in [RingKind::Split, RingKind::Packed] {
         let volume = HeldVolume::new(SIZE);
@@ -307,10 +333,10 @@ fn a_fenced_disk_touches_nothing_of_the_guest() {
 #[test]
 fn a_disk_that_is_fenced_between_bursts_publishes_nothing_more() {
     for polls in [1, 2] {
-        let earlier = BURST * (polls as usize - 1);
+        let earlier = FIRST_BURST * (polls as usize - 1);
         let volume = HeldVolume::new(SIZE);
         let mut rig = Rig::new(&volume, Plan::default());
-        for _ in 0..3 * BURST {
+        for _ in 0..3 * FIRST_BURST {
             // The disk answers by itself.
             rig.submit(GuestOp::GetId, 0, Data::Whole(20));
         }
