@@ -39,6 +39,14 @@ impl Wire {
         }
     }
 
+    /// Its socket alone.
+    pub fn into_udp(self) -> Udp {
+        match self {
+            Self::Udp(udp) => *udp,
+            Self::Xdp(xdp) => xdp.into_inner(),
+        }
+    }
+
     /// The way past the stack, if it is one.
     pub fn xdp(&self) -> Option<&Xdp> {
         match self {

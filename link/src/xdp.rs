@@ -151,20 +151,21 @@ impl XdpInterface {
     /// What is in the way; UDP is the way out.
     pub fn attach(listen: SocketAddr) -> Result<Arc<Self>, XdpError> {
         let interface = find(listen)?;
-        let pieces = interface.mtu > ONE_PIECE_MTU_MAX;
+        let pieces = in_pieces(interface.mtu);
         let program = Program::for_datagrams(interface.index, pieces);
         let program = program.map_err(system("attaching the program to the interface"))?;
         Ok(Arc::new(Self { interface, pieces, program }))
     }
 
-    /// The same, if the card itself reads and writes our frames. Where it does not, nothing has
-    /// been changed at the interface.
+    /// The same, if the card itself reads and writes our frames, as far as its first queue tells:
+    /// of those that are used, [`Xdp::is_zero_copy`] says it. Where it does not, nothing has been
+    /// changed at the interface.
     ///
     /// # Errors
     /// As [`attach`](Self::attach), or the card cannot.
     pub fn attach_if_zero_copy(listen: SocketAddr) -> Result<Arc<Self>, XdpError> {
         let interface = find(listen)?;
-        queue::try_zero_copy(interface.index)?;
+        queue::try_zero_copy(interface.index, in_pieces(interface.mtu))?;
         Self::attach(listen)
     }
 
@@ -172,6 +173,11 @@ impl XdpInterface {
     pub fn name(&self) -> &str {
         &self.interface.name
     }
+}
+
+/// Whether packets of an interface may come in pieces.
+fn in_pieces(mtu: usize) -> bool {
+    mtu > ONE_PIECE_MTU_MAX
 }
 
 /// The interface that has this address, if its packets can be taken.
@@ -251,6 +257,11 @@ impl Xdp {
     /// The socket inside.
     pub fn inner(&self) -> &Udp {
         &self.inner
+    }
+
+    /// The socket inside, which goes on alone: the queue is given back.
+    pub fn into_inner(self) -> Udp {
+        self.inner
     }
 
     /// What passed by the rings.

@@ -11,6 +11,7 @@ mod disks;
 mod drain;
 mod handover;
 mod keys;
+mod links;
 mod live;
 mod nics;
 mod objects;
@@ -415,7 +416,7 @@ impl Opened {
     pub fn with_opener(config: &Config, opener: Opener) -> Result<Self, StartError> {
         let metrics_listener = listen_for_metrics(config)?;
         let uplinks = nics::open_uplinks(config, &opener)?;
-        Ok(Self { links: sidecores::open_links(config)?, metrics_listener, uplinks, opener })
+        Ok(Self { links: links::open(config)?, metrics_listener, uplinks, opener })
     }
 }
 

@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::program::Program;
 use super::{
-    ONE_PIECE_MTU_MAX, PACKET_BYTES_MAX, QUEUES_MAX, XdpError, XdpQueue, XdpQueueFds, system,
+    PACKET_BYTES_MAX, QUEUES_MAX, XdpError, XdpQueue, XdpQueueFds, in_pieces, system,
 };
 use crate::interface::{self, Interface};
 
@@ -74,7 +74,7 @@ impl XdpCard {
         }
         let up = interface::set_interface_up(name);
         up.map_err(system("setting the interface up"))?;
-        let pieces = mtu > ONE_PIECE_MTU_MAX;
+        let pieces = in_pieces(mtu);
         let program = Program::for_all(index, pieces);
         let program = program.map_err(system("attaching the program to the interface"))?;
         let open = |number| {

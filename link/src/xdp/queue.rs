@@ -340,12 +340,8 @@ fn bind(
     queue: u32,
     pieces: bool,
 ) -> rustix::io::Result<()> {
-    let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-    if pieces {
-        flags |= SocketAddrXdpFlags::XDP_USE_SG;
-    }
     // Without a word about copies the kernel takes the better way that there is.
-    let address = SocketAddrXdp::new(flags, interface_index, queue);
+    let address = SocketAddrXdp::new(bind_flags(pieces), interface_index, queue);
     let until = Instant::now() + BUSY;
     loop {
         match rustix::net::bind(socket, &address) {
@@ -355,20 +351,26 @@ fn bind(
     }
 }
 
+fn bind_flags(pieces: bool) -> SocketAddrXdpFlags {
+    let in_pieces =
+        if pieces { SocketAddrXdpFlags::XDP_USE_SG } else { SocketAddrXdpFlags::empty() };
+    SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | in_pieces
+}
+
 fn is_zero_copy(socket: &OwnedFd) -> bool {
     let options = sockopt::xdp_options(socket).unwrap_or(XdpOptionsFlags::empty());
     options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY)
 }
 
-/// Whether the card can read and write our memory itself. Nothing is changed at an interface that
-/// cannot.
-pub(super) fn try_zero_copy(interface_index: u32) -> Result<(), XdpError> {
+/// Whether the card can read and write our memory itself, at its first queue. Nothing is changed at
+/// an interface that cannot.
+pub(super) fn try_zero_copy(interface_index: u32, pieces: bool) -> Result<(), XdpError> {
     let memory = memory().map_err(system("making frames"))?;
     let frames = Frames::new(memory.as_fd(), MEMORY_BYTES as usize, FRAME_BYTES);
     let frames = frames.map_err(system("mapping frames"))?;
     let socket = open_socket()?;
     prepare(&socket, &frames).map_err(system("giving the socket its frames"))?;
-    let flags = SocketAddrXdpFlags::XDP_ZEROCOPY | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+    let flags = bind_flags(pieces) | SocketAddrXdpFlags::XDP_ZEROCOPY;
     let bound = rustix::net::bind(&socket, &SocketAddrXdp::new(flags, interface_index, 0));
     bound.map_err(system("having the card read and write our memory"))
 }
