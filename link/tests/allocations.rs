@@ -2,13 +2,16 @@
 
 #[path = "../../sidecore/tests/counting/mod.rs"]
 mod counting;
+mod hosts;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use counting::allocations;
-use link::{Driver, Link, Udp, UdpConfig};
+use hosts::{Hosts, bind};
+use link::{Driver, Link};
 use sidecore::{Local, Services};
 use transport::{BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink};
 
@@ -42,14 +45,14 @@ impl Sink for Notes {
 
 type Side = (Local, Rc<RefCell<Endpoint>>, Rc<RefCell<Notes>>);
 
-fn side(name: &str) -> (Side, SocketAddr) {
-    let udp = Udp::bind(UdpConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)))).expect("loopback");
-    let addr = udp.local_addr();
+fn side(name: &str, link: impl Link + 'static) -> (Side, SocketAddr) {
+    let (addr, datagram_bytes_max) = (link.local_addr(), link.datagram_max());
     let config = EndpointConfig::new(name, 1, name.len() as u64);
+    let config = EndpointConfig { datagram_bytes_max, ..config };
     let endpoint = Rc::new(RefCell::new(Endpoint::new(config)));
     let notes = Rc::new(RefCell::new(Notes::default()));
     let mut local = Local::detached(0, Services::new());
-    let (link, sink) = (Rc::new(RefCell::new(udp)), Rc::clone(&notes));
+    let (link, sink) = (Rc::new(RefCell::new(link)), Rc::clone(&notes));
     Driver::install(&mut local, link, Rc::clone(&endpoint), sink);
     ((local, endpoint, notes), addr)
 }
@@ -66,10 +69,9 @@ fn round(client: &mut Side, server: &mut Side, now_ns: u64) {
     }
 }
 
-#[test]
-fn a_warm_session_does_not_allocate() {
-    let (mut client, _) = side("vm1");
-    let (mut server, addr) = side("io-1");
+/// Calls of a page and of other sizes, each answered with what it had: once everything was used,
+/// none of them allocates on either side.
+fn does_not_allocate_once_warm(mut client: Side, mut server: Side, addr: SocketAddr) {
     client.1.borrow_mut().connect(0, addr, "io-1", 0);
     let mut now_ns = 0;
     let mut next_ns = || {
@@ -101,4 +103,30 @@ fn a_warm_session_does_not_allocate() {
         }
     }
     assert_eq!(allocations() - allocations_warm, 0);
+}
+
+#[test]
+fn a_warm_session_does_not_allocate() {
+    let loopback = || bind(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let ((client, _), (server, addr)) = (side("vm1", loopback()), side("io-1", loopback()));
+    does_not_allocate_once_warm(client, server, addr);
+}
+
+/// Neither where packets lie in one frame of AF_XDP, nor where they lie in several.
+#[test]
+fn a_warm_session_past_the_network_stack_does_not_allocate() {
+    for (test, mtu) in [("warm", "1500"), ("warm-jumbo", "9000")] {
+        let Some(hosts) = Hosts::new(test, mtu, [1, 1]) else { return };
+        let [mut near, mut far] = [0, 1].map(|host| hosts.xdp(host, &hosts.attach(host), 1));
+        let counters = Arc::clone(far[0].xdp_counters());
+        let ((client, _), (server, addr)) =
+            (side("vm1", near.remove(0)), side("io-1", far.remove(0)));
+        does_not_allocate_once_warm(client, server, addr);
+        let received = counters.datagrams_received.get();
+        assert!(received > 3_000, "they came by the ring: {counters:?}");
+        // A page and its heads are more than a frame has room for, where they are one packet.
+        let (sent, copied) = (counters.datagrams_sent.get(), counters.bytes_copied.get());
+        let mean_bytes = copied / (sent + received);
+        assert_eq!(mean_bytes > 3_500, mtu == "9000", "{mean_bytes} bytes: {counters:?}");
+    }
 }
