@@ -41,13 +41,21 @@ struct Thread {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Side {
     pub(crate) counters: Counters,
+    /// Requests of guests and of peers, by the sidecore that took them.
+    served: BTreeMap<usize, u64>,
     threads: BTreeMap<u32, Thread>,
 }
 
 impl Side {
     /// A node's counters, summed over its sidecores, disks and nics, and its threads.
     pub(crate) fn of_node(status: &Status) -> Result<Self> {
-        let mut counters = Counters::new();
+        let (mut counters, mut served) = (Counters::new(), BTreeMap::<usize, u64>::new());
+        let of_peers = status.sidecores.iter().map(|it| (it.index, it.counters.get(OF_PEERS)));
+        let shares = status.disks.iter().flat_map(|disk| &disk.by_sidecore);
+        let of_guests = shares.map(|share| (share.sidecore, share.counters.get(OF_GUESTS)));
+        for (sidecore, requests) in of_peers.chain(of_guests) {
+            *served.entry(sidecore).or_default() += requests.copied().unwrap_or(0);
+        }
         let sidecores = status.sidecores.iter().map(|sidecore| &sidecore.counters);
         let disks = status.disks.iter().map(|disk| &disk.counters);
         let nics = status.nics.iter().map(|nic| &nic.counters);
@@ -56,12 +64,13 @@ impl Side {
         }
         // What crossed to and from nics of other nodes was copied by their ports here.
         let members = status.networks.iter().flat_map(|network| &network.members);
-        let copied = members.filter_map(|member| member.counters.get("bytes_copied"));
-        *counters.entry(REMOTE_COPIES.to_owned()).or_default() += copied.sum::<u64>();
+        for copied in members.filter_map(|member| member.counters.get("bytes_copied")) {
+            *counters.entry(REMOTE_COPIES.to_owned()).or_default() += copied;
+        }
         // Of volumes only this: the rest of what they count is counted by disks as well.
         let in_place = status.volumes.iter().filter_map(|volume| volume.counters.get(IN_PLACE));
         *counters.entry(IN_PLACE.to_owned()).or_default() += in_place.sum::<u64>();
-        Ok(Self { counters, ..Self::of_process(status.node.pid)? })
+        Ok(Self { counters, served, ..Self::of_process(status.node.pid)? })
     }
 
     /// A process of which only the kernel tells something.
@@ -71,7 +80,7 @@ impl Side {
         let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         // A thread may end while it is looked at.
         let threads = ids.filter_map(|id: u32| Some((id, thread(&format!("{tasks}/{id}"))?)));
-        Ok(Self { counters: Counters::new(), threads: threads.collect() })
+        Ok(Self { threads: threads.collect(), ..Self::default() })
     }
 
     /// Processor time of all its threads.
@@ -124,6 +133,7 @@ impl Look {
 pub(crate) struct Events {
     pub(crate) took: Duration,
     counters: BTreeMap<Role, Counters>,
+    served: BTreeMap<Role, BTreeMap<usize, u64>>,
     /// Processor time by role and thread, named `sidecore-0` and so on.
     pub(crate) threads: BTreeMap<Role, BTreeMap<String, Duration>>,
 }
@@ -132,6 +142,7 @@ impl Look {
     /// What happened since an earlier look.
     pub(crate) fn since(&self, earlier: &Self) -> Events {
         let (mut counters, mut threads) = (BTreeMap::new(), BTreeMap::new());
+        let mut served = BTreeMap::new();
         for (role, side) in &self.sides {
             let before = earlier.sides.get(role).cloned().unwrap_or_default();
             let grown = side.counters.iter().map(|(name, value)| {
@@ -139,6 +150,10 @@ impl Look {
                 (name.clone(), grown)
             });
             counters.insert(*role, grown.collect::<Counters>());
+            let grown = side.served.iter().map(|(sidecore, count)| {
+                (*sidecore, count.saturating_sub(before.served.get(sidecore).copied().unwrap_or(0)))
+            });
+            served.insert(*role, grown.collect::<BTreeMap<_, _>>());
             let mut times = BTreeMap::<String, Duration>::new();
             for (id, thread) in &side.threads {
                 let earlier_ns = before.threads.get(id).map_or(0, |thread| thread.cpu_ns);
@@ -147,20 +162,31 @@ impl Look {
             }
             threads.insert(*role, times);
         }
-        Events { took: self.at.duration_since(earlier.at), counters, threads }
+        Events { took: self.at.duration_since(earlier.at), counters, served, threads }
     }
 }
 
 /// A volume's counter of requests that a sidecore did by itself, with a system call each.
 const IN_PLACE: &str = "file_in_place";
 
-/// Counters that make up a system call each, on a sidecore.
-const SYSTEM_CALLS: [&str; 9] = [
+/// Counters of requests that a sidecore took: of peers, and of guests in a disk's share.
+const OF_PEERS: &str = "server_requests";
+const OF_GUESTS: &str = "requests";
+
+/// Counters that make up a system call each, on a sidecore. Not in them: what a direct client's
+/// ublk driver is asked beside its ring, what wakes another sidecore of the same node, a nic's
+/// kicks, and the question before a call through a descriptor that may block.
+const SYSTEM_CALLS: [&str; 14] = [
     "uring_enters",
     IN_PLACE,
     "link_send_calls",
     "link_receive_calls",
     "shm_bells_rung",
+    "shm_bell_reads",
+    "xdp_fill_calls",
+    "uring_event_reads",
+    "bell_reads",
+    "kick_reads",
     "yields",
     "naps",
     "sleeps",
@@ -188,6 +214,23 @@ impl Events {
         Some(all.saturating_sub(self.sum(role, &["xdp_datagrams_sent"])?))
     }
 
+    /// What a role copied, where it has sessions, shared memory or nics of other nodes: nobody
+    /// counts what anything else would copy.
+    fn copied(&self, role: Role) -> Option<u64> {
+        let counters = self.counters.get(&role)?;
+        let counts = COPIES.iter().any(|name| counters.contains_key(*name));
+        if counts { self.sum(role, &COPIES) } else { None }
+    }
+
+    /// Requests that each sidecore took, by role and sidecore.
+    pub(crate) fn by_sidecore(&self) -> BTreeMap<String, u64> {
+        let each = self.served.iter().flat_map(|(role, served)| {
+            let name = role.name();
+            served.iter().map(move |(index, count)| (format!("{name}-sidecore-{index}"), *count))
+        });
+        each.collect()
+    }
+
     /// Named numbers for each request, of all roles that count.
     pub(crate) fn per_request(&self, requests: u64) -> BTreeMap<String, f64> {
         let mut all = BTreeMap::new();
@@ -204,7 +247,8 @@ impl Events {
             let name = role.name();
             note(format!("{name}_wakeups"), self.sum(role, &["sleeps", "naps"]));
             note(format!("{name}_system_calls"), self.sum(role, &SYSTEM_CALLS));
-            note(format!("{name}_bytes_copied"), self.sum(role, &COPIES));
+            note(format!("{name}_uring_enters"), self.sum(role, &["uring_enters"]));
+            note(format!("{name}_bytes_copied"), self.copied(role));
             let datagrams = ["link_datagrams_sent", "shm_datagrams_sent"];
             note(format!("{name}_datagrams_sent"), self.sum(role, &datagrams));
             note(format!("{name}_kernel_datagrams_sent"), self.through_the_kernel(role));
@@ -259,6 +303,7 @@ mod tests {
         Side {
             counters: counters.collect(),
             threads: threads.iter().map(|(id, name, ns)| (*id, thread(name, *ns))).collect(),
+            ..Side::default()
         }
     }
 
@@ -277,10 +322,34 @@ mod tests {
         // Two enters, three sleeps, one nap.
         assert_eq!(each["vmhost_system_calls"], 3.0);
         assert_eq!(each["vmhost_bytes_copied"], 4096.0);
+        assert_eq!(each["vmhost_uring_enters"], 1.0);
         assert!(!each.contains_key("iohost_wakeups"), "who does not count, is not there");
         assert_eq!(events.cpu(Role::Vmhost), Some(Duration::from_nanos(1010)));
         assert_eq!(events.threads[&Role::Vmhost]["sidecore-0"], Duration::from_nanos(1000));
         assert_eq!(events.cpu(Role::Iohost), None);
+    }
+
+    /// A claim of no copies would be no news where none is counted.
+    #[test]
+    fn who_counts_no_copies_claims_none() {
+        let at = Instant::now();
+        let look = |side| Look { at, sides: [(Role::Vmhost, side)].into() };
+        let nothing = look(side(&[], &[]));
+        let alone = look(side(&[("sleeps", 1)], &[])).since(&nothing).per_request(1);
+        assert!(!alone.contains_key("vmhost_bytes_copied"), "{alone:?}");
+        let sessions = look(side(&[("sessions_bytes_copied", 0)], &[]));
+        assert_eq!(sessions.since(&nothing).per_request(1)["vmhost_bytes_copied"], 0.0);
+    }
+
+    #[test]
+    fn who_took_how_many_is_known() {
+        let at = Instant::now();
+        let took = |served: &[(usize, u64)]| {
+            let side = Side { served: served.iter().copied().collect(), ..Side::default() };
+            Look { at, sides: [(Role::Vmhost, side)].into() }
+        };
+        let by = took(&[(0, 7), (1, 5)]).since(&took(&[(0, 4)])).by_sidecore();
+        assert_eq!((by["vmhost-sidecore-0"], by["vmhost-sidecore-1"]), (3, 5));
     }
 
     #[test]

@@ -98,6 +98,8 @@ pub struct UringCounters {
     pub full: Counter,
     /// System calls that failed and were tried again a round later.
     pub enter_errors: Counter,
+    /// System calls after a sleep, or instead of one, to take the kernel's signal.
+    pub event_reads: Counter,
 }
 
 /// A request that came back from the kernel.
@@ -337,6 +339,7 @@ impl Uring {
 
     fn disarm(&mut self) {
         self.ring.completion().disable_eventfd();
+        self.counters.event_reads.add(1);
         // Nothing to take is fine: the descriptor does not block.
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
     }

@@ -120,6 +120,8 @@ pub struct ShmCounters {
     pub bytes_copied: Counter,
     /// Sleeping peers woken: a system call each.
     pub bells_rung: Counter,
+    /// System calls to take the signals of those who woke us, or called.
+    pub bell_reads: Counter,
     /// Datagrams dropped because a ring was full.
     pub dropped_full: Counter,
     /// Datagrams dropped because nobody was at the other end.
@@ -255,6 +257,7 @@ impl<L: Link> Shm<L> {
         if !callers.news.load(Relaxed) || !callers.news.swap(false, Acquire) {
             return;
         }
+        self.counters.bell_reads.add(1);
         door::hush(callers.bell.as_fd());
         let lines: Vec<_> = std::iter::from_fn(|| callers.next()).collect();
         // Those whose place they take may have gone without a word.
@@ -385,8 +388,9 @@ impl<L: Link> Shm<L> {
                 lane.is_rung |= lane.consumer.wake();
             }
             // The peer may not have got to it yet; then it ends the next sleep early, once.
-            if lane.is_rung && door::hush(lane.line.own_bell.as_fd()) {
-                lane.is_rung = false;
+            if lane.is_rung {
+                self.counters.bell_reads.add(1);
+                lane.is_rung = !door::hush(lane.line.own_bell.as_fd());
             }
         }
     }

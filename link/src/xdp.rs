@@ -133,6 +133,8 @@ pub struct XdpCounters {
     pub malformed: Counter,
     /// Rounds in which the ring to send by was full.
     pub full: Counter,
+    /// System calls to tell a card of frames, which had found none; copy mode needs none.
+    pub fill_calls: Counter,
 }
 
 /// An interface with the program; shared by the links of all sidecores that use it.
@@ -356,7 +358,8 @@ impl Xdp {
                 }
             }
         }
-        self.queue.release();
+        let told = self.queue.release_counted();
+        self.xdp_counters.fill_calls.add(u64::from(told));
         let counters = self.inner.counters();
         counters.receive_messages.add(datagrams as u64);
         counters.datagrams_received.add(datagrams as u64);

@@ -282,6 +282,7 @@ impl Core {
         let closed = fds.iter().any(|fd| fd.revents().contains(PollFlags::NVAL));
         assert!(!closed, "a poller armed a descriptor and closed it before it was disarmed");
         if !fds[0].revents().is_empty() {
+            self.shared.counters.bell_reads.add(1);
             self.shared.bell.silence();
         }
     }

@@ -80,6 +80,8 @@ pub struct CoreCounters {
     pub sleeps_refused: Counter,
     /// Sleeps that something other than their deadline ended.
     pub wakeups: Counter,
+    /// Of these, sleeps that another thread's signal ended, which it took with a system call.
+    pub bell_reads: Counter,
     /// Posted closures that were run.
     pub mails: Counter,
     /// Times that another thread was seen to want this core while it was idle.

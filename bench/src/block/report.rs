@@ -70,6 +70,8 @@ pub struct Report {
     pub latency_us: Latency,
     /// What happened for each request, as nodes count it.
     pub events_per_request: BTreeMap<String, f64>,
+    /// Requests that each sidecore took, from guests and from peers, by role and thread.
+    pub requests_by_sidecore: BTreeMap<String, u64>,
     /// Processor time by role, in seconds; none where nobody tells.
     pub cpu_s: BTreeMap<&'static str, Option<f64>>,
     /// The share of a core that each busy thread got, by role and thread.
@@ -115,6 +117,7 @@ impl Report {
             bytes_per_s: outcome.iops() * f64::from(options.size_bytes),
             latency_us: Latency::of(outcome),
             events_per_request,
+            requests_by_sidecore: events.by_sidecore(),
             cpu_s: cpu_s.map(|(role, time)| (role, time.map(|time| time.as_secs_f64()))).into(),
             core_share: events.core_share(&outcome.driver_cpu, outcome.took),
             cache_line_rtt_ns: rtts_ns.into_iter().flatten().max(),

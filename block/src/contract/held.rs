@@ -19,6 +19,8 @@ pub(crate) struct Held {
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: u32,
     pub(crate) durable: bool,
+    /// Where the data is in this process, and how much of it.
+    pub(crate) places: Vec<(usize, u32)>,
 }
 
 /// One channel's requests.
@@ -114,7 +116,9 @@ impl Channel for HeldChannel {
         assert_eq!(total, if io.op.zeroes() { 0 } else { u64::from(io.len_bytes) });
         assert!(io.len_bytes <= io.op.bytes_max() && io.segments.len() <= SEGMENTS_MAX);
         let (op, offset_bytes, len_bytes) = (io.op, io.offset_bytes, io.len_bytes);
-        let held = Held { id, op, offset_bytes, len_bytes, durable: io.durable };
+        let places = io.segments.iter().map(|segment| (segment.addr as usize, segment.len));
+        let (durable, places) = (io.durable, places.collect());
+        let held = Held { id, op, offset_bytes, len_bytes, durable, places };
         lock(&self.0).asked.push_back(held);
     }
 

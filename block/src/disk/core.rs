@@ -46,6 +46,8 @@ pub struct QueueCounters {
     pub batches: Counter,
     /// Of these, batches for which the driver was called.
     pub calls: Counter,
+    /// System calls after a sleep, or instead of one, to take the driver's kicks.
+    pub kick_reads: Counter,
     /// Rounds in which it was not looked at because the table of requests was full.
     pub full: Counter,
     /// How long reads took, those that failed included: from the round that took the request to

@@ -335,6 +335,8 @@ impl DiskQueues {
         self.channel.disarm();
         for served in self.queues.iter_mut().flatten() {
             if std::mem::take(&mut served.armed) {
+                let reads = u64::from(served.queue.kick_fd().is_some());
+                served.counters.kick_reads.add(reads);
                 served.queue.disarm();
             }
         }

@@ -8,9 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::program::Program;
-use super::{
-    PACKET_BYTES_MAX, QUEUES_MAX, XdpError, XdpQueue, XdpQueueFds, in_pieces, system,
-};
+use super::{PACKET_BYTES_MAX, QUEUES_MAX, XdpError, XdpQueue, XdpQueueFds, in_pieces, system};
 use crate::interface::{self, Interface};
 
 /// What an open interface is made of, for whoever goes on with it.

@@ -221,15 +221,22 @@ impl XdpQueue {
 
     /// Shows the kernel what was given back.
     pub fn release(&mut self) {
+        self.release_counted();
+    }
+
+    /// The same; true when that took a system call.
+    pub(super) fn release_counted(&mut self) -> bool {
         if !std::mem::take(&mut self.has_given) {
-            return;
+            return false;
         }
         self.receive.release();
         self.fill.publish();
-        if self.fill.needs_call() {
+        let needs_call = self.fill.needs_call();
+        if needs_call {
             // A card that reads and writes our memory found no frame and waits to be told.
             let _ = rustix::net::recv(&self.fds.socket, &mut [0; 0], RecvFlags::DONTWAIT);
         }
+        needs_call
     }
 
     /// Takes frames back that have been sent.

@@ -179,6 +179,7 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
             sleeps,
             sleeps_refused,
             wakeups,
+            bell_reads,
             mails,
             contended,
             busy_ns,
@@ -187,7 +188,12 @@ fn core_counters(core: &Core, asked: &Asked) -> Counters {
         ]
     );
     if let Some(uring) = &core.uring {
-        put_counters!(map, "uring_", uring, [enters, submitted, completed, full, enter_errors]);
+        put_counters!(
+            map,
+            "uring_",
+            uring,
+            [enters, submitted, completed, full, enter_errors, event_reads]
+        );
     }
     if let Some((_, link)) = &core.link {
         put_counters!(
@@ -247,7 +253,7 @@ fn xdp_counters(xdp: &XdpCounters, map: &mut Counters) {
         map,
         "xdp_",
         xdp,
-        [datagrams_sent, datagrams_received, bytes_copied, malformed, full]
+        [datagrams_sent, datagrams_received, bytes_copied, malformed, full, fill_calls]
     );
 }
 
@@ -261,6 +267,7 @@ fn shm_counters(shm: &ShmCounters, map: &mut Counters) {
             datagrams_received,
             bytes_copied,
             bells_rung,
+            bell_reads,
             dropped_full,
             dropped_unreachable,
             broken,

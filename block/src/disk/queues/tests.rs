@@ -7,6 +7,7 @@ mod rig;
 #[path = "stops.rs"]
 mod stops;
 
+use std::ops::Range;
 use std::sync::Weak;
 
 use virtio::RingKind;
@@ -21,6 +22,47 @@ use rig::{Plan, Rig, SIZE};
 
 fn memory() -> MemoryVolume {
     MemoryVolume::new(SIZE).expect("memory")
+}
+
+/// A local disk copies nothing: what a chain's volume is given to fill or to store is the guest's
+/// own memory, all of a request's data and nothing else.
+#[test]
+fn a_volume_is_given_the_guests_own_memory() {
+    let volume = HeldVolume::new(SIZE);
+    let stages = Stages::build(Arc::new(volume.clone()), &[ChainSpec::Meter]).expect("a chain");
+    let mut rig = Rig::new(&*stages.volume, Plan::default());
+    let guests = rig.memory.regions().iter().map(|region| {
+        let mut place = Vec::new();
+        let len = region.len_bytes() as u32;
+        rig.memory.translate(region.guest_addr(), len, &mut place).expect("its own");
+        let at = place[0].addr as usize;
+        at..at + place[0].len as usize
+    });
+    let guests: Vec<_> = guests.collect();
+    let len = 3 << 20;
+    for data in [Data::Whole(4096), Data::Whole(len), Data::Cut { len, piece_bytes: 60_000 }] {
+        for op in [GuestOp::Read, GuestOp::Write] {
+            let slot = rig.submit(op, 0, data);
+            let _ = rig.round();
+            let mut bytes = 0;
+            while volume.asked(0) > 0 {
+                for (at, len) in volume.answer(Status::Done).places {
+                    let end = at + len as usize;
+                    let is_inside = |guest: &Range<usize>| guest.start <= at && end <= guest.end;
+                    assert!(guests.iter().any(is_inside), "{op:?} of {data:?}: {at:#x}");
+                    bytes += len;
+                }
+                let _ = rig.round();
+            }
+            let wanted = match data {
+                Data::Whole(len) | Data::Cut { len, .. } => len,
+                _ => 0,
+            };
+            assert_eq!(bytes, wanted, "{op:?} of {data:?}");
+            assert_eq!(rig.finish(slot), GuestStatus::Ok);
+            rig.rings[0].release(slot);
+        }
+    }
 }
 
 #[test]

@@ -158,6 +158,7 @@ fn queue_counters(core: &DiskCore, map: &mut Counters) {
                 errors,
                 batches,
                 calls,
+                kick_reads,
                 full,
                 moves,
                 moves_refused,
