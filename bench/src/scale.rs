@@ -17,6 +17,7 @@ use crate::block::{self, Report, Volume};
 use crate::cleanup::{Cleanup, tidily};
 use crate::machine::{Machine, cores};
 use crate::progress::Progress;
+use crate::verdict::{self, Spread};
 
 /// The version of the JSON form.
 const SCALE_VERSION: u32 = 1;
@@ -202,14 +203,14 @@ impl fmt::Display for Scale {
         }
         let trips = self.series.iter().flat_map(|series| &series.points);
         let trips = trips.filter_map(|point| point.report.cache_line_rtt_ns);
-        let (least, most) = trips.fold((u64::MAX, 0), |(a, b), ns| (a.min(ns), b.max(ns)));
+        let trips = verdict::said_of(trips.map(|ns| Spread::of([ns as f64])));
         let Machine { cores, processor, kernel, .. } = &self.machine;
         let build = self.machine.build();
         let slow = if self.machine.optimised { "" } else { "; NOT OPTIMISED: build --release" };
         writeln!(
             f,
-            "\n{cores} cores, {processor}, Linux {kernel}; cache line round trips {least} to \
-             {most} ns; {seconds} s each; vrio {build}{slow}"
+            "\n{cores} cores, {processor}, Linux {kernel}; {trips}; {seconds} s each; vrio \
+             {build}{slow}"
         )
     }
 }

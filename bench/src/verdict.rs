@@ -40,6 +40,20 @@ impl Spread {
     }
 }
 
+/// Round trips of a cache line: none, with one core.
+pub(crate) fn of_trips(trips_ns: &[u64]) -> Option<Spread> {
+    (!trips_ns.is_empty()).then(|| Spread::of(trips_ns.iter().map(|trip| *trip as f64)))
+}
+
+/// Round trips of a cache line, in words.
+pub(crate) fn said_of(all: impl Iterator<Item = Spread>) -> String {
+    let all = all.map(|trips| (trips.min, trips.max));
+    match all.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))) {
+        Some((least, most)) => format!("cache line round trips {least:.0} to {most:.0} ns"),
+        None => "one core only".to_owned(),
+    }
+}
+
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{:.2} ({:.2}-{:.2})", self.median, self.min, self.max);
@@ -226,6 +240,14 @@ pub(crate) fn wants_more(asked: u16, done: usize, counted: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn round_trips_are_those_that_were_taken() {
+        let spread = |min, max| Spread { median: min, min, max };
+        let said = said_of([spread(47.0, 50.0), spread(46.2, 384.0)].into_iter());
+        assert_eq!(said, "cache line round trips 46 to 384 ns");
+        assert!(!said_of(std::iter::empty()).contains("ns"));
+    }
 
     #[test]
     fn a_spread_is_the_middle_and_both_ends() {

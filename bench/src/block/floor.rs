@@ -202,12 +202,12 @@ impl FloorReport {
         of_counted(&self.rounds, &self.counted, number)
     }
 
-    /// The round trips of the rounds that count.
-    fn trips(&self) -> Option<Spread> {
+    /// The round trips of a cache line in the rounds that count.
+    pub(crate) fn trips(&self) -> Option<Spread> {
         let is_of = |at: &usize| self.counted.is_empty() || self.counted.contains(at);
         let rounds = self.rounds.iter().enumerate().filter(|(at, _)| is_of(at));
-        let trips: Vec<_> = rounds.flat_map(|(_, round)| &round.cache_line_rtts_ns).collect();
-        (!trips.is_empty()).then(|| Spread::of(trips.into_iter().map(|trip| *trip as f64)))
+        let trips = rounds.flat_map(|(_, round)| round.cache_line_rtts_ns.iter().copied());
+        verdict::of_trips(&trips.collect::<Vec<_>>())
     }
 }
 

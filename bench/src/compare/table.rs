@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::goals::{Ratios, Subject};
 use super::{Comparison, Sample};
-use crate::verdict::{Spread, Verdict};
+use crate::verdict::{self, Spread, Verdict};
 
 /// A core that was shared: whoever polls had less of it than this.
 const CORE_SHARE_MIN: f64 = 0.9;
@@ -81,6 +81,8 @@ pub struct OwnOutcome {
     pub contest: &'static str,
     /// Each figure.
     pub rows: Vec<OwnRow>,
+    /// How long a cache line took between two cores and back meanwhile; none with one core.
+    pub cache_line_rtt_ns: Option<Spread>,
 }
 
 /// Two contestants' samples.
@@ -254,16 +256,14 @@ impl Comparison {
             writeln!(f, "not measured: {missing}")?;
         }
         let rows = self.contests.iter().flat_map(|outcome| &outcome.rows);
-        let trips: Vec<_> = rows.filter_map(|row| row.cache_line_rtt_ns).collect();
-        let least = trips.iter().map(|trip| trip.min).fold(f64::INFINITY, f64::min);
-        let most = trips.iter().map(|trip| trip.max).fold(0.0, f64::max);
+        let own = self.own.iter().filter_map(|outcome| outcome.cache_line_rtt_ns);
+        let trips = verdict::said_of(rows.filter_map(|row| row.cache_line_rtt_ns).chain(own));
         let machine = &self.machine;
         let build = machine.build();
         let slow = if machine.optimised { "" } else { "; NOT OPTIMISED: build --release" };
         writeln!(
             f,
-            "{} cores, {}, Linux {}; cache line round trips {least:.0} to {most:.0} ns; {} rounds \
-             of {} s; vrio {build}{slow}",
+            "{} cores, {}, Linux {}; {trips}; {} rounds of {} s; vrio {build}{slow}",
             machine.cores, machine.processor, machine.kernel, self.plan.rounds, self.plan.seconds
         )
     }

@@ -39,6 +39,9 @@ pub(super) enum Own {
     TwoCores,
 }
 
+/// Figures, and how long a cache line took meanwhile.
+type Figures = (Vec<OwnRow>, Option<Spread>);
+
 /// Whoever measures.
 pub(super) struct Measurer<'a> {
     pub(super) options: &'a Options,
@@ -74,13 +77,13 @@ impl Own {
 
     /// Measures it.
     pub(super) fn measure(self, measurer: &Measurer<'_>) -> Result<OwnOutcome> {
-        let rows = match self {
+        let measured = match self {
             Self::Floor => measurer.floor(),
             Self::Events => measurer.events(),
             Self::TwoCores => measurer.two_cores(),
         };
-        let rows = rows.with_context(|| self.name())?;
-        Ok(OwnOutcome { contest: self.name(), rows })
+        let (rows, cache_line_rtt_ns) = measured.with_context(|| self.name())?;
+        Ok(OwnOutcome { contest: self.name(), rows, cache_line_rtt_ns })
     }
 }
 
@@ -89,7 +92,7 @@ impl Measurer<'_> {
         self.options.plan.seconds.min(SECONDS_MAX)
     }
 
-    fn floor(&self) -> Result<Vec<OwnRow>> {
+    fn floor(&self) -> Result<Figures> {
         let case = Own::Floor.case();
         let asked = FloorOptions {
             program: self.options.program.clone(),
@@ -99,7 +102,7 @@ impl Measurer<'_> {
             seconds: self.seconds(),
         };
         let report = floor::measure_rounds(&asked, self.cleanup, self.progress)?;
-        Ok(floor_rows(&case, &report))
+        Ok((floor_rows(&case, &report), report.trips()))
     }
 
     /// One of our disks with 32 requests outstanding.
@@ -126,8 +129,8 @@ impl Measurer<'_> {
         block::measure(asked, self.cleanup, &Progress::silent())
     }
 
-    fn events(&self) -> Result<Vec<OwnRow>> {
-        let mut rows = Vec::new();
+    fn events(&self) -> Result<Figures> {
+        let (mut rows, mut trips) = (Vec::new(), Vec::new());
         for path in [Path::Local, Path::Remote] {
             for driver in [Waiting::Polls, Waiting::Sleeps] {
                 let way = way(&path, driver);
@@ -136,13 +139,14 @@ impl Measurer<'_> {
                 let reports = rounds.map(|_| self.measure(Own::Events, &way, &asked));
                 let reports = reports.collect::<Result<Vec<_>>>()?;
                 rows.push(events_row(&way, driver, &reports));
+                trips.extend(reports.iter().flat_map(trips_of));
             }
         }
-        Ok(rows)
+        Ok((rows, verdict::of_trips(&trips)))
     }
 
-    fn two_cores(&self) -> Result<Vec<OwnRow>> {
-        let mut rows = Vec::new();
+    fn two_cores(&self) -> Result<Figures> {
+        let (mut rows, mut trips) = (Vec::new(), Vec::new());
         for driver in [Waiting::Polls, Waiting::Sleeps] {
             let way = way(&Path::Remote, driver);
             let asked = self.disk(Path::Remote, driver, Idle::Adaptive);
@@ -156,8 +160,9 @@ impl Measurer<'_> {
                 reports.push(measured?);
             }
             rows.extend(two_cores_rows(&way, &reports));
+            trips.extend(reports.iter().flat_map(trips_of));
         }
-        Ok(rows)
+        Ok((rows, verdict::of_trips(&trips)))
     }
 }
 
@@ -215,9 +220,12 @@ fn events_row(way: &str, driver: Waiting, reports: &[Report]) -> OwnRow {
     OwnRow { case, figure, value: verdict.value, rounds, tried: rounds, verdict: Some(verdict) }
 }
 
+fn trips_of(report: &Report) -> Vec<u64> {
+    report.cache_line_rtts_ns.into_iter().flatten().collect()
+}
+
 fn of_one_level(reports: &[Report]) -> Vec<usize> {
-    let trips = |report: &Report| report.cache_line_rtts_ns.into_iter().flatten().collect();
-    verdict::of_one_level(&reports.iter().map(trips).collect::<Vec<_>>())
+    verdict::of_one_level(&reports.iter().map(trips_of).collect::<Vec<_>>())
 }
 
 fn two_cores_rows(way: &str, reports: &[Report]) -> [OwnRow; 2] {
