@@ -73,6 +73,7 @@ impl Peers {
         let nbdkit = look("nbdkit", "Debian: nbdkit");
         let fio = look("fio", "Debian: fio");
         let spdk = Spdk::find(spdk).map_err(|why| missing.push(why)).ok();
+        missing.extend(spdk.iter().flat_map(Spdk::missing));
         let daemons = daemon.into_iter().chain(daemons.iter().cloned()).collect();
         Self { daemons, nbdkit, fio, spdk, missing }
     }

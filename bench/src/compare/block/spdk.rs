@@ -23,6 +23,10 @@ const NQN: &str = "nqn.2016-06.io.spdk:bench";
 /// Sectors of a bdev.
 const BLOCK_BYTES: u64 = 512;
 
+/// SPDK's own clients: of NVMe/TCP, and of vhost-user-blk.
+const NVME_PERF: &str = "spdk_nvme_perf";
+const BDEVPERF: &str = "bdevperf";
+
 /// The programs.
 #[derive(Clone, Debug)]
 pub(super) struct Spdk {
@@ -49,8 +53,21 @@ impl Spdk {
             };
             format!("SPDK ({place})")
         })?;
-        let (nvme_perf, bdevperf) = (look(programs, "spdk_nvme_perf"), look(examples, "bdevperf"));
+        let (nvme_perf, bdevperf) = (look(programs, NVME_PERF), look(examples, BDEVPERF));
         Ok(Self { target, nvme_perf, bdevperf })
+    }
+
+    /// Peers that cannot be measured though there is a target, since their client was not built.
+    pub(super) fn missing(&self) -> Vec<String> {
+        let clients = [
+            (name::SPDK_NVME, &self.nvme_perf, NVME_PERF, "build/bin"),
+            (name::SPDK_BDEVPERF, &self.bdevperf, BDEVPERF, "build/examples"),
+        ];
+        let absent = clients.into_iter().filter(|(_, client, ..)| client.is_none());
+        let say = |(peer, _, program, folder): (&str, _, &str, &str)| {
+            format!("{peer} ({program} is not there: build all of SPDK, which has it in {folder})")
+        };
+        absent.map(say).collect()
     }
 
     /// A vhost-user-blk disk of nothing, or of memory: by our driver, and by SPDK's where that was
@@ -120,4 +137,37 @@ fn config(memory: bool, shown: &[Value]) -> Value {
     let disks = json!({"subsystem": "bdev", "config": [{"method": method, "params": params}]});
     let all: Vec<_> = std::iter::once(&disks).chain(shown).collect();
     json!({"subsystems": all})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_was_not_built_is_named() {
+        if cores().len() < 2 {
+            return println!("SKIP what_was_not_built_is_named: SPDK polls, which takes two cores");
+        }
+        let built = tempfile::tempdir().unwrap();
+        let nothing = Spdk::find(Some(built.path())).unwrap_err();
+        assert!(nothing.contains("has no build/bin/spdk_tgt"), "{nothing}");
+        for folder in ["build/bin", "build/examples"] {
+            fs::create_dir_all(built.path().join(folder)).unwrap();
+        }
+        let make = |program: &str| fs::write(built.path().join(program), "").unwrap();
+        make("build/bin/spdk_tgt");
+        let bare = Spdk::find(Some(built.path())).unwrap();
+        let missing = bare.missing();
+        assert_eq!(missing.len(), 2, "{missing:?}");
+        assert!(missing[0].starts_with("SPDK NVMe/TCP, by its own client (spdk_nvme_perf is"));
+        assert!(missing[1].starts_with("SPDK vhost, by SPDK's own driver (bdevperf is"));
+        assert!(bare.nvme(1).is_none() && bare.vhosts(true).len() == 1);
+        make("build/bin/spdk_nvme_perf");
+        make("build/examples/bdevperf");
+        let whole = Spdk::find(Some(built.path())).unwrap();
+        assert!(whole.missing().is_empty() && whole.nvme(1).is_some());
+        assert_eq!(whole.vhosts(true).len(), 2);
+    }
 }
