@@ -89,6 +89,12 @@ impl Meeting {
         if self.link != LinkKind::Shm && !self.loopback {
             stage.mtu = self.mtu;
             stage.separate_if_allowed(progress);
+            let needs_cable = self.link == LinkKind::Xdp || self.mtu.is_some();
+            ensure!(
+                stage.has_namespaces() || !needs_cable,
+                "--link xdp and --mtu are of a virtual cable between two network namespaces, which \
+                 takes root and iproute2: drop them"
+            );
         }
         Ok(stage)
     }

@@ -30,7 +30,8 @@ pub(crate) const BLOCK_EXAMPLES: &str = "Examples:
   vrio bench block --volume file:/var/tmp/bench.img --op randwrite --depth 32
   vrio bench block --path socket /run/spdk/vhost.0     whoever serves that socket
 Everything on the disk is overwritten. Without root, `remote` and `direct` use the loopback
-device instead of two network namespaces.";
+device instead of two network namespaces. What counts as a system call of a request, and what does
+not (a nic's kicks, waking another sidecore), docs/performance.md says.";
 
 pub(crate) const SCALE_EXAMPLES: &str = "Examples:
   vrio bench scale                                     local disks, null volumes
@@ -229,12 +230,12 @@ pub(crate) struct BlockArgs {
     guests: u16,
     #[command(flatten)]
     meeting: MeetingArgs,
-    /// Sidecores of each node.
-    #[arg(long, default_value_t = 1)]
-    sidecores: u16,
-    /// What sidecores do without work: spin, adaptive or sleep.
-    #[arg(long, default_value = "adaptive")]
-    idle: Idle,
+    /// Sidecores of each node (1 unless said).
+    #[arg(long)]
+    sidecores: Option<u16>,
+    /// What sidecores do without work: spin, adaptive or sleep (adaptive unless said).
+    #[arg(long)]
+    idle: Option<Idle>,
     /// How the driver learns of completions.
     #[arg(long, value_enum, default_value_t = Driver::Polls)]
     driver: Driver,
@@ -258,12 +259,12 @@ pub(crate) struct BlockArgs {
 // How two nodes meet, where there are two. Not a comment for clap: it would be the command's own.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct MeetingArgs {
-    /// How sessions travel.
-    #[arg(long, value_enum, default_value_t = LinkArg::Udp)]
-    link: LinkArg,
-    /// Whether sessions are sealed.
-    #[arg(long, value_enum, default_value_t = Switch::On)]
-    encrypt: Switch,
+    /// How sessions travel (udp unless said).
+    #[arg(long, value_enum)]
+    link: Option<LinkArg>,
+    /// Whether sessions are sealed (on unless said).
+    #[arg(long, value_enum)]
+    encrypt: Option<Switch>,
     /// Nodes meet on the loopback device, also where two network namespaces would be allowed.
     #[arg(long)]
     loopback: bool,
@@ -275,7 +276,29 @@ struct MeetingArgs {
 impl From<MeetingArgs> for Meeting {
     fn from(args: MeetingArgs) -> Self {
         let MeetingArgs { link, encrypt, loopback, mtu } = args;
-        Self { link: link.into(), encrypt: encrypt == Switch::On, loopback, mtu }
+        let usual = Self::default();
+        let link = link.map_or(usual.link, LinkKind::from);
+        let encrypt = encrypt.map_or(usual.encrypt, |encrypt| encrypt == Switch::On);
+        Self { link, encrypt, loopback, mtu }
+    }
+}
+
+impl MeetingArgs {
+    /// Refuses what would mean nothing, for it was asked for: everything where no two nodes meet,
+    /// and the cable where they share memory. `ways` are those by which they do.
+    fn check(&self, meets: bool, ways: &str) -> anyhow::Result<()> {
+        let of_cable = [("--loopback", self.loopback), ("--mtu", self.mtu.is_some())];
+        let others = [("--link", self.link.is_some()), ("--encrypt", self.encrypt.is_some())];
+        let said = |options: &[(&'static str, bool)]| {
+            options.iter().find_map(|(option, said)| said.then_some(*option))
+        };
+        if let (false, Some(option)) = (meets, said(&of_cable).or(said(&others))) {
+            return Err(anyhow!("{option} is about two nodes that meet: add {ways}, or drop it"));
+        }
+        if let (Some(LinkArg::Shm), Some(option)) = (self.link, said(&of_cable)) {
+            return Err(anyhow!("{option} is about a network, and --link shm has none: drop it"));
+        }
+        Ok(())
     }
 }
 
@@ -287,7 +310,7 @@ enum Op {
     Write,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LinkArg {
     Udp,
     /// AF_XDP.
@@ -427,22 +450,49 @@ fn named_socket(words: &str) -> Result<(String, PathBuf), String> {
     Ok((name.to_owned(), PathBuf::from(path)))
 }
 
+fn block_path(words: &[String]) -> anyhow::Result<Path> {
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    Ok(match words[..] {
+        ["local"] => Path::Local,
+        ["remote"] => Path::Remote,
+        ["direct"] => Path::Direct,
+        ["socket", path] => Path::Socket(PathBuf::from(path)),
+        _ => {
+            let said = words.join(" ");
+            return Err(anyhow!("--path {said}: local, remote, direct or socket PATH"));
+        }
+    })
+}
+
+/// Refuses options that would mean nothing by this way, for they were asked for.
+fn check_said(args: &BlockArgs, path: &Path, volume: &Volume) -> anyhow::Result<()> {
+    let meets = matches!(path, Path::Remote | Path::Direct);
+    args.meeting.check(meets, "--path remote or --path direct")?;
+    if !matches!(path, Path::Socket(_)) {
+        return Ok(());
+    }
+    let said = [("--sidecores", args.sidecores.is_some()), ("--idle", args.idle.is_some())];
+    if let Some((option, _)) = said.into_iter().find(|(_, said)| *said) {
+        return Err(anyhow!("{option}: whoever serves the socket runs already: drop it"));
+    }
+    if volume.file().is_some() {
+        return Err(anyhow!(
+            "--volume {volume}: whoever serves the socket has its volume; drop it, or say \
+             --volume memory to have all of it written before it is read"
+        ));
+    }
+    Ok(())
+}
+
 fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
     let program = std::env::current_exe().context("finding this program")?;
-    let words: Vec<_> = args.path.iter().map(String::as_str).collect();
+    let (path, volume) = (block_path(&args.path)?, volume(&args.volume)?);
+    check_said(args, &path, &volume)?;
     let Meeting { link, encrypt, loopback, mtu } = args.meeting.into();
+    let usual = Options::new(program);
     Ok(Options {
-        path: match words[..] {
-            ["local"] => Path::Local,
-            ["remote"] => Path::Remote,
-            ["direct"] => Path::Direct,
-            ["socket", path] => Path::Socket(PathBuf::from(path)),
-            _ => {
-                let said = words.join(" ");
-                return Err(anyhow!("--path {said}: local, remote, direct or socket PATH"));
-            }
-        },
-        volume: volume(&args.volume)?,
+        path,
+        volume,
         op: match args.op {
             Op::Randread => Pattern::RandRead,
             Op::Randwrite => Pattern::RandWrite,
@@ -455,8 +505,8 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
         guests: args.guests,
         link,
         encrypt,
-        sidecores: args.sidecores,
-        idle: args.idle,
+        sidecores: args.sidecores.unwrap_or(usual.sidecores),
+        idle: args.idle.unwrap_or(usual.idle),
         driver: match args.driver {
             Driver::Polls => Waiting::Polls,
             Driver::Sleeps => Waiting::Sleeps,
@@ -467,7 +517,7 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
         pids: args.pid.clone(),
         loopback,
         mtu,
-        ..Options::new(program)
+        ..usual
     })
 }
 

@@ -47,9 +47,9 @@ pub(crate) struct NetArgs {
     /// Packed rings instead of split ones.
     #[arg(long)]
     packed: bool,
-    /// What sidecores do without work: spin, adaptive or sleep.
-    #[arg(long, default_value = "adaptive")]
-    idle: Idle,
+    /// What sidecores do without work: spin, adaptive or sleep (adaptive unless said).
+    #[arg(long)]
+    idle: Option<Idle>,
     /// How long is measured.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -87,8 +87,14 @@ impl NetArgs {
             _ => None,
         };
         let said = words.join(" ");
+        let path = path.ok_or_else(|| anyhow!("--path {said}: local, remote, or socket A,B"))?;
+        self.meeting.check(path == Path::Remote, "--path remote")?;
+        if self.idle.is_some() && matches!(path, Path::Socket(..)) {
+            return Err(anyhow!("--idle: whoever serves the sockets runs already: drop it"));
+        }
+        let usual = Options::new(std::env::current_exe().context("finding this program")?);
         Ok(Options {
-            path: path.ok_or_else(|| anyhow!("--path {said}: local, remote, or socket A,B"))?,
+            path,
             op: match self.op {
                 OpArg::Forward => Op::Forward,
                 OpArg::Bounce => Op::Bounce,
@@ -100,10 +106,10 @@ impl NetArgs {
             crossings: self.crossings,
             meeting: self.meeting.into(),
             packed: self.packed,
-            idle: self.idle,
+            idle: self.idle.unwrap_or(usual.idle),
             seconds: self.seconds,
             pids: self.pid.clone(),
-            ..Options::new(std::env::current_exe().context("finding this program")?)
+            ..usual
         })
     }
 }
