@@ -8,6 +8,12 @@
 mod address;
 pub mod matcher;
 mod message;
+mod region;
+mod ring;
+mod shared;
 
 pub use address::{ADDRESS_BYTES, Address, AddressError};
 pub use message::{Class, Completion, Context, Done, Failure, Message, Part, Peek, Receive};
+pub use region::{
+    Keeper, REGION_VERSION, Region, RegionError, RegionOptions, SLOTS_MAX, SizeError, SlotError,
+};

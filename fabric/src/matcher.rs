@@ -16,7 +16,7 @@
 //! Nothing is allocated but what grows with the most that ever waited at once. Pure: no memory
 //! that is shared, no clock; what is kept with a receive or a message is the caller's (`R`, `U`).
 
-mod store;
+pub(crate) mod store;
 #[cfg(test)]
 mod tests;
 

@@ -8,22 +8,34 @@ const NONE: u32 = u32::MAX;
 
 /// An entry, for as long as it is kept: another one in the same place has another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Id {
+pub(crate) struct Id {
     place: u32,
     generation: u32,
 }
 
+impl Id {
+    /// For who is to name the entry later on.
+    pub(crate) fn to_word(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.place)
+    }
+
+    /// The reverse; whether there is such an entry is for [`Store::get`] to say.
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self { place: word as u32, generation: (word >> 32) as u32 }
+    }
+}
+
 /// The first and the last of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct List {
+pub(crate) struct List {
     first: u32,
     last: u32,
 }
 
 impl List {
-    pub(super) const EMPTY: Self = Self { first: NONE, last: NONE };
+    pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE };
 
-    pub(super) fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self.first == NONE
     }
 }
@@ -43,24 +55,24 @@ struct Place<T, const LANES: usize> {
 }
 
 #[derive(Debug)]
-pub(super) struct Store<T, const LANES: usize> {
+pub(crate) struct Store<T, const LANES: usize> {
     places: Vec<Place<T, LANES>>,
     free: u32,
     kept: usize,
 }
 
 impl<T, const LANES: usize> Store<T, LANES> {
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize) -> Self {
         Self { places: Vec::with_capacity(capacity), free: NONE, kept: 0 }
     }
 
     /// How many are kept.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.kept
     }
 
     /// Keeps an entry, in no list yet.
-    pub(super) fn keep(&mut self, entry: T) -> Id {
+    pub(crate) fn keep(&mut self, entry: T) -> Id {
         let links = [Links { before: NONE, after: NONE }; LANES];
         self.kept += 1;
         if self.free == NONE {
@@ -78,7 +90,7 @@ impl<T, const LANES: usize> Store<T, LANES> {
     }
 
     /// Gives an entry up that has left all lists.
-    pub(super) fn give_up(&mut self, id: Id) -> Option<T> {
+    pub(crate) fn give_up(&mut self, id: Id) -> Option<T> {
         let free = self.free;
         let room = self.place_mut(id)?;
         let entry = room.entry.take()?;
@@ -89,12 +101,12 @@ impl<T, const LANES: usize> Store<T, LANES> {
         Some(entry)
     }
 
-    pub(super) fn get(&self, id: Id) -> Option<&T> {
+    pub(crate) fn get(&self, id: Id) -> Option<&T> {
         let room = self.places.get(id.place as usize)?;
         if room.generation == id.generation { room.entry.as_ref() } else { None }
     }
 
-    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
         self.place_mut(id)?.entry.as_mut()
     }
 
@@ -103,7 +115,7 @@ impl<T, const LANES: usize> Store<T, LANES> {
     }
 
     /// Puts an entry at the end of a list.
-    pub(super) fn append(&mut self, list: &mut List, lane: usize, id: Id) {
+    pub(crate) fn append(&mut self, list: &mut List, lane: usize, id: Id) {
         self.places[id.place as usize].links[lane] = Links { before: list.last, after: NONE };
         match list.last {
             NONE => list.first = id.place,
@@ -113,7 +125,7 @@ impl<T, const LANES: usize> Store<T, LANES> {
     }
 
     /// Takes an entry out of a list that it is in.
-    pub(super) fn leave(&mut self, list: &mut List, lane: usize, id: Id) {
+    pub(crate) fn leave(&mut self, list: &mut List, lane: usize, id: Id) {
         let Links { before, after } = self.places[id.place as usize].links[lane];
         match before {
             NONE => list.first = after,
@@ -125,12 +137,12 @@ impl<T, const LANES: usize> Store<T, LANES> {
         }
     }
 
-    pub(super) fn first(&self, list: List) -> Option<Id> {
+    pub(crate) fn first(&self, list: List) -> Option<Id> {
         self.id_of(list.first)
     }
 
     /// Who comes after an entry in its list of this lane.
-    pub(super) fn after(&self, lane: usize, id: Id) -> Option<Id> {
+    pub(crate) fn after(&self, lane: usize, id: Id) -> Option<Id> {
         self.id_of(self.places[id.place as usize].links[lane].after)
     }
 

@@ -1,0 +1,298 @@
+//! A domain's shared memory: made by the node, mapped by every process of the domain.
+//!
+//! A region has *slots*, one for each endpoint: a control part, a ring in which others put what
+//! they send to it, and a slab of buffers that it sends from. docs/fabric-region.md has every byte.
+//!
+//! The node's side is a [`Keeper`]: it gives slots to endpoints, says which are dead, and clears up
+//! after them. Members may write anywhere, so it decides by what it remembers itself.
+
+mod keeper;
+mod layout;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
+use rustix::io::Errno;
+
+pub use self::keeper::{Keeper, SlotError};
+pub(crate) use self::layout::{CELL_BYTES, Layout};
+pub use self::layout::{REGION_VERSION, RegionOptions, SLOTS_MAX, SizeError};
+use crate::ring::{Life, Words};
+use crate::shared::{Mapping, WORD};
+
+/// Nobody can take pages away from under a mapping, or add some, or undo that.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Why there is no region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// The system refused.
+    #[error("cannot {what} the region's memory: {errno}")]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// Its answer.
+        errno: Errno,
+    },
+    /// The options are no region's.
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    /// The file is no memory that can be trusted to stay.
+    #[error("the file is no sealed memory file; regions are handed out by `vrio node` only")]
+    Unsealed,
+    /// The file is not a region, or its header contradicts its size.
+    #[error("the file is no region of a domain; was it written over?")]
+    Foreign,
+    /// Made by another version of vrio.
+    #[error(
+        "the region has version {found}, this program speaks {REGION_VERSION}: use the libraries \
+         of the vrio that the node runs"
+    )]
+    Version {
+        /// The region's.
+        found: u32,
+    },
+}
+
+/// A mapping of the whole region.
+#[derive(Debug)]
+pub struct Region {
+    mapping: Mapping,
+    layout: Layout,
+}
+
+impl Region {
+    /// Makes an empty region: the node's side of it, and the descriptor to hand to members.
+    ///
+    /// # Errors
+    /// When the sizes are none, or the system has no memory.
+    pub fn create(options: &RegionOptions) -> Result<(Keeper, OwnedFd), RegionError> {
+        let refuse = |what| move |errno| RegionError::System { what, errno };
+        let layout = Layout::new(*options)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("vrio-fabric", flags).map_err(refuse("make"))?;
+        ftruncate(&fd, layout.region_bytes as u64).map_err(refuse("size"))?;
+        fcntl_add_seals(&fd, SEALS).map_err(refuse("seal"))?;
+        let mapping = Mapping::of_file(fd.as_fd(), layout.region_bytes).map_err(refuse("map"))?;
+        for (at, word) in header_of(&layout) {
+            mapping.store(at, word, Relaxed);
+        }
+        Ok((Keeper::new(Self { mapping, layout }), fd))
+    }
+
+    /// Maps a region that a node handed over. The header is read once; nothing but its sizes is
+    /// believed, and those only after they were found to fit the file.
+    ///
+    /// # Errors
+    /// When it is no region, can shrink, is of another version, or the system refuses.
+    pub fn map(fd: BorrowedFd<'_>) -> Result<Self, RegionError> {
+        let refuse = |what| move |errno| RegionError::System { what, errno };
+        let seals = fcntl_get_seals(fd).map_err(|_| RegionError::Unsealed)?;
+        if !seals.contains(SEALS) {
+            return Err(RegionError::Unsealed);
+        }
+        let bytes = fstat(fd).map_err(refuse("measure"))?.st_size;
+        let bytes = usize::try_from(bytes).map_err(|_| RegionError::Foreign)?;
+        if bytes < layout::header::BYTES + WORD {
+            return Err(RegionError::Foreign);
+        }
+        let mapping = Mapping::of_file(fd, bytes).map_err(refuse("map"))?;
+        let layout = layout_of(&mapping)?;
+        if layout.region_bytes != bytes {
+            return Err(RegionError::Foreign);
+        }
+        Ok(Self { mapping, layout })
+    }
+
+    /// Its sizes.
+    pub fn options(&self) -> RegionOptions {
+        self.layout.options
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The ring of a slot.
+    #[inline]
+    pub(crate) fn ring(&self, slot: u16) -> Ring<'_> {
+        Ring { region: self, slot }
+    }
+
+    /// What a slot is now; none where there is none.
+    #[inline]
+    pub(crate) fn life(&self, slot: u16) -> Option<Life> {
+        (slot < self.layout.options.slots)
+            .then(|| Life::from_word(self.mapping.load(self.layout.life(slot), Acquire)))
+    }
+
+    /// The process that the node gave the slot to, as the node knows it.
+    pub(crate) fn pid(&self, slot: u16) -> u32 {
+        self.mapping.load(self.layout.pid(slot), Relaxed) as u32
+    }
+}
+
+/// The header's words, and where.
+fn header_of(layout: &Layout) -> [(usize, u64); 5] {
+    use layout::header;
+    let RegionOptions { slots, gateways, cells, buffers, buffer_bytes } = layout.options;
+    let version = u64::from(REGION_VERSION) | u64::from(slots) << 32 | u64::from(gateways) << 48;
+    [
+        (header::MAGIC, layout::MAGIC),
+        (header::VERSION, version),
+        (header::CELLS, u64::from(cells) | u64::from(buffers) << 32),
+        (header::BUFFER, u64::from(buffer_bytes)),
+        (header::BYTES, layout.region_bytes as u64),
+    ]
+}
+
+/// The layout that a header tells.
+fn layout_of(mapping: &Mapping) -> Result<Layout, RegionError> {
+    use layout::header;
+    let load = |at| mapping.load(at, Relaxed);
+    if load(header::MAGIC) != layout::MAGIC {
+        return Err(RegionError::Foreign);
+    }
+    let (version, cells) = (load(header::VERSION), load(header::CELLS));
+    if version as u32 != REGION_VERSION {
+        return Err(RegionError::Version { found: version as u32 });
+    }
+    let options = RegionOptions {
+        slots: (version >> 32) as u16,
+        gateways: (version >> 48) as u16,
+        cells: cells as u32,
+        buffers: (cells >> 32) as u32,
+        buffer_bytes: load(header::BUFFER) as u32,
+    };
+    let layout = Layout::new(options).map_err(|_| RegionError::Foreign)?;
+    match load(header::BYTES) == layout.region_bytes as u64 {
+        true => Ok(layout),
+        false => Err(RegionError::Foreign),
+    }
+}
+
+/// The words of one slot's ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring<'a> {
+    region: &'a Region,
+    slot: u16,
+}
+
+impl Words for Ring<'_> {
+    #[inline]
+    fn cells(&self) -> u32 {
+        self.region.layout.options.cells
+    }
+
+    #[inline]
+    fn tail(&self) -> u64 {
+        self.region.mapping.load(self.region.layout.tail(self.slot), Relaxed)
+    }
+
+    #[inline]
+    fn set_tail(&self, position: u64) {
+        self.region.mapping.store(self.region.layout.tail(self.slot), position, Relaxed);
+    }
+
+    #[inline]
+    fn head(&self) -> u64 {
+        self.region.mapping.load(self.region.layout.head(self.slot), Acquire)
+    }
+
+    #[inline]
+    fn set_head(&self, position: u64) {
+        self.region.mapping.store(self.region.layout.head(self.slot), position, Release);
+    }
+
+    #[inline]
+    fn claim(&self, position: u64) -> u64 {
+        self.region.mapping.load(self.region.layout.claim(self.slot, position), Acquire)
+    }
+
+    #[inline]
+    fn exchange_claim(&self, position: u64, current: u64, new: u64) -> Result<(), u64> {
+        self.region.mapping.exchange(self.region.layout.claim(self.slot, position), current, new)
+    }
+
+    #[inline]
+    fn stamp(&self, position: u64) -> u64 {
+        self.region.mapping.load(self.region.layout.cell(self.slot, position), Acquire)
+    }
+
+    #[inline]
+    fn set_stamp(&self, position: u64, stamp: u64) {
+        let at = self.region.layout.cell(self.slot, position);
+        self.region.mapping.store(at, stamp, Release);
+    }
+
+    #[inline]
+    fn life(&self, slot: u16) -> Option<Life> {
+        self.region.life(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn map_error(fd: &OwnedFd) -> RegionError {
+        Region::map(fd.as_fd()).expect_err("it is no sound region")
+    }
+
+    #[test]
+    fn a_region_is_mapped_as_it_was_made() {
+        let options = RegionOptions { slots: 3, gateways: 1, ..RegionOptions::default() };
+        let (keeper, fd) = Region::create(&options).expect("memory");
+        let member = Region::map(fd.as_fd()).expect("a region");
+        assert_eq!(member.layout, keeper.region().layout);
+        assert_eq!(member.options(), options);
+        assert!(ftruncate(&fd, 4096).is_err() && ftruncate(&fd, 1 << 40).is_err(), "sealed");
+    }
+
+    #[test]
+    fn what_is_no_region_is_refused() {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(&[0; 8192]).expect("written");
+        assert_eq!(map_error(&file.into()), RegionError::Unsealed);
+        let open = MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("not", open).expect("memory");
+        assert_eq!(map_error(&fd), RegionError::Unsealed);
+        fcntl_add_seals(&fd, SEALS).expect("sealed");
+        assert_eq!(map_error(&fd), RegionError::Foreign, "empty");
+        let fd = rustix::fs::memfd_create("not", open).expect("memory");
+        ftruncate(&fd, 1 << 20).expect("sized");
+        fcntl_add_seals(&fd, SEALS).expect("sealed");
+        assert_eq!(map_error(&fd), RegionError::Foreign, "zeroes");
+    }
+
+    #[test]
+    fn a_header_that_was_written_over_is_refused() {
+        use layout::header;
+        let options = RegionOptions { slots: 2, ..RegionOptions::default() };
+        let wrong = [
+            (header::MAGIC, 1),
+            (header::VERSION, u64::from(REGION_VERSION) | 3 << 32),
+            (header::VERSION, u64::from(REGION_VERSION) | u64::MAX << 32),
+            (header::CELLS, u64::MAX),
+            (header::CELLS, 0),
+            (header::BUFFER, u64::MAX),
+            (header::BYTES, 0),
+        ];
+        for (at, word) in wrong {
+            let (keeper, fd) = Region::create(&options).expect("memory");
+            keeper.region().mapping.store(at, word, Relaxed);
+            assert_eq!(map_error(&fd), RegionError::Foreign, "{word:#x} at {at}");
+        }
+        let (keeper, fd) = Region::create(&options).expect("memory");
+        keeper.region().mapping.store(header::VERSION, 7 | 2 << 32, Relaxed);
+        assert_eq!(map_error(&fd), RegionError::Version { found: 7 });
+    }
+}

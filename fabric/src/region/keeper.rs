@@ -1,0 +1,249 @@
+//! The node's side of a region: whose each slot is.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Region;
+use crate::ring::{Claim, Life, NOBODY, Producer, State, Words, is_sound};
+
+/// Why there is no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SlotError {
+    /// All are taken.
+    #[error("all {slots} endpoints of the domain are taken; make the domain with more `slots`")]
+    Full {
+        /// How many there are for processes.
+        slots: u16,
+    },
+}
+
+/// Gives slots to endpoints and takes them back. May be shared between threads.
+///
+/// What it remembers itself is the truth; what stands in the region is told to members and never
+/// read back, since any of them can write there.
+#[derive(Debug)]
+pub struct Keeper {
+    region: Arc<Region>,
+    ledger: Mutex<Ledger>,
+}
+
+#[derive(Debug)]
+struct Ledger {
+    slots: Vec<Entry>,
+    /// Counts slots that were given out; orders that against what was found spoiled.
+    given: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    state: State,
+    /// Of the last endpoint that had it; 0 before the first.
+    incarnation: u32,
+    /// When it was given out.
+    given: u64,
+    /// When its ring was found to break the rules. It rests until everybody who was there then is
+    /// gone, for one of them may still be about to write into it.
+    spoiled: Option<u64>,
+}
+
+impl Keeper {
+    pub(super) fn new(region: Region) -> Self {
+        let entry = Entry { state: State::Free, incarnation: 0, given: 0, spoiled: None };
+        let slots = vec![entry; usize::from(region.options().slots)];
+        let ledger = Mutex::new(Ledger { slots, given: 0 });
+        Self { region: Arc::new(region), ledger }
+    }
+
+    /// The region itself.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        // An entry is changed as a whole.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a free slot to an endpoint of the process `pid` (as the node sees it; others use it to
+    /// copy out of that process): the slot, and which of its owners this is.
+    ///
+    /// # Errors
+    /// When all are taken.
+    pub fn take_slot(&self, pid: u32) -> Result<(u16, u32), SlotError> {
+        let ledger = &mut *self.ledger();
+        let options = self.region.options();
+        for slot in options.gateways..options.slots {
+            if ledger.slots[usize::from(slot)].state == State::Free && self.restore(ledger, slot) {
+                ledger.given += 1;
+                let entry = &mut ledger.slots[usize::from(slot)];
+                // Never 0, which no address has.
+                let incarnation = entry.incarnation.wrapping_add(1).max(1);
+                *entry =
+                    Entry { state: State::Live, incarnation, given: ledger.given, spoiled: None };
+                let (mapping, layout) = (&self.region.mapping, &self.region.layout);
+                mapping.store(layout.pid(slot), u64::from(pid), Relaxed);
+                self.tell(slot, entry);
+                return Ok((slot, incarnation));
+            }
+        }
+        Err(SlotError::Full { slots: options.slots - options.gateways })
+    }
+
+    /// Says that the slot's endpoint is dead: its process has ended, or has closed it and will not
+    /// store anything into the region again. `false`: it had none. Call [`Keeper::sweep`] after it.
+    pub fn declare_dead(&self, slot: u16) -> bool {
+        let ledger = &mut *self.ledger();
+        let Some(entry) = ledger.slots.get_mut(usize::from(slot)) else { return false };
+        if entry.state != State::Live {
+            return false;
+        }
+        entry.state = State::Dead;
+        self.tell(slot, entry);
+        true
+    }
+
+    /// Clears up after the dead: what they had claimed in others' rings is nobody's, and their slots
+    /// can be taken again. How many there were.
+    pub fn sweep(&self) -> usize {
+        let ledger = &mut *self.ledger();
+        let is_dead = |(_, entry): &(usize, &Entry)| entry.state == State::Dead;
+        let dead: HashMap<u16, u16> = (ledger.slots.iter().enumerate().filter(is_dead))
+            .map(|(slot, entry)| (slot as u16, entry.incarnation as u16))
+            .collect();
+        if dead.is_empty() {
+            return 0;
+        }
+        for (slot, entry) in ledger.slots.iter_mut().enumerate() {
+            let slot = slot as u16;
+            // Nobody sends to a slot that nobody ever had; its pages stay untouched.
+            if entry.incarnation > 0 {
+                self.disown(slot, &dead);
+            }
+            if entry.state == State::Dead {
+                entry.state = State::Free;
+                self.tell(slot, entry);
+            }
+        }
+        dead.len()
+    }
+
+    /// How many slots have an endpoint.
+    pub fn live_count(&self) -> usize {
+        self.ledger().slots.iter().filter(|entry| entry.state == State::Live).count()
+    }
+
+    /// Lets members see what a slot is.
+    fn tell(&self, slot: u16, entry: &Entry) {
+        let life = Life { state: entry.state, incarnation: entry.incarnation };
+        self.region.mapping.store(self.region.layout.life(slot), life.to_word(), Release);
+    }
+
+    /// Takes the claims of the dead in one ring away from them: the number of a slot that is used
+    /// again then never stands for one of those before.
+    fn disown(&self, slot: u16, dead: &HashMap<u16, u16>) {
+        let ring = self.region.ring(slot);
+        for position in 0..u64::from(ring.cells()) {
+            let word = ring.claim(position);
+            let claim = Claim::from_word(word);
+            if dead.get(&claim.producer.slot) == Some(&claim.producer.incarnation) {
+                let nobodys = Producer { slot: NOBODY, incarnation: 0 };
+                let claim = Claim { producer: nobodys, ..claim };
+                // If it is another's by now, that is as good.
+                let _ = ring.exchange_claim(position, word, claim.to_word());
+            }
+        }
+    }
+
+    /// Makes a free slot's ring fit for its next owner. `false`: not yet.
+    ///
+    /// A sound ring goes on as it is: living producers may have cells in it that they are about to
+    /// fill, and what they send is meant for the owner before and is dropped by the next. A ring
+    /// that somebody has written over is begun anew when none of those are left.
+    fn restore(&self, ledger: &mut Ledger, slot: u16) -> bool {
+        let entry = ledger.slots[usize::from(slot)];
+        let ring = self.region.ring(slot);
+        let Some(since) = entry.spoiled else {
+            if is_sound(&ring) {
+                return true;
+            }
+            ledger.slots[usize::from(slot)].spoiled = Some(ledger.given);
+            return self.restore(ledger, slot);
+        };
+        let was_there = |other: &Entry| other.state == State::Live && other.given <= since;
+        if ledger.slots.iter().any(was_there) {
+            return false;
+        }
+        for position in 0..u64::from(ring.cells()) {
+            let at = self.region.layout.claim(slot, position);
+            self.region.mapping.store(at, 0, Relaxed);
+            ring.set_stamp(position, 0);
+        }
+        ring.set_tail(0);
+        ring.set_head(0);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RegionOptions, ring::Way};
+
+    fn keeper(slots: u16) -> Keeper {
+        let options = RegionOptions { slots, gateways: 1, cells: 16, ..RegionOptions::default() };
+        Region::create(&options).expect("memory").0
+    }
+
+    #[test]
+    fn slots_come_and_go_and_are_told_apart() {
+        let keeper = keeper(3);
+        assert_eq!(keeper.take_slot(7), Ok((1, 1)), "the first is the node's");
+        assert_eq!(keeper.take_slot(8), Ok((2, 1)));
+        assert_eq!(keeper.take_slot(9), Err(SlotError::Full { slots: 2 }));
+        assert_eq!((keeper.region().pid(1), keeper.live_count()), (7, 2));
+        assert!(keeper.declare_dead(1) && !keeper.declare_dead(1));
+        assert!(!keeper.declare_dead(0) && !keeper.declare_dead(3) && !keeper.declare_dead(999));
+        let life = |state| Some(Life { state, incarnation: 1 });
+        assert_eq!(keeper.region().life(1), life(State::Dead));
+        assert_eq!(keeper.take_slot(9), Err(SlotError::Full { slots: 2 }), "not swept");
+        assert_eq!((keeper.sweep(), keeper.sweep()), (1, 0));
+        assert_eq!(keeper.region().life(1), life(State::Free));
+        assert_eq!(keeper.take_slot(9), Ok((1, 2)));
+        assert_eq!(keeper.region().life(3), None);
+    }
+
+    #[test]
+    fn claims_of_the_dead_are_nobodys() {
+        let keeper = keeper(3);
+        let (alive, _) = keeper.take_slot(1).expect("room");
+        let (dead, incarnation) = keeper.take_slot(2).expect("room");
+        let me = Producer { slot: dead, incarnation: incarnation as u16 };
+        let ring = keeper.region().ring(alive);
+        assert_eq!(Way::default().claim(&ring, me), Ok(0));
+        assert!(keeper.declare_dead(dead));
+        keeper.sweep();
+        let nobodys = Producer { slot: NOBODY, incarnation: 0 };
+        assert_eq!(Claim::from_word(ring.claim(0)), Claim { turn: 1, producer: nobodys });
+        assert_eq!(Claim::from_word(ring.claim(1)).turn, 0, "and nothing else was touched");
+    }
+
+    #[test]
+    fn a_spoiled_slot_rests_until_those_who_saw_it_are_gone() {
+        let keeper = keeper(4);
+        let (spoiler, _) = keeper.take_slot(1).expect("room");
+        let (witness, _) = keeper.take_slot(2).expect("room");
+        let at = keeper.region().layout.claim(spoiler, 5);
+        keeper.region().mapping.store(at, u64::MAX, Relaxed);
+        assert!(keeper.declare_dead(spoiler));
+        keeper.sweep();
+        let (later, _) = keeper.take_slot(3).expect("another one");
+        assert_ne!(later, spoiler);
+        assert!(keeper.take_slot(4).is_err());
+        assert!(keeper.declare_dead(witness));
+        keeper.sweep();
+        assert_eq!(keeper.take_slot(4), Ok((spoiler, 2)), "who came later does not matter");
+        assert_eq!(keeper.region().mapping.load(at, Relaxed), 0);
+    }
+}

@@ -1,0 +1,214 @@
+//! Where things are in a region; docs/fabric-region.md is this file in prose.
+
+/// The first word of a region: "vriofabr".
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"vriofabr");
+
+/// Changed with any change of what is where, or of what it means.
+pub const REGION_VERSION: u32 = 1;
+
+/// Everything begins at a page.
+const PAGE: usize = 4096;
+
+/// The header's words.
+pub(super) mod header {
+    pub(in crate::region) const MAGIC: usize = 0;
+    /// Version (32 bits), slots (16), gateways (16).
+    pub(in crate::region) const VERSION: usize = 8;
+    /// Cells of a ring (32), buffers of a slab (32).
+    pub(in crate::region) const CELLS: usize = 16;
+    /// Bytes of a buffer (32), zero (32).
+    pub(in crate::region) const BUFFER: usize = 24;
+    /// Bytes of the region.
+    pub(in crate::region) const BYTES: usize = 32;
+}
+
+/// Where a slot's words are in its control part; each on lines of its own, by who writes them.
+mod control {
+    /// The node's: state and incarnation in one word, then the process.
+    pub(super) const LIFE: usize = 0;
+    pub(super) const PID: usize = 8;
+    /// The producers'.
+    pub(super) const TAIL: usize = 128;
+    /// The owner's.
+    pub(super) const HEAD: usize = 256;
+    /// The receivers' of its buffers: a word for each.
+    pub(super) const RETURNED: usize = 512;
+}
+
+/// The bytes of a cell.
+pub(crate) const CELL_BYTES: usize = 256;
+
+/// Most slots of a region: as many as an address can name, but for the one that means nobody, would
+/// be 65,535; more than a thousand processes on one host have not been seen.
+pub const SLOTS_MAX: u16 = 4096;
+
+/// Fewest and most cells of a ring: below 16 a burst does not fit, above 65,536 a ring is no longer
+/// anything that a cache holds.
+const CELLS: std::ops::RangeInclusive<u32> = 16..=65_536;
+
+/// Fewest and most buffers of a slab: their words have a page.
+const BUFFERS: std::ops::RangeInclusive<u32> = 2..=448;
+
+/// Shortest and longest buffer: an injected message has to fit, and the pages of a slab are the
+/// tenant's memory.
+const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
+
+/// How a region is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionOptions {
+    /// Endpoints that there is room for, the gateways among them; [`SLOTS_MAX`] at most.
+    pub slots: u16,
+    /// The first of them belong to the node, for messages of other hosts.
+    pub gateways: u16,
+    /// Messages that wait in one endpoint's ring; a power of two.
+    pub cells: u32,
+    /// Buffers that one endpoint sends from.
+    pub buffers: u32,
+    /// Their length, whole pages. Messages up to this are sent through them.
+    pub buffer_bytes: u32,
+}
+
+impl Default for RegionOptions {
+    /// Room for 256 endpoints; 340 MiB of addresses, of which only what is used takes memory.
+    fn default() -> Self {
+        Self { slots: 256, gateways: 0, cells: 1024, buffers: 64, buffer_bytes: 16 << 10 }
+    }
+}
+
+/// Why sizes are not those of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a region cannot have {what}; see docs/fabric-region.md for the limits")]
+pub struct SizeError {
+    /// Which size, and what it is.
+    pub what: &'static str,
+}
+
+/// The sizes, checked once and then trusted, and what follows from them. All in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) options: RegionOptions,
+    claims: usize,
+    cells: usize,
+    slab: usize,
+    slot_bytes: usize,
+    pub(super) region_bytes: usize,
+}
+
+impl Layout {
+    pub(super) fn new(options: RegionOptions) -> Result<Self, SizeError> {
+        let RegionOptions { slots, gateways, cells, buffers, buffer_bytes } = options;
+        let refuse = |what| Err(SizeError { what });
+        if !(1..=SLOTS_MAX).contains(&slots) || gateways >= slots {
+            return refuse("this number of slots");
+        }
+        if !CELLS.contains(&cells) || !cells.is_power_of_two() {
+            return refuse("this number of cells in a ring");
+        }
+        if !BUFFERS.contains(&buffers) {
+            return refuse("this number of buffers");
+        }
+        if !BUFFER_BYTES.contains(&buffer_bytes) || !buffer_bytes.is_multiple_of(PAGE as u32) {
+            return refuse("buffers of this length");
+        }
+        let claims = PAGE;
+        let rings = claims + (cells as usize * crate::shared::WORD).next_multiple_of(PAGE);
+        let slab = rings + cells as usize * CELL_BYTES;
+        let slot_bytes = slab + buffers as usize * buffer_bytes as usize;
+        let region_bytes = PAGE + usize::from(slots) * slot_bytes;
+        Ok(Self { options, claims, cells: rings, slab, slot_bytes, region_bytes })
+    }
+
+    #[inline]
+    fn slot(&self, slot: u16) -> usize {
+        // Our own mistake if it fails: a slot's number is checked where it comes in.
+        assert!(slot < self.options.slots, "slot {slot} of {}", self.options.slots);
+        PAGE + usize::from(slot) * self.slot_bytes
+    }
+
+    #[inline]
+    pub(crate) fn life(&self, slot: u16) -> usize {
+        self.slot(slot) + control::LIFE
+    }
+
+    #[inline]
+    pub(crate) fn pid(&self, slot: u16) -> usize {
+        self.slot(slot) + control::PID
+    }
+
+    #[inline]
+    pub(crate) fn tail(&self, slot: u16) -> usize {
+        self.slot(slot) + control::TAIL
+    }
+
+    #[inline]
+    pub(crate) fn head(&self, slot: u16) -> usize {
+        self.slot(slot) + control::HEAD
+    }
+
+    /// The word by which a buffer is given back.
+    #[inline]
+    pub(crate) fn returned(&self, slot: u16, buffer: u16) -> usize {
+        assert!(u32::from(buffer) < self.options.buffers, "buffer {buffer}");
+        self.slot(slot) + control::RETURNED + usize::from(buffer) * crate::shared::WORD
+    }
+
+    #[inline]
+    pub(crate) fn buffer(&self, slot: u16, buffer: u16) -> usize {
+        assert!(u32::from(buffer) < self.options.buffers, "buffer {buffer}");
+        self.slot(slot) + self.slab + usize::from(buffer) * self.options.buffer_bytes as usize
+    }
+
+    #[inline]
+    fn index(&self, position: u64) -> usize {
+        (position & u64::from(self.options.cells - 1)) as usize
+    }
+
+    #[inline]
+    pub(crate) fn claim(&self, slot: u16, position: u64) -> usize {
+        self.slot(slot) + self.claims + self.index(position) * crate::shared::WORD
+    }
+
+    #[inline]
+    pub(crate) fn cell(&self, slot: u16, position: u64) -> usize {
+        self.slot(slot) + self.cells + self.index(position) * CELL_BYTES
+    }
+}
+
+const _: () = assert!(control::RETURNED + *BUFFERS.end() as usize * crate::shared::WORD <= PAGE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_region_is_as_its_page_says() {
+        let layout = Layout::new(RegionOptions::default()).expect("sound");
+        assert_eq!(layout.life(0), 4096);
+        assert_eq!(layout.claim(0, 1024 + 3), 8192 + 24);
+        assert_eq!(layout.cell(0, 1), 16_384 + 256);
+        assert_eq!(layout.buffer(0, 1), 16_384 + 262_144 + 16_384);
+        assert_eq!(layout.life(1) - layout.life(0), 12_288 + 262_144 + 1_048_576);
+        assert_eq!(layout.region_bytes, 4096 + 256 * 1_323_008);
+    }
+
+    #[test]
+    fn sizes_that_are_none_are_refused() {
+        let sound = RegionOptions::default();
+        let refused = [
+            RegionOptions { slots: 0, ..sound },
+            RegionOptions { slots: SLOTS_MAX + 1, ..sound },
+            RegionOptions { gateways: 256, ..sound },
+            RegionOptions { cells: 1000, ..sound },
+            RegionOptions { cells: 8, ..sound },
+            RegionOptions { cells: 1 << 17, ..sound },
+            RegionOptions { buffers: 1, ..sound },
+            RegionOptions { buffers: 449, ..sound },
+            RegionOptions { buffer_bytes: 4095, ..sound },
+            RegionOptions { buffer_bytes: 4097, ..sound },
+            RegionOptions { buffer_bytes: 2 << 20, ..sound },
+        ];
+        for options in refused {
+            assert!(Layout::new(options).is_err(), "{options:?}");
+        }
+    }
+}

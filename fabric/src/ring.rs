@@ -1,0 +1,281 @@
+//! An endpoint's shared receive queue: many producers, one consumer, and producers that die.
+//!
+//! ```text
+//!   claims   |7,b|7,a|6,b|6,c|      who has the cell, and in which turn of the ring
+//!   cells    |full   |being  |old   |old   |
+//!            |turn 7 |filled |turn 6|turn 6|
+//!             ^ head          ^ tail
+//! ```
+//!
+//! Positions count up for ever; a position's cell is its remainder, its *turn* says how often the
+//! ring went round. To send, a producer
+//!
+//! 1. finds the first cell whose claim is of the turn before, from the tail on, which is a hint;
+//! 2. makes the claim its own by compare-and-swap: with the same store the cell is taken and it is
+//!    recorded by whom, so that there is no moment at which a cell is taken by nobody;
+//! 3. moves the hint on, fills the cell, and publishes it by storing its stamp, which has the turn.
+//!
+//! The consumer looks at the stamp of the cell at its head and nowhere else, so the claims stay in
+//! the cache of who sends. Cells are given back by moving the head, now and then: a producer claims
+//! no position that is a whole ring beyond it. When nothing comes for a while the consumer looks at
+//! the claim as well: if its producer is dead and the stamp is still missing, the cell is skipped.
+//! Only the node says that somebody is dead, and only when no store of his can follow; so a cell
+//! that was skipped, or whose claim goes to the next one, is not written by two.
+//!
+//! This file is the algorithm; what its words are is a trait, so that loom can run it as well.
+
+#[cfg(all(loom, test))]
+mod model;
+#[cfg(test)]
+mod tests;
+
+/// A claim that no endpoint has: of a producer that died.
+pub(crate) const NOBODY: u16 = u16::MAX;
+
+/// What a slot is to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nobody's; before the first endpoint, and after a dead one was cleared away.
+    Free,
+    /// An endpoint's.
+    Live,
+    /// Its endpoint will never store anything again.
+    Dead,
+}
+
+/// A slot's state and which of its owners it is about: one word, so that both are read at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Life {
+    pub(crate) state: State,
+    pub(crate) incarnation: u32,
+}
+
+impl Life {
+    pub(crate) fn to_word(self) -> u64 {
+        let state = match self.state {
+            State::Free => 0,
+            State::Live => 1,
+            State::Dead => 2,
+        };
+        u64::from(self.incarnation) << 32 | state
+    }
+
+    /// A state that is none is nobody's.
+    pub(crate) fn from_word(word: u64) -> Self {
+        let state = match word as u32 {
+            1 => State::Live,
+            2 => State::Dead,
+            _ => State::Free,
+        };
+        Self { state, incarnation: (word >> 32) as u32 }
+    }
+
+    pub(crate) fn is_live(self, incarnation: u32) -> bool {
+        self.state == State::Live && self.incarnation == incarnation
+    }
+}
+
+/// Who claims: a slot and the low half of its incarnation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Producer {
+    pub(crate) slot: u16,
+    pub(crate) incarnation: u16,
+}
+
+/// A claim: whose a cell is, in which turn. The first turn is 1; memory that nobody wrote is
+/// everybody's turn 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) turn: u32,
+    pub(crate) producer: Producer,
+}
+
+impl Claim {
+    pub(crate) fn to_word(self) -> u64 {
+        let Producer { slot, incarnation } = self.producer;
+        u64::from(self.turn) << 32 | u64::from(slot) << 16 | u64::from(incarnation)
+    }
+
+    pub(crate) fn from_word(word: u64) -> Self {
+        let producer = Producer { slot: (word >> 16) as u16, incarnation: word as u16 };
+        Self { turn: (word >> 32) as u32, producer }
+    }
+}
+
+/// The words of one ring, and of the lives of all who may have claims in it.
+pub(crate) trait Words {
+    /// How many cells it has; a power of two.
+    fn cells(&self) -> u32;
+    fn tail(&self) -> u64;
+    fn set_tail(&self, position: u64);
+    /// Acquires: what the consumer read from cells before this is over.
+    fn head(&self) -> u64;
+    /// Releases.
+    fn set_head(&self, position: u64);
+    fn claim(&self, position: u64) -> u64;
+    /// Acquires and releases; `Err` with what is there.
+    fn exchange_claim(&self, position: u64, current: u64, new: u64) -> Result<(), u64>;
+    /// Acquires: turn in the upper half.
+    fn stamp(&self, position: u64) -> u64;
+    /// Releases: publishes the cell.
+    fn set_stamp(&self, position: u64, stamp: u64);
+    /// Acquires; none where there is no such slot.
+    fn life(&self, slot: u16) -> Option<Life>;
+
+    /// The turn that a position is in.
+    #[inline]
+    fn turn(&self, position: u64) -> u32 {
+        ((position >> self.cells().trailing_zeros()) as u32).wrapping_add(1)
+    }
+}
+
+/// Why there is no cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoCell {
+    /// The consumer has not taken what is there.
+    Full,
+    /// The ring's words contradict each other.
+    Broken,
+}
+
+/// What a producer knows of a ring that it sends to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Way {
+    /// Everything before it is claimed, for all that it knows; and it has no claim behind it, so
+    /// that its messages stay in order.
+    next: u64,
+    /// The head, when it was last looked at.
+    head: u64,
+}
+
+impl Way {
+    /// Claims the next cell: its position.
+    #[inline]
+    pub(crate) fn claim(&mut self, ring: &impl Words, me: Producer) -> Result<u64, NoCell> {
+        let mut position = ahead(ring.tail(), self.next);
+        // Each step goes one position on, and no further than a ring's length beyond the head.
+        for _ in 0..=ring.cells() {
+            position = self.within(ring, position)?;
+            let turn = ring.turn(position);
+            let current = ring.claim(position);
+            let behind = turn.wrapping_sub(Claim::from_word(current).turn) as i32;
+            if behind > 1 {
+                return Err(NoCell::Broken);
+            }
+            let claim = Claim { turn, producer: me };
+            if behind == 1 && ring.exchange_claim(position, current, claim.to_word()).is_ok() {
+                self.next = position.wrapping_add(1);
+                ring.set_tail(self.next);
+                return Ok(position);
+            }
+            // It is somebody's, or has just become so.
+            position = position.wrapping_add(1);
+        }
+        Err(NoCell::Full)
+    }
+
+    /// The position, or the head where that is further; full if there is no room for it.
+    #[inline]
+    fn within(&mut self, ring: &impl Words, position: u64) -> Result<u64, NoCell> {
+        let has_room = |head: u64| position.wrapping_sub(head) < u64::from(ring.cells());
+        if has_room(self.head) {
+            return Ok(position);
+        }
+        self.head = ring.head();
+        let position = ahead(position, self.head);
+        match position.wrapping_sub(self.head) < u64::from(ring.cells()) {
+            true => Ok(position),
+            false => Err(NoCell::Full),
+        }
+    }
+}
+
+/// The later of two positions.
+#[inline]
+fn ahead(one: u64, other: u64) -> u64 {
+    if one.wrapping_sub(other) as i64 >= 0 { one } else { other }
+}
+
+/// The stamp that publishes a position's cell, with the low half of its first word.
+#[inline]
+pub(crate) fn publish(ring: &impl Words, position: u64, low: u32) {
+    ring.set_stamp(position, u64::from(ring.turn(position)) << 32 | u64::from(low));
+}
+
+/// The end that takes out.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    head: u64,
+    published: u64,
+}
+
+impl Consumer {
+    /// Goes on where the owner before stood, or a little before that.
+    pub(crate) fn new(ring: &impl Words) -> Self {
+        let head = ring.head();
+        Self { head, published: head }
+    }
+
+    /// The position of the next cell.
+    #[inline]
+    pub(crate) fn position(&self) -> u64 {
+        self.head
+    }
+
+    /// The low half of the next cell's first word, if it is there.
+    #[inline]
+    pub(crate) fn look(&self, ring: &impl Words) -> Option<u32> {
+        let stamp = ring.stamp(self.head);
+        ((stamp >> 32) as u32 == ring.turn(self.head)).then_some(stamp as u32)
+    }
+
+    /// Has taken the next cell. Producers hear of it an eighth of a ring at a time.
+    #[inline]
+    pub(crate) fn advance(&mut self, ring: &impl Words) {
+        self.head = self.head.wrapping_add(1);
+        let batch = u64::from(ring.cells() / 8).max(1);
+        if self.head.wrapping_sub(self.published) >= batch {
+            self.published = self.head;
+            ring.set_head(self.head);
+        }
+    }
+
+    /// Goes past the next cell if it was claimed by somebody who died before it was published.
+    pub(crate) fn skip_dead(&mut self, ring: &impl Words) -> bool {
+        let claim = Claim::from_word(ring.claim(self.head));
+        if claim.turn != ring.turn(self.head) {
+            return false;
+        }
+        let Producer { slot, incarnation } = claim.producer;
+        // Before the stamp is looked at: who was dead by then has stored all that he ever will.
+        let is_alive = slot != NOBODY
+            && ring.life(slot).is_some_and(|life| {
+                life.state == State::Live && life.incarnation as u16 == incarnation
+            });
+        if is_alive || self.look(ring).is_some() {
+            return false;
+        }
+        self.advance(ring);
+        true
+    }
+}
+
+/// Whether a ring can be handed to its slot's next owner: nothing in it contradicts the rules, so
+/// that whoever sends gets through. The tail is set anew.
+pub(crate) fn is_sound(ring: &impl Words) -> bool {
+    let head = ring.head();
+    let mut claimed = true;
+    for position in (0..u64::from(ring.cells())).map(|ahead| head.wrapping_add(ahead)) {
+        let turn = ring.turn(position);
+        let behind = turn.wrapping_sub(Claim::from_word(ring.claim(position)).turn);
+        claimed &= behind == 0;
+        let is_full = (ring.stamp(position) >> 32) as u32 == turn;
+        // All that is claimed comes before all that is not, and nothing is there that is not
+        // claimed.
+        if !(claimed || (behind == 1 && !is_full)) {
+            return false;
+        }
+    }
+    ring.set_tail(head);
+    true
+}

@@ -1,0 +1,174 @@
+//! The only door to the region's memory: every load, every store and every copy.
+//!
+//! Other processes write there at any moment. So there are no references to plain data, words are
+//! atomics, a word is loaded once into a local, and the local is what is checked.
+//!
+//! A test can end a process between two stores: [`stop::after`] lets so many of this thread's
+//! stores happen and unwinds at the next, which is what the memory looks like when a process is
+//! killed there. (A copy counts as one: nobody may look at its bytes before the store after it.)
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("a region is little-endian and is read as it is");
+
+/// The bytes of a word.
+pub(crate) const WORD: usize = 8;
+
+/// A memory file, mapped shared and writable as a whole.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is an address range that is valid on every thread until it is dropped; it is
+// accessed by atomics and by copies whose callers argue for them.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; nothing here needs `&mut`.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `bytes` of a file that nobody can make shorter (its seals are the caller's
+    /// business).
+    pub(crate) fn of_file(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Errno> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at a place of the kernel's choice touches nothing of ours.
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, fd.as_fd(), 0) }?;
+        Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, bytes })
+    }
+
+    /// The address of a range, which lies in the mapping.
+    #[inline]
+    fn place(&self, at: usize, bytes: usize) -> *mut u8 {
+        // Our own mistake if it fails: places are computed from the layout and checked indices.
+        assert!(at <= self.bytes && self.bytes - at >= bytes, "{at} + {bytes} of {}", self.bytes);
+        self.start.as_ptr().wrapping_add(at)
+    }
+
+    #[inline]
+    fn word(&self, at: usize) -> &AtomicU64 {
+        let word = self.place(at, WORD).cast::<u64>();
+        assert!(word.is_aligned(), "an unaligned word at {at}");
+        // SAFETY: the word lies in the mapping, which stays while `self` lives, and is aligned
+        // (both checked above). This process accesses it by atomics, and by copies only where the
+        // ring's rules give the place to one side; what others do can only change the value.
+        unsafe { AtomicU64::from_ptr(word) }
+    }
+
+    #[inline]
+    pub(crate) fn load(&self, at: usize, order: Ordering) -> u64 {
+        self.word(at).load(order)
+    }
+
+    #[inline]
+    pub(crate) fn store(&self, at: usize, value: u64, order: Ordering) {
+        step();
+        self.word(at).store(value, order);
+    }
+
+    /// `Err` with what is there instead of `current`.
+    #[inline]
+    pub(crate) fn exchange(&self, at: usize, current: u64, new: u64) -> Result<(), u64> {
+        step();
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        self.word(at).compare_exchange(current, new, success, failure).map(|_| ())
+    }
+
+    /// Copies `bytes` into the region.
+    ///
+    /// # Safety
+    /// They are readable at `from`.
+    #[inline]
+    pub(crate) unsafe fn copy_in(&self, at: usize, from: *const u8, bytes: usize) {
+        step();
+        let place = self.place(at, bytes);
+        // SAFETY: `place` has room (checked), `from` is readable (the caller's word). The two do
+        // not overlap: callers' memory is not part of this mapping, which is nobody's but ours.
+        // That another process reads or writes there meanwhile yields bytes that it may see or may
+        // have written; nothing is concluded from them here.
+        unsafe { std::ptr::copy_nonoverlapping(from, place, bytes) };
+    }
+
+    /// Copies `bytes` out of the region.
+    ///
+    /// # Safety
+    /// They are writable at `to`.
+    #[inline]
+    pub(crate) unsafe fn copy_out(&self, at: usize, to: *mut u8, bytes: usize) {
+        let place = self.place(at, bytes);
+        // SAFETY: as in `copy_in`, the other way. Bytes that are overwritten meanwhile come as some
+        // mixture, each of which their writer could have written anyway.
+        unsafe { std::ptr::copy_nonoverlapping(place, to, bytes) };
+    }
+
+    /// Asks for the line of this place, which is about to be written.
+    #[inline]
+    pub(crate) fn expect_write(&self, at: usize) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            let place = self.place(at, WORD);
+            // SAFETY: a hint; it does nothing that a program can observe.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(place.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, made in `of_file`; nobody has an address in it that outlives
+        // `self` (`word` borrows).
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "our own mapping");
+    }
+}
+
+#[inline]
+fn step() {
+    #[cfg(test)]
+    stop::step();
+}
+
+/// Ends a "process" of a test before one of its stores.
+#[cfg(test)]
+pub(crate) mod stop {
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    struct Stopped;
+
+    thread_local! {
+        static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
+    }
+
+    pub(super) fn step() {
+        LEFT.with(|left| match left.get() {
+            u64::MAX => {}
+            0 => {
+                left.set(u64::MAX);
+                resume_unwind(Box::new(Stopped));
+            }
+            more => left.set(more - 1),
+        });
+    }
+
+    /// Runs `work` until it wants to store for the `stores` + 1st time. `None`: it was stopped.
+    pub(crate) fn after<T>(stores: u64, work: impl FnOnce() -> T) -> Option<T> {
+        LEFT.set(stores);
+        let result = catch_unwind(AssertUnwindSafe(work));
+        LEFT.set(u64::MAX);
+        match result {
+            Ok(value) => Some(value),
+            Err(reason) if reason.is::<Stopped>() => None,
+            Err(reason) => resume_unwind(reason),
+        }
+    }
+}
