@@ -6,14 +6,24 @@
 //! receive takes is said in [`matcher`].
 
 mod address;
+mod cell;
+mod endpoint;
 pub mod matcher;
 mod message;
+mod parts;
 mod region;
 mod ring;
 mod shared;
+mod single_copy;
+mod slab;
 
 pub use address::{ADDRESS_BYTES, Address, AddressError};
+pub use endpoint::{
+    Endpoint, EndpointCounters, EndpointError, EndpointOptions, INJECT_BYTES_MAX, ReceiveError,
+    SendError,
+};
 pub use message::{Class, Completion, Context, Done, Failure, Message, Part, Peek, Receive};
+pub use parts::PARTS_MAX;
 pub use region::{
     Keeper, REGION_VERSION, Region, RegionError, RegionOptions, SLOTS_MAX, SizeError, SlotError,
 };

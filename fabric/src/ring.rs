@@ -174,6 +174,13 @@ impl Way {
         Err(NoCell::Full)
     }
 
+    /// Whether there was room just now, for who has something to do before it claims.
+    #[inline]
+    pub(crate) fn has_room(&mut self, ring: &impl Words) -> bool {
+        let position = ahead(ring.tail(), self.next);
+        self.within(ring, position).is_ok()
+    }
+
     /// The position, or the head where that is further; full if there is no room for it.
     #[inline]
     fn within(&mut self, ring: &impl Words, position: u64) -> Result<u64, NoCell> {

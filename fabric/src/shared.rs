@@ -106,20 +106,6 @@ impl Mapping {
         // mixture, each of which their writer could have written anyway.
         unsafe { std::ptr::copy_nonoverlapping(place, to, bytes) };
     }
-
-    /// Asks for the line of this place, which is about to be written.
-    #[inline]
-    pub(crate) fn expect_write(&self, at: usize) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-            let place = self.place(at, WORD);
-            // SAFETY: a hint; it does nothing that a program can observe.
-            unsafe { _mm_prefetch::<_MM_HINT_ET0>(place.cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
-    }
 }
 
 impl Drop for Mapping {
@@ -158,6 +144,14 @@ pub(crate) mod stop {
             }
             more => left.set(more - 1),
         });
+    }
+
+    /// Runs `work` of somebody who is not stopped.
+    pub(crate) fn apart<T>(work: impl FnOnce() -> T) -> T {
+        let left = LEFT.replace(u64::MAX);
+        let value = work();
+        LEFT.set(left);
+        value
     }
 
     /// Runs `work` until it wants to store for the `stores` + 1st time. `None`: it was stopped.

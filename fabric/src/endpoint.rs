@@ -1,0 +1,410 @@
+//! An endpoint: what a process sends and receives by.
+//!
+//! One thread at a time drives it. All it shares with others is in the region; what it remembers
+//! (who sends what, which receives wait) is its own, and what others write is checked against that.
+//!
+//! ```text
+//!  up to 216 bytes    in the cell                               copied in, copied out
+//!  up to eager limit  in a buffer of the sender's slab          copied in, copied out
+//!  longer             an offer in the cell; the receiver reads  copied once
+//!                     the sender's memory and says so
+//!                     or, where the kernel does not let it, has it come piece by piece
+//!                     through the sender's slab                 copied in, copied out
+//! ```
+
+mod arrivals;
+mod counters;
+mod offers;
+mod peers;
+mod receives;
+mod sends;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+pub use self::counters::EndpointCounters;
+use self::offers::{Answer, Pulls};
+use self::peers::Peers;
+use self::receives::{Multis, Posted, Unexpected};
+use self::sends::Sends;
+use crate::cell::Local;
+use crate::matcher::{Envelope, Matcher};
+use crate::message::{Class, Completion, Context, Done, Failure, Message, Part, Peek, Receive};
+use crate::parts::BadParts;
+use crate::region::Region;
+use crate::ring::{Consumer, Producer, Words};
+use crate::slab::Slab;
+use crate::{Address, PARTS_MAX};
+
+/// The longest message that can be injected.
+pub const INJECT_BYTES_MAX: usize = 4096;
+
+/// The longest message that is sent through a buffer. Measured (docs/decisions/027-region.md):
+/// beyond it the one copy saves more than the system call costs.
+const EAGER_BYTES_MAX: usize = 8192;
+
+/// Messages that are taken out of the ring by one call: what they need of a cache is little, and who
+/// calls has other things to do as well.
+const BATCH: usize = 64;
+
+/// Pieces of offers that are sent by one call, for the same reasons.
+const PIECES: usize = 16;
+
+/// After so many empty looks in a row somebody may have died who had claimed the next cell; some ten
+/// microseconds.
+const LOOKS_FOR_CLAIMS: u32 = 1 << 10;
+
+/// After so many empty looks, whether those live with whom something is outstanding; less than a
+/// millisecond.
+const LOOKS_FOR_LIVES: u32 = 1 << 14;
+
+/// Messages that are offered and not taken; each is a receiver's that is slow. More are refused as
+/// busy.
+const OFFERS_MAX: usize = 1 << 16;
+
+/// Receives and messages that there is room for before anything is allocated.
+const ROOM: usize = 256;
+
+/// How an endpoint works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointOptions {
+    /// Longer messages are offered for the receiver to fetch, and not copied into the slab. Cut to
+    /// the length of the region's buffers. What is injected is always copied.
+    pub eager_bytes_max: usize,
+    /// Whether offers are read out of the sender's memory where the kernel allows it. Without, they
+    /// come through its slab.
+    pub single_copy: bool,
+}
+
+impl Default for EndpointOptions {
+    fn default() -> Self {
+        Self { eager_bytes_max: EAGER_BYTES_MAX, single_copy: true }
+    }
+}
+
+/// Why there is no endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndpointError {
+    /// The slot is not this one's, as the region says.
+    #[error("slot {slot} of the domain's region is another endpoint's, or was written over")]
+    Slot {
+        /// Which.
+        slot: u16,
+    },
+    /// There is no randomness to be had.
+    #[error("the system has no random number: {0}")]
+    Random(rustix::io::Errno),
+    /// The node has no slot left, or cannot be asked.
+    #[error("the node gave no slot: {0}")]
+    Refused(String),
+}
+
+/// Why a message is not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The receiver's ring or the own slab is full: make progress, and try again.
+    #[error("the receiver has not taken what was sent before; poll, and send again")]
+    Busy,
+    /// No endpoint of this host, and no way leads to another.
+    #[error("no way leads to host {:#x}, slot {}", .0.host, .0.slot)]
+    Unreachable(Address),
+    /// The endpoint is no more.
+    #[error("the other endpoint is gone")]
+    Gone,
+    /// Longer than memory, or than can be injected.
+    #[error("the message is too long; {INJECT_BYTES_MAX} bytes can be injected")]
+    TooLong,
+    /// More than [`PARTS_MAX`] pieces.
+    #[error("a message has at most {PARTS_MAX} parts")]
+    TooManyParts,
+}
+
+/// Why nothing is received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// Longer than memory.
+    #[error("the buffer is longer than memory can be")]
+    TooLong,
+    /// More than [`PARTS_MAX`] pieces.
+    #[error("a receive has at most {PARTS_MAX} parts")]
+    TooManyParts,
+    /// A buffer for several messages has one part and is untagged.
+    #[error("a buffer for several messages has one part and takes untagged messages")]
+    Shape,
+    /// No message was claimed by this context.
+    #[error("no message is claimed by this context")]
+    NotClaimed,
+}
+
+/// See the module. May be moved between threads, and is used by one at a time.
+pub struct Endpoint {
+    region: Arc<Region>,
+    engine: Engine,
+    at_end: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// All of an endpoint but the region, which its parts work on.
+#[derive(Debug)]
+struct Engine {
+    me: Local,
+    host: u64,
+    options: EndpointOptions,
+    consumer: Consumer,
+    slab: Slab,
+    peers: Peers,
+    spaces: [Matcher<Posted, Unexpected>; 2],
+    multis: Multis,
+    sends: Sends,
+    pulls: Pulls,
+    /// Answers that found the other one's ring full.
+    answers: VecDeque<Answer>,
+    completions: VecDeque<Completion>,
+    /// What a receiver finds in this process's memory, if it is this one; at a place that stays.
+    proof: Box<u64>,
+    empty_looks: u32,
+    counters: EndpointCounters,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("address", &self.address()).finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// An endpoint in a slot that the node has given to this process ([`crate::Keeper::take_slot`]),
+    /// on the host of this name. A slot has one endpoint.
+    ///
+    /// # Errors
+    /// When the region says that the slot is another one's, or there is no randomness.
+    pub fn new(
+        region: Arc<Region>,
+        slot: u16,
+        incarnation: u32,
+        host: u64,
+        options: &EndpointOptions,
+    ) -> Result<Self, EndpointError> {
+        if !region.life(slot).is_some_and(|life| life.is_live(incarnation)) {
+            return Err(EndpointError::Slot { slot });
+        }
+        let mut proof = [0; 8];
+        rustix::rand::getrandom(&mut proof, rustix::rand::GetRandomFlags::empty())
+            .map_err(EndpointError::Random)?;
+        let buffer_bytes = region.options().buffer_bytes as usize;
+        let eager_bytes_max = options.eager_bytes_max.min(buffer_bytes);
+        let engine = Engine {
+            me: Local { slot, incarnation },
+            host,
+            options: EndpointOptions { eager_bytes_max, ..*options },
+            consumer: Consumer::new(&region.ring(slot)),
+            slab: Slab::new(&region, incarnation),
+            peers: Peers::new(&region),
+            spaces: [Matcher::new(ROOM), Matcher::new(ROOM)],
+            multis: Multis::new(),
+            sends: Sends::new(),
+            pulls: Pulls::new(),
+            answers: VecDeque::with_capacity(ROOM),
+            completions: VecDeque::with_capacity(ROOM),
+            proof: Box::new(u64::from_le_bytes(proof)),
+            empty_looks: 0,
+            counters: EndpointCounters::default(),
+        };
+        Ok(Self { region, engine, at_end: None })
+    }
+
+    /// What is done when the endpoint is dropped, after its last store to the region.
+    pub fn at_end(&mut self, then: Box<dyn FnOnce() + Send>) {
+        self.at_end = Some(then);
+    }
+
+    /// By which others send to it.
+    pub fn address(&self) -> Address {
+        self.engine.address_of(self.engine.me)
+    }
+
+    /// Sends a message: the parts one after the other. Returns before it has arrived; messages to
+    /// one endpoint arrive in order.
+    ///
+    /// # Errors
+    /// When it cannot be sent now ([`SendError::Busy`]), or not at all.
+    ///
+    /// # Safety
+    /// The parts stay readable and as they are until the completion; with `inject`, until this
+    /// returns. Without a context that is when the receiver has it, which only the program can know.
+    pub unsafe fn send(&mut self, message: &Message, parts: &[Part]) -> Result<(), SendError> {
+        self.engine.send(&self.region, message, parts)
+    }
+
+    /// Asks for a message, or for several; takes one that has come already.
+    ///
+    /// # Errors
+    /// When the buffer is none for it.
+    ///
+    /// # Safety
+    /// The parts stay writable, and nobody else looks at them, until the completion (with
+    /// `multi_min_bytes`: until [`Done::Released`], or a failure).
+    pub unsafe fn receive(
+        &mut self,
+        receive: &Receive,
+        parts: &[Part],
+    ) -> Result<(), ReceiveError> {
+        self.engine.receive(&self.region, receive, parts)
+    }
+
+    /// Looks for a message among those that have come (make progress before). The answer is a
+    /// completion; [`Failure::NoMessage`] if there is none.
+    pub fn peek(&mut self, peek: &Peek) {
+        self.engine.peek(peek);
+    }
+
+    /// Receives the message that was claimed by this context, which is the completion's as well.
+    ///
+    /// # Errors
+    /// When there is none, or the buffer is none for it.
+    ///
+    /// # Safety
+    /// As for [`Endpoint::receive`].
+    pub unsafe fn receive_claimed(
+        &mut self,
+        context: Context,
+        parts: &[Part],
+    ) -> Result<(), ReceiveError> {
+        self.engine.receive_claimed(&self.region, context, parts)
+    }
+
+    /// Does away with the message that was claimed by this context. `false`: there is none.
+    pub fn discard_claimed(&mut self, context: Context) -> bool {
+        self.engine.discard_claimed(&self.region, context)
+    }
+
+    /// Takes a receive back that no message has met; its completion says so. `false`: there is none
+    /// by this context.
+    pub fn cancel(&mut self, context: Context) -> bool {
+        self.engine.cancel(context)
+    }
+
+    /// Moves what can be moved, a bounded piece. When there is nothing, it loads a line that is in
+    /// the cache, stores nothing that is shared, and makes no system call.
+    #[inline]
+    pub fn progress(&mut self) {
+        self.engine.progress(&self.region);
+    }
+
+    /// What has ended next. Makes progress when it knows of nothing.
+    #[inline]
+    pub fn completion(&mut self) -> Option<Completion> {
+        if self.engine.completions.is_empty() {
+            self.engine.progress(&self.region);
+        }
+        self.engine.completions.pop_front()
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &EndpointCounters {
+        &self.engine.counters
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if let Some(then) = self.at_end.take() {
+            then();
+        }
+    }
+}
+
+impl Engine {
+    #[inline]
+    fn address_of(&self, local: Local) -> Address {
+        Address { host: self.host, incarnation: local.incarnation, slot: local.slot }
+    }
+
+    fn producer(&self) -> Producer {
+        Producer { slot: self.me.slot, incarnation: self.me.incarnation as u16 }
+    }
+
+    #[inline]
+    fn progress(&mut self, region: &Region) {
+        if !self.answers.is_empty() {
+            self.answer_again(region);
+        }
+        if self.sends.has_feeding() {
+            self.feed(region, PIECES);
+        }
+        let ring = region.ring(self.me.slot);
+        for _ in 0..BATCH {
+            let Some(low) = self.consumer.look(&ring) else {
+                self.found_nothing(region, &ring);
+                return;
+            };
+            self.empty_looks = 0;
+            self.arrival(region, low);
+            self.consumer.advance(&ring);
+        }
+    }
+
+    #[inline]
+    fn found_nothing(&mut self, region: &Region, ring: &impl Words) {
+        self.empty_looks = self.empty_looks.wrapping_add(1);
+        if self.empty_looks.is_multiple_of(LOOKS_FOR_CLAIMS) {
+            while self.consumer.skip_dead(ring) {
+                self.counters.skipped_cells += 1;
+            }
+            if self.empty_looks.is_multiple_of(LOOKS_FOR_LIVES) {
+                self.look_for_lives(region);
+            }
+        }
+    }
+
+    /// Tells that something has ended.
+    #[inline]
+    fn complete(&mut self, completion: Completion) {
+        self.completions.push_back(completion);
+    }
+
+    /// Tells that a receive has ended.
+    fn complete_receive(
+        &mut self,
+        (context, class): (Context, Class),
+        envelope: &Envelope,
+        (data, start): (Option<u64>, *mut u8),
+        bytes: usize,
+        failure: Option<Failure>,
+    ) {
+        let done = Done::Receive { source: envelope.source, data, start };
+        self.complete(Completion { context, done, class, tag: envelope.tag, bytes, failure });
+    }
+}
+
+/// A space's index.
+#[inline]
+fn index(class: Class) -> usize {
+    match class {
+        Class::Untagged => 0,
+        Class::Tagged => 1,
+    }
+}
+
+impl From<BadParts> for SendError {
+    fn from(bad: BadParts) -> Self {
+        match bad {
+            BadParts::TooMany => Self::TooManyParts,
+            BadParts::TooLong => Self::TooLong,
+        }
+    }
+}
+
+impl From<BadParts> for ReceiveError {
+    fn from(bad: BadParts) -> Self {
+        match bad {
+            BadParts::TooMany => Self::TooManyParts,
+            BadParts::TooLong => Self::TooLong,
+        }
+    }
+}

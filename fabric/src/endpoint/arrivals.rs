@@ -1,0 +1,110 @@
+//! What comes by the ring: each cell is read once, checked, and done with.
+
+use super::receives::{Body, Unexpected};
+use super::{Engine, index};
+use crate::cell::{Cell, Head, Kind, Lent, Local};
+use crate::matcher::Envelope;
+use crate::message::Failure;
+use crate::region::Region;
+use crate::slab::give_back;
+
+impl Engine {
+    /// Takes the cell at the ring's head, whose first word's low half was read.
+    #[inline]
+    pub(super) fn arrival(&mut self, region: &Region, low: u32) {
+        let cell = Cell::new(region, self.me.slot, self.consumer.position());
+        let Some(head) = cell.head(low) else {
+            self.counters.nonsense += 1;
+            return;
+        };
+        if head.incarnation != self.me.incarnation {
+            self.counters.strays += 1;
+            return;
+        }
+        let is_sound = match head.kind {
+            Kind::Inline => self.inline(region, &cell, &head),
+            Kind::Eager => self.eager(region, &cell, &head),
+            Kind::Offer => self.offered(region, &cell, &head),
+            Kind::Finish => self.finished(head.source, head.tag),
+            Kind::Clear => match cell.clear() {
+                Some(clear) => self.cleared(head.source, head.tag, &clear),
+                None => false,
+            },
+            Kind::Piece => self.piece(region, &cell, &head),
+        };
+        if !is_sound {
+            self.counters.nonsense += 1;
+        }
+    }
+
+    #[inline]
+    pub(super) fn envelope_of(&self, head: &Head) -> Envelope {
+        Envelope { source: self.address_of(head.source), tag: head.tag }
+    }
+
+    #[inline]
+    fn inline(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
+        self.message(region, head, cell.body_at(), usize::from(head.inline_bytes), true);
+        true
+    }
+
+    fn eager(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
+        let Some(lent) = cell.lent() else { return false };
+        let Lent { buffer, bytes, .. } = lent;
+        let at = region.layout().buffer(head.source.slot, buffer);
+        self.message(region, head, at, bytes, false);
+        give_back(region, head.source.slot, &lent);
+        true
+    }
+
+    /// Takes a message whose bytes are at this place of the region, which lies in it. The place is
+    /// in the own ring and so the message's for as long as its cell is; or it is in the sender's
+    /// slab, and the message's as long as the slab is the sender's.
+    #[inline]
+    fn message(&mut self, region: &Region, head: &Head, at: usize, bytes: usize, in_ring: bool) {
+        self.counters.messages += 1;
+        let (envelope, class) = (self.envelope_of(head), head.class);
+        let Some(id) = self.spaces[index(class)].posted_for(&envelope) else {
+            let body = Body::copied(region, at, bytes);
+            if in_ring || is_whole(region, head.source) {
+                self.counters.unexpected += 1;
+                let message = Unexpected { data: head.data, body };
+                self.spaces[index(class)].arrive(envelope, message);
+            }
+            return;
+        };
+        // Our own mistake if it fails: the matcher has just named it.
+        let place = self.place_for(class, id, bytes).expect("the receive is posted");
+        let fits = bytes.min(place.parts.bytes());
+        place.parts.copy_out(0, fits, region.mapping(), at);
+        let failure = (!in_ring && !is_whole(region, head.source)).then_some(Failure::Gone);
+        self.received(&place, &envelope, head.data, bytes, failure);
+    }
+
+    fn offered(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
+        let Some(offer) = cell.offer() else { return false };
+        self.counters.messages += 1;
+        let (envelope, class) = (self.envelope_of(head), head.class);
+        match self.spaces[index(class)].posted_for(&envelope) {
+            Some(id) => {
+                let place = self.place_for(class, id, offer.bytes).expect("the receive is posted");
+                self.fetch(region, &place, &envelope, head.data, &offer);
+            }
+            None => {
+                self.counters.unexpected += 1;
+                let message = Unexpected { data: head.data, body: Body::Offer(Box::new(offer)) };
+                self.spaces[index(class)].arrive(envelope, message);
+            }
+        }
+        true
+    }
+}
+
+/// Whether what was just copied out of a slab was still its sender's: a slab that has another owner
+/// may have had another content. One whose owner has died and has no successor is as it was.
+#[inline]
+pub(super) fn is_whole(region: &Region, sender: Local) -> bool {
+    // The copy comes before this load.
+    std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+    region.life(sender.slot).is_some_and(|life| life.incarnation == sender.incarnation)
+}

@@ -1,0 +1,200 @@
+//! The receiver's half of large messages: reading them out of the sender's memory, or having them
+//! come piece by piece.
+
+use super::Engine;
+use super::arrivals::is_whole;
+use super::peers::{Reading, is_live};
+use super::receives::Place;
+use crate::cell::{Cell, Clear, Head, Kind, Local, Offer};
+use crate::matcher::Envelope;
+use crate::matcher::store::{Id, List, Store};
+use crate::message::{Class, Failure};
+use crate::region::Region;
+use crate::single_copy::{NotCopied, read};
+use crate::slab::give_back;
+
+/// A message that comes piece by piece.
+#[derive(Debug)]
+struct Pull {
+    source: Local,
+    envelope: Envelope,
+    data: Option<u64>,
+    place: Place,
+    /// How long the message is, how much of it is wanted, and how much has come.
+    bytes: usize,
+    wanted: usize,
+    got: usize,
+}
+
+const ALL: usize = 0;
+
+/// All of those.
+#[derive(Debug)]
+pub(super) struct Pulls {
+    store: Store<Pull, 1>,
+    all: List,
+}
+
+impl Pulls {
+    pub(super) fn new() -> Self {
+        Self { store: Store::new(0), all: List::EMPTY }
+    }
+}
+
+/// What is to be told to who offered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    to: Local,
+    class: Class,
+    operation: u64,
+    /// None: it has been taken, or is not wanted.
+    clear: Option<Clear>,
+}
+
+impl Engine {
+    /// Has an offered message come to its place.
+    pub(super) fn fetch(
+        &mut self,
+        region: &Region,
+        place: &Place,
+        envelope: &Envelope,
+        data: Option<u64>,
+        offer: &Offer,
+    ) {
+        let source = Local { slot: envelope.source.slot, incarnation: envelope.source.incarnation };
+        let (bytes, operation, class) = (offer.bytes, offer.operation, place.class);
+        if !is_live(region, source) {
+            self.counters.gone += 1;
+            return self.received(place, envelope, data, bytes, Some(Failure::Gone));
+        }
+        self.peers.meet(source);
+        let wanted = bytes.min(place.parts.bytes());
+        if wanted == 0 || self.read(region, source, offer, place) {
+            self.counters.single_copies += u64::from(wanted > 0);
+            self.answer(region, Answer { to: source, class, operation, clear: None });
+            return self.received(place, envelope, data, bytes, None);
+        }
+        self.counters.pipelines += 1;
+        self.peers.expect(source, true);
+        let (envelope, place) = (*envelope, *place);
+        let pull = Pull { source, envelope, data, place, bytes, wanted, got: 0 };
+        let id = self.pulls.store.keep(pull);
+        self.pulls.store.append(&mut self.pulls.all, ALL, id);
+        let clear = Some(Clear { answer: id.to_word(), bytes: wanted });
+        self.answer(region, Answer { to: source, class, operation, clear });
+    }
+
+    /// Reads the message out of the sender's memory, if that can be.
+    fn read(&mut self, region: &Region, source: Local, offer: &Offer, place: &Place) -> bool {
+        if !self.options.single_copy || self.peers.get(source).reading == Reading::Refused {
+            return false;
+        }
+        match read(region.pid(source.slot), offer, &place.parts.cut(0, offer.bytes)) {
+            Ok(()) => true,
+            Err(NotCopied::Refused) => {
+                self.peers.get(source).reading = Reading::Refused;
+                false
+            }
+            Err(NotCopied::Unreadable) => false,
+        }
+    }
+
+    /// Does not want an offered message.
+    pub(super) fn decline(
+        &mut self,
+        region: &Region,
+        class: Class,
+        envelope: &Envelope,
+        offer: &Offer,
+    ) {
+        let Some(to) = self.local_of(region, envelope.source) else { return };
+        self.answer(region, Answer { to, class, operation: offer.operation, clear: None });
+    }
+
+    /// Tells who offered; later, if its ring is full now.
+    fn answer(&mut self, region: &Region, answer: Answer) {
+        if !self.answers.is_empty() || !self.try_answer(region, &answer) {
+            self.answers.push_back(answer);
+        }
+    }
+
+    /// Tries each once that waits to be told.
+    pub(super) fn answer_again(&mut self, region: &Region) {
+        for _ in 0..self.answers.len() {
+            let Some(answer) = self.answers.pop_front() else { return };
+            if !self.try_answer(region, &answer) {
+                self.answers.push_back(answer);
+            }
+        }
+    }
+
+    /// `false`: the ring is full. Who is gone needs no answer.
+    fn try_answer(&mut self, region: &Region, answer: &Answer) -> bool {
+        let &Answer { to, class, operation, clear } = answer;
+        if !is_live(region, to) {
+            return true;
+        }
+        self.peers.meet(to);
+        let Some(cell) = self.claim(region, to) else { return false };
+        if let Some(clear) = &clear {
+            cell.set_clear(clear);
+        }
+        let kind = if clear.is_some() { Kind::Clear } else { Kind::Finish };
+        let (source, incarnation, tag) = (self.me, to.incarnation, operation);
+        let (inline_bytes, data) = (0, None);
+        cell.publish(&Head { kind, class, inline_bytes, source, incarnation, tag, data });
+        true
+    }
+
+    /// Takes a piece of a message. `false`: it belongs nowhere.
+    pub(super) fn piece(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
+        let Some(lent) = cell.lent() else { return false };
+        let (id, at) = (Id::from_word(head.tag), cell.piece_at());
+        let sound = match self.pulls.store.get_mut(id) {
+            Some(pull) if pull.source == head.source => {
+                let fits = (1..=pull.wanted - pull.got).contains(&lent.bytes);
+                let fits = fits && at == pull.got as u64;
+                if fits {
+                    let from = region.layout().buffer(head.source.slot, lent.buffer);
+                    pull.place.parts.copy_out(pull.got, lent.bytes, region.mapping(), from);
+                    // Whose slab has another owner is gone, which ends this when it is noticed.
+                    if is_whole(region, head.source) {
+                        pull.got += lent.bytes;
+                    }
+                }
+                Some((fits, pull.got == pull.wanted))
+            }
+            _ => None,
+        };
+        give_back(region, head.source.slot, &lent);
+        match sound {
+            Some((true, true)) => self.end_pull(id, None),
+            Some((true, false)) => {}
+            Some((false, _)) => self.end_pull(id, Some(Failure::Nonsense)),
+            None => {}
+        }
+        sound.is_some_and(|(fits, _)| fits)
+    }
+
+    fn end_pull(&mut self, id: Id, failure: Option<Failure>) {
+        if self.pulls.store.get(id).is_none() {
+            return;
+        }
+        self.pulls.store.leave(&mut self.pulls.all, ALL, id);
+        let Some(pull) = self.pulls.store.give_up(id) else { return };
+        self.peers.settle(pull.source);
+        self.received(&pull.place, &pull.envelope, pull.data, pull.bytes, failure);
+    }
+
+    /// Ends what was to come from somebody who is gone.
+    pub(super) fn bury_pulls(&mut self, gone: Local) {
+        let mut next = self.pulls.store.first(self.pulls.all);
+        while let Some(id) = next {
+            next = self.pulls.store.after(ALL, id);
+            if self.pulls.store.get(id).is_some_and(|pull| pull.source == gone) {
+                self.counters.gone += 1;
+                self.end_pull(id, Some(Failure::Gone));
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Who an endpoint has to do with, and what becomes of requests whose other end is gone.
+
+use super::{Engine, index};
+use crate::cell::Local;
+use crate::message::{Class, Failure};
+use crate::region::Region;
+use crate::ring::{Claim, Way, Words};
+use crate::{Address, matcher::Envelope};
+
+/// Whether a peer's memory can be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// Not tried, or tried and found to work.
+    #[default]
+    Allowed,
+    Refused,
+}
+
+/// What is known of a slot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Peer {
+    /// Of the owner that the rest is about; 0 for none.
+    incarnation: u32,
+    pub(super) way: Way,
+    pub(super) reading: Reading,
+    /// What waits for it: sends, pulls, receives from nobody else.
+    outstanding: u32,
+}
+
+/// All slots' peers.
+#[derive(Debug)]
+pub(super) struct Peers {
+    slots: Box<[Peer]>,
+    /// Owners of slots that others have now, or nobody, with whom something may be outstanding.
+    former: Vec<Local>,
+}
+
+impl Peers {
+    pub(super) fn new(region: &Region) -> Self {
+        let slots = usize::from(region.options().slots);
+        Self { slots: vec![Peer::default(); slots].into(), former: Vec::new() }
+    }
+
+    #[inline]
+    pub(super) fn get(&mut self, local: Local) -> &mut Peer {
+        &mut self.slots[usize::from(local.slot)]
+    }
+
+    /// Turns to this owner of the slot, which lives.
+    #[inline]
+    pub(super) fn meet(&mut self, local: Local) {
+        let peer = &mut self.slots[usize::from(local.slot)];
+        if peer.incarnation != local.incarnation {
+            if peer.outstanding > 0 {
+                let former = Local { incarnation: peer.incarnation, ..local };
+                self.former.push(former);
+            }
+            *peer = Peer { incarnation: local.incarnation, ..Peer::default() };
+        }
+    }
+
+    /// Something waits for an owner of a slot, whether it lives or not.
+    #[inline]
+    pub(super) fn expect(&mut self, local: Local, is_live: bool) {
+        if !is_live {
+            return self.former.push(local);
+        }
+        self.meet(local);
+        self.get(local).outstanding += 1;
+    }
+
+    /// It does not any more.
+    #[inline]
+    pub(super) fn settle(&mut self, local: Local) {
+        let peer = self.get(local);
+        if peer.incarnation == local.incarnation {
+            peer.outstanding = peer.outstanding.saturating_sub(1);
+        }
+    }
+
+    /// Those with whom something is outstanding and who are no more.
+    fn gone(&self, region: &Region) -> Vec<Local> {
+        let mut gone = self.former.clone();
+        for (slot, peer) in self.slots.iter().enumerate() {
+            let local = Local { slot: slot as u16, incarnation: peer.incarnation };
+            if peer.outstanding > 0 && !is_live(region, local) {
+                gone.push(local);
+            }
+        }
+        gone
+    }
+}
+
+/// Whether an endpoint is still there.
+#[inline]
+pub(super) fn is_live(region: &Region, local: Local) -> bool {
+    region.life(local.slot).is_some_and(|life| life.is_live(local.incarnation))
+}
+
+impl Engine {
+    /// An address as a slot of this host, if it is one.
+    #[inline]
+    pub(super) fn local_of(&self, region: &Region, address: Address) -> Option<Local> {
+        let Address { host, incarnation, slot } = address;
+        let is_here = host == self.host && slot < region.options().slots;
+        is_here.then_some(Local { slot, incarnation })
+    }
+
+    /// Ends everything whose other end is gone. What those had sent before is received first: they
+    /// were gone before it is seen here that no cell of the ring is claimed.
+    pub(super) fn look_for_lives(&mut self, region: &Region) {
+        let gone = self.peers.gone(region);
+        let (ring, head) = (region.ring(self.me.slot), self.consumer.position());
+        if gone.is_empty() || Claim::from_word(ring.claim(head)).turn == ring.turn(head) {
+            return;
+        }
+        self.peers.former.clear();
+        gone.into_iter().for_each(|local| self.bury(local));
+    }
+
+    fn bury(&mut self, local: Local) {
+        self.bury_sends(local);
+        self.bury_pulls(local);
+        let source = self.address_of(local);
+        for class in [Class::Untagged, Class::Tagged] {
+            let space = index(class);
+            while let Some(id) = self.spaces[space].posted_from(source) {
+                let Some((context, posted)) = self.spaces[space].remove_posted(id) else { break };
+                self.peers.settle(local);
+                self.counters.gone += 1;
+                let envelope = Envelope { source, tag: 0 };
+                let none = (None, posted.parts.start());
+                self.complete_receive((context, class), &envelope, none, 0, Some(Failure::Gone));
+                if let Some(multi) = posted.multi {
+                    self.multis.end(multi);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Receives: what the program asks for, and where a message goes when the two have met.
+
+use super::peers::is_live;
+use super::{Engine, ReceiveError, index};
+use crate::cell::{Local, Offer};
+use crate::matcher::store::{Id, Store};
+use crate::matcher::{Envelope, Pattern, PostedId};
+use crate::message::{Class, Completion, Context, Done, Failure, Part, Peek, Receive};
+use crate::parts::Parts;
+use crate::region::Region;
+
+/// Messages up to this are kept without an allocation of their own.
+const SHORT_BYTES: usize = 48;
+
+/// A receive that waits.
+#[derive(Debug)]
+pub(super) struct Posted {
+    pub(super) parts: Parts,
+    /// The one that it waits for, if only one will do.
+    source: Option<Local>,
+    /// The buffer that several messages share.
+    pub(super) multi: Option<Id>,
+}
+
+/// A message that no receive waited for.
+#[derive(Debug)]
+pub(super) struct Unexpected {
+    pub(super) data: Option<u64>,
+    pub(super) body: Body,
+}
+
+#[derive(Debug)]
+pub(super) enum Body {
+    Short { bytes: u8, content: [u8; SHORT_BYTES] },
+    Long(Box<[u8]>),
+    Offer(Box<Offer>),
+}
+
+impl Body {
+    /// Copies what is at a place of the region, which was checked.
+    pub(super) fn copied(region: &Region, at: usize, bytes: usize) -> Self {
+        let copy = |to: &mut [u8]| {
+            let start = to.as_mut_ptr();
+            // SAFETY: `to` is our own and has this length.
+            unsafe { region.mapping().copy_out(at, start, to.len()) };
+        };
+        if bytes <= SHORT_BYTES {
+            let mut content = [0; SHORT_BYTES];
+            copy(&mut content[..bytes]);
+            return Self::Short { bytes: bytes as u8, content };
+        }
+        let mut content = vec![0; bytes].into_boxed_slice();
+        copy(&mut content);
+        Self::Long(content)
+    }
+
+    /// How long the message is.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Short { bytes, .. } => usize::from(*bytes),
+            Self::Long(content) => content.len(),
+            Self::Offer(offer) => offer.bytes,
+        }
+    }
+}
+
+/// A buffer that several messages share.
+#[derive(Debug)]
+struct Multi {
+    context: Context,
+    /// Fewer bytes left than this: it is over.
+    min_bytes: usize,
+    used_bytes: usize,
+    /// Messages that are on their way into it.
+    arriving: usize,
+    over: bool,
+}
+
+/// All such buffers.
+#[derive(Debug)]
+pub(super) struct Multis(Store<Multi, 1>);
+
+impl Multis {
+    pub(super) fn new() -> Self {
+        Self(Store::new(0))
+    }
+
+    /// It ended by a failure, which its program was told.
+    pub(super) fn end(&mut self, id: Id) {
+        self.0.give_up(id);
+    }
+}
+
+/// Where one message goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) context: Context,
+    pub(super) class: Class,
+    pub(super) parts: Parts,
+    multi: Option<Id>,
+}
+
+impl Engine {
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        region: &Region,
+        receive: &Receive,
+        parts: &[Part],
+    ) -> Result<(), ReceiveError> {
+        let parts = Parts::new(parts)?;
+        let &Receive { class, source, tag, ignore, context, multi_min_bytes } = receive;
+        let pattern = Pattern { source, tag, ignore };
+        if let Some(min_bytes) = multi_min_bytes {
+            return self.receive_several(region, class, (pattern, context), parts, min_bytes);
+        }
+        match self.spaces[index(class)].unexpected_for(&pattern) {
+            Some(id) => {
+                let place = Place { context, class, parts, multi: None };
+                if let Some(kept) = self.spaces[index(class)].remove_unexpected(id) {
+                    self.deliver_kept(region, &place, kept);
+                }
+            }
+            None => self.post(region, class, (pattern, context), parts, None),
+        }
+        Ok(())
+    }
+
+    /// A buffer for message after message: those that have come, then those that will.
+    fn receive_several(
+        &mut self,
+        region: &Region,
+        class: Class,
+        (pattern, context): (Pattern, Context),
+        parts: Parts,
+        min_bytes: usize,
+    ) -> Result<(), ReceiveError> {
+        if class != Class::Untagged || parts.as_slice().len() != 1 {
+            return Err(ReceiveError::Shape);
+        }
+        // At least one, or a full buffer would go on for ever.
+        let min_bytes = min_bytes.max(1);
+        let multi = Multi { context, min_bytes, used_bytes: 0, arriving: 0, over: false };
+        let multi = self.multis.0.keep(multi);
+        loop {
+            let id = self.spaces[index(class)].unexpected_for(&pattern);
+            let Some(id) = id else { break };
+            let Some(kept) = self.spaces[index(class)].remove_unexpected(id) else { break };
+            let bytes = kept.1.body.bytes();
+            let Some((place, over)) = self.share(multi, &parts, bytes) else { break };
+            self.deliver_kept(region, &place, kept);
+            if over {
+                return Ok(());
+            }
+        }
+        self.post(region, class, (pattern, context), parts, Some(multi));
+        Ok(())
+    }
+
+    fn post(
+        &mut self,
+        region: &Region,
+        class: Class,
+        (pattern, context): (Pattern, Context),
+        parts: Parts,
+        multi: Option<Id>,
+    ) {
+        let source = pattern.source.and_then(|source| self.local_of(region, source));
+        if let Some(source) = source {
+            self.peers.expect(source, is_live(region, source));
+        }
+        self.spaces[index(class)].post(pattern, context, Posted { parts, source, multi });
+    }
+
+    /// The place in a shared buffer for a message of this length, and whether it was the last.
+    fn share(&mut self, multi: Id, parts: &Parts, bytes: usize) -> Option<(Place, bool)> {
+        let shared = self.multis.0.get_mut(multi)?;
+        let cut = parts.cut(shared.used_bytes, bytes);
+        shared.used_bytes += cut.bytes();
+        shared.arriving += 1;
+        shared.over = parts.bytes() - shared.used_bytes < shared.min_bytes;
+        let class = Class::Untagged;
+        let place = Place { context: shared.context, class, parts: cut, multi: Some(multi) };
+        Some((place, shared.over))
+    }
+
+    /// Where a message of this length goes that a receive waited for.
+    #[inline]
+    pub(super) fn place_for(&mut self, class: Class, id: PostedId, bytes: usize) -> Option<Place> {
+        let posted = self.spaces[index(class)].posted_mut(id)?;
+        let (parts, multi) = (posted.parts, posted.multi);
+        let shared = match multi {
+            Some(multi) => Some(self.share(multi, &parts, bytes)?),
+            None => None,
+        };
+        if let Some((place, false)) = shared {
+            return Some(place);
+        }
+        let (context, posted) = self.spaces[index(class)].remove_posted(id)?;
+        if let Some(source) = posted.source {
+            self.peers.settle(source);
+        }
+        let alone = Place { context, class, parts, multi: None };
+        Some(shared.map_or(alone, |(place, _)| place))
+    }
+
+    /// Hands over a message that was kept.
+    fn deliver_kept(
+        &mut self,
+        region: &Region,
+        place: &Place,
+        (envelope, Unexpected { data, body }): (Envelope, Unexpected),
+    ) {
+        let content = match &body {
+            Body::Short { bytes, content } => &content[..usize::from(*bytes)],
+            Body::Long(content) => content,
+            Body::Offer(offer) => return self.fetch(region, place, &envelope, data, offer),
+        };
+        let fits = content.len().min(place.parts.bytes());
+        place.parts.fill(&content[..fits]);
+        self.received(place, &envelope, data, content.len(), None);
+    }
+
+    /// Tells that a message of this length is in its place, as much of it as fits.
+    #[inline]
+    pub(super) fn received(
+        &mut self,
+        place: &Place,
+        envelope: &Envelope,
+        data: Option<u64>,
+        bytes: usize,
+        failure: Option<Failure>,
+    ) {
+        let fits = bytes.min(place.parts.bytes());
+        let missing_bytes = bytes - fits;
+        let truncated = (missing_bytes > 0).then_some(Failure::Truncated { missing_bytes });
+        let what = (place.context, place.class);
+        let start = (data, place.parts.start());
+        self.complete_receive(what, envelope, start, fits, failure.or(truncated));
+        let Some(multi) = place.multi else { return };
+        let Some(shared) = self.multis.0.get_mut(multi) else { return };
+        shared.arriving -= 1;
+        if shared.over && shared.arriving == 0 {
+            self.multis.end(multi);
+            let (context, class, done) = (place.context, place.class, Done::Released);
+            self.complete(Completion { context, done, class, tag: 0, bytes: 0, failure: None });
+        }
+    }
+
+    pub(super) fn peek(&mut self, peek: &Peek) {
+        let &Peek { class, source, tag, ignore, context, claim } = peek;
+        let space = &mut self.spaces[index(class)];
+        let id = space.unexpected_for(&Pattern { source, tag, ignore });
+        let found = id.and_then(|id| {
+            let (&envelope, message) = space.unexpected_mut(id)?;
+            let (data, bytes) = (message.data, message.body.bytes());
+            if claim {
+                space.claim(id, context);
+            }
+            Some((envelope, data, bytes))
+        });
+        let nowhere = std::ptr::null_mut();
+        match found {
+            Some((envelope, data, bytes)) => {
+                let what = (context, class);
+                self.complete_receive(what, &envelope, (data, nowhere), bytes, None);
+            }
+            None => {
+                let source = source.unwrap_or(self.address_of(self.me));
+                let envelope = Envelope { source, tag };
+                let (what, failure) = ((context, class), Some(Failure::NoMessage));
+                self.complete_receive(what, &envelope, (None, nowhere), 0, failure);
+            }
+        }
+    }
+
+    fn take_claimed(&mut self, context: Context) -> Option<(Class, (Envelope, Unexpected))> {
+        [Class::Untagged, Class::Tagged].into_iter().find_map(|class| {
+            self.spaces[index(class)].take_claimed(context).map(|kept| (class, kept))
+        })
+    }
+
+    pub(super) fn receive_claimed(
+        &mut self,
+        region: &Region,
+        context: Context,
+        parts: &[Part],
+    ) -> Result<(), ReceiveError> {
+        let parts = Parts::new(parts)?;
+        let (class, kept) = self.take_claimed(context).ok_or(ReceiveError::NotClaimed)?;
+        self.deliver_kept(region, &Place { context, class, parts, multi: None }, kept);
+        Ok(())
+    }
+
+    pub(super) fn discard_claimed(&mut self, region: &Region, context: Context) -> bool {
+        let Some((class, (envelope, message))) = self.take_claimed(context) else { return false };
+        if let Body::Offer(offer) = message.body {
+            self.decline(region, class, &envelope, &offer);
+        }
+        true
+    }
+
+    pub(super) fn cancel(&mut self, context: Context) -> bool {
+        for class in [Class::Untagged, Class::Tagged] {
+            let space = &mut self.spaces[index(class)];
+            let Some(id) = space.posted_by(context) else { continue };
+            let Some((_, posted)) = space.remove_posted(id) else { continue };
+            if let Some(source) = posted.source {
+                self.peers.settle(source);
+            }
+            if let Some(multi) = posted.multi {
+                self.multis.end(multi);
+            }
+            let envelope = Envelope { source: self.address_of(self.me), tag: 0 };
+            let none = (None, posted.parts.start());
+            let failure = Some(Failure::Cancelled);
+            self.complete_receive((context, class), &envelope, none, 0, failure);
+            return true;
+        }
+        false
+    }
+}

@@ -1,0 +1,299 @@
+//! The sender's half: which way a message goes, and what is offered until it was fetched.
+
+use super::peers::is_live;
+use super::{Engine, INJECT_BYTES_MAX, OFFERS_MAX, SendError};
+use crate::cell::{Cell, Clear, Head, INLINE_BYTES_MAX, Kind, Local, Offer};
+use crate::matcher::store::{Id, List, Store};
+use crate::message::{Class, Completion, Context, Done, Failure, Message, Part};
+use crate::parts::{PARTS_MAX, Parts};
+use crate::region::Region;
+use crate::ring::NoCell;
+
+/// A message that is offered, or fed to its receiver piece by piece.
+#[derive(Debug)]
+struct Sending {
+    to: Local,
+    class: Class,
+    tag: u64,
+    context: Option<Context>,
+    parts: Parts,
+    feeding: Option<Feeding>,
+}
+
+#[derive(Debug)]
+struct Feeding {
+    /// The receiver's operation.
+    answer: u64,
+    /// What it wants, and what it was sent of that.
+    bytes: usize,
+    sent: usize,
+}
+
+/// In every list of them: all, and those that are being fed.
+const ALL: usize = 0;
+const FED: usize = 1;
+
+/// What is offered.
+#[derive(Debug)]
+pub(super) struct Sends {
+    store: Store<Sending, 2>,
+    all: List,
+    fed: List,
+}
+
+impl Sends {
+    pub(super) fn new() -> Self {
+        Self { store: Store::new(super::ROOM), all: List::EMPTY, fed: List::EMPTY }
+    }
+
+    #[inline]
+    pub(super) fn has_feeding(&self) -> bool {
+        !self.fed.is_empty()
+    }
+
+    fn remove(&mut self, id: Id) -> Option<Sending> {
+        let is_fed = self.store.get(id)?.feeding.is_some();
+        self.store.leave(&mut self.all, ALL, id);
+        if is_fed {
+            self.store.leave(&mut self.fed, FED, id);
+        }
+        self.store.give_up(id)
+    }
+}
+
+impl Engine {
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        region: &Region,
+        message: &Message,
+        parts: &[Part],
+    ) -> Result<(), SendError> {
+        let parts = Parts::new(parts)?;
+        if message.inject && parts.bytes() > INJECT_BYTES_MAX {
+            return Err(SendError::TooLong);
+        }
+        let is_process = |local: &Local| local.slot >= region.options().gateways;
+        let to = self.local_of(region, message.to).filter(is_process);
+        let to = to.ok_or(SendError::Unreachable(message.to))?;
+        if !is_live(region, to) {
+            return Err(SendError::Gone);
+        }
+        self.peers.meet(to);
+        let sent = match parts.bytes() {
+            bytes if bytes <= INLINE_BYTES_MAX => self.send_inline(region, to, message, &parts),
+            bytes if message.inject || bytes <= self.options.eager_bytes_max => {
+                self.send_eager(region, to, message, &parts)
+            }
+            _ => self.send_offer(region, to, message, &parts),
+        };
+        if sent == Err(SendError::Busy) {
+            self.counters.busy += 1;
+        }
+        sent
+    }
+
+    /// The head of a message's cell.
+    #[inline]
+    fn head_of(&self, kind: Kind, to: Local, message: &Message) -> Head {
+        let &Message { class, tag, data, .. } = message;
+        let (source, incarnation) = (self.me, to.incarnation);
+        Head { kind, class, inline_bytes: 0, source, incarnation, tag, data }
+    }
+
+    /// Claims a cell of somebody's ring.
+    #[inline]
+    pub(super) fn claim<'a>(&mut self, region: &'a Region, to: Local) -> Option<Cell<'a>> {
+        let producer = self.producer();
+        match self.peers.get(to).way.claim(&region.ring(to.slot), producer) {
+            Ok(position) => Some(Cell::new(region, to.slot, position)),
+            Err(NoCell::Full) => None,
+            Err(NoCell::Broken) => {
+                self.counters.nonsense += 1;
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn send_inline(
+        &mut self,
+        region: &Region,
+        to: Local,
+        message: &Message,
+        parts: &Parts,
+    ) -> Result<(), SendError> {
+        let cell = self.claim(region, to).ok_or(SendError::Busy)?;
+        parts.copy_in(0, parts.bytes(), region.mapping(), cell.body_at());
+        let head = self.head_of(Kind::Inline, to, message);
+        cell.publish(&Head { inline_bytes: parts.bytes() as u16, ..head });
+        self.counters.inline_sends += 1;
+        self.sent(message, parts.bytes());
+        Ok(())
+    }
+
+    fn send_eager(
+        &mut self,
+        region: &Region,
+        to: Local,
+        message: &Message,
+        parts: &Parts,
+    ) -> Result<(), SendError> {
+        let ring = region.ring(to.slot);
+        if !self.peers.get(to).way.has_room(&ring) {
+            return Err(SendError::Busy);
+        }
+        let Some(buffer) = self.slab.take(region, self.me.slot, to.slot) else {
+            // It does not poll, or many do not. What need not be copied waits where it is.
+            return match message.inject {
+                true => Err(SendError::Busy),
+                false => self.send_offer(region, to, message, parts),
+            };
+        };
+        let at = region.layout().buffer(self.me.slot, buffer);
+        // Before the cell is claimed, so that nobody behind it waits for the copy.
+        parts.copy_in(0, parts.bytes(), region.mapping(), at);
+        let Some(cell) = self.claim(region, to) else {
+            self.slab.untake(buffer);
+            return Err(SendError::Busy);
+        };
+        cell.set_lent(&self.slab.lend(buffer, parts.bytes(), to));
+        cell.publish(&self.head_of(Kind::Eager, to, message));
+        self.slab.tidy(region, self.me.slot);
+        self.counters.eager_sends += 1;
+        self.sent(message, parts.bytes());
+        Ok(())
+    }
+
+    fn send_offer(
+        &mut self,
+        region: &Region,
+        to: Local,
+        message: &Message,
+        parts: &Parts,
+    ) -> Result<(), SendError> {
+        if self.sends.store.len() >= OFFERS_MAX {
+            return Err(SendError::Busy);
+        }
+        let cell = self.claim(region, to).ok_or(SendError::Busy)?;
+        let &Message { class, tag, context, .. } = message;
+        let sending = Sending { to, class, tag, context, parts: *parts, feeding: None };
+        let id = self.sends.store.keep(sending);
+        self.sends.store.append(&mut self.sends.all, ALL, id);
+        self.peers.expect(to, true);
+        let mut offer = Offer {
+            operation: id.to_word(),
+            bytes: parts.bytes(),
+            proof_at: std::ptr::from_ref(&*self.proof) as u64,
+            proof: *self.proof,
+            count: parts.as_slice().len(),
+            parts: [(0, 0); PARTS_MAX],
+        };
+        for (entry, part) in offer.parts.iter_mut().zip(parts.as_slice()) {
+            *entry = (part.start as u64, part.bytes);
+        }
+        cell.set_offer(&offer);
+        cell.publish(&self.head_of(Kind::Offer, to, message));
+        self.counters.rendezvous_sends += 1;
+        Ok(())
+    }
+
+    /// Tells who wants to hear it that a message's buffer is its own again.
+    #[inline]
+    fn sent(&mut self, message: &Message, bytes: usize) {
+        if let Some(context) = message.context {
+            let &Message { class, tag, .. } = message;
+            let done = Done::Send;
+            self.complete(Completion { context, done, class, tag, bytes, failure: None });
+        }
+    }
+
+    /// Ends an offer.
+    fn end_sending(&mut self, id: Id, failure: Option<Failure>) {
+        let Some(sending) = self.sends.remove(id) else { return };
+        self.peers.settle(sending.to);
+        let Sending { class, tag, parts, context, .. } = sending;
+        if context.is_some() || failure.is_some() {
+            // Failures are told to everybody.
+            let context = context.unwrap_or(Context(0));
+            let (done, bytes) = (Done::Send, parts.bytes());
+            self.complete(Completion { context, done, class, tag, bytes, failure });
+        }
+    }
+
+    /// The offer that a cell answers, if it was made to who answers.
+    fn offered_to(&self, source: Local, operation: u64) -> Option<Id> {
+        let id = Id::from_word(operation);
+        self.sends.store.get(id).filter(|sending| sending.to == source).map(|_| id)
+    }
+
+    /// The receiver has it. `false`: there is no such offer.
+    pub(super) fn finished(&mut self, source: Local, operation: u64) -> bool {
+        let Some(id) = self.offered_to(source, operation) else { return false };
+        self.end_sending(id, None);
+        true
+    }
+
+    /// The receiver wants it piece by piece. `false`: it has no business to.
+    pub(super) fn cleared(&mut self, source: Local, operation: u64, clear: &Clear) -> bool {
+        let Some(id) = self.offered_to(source, operation) else { return false };
+        let Some(sending) = self.sends.store.get_mut(id) else { return false };
+        let &Clear { answer, bytes } = clear;
+        if sending.feeding.is_some() || bytes == 0 || bytes > sending.parts.bytes() {
+            return false;
+        }
+        sending.feeding = Some(Feeding { answer, bytes, sent: 0 });
+        self.sends.store.append(&mut self.sends.fed, FED, id);
+        true
+    }
+
+    /// Sends up to so many pieces, in turn to all who are being fed.
+    pub(super) fn feed(&mut self, region: &Region, pieces: usize) {
+        for _ in 0..pieces {
+            let Some(id) = self.sends.store.first(self.sends.fed) else { return };
+            // The next one's turn, whether this one's ring has room or not.
+            self.sends.store.leave(&mut self.sends.fed, FED, id);
+            self.sends.store.append(&mut self.sends.fed, FED, id);
+            self.feed_one(region, id);
+        }
+    }
+
+    /// Sends the next piece of one offer, if there is room for it.
+    fn feed_one(&mut self, region: &Region, id: Id) {
+        let Some(sending) = self.sends.store.get(id) else { return };
+        let (to, class, parts) = (sending.to, sending.class, sending.parts);
+        let Some(&Feeding { answer, bytes, sent }) = sending.feeding.as_ref() else { return };
+        if !is_live(region, to) || !self.peers.get(to).way.has_room(&region.ring(to.slot)) {
+            return;
+        }
+        let Some(buffer) = self.slab.take(region, self.me.slot, to.slot) else { return };
+        let piece = (bytes - sent).min(region.options().buffer_bytes as usize);
+        let at = region.layout().buffer(self.me.slot, buffer);
+        parts.copy_in(sent, piece, region.mapping(), at);
+        let Some(cell) = self.claim(region, to) else { return self.slab.untake(buffer) };
+        cell.set_lent(&self.slab.lend(buffer, piece, to));
+        cell.set_piece_at(sent);
+        let (source, incarnation, tag) = (self.me, to.incarnation, answer);
+        let (kind, inline_bytes, data) = (Kind::Piece, 0, None);
+        cell.publish(&Head { kind, class, inline_bytes, source, incarnation, tag, data });
+        if let Some(sending) = self.sends.store.get_mut(id) {
+            let sent = sent + piece;
+            sending.feeding = Some(Feeding { answer, bytes, sent });
+            if sent == bytes {
+                self.end_sending(id, None);
+            }
+        }
+    }
+
+    /// Ends what was offered to somebody who is gone.
+    pub(super) fn bury_sends(&mut self, gone: Local) {
+        let mut next = self.sends.store.first(self.sends.all);
+        while let Some(id) = next {
+            next = self.sends.store.after(ALL, id);
+            if self.sends.store.get(id).is_some_and(|sending| sending.to == gone) {
+                self.counters.gone += 1;
+                self.end_sending(id, Some(Failure::Gone));
+            }
+        }
+    }
+}

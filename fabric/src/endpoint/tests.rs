@@ -1,0 +1,102 @@
+//! Endpoints of one process, stepped by one thread.
+
+mod deaths;
+
+mod ways;
+
+use std::sync::Arc;
+
+use super::*;
+use crate::{Keeper, RegionOptions};
+
+const HOST: u64 = 7;
+
+/// A region, and endpoints in it.
+struct World {
+    keeper: Keeper,
+    endpoints: Vec<Endpoint>,
+}
+
+impl World {
+    fn new(count: usize, region: RegionOptions, options: &EndpointOptions) -> Self {
+        let slots = 2 * count as u16 + 1;
+        let (keeper, _fd) =
+            Region::create(&RegionOptions { slots, ..region }).expect("memory for a region");
+        let mut world = Self { keeper, endpoints: Vec::new() };
+        for _ in 0..count {
+            let endpoint = world.join(options);
+            world.endpoints.push(endpoint);
+        }
+        world
+    }
+
+    /// The usual sizes.
+    fn usual(count: usize) -> Self {
+        Self::new(count, RegionOptions::default(), &EndpointOptions::default())
+    }
+
+    fn join(&self, options: &EndpointOptions) -> Endpoint {
+        let region = Arc::clone(self.keeper.region());
+        let (slot, incarnation) = self.keeper.take_slot(std::process::id()).expect("a slot");
+        Endpoint::new(region, slot, incarnation, HOST, options).expect("an endpoint")
+    }
+
+    fn address(&self, index: usize) -> Address {
+        self.endpoints[index].address()
+    }
+
+    /// Lets all of them do what there is, so often that the dead are noticed.
+    fn settle(&mut self) {
+        for _ in 0..2 * LOOKS_FOR_LIVES {
+            self.endpoints.iter_mut().for_each(Endpoint::progress);
+        }
+    }
+
+    /// Lets all of them do what there is.
+    fn turn(&mut self) {
+        for _ in 0..4 {
+            self.endpoints.iter_mut().for_each(Endpoint::progress);
+        }
+    }
+}
+
+fn part(bytes: &mut [u8]) -> Part {
+    Part { start: bytes.as_mut_ptr(), bytes: bytes.len() }
+}
+
+/// A part that is only read.
+fn part_of(bytes: &[u8]) -> Part {
+    Part { start: bytes.as_ptr().cast_mut(), bytes: bytes.len() }
+}
+
+fn message(to: Address, tag: u64) -> Message {
+    let (class, context) = (Class::Tagged, Some(Context(tag)));
+    Message { to, class, tag, data: None, context, inject: false }
+}
+
+fn receive(source: Option<Address>, tag: u64) -> Receive {
+    let (class, context) = (Class::Tagged, Context(tag));
+    Receive { class, source, tag, ignore: 0, context, multi_min_bytes: None }
+}
+
+/// Sends from memory that the test keeps until the end.
+fn send(endpoint: &mut Endpoint, message: &Message, bytes: &[u8]) -> Result<(), SendError> {
+    // SAFETY: tests keep what they send until they have seen its completion.
+    unsafe { endpoint.send(message, &[part_of(bytes)]) }
+}
+
+/// Receives into memory that the test keeps until the end.
+fn ask(endpoint: &mut Endpoint, receive: &Receive, bytes: &mut [u8]) {
+    // SAFETY: tests keep what they receive into until they have seen its completion.
+    unsafe { endpoint.receive(receive, &[part(bytes)]) }.expect("a sound receive");
+}
+
+/// All that has ended, without making progress.
+fn ended(endpoint: &mut Endpoint) -> Vec<Completion> {
+    std::iter::from_fn(|| endpoint.engine.completions.pop_front()).collect()
+}
+
+/// Bytes that tell where they belong.
+fn content(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (seed.wrapping_mul(31) + at * 7 + at / 251) as u8).collect()
+}

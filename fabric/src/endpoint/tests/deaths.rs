@@ -1,0 +1,256 @@
+//! Endpoints that end, or whose processes are killed between two stores.
+
+use super::*;
+use crate::shared::stop;
+
+/// What a killed process leaves: nothing of it runs any more.
+fn kill(world: &World, endpoint: Endpoint) {
+    let slot = endpoint.engine.me.slot;
+    std::mem::forget(endpoint);
+    assert!(world.keeper.declare_dead(slot));
+    world.keeper.sweep();
+}
+
+/// Sends one message by each way, killed after each of its stores; others go on.
+#[test]
+fn a_sender_killed_at_any_store_holds_up_nobody() {
+    let mut stops = 0;
+    for (len, single_copy) in
+        [(8, true), (200, true), (3000, true), (50_000, true), (50_000, false)]
+    {
+        for stores in 0.. {
+            let region = RegionOptions { cells: 16, buffers: 4, ..RegionOptions::default() };
+            let options = EndpointOptions { single_copy, ..EndpointOptions::default() };
+            let mut world = World::new(2, region, &options);
+            let [other, to] = [world.address(0), world.address(1)];
+            let mut doomed = world.join(&options);
+            let (from, sent) = (doomed.address(), content(1, len));
+            let mut got = vec![0; len];
+            let mut more = [0; 8];
+            ask(&mut world.endpoints[1], &receive(Some(from), 1), &mut got);
+            let whole = stop::after(stores, || {
+                send(&mut doomed, &message(to, 1), &sent).expect("room");
+                for _ in 0..100 {
+                    doomed.progress();
+                    // The receiver's stores are not what stops.
+                    stop::apart(|| world.endpoints[1].progress());
+                }
+            });
+            kill(&world, doomed);
+            world.settle();
+            let ended_here = ended(&mut world.endpoints[1]);
+            assert_eq!(ended_here.len(), 1, "{len} bytes, stopped after {stores}");
+            match ended_here[0].failure {
+                None => assert_eq!(got, sent, "{stores}"),
+                Some(failure) => assert_eq!(failure, Failure::Gone, "{stores}"),
+            }
+            // Often enough for the ring to go round.
+            for round in 0..40 {
+                ask(&mut world.endpoints[1], &receive(Some(other), 2), &mut more);
+                send(&mut world.endpoints[0], &message(to, 2), &[round; 8]).expect("room");
+                world.turn();
+                assert_eq!(more, [round; 8], "{len} bytes, stopped after {stores}");
+            }
+            stops += 1;
+            if whole.is_some() {
+                assert_eq!(ended_here[0].failure, None);
+                break;
+            }
+        }
+    }
+    println!("{stops} stops");
+    assert!(stops > 60, "{stops}");
+}
+
+/// The same for a receiver, whose sender hears of it.
+#[test]
+fn a_receiver_killed_at_any_store_is_gone_for_its_sender() {
+    let mut stops = 0;
+    for (len, single_copy) in [(3000, true), (50_000, true), (50_000, false)] {
+        for stores in 0.. {
+            let region = RegionOptions { cells: 16, buffers: 2, ..RegionOptions::default() };
+            let options = EndpointOptions { single_copy, ..EndpointOptions::default() };
+            let mut world = World::new(2, region, &options);
+            let mut doomed = world.join(&options);
+            let to = doomed.address();
+            let (sent, mut got) = (content(1, len), vec![0; len]);
+            ask(&mut doomed, &receive(None, 1), &mut got);
+            send(&mut world.endpoints[0], &message(to, 1), &sent).expect("room");
+            let whole = stop::after(stores, || {
+                for _ in 0..100 {
+                    doomed.progress();
+                    stop::apart(|| world.endpoints[0].progress());
+                }
+            });
+            kill(&world, doomed);
+            world.settle();
+            let ended_here = ended(&mut world.endpoints[0]);
+            assert_eq!(ended_here.len(), 1, "{len} bytes, stopped after {stores}");
+            let failure = ended_here[0].failure;
+            assert!([None, Some(Failure::Gone)].contains(&failure), "{failure:?}");
+            let again = send(&mut world.endpoints[0], &message(to, 1), &sent);
+            assert_eq!(again, Err(SendError::Gone));
+            // Its buffers are the sender's again.
+            let to = world.address(1);
+            for _ in 0..10 {
+                send(&mut world.endpoints[0], &message(to, 1), &[0; 3000]).expect("room");
+                world.turn();
+            }
+            stops += 1;
+            if whole.is_some() {
+                break;
+            }
+        }
+    }
+    println!("{stops} stops");
+    assert!(stops > 10, "{stops}");
+}
+
+#[test]
+fn a_slot_that_is_used_again_takes_nothing_that_was_meant_for_the_one_before() {
+    let options = EndpointOptions::default();
+    let mut world = World::new(1, RegionOptions::default(), &options);
+    let first = world.join(&options);
+    let to = first.address();
+    for len in [8, 3000, 50_000] {
+        send(&mut world.endpoints[0], &message(to, len as u64), &vec![0; len]).expect("room");
+    }
+    kill(&world, first);
+    let second = world.join(&options);
+    assert_eq!((second.address().slot, second.address().incarnation), (to.slot, 2));
+    world.endpoints.push(second);
+    world.settle();
+    let counters = world.endpoints[1].counters();
+    assert_eq!((counters.strays, counters.messages), (3, 0));
+    let gone: Vec<_> = ended(&mut world.endpoints[0]).iter().map(|done| done.failure).collect();
+    assert_eq!(gone, [None, None, Some(Failure::Gone)]);
+    assert_eq!(send(&mut world.endpoints[0], &message(to, 1), &[]), Err(SendError::Gone));
+    let (to, mut got) = (world.address(1), [0; 3]);
+    ask(&mut world.endpoints[1], &receive(None, 1), &mut got);
+    send(&mut world.endpoints[0], &message(to, 1), b"new").expect("room");
+    world.turn();
+    assert_eq!(&got, b"new");
+}
+
+#[test]
+fn what_a_dead_endpoint_sent_before_is_received_and_then_it_is_gone() {
+    let options = EndpointOptions::default();
+    let mut world = World::new(1, RegionOptions::default(), &options);
+    let mut doomed = world.join(&options);
+    let (from, to) = (doomed.address(), world.address(0));
+    for len in [8, 3000] {
+        send(&mut doomed, &message(to, 1), &content(4, len)).expect("room");
+    }
+    kill(&world, doomed);
+    let mut got = [vec![0; 8], vec![0; 3000], vec![0; 8]];
+    let mut anyone = [0; 8];
+    ask(&mut world.endpoints[0], &receive(None, 2), &mut anyone);
+    for memory in &mut got {
+        ask(&mut world.endpoints[0], &receive(Some(from), 1), memory);
+    }
+    world.settle();
+    let failures: Vec<_> = ended(&mut world.endpoints[0]).iter().map(|d| d.failure).collect();
+    assert_eq!(failures, [None, None, Some(Failure::Gone)], "who waits for anyone goes on waiting");
+    assert_eq!((&got[0], &got[1]), (&content(4, 8), &content(4, 3000)));
+}
+
+#[test]
+fn an_offer_of_the_dead_is_gone_when_it_is_asked_for() {
+    let options = EndpointOptions::default();
+    let mut world = World::new(1, RegionOptions::default(), &options);
+    let mut doomed = world.join(&options);
+    let to = world.address(0);
+    let sent = vec![0; 50_000];
+    send(&mut doomed, &message(to, 1), &sent).expect("room");
+    world.turn();
+    kill(&world, doomed);
+    let mut got = vec![0; 50_000];
+    ask(&mut world.endpoints[0], &receive(None, 1), &mut got);
+    assert_eq!(ended(&mut world.endpoints[0])[0].failure, Some(Failure::Gone));
+}
+
+/// Somebody writes over all of its own slot, while others talk to each other and to it.
+#[test]
+fn garbage_in_a_slot_costs_others_nothing() {
+    let mut random = 0x9e37_79b9_u64;
+    let mut next = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    for single_copy in [true, false] {
+        let region =
+            RegionOptions { cells: 16, buffers: 4, buffer_bytes: 4096, ..RegionOptions::default() };
+        let options = EndpointOptions { single_copy, ..EndpointOptions::default() };
+        let mut world = World::new(2, region, &options);
+        let mut hostile = world.join(&options);
+        let [one, other, bad] = [world.address(0), world.address(1), hostile.address()];
+        let layout = *world.keeper.region().layout();
+        let (first, slot_bytes) = (layout.life(bad.slot), layout.life(1) - layout.life(0));
+        for round in 0..3000_u64 {
+            let kind = next();
+            for _ in 0..next() % 40 {
+                let word = match kind % 4 {
+                    0 => next(),
+                    1 => next() % 16,
+                    2 => ((next() % 4) << 32) | (next() % 70_000),
+                    _ => u64::MAX << (next() % 64),
+                };
+                // Mostly where words are, now and then anywhere; not the node's line, by which
+                // others know that it lives.
+                let (from, words) =
+                    if next() % 3 == 0 { (8, slot_bytes / 8 - 8) } else { (16, 1000) };
+                let at = first + 8 * (from + next() as usize % words);
+                world.keeper.region().mapping().store(
+                    at,
+                    word,
+                    std::sync::atomic::Ordering::Relaxed,
+                );
+            }
+            // Cells in others' rings as only a liar would fill them.
+            let to = world.endpoints[round as usize % 2].engine.me;
+            let region = Arc::clone(world.keeper.region());
+            hostile.engine.peers.meet(to);
+            if let Some(cell) = hostile.engine.claim(&region, to) {
+                let mapping = region.mapping();
+                for at in (0..200).step_by(8) {
+                    let word = if next() % 2 == 0 { next() % 9 } else { next() };
+                    mapping.store(cell.body_at() + at, word, std::sync::atomic::Ordering::Relaxed);
+                }
+                let kind = crate::cell::Kind::ALL[next() as usize % 6];
+                let (class, source, incarnation) =
+                    (Class::Tagged, hostile.engine.me, to.incarnation);
+                let (inline_bytes, tag, data) = (next() as u16 % 217, next() % 5, None);
+                cell.publish(&crate::cell::Head {
+                    kind,
+                    class,
+                    inline_bytes,
+                    source,
+                    incarnation,
+                    tag,
+                    data,
+                });
+            }
+            let _ = send(&mut world.endpoints[0], &message(bad, 1), &[1; 3000]);
+            let _ = send(&mut world.endpoints[1], &message(bad, 1), &[1; 8]);
+            for len in [8, 4000, 30_000] {
+                let (sent, mut got) = (content(round, len), vec![0; len]);
+                ask(&mut world.endpoints[1], &receive(Some(one), 1 << 40), &mut got);
+                let message = message(other, 1 << 40);
+                while send(&mut world.endpoints[0], &message, &sent) == Err(SendError::Busy) {
+                    world.turn();
+                }
+                (0..10).for_each(|_| world.turn());
+                let (got_it, sent_it) =
+                    (ended(&mut world.endpoints[1]), ended(&mut world.endpoints[0]));
+                let is_ours = |d: &&Completion| d.tag == 1 << 40 && d.failure.is_none();
+                assert_eq!(got_it.iter().filter(is_ours).count(), 1, "round {round}, {len}");
+                assert_eq!(sent_it.iter().filter(is_ours).count(), 1, "round {round}, {len}");
+                assert_eq!(got, sent);
+            }
+        }
+        let nonsense: u64 = world.endpoints.iter().map(|e| e.counters().nonsense).sum();
+        assert!(nonsense > 100, "{nonsense}");
+    }
+}

@@ -1,0 +1,160 @@
+//! The buffers that an endpoint sends from, and when they are its own again.
+//!
+//! A buffer is lent with a number that no other lending of it had. Its receiver writes the number
+//! into the buffer's word when it has copied; nobody else has to look at anything. The owner looks
+//! at the words of the buffers it lent, oldest first, after a send: not while somebody waits.
+//!
+//! A receiver that does not give back must not cost others anything: nobody has more buffers at once
+//! than are left. One that keeps all it gets leaves half of them, two leave a third.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use crate::cell::{Lent, Local};
+use crate::region::Region;
+
+/// How many lent buffers are looked at after each that was lent: two, so that those come back sooner
+/// than they go, and few are in use that a cache has to hold.
+const LOOKS: usize = 2;
+
+#[derive(Debug)]
+struct Out {
+    buffer: u16,
+    number: u64,
+    to: Local,
+}
+
+/// The owner's side.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    /// The last one that came back is first, since it may still be in a cache.
+    free: Vec<u16>,
+    out: VecDeque<Out>,
+    /// How many each slot has.
+    held: Box<[u16]>,
+    /// The next lending's number.
+    next: u64,
+}
+
+impl Slab {
+    pub(crate) fn new(region: &Region, incarnation: u32) -> Self {
+        let buffers = region.options().buffers as u16;
+        // No owner before had this incarnation, so a receiver that gives back late gives nothing
+        // of ours.
+        let next = u64::from(incarnation) << 32 | 1;
+        let out = VecDeque::with_capacity(usize::from(buffers));
+        let held = vec![0; usize::from(region.options().slots)].into();
+        Self { free: (0..buffers).rev().collect(), out, held, next }
+    }
+
+    /// A free buffer for a slot, which is not lent yet. None: there is none, or it has enough.
+    #[inline]
+    pub(crate) fn take(&mut self, region: &Region, me: u16, to: u16) -> Option<u16> {
+        if !self.may_have(to) {
+            self.look(region, me, self.out.len(), true);
+            if !self.may_have(to) {
+                return None;
+            }
+        }
+        self.free.pop()
+    }
+
+    fn may_have(&self, to: u16) -> bool {
+        usize::from(self.held[usize::from(to)]) < self.free.len()
+    }
+
+    /// Gives a buffer back that was taken and not lent.
+    pub(crate) fn untake(&mut self, buffer: u16) {
+        self.free.push(buffer);
+    }
+
+    /// Lends a buffer that was taken.
+    #[inline]
+    pub(crate) fn lend(&mut self, buffer: u16, bytes: usize, to: Local) -> Lent {
+        let number = self.next;
+        self.next += 1;
+        self.held[usize::from(to.slot)] += 1;
+        self.out.push_back(Out { buffer, number, to });
+        Lent { buffer, bytes, number }
+    }
+
+    /// Takes a few back whose receivers are done; after a send.
+    #[inline]
+    pub(crate) fn tidy(&mut self, region: &Region, me: u16) {
+        self.look(region, me, LOOKS.min(self.out.len()), false);
+    }
+
+    /// Looks at the oldest so many that are lent; also whether their receivers still live.
+    fn look(&mut self, region: &Region, me: u16, count: usize, lives: bool) {
+        for _ in 0..count {
+            let Some(out) = self.out.pop_front() else { return };
+            let word = region.mapping().load(region.layout().returned(me, out.buffer), Acquire);
+            let is_gone =
+                |to: Local| region.life(to.slot).is_none_or(|life| !life.is_live(to.incarnation));
+            if word == out.number || (lives && is_gone(out.to)) {
+                self.held[usize::from(out.to.slot)] -= 1;
+                self.free.push(out.buffer);
+            } else {
+                self.out.push_back(out);
+            }
+        }
+    }
+
+    /// How many are lent, as far as was looked.
+    #[cfg(test)]
+    pub(crate) fn lent_count(&self) -> usize {
+        self.out.len()
+    }
+}
+
+/// The receiver's side: has copied what it wants, the buffer is its owner's again.
+#[inline]
+pub(crate) fn give_back(region: &Region, owner: u16, lent: &Lent) {
+    region.mapping().store(region.layout().returned(owner, lent.buffer), lent.number, Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RegionOptions;
+
+    #[test]
+    fn buffers_are_lent_once_and_come_back() {
+        let options = RegionOptions { slots: 3, buffers: 4, ..RegionOptions::default() };
+        let (keeper, _fd) = Region::create(&options).expect("memory");
+        let region = keeper.region();
+        let [me, other, third] = [0; 3].map(|pid| {
+            let (slot, incarnation) = keeper.take_slot(pid).expect("room");
+            Local { slot, incarnation }
+        });
+        let mut slab = Slab::new(region, me.incarnation);
+        let take = |slab: &mut Slab, to: Local| slab.take(region, me.slot, to.slot);
+        let mut lent = Vec::new();
+        for to in [other, other, third] {
+            let buffer = take(&mut slab, to).expect("a free one");
+            lent.push(slab.lend(buffer, 100, to));
+            assert_eq!(
+                take(&mut slab, other).map(|buffer| slab.untake(buffer)).is_some(),
+                lent.len() < 2
+            );
+        }
+        assert_eq!(
+            (take(&mut slab, third), slab.lent_count()),
+            (None, 3),
+            "it has one, as is left"
+        );
+        give_back(region, me.slot, &Lent { number: 77, ..lent[0] });
+        assert_eq!(take(&mut slab, other), None, "a number of another time");
+        give_back(region, me.slot, &lent[1]);
+        let buffer = take(&mut slab, other).expect("two are left");
+        assert_eq!(buffer, lent[1].buffer);
+        slab.untake(buffer);
+        assert!(keeper.declare_dead(third.slot));
+        give_back(region, me.slot, &lent[0]);
+        slab.tidy(region, me.slot);
+        assert_eq!((slab.lent_count(), slab.free.len()), (1, 3), "a look for words alone");
+        slab.look(region, me.slot, 1, true);
+        assert_eq!((slab.lent_count(), slab.free.len()), (0, 4), "who had it is dead");
+        assert!(slab.held.iter().all(|&held| held == 0));
+    }
+}
