@@ -46,15 +46,15 @@ pub const INJECT_BYTES_MAX: usize = 4096;
 /// beyond it the one copy saves more than the system call costs.
 const EAGER_BYTES_MAX: usize = 8192;
 
-/// Messages that are taken out of the ring by one call: what they need of a cache is little, and who
-/// calls has other things to do as well.
+/// Messages that are taken out of the ring by one call: what they need of a cache is little, and
+/// who calls has other things to do as well.
 const BATCH: usize = 64;
 
 /// Pieces of offers that are sent by one call, for the same reasons.
 const PIECES: usize = 16;
 
-/// After so many empty looks in a row somebody may have died who had claimed the next cell; some ten
-/// microseconds.
+/// After so many empty looks in a row somebody may have died who had claimed the next cell; some
+/// ten microseconds.
 const LOOKS_FOR_CLAIMS: u32 = 1 << 10;
 
 /// After so many empty looks, whether those live with whom something is outstanding; less than a
@@ -178,8 +178,8 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint in a slot that the node has given to this process ([`crate::Keeper::take_slot`]),
-    /// on the host of this name. A slot has one endpoint.
+    /// An endpoint in a slot that the node has given to this process
+    /// ([`crate::Keeper::take_slot`]), on the host of this name. A slot has one endpoint.
     ///
     /// # Errors
     /// When the region says that the slot is another one's, or there is no randomness.
@@ -236,7 +236,8 @@ impl Endpoint {
     ///
     /// # Safety
     /// The parts stay readable and as they are until the completion; with `inject`, until this
-    /// returns. Without a context that is when the receiver has it, which only the program can know.
+    /// returns. Without a context that is when the receiver has it, which only the program can
+    /// know.
     pub unsafe fn send(&mut self, message: &Message, parts: &[Part]) -> Result<(), SendError> {
         self.engine.send(&self.region, message, parts)
     }

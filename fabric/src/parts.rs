@@ -66,6 +66,10 @@ impl Parts {
             cut.count += 1;
             cut.bytes += bytes;
         });
+        if cut.count == 0 {
+            // Of a shared buffer, which has one part, also an empty message has its place.
+            cut.parts[0].start = self.start().wrapping_add(offset);
+        }
         cut
     }
 
@@ -135,6 +139,7 @@ mod tests {
         let cut = parts.cut(2, 3);
         assert_eq!(cut.as_slice(), [part(42, 1), part(10, 2)]);
         assert_eq!((cut.bytes(), parts.cut(9, 5).bytes(), parts.cut(8, 99).bytes()), (3, 0, 1));
+        assert_eq!(parts.cut(2, 0).start(), part(42, 0).start);
         cut.cut(1, 2).fill(b"XY");
         assert_eq!(&memory[10..15], b"XYfgh");
     }

@@ -1,9 +1,9 @@
 //! Reading another process's memory: the one copy of a large message.
 //!
 //! The kernel allows it to who may trace that process: usually, processes of one user, or of one
-//! container. Whether it does, and whether the process is the right one at all (numbers of processes
-//! are used again, and differ between containers), is found out by reading the sender's proof in the
-//! same call as its bytes.
+//! container. Whether it does, and whether the process is the right one at all (numbers of
+//! processes are used again, and differ between containers), is found out by reading the sender's
+//! proof in the same call as its bytes.
 
 use crate::cell::Offer;
 use crate::parts::{PARTS_MAX, Parts};

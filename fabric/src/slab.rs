@@ -4,8 +4,8 @@
 //! into the buffer's word when it has copied; nobody else has to look at anything. The owner looks
 //! at the words of the buffers it lent, oldest first, after a send: not while somebody waits.
 //!
-//! A receiver that does not give back must not cost others anything: nobody has more buffers at once
-//! than are left. One that keeps all it gets leaves half of them, two leave a third.
+//! A receiver that does not give back must not cost others anything: nobody has more buffers at
+//! once than are left. One that keeps all it gets leaves half of them, two leave a third.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use crate::cell::{Lent, Local};
 use crate::region::Region;
 
-/// How many lent buffers are looked at after each that was lent: two, so that those come back sooner
-/// than they go, and few are in use that a cache has to hold.
+/// How many lent buffers are looked at after each that was lent: two, so that those come back
+/// sooner than they go, and few are in use that a cache has to hold.
 const LOOKS: usize = 2;
 
 #[derive(Debug)]

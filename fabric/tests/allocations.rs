@@ -5,7 +5,10 @@ mod counting;
 
 use counting::allocations;
 use fabric::matcher::{Envelope, Matcher, Pattern};
-use fabric::{Address, Context};
+use fabric::{
+    Address, Class, Context, Endpoint, EndpointOptions, Message, Part, Receive, Region,
+    RegionOptions,
+};
 
 /// Messages and receives that wait at once.
 const DEPTH: u64 = 64;
@@ -43,4 +46,58 @@ fn a_warm_matcher_allocates_nothing() {
     // The count itself counts.
     drop(std::hint::black_box(Box::new(before)));
     assert!(allocations() > before);
+}
+
+/// Sends and receives messages of every length, expected and (short ones) not.
+fn exchange(sender: &mut Endpoint, receiver: &mut Endpoint, memory: &mut [u8], tag: u64) {
+    let to = receiver.address();
+    for len in [0, 8, 200, 3000, 60_000] {
+        let part = |bytes: &mut [u8]| Part { start: bytes.as_mut_ptr(), bytes: len };
+        let (sent, got) = memory.split_at_mut(60_000);
+        let (class, data, context) = (Class::Tagged, Some(tag), Some(Context(tag)));
+        let message = Message { to, class, tag, data, context, inject: false };
+        let (source, ignore, context) = (Some(sender.address()), 0, Context(tag));
+        let receive = Receive { class, source, tag, ignore, context, multi_min_bytes: None };
+        for expected in [true, false] {
+            if !expected && len > 8 {
+                // These are kept on the heap until they are asked for.
+                continue;
+            }
+            // SAFETY: the memory outlives what is asked for here, all of which ends below.
+            unsafe {
+                if expected {
+                    receiver.receive(&receive, &[part(got)]).expect("sound");
+                }
+                sender.send(&message, &[part(sent)]).expect("room");
+                if !expected {
+                    receiver.progress();
+                    receiver.receive(&receive, &[part(got)]).expect("sound");
+                }
+            }
+            while receiver.completion().is_none() {
+                sender.progress();
+            }
+            while sender.completion().is_none() {}
+        }
+    }
+}
+
+#[test]
+fn a_warm_endpoint_allocates_nothing() {
+    for single_copy in [true, false] {
+        let (keeper, _fd) = Region::create(&RegionOptions::default()).expect("memory");
+        let options = EndpointOptions { single_copy, ..EndpointOptions::default() };
+        let [mut one, mut other] = [(); 2].map(|()| {
+            let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
+            let region = keeper.region().clone();
+            Endpoint::new(region, slot, incarnation, 1, &options).expect("an endpoint")
+        });
+        let mut memory = vec![1; 120_000];
+        (0..300).for_each(|tag| exchange(&mut one, &mut other, &mut memory, tag));
+        let before = allocations();
+        (300..3000).for_each(|tag| exchange(&mut one, &mut other, &mut memory, tag));
+        // Empty looks, and looks for the dead.
+        (0..100_000).for_each(|_| one.progress());
+        assert_eq!(allocations(), before, "single copy: {single_copy}");
+    }
 }

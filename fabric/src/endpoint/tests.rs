@@ -1,6 +1,7 @@
 //! Endpoints of one process, stepped by one thread.
 
 mod deaths;
+mod model;
 
 mod ways;
 
@@ -99,4 +100,24 @@ fn ended(endpoint: &mut Endpoint) -> Vec<Completion> {
 /// Bytes that tell where they belong.
 fn content(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (seed.wrapping_mul(31) + at * 7 + at / 251) as u8).collect()
+}
+
+/// Numbers of a seed (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 11) % bound
+    }
 }

@@ -104,8 +104,8 @@ impl Keeper {
         true
     }
 
-    /// Clears up after the dead: what they had claimed in others' rings is nobody's, and their slots
-    /// can be taken again. How many there were.
+    /// Clears up after the dead: what they had claimed in others' rings is nobody's, and their
+    /// slots can be taken again. How many there were.
     pub fn sweep(&self) -> usize {
         let ledger = &mut *self.ledger();
         let is_dead = |(_, entry): &(usize, &Entry)| entry.state == State::Dead;

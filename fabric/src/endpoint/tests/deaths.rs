@@ -1,6 +1,9 @@
 //! Endpoints that end, or whose processes are killed between two stores.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::*;
+use crate::cell::{Head, Kind};
 use crate::shared::stop;
 
 /// What a killed process leaves: nothing of it runs any more.
@@ -169,88 +172,82 @@ fn an_offer_of_the_dead_is_gone_when_it_is_asked_for() {
     assert_eq!(ended(&mut world.endpoints[0])[0].failure, Some(Failure::Gone));
 }
 
-/// Somebody writes over all of its own slot, while others talk to each other and to it.
+/// Writes over the words of a slot, mostly where some are, now and then anywhere; but not over the
+/// node's line, by which others know that it lives.
+fn scribble(region: &Region, slot: u16, random: &mut Random) {
+    let layout = region.layout();
+    let slot_words = (layout.life(1) - layout.life(0)) as u64 / 8;
+    let kind = random.below(4);
+    for _ in 0..random.below(40) {
+        let word = match kind {
+            0 => random.next(),
+            1 => random.below(16),
+            2 => (random.below(4) << 32) | random.below(70_000),
+            _ => u64::MAX << random.below(64),
+        };
+        let (from, words) = if random.below(3) == 0 { (8, slot_words - 8) } else { (16, 1000) };
+        let at = layout.life(slot) + 8 * (from + random.below(words)) as usize;
+        region.mapping().store(at, word, Relaxed);
+    }
+}
+
+/// Fills a cell of somebody's ring as only a liar would.
+fn lie(hostile: &mut Endpoint, to: Local, random: &mut Random) {
+    let region = Arc::clone(&hostile.region);
+    hostile.engine.peers.meet(to);
+    let Some(cell) = hostile.engine.claim(&region, to) else { return };
+    for at in (0..200).step_by(8) {
+        let word = if random.below(2) == 0 { random.below(9) } else { random.next() };
+        region.mapping().store(cell.body_at() + at, word, Relaxed);
+    }
+    let kind = Kind::ALL[random.below(6) as usize];
+    let (class, data, tag) = (Class::Tagged, None, random.below(5));
+    let (source, incarnation) = (hostile.engine.me, to.incarnation);
+    let inline_bytes = random.below(217) as u16;
+    cell.publish(&Head { kind, class, inline_bytes, source, incarnation, tag, data });
+}
+
+/// Messages of each way from the first to the second, whatever else they are sent.
+fn talk(world: &mut World, round: u64) {
+    let [one, other] = [world.address(0), world.address(1)];
+    for len in [8, 4000, 30_000] {
+        let (sent, mut got) = (content(round, len), vec![0; len]);
+        ask(&mut world.endpoints[1], &receive(Some(one), 1 << 40), &mut got);
+        let message = message(other, 1 << 40);
+        while send(&mut world.endpoints[0], &message, &sent) == Err(SendError::Busy) {
+            world.turn();
+        }
+        (0..10).for_each(|_| world.turn());
+        let is_ours = |done: &&Completion| done.tag == 1 << 40 && done.failure.is_none();
+        for endpoint in &mut world.endpoints {
+            let count = ended(endpoint).iter().filter(is_ours).count();
+            assert_eq!(count, 1, "round {round}, {len} bytes");
+        }
+        assert_eq!(got, sent);
+    }
+}
+
+/// Somebody writes over all of its own slot and lies to others, while those talk to each other and
+/// to it.
 #[test]
 fn garbage_in_a_slot_costs_others_nothing() {
-    let mut random = 0x9e37_79b9_u64;
-    let mut next = move || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random
-    };
+    let mut random = Random::new(1);
     for single_copy in [true, false] {
-        let region =
-            RegionOptions { cells: 16, buffers: 4, buffer_bytes: 4096, ..RegionOptions::default() };
+        let usual = RegionOptions::default();
+        let region = RegionOptions { cells: 16, buffers: 4, buffer_bytes: 4096, ..usual };
         let options = EndpointOptions { single_copy, ..EndpointOptions::default() };
         let mut world = World::new(2, region, &options);
         let mut hostile = world.join(&options);
-        let [one, other, bad] = [world.address(0), world.address(1), hostile.address()];
-        let layout = *world.keeper.region().layout();
-        let (first, slot_bytes) = (layout.life(bad.slot), layout.life(1) - layout.life(0));
+        let bad = hostile.address();
         for round in 0..3000_u64 {
-            let kind = next();
-            for _ in 0..next() % 40 {
-                let word = match kind % 4 {
-                    0 => next(),
-                    1 => next() % 16,
-                    2 => ((next() % 4) << 32) | (next() % 70_000),
-                    _ => u64::MAX << (next() % 64),
-                };
-                // Mostly where words are, now and then anywhere; not the node's line, by which
-                // others know that it lives.
-                let (from, words) =
-                    if next() % 3 == 0 { (8, slot_bytes / 8 - 8) } else { (16, 1000) };
-                let at = first + 8 * (from + next() as usize % words);
-                world.keeper.region().mapping().store(
-                    at,
-                    word,
-                    std::sync::atomic::Ordering::Relaxed,
-                );
-            }
-            // Cells in others' rings as only a liar would fill them.
+            scribble(world.keeper.region(), bad.slot, &mut random);
             let to = world.endpoints[round as usize % 2].engine.me;
-            let region = Arc::clone(world.keeper.region());
-            hostile.engine.peers.meet(to);
-            if let Some(cell) = hostile.engine.claim(&region, to) {
-                let mapping = region.mapping();
-                for at in (0..200).step_by(8) {
-                    let word = if next() % 2 == 0 { next() % 9 } else { next() };
-                    mapping.store(cell.body_at() + at, word, std::sync::atomic::Ordering::Relaxed);
-                }
-                let kind = crate::cell::Kind::ALL[next() as usize % 6];
-                let (class, source, incarnation) =
-                    (Class::Tagged, hostile.engine.me, to.incarnation);
-                let (inline_bytes, tag, data) = (next() as u16 % 217, next() % 5, None);
-                cell.publish(&crate::cell::Head {
-                    kind,
-                    class,
-                    inline_bytes,
-                    source,
-                    incarnation,
-                    tag,
-                    data,
-                });
-            }
+            lie(&mut hostile, to, &mut random);
             let _ = send(&mut world.endpoints[0], &message(bad, 1), &[1; 3000]);
             let _ = send(&mut world.endpoints[1], &message(bad, 1), &[1; 8]);
-            for len in [8, 4000, 30_000] {
-                let (sent, mut got) = (content(round, len), vec![0; len]);
-                ask(&mut world.endpoints[1], &receive(Some(one), 1 << 40), &mut got);
-                let message = message(other, 1 << 40);
-                while send(&mut world.endpoints[0], &message, &sent) == Err(SendError::Busy) {
-                    world.turn();
-                }
-                (0..10).for_each(|_| world.turn());
-                let (got_it, sent_it) =
-                    (ended(&mut world.endpoints[1]), ended(&mut world.endpoints[0]));
-                let is_ours = |d: &&Completion| d.tag == 1 << 40 && d.failure.is_none();
-                assert_eq!(got_it.iter().filter(is_ours).count(), 1, "round {round}, {len}");
-                assert_eq!(sent_it.iter().filter(is_ours).count(), 1, "round {round}, {len}");
-                assert_eq!(got, sent);
-            }
+            talk(&mut world, round);
         }
-        let nonsense: u64 = world.endpoints.iter().map(|e| e.counters().nonsense).sum();
+        let nonsense: u64 = world.endpoints.iter().map(|at| at.counters().nonsense).sum();
         assert!(nonsense > 100, "{nonsense}");
     }
 }

@@ -1,0 +1,217 @@
+//! How fast two processes on two cores talk: one-way latency and bandwidth by length and by way,
+//! beside what a cache line takes from core to core and back.
+//!
+//! ```text
+//! cargo run --release -p fabric --example pingpong
+//! ```
+//!
+//! Medians of batches, so that a core that was taken away for a while does not count.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::time::Instant;
+
+use fabric::{
+    Address, Class, Context, Done, Endpoint, EndpointOptions, Message, Part, Receive, Region,
+    RegionOptions, SendError,
+};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+const HOST: u64 = 1;
+const BATCHES: usize = 101;
+/// Messages under way at once when bandwidth is measured, as in OSU's `osu_bw`.
+const WINDOW: usize = 64;
+
+/// How long a batch takes, about.
+const BATCH_BYTES: usize = 4 << 20;
+
+fn pin(core: usize) {
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    sched_setaffinity(None, &cores).expect("a core of this machine");
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// A line written by one core, seen by the other, written there and seen here: nanoseconds.
+fn line_round_trip_ns() -> f64 {
+    const ROUNDS: u64 = 2000;
+    let word = AtomicU64::new(0);
+    let await_word = |value| {
+        while word.load(Acquire) != value {
+            std::hint::spin_loop();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(1);
+            for round in 0..BATCHES as u64 * ROUNDS {
+                await_word(2 * round + 1);
+                word.store(2 * round + 2, Release);
+            }
+        });
+        pin(0);
+        let batch = |batch: u64| {
+            let started = Instant::now();
+            for round in batch * ROUNDS..(batch + 1) * ROUNDS {
+                word.store(2 * round + 1, Release);
+                await_word(2 * round + 2);
+            }
+            started.elapsed().as_nanos() as f64 / ROUNDS as f64
+        };
+        median((0..BATCHES as u64).map(batch).collect())
+    })
+}
+
+/// One of the two.
+struct Side {
+    endpoint: Endpoint,
+    other: Address,
+    memory: Vec<u8>,
+    /// Receives and sends that have ended, and that were begun.
+    received: usize,
+    sent: usize,
+}
+
+impl Side {
+    fn part(&mut self, len: usize) -> Part {
+        Part { start: self.memory.as_mut_ptr(), bytes: len }
+    }
+
+    fn ask(&mut self, len: usize) {
+        let (class, source, context) = (Class::Tagged, Some(self.other), Context(1));
+        let (tag, ignore, multi_min_bytes) = (7, 0, None);
+        let receive = Receive { class, source, tag, ignore, context, multi_min_bytes };
+        let part = self.part(len);
+        // SAFETY: the memory lives as long as the endpoint; that messages meet in it is all the
+        // same here.
+        unsafe { self.endpoint.receive(&receive, &[part]) }.expect("a sound receive");
+    }
+
+    fn send(&mut self, len: usize) {
+        let (to, class, context) = (self.other, Class::Tagged, Some(Context(2)));
+        let message = Message { to, class, tag: 7, data: None, context, inject: false };
+        let part = self.part(len);
+        // SAFETY: as above.
+        while let Err(error) = unsafe { self.endpoint.send(&message, &[part]) } {
+            assert_eq!(error, SendError::Busy);
+            self.poll();
+        }
+    }
+
+    fn poll(&mut self) {
+        if let Some(completion) = self.endpoint.completion() {
+            assert_eq!(completion.failure, None);
+            match completion.done {
+                Done::Send => self.sent += 1,
+                _ => self.received += 1,
+            }
+        }
+    }
+
+    fn until(&mut self, received: usize, sent: usize) {
+        while self.received < received || self.sent < sent {
+            self.poll();
+        }
+        (self.received, self.sent) = (0, 0);
+    }
+
+    /// Microseconds one way.
+    fn ping(&mut self, len: usize, is_first: bool) -> f64 {
+        let rounds = (BATCH_BYTES / 16 / len.max(2048)).clamp(4, 1000);
+        let mut batch = |_| {
+            let started = Instant::now();
+            for _ in 0..rounds {
+                self.ask(len);
+                if is_first {
+                    self.send(len);
+                }
+                self.until(1, usize::from(is_first));
+                if !is_first {
+                    self.send(len);
+                    self.until(0, 1);
+                }
+            }
+            started.elapsed().as_nanos() as f64 / rounds as f64 / 2000.0
+        };
+        median((0..BATCHES).map(&mut batch).collect())
+    }
+
+    /// MB/s, windows of messages from the first to the second.
+    fn stream(&mut self, len: usize, is_first: bool) -> f64 {
+        let windows = (BATCH_BYTES / WINDOW / len.max(512)).max(1);
+        let mut batch = |_| {
+            let started = Instant::now();
+            for _ in 0..windows {
+                if is_first {
+                    self.ask(8);
+                    (0..WINDOW).for_each(|_| self.send(len));
+                    self.until(1, WINDOW);
+                } else {
+                    (0..WINDOW).for_each(|_| self.ask(len));
+                    self.until(WINDOW, 0);
+                    self.send(8);
+                    self.until(0, 1);
+                }
+            }
+            (windows * WINDOW * len) as f64 * 1e3 / started.elapsed().as_nanos() as f64
+        };
+        median((0..BATCHES / 4).map(&mut batch).collect())
+    }
+}
+
+fn main() {
+    println!("a cache line there and back: {:.0} ns", line_round_trip_ns());
+    println!("{:>9} {:>22} {:>12} {:>12}", "bytes", "way", "one way us", "MB/s");
+    let lengths = [8, 200, 256, 1024, 2048, 4096, 8192, 16_384, 65_536, 1 << 20];
+    let ways = [
+        ("eager", EndpointOptions { eager_bytes_max: usize::MAX, single_copy: true }),
+        ("offer, one copy", EndpointOptions { eager_bytes_max: 0, single_copy: true }),
+        ("offer, through slab", EndpointOptions { eager_bytes_max: 0, single_copy: false }),
+    ];
+    for len in lengths {
+        for (name, options) in &ways {
+            let is_possible = len <= 16_384 || options.eager_bytes_max == 0;
+            if is_possible && (len > 216 || options.eager_bytes_max > 0) {
+                let (latency, bandwidth) = measure(len, options);
+                println!("{len:>9} {name:>22} {latency:>12.3} {bandwidth:>12.0}");
+            }
+        }
+    }
+}
+
+/// A fresh region and two processes in it.
+fn measure(len: usize, options: &EndpointOptions) -> (f64, f64) {
+    let (keeper, _fd) = Region::create(&RegionOptions::default()).expect("memory");
+    // SAFETY: this process has one thread by now.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "a process");
+    let is_first = child != 0;
+    pin(usize::from(!is_first));
+    // Each keeps its own copy of the ledger from here on and takes both slots in the same order,
+    // so both know both addresses. The numbers of the processes are the same, too.
+    // SAFETY: it cannot fail.
+    let pids = match is_first {
+        true => [std::process::id(), child.unsigned_abs()],
+        false => [unsafe { libc::getppid() }.unsigned_abs(), std::process::id()],
+    };
+    let slots = pids.map(|pid| keeper.take_slot(pid).expect("a slot"));
+    let (slot, incarnation) = slots[usize::from(!is_first)];
+    let (other, other_incarnation) = slots[usize::from(is_first)];
+    let region = Arc::clone(keeper.region());
+    let endpoint = Endpoint::new(region, slot, incarnation, HOST, options).expect("an endpoint");
+    let other = Address { host: HOST, incarnation: other_incarnation, slot: other };
+    let mut side = Side { endpoint, other, memory: vec![1; len.max(8)], received: 0, sent: 0 };
+    side.ping(len, is_first);
+    let latency = side.ping(len, is_first);
+    let bandwidth = side.stream(len, is_first);
+    if !is_first {
+        std::process::exit(0);
+    }
+    // SAFETY: our own child.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    (latency, bandwidth)
+}

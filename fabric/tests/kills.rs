@@ -1,0 +1,243 @@
+//! Real processes, killed with SIGKILL at any moment while they send: the receiver and the other
+//! senders go on.
+//!
+//! Processes are forked from the test, not started anew, so that ten thousand fit into seconds.
+
+use std::collections::HashMap;
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabric::{
+    Address, Class, Completion, Context, Done, Endpoint, EndpointOptions, Failure, Keeper, Message,
+    Part, Receive, Region, RegionOptions, SendError,
+};
+
+const HOST: u64 = 3;
+
+/// In the cell, in a buffer, and read out of the sender's memory.
+const LENGTHS: [usize; 4] = [16, 120, 2000, 20_000];
+const LEN_MAX: usize = 20_000;
+
+/// Between messages of the one that is not killed, so that those which are have a core.
+const REST: Duration = Duration::from_micros(500);
+
+/// A process that sends for ever.
+struct Sender {
+    pid: libc::pid_t,
+    slot: u16,
+}
+
+impl Sender {
+    fn start(
+        keeper: &Keeper,
+        to: Address,
+        pipe: &mut (PipeReader, PipeWriter),
+        rest: Duration,
+    ) -> Self {
+        // SAFETY: the child runs `send_for_ever`, which takes no lock that another thread of the
+        // test may hold: it prints nothing, and glibc's allocator is made for forks.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0, "a process");
+        if pid == 0 {
+            let mut told = [0; 6];
+            let _ = pipe.0.read_exact(&mut told);
+            let slot = u16::from_le_bytes([told[0], told[1]]);
+            let incarnation = u32::from_le_bytes([told[2], told[3], told[4], told[5]]);
+            send_for_ever(keeper.region(), (slot, incarnation), to, rest);
+        }
+        let (slot, incarnation) = keeper.take_slot(pid.unsigned_abs()).expect("a slot");
+        let [s, i] = [slot.to_le_bytes().to_vec(), incarnation.to_le_bytes().to_vec()];
+        pipe.1.write_all(&[s, i].concat()).expect("the child reads");
+        Self { pid, slot }
+    }
+
+    fn kill(self, keeper: &Keeper) {
+        // SAFETY: our own child, which nobody else waits for.
+        let ended = unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, std::ptr::null_mut(), 0)
+        };
+        assert_eq!(ended, self.pid);
+        assert!(keeper.declare_dead(self.slot));
+        keeper.sweep();
+    }
+}
+
+/// What a message number has in it, from its ninth byte on.
+fn filling(number: u64) -> u8 {
+    (number * 37 + 11) as u8
+}
+
+fn send_for_ever(
+    region: &Arc<Region>,
+    (slot, incarnation): (u16, u32),
+    to: Address,
+    rest: Duration,
+) -> ! {
+    let options = EndpointOptions::default();
+    let endpoint = Endpoint::new(Arc::clone(region), slot, incarnation, HOST, &options);
+    let Ok(mut endpoint) = endpoint else { std::process::abort() };
+    let mut memory = vec![0; LEN_MAX];
+    for number in 0_u64.. {
+        let len = LENGTHS[number as usize % LENGTHS.len()];
+        memory[..len].fill(filling(number));
+        memory[..8].copy_from_slice(&number.to_le_bytes());
+        let (class, context, inject) = (Class::Tagged, Some(Context(number)), false);
+        let message = Message { to, class, tag: number, data: Some(number), context, inject };
+        let parts = [Part { start: memory.as_mut_ptr(), bytes: len }];
+        loop {
+            // SAFETY: the memory is left alone until the completion.
+            match unsafe { endpoint.send(&message, &parts) } {
+                Ok(()) => break,
+                Err(SendError::Busy) => endpoint.progress(),
+                Err(_) => std::process::abort(),
+            }
+        }
+        while endpoint.completion().is_none() {
+            std::hint::spin_loop();
+        }
+        if !rest.is_zero() {
+            std::thread::sleep(rest);
+        }
+    }
+    std::process::abort()
+}
+
+/// Receives from anybody, and checks that each sender's messages come in order and whole.
+struct Receiver {
+    endpoint: Endpoint,
+    buffers: Vec<Vec<u8>>,
+    /// Of each sender, the number that comes next; none once one of its messages was lost.
+    next: HashMap<Address, Option<u64>>,
+    gone: u64,
+    /// Senders of whom something came.
+    firsts: u64,
+}
+
+impl Receiver {
+    fn new(endpoint: Endpoint) -> Self {
+        let buffers = vec![vec![0; LEN_MAX]; 16];
+        let mut receiver = Self { endpoint, buffers, next: HashMap::new(), gone: 0, firsts: 0 };
+        (0..16).for_each(|index| receiver.post(index));
+        receiver
+    }
+
+    fn post(&mut self, index: usize) {
+        let buffer = &mut self.buffers[index];
+        let receive = Receive {
+            class: Class::Tagged,
+            source: None,
+            tag: 0,
+            ignore: u64::MAX,
+            context: Context(index as u64),
+            multi_min_bytes: None,
+        };
+        let part = Part { start: buffer.as_mut_ptr(), bytes: buffer.len() };
+        // SAFETY: the buffers live as long as the endpoint.
+        unsafe { self.endpoint.receive(&receive, &[part]) }.expect("a sound receive");
+    }
+
+    /// Receives until somebody's first message is there.
+    fn wait_for_one(&mut self) {
+        let firsts = self.firsts;
+        while self.firsts == firsts {
+            self.run(Duration::from_micros(10));
+        }
+    }
+
+    /// Receives what there is, for this long.
+    fn run(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            for _ in 0..64 {
+                match self.endpoint.completion() {
+                    Some(completion) => self.take(&completion),
+                    None => std::hint::spin_loop(),
+                }
+            }
+            // There may be one core for all of them.
+            std::thread::yield_now();
+        }
+    }
+
+    fn take(&mut self, completion: &Completion) {
+        let Done::Receive { source, data, .. } = completion.done else {
+            panic!("{completion:?}");
+        };
+        let index = completion.context.0 as usize;
+        let next = self.next.entry(source).or_insert(Some(0));
+        match completion.failure {
+            None => {
+                let number = next.expect("nothing comes after what was lost");
+                assert_eq!((completion.tag, data), (number, Some(number)), "in order");
+                assert_eq!(completion.bytes, LENGTHS[number as usize % LENGTHS.len()]);
+                let bytes = &self.buffers[index][..completion.bytes];
+                assert_eq!(bytes[..8], number.to_le_bytes());
+                assert!(bytes[8..].iter().all(|&byte| byte == filling(number)), "whole");
+                self.firsts += u64::from(number == 0);
+                *next = Some(number + 1);
+            }
+            Some(Failure::Gone) => {
+                *next = None;
+                self.gone += 1;
+            }
+            Some(failure) => panic!("{failure}"),
+        }
+        self.post(index);
+    }
+}
+
+#[test]
+fn senders_killed_at_any_moment_hold_up_nobody() {
+    let (kills_max, time_max) = match std::env::var("VRIO_TIER").as_deref() {
+        Ok("nightly" | "long") => (100_000, Duration::from_secs(1200)),
+        _ => (10_000, Duration::from_secs(15)),
+    };
+    // A small ring, so that it goes round while somebody is dying in it.
+    let options = RegionOptions { slots: 8, cells: 64, buffers: 8, ..RegionOptions::default() };
+    let (keeper, memory) = Region::create(&options).expect("memory");
+    let region = Arc::new(Region::map(memory.as_fd()).expect("a region"));
+    let mut pipe = std::io::pipe().expect("a pipe");
+    let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
+    let usual = EndpointOptions::default();
+    let endpoint = Endpoint::new(region, slot, incarnation, HOST, &usual).expect("an endpoint");
+    let to = endpoint.address();
+    let mut receiver = Receiver::new(endpoint);
+    let steady = Sender::start(&keeper, to, &mut pipe, REST);
+    let from_steady = Address { host: HOST, incarnation: 1, slot: steady.slot };
+    let (started, mut received, mut random) = (Instant::now(), 0, 1_u64);
+    let mut kills = 0;
+    while kills < kills_max && started.elapsed() < time_max {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let doomed = Sender::start(&keeper, to, &mut pipe, Duration::ZERO);
+        // Most are killed while they send, some before they have begun.
+        if random >> 60 > 0 {
+            receiver.wait_for_one();
+        }
+        receiver.run(Duration::from_micros((random >> 33) % 100));
+        doomed.kill(&keeper);
+        kills += 1;
+        if kills % 50 == 0 {
+            // The one that was not killed gets through.
+            let before = receiver.next.get(&from_steady).copied();
+            while receiver.next.get(&from_steady).copied() == before {
+                receiver.run(Duration::from_micros(100));
+            }
+        }
+        receiver.next.retain(|&source, next| {
+            received += next.filter(|_| source != from_steady).unwrap_or(0);
+            source == from_steady
+        });
+    }
+    let (counters, time) = (*receiver.endpoint.counters(), started.elapsed());
+    println!(
+        "{kills} kills in {time:.1?}: {received} messages of the killed and {:?} of the other one \
+         were received, {} cells were skipped, {} messages were lost in the middle",
+        receiver.next[&from_steady], counters.skipped_cells, receiver.gone
+    );
+    assert_eq!(counters.nonsense, 0);
+    assert!(counters.skipped_cells > 0 && counters.single_copies > 0, "{counters:?}");
+    steady.kill(&keeper);
+}
