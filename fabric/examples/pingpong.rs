@@ -193,10 +193,9 @@ fn measure(len: usize, options: &EndpointOptions) -> (f64, f64) {
     pin(usize::from(!is_first));
     // Each keeps its own copy of the ledger from here on and takes both slots in the same order,
     // so both know both addresses. The numbers of the processes are the same, too.
-    // SAFETY: it cannot fail.
     let pids = match is_first {
         true => [std::process::id(), child.unsigned_abs()],
-        false => [unsafe { libc::getppid() }.unsigned_abs(), std::process::id()],
+        false => [std::os::unix::process::parent_id(), std::process::id()],
     };
     let slots = pids.map(|pid| keeper.take_slot(pid).expect("a slot"));
     let (slot, incarnation) = slots[usize::from(!is_first)];

@@ -144,7 +144,8 @@ impl Pair {
         let tag = if class == Class::Tagged { self.random.below(TAGS) } else { 0 };
         let len = LENGTHS[self.random.below(LENGTHS.len() as u64) as usize];
         let inject = len <= INJECT_BYTES_MAX && self.random.below(4) == 0;
-        let data = (self.random.below(2) == 0).then_some(number);
+        // Nothing else tells empty messages of one buffer apart.
+        let data = (len == 0 || self.random.below(2) == 0).then_some(number);
         let (to_address, context) = (self.world.address(to), Some(Context(number)));
         let message = Message { to: to_address, class, tag, data, context, inject };
         let bytes = content(number, len);
