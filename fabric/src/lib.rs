@@ -7,6 +7,7 @@
 
 mod address;
 mod cell;
+pub mod door;
 mod endpoint;
 pub mod matcher;
 mod message;
@@ -18,6 +19,7 @@ mod single_copy;
 mod slab;
 
 pub use address::{ADDRESS_BYTES, Address, AddressError};
+pub use door::{Domain, JoinError, OpenEndpointError};
 pub use endpoint::{
     Endpoint, EndpointCounters, EndpointError, EndpointOptions, INJECT_BYTES_MAX, ReceiveError,
     SendError,

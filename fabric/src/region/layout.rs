@@ -91,7 +91,7 @@ pub(crate) struct Layout {
     cells: usize,
     slab: usize,
     slot_bytes: usize,
-    pub(super) region_bytes: usize,
+    pub(crate) region_bytes: usize,
 }
 
 impl Layout {

@@ -1,0 +1,27 @@
+//! How a process becomes a member of a domain: it calls the node at a Unix socket, says the
+//! domain's name and key, and is handed the region's memory. It gets slots for its endpoints over
+//! the same connection, and the end of the connection is how the node learns that it is gone.
+//!
+//! ```text
+//!   process                                   node
+//!      Hello{name, key}        ────────────▶
+//!                              ◀────────────  Welcome{host} + memory   or  Refused{why}
+//!      NewEndpoint             ────────────▶
+//!                              ◀────────────  Endpoint{slot, incarnation}  or  Full
+//!      CloseEndpoint{slot, ..} ────────────▶
+//!      (the connection ends)                  all its slots: dead, swept, free again
+//! ```
+//!
+//! Nothing of this is on a message's way: once an endpoint is there, the node is asked nothing.
+
+mod client;
+mod key;
+mod server;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use client::{Domain, JoinError, OpenEndpointError};
+pub use key::{KEY_BYTES_MAX, KEY_BYTES_MIN, Key, KeyError};
+pub use server::{DomainReport, DomainSettings, OpenError, Server};
+pub use wire::NAME_BYTES_MAX;

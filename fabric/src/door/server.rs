@@ -1,0 +1,564 @@
+//! The side of the node: [`Server`], one thread that answers at the socket.
+//!
+//! Those who call are *strangers* until they have said a domain's name and key, and *members* then.
+//! Strangers are few at a time and have a moment to speak; whoever says something that makes no
+//! sense, or does not read its answers, is hung up on. Members cost a descriptor or two each, and a
+//! domain has a bound of them.
+
+mod domain;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::fs::Mode;
+use rustix::io::{Errno, IoSlice};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use rustix::process::PidfdFlags;
+
+use self::domain::Served;
+pub use self::domain::{DomainReport, DomainSettings, OpenError};
+use super::key::KEY_BYTES_MAX;
+use super::wire::{Answer, Foreign, MESSAGE_BYTES, Refusal, Request, Seat};
+
+/// Callers that have not said who they are. More wait in the socket's queue until some of these
+/// have, or are hung up on: a job's processes come all at once, and a flood must not crowd them
+/// out.
+pub(super) const STRANGERS_MAX: usize = 256;
+
+/// How long a stranger may be silent. A process says what it wants at once, but on a machine with
+/// more processes than cores it may have to wait for its turn to run.
+const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Callers that wait in the socket's queue.
+const QUEUE_MAX: i32 = 1024;
+
+/// Requests of one member that are answered before others have their turn.
+const REQUESTS_AT_ONCE: usize = 16;
+
+/// Events that are seen to before it is looked again.
+const EVENTS_MAX: usize = 64;
+
+/// Refusals are logged at most so often, with their number since: who may not in decides how often
+/// he calls.
+const LOG_AGAIN: Duration = Duration::from_secs(10);
+
+/// Anybody may call: it is the key that lets in.
+const SOCKET_MODE: Mode = Mode::from_raw_mode(0o666);
+
+/// What an event is about: the listener, the bell, or a client by its number.
+const LISTENER: u64 = 0;
+const BELL: u64 = 1;
+const CLIENTS: u64 = 2;
+
+/// A node's door for processes. Dropped, it lets nobody in any more; those who are in go on among
+/// themselves, but nobody notices deaths for them.
+pub struct Server {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// What the thread and the others have in common.
+struct Shared {
+    host: u64,
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    /// Rung to end the thread.
+    bell: OwnedFd,
+    /// Held by the thread while it sees to what has happened, never while it waits.
+    house: Mutex<House>,
+}
+
+/// Who is there.
+struct House {
+    ending: bool,
+    /// Nobody new is let in.
+    turning_away: bool,
+    /// Callers are for this process to answer.
+    answering: bool,
+    /// Whether they are taken in, or wait in the queue.
+    listening: bool,
+    domains: Vec<Served>,
+    clients: HashMap<u64, Client>,
+    strangers: usize,
+    next_client: u64,
+    refusals: Refusals,
+}
+
+/// Somebody who has called.
+struct Client {
+    connection: OwnedFd,
+    /// Readable once the process has ended; none where the system does not tell. A process's
+    /// children inherit its connection, so that this one may stay open.
+    process: Option<OwnedFd>,
+    pid: u32,
+    standing: Standing,
+}
+
+enum Standing {
+    Stranger { since: Instant },
+    Member { domain: String, seats: Vec<Seat> },
+}
+
+/// Who was not let in.
+#[derive(Default)]
+struct Refusals {
+    since_log: u64,
+    logged: Option<Instant>,
+}
+
+/// What is done with a client after it was heard.
+enum Then {
+    Stay,
+    HangUp(&'static str),
+}
+
+impl Server {
+    /// Opens the door at `path`, where nothing may be, for a host of this (random, not zero) name.
+    ///
+    /// # Errors
+    /// When something is at the path, or the system refuses.
+    pub fn open(path: &Path, host: u64) -> io::Result<Self> {
+        let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = rustix::net::socket_with(kind.0, kind.1, flags, None)?;
+        rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
+        let listen = || -> io::Result<Self> {
+            // Until it listens nobody can call.
+            rustix::fs::chmod(path, SOCKET_MODE)?;
+            rustix::net::listen(&listener, QUEUE_MAX)?;
+            Self::adopt(path, host, listener)
+        };
+        let server = listen().inspect_err(|_| drop(std::fs::remove_file(path)))?;
+        server.answer()?;
+        Ok(server)
+    }
+
+    /// Goes on with the door of another process: `listener` is its socket, `host` the name that it
+    /// gave its host. Callers wait until [`Server::answer`] says that it is this one that answers.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn adopt(path: &Path, host: u64, listener: OwnedFd) -> io::Result<Self> {
+        assert_ne!(host, 0, "no address has host 0");
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::empty())?;
+        watch(&epoll, &bell, BELL)?;
+        let house = House {
+            ending: false,
+            turning_away: false,
+            answering: false,
+            listening: false,
+            domains: Vec::new(),
+            clients: HashMap::new(),
+            strangers: 0,
+            next_client: CLIENTS,
+            refusals: Refusals::default(),
+        };
+        let shared = Arc::new(Shared { host, epoll, listener, bell, house: Mutex::new(house) });
+        let answers = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("fabric-door".to_owned())
+            .spawn(move || answers.answer_all())?;
+        Ok(Self { path: path.to_owned(), shared, thread: Some(thread) })
+    }
+
+    /// Answers callers from now on.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn answer(&self) -> io::Result<()> {
+        let house = &mut *self.shared.house();
+        house.answering = true;
+        Ok(self.shared.listen_if_room(house)?)
+    }
+
+    /// Lets callers wait from now on, for a process that goes on with this door; who is in stays.
+    /// [`Server::answer`] takes it back.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn let_wait(&self) -> io::Result<()> {
+        let house = &mut *self.shared.house();
+        house.answering = false;
+        Ok(self.shared.listen_if_room(house)?)
+    }
+
+    /// Its socket.
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.shared.listener.as_fd()
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The host's name in addresses.
+    pub fn host(&self) -> u64 {
+        self.shared.host
+    }
+
+    /// Makes a domain, with memory of its own.
+    ///
+    /// # Errors
+    /// When there is one of the name, or no memory.
+    pub fn add(&self, settings: DomainSettings) -> Result<(), OpenError> {
+        let mut house = self.shared.house();
+        if house.domains.iter().any(|domain| domain.is_called(&settings.name)) {
+            return Err(OpenError::Exists(settings.name));
+        }
+        house.domains.push(Served::new(settings)?);
+        Ok(())
+    }
+
+    /// Ends a domain: its members are hung up on, and their endpoints are dead to each other.
+    /// `false`: there is none of the name.
+    pub fn remove(&self, name: &str) -> bool {
+        let mut house = self.shared.house();
+        let Some(place) = house.domains.iter().position(|domain| domain.is_called(name)) else {
+            return false;
+        };
+        let members: Vec<_> = house.members_of(name).collect();
+        for member in members {
+            house.hang_up(member, "its domain was removed");
+        }
+        house.domains.remove(place);
+        true
+    }
+
+    /// Lets in by another key from now on; who is in stays. `false`: there is no such domain.
+    pub fn set_key(&self, name: &str, key: super::Key) -> bool {
+        let mut house = self.shared.house();
+        let domain = house.domains.iter_mut().find(|domain| domain.is_called(name));
+        domain.map(|domain| domain.set_key(key)).is_some()
+    }
+
+    /// Whether nobody new is let in from now on. Members go on, also with new endpoints.
+    pub fn set_turning_away(&self, turning_away: bool) {
+        self.shared.house().turning_away = turning_away;
+    }
+
+    /// What there is, in the order in which it was added.
+    pub fn reports(&self) -> Vec<DomainReport> {
+        let house = self.shared.house();
+        let report = |domain: &Served| domain.report(house.members_of(domain.name()).count());
+        house.domains.iter().map(report).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.house().ending = true;
+        let _ = rustix::io::write(&self.shared.bell, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(path = ?self.path, %error, "the fabric's socket stays behind");
+        }
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: impl AsFd, what: u64) -> Result<(), Errno> {
+    epoll::add(epoll, fd, EventData::new_u64(what), EventFlags::IN)
+}
+
+impl Shared {
+    fn house(&self) -> MutexGuard<'_, House> {
+        // Each client is changed as a whole.
+        self.house.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread.
+    fn answer_all(&self) {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        let mut patience = None;
+        loop {
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), patience.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => panic!("waiting for our own descriptors: {errno}"),
+            }
+            let house = &mut *self.house();
+            if house.ending {
+                return;
+            }
+            for event in &events {
+                match event.data.u64() {
+                    LISTENER => self.let_in(house),
+                    BELL => {}
+                    client => self.hear(house, client),
+                }
+            }
+            patience = house.hang_up_on_silence();
+            if let Err(errno) = self.listen_if_room(house) {
+                tracing::error!(%errno, "the fabric's door is stuck");
+            }
+        }
+    }
+
+    /// Takes the next callers in.
+    fn let_in(&self, house: &mut House) {
+        for _ in 0..EVENTS_MAX {
+            if house.strangers >= STRANGERS_MAX || !house.answering {
+                return;
+            }
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let connection = match rustix::net::accept_with(&self.listener, flags) {
+                Ok(connection) => connection,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(errno) => {
+                    // No descriptors left, most likely: not for ever, and not in a circle.
+                    tracing::warn!(%errno, "a caller at the fabric's door has to wait");
+                    std::thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+            };
+            let number = house.next_client;
+            match self.meet(number, connection) {
+                Ok(client) => {
+                    house.next_client += 1;
+                    house.strangers += 1;
+                    house.clients.insert(number, client);
+                    // Most have said something already.
+                    self.hear(house, number);
+                }
+                Err(errno) => tracing::warn!(%errno, "a caller at the fabric's door is hung up on"),
+            }
+        }
+    }
+
+    fn meet(&self, number: u64, connection: OwnedFd) -> Result<Client, Errno> {
+        let pid = socket_peercred(&connection)?.pid;
+        // A process that cannot be seen from here, or is gone already, is told by its connection.
+        let process = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK).ok();
+        watch(&self.epoll, &connection, number)?;
+        if let Some(process) = &process {
+            watch(&self.epoll, process, number)?;
+        }
+        let pid = pid.as_raw_nonzero().get().unsigned_abs();
+        let standing = Standing::Stranger { since: Instant::now() };
+        Ok(Client { connection, process, pid, standing })
+    }
+
+    /// Hears what a client has to say, if it is still there.
+    fn hear(&self, house: &mut House, number: u64) {
+        for _ in 0..REQUESTS_AT_ONCE {
+            let Some(client) = house.clients.get(&number) else { return };
+            let mut bytes = [0; MESSAGE_BYTES + 1];
+            let heard = rustix::net::recv(&client.connection, &mut bytes, RecvFlags::DONTWAIT);
+            let then = match heard {
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) if client.has_ended() => Then::HangUp("it has ended"),
+                Err(Errno::AGAIN) => return,
+                Err(_) | Ok((_, 0)) => Then::HangUp("it has hung up"),
+                Ok((_, length)) => {
+                    let length = length.min(bytes.len());
+                    self.answer(house, number, &bytes[..length])
+                }
+            };
+            if let Then::HangUp(why) = then {
+                house.hang_up(number, why);
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, house: &mut House, number: u64, bytes: &[u8]) -> Then {
+        let request = Request::from_bytes(bytes);
+        if let Ok(Request::Hello { name, key }) = &request {
+            return self.greet(house, number, name, key);
+        }
+        let House { domains, clients, .. } = house;
+        let Some(client) = clients.get_mut(&number) else { return Then::Stay };
+        match request {
+            Ok(Request::NewEndpoint) => client.new_endpoint(domains),
+            Ok(Request::CloseEndpoint(seat)) => client.close_endpoint(domains, seat),
+            Ok(Request::Hello { .. }) | Err(Foreign::Bytes) => Then::HangUp("it makes no sense"),
+            Err(Foreign::Version) => {
+                client.say(&Answer::Refused(Refusal::Version), None);
+                Then::HangUp("it speaks another version")
+            }
+        }
+    }
+
+    /// Lets a stranger in, or not.
+    fn greet(&self, house: &mut House, number: u64, name: &str, key: &[u8; KEY_BYTES_MAX]) -> Then {
+        let members = house.members_of(name).count();
+        let admitted = match house.turning_away {
+            true => Err(Refusal::Crowded),
+            false => domain::admit(&house.domains, name, key, members),
+        };
+        let Some(client) = house.clients.get_mut(&number) else { return Then::Stay };
+        if matches!(client.standing, Standing::Member { .. }) {
+            return Then::HangUp("it says hello twice");
+        }
+        match admitted {
+            Ok(memory) => {
+                if !client.say(&Answer::Welcome { host: self.host }, Some(memory)) {
+                    return Then::HangUp("it does not listen");
+                }
+                house.strangers -= 1;
+                let (domain, seats) = (name.to_owned(), Vec::new());
+                client.standing = Standing::Member { domain, seats };
+                Then::Stay
+            }
+            Err(refusal) => {
+                house.refusals.note(client.pid, refusal);
+                client.say(&Answer::Refused(refusal), None);
+                Then::HangUp("it is not let in")
+            }
+        }
+    }
+
+    /// Callers wait in the queue while there is no room for strangers.
+    fn listen_if_room(&self, house: &mut House) -> Result<(), Errno> {
+        let has_room = house.answering && house.strangers < STRANGERS_MAX;
+        if has_room != house.listening {
+            let wanted = if has_room { EventFlags::IN } else { EventFlags::empty() };
+            let data = EventData::new_u64(LISTENER);
+            epoll::modify(&self.epoll, &self.listener, data, wanted)?;
+            house.listening = has_room;
+        }
+        Ok(())
+    }
+}
+
+impl House {
+    fn members_of(&self, name: &str) -> impl Iterator<Item = u64> {
+        let is_member = move |(number, client): (&u64, &Client)| match &client.standing {
+            Standing::Member { domain, .. } if domain == name => Some(*number),
+            _ => None,
+        };
+        self.clients.iter().filter_map(is_member)
+    }
+
+    /// Ends a client: what it had is swept.
+    fn hang_up(&mut self, number: u64, why: &'static str) {
+        let Some(client) = self.clients.remove(&number) else { return };
+        match client.standing {
+            Standing::Stranger { .. } => self.strangers -= 1,
+            Standing::Member { domain, seats } => {
+                tracing::debug!(pid = client.pid, domain, why, "a process has left the fabric");
+                if let Some(domain) = self.domains.iter().find(|it| it.is_called(&domain)) {
+                    domain.bury(&seats);
+                }
+            }
+        }
+    }
+
+    /// Hangs up on strangers who have been silent for too long, and says when to look again.
+    fn hang_up_on_silence(&mut self) -> Option<Timespec> {
+        if self.strangers == 0 {
+            return None;
+        }
+        let now = Instant::now();
+        let patience = |client: &Client| match client.standing {
+            Standing::Stranger { since } => {
+                Some((since + STRANGER_PATIENCE).saturating_duration_since(now))
+            }
+            Standing::Member { .. } => None,
+        };
+        let over = |(number, client): (&u64, &Client)| {
+            (patience(client) == Some(Duration::ZERO)).then_some(*number)
+        };
+        let silent: Vec<_> = self.clients.iter().filter_map(over).collect();
+        for number in silent {
+            self.hang_up(number, "it is silent");
+        }
+        let soonest = self.clients.values().filter_map(patience).min()?;
+        // Rounded up, so as not to look a moment too early again and again.
+        Timespec::try_from(soonest + Duration::from_millis(1)).ok()
+    }
+}
+
+impl Client {
+    fn has_ended(&self) -> bool {
+        let Some(process) = &self.process else { return false };
+        let mut look = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(rustix::event::poll(&mut look, Some(&none)), Ok(1))
+    }
+
+    /// Says something, without waiting. `false`: it does not read.
+    fn say(&self, answer: &Answer, memory: Option<BorrowedFd<'_>>) -> bool {
+        let bytes = answer.to_bytes();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if let Some(memory) = &memory {
+            let rights = SendAncillaryMessage::ScmRights(std::slice::from_ref(memory));
+            assert!(ancillary.push(rights), "room was made for it");
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let parts = [IoSlice::new(&bytes)];
+        rustix::io::retry_on_intr(|| {
+            rustix::net::sendmsg(&self.connection, &parts, &mut ancillary, flags)
+        })
+        .is_ok()
+    }
+
+    fn new_endpoint(&mut self, domains: &[Served]) -> Then {
+        let Standing::Member { domain, seats } = &mut self.standing else {
+            return Then::HangUp("it has not said who it is");
+        };
+        let Some(domain) = domains.iter().find(|it| it.is_called(domain)) else {
+            return Then::HangUp("its domain was removed");
+        };
+        let answer = match domain.seat(self.pid) {
+            Some(seat) => {
+                seats.push(seat);
+                Answer::Endpoint(seat)
+            }
+            None => Answer::Full,
+        };
+        if self.say(&answer, None) { Then::Stay } else { Then::HangUp("it does not listen") }
+    }
+
+    fn close_endpoint(&mut self, domains: &[Served], seat: Seat) -> Then {
+        let Standing::Member { domain, seats } = &mut self.standing else {
+            return Then::HangUp("it has not said who it is");
+        };
+        let Some(place) = seats.iter().position(|mine| *mine == seat) else {
+            return Then::HangUp("it closes what it has not");
+        };
+        seats.swap_remove(place);
+        if let Some(domain) = domains.iter().find(|it| it.is_called(domain)) {
+            domain.bury(&[seat]);
+        }
+        Then::Stay
+    }
+}
+
+impl Refusals {
+    fn note(&mut self, pid: u32, refusal: Refusal) {
+        self.since_log += 1;
+        if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_AGAIN) {
+            let count = std::mem::take(&mut self.since_log);
+            self.logged = Some(Instant::now());
+            tracing::warn!(pid, ?refusal, count, "processes are not let into the fabric");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! A domain as the node serves it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::door::key::{KEY_BYTES_MAX, Key};
+use crate::door::wire::{Refusal, Seat};
+use crate::region::{Keeper, Region, RegionError, RegionOptions};
+
+/// Members for each endpoint that a domain may have: a process may join before it needs one, or
+/// several times in different libraries.
+const MEMBERS_PER_ENDPOINT: usize = 2;
+
+/// What a domain is to be.
+#[derive(Clone, Debug)]
+pub struct DomainSettings {
+    /// Its name, of 1 to [`NAME_BYTES_MAX`](super::super::NAME_BYTES_MAX) bytes.
+    pub name: String,
+    /// The key that lets in.
+    pub key: Key,
+    /// How many endpoints there may be at once; 1 to [`SLOTS_MAX`](crate::SLOTS_MAX).
+    pub endpoints_max: u16,
+}
+
+/// How a domain is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainReport {
+    /// Its name.
+    pub name: String,
+    /// Endpoints that there are.
+    pub endpoints_live: usize,
+    /// Endpoints that there may be.
+    pub endpoints_max: usize,
+    /// Processes that have joined.
+    pub members: usize,
+    /// The memory that its endpoints share; the system takes of it what was ever used.
+    pub region_bytes: u64,
+}
+
+/// Why there is no domain.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is one already.
+    #[error("there is a domain {0:?} already")]
+    Exists(String),
+    /// Its memory cannot be had.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+}
+
+/// A domain with its memory.
+#[derive(Debug)]
+pub(super) struct Served {
+    settings: DomainSettings,
+    keeper: Keeper,
+    memory: OwnedFd,
+}
+
+impl Served {
+    pub(super) fn new(settings: DomainSettings) -> Result<Self, RegionError> {
+        let options = RegionOptions::default();
+        let slots = settings.endpoints_max.saturating_add(options.gateways);
+        let options = RegionOptions { slots, ..options };
+        let (keeper, memory) = Region::create(&options)?;
+        Ok(Self { settings, keeper, memory })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        self.settings.name == name
+    }
+
+    pub(super) fn set_key(&mut self, key: Key) {
+        self.settings.key = key;
+    }
+
+    pub(super) fn report(&self, members: usize) -> DomainReport {
+        DomainReport {
+            name: self.settings.name.clone(),
+            endpoints_live: self.keeper.live_count(),
+            endpoints_max: self.settings.endpoints_max.into(),
+            members,
+            region_bytes: self.keeper.region().layout().region_bytes as u64,
+        }
+    }
+
+    /// A slot for an endpoint of this process, if there is one left.
+    pub(super) fn seat(&self, pid: u32) -> Option<Seat> {
+        let (slot, incarnation) = self.keeper.take_slot(pid).ok()?;
+        Some(Seat { slot, incarnation })
+    }
+
+    /// Says that endpoints are dead, and makes their slots fit for others.
+    pub(super) fn bury(&self, seats: &[Seat]) {
+        for seat in seats {
+            self.keeper.declare_dead(seat.slot);
+        }
+        if !seats.is_empty() {
+            self.keeper.sweep();
+        }
+    }
+}
+
+/// The memory for who says this name and key. Takes as long, and says the same, whether the name or
+/// the key is wrong.
+pub(super) fn admit<'d>(
+    domains: &'d [Served],
+    name: &str,
+    key: &[u8; KEY_BYTES_MAX],
+    members: usize,
+) -> Result<BorrowedFd<'d>, Refusal> {
+    // A key that nobody has, for a domain that is not there.
+    let nobodys = [0; KEY_BYTES_MAX];
+    let found = domains.iter().find(|domain| domain.is_called(name));
+    let fits = match found {
+        Some(domain) => domain.settings.key.is(key),
+        None => subtle::ConstantTimeEq::ct_eq(&nobodys[..], &key[..]).into(),
+    };
+    let Some(domain) = found.filter(|_| fits) else { return Err(Refusal::Denied) };
+    let members_max = MEMBERS_PER_ENDPOINT * usize::from(domain.settings.endpoints_max);
+    if members >= members_max {
+        return Err(Refusal::Crowded);
+    }
+    Ok(domain.memory.as_fd())
+}

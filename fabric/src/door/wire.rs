@@ -1,0 +1,285 @@
+//! The door's messages: one datagram of a sequenced-packet socket each, all equally long.
+//!
+//! ```text
+//!    0  magic  "vriofabr"
+//!    8  version u16                      little-endian, as everything
+//!   10  kind u16
+//!   12  zero u32
+//!   16  Hello:          name, 64 bytes; key, 128 bytes; both filled up with zeroes
+//!       Welcome:        host u64; the region's memory comes along
+//!       Refused:        why u16
+//!       Endpoint, CloseEndpoint:  incarnation u32, slot u16
+//!       the rest is zero
+//! ```
+//!
+//! Magic, version and kind stay where they are in every version, so that another one can be told
+//! that it is another.
+
+use super::key::KEY_BYTES_MAX;
+
+/// The longest name of a domain.
+pub const NAME_BYTES_MAX: usize = 63;
+
+/// The bytes of every message.
+pub(super) const MESSAGE_BYTES: usize = 256;
+
+pub(super) const VERSION: u16 = 1;
+
+const MAGIC: [u8; 8] = *b"vriofabr";
+
+/// A name's room: at least one zero follows it.
+const NAME_ROOM_BYTES: usize = NAME_BYTES_MAX + 1;
+
+const BODY: usize = 16;
+const KEY: usize = BODY + NAME_ROOM_BYTES;
+
+pub(super) type Bytes = [u8; MESSAGE_BYTES];
+
+/// What a process says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    Hello { name: String, key: Box<[u8; KEY_BYTES_MAX]> },
+    NewEndpoint,
+    CloseEndpoint(Seat),
+}
+
+/// What the node says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Welcome { host: u64 },
+    Refused(Refusal),
+    Endpoint(Seat),
+    Full,
+}
+
+/// A slot, and which of its owners is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seat {
+    pub(super) slot: u16,
+    pub(super) incarnation: u32,
+}
+
+/// Why a process is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// No such domain, or another key: which of the two is not for strangers to know.
+    Denied,
+    /// It speaks another version.
+    Version,
+    /// There are as many as there may be.
+    Crowded,
+    /// The domain's memory cannot be handed over.
+    Broken,
+}
+
+/// Why bytes are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Foreign {
+    /// It is no message of this door at all.
+    Bytes,
+    /// It is one of another version.
+    Version,
+}
+
+impl Request {
+    pub(super) fn to_bytes(&self) -> Bytes {
+        match self {
+            Self::Hello { name, key } => {
+                let mut bytes = head(1);
+                bytes[BODY..BODY + name.len()].copy_from_slice(name.as_bytes());
+                bytes[KEY..KEY + KEY_BYTES_MAX].copy_from_slice(&key[..]);
+                bytes
+            }
+            Self::NewEndpoint => head(2),
+            Self::CloseEndpoint(seat) => seated(3, *seat),
+        }
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, Foreign> {
+        let (kind, body) = open(bytes)?;
+        match kind {
+            1 => {
+                let (name, rest) = body.split_at(NAME_ROOM_BYTES);
+                let (key, rest) = rest.split_at(KEY_BYTES_MAX);
+                let length = name.iter().position(|byte| *byte == 0).ok_or(Foreign::Bytes)?;
+                let (name, zeroes) = name.split_at(length);
+                let name = std::str::from_utf8(name).map_err(|_| Foreign::Bytes)?;
+                zero(zeroes)?;
+                zero(rest)?;
+                let key = key.try_into().map_err(|_| Foreign::Bytes)?;
+                Ok(Self::Hello { name: name.to_owned(), key: Box::new(key) })
+            }
+            2 => zero(body).map(|()| Self::NewEndpoint),
+            3 => seat(body).map(Self::CloseEndpoint),
+            _ => Err(Foreign::Bytes),
+        }
+    }
+}
+
+impl Answer {
+    pub(super) fn to_bytes(self) -> Bytes {
+        match self {
+            Self::Welcome { host } => {
+                let mut bytes = head(0x101);
+                bytes[BODY..BODY + 8].copy_from_slice(&host.to_le_bytes());
+                bytes
+            }
+            Self::Refused(why) => {
+                let why: u16 = match why {
+                    Refusal::Denied => 1,
+                    Refusal::Version => 2,
+                    Refusal::Crowded => 3,
+                    Refusal::Broken => 4,
+                };
+                let mut bytes = head(0x102);
+                bytes[BODY..BODY + 2].copy_from_slice(&why.to_le_bytes());
+                bytes
+            }
+            Self::Endpoint(seat) => seated(0x103, seat),
+            Self::Full => head(0x104),
+        }
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, Foreign> {
+        let (kind, body) = match open(bytes) {
+            // Said by a node of another version, in its own.
+            Err(Foreign::Version) if kind_of(bytes) == 0x102 => {
+                return Ok(Self::Refused(Refusal::Version));
+            }
+            other => other?,
+        };
+        match kind {
+            0x101 => {
+                zero(&body[8..])?;
+                let host = body[..8].try_into().map_err(|_| Foreign::Bytes)?;
+                match u64::from_le_bytes(host) {
+                    0 => Err(Foreign::Bytes),
+                    host => Ok(Self::Welcome { host }),
+                }
+            }
+            0x102 => {
+                zero(&body[2..])?;
+                let why = match u16::from_le_bytes([body[0], body[1]]) {
+                    1 => Refusal::Denied,
+                    2 => Refusal::Version,
+                    3 => Refusal::Crowded,
+                    4 => Refusal::Broken,
+                    _ => return Err(Foreign::Bytes),
+                };
+                Ok(Self::Refused(why))
+            }
+            0x103 => seat(body).map(Self::Endpoint),
+            0x104 => zero(body).map(|()| Self::Full),
+            _ => Err(Foreign::Bytes),
+        }
+    }
+}
+
+fn head(kind: u16) -> Bytes {
+    let mut bytes = [0; MESSAGE_BYTES];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[10..12].copy_from_slice(&kind.to_le_bytes());
+    bytes
+}
+
+fn seated(kind: u16, seat: Seat) -> Bytes {
+    let mut bytes = head(kind);
+    bytes[BODY..BODY + 4].copy_from_slice(&seat.incarnation.to_le_bytes());
+    bytes[BODY + 4..BODY + 6].copy_from_slice(&seat.slot.to_le_bytes());
+    bytes
+}
+
+fn kind_of(bytes: &[u8]) -> u16 {
+    u16::from_le_bytes([bytes[10], bytes[11]])
+}
+
+/// A message's kind and body.
+fn open(bytes: &[u8]) -> Result<(u16, &[u8]), Foreign> {
+    if bytes.len() != MESSAGE_BYTES || bytes[..8] != MAGIC {
+        return Err(Foreign::Bytes);
+    }
+    if bytes[8..10] != VERSION.to_le_bytes() {
+        return Err(Foreign::Version);
+    }
+    zero(&bytes[12..BODY])?;
+    Ok((kind_of(bytes), &bytes[BODY..]))
+}
+
+fn seat(body: &[u8]) -> Result<Seat, Foreign> {
+    zero(&body[6..])?;
+    let incarnation = u32::from_le_bytes([body[0], body[1], body[2], body[3]]);
+    Ok(Seat { incarnation, slot: u16::from_le_bytes([body[4], body[5]]) })
+}
+
+fn zero(bytes: &[u8]) -> Result<(), Foreign> {
+    bytes.iter().all(|byte| *byte == 0).then_some(()).ok_or(Foreign::Bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn known() -> (Vec<Request>, Vec<Answer>) {
+        let seat = Seat { slot: 7, incarnation: 0x0102_0304 };
+        let mut key = Box::new([0; KEY_BYTES_MAX]);
+        key[..4].copy_from_slice(b"abcd");
+        let name = "n".repeat(NAME_BYTES_MAX);
+        let requests =
+            vec![Request::Hello { name, key }, Request::NewEndpoint, Request::CloseEndpoint(seat)];
+        let refusals = [Refusal::Denied, Refusal::Version, Refusal::Crowded, Refusal::Broken];
+        let mut answers = vec![Answer::Welcome { host: 9 }, Answer::Endpoint(seat), Answer::Full];
+        answers.extend(refusals.map(Answer::Refused));
+        (requests, answers)
+    }
+
+    #[test]
+    fn what_is_said_is_understood() {
+        let (requests, answers) = known();
+        for request in requests {
+            assert_eq!(Request::from_bytes(&request.to_bytes()), Ok(request.clone()));
+            assert_eq!(Answer::from_bytes(&request.to_bytes()), Err(Foreign::Bytes));
+        }
+        for answer in answers {
+            assert_eq!(Answer::from_bytes(&answer.to_bytes()), Ok(answer));
+            assert_eq!(Request::from_bytes(&answer.to_bytes()), Err(Foreign::Bytes));
+        }
+    }
+
+    #[test]
+    fn another_version_is_told_so() {
+        let mut bytes = Request::NewEndpoint.to_bytes();
+        bytes[8] = 2;
+        assert_eq!(Request::from_bytes(&bytes), Err(Foreign::Version));
+        let mut bytes = Answer::Refused(Refusal::Denied).to_bytes();
+        bytes[8] = 2;
+        assert_eq!(Answer::from_bytes(&bytes), Ok(Answer::Refused(Refusal::Version)));
+    }
+
+    proptest! {
+        /// Every byte that is changed is either noticed or says something else; none panics.
+        #[test]
+        fn no_byte_is_without_meaning(which in 0_usize..7, at in 0..MESSAGE_BYTES, by in 1_u8..) {
+            let (requests, answers) = known();
+            if let Some(request) = requests.get(which) {
+                let mut bytes = request.to_bytes();
+                bytes[at] ^= by;
+                prop_assert_ne!(Request::from_bytes(&bytes), Ok(request.clone()));
+            }
+            // A refusal in another version is a refusal for the version.
+            prop_assume!(!(8..10).contains(&at));
+            let mut bytes = answers[which].to_bytes();
+            bytes[at] ^= by;
+            prop_assert_ne!(Answer::from_bytes(&bytes), Ok(answers[which]));
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_harm(bytes in vec(any::<u8>(), 0..300)) {
+            prop_assert_eq!(Request::from_bytes(&bytes), Err(Foreign::Bytes));
+            prop_assert_eq!(Answer::from_bytes(&bytes), Err(Foreign::Bytes));
+        }
+    }
+}
