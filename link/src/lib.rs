@@ -27,7 +27,7 @@ pub use driver::{BATCH_DATAGRAMS, Driver};
 pub use faulty::{FaultCounters, Faults, Faulty};
 pub use interface::{SIOCETHTOOL, interface_index, interface_is_running, set_interface_up};
 pub use pages::{HUGE_PAGE_BYTES, HugePages};
-pub use shm::{Callers, Door, Places, PlacesFull, Shm, ShmCounters, is_shared};
+pub use shm::{Callers, Door, Places, PlacesFull, Shm, ShmCounters, is_shared, make_way};
 use sidecore::Progress;
 use transport::{Pool, TransmitBatch};
 pub use udp::{BindError, Udp, UdpConfig};

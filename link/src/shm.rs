@@ -26,7 +26,7 @@ use transport::{Pool, TransmitBatch};
 use crate::inside::Inside;
 use crate::{Arrival, Link, LinkCounters, Sent};
 use door::Line;
-pub use door::{Callers, Door};
+pub use door::{Callers, Door, make_way};
 use ring::{Broken, Consumer, DATAGRAM_BYTES_MAX, Producer};
 
 /// Datagrams taken from one line in a round, so that the others get their turn.

@@ -7,6 +7,7 @@
 mod address;
 pub mod change;
 mod check;
+mod domain;
 mod keys;
 mod network;
 mod object;
@@ -92,6 +93,10 @@ pub struct Config {
     pub networks: Vec<NetworkConfig>,
     /// The network cards that this node offers to guests.
     pub nics: Vec<NicConfig>,
+    /// The socket at which processes join a domain.
+    pub fabric: PathBuf,
+    /// The domains of the fabric.
+    pub domains: Vec<DomainConfig>,
     /// How datagrams are treated on their way; for tests.
     pub link: LinkConfig,
     /// Where the keys of the file as a whole are.
@@ -369,6 +374,19 @@ impl fmt::Display for Uplink {
             Self::Xdp(interface) => write!(f, "xdp:{interface}"),
         }
     }
+}
+
+/// A domain of the fabric: processes that share memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainConfig {
+    /// Its name, unique on the node.
+    pub name: String,
+    /// The file whose only line is the key that lets in.
+    pub key: PathBuf,
+    /// How many endpoints there may be at once.
+    pub endpoints_max: u16,
+    /// Where its keys are.
+    pub lines: Lines,
 }
 
 /// A network card for a guest.

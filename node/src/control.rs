@@ -24,7 +24,9 @@ use tokio::sync::oneshot;
 
 use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
 use crate::config::Kind;
-use crate::status::{DiskStatus, NetworkStatus, NicStatus, PeerStatus, Status, VolumeStatus};
+use crate::status::{
+    DiskStatus, DomainStatus, NetworkStatus, NicStatus, PeerStatus, Status, VolumeStatus,
+};
 
 mod routes;
 
@@ -58,6 +60,9 @@ pub trait Service: Send + Sync {
 
     /// The nics alone.
     fn nics(&self) -> Vec<NicStatus>;
+
+    /// The fabric's domains alone.
+    fn domains(&self) -> Vec<DomainStatus>;
 
     /// Changes what of a nic can be changed while its guest uses it.
     ///
@@ -426,6 +431,10 @@ mod tests {
             vec![NicStatus { name: "n".to_owned(), ..NicStatus::default() }]
         }
 
+        fn domains(&self) -> Vec<DomainStatus> {
+            Vec::new()
+        }
+
         fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
             Ok(said(format!("set nic {name} {body}")))
         }
@@ -522,6 +531,9 @@ mod tests {
             ("GET /v1/nics", "", 200, "\"name\":\"n\""),
             ("POST /v1/networks", "{}", 200, "add network {}"),
             ("POST /v1/nics", "{}", 200, "add nic {}"),
+            ("GET /v1/domains", "", 200, "[]"),
+            ("POST /v1/domains", "{}", 200, "add domain {}"),
+            ("DELETE /v1/domains/d", "", 200, "remove domain d false"),
             ("PUT /v1/nics/n", "{\"link\": \"up\"}", 200, "set nic n {\\\"link\\\":\\\"up\\\"}"),
             ("DELETE /v1/nics/n", "", 200, "remove nic n false"),
             ("DELETE /v1/networks/b?force=true", "", 200, "remove network b true"),

@@ -154,7 +154,9 @@ fn own_directories(config: &Config) -> impl Iterator<Item = &Path> {
     // Also without a volume: a running node may get one.
     let state = config.directories.state.as_deref();
     let captures = config.directories.captures.as_deref();
-    [config.directories.sockets.as_deref(), control, state, captures].into_iter().flatten()
+    let fabric = config.fabric.parent();
+    let sockets = config.directories.sockets.as_deref();
+    [sockets, control, state, captures, fabric].into_iter().flatten()
 }
 
 /// Makes a directory that is missing, and gives it to the user. Who is root only now cannot make

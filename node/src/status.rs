@@ -58,6 +58,9 @@ pub struct Status {
     /// In the configuration's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<NicStatus>,
+    /// In the configuration's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<DomainStatus>,
 }
 
 /// Where an object came from.
@@ -315,6 +318,28 @@ pub struct NetworkStatus {
     pub members: Vec<MemberStatus>,
     /// What the uplink did, as `uplink_..`, and the switch's own.
     pub counters: Counters,
+}
+
+/// A domain of this node's fabric.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it came from.
+    #[serde(default)]
+    pub origin: Origin,
+    /// The socket at which processes join it.
+    pub socket: String,
+    /// The file of its key.
+    pub key: String,
+    /// Endpoints that there are.
+    pub endpoints: usize,
+    /// Endpoints that there may be.
+    pub endpoints_max: usize,
+    /// Processes that have joined.
+    pub members: usize,
+    /// The memory that the endpoints share; of it, what was ever used is taken.
+    pub region_bytes: u64,
 }
 
 /// A nic of another node in a network of this one.

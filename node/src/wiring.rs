@@ -1,13 +1,16 @@
 //! What is wired to what, in which order it starts and stops, and how it changes in between.
 //!
 //! ```text
-//!   start:  directories ─ control socket ─ keys ─ volumes ─ sidecores and sessions ─ disks
-//!   change: disks, volumes, peers, networks and nics, one at a time, by the same code ([`live`])
+//!   start:  directories ─ control socket ─ keys ─ volumes ─ sidecores and sessions ─ nics
+//!           ─ domains ─ disks
+//!   change: disks, volumes, peers, networks, nics and domains, one at a time, by the same code
+//!           ([`live`])
 //!   stop:   disks ─ sessions and sidecores ─ control socket ─ volumes
 //! ```
 
 pub mod direct;
 mod disks;
+mod domains;
 mod drain;
 mod handover;
 mod keys;
@@ -37,6 +40,7 @@ use serde_json::Value;
 use link::Door;
 
 use self::disks::{Disks, Shown};
+use self::domains::Domains;
 use self::handover::Heirlooms;
 pub use self::handover::take::TakeOverError;
 use self::keys::Keys;
@@ -51,7 +55,9 @@ use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
 use crate::config::{Config, Kind};
 use crate::control::{Claim, Control, ControlError, Service};
 use crate::privilege::{Opener, PrivilegeError};
-use crate::status::{DiskStatus, NetworkStatus, NicStatus, PeerStatus, Status, VolumeStatus};
+use crate::status::{
+    DiskStatus, DomainStatus, NetworkStatus, NicStatus, PeerStatus, Status, VolumeStatus,
+};
 
 /// Why a node could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -183,6 +189,8 @@ struct Inside {
     disks: Disks,
     /// Taken down once, at the end.
     nics: Mutex<Nics>,
+    /// The fabric.
+    domains: Domains,
     steerer: Steerer,
     /// Who changes something waits for its turn first.
     turns: Turns,
@@ -236,6 +244,11 @@ impl Service for Inside {
     fn nics(&self) -> Vec<NicStatus> {
         let objects = self.objects().clone();
         self.nics().nics(&objects)
+    }
+
+    fn domains(&self) -> Vec<DomainStatus> {
+        let objects = self.objects().clone();
+        self.domains.status(&objects)
     }
 
     fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
@@ -308,6 +321,7 @@ impl Node {
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
         let nics = nics::start(config, &cores, uplinks, (doors, opener));
         let nics = Mutex::new(nics.inspect_err(|_| sidecores::stop(&cores))?);
+        let domains = Domains::start(config).inspect_err(|_| sidecores::stop(&cores))?;
         let (started, turns) = (Instant::now(), Turns::default());
         let objects = Mutex::new(Objects::new(config, served, Vec::new()));
         let inside = Arc::new(Inside {
@@ -318,6 +332,7 @@ impl Node {
             door,
             disks,
             nics,
+            domains,
             steerer,
             turns,
             objects,
@@ -471,6 +486,7 @@ impl Inside {
         let disks: Vec<Arc<Shown>> = self.objects().disks.clone();
         self.disks.stop(&disks);
         self.nics().stop();
+        self.domains.stop();
         sidecores::stop(&self.cores);
     }
 }

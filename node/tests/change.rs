@@ -112,6 +112,39 @@ fn a_network_is_opened_and_closed_in_place() {
 }
 
 #[test]
+fn a_domain_changes_its_key_in_place_and_its_size_anew() {
+    let blue = |key: &str, endpoints: u16| {
+        format!("[[domain]]\nname = \"blue\"\nkey = {key:?}\nendpoints-max = {endpoints}\n")
+    };
+    let (one, other, larger) = (blue("/k/1", 4), blue("/k/2", 4), blue("/k/1", 8));
+    check(
+        &[&one],
+        &[&other],
+        &expect![[r#"
+            change domain "blue": its key
+        "#]],
+    );
+    check(
+        &[&one],
+        &[&larger],
+        &expect![[r#"
+            remove domain "blue", to add it again below (endpoints-max changed)
+            add domain "blue"
+        "#]],
+    );
+    check(
+        &[&one],
+        &[],
+        &expect![[r#"
+            remove domain "blue"
+        "#]],
+    );
+    assert!(!changes(&config(&[]), &config(&[&one]))[0].interrupts());
+    let moved = config(&["[[domain]]\nname = \"x\"\nkey = \"/k\"\n"]);
+    assert!(needs_restart(&config(&[]), &moved).is_empty());
+}
+
+#[test]
 fn a_file_grows_in_place_and_is_made_smaller_anew() {
     let sized = |size: &str| VOLUME.replace("a.img\"", &format!("a.img\", size = \"{size}\""));
     let (small, large) = (sized("1GiB"), sized("2GiB"));

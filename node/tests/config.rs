@@ -149,8 +149,9 @@ durability = "flsh"
             a.toml:2: "name": "io 1" is no name: only letters, digits, '-', '_' and '.',
                 a letter or digit first
             a.toml:3: unknown key "lisen"; did you mean "listen"? (known: name, listen,
-                shm, key, trust, control, metrics-listen, user, privileges, memory,
-                sidecores, directories, volume, peer, disk, network, nic, link)
+                shm, fabric, key, trust, control, metrics-listen, user, privileges,
+                memory, sidecores, directories, volume, peer, disk, network, nic, domain,
+                link)
             a.toml:9: volume "a": unknown key "sise"; did you mean "size"? (known: file,
                 memory, null, size, direct)
             a.toml:9: volume "a": "file": no directory for volumes is named; write

@@ -1,8 +1,10 @@
-//! Commands that change a running node: `vrio disk|volume|peer|network|nic ..`, `vrio node reload`.
+//! Commands that change a running node: `vrio disk|volume|peer|network|nic|domain ..`,
+//! `vrio node reload`.
 //!
 //! Each option is a key of the configuration's table of the same name; the node checks them, with
 //! the same words as it checks its file.
 
+pub(crate) mod domains;
 pub(crate) mod nics;
 
 use std::io::{BufRead, IsTerminal, Write};

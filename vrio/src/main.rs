@@ -12,6 +12,7 @@ mod drain;
 mod key;
 mod live;
 mod man;
+mod mpi;
 mod snippets;
 mod tables;
 mod top;
@@ -97,6 +98,12 @@ enum Command {
     /// Add, remove, change and list the network cards of a running node.
     #[command(subcommand, after_help = live::nics::NIC_EXAMPLES)]
     Nic(live::nics::NicCommand),
+    /// Add, remove and list the domains in which processes of a running node's host share memory.
+    #[command(subcommand, after_help = live::domains::DOMAIN_EXAMPLES)]
+    Domain(live::domains::DomainCommand),
+    /// Say what an MPI has to be told so that its processes use a domain.
+    #[command(subcommand, after_help = mpi::MPI_EXAMPLES)]
+    Mpi(mpi::MpiCommand),
     /// Show a volume of another node as a disk of this machine (ublk): the direct client.
     #[command(after_help = attach::ATTACH_EXAMPLES)]
     Attach(attach::AttachArgs),
@@ -217,6 +224,8 @@ fn main() -> ExitCode {
         Command::Peer(command) => live::peer(&command),
         Command::Network(command) => live::nics::network(&command),
         Command::Nic(command) => live::nics::nic(&command),
+        Command::Domain(command) => live::domains::domain(&command),
+        Command::Mpi(command) => mpi::mpi(&command),
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Bench(command) => bench::bench(&command),

@@ -9,8 +9,8 @@ use comfy_table::{CellAlignment, Table, presets};
 use node::config::show_size;
 use node::direct::DirectStatus;
 use node::status::{
-    Counters, DiskState, DiskStatus, PeerStatus, SessionStatus, SidecoreStatus, Status,
-    VolumeStatus,
+    Counters, DiskState, DiskStatus, DomainStatus, PeerStatus, SessionStatus, SidecoreStatus,
+    Status, VolumeStatus,
 };
 
 pub(crate) use self::nics::{network_alone, network_list, nic_alone, nic_list};
@@ -140,6 +140,7 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
         writeln!(text, " {mark} {}: {}", nic.name, nic.detail).expect(STRING);
     }
     section(&mut text, "networks", nics::networks(&status.networks));
+    section(&mut text, "domains", domains(&status.domains));
     section(&mut text, "peers", peers(&status.peers));
     section(&mut text, "sessions", sessions(&status.sessions));
     for line in peer_keys(&status.sessions) {
@@ -339,6 +340,28 @@ fn queues(disks: &[DiskStatus]) -> Table {
     table
 }
 
+/// What `vrio domain list` prints.
+pub(crate) fn domain_list(all: &[DomainStatus]) -> String {
+    let mut text = String::new();
+    section(&mut text, "domains", domains(all));
+    text.trim_start().to_owned()
+}
+
+fn domains(domains: &[DomainStatus]) -> Table {
+    let mut table = table(&["name", "socket", "endpoints", "of", "members", "memory"], 2);
+    for domain in domains {
+        table.add_row(vec![
+            domain.name.clone(),
+            domain.socket.clone(),
+            domain.endpoints.to_string(),
+            domain.endpoints_max.to_string(),
+            domain.members.to_string(),
+            show_size(domain.region_bytes),
+        ]);
+    }
+    table
+}
+
 fn counters(text: &mut String, status: &Status) {
     let disks = status.disks.iter().map(|disk| (format!("disk {}", disk.name), &disk.counters));
     let volumes = status.volumes.iter().map(|v| (format!("volume {}", v.name), &v.counters));
@@ -456,6 +479,7 @@ mod tests {
             peers: vec![peer()],
             networks: Vec::new(),
             nics: Vec::new(),
+            domains: Vec::new(),
         }
     }
 

@@ -309,8 +309,12 @@ pub(super) fn hush(bell: BorrowedFd<'_>) -> bool {
     rustix::io::read(bell, &mut [0; 8]).is_ok()
 }
 
-/// Removes what a dead process left at `path`.
-fn make_way(path: &Path) -> io::Result<()> {
+/// Removes the socket that a dead process left at `path`.
+///
+/// # Errors
+/// When another process answers there (`AddrInUse`), when what is there is no socket (the same), or
+/// when the system refuses.
+pub fn make_way(path: &Path) -> io::Result<()> {
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let taken = |text| Err(io::Error::new(io::ErrorKind::AddrInUse, text));
     if !metadata.file_type().is_socket() {

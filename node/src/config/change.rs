@@ -2,8 +2,8 @@
 //! value, what is wanted is a value, and the difference is a value too.
 //!
 //! ```text
-//!   revoke  ▶  remove disks ─ volumes ─ nics ─ networks ─ peers
-//!           ▶  add peers ─ volumes ─ allow, chains ─ disks ─ networks, allow ─ nics
+//!   revoke  ▶  remove disks ─ volumes ─ nics ─ networks ─ domains ─ peers
+//!           ▶  add peers ─ volumes ─ allow, chains ─ disks ─ networks, allow ─ nics ─ domains
 //! ```
 //! Who may no longer in is out first, all at once and whatever becomes of the rest ([`revoked`]).
 //! What goes away goes first, dependents before what they depend on, so that its names, sockets
@@ -14,8 +14,8 @@ use std::fmt;
 use block::Allow;
 
 use super::{
-    Backend, Config, DiskConfig, Lines, NetworkConfig, NicConfig, PeerConfig, StageConfig,
-    VolumeConfig, show_chain, show_size,
+    Backend, Config, DiskConfig, DomainConfig, Lines, NetworkConfig, NicConfig, PeerConfig,
+    StageConfig, VolumeConfig, show_chain, show_size,
 };
 
 /// One step. Applied in the order of [`changes`], each finds what it needs.
@@ -81,6 +81,17 @@ pub enum Change {
         /// The keys that are different.
         keys: Vec<&'static str>,
     },
+    /// Takes a domain away.
+    RemoveDomain {
+        /// Its name.
+        name: String,
+        /// The keys for which it is added again; none if it is gone for good.
+        again: Vec<&'static str>,
+    },
+    /// Makes a domain.
+    AddDomain(DomainConfig),
+    /// Lets in by the key of another file, in place.
+    ChangeDomainKey(DomainConfig),
 }
 
 impl Change {
@@ -102,6 +113,10 @@ impl Change {
             Self::AddNetwork(network) | Self::ChangeNetworkAllow(network) => {
                 format!("network {:?}", network.name)
             }
+            Self::RemoveDomain { name, .. } => format!("domain {name:?}"),
+            Self::AddDomain(domain) | Self::ChangeDomainKey(domain) => {
+                format!("domain {:?}", domain.name)
+            }
         }
     }
 
@@ -113,6 +128,7 @@ impl Change {
                 | Self::RemoveVolume { .. }
                 | Self::RemoveNic { .. }
                 | Self::RemoveNetwork { .. }
+                | Self::RemoveDomain { .. }
         )
     }
 }
@@ -124,7 +140,8 @@ impl fmt::Display for Change {
             Self::RemoveDisk { again, .. }
             | Self::RemoveVolume { again, .. }
             | Self::RemoveNic { again, .. }
-            | Self::RemoveNetwork { again, .. } => {
+            | Self::RemoveNetwork { again, .. }
+            | Self::RemoveDomain { again, .. } => {
                 write!(f, "remove {object}")?;
                 if again.is_empty() {
                     return Ok(());
@@ -132,12 +149,13 @@ impl fmt::Display for Change {
                 write!(f, ", to add it again below ({} changed)", again.join(", "))
             }
             Self::RemovePeer { .. } => write!(f, "remove {object}"),
-            Self::AddPeer(_) | Self::AddVolume(_) | Self::AddNetwork(_) => {
+            Self::AddPeer(_) | Self::AddVolume(_) | Self::AddNetwork(_) | Self::AddDomain(_) => {
                 write!(f, "add {object}")
             }
             Self::AddNic(nic) => write!(f, "add {object} to network {}", nic.network),
             Self::ChangeNic { keys, .. } => write!(f, "change {object}: {}", keys.join(", ")),
             Self::AddDisk(disk) => write!(f, "add {object} of volume {}", disk.volume),
+            Self::ChangeDomainKey(_) => write!(f, "change {object}: its key"),
             Self::ChangePeer(_) => write!(f, "change {object}: how it is reached"),
             Self::ChangeAllow(_) | Self::ChangeNetworkAllow(_) => {
                 write!(f, "change {object}: \"allow\"")
@@ -239,6 +257,8 @@ pub fn changes(running: &Config, wanted: &Config) -> Vec<Change> {
     let networks = replaced_networks(running, wanted);
     let nics = replaced_nics(running, wanted, &networks);
     remove_networks(running, wanted, &networks, &nics, &mut changes);
+    let domains = replaced_domains(running, wanted);
+    remove_domains(running, wanted, &domains, &mut changes);
     let gone = running.peers.iter().filter(|peer| wanted.peer(&peer.name).is_none());
     changes.extend(gone.map(|peer| Change::RemovePeer { name: peer.name.clone() }));
     for peer in &wanted.peers {
@@ -264,6 +284,7 @@ pub fn changes(running: &Config, wanted: &Config) -> Vec<Change> {
         }
     }
     add_networks(running, wanted, &networks, &nics, &mut changes);
+    add_domains(running, wanted, &domains, &mut changes);
     changes
 }
 
@@ -318,6 +339,33 @@ fn add_networks(
     }
 }
 
+fn remove_domains(
+    running: &Config,
+    wanted: &Config,
+    domains: &Replaced,
+    changes: &mut Vec<Change>,
+) {
+    for domain in &running.domains {
+        let again = again(domains, &domain.name);
+        if wanted.domains.iter().all(|it| it.name != domain.name) || !again.is_empty() {
+            changes.push(Change::RemoveDomain { name: domain.name.clone(), again });
+        }
+    }
+}
+
+fn add_domains(running: &Config, wanted: &Config, domains: &Replaced, changes: &mut Vec<Change>) {
+    for domain in &wanted.domains {
+        let now = running.domains.iter().find(|it| it.name == domain.name);
+        match now.filter(|_| again(domains, &domain.name).is_empty()) {
+            None => changes.push(Change::AddDomain(domain.clone())),
+            Some(now) if now.key != domain.key => {
+                changes.push(Change::ChangeDomainKey(domain.clone()));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
 fn in_place(now: &VolumeConfig, wanted: &VolumeConfig) -> Vec<Change> {
     let mut changes = Vec::new();
     if now.allow != wanted.allow {
@@ -354,10 +402,13 @@ fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
 
 /// What of the file as a whole is different and takes a restart of the node.
 pub fn needs_restart(running: &Config, wanted: &Config) -> Vec<&'static str> {
+    let is_said = |key| running.lines.has(key) || wanted.lines.has(key);
     let different = [
         ("name", running.name != wanted.name),
         ("listen", running.listen != wanted.listen),
         ("shm", running.shm != wanted.shm),
+        // What follows from another name is no key of its own.
+        ("fabric", running.fabric != wanted.fabric && is_said("fabric")),
         ("trust", running.trust != wanted.trust),
         // Another file is read by a reload; whether sessions are sealed at all is for good.
         ("key", running.key.is_some() != wanted.key.is_some()),
@@ -447,6 +498,17 @@ fn replaced_networks(running: &Config, wanted: &Config) -> Replaced {
     keys.filter(|(_, keys)| !keys.is_empty()).collect()
 }
 
+fn replaced_domains(running: &Config, wanted: &Config) -> Replaced {
+    let pairs = running.domains.iter().filter_map(|now| {
+        Some((now, wanted.domains.iter().find(|domain| domain.name == now.name)?))
+    });
+    let keys = pairs.map(|(now, wanted)| {
+        let different = [("endpoints-max", now.endpoints_max != wanted.endpoints_max)];
+        (now.name.clone(), keys(&different, bare_domain(now) != bare_domain(wanted)))
+    });
+    keys.filter(|(_, keys)| !keys.is_empty()).collect()
+}
+
 fn replaced_nics(running: &Config, wanted: &Config, networks: &Replaced) -> Replaced {
     let pairs = running
         .nics
@@ -507,6 +569,11 @@ fn bare_disk(disk: &DiskConfig) -> DiskConfig {
 /// Without what can be changed in place.
 fn bare_network(network: &NetworkConfig) -> NetworkConfig {
     NetworkConfig { lines: Lines::default(), allow: Vec::new(), ..network.clone() }
+}
+
+/// Without what can be changed in place.
+fn bare_domain(domain: &DomainConfig) -> DomainConfig {
+    DomainConfig { lines: Lines::default(), key: std::path::PathBuf::new(), ..domain.clone() }
 }
 
 fn bare_nic(nic: &NicConfig) -> NicConfig {

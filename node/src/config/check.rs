@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::reader::{Lines, Reader};
 use super::{
-    Backend, Config, DiskConfig, PeerAddress, SOCKET_PATH_BYTES_MAX, Trust, VolumeConfig, keys,
-    network,
+    Backend, Config, DiskConfig, PeerAddress, SOCKET_PATH_BYTES_MAX, Trust, VolumeConfig, domain,
+    keys, network,
 };
 
 /// Notes everything that does not fit together.
@@ -30,6 +30,7 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
     let sockets = config.disks.iter().filter_map(|disk| Some((disk.socket.to_str()?, &disk.lines)));
     unique(reader, "disk", "socket", sockets);
     own_sockets(reader, config);
+    domain::consistent(reader, config);
     keys::consistent(reader, config, whole);
     network::consistent(reader, config, whole);
     for peer in config.peers.iter().filter(|peer| peer.name == config.name) {
@@ -179,7 +180,8 @@ fn same_file(reader: &Reader<'_>, config: &Config) {
 /// The sockets of the node itself, and those of others that it calls.
 fn own_sockets(reader: &Reader<'_>, config: &Config) {
     let control = ("control", Some(&config.control));
-    for (key, path) in [control, ("shm", config.shm.as_ref())] {
+    let fabric = ("fabric", Some(&config.fabric));
+    for (key, path) in [control, ("shm", config.shm.as_ref()), fabric] {
         let (Some(path), line) = (path, config.lines.of(key)) else { continue };
         socket_length(reader, path, "", line);
         if config.disks.iter().any(|disk| disk.socket == *path) {
@@ -189,6 +191,10 @@ fn own_sockets(reader: &Reader<'_>, config: &Config) {
     if config.shm.as_ref() == Some(&config.control) {
         let text = format!("the shm socket {:?} is the control socket as well", config.control);
         reader.note(config.lines.of("shm"), "", text);
+    }
+    if config.fabric == config.control || config.shm.as_ref() == Some(&config.fabric) {
+        let text = format!("the fabric socket {:?} is another socket of the node", config.fabric);
+        reader.note(config.lines.of("fabric"), "", text);
     }
     for peer in &config.peers {
         if let Some(PeerAddress::Shared(path)) = &peer.address {

@@ -348,7 +348,8 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
             );
             note("network", text);
         }
-        if config.disks.iter().any(|disk| disk.socket == nic.socket) || config.control == nic.socket
+        if config.disks.iter().any(|disk| disk.socket == nic.socket)
+            || [&config.control, &config.fabric].contains(&&nic.socket)
         {
             note("socket", format!("\"socket\": {:?} is another's as well", nic.socket));
         }

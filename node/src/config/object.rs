@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::reader::{Lines, Problem, Reader};
-use super::{Config, NIC_CHANGEABLE, OBJECTS_MAX, StageConfig, check, network, read};
+use super::{Config, NIC_CHANGEABLE, OBJECTS_MAX, StageConfig, check, domain, network, read};
 
 /// What a request can add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +19,8 @@ pub enum Kind {
     Network,
     /// A `[[nic]]`.
     Nic,
+    /// A `[[domain]]`.
+    Domain,
 }
 
 impl Kind {
@@ -30,6 +32,7 @@ impl Kind {
             Self::Peer => "peer",
             Self::Network => "network",
             Self::Nic => "nic",
+            Self::Domain => "domain",
         }
     }
 }
@@ -58,6 +61,7 @@ impl Config {
                 Kind::Nic => {
                     config.nics.extend(network::nics_alone(&reader, &document, directories));
                 }
+                Kind::Domain => config.domains.extend(domain::domains_alone(&reader, &document)),
             }
         }
         if reader.is_clean() {
@@ -74,6 +78,7 @@ impl Config {
             Kind::Peer => config.peers.last_mut().map(|it| &mut it.lines),
             Kind::Network => config.networks.last_mut().map(|it| &mut it.lines),
             Kind::Nic => config.nics.last_mut().map(|it| &mut it.lines),
+            Kind::Domain => config.domains.last_mut().map(|it| &mut it.lines),
         };
         lines.into_iter().for_each(|lines| *lines = Lines::default());
         match reader.into_problems() {
@@ -90,6 +95,7 @@ impl Config {
             Kind::Peer => self.peers.iter().map(|it| it.name.as_str()).collect(),
             Kind::Network => self.networks.iter().map(|it| it.name.as_str()).collect(),
             Kind::Nic => self.nics.iter().map(|it| it.name.as_str()).collect(),
+            Kind::Domain => self.domains.iter().map(|it| it.name.as_str()).collect(),
         }
     }
 

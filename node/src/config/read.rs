@@ -14,18 +14,19 @@ use super::reader::{Reader, Table, Value, unknown};
 use super::{
     BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, LinkConfig, LinkKind,
     Memory, NAME_BYTES_MAX, OBJECTS_MAX, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role,
-    SIDECORES_MAX, Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost, keys, network,
-    show_size,
+    SIDECORES_MAX, Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost, domain, keys,
+    network, show_size,
 };
 
 /// What the transport takes as a pool: at least a large request for each share, at most what its
 /// tables are made for.
 const SESSION_BUFFERS_BYTES: RangeInclusive<u64> = 4 << 20..=16 << 30;
 
-const FILE_KEYS: [&str; 18] = [
+const FILE_KEYS: [&str; 20] = [
     "name",
     "listen",
     "shm",
+    "fabric",
     "key",
     "trust",
     "control",
@@ -40,6 +41,7 @@ const FILE_KEYS: [&str; 18] = [
     "disk",
     "network",
     "nic",
+    "domain",
     "link",
 ];
 
@@ -70,11 +72,13 @@ pub(super) fn document(
     let peers = objects(&file, "peer", |value| keys::peer(&value));
     let disks = objects(&file, "disk", |value| disk(&value, &directories));
     let (networks, nics) = (network::networks(&file), network::nics(&file, &directories));
+    let domains = domain::domains(&file);
     let trust = file.get("trust").and_then(|value| value.word(&[("network", Trust::Network)]));
     let name = name?;
     let key = file.get("key").and_then(|value| absolute_path(&value));
     let control = file.get("control").and_then(|value| absolute_path(&value));
     let shm = file.get("shm").and_then(|value| socket_path(&value, &directories));
+    let fabric = domain::socket(&file, &name, &directories);
     let metrics_listen = file.get("metrics-listen").and_then(|value| address(&value));
     Some(Config {
         path: path.to_owned(),
@@ -82,7 +86,7 @@ pub(super) fn document(
         shm,
         key,
         trust: trust.unwrap_or_default(),
-        control: control.unwrap_or_else(|| control_default(&name, &directories)),
+        control: control.unwrap_or_else(|| beside_sockets(&name, "control", &directories)),
         metrics_listen,
         user: file.get("user").and_then(|value| self::name(&value)),
         privileges: privileges(&file),
@@ -95,6 +99,8 @@ pub(super) fn document(
         disks,
         networks,
         nics,
+        fabric,
+        domains,
         lines: file.lines.clone(),
         name,
     })
@@ -152,9 +158,9 @@ pub(super) fn alone<'r, 'i>(
 }
 
 /// Beside the disks' sockets, or where daemons of the system have theirs.
-fn control_default(name: &str, directories: &Directories) -> PathBuf {
+pub(super) fn beside_sockets(name: &str, what: &str, directories: &Directories) -> PathBuf {
     let directory = directories.sockets.as_deref().unwrap_or(Path::new("/run/vrio"));
-    directory.join(format!("{name}.control"))
+    directory.join(format!("{name}.{what}"))
 }
 
 fn privileges(file: &Table<'_, '_>) -> Privileges {

@@ -41,6 +41,8 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/networks/{name}", delete(remove_network))
         .route("/v1/nics", get(nics).post(add_nic))
         .route("/v1/nics/{name}", put(set_nic).delete(remove_nic))
+        .route("/v1/domains", get(domains).post(add_domain))
+        .route("/v1/domains/{name}", delete(remove_domain))
         .route("/v1/reload", get(plan).post(reload))
         .route("/v1/drain", get(drain).post(set_draining))
         .route("/v1/hand-over", post(hand_over))
@@ -107,6 +109,14 @@ async fn add_peer(service: Shared, body: Result<Bytes, BytesRejection>) -> Respo
     add(service, Kind::Peer, body).await
 }
 
+async fn domains(State(service): Shared) -> Response {
+    look(service, |service| service.domains()).await
+}
+
+async fn add_domain(service: Shared, body: Result<Bytes, BytesRejection>) -> Response {
+    add(service, Kind::Domain, body).await
+}
+
 async fn add_network(service: Shared, body: Result<Bytes, BytesRejection>) -> Response {
     add(service, Kind::Network, body).await
 }
@@ -136,6 +146,10 @@ async fn remove_peer(service: Shared, name: Path<String>, query: RawQuery) -> Re
 
 async fn remove_network(service: Shared, name: Path<String>, query: RawQuery) -> Response {
     remove(service, Kind::Network, name, query).await
+}
+
+async fn remove_domain(service: Shared, name: Path<String>, query: RawQuery) -> Response {
+    remove(service, Kind::Domain, name, query).await
 }
 
 async fn remove_nic(service: Shared, name: Path<String>, query: RawQuery) -> Response {

@@ -1,5 +1,5 @@
-//! Networks, their uplinks and nics. What was dropped has its direction and its reason in labels,
-//! and what a rule of a filter decided has the rule's number.
+//! Networks, their uplinks and nics, and the fabric's domains. What was dropped has its direction
+//! and its reason in labels, and what a rule of a filter decided has the rule's number.
 
 use super::{Number, Page, labels};
 use crate::status::{Counters, Status};
@@ -27,6 +27,16 @@ pub(super) fn add(page: &mut Page, status: &Status) {
         port(page, "uplink", &object, &own.collect());
         let up = Number::Count(u64::from(network.uplink_up == Some(true)));
         page.gauge("vrio_uplink_up", &labels(&object), up);
+    }
+    for domain in &status.domains {
+        let object = labels(&[("domain", domain.name.as_str())]);
+        let mut gauge = |name: &str, value: u64| {
+            page.gauge(&format!("vrio_domain_{name}"), &object, Number::Count(value));
+        };
+        gauge("endpoints", domain.endpoints as u64);
+        gauge("endpoints_max", domain.endpoints_max as u64);
+        gauge("members", domain.members as u64);
+        gauge("region_bytes", domain.region_bytes);
     }
 }
 

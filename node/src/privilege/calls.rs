@@ -21,7 +21,7 @@ use super::{PrivilegeError, system};
 use crate::config::{Config, Privileges};
 
 /// What a running node does: serve disks, and add and remove them.
-const ALLOWED: [c_long; 94] = [
+const ALLOWED: [c_long; 96] = [
     // Data: the link, the io_uring, eventfds, sockets of front ends.
     libc::SYS_read,
     libc::SYS_write,
@@ -118,6 +118,9 @@ const ALLOWED: [c_long; 94] = [
     libc::SYS_madvise,
     libc::SYS_brk,
     libc::SYS_memfd_create,
+    // Whether a process that has joined the fabric has ended; and its socket is for everybody.
+    libc::SYS_pidfd_open,
+    libc::SYS_fchmodat,
     // Threads and their ends; `clone` is below.
     libc::SYS_set_robust_list,
     libc::SYS_rseq,

@@ -89,7 +89,8 @@ fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
 fn read_directories(config: &Config) -> impl Iterator<Item = &Path> {
     let disks = config.disks.iter().filter_map(|disk| disk.attachment_key.as_deref());
     let nics = config.nics.iter().filter_map(|nic| nic.attachment_key.as_deref());
-    let tenants = disks.chain(nics);
+    let domains = config.domains.iter().map(|domain| domain.key.as_path());
+    let tenants = disks.chain(nics).chain(domains);
     let files = [config.path.as_path()].into_iter().chain(config.key.as_deref()).chain(tenants);
     files.filter_map(|file| match file.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Some(Path::new(".")),

@@ -18,7 +18,11 @@ impl Inside {
             let others = objects.others_of_volume(&volume.name).into_iter();
             others.map(|other| format!("volume {:?}: {other}", volume.name))
         });
-        let users = disks.chain(volumes).chain(self.nics().users()).collect();
+        let domains = objects.config.domains.iter().flat_map(|domain| {
+            let users = self.domains.users_of(&domain.name).into_iter();
+            users.map(|user| format!("domain {:?}: {user}", domain.name))
+        });
+        let users = disks.chain(volumes).chain(self.nics().users()).chain(domains).collect();
         Drain { version: API_VERSION, draining: objects.draining, users }
     }
 
@@ -33,6 +37,7 @@ impl Inside {
         objects.volumes.iter().for_each(|served| served.export.set_draining(draining));
         objects.disks.iter().for_each(|shown| shown.set_turning_away(draining));
         self.nics().set_turning_away(draining);
+        self.domains.set_turning_away(draining);
         let drain = self.drain();
         match draining {
             true => tracing::info!(users = drain.users.len(), "drained: nobody new is taken"),

@@ -35,7 +35,9 @@ use tokio::sync::Notify;
 use virtio::{Parked, ServerState};
 
 use self::state::{DiskState, STATE_VERSION, State, Verdict, VolumeState, Yours};
-pub(in crate::wiring) use self::state::{NicState, OpenState, Received, Sent, UplinkState};
+pub(in crate::wiring) use self::state::{
+    FabricState, NicState, OpenState, Received, Sent, UplinkState,
+};
 use super::disks::{Shown, Source};
 use super::nics::nic_state;
 use super::objects::Objects;
@@ -275,6 +277,7 @@ impl<'i> Still<'i> {
         // First, while guests still work: a caller may be slow. Who comes now waits for whoever
         // goes on.
         inside.door.iter().for_each(|door| door.answer(false));
+        inside.domains.let_wait().map_err(&failed)?;
         still.park_disks().map_err(&failed)?;
         still.park_nics().map_err(&failed)?;
         let closed = |shown: &Shown| shown.look().core.is_none_or(|core| core.channels() == 0);
@@ -380,6 +383,7 @@ impl<'i> Still<'i> {
                 .iter_mut()
                 .filter_map(|(n, parked)| nic_state(n, parked, sent))
                 .collect(),
+            fabric: inside.domains.take_down(sent)?,
         })
     }
 
@@ -422,6 +426,7 @@ impl Drop for Still<'_> {
             sidecores::resume(&self.inside.cores);
         }
         self.inside.door.iter().for_each(|door| door.answer(true));
+        self.inside.domains.answer();
         self.disks.clear();
         self.nics.clear();
         self.inside.nics().set_paused(false);

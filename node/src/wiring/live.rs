@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::domains::Domains;
 use super::nics::Nics;
 use super::objects::{Objects, unknown};
 use super::turns::{NoTurn, Turn};
@@ -81,6 +82,7 @@ impl Inside {
                 Kind::Peer => Change::RemovePeer { name },
                 Kind::Network => Change::RemoveNetwork { name, again },
                 Kind::Nic => Change::RemoveNic { name, again },
+                Kind::Domain => Change::RemoveDomain { name, again },
             }
         };
         let notes = self.apply(&change, force)?;
@@ -115,7 +117,7 @@ impl Inside {
     /// Reads the file again and says what that would change.
     pub(super) fn plan(&self) -> Result<Plan, Refused> {
         let objects = self.objects().clone();
-        Ok(read(&objects, &self.nics())?.plan)
+        Ok(read(&objects, &self.nics(), &self.domains)?.plan)
     }
 
     /// Reads the file again and makes the node what it says. Who may no longer in is out first,
@@ -124,7 +126,8 @@ impl Inside {
     pub(super) fn reload(&self, wanted: &Reload) -> Result<Done, Refused> {
         let _turn = self.turn()?;
         let objects = self.objects().clone();
-        let Read { file, target, revoked, changes, plan } = read(&objects, &self.nics())?;
+        let Read { file, target, revoked, changes, plan } =
+            read(&objects, &self.nics(), &self.domains)?;
         if wanted.digest.as_ref().is_some_and(|digest| *digest != plan.digest) {
             let error = "what would change is not what it was when you looked";
             return Err(Refused::new(RefusedKind::Conflict, error, "look again"));
@@ -154,6 +157,7 @@ impl Inside {
             }
             done.applied.push(change.to_string());
         }
+        done.notes.extend(self.domains.read_keys(&self.objects().config.domains));
         done.notes.extend(
             plan.needs_restart.iter().map(|key| {
                 format!("{key} of the file is different and takes a restart of the node")
@@ -184,6 +188,9 @@ impl Inside {
             Change::ChangeNetworkAllow(network) => self.set_network_allow(network),
             Change::AddNic(nic) => self.add_nic(nic),
             Change::ChangeNic { nic, .. } => self.change_nic(nic),
+            Change::RemoveDomain { name, .. } => self.remove_domain(name, force),
+            Change::AddDomain(domain) => self.add_domain(domain),
+            Change::ChangeDomainKey(domain) => self.change_domain_key(domain),
         };
         if takes_away {
             heap::give_back();
@@ -407,7 +414,7 @@ struct Read {
 }
 
 /// Reads the file that the node was started with, and compares.
-fn read(objects: &Objects, nics: &Nics) -> Result<Read, Refused> {
+fn read(objects: &Objects, nics: &Nics, domains: &Domains) -> Result<Read, Refused> {
     let refused = |error: crate::ConfigError| {
         let way_out = "nothing was changed; correct the file and reload it again";
         Refused::new(RefusedKind::Bad, error.to_string(), way_out)
@@ -422,6 +429,7 @@ fn read(objects: &Objects, nics: &Nics) -> Result<Read, Refused> {
             Change::RemoveDisk { name, .. } => objects.user_of_disk(name),
             Change::RemoveVolume { name, .. } => left_users(objects, name, &changes),
             Change::RemoveNic { name, .. } => nics.user_of(name),
+            Change::RemoveDomain { name, .. } => domains.users_of(name),
             _ => Vec::new(),
         },
     };

@@ -92,6 +92,11 @@ impl Objects {
         self.commanded.remove(&(Kind::Network, name.to_owned()));
     }
 
+    pub(super) fn remove_domain(&mut self, name: &str) {
+        self.config.domains.retain(|domain| domain.name != name);
+        self.commanded.remove(&(Kind::Domain, name.to_owned()));
+    }
+
     pub(super) fn remove_nic(&mut self, name: &str) {
         self.config.nics.retain(|nic| nic.name != name);
         self.commanded.remove(&(Kind::Nic, name.to_owned()));
@@ -192,6 +197,10 @@ impl Objects {
         let nics = self.config.nics.iter().filter(|it| kept(Kind::Nic, &it.name));
         for nic in nics.filter(|it| !has(file, Kind::Nic, &it.name)) {
             wanted.nics.push(nic.clone());
+        }
+        let domains = self.config.domains.iter().filter(|it| kept(Kind::Domain, &it.name));
+        for domain in domains.filter(|it| !has(file, Kind::Domain, &it.name)) {
+            wanted.domains.push(domain.clone());
         }
         match wanted.problems() {
             problems if problems.is_empty() => Ok(wanted),

@@ -46,6 +46,7 @@ pub(super) fn status(inside: &Inside) -> Status {
         sessions: sessions(&inside.keys, &asked),
         networks,
         nics,
+        domains: inside.domains.status(&objects),
     }
 }
 

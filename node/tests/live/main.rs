@@ -5,6 +5,7 @@ mod commands;
 #[path = "../common/mod.rs"]
 mod common;
 mod control;
+mod domains;
 mod drain;
 mod nics;
 mod reload;

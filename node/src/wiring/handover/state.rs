@@ -12,7 +12,7 @@ use virtio::hand_over::{Served, TryMap};
 
 /// The version of what is told. A node hands over to no other: a program that changes the meaning
 /// of a field has another one.
-pub(super) const STATE_VERSION: u32 = 4;
+pub(super) const STATE_VERSION: u32 = 5;
 
 /// The number of a descriptor in its message.
 pub(in crate::wiring) type Number = usize;
@@ -36,6 +36,15 @@ pub(super) struct State {
     pub(super) disks: Vec<DiskState>,
     pub(super) uplinks: Vec<UplinkState>,
     pub(super) nics: Vec<NicState>,
+    /// Where processes join the fabric's domains.
+    pub(super) fabric: Option<FabricState>,
+}
+
+/// The fabric's door. Nobody is in: its domains begin anew.
+#[derive(Debug, Serialize, Deserialize)]
+pub(in crate::wiring) struct FabricState {
+    pub(in crate::wiring) listener: Number,
+    pub(in crate::wiring) host: u64,
 }
 
 /// A network's way out.

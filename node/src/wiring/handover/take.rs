@@ -17,7 +17,9 @@ use link::{Door, Udp, Wire};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 
-use super::state::{DiskState, Received, STATE_VERSION, State, Verdict, VolumeState, Yours};
+use super::state::{
+    DiskState, FabricState, Received, STATE_VERSION, State, Verdict, VolumeState, Yours,
+};
 use super::{ANSWER_TIME_MAX, Heirlooms, digest, meeting};
 use crate::api::{HandOver, Refused};
 use crate::channel::Channel;
@@ -25,6 +27,7 @@ use crate::config::{Config, Kind, LinkKind};
 use crate::control::{Claim, Service, Standby};
 use crate::privilege::Opener;
 use crate::wiring::disks::{self, Disks, Outside, Shown};
+use crate::wiring::domains::Domains;
 use crate::wiring::keys::Keys;
 use crate::wiring::nics::{Doors, Nics, TakenNic};
 use crate::wiring::objects::Objects;
@@ -87,14 +90,18 @@ struct Taken {
     objects: Objects,
     door: LentDoor,
     links: Vec<Prepared>,
-    disks: Vec<TakenDisk>,
+    taken_disks: Vec<TakenDisk>,
     /// Goes before the networks.
     taken_nics: Vec<TakenNic>,
     nics: Nics,
+    domains: LentDomains,
 }
 
 /// Dropped, a door takes its socket away: this one's is the node's until it says "yours".
 type LentDoor = ManuallyDrop<Option<Door>>;
+
+/// Likewise.
+type LentDomains = ManuallyDrop<Domains>;
 
 impl Node {
     /// Starts in the place of a running node of the same configuration, which ends: its guests and
@@ -255,12 +262,23 @@ impl Taken {
         let (door, links) = links(config, ready, door, &state.links, &mut fds)?;
         let volumes = adopt_volumes(config, ready, state.volumes, &mut fds)?;
         let objects = Objects::new(config, volumes, Vec::new());
-        let disks = adopt_disks(config, ready, &objects, state.disks, &mut fds)?;
+        let taken_disks = adopt_disks(config, ready, &objects, state.disks, &mut fds)?;
         let nets = (state.uplinks, state.nics);
         let adopted = Nics::adopt(config, &ready.cores, nets, &mut fds, &ready.opener);
         let (nics, taken_nics) = adopted?;
+        let domains = adopt_domains(config, state.fabric, &mut fds)?;
         let control = claim.prepare(metrics).map_err(|error| error.to_string())?;
-        Ok(Self { control, heirlooms, objects, door, links, disks, taken_nics, nics })
+        Ok(Self {
+            control,
+            heirlooms,
+            objects,
+            door,
+            links,
+            taken_disks,
+            taken_nics,
+            nics,
+            domains,
+        })
     }
 }
 
@@ -319,6 +337,18 @@ fn adopt_volumes(
     volumes.collect()
 }
 
+/// The domains, empty, behind the node's socket.
+fn adopt_domains(
+    config: &Config,
+    fabric: Option<FabricState>,
+    fds: &mut Received,
+) -> Result<LentDomains, String> {
+    let door = fabric.map(|it| Ok::<_, io::Error>((it.host, fds.take(it.listener)?))).transpose();
+    let door = door.map_err(|error| error.to_string())?;
+    let domains = Domains::adopt(config, door).map_err(|error| error.to_string())?;
+    Ok(ManuallyDrop::new(domains))
+}
+
 type TakenDisk = (Arc<Shown>, Option<(virtio::Adopted, Outside)>);
 
 fn adopt_disks(
@@ -349,12 +379,14 @@ fn adopt_disks(
 /// Everything is ours: it begins to move again. What is left to fail here is not worth a guest.
 fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
     let Ready { keys, volumes, mut cores, disks, steerer, .. } = ready;
-    let Taken { control, heirlooms, objects, door, links, disks: taken, taken_nics, nics } = taken;
-    let door = ManuallyDrop::into_inner(door);
+    let Taken { control, heirlooms, objects, door, links, taken_disks, .. } = taken;
+    let Taken { taken_nics, nics, domains, .. } = taken;
+    let (door, domains) = (ManuallyDrop::into_inner(door), ManuallyDrop::into_inner(domains));
     objects.volumes.iter().for_each(|served| volumes.publish(served));
     let doors = Doors::new(cores.len());
     sidecores::connect(config, &mut cores, links, volumes.exports(), &doors);
     door.iter().for_each(|door| door.answer(true));
+    domains.answer();
     let mut nics = nics.with_doors(doors);
     nics.go_on(taken_nics, &cores);
     let (started, turns) = (Instant::now(), Turns::default());
@@ -367,12 +399,13 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
         door,
         disks,
         nics: Mutex::new(nics),
+        domains,
         steerer,
         turns,
         objects,
         heirlooms,
     });
-    for (shown, adopted) in taken {
+    for (shown, adopted) in taken_disks {
         let name = &shown.config.name;
         let served = match adopted {
             Some((adopted, outside)) => {

@@ -1,0 +1,57 @@
+//! `vrio domain ..`.
+
+use clap::{Args, Subcommand};
+use node::status::DomainStatus;
+use serde_json::Value;
+
+use super::{Fields, Remove, Which, change, list, take_away};
+use crate::{Failure, tables};
+
+pub(crate) const DOMAIN_EXAMPLES: &str = "Examples:
+  vrio domain add science --key /etc/vrio/science.key --endpoints-max 64
+  vrio domain list
+  vrio domain remove science --force  also while processes use it: their MPI says an error
+
+A key is a line of 16 to 128 characters in a file that its owner and group may read, for instance
+  (umask 027; openssl rand -hex 32 > /etc/vrio/science.key; chgrp science /etc/vrio/science.key)
+What a process needs to join is printed by `vrio mpi env`.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DomainCommand {
+    /// Make a domain, in which processes share memory, from now until the node is restarted.
+    Add(DomainAdd),
+    /// Take a domain away.
+    Remove(Remove),
+    /// List the domains, with their endpoints and memory.
+    List(Which),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DomainAdd {
+    /// Its name.
+    name: String,
+    /// The file whose only line is the key that lets in.
+    #[arg(long, value_name = "FILE")]
+    key: String,
+    /// How many endpoints there may be at once: one for each process of a job, as a rule.
+    #[arg(long, value_name = "COUNT")]
+    endpoints_max: Option<u64>,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub(crate) fn domain(command: &DomainCommand) -> Result<(), Failure> {
+    match command {
+        DomainCommand::Add(add) => {
+            let mut fields = Fields::default();
+            fields.text("name", Some(&add.name));
+            fields.text("key", Some(&add.key));
+            fields.put("endpoints-max", add.endpoints_max.map(Value::from));
+            change(&add.which, "POST", "/v1/domains", &fields.0.into())
+        }
+        DomainCommand::Remove(remove) => take_away("domains", remove),
+        DomainCommand::List(which) => {
+            list(which, "/v1/domains", |all: &Vec<DomainStatus>| tables::domain_list(all))
+        }
+    }
+}

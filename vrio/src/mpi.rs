@@ -1,0 +1,237 @@
+//! `vrio mpi ..`: what an MPI has to be told so that its processes use the fabric.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand, ValueEnum};
+use node::Config;
+use node::status::DomainStatus;
+
+use crate::commands::{self, print};
+use crate::{Failure, client};
+
+pub(crate) const MPI_EXAMPLES: &str = "Examples:
+  eval \"$(vrio mpi env)\"              this shell's Open MPI uses the fabric of this host's node
+  mpirun -n 4 ./program
+  eval \"$(vrio mpi env --mpi mpich --domain science)\"
+  vrio mpi env --config /etc/vrio/io1.toml    for users who may not ask the node";
+
+/// The file that libfabric looks for: any other ending is not loaded.
+const PROVIDER: &str = "libvrio-fi.so";
+
+/// What Cargo calls it.
+const PROVIDER_BUILT: &str = "libvrio_fi.so";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MpiCommand {
+    /// Print the environment that makes an MPI use a domain of this host's node, for a shell.
+    #[command(after_help = MPI_EXAMPLES)]
+    Env(EnvArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EnvArgs {
+    /// Which MPI.
+    #[arg(long, value_enum, default_value_t = Mpi::Openmpi)]
+    mpi: Mpi,
+    /// The domain; not needed where there is only one.
+    #[arg(long, value_name = "NAME")]
+    domain: Option<String>,
+    /// The node's control socket; default: the only one in /run/vrio.
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    control: Option<PathBuf>,
+    /// The node's configuration, which is read instead of asking the node.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mpi {
+    /// Open MPI 4 and 5.
+    Openmpi,
+    /// MPICH 4 and 5 with its `ch4:ofi`, and what is made of it.
+    Mpich,
+    /// Intel MPI.
+    Intel,
+}
+
+impl Mpi {
+    /// What selects the provider, beside what is libfabric's own.
+    fn variables(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            // The last one is Open MPI 5's name for the one before it.
+            Self::Openmpi => &[
+                ("OMPI_MCA_pml", "cm"),
+                ("OMPI_MCA_mtl", "ofi"),
+                ("OMPI_MCA_mtl_ofi_provider_include", "vrio"),
+                ("OMPI_MCA_opal_common_ofi_provider_include", "vrio"),
+            ],
+            Self::Mpich => &[("MPIR_CVAR_CH4_NETMOD", "ofi")],
+            Self::Intel => &[("I_MPI_FABRICS", "ofi"), ("I_MPI_OFI_PROVIDER", "vrio")],
+        }
+    }
+}
+
+/// A domain, and where it is joined.
+#[derive(Debug, PartialEq, Eq)]
+struct Domain {
+    name: String,
+    socket: String,
+    key: String,
+}
+
+pub(crate) fn mpi(command: &MpiCommand) -> Result<(), Failure> {
+    let MpiCommand::Env(args) = command;
+    let domains = match &args.config {
+        Some(config) => of_file(config)?,
+        None => of_node(&commands::socket(args.control.as_deref(), None)?)?,
+    };
+    let domain = choose(domains, args.domain.as_deref())?;
+    let program =
+        std::env::current_exe().context("this program's path").map_err(Failure::running)?;
+    let directory = provider_directory(&program)?;
+    print(&script(args.mpi, &domain, &directory))
+}
+
+fn of_file(path: &Path) -> Result<Vec<Domain>, Failure> {
+    let config = Config::load(path).map_err(Failure::configuration)?;
+    let socket = config.fabric.display().to_string();
+    let domain = |it: node::config::DomainConfig| Domain {
+        name: it.name,
+        socket: socket.clone(),
+        key: it.key.display().to_string(),
+    };
+    Ok(config.domains.into_iter().map(domain).collect())
+}
+
+fn of_node(control: &Path) -> Result<Vec<Domain>, Failure> {
+    let answer = client::get(control, "/v1/domains").map_err(|error| {
+        let way_out = "or name its configuration, which is read instead: --config FILE";
+        Failure::no_answer(error.context(way_out))
+    })?;
+    let domains: Vec<DomainStatus> = serde_json::from_str(&answer)
+        .context("the node's answer is not understood; it may be another release")
+        .map_err(Failure::running)?;
+    let domain = |it: DomainStatus| Domain { name: it.name, socket: it.socket, key: it.key };
+    Ok(domains.into_iter().map(domain).collect())
+}
+
+/// The one that is called so, or the only one.
+fn choose(domains: Vec<Domain>, name: Option<&str>) -> Result<Domain, Failure> {
+    let known = domains.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", ");
+    let refused = |text: String| Err(Failure::configuration(anyhow!(text)));
+    if domains.is_empty() {
+        let text = "the node has no domain; make one with `vrio domain add NAME --key FILE`, or a \
+                    [[domain]] in its configuration";
+        return refused(text.to_owned());
+    }
+    let mut wanted = domains.into_iter().filter(|it| name.is_none_or(|name| it.name == name));
+    match (wanted.next(), wanted.next()) {
+        (Some(domain), None) => Ok(domain),
+        (Some(_), Some(_)) => {
+            refused(format!("the node has several domains ({known}); say which: --domain NAME"))
+        }
+        (None, _) => {
+            let name = name.unwrap_or_default();
+            refused(format!("the node has no domain {name:?}; there is {known}"))
+        }
+    }
+}
+
+/// Where the provider is: beside the program, or where an installation puts it.
+fn provider_directory(program: &Path) -> Result<PathBuf, Failure> {
+    let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let installed = beside.parent().unwrap_or(beside).join("lib/vrio");
+    let found = [beside, &installed].into_iter().find(|it| it.join(PROVIDER).is_file());
+    if let Some(found) = found {
+        return Ok(found.to_owned());
+    }
+    let built = beside.join(PROVIDER_BUILT);
+    let built = if built.is_file() { built } else { PathBuf::from(PROVIDER_BUILT) };
+    let text = format!(
+        "there is no {PROVIDER} in {beside:?} or {installed:?}; `cargo build --release` builds it, \
+         and this puts it there: install -D {built:?} {:?}",
+        installed.join(PROVIDER)
+    );
+    Err(Failure::configuration(anyhow!(text)))
+}
+
+/// Lines for a shell.
+fn script(mpi: Mpi, domain: &Domain, directory: &Path) -> String {
+    let directory = directory.display().to_string();
+    let own = [
+        ("FI_PROVIDER_PATH", directory.as_str()),
+        ("FI_PROVIDER", "vrio"),
+        ("VRIO_FABRIC", &domain.socket),
+        ("VRIO_DOMAIN", &domain.name),
+        ("VRIO_DOMAIN_KEY_FILE", &domain.key),
+    ];
+    let all = own.iter().chain(mpi.variables());
+    all.map(|(name, value)| format!("export {name}={}\n", quoted(value))).collect()
+}
+
+/// A word of a shell, whatever is in it.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn domain(name: &str) -> Domain {
+        let socket = "/run/vrio/io1.fabric".to_owned();
+        Domain { name: name.to_owned(), socket, key: "/etc/vrio/it's.key".to_owned() }
+    }
+
+    #[test]
+    fn a_shell_reads_what_is_printed() {
+        for mpi in Mpi::value_variants() {
+            let mut script = script(*mpi, &domain("blue"), Path::new("/opt/my vrio"));
+            script +=
+                "printf '%s|' \"$FI_PROVIDER_PATH\" \"$FI_PROVIDER\" \"$VRIO_DOMAIN_KEY_FILE\" ";
+            script += "\"${OMPI_MCA_pml-}\" \"${MPIR_CVAR_CH4_NETMOD-}\" \"${I_MPI_FABRICS-}\"";
+            let said = std::process::Command::new("sh").arg("-euc").arg(script).output().unwrap();
+            let said = String::from_utf8(said.stdout).unwrap();
+            let own = match mpi {
+                Mpi::Openmpi => "cm|||",
+                Mpi::Mpich => "|ofi||",
+                Mpi::Intel => "||ofi|",
+            };
+            assert_eq!(said, format!("/opt/my vrio|vrio|/etc/vrio/it's.key|{own}"));
+        }
+    }
+
+    #[test]
+    fn the_only_domain_needs_no_name() {
+        let some = || vec![domain("blue"), domain("red")];
+        assert_eq!(choose(vec![domain("blue")], None).unwrap(), domain("blue"));
+        assert_eq!(choose(some(), Some("red")).unwrap(), domain("red"));
+        let error = |it: Result<Domain, Failure>| it.unwrap_err().to_string();
+        assert!(error(choose(some(), None)).contains("several domains (blue, red)"));
+        assert!(error(choose(some(), Some("green"))).contains("there is blue, red"));
+        assert!(error(choose(Vec::new(), None)).contains("vrio domain add"));
+    }
+
+    #[test]
+    fn the_provider_is_found_beside_the_program_or_where_it_is_installed() {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path().canonicalize().unwrap();
+        let touch = |path: &Path| {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        };
+        let program = home.join("bin/vrio");
+        touch(&program);
+        let error = provider_directory(&program).unwrap_err().to_string();
+        assert!(error.contains("install -D \"libvrio_fi.so\""), "{error}");
+        touch(&home.join("bin/libvrio_fi.so"));
+        let error = provider_directory(&program).unwrap_err().to_string();
+        assert!(error.contains("bin/libvrio_fi.so"), "{error}");
+        touch(&home.join("lib/vrio/libvrio-fi.so"));
+        assert_eq!(provider_directory(&program).unwrap(), home.join("lib/vrio"));
+        touch(&home.join("bin/libvrio-fi.so"));
+        assert_eq!(provider_directory(&program).unwrap(), home.join("bin"));
+    }
+}
