@@ -33,8 +33,8 @@ use transport::{Pool, TransmitBatch};
 pub use udp::{BindError, Udp, UdpConfig};
 pub use wire::Wire;
 pub use xdp::{
-    Xdp, XdpCard, XdpCardFds, XdpCounters, XdpError, XdpInterface, XdpPart, XdpQueue, XdpQueueFds,
-    XdpSent,
+    Promiscuous, Xdp, XdpCard, XdpCardFds, XdpCounters, XdpError, XdpInterface, XdpPart, XdpQueue,
+    XdpQueueFds, XdpSent,
 };
 
 /// What became of a batch.

@@ -31,7 +31,7 @@ use transport::{Pool, TransmitBatch};
 use crate::inside::Inside;
 use crate::interface::Interface;
 use crate::{Arrival, Link, LinkCounters, Sent, Udp};
-pub use card::{XdpCard, XdpCardFds};
+pub use card::{Promiscuous, XdpCard, XdpCardFds};
 use packet::{HEADER_BYTES, Mac, Way};
 use program::Program;
 use queue::{FRAME_BYTES, HEADROOM_BYTES};
@@ -72,6 +72,9 @@ pub enum XdpError {
          them"
     )]
     Interface(String),
+    /// It was made anew while somebody had it open.
+    #[error("{0} is another interface than the one that was open; try again in a second")]
+    Another(String),
     /// It has more receive queues than anybody polls.
     #[error(
         "{interface} has {queues} receive queues, and at most {QUEUES_MAX} are polled; \

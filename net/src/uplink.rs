@@ -14,7 +14,7 @@ use sidecore::Waker;
 use crate::port::PortCounters;
 pub use keeper::{Keeper, MakePort, UplinkCore};
 pub use tap::{OpenTap, Tap, TapError};
-pub use xdp::{OpenCard, OpenXdp, Xdp};
+pub use xdp::{Cards, Hold, OpenXdp, OwnCards, Xdp};
 
 /// Why there is no uplink.
 #[derive(Debug, thiserror::Error)]

@@ -4,12 +4,15 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use bench::nodes::{Keys, Node, NodePlan};
 use bench::sim::Random;
 use bench::stand_in::StandIn;
 use bench::workload::Mix;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde_json::Value;
 
 /// A user that every system has and that may do nothing.
@@ -175,7 +178,7 @@ fn the_check_reads_keys_as_the_node_will() {
     let text = format!("name = \"io1\"\nkey = {key:?}\nuser = \"{USER}\"\n");
     let check = |text: &str| {
         fs::write(&config, text).expect("ours");
-        let mut vrio = std::process::Command::new(env!("CARGO_BIN_EXE_vrio"));
+        let mut vrio = Command::new(env!("CARGO_BIN_EXE_vrio"));
         let output = vrio.args(["node", "--check", "--config"]).arg(&config).output();
         let output = output.expect("the binary was built");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -279,4 +282,94 @@ fn nodes_of_nobody_share_memory_and_one_is_killed() {
     fs::set_permissions(&door, fs::Permissions::from_mode(0o600)).expect("ours");
     let refused = io1.start().expect_err("nobody may not see whether it lives").to_string();
     assert!(refused.contains("io1.shm") && refused.contains("another user's socket"), "{refused}");
+}
+
+fn ip(words: &str) -> Option<String> {
+    let output = Command::new("ip").args(words.split(' ')).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// How many keep the cable's end promiscuous.
+fn promiscuity() -> u32 {
+    let shown = ip("-d link show vrio0").expect("it is there");
+    let mut words = shown.split_whitespace().skip_while(|word| *word != "promiscuity");
+    words.nth(1).and_then(|number| number.parse().ok()).expect("ip says it")
+}
+
+fn wait_for_promiscuity(wanted: u32) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while promiscuity() != wanted {
+        assert!(Instant::now() < until, "{} keep it, not {wanted}", promiscuity());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The packet sockets that a process has.
+fn packet_sockets(pid: u32) -> usize {
+    let all = fs::read_to_string(format!("/proc/{pid}/net/packet")).expect("it runs");
+    let inodes = all.lines().skip(1).filter_map(|line| line.split_whitespace().last());
+    let names: Vec<_> = inodes.map(|inode| format!("socket:[{inode}]")).collect();
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).expect("root may").flatten();
+    let links = fds.filter_map(|fd| fs::read_link(fd.path()).ok());
+    links.filter(|link| names.iter().any(|name| link.as_os_str() == name.as_str())).count()
+}
+
+/// The process that opens interfaces for a node.
+fn opener_of(node: &Node) -> u32 {
+    let parent = format!("PPid:\t{}", node.pid());
+    let is_child = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"));
+        status.is_ok_and(|status| status.lines().any(|line| line == parent))
+    };
+    let all = fs::read_dir("/proc").expect("it is there").flatten();
+    let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.find(is_child).expect("it was started")
+}
+
+#[test]
+fn a_node_of_nobody_never_has_what_keeps_its_uplink_promiscuous() {
+    let name = "a_node_of_nobody_never_has_what_keeps_its_uplink_promiscuous";
+    // SAFETY: only this thread, and what it starts from now on, change their namespace.
+    let is_apart = is_root(name) && unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.is_ok();
+    if !is_apart || ip("link add vrio0 type veth peer name far").is_none() {
+        return println!("SKIP {name}: no network namespace, or no virtual cable");
+    }
+    let home = open_home();
+    let config = "[[network]]\nname = \"blue\"\nuplink = \"xdp:vrio0\"\n";
+    let node = plan(home.path(), "n1", config).start().expect("the node starts");
+    let check = |node: &Node| {
+        check_rights(node);
+        wait_for_promiscuity(1);
+        assert_eq!((packet_sockets(node.pid()), packet_sockets(opener_of(node))), (0, 1));
+    };
+    check(&node);
+    // Its successor has its own before it lets go.
+    let is_over = AtomicBool::new(false);
+    let node = std::thread::scope(|scope| {
+        let looks = scope.spawn(|| {
+            let mut seen = [0_u32; 3];
+            while !is_over.load(SeqCst) {
+                seen[promiscuity() as usize] += 1;
+            }
+            seen
+        });
+        let node = node.hand_over().expect("another process goes on");
+        is_over.store(true, SeqCst);
+        let seen = looks.join().expect("nobody else keeps it");
+        assert!(seen[0] == 0 && seen[1] > 0, "{seen:?}");
+        node
+    });
+    check(&node);
+    let vrio = |words: &[&str]| {
+        let mut vrio = Command::new(env!("CARGO_BIN_EXE_vrio"));
+        let output = vrio.args(words).arg("--control").arg(node.plan().control()).output();
+        let output = output.expect("the binary was built");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    vrio(&["network", "remove", "blue"]);
+    wait_for_promiscuity(0);
+    vrio(&["network", "add", "blue", "--uplink", "xdp:vrio0"]);
+    check(&node);
+    node.kill().expect("it ran until now");
+    wait_for_promiscuity(0);
 }

@@ -20,8 +20,6 @@ pub struct XdpCardFds {
     pub mtu: u32,
     /// Keeps the program attached.
     pub program: OwnedFd,
-    /// Keeps the interface promiscuous.
-    pub listener: OwnedFd,
     /// Its receive queues, in their order.
     pub queues: Vec<XdpQueueFds>,
 }
@@ -36,7 +34,6 @@ impl XdpCardFds {
             index: self.index,
             mtu: self.mtu,
             program: self.program.try_clone()?,
-            listener: self.listener.try_clone()?,
             queues: self.queues.iter().map(XdpQueueFds::try_clone).collect::<io::Result<_>>()?,
         })
     }
@@ -50,16 +47,17 @@ pub struct XdpCard {
     // Before the program, which would lead to nothing.
     queues: Vec<XdpQueue>,
     program: OwnedFd,
-    listener: OwnedFd,
 }
 
 impl XdpCard {
     /// Takes the interface of this name, and sets it up: frames to any address come, and go to
-    /// nobody else. It is let go of when the last descriptor of it is closed.
+    /// nobody else. It is let go of when the last descriptor of it is closed. Beside it what keeps
+    /// it promiscuous, which is to be kept as long, but not by the same process if that is one
+    /// without rights.
     ///
     /// # Errors
     /// What is in the way, and how to get it out of there.
-    pub fn open(name: &str) -> Result<Self, XdpError> {
+    pub fn open(name: &str) -> Result<(Self, Promiscuous), XdpError> {
         let found = Interface::named(name).filter(|found| found.mac.is_some());
         let found = found.ok_or_else(|| XdpError::Interface(name.to_owned()))?;
         let Interface { index, mtu, .. } = found;
@@ -82,9 +80,8 @@ impl XdpCard {
             Ok(queue)
         };
         let queues = (0..count).map(open).collect::<Result<_, XdpError>>()?;
-        let listener = promiscuous(index);
-        let listener = listener.map_err(system("asking for frames to other addresses"))?;
-        Ok(Self { index, mtu: mtu as u32, queues, program: program.into_link(), listener })
+        let promiscuous = Promiscuous::on(index)?;
+        Ok((Self { index, mtu: mtu as u32, queues, program: program.into_link() }, promiscuous))
     }
 
     /// Goes on with an interface that somebody has opened, and does not touch any more.
@@ -92,13 +89,13 @@ impl XdpCard {
     /// # Errors
     /// When its queues cannot be mapped.
     pub fn adopt(fds: XdpCardFds) -> Result<Self, XdpError> {
-        let XdpCardFds { index, mtu, program, listener, queues } = fds;
+        let XdpCardFds { index, mtu, program, queues } = fds;
         let queues = queues.into_iter().map(XdpQueue::adopt).collect::<Result<Vec<_>, _>>()?;
         if queues.is_empty() {
             let none = io::Error::from(io::ErrorKind::InvalidInput);
             return Err(system("going on with an interface without queues")(none));
         }
-        Ok(Self { index, mtu, queues, program, listener })
+        Ok(Self { index, mtu, queues, program })
     }
 
     /// What it is made of, once more.
@@ -111,7 +108,6 @@ impl XdpCard {
             index: self.index,
             mtu: self.mtu,
             program: self.program.try_clone()?,
-            listener: self.listener.try_clone()?,
             queues: queues.collect::<io::Result<_>>()?,
         })
     }
@@ -142,8 +138,37 @@ impl XdpCard {
     }
 }
 
-/// Has an interface take what is for other addresses as well, for as long as the socket is open.
-fn promiscuous(index: u32) -> io::Result<OwnedFd> {
+/// Has an interface take what is for other addresses as well, for as long as this is there.
+///
+/// Inside is a packet socket. The kernel asks for rights when one is made, and not when it is bound
+/// to another interface or written to: a process that gives its rights up must not have it.
+#[derive(Debug)]
+pub struct Promiscuous {
+    _socket: OwnedFd,
+}
+
+impl Promiscuous {
+    /// The same for an interface that somebody has opened under this name: frames to any address go
+    /// on to come when that one has let go of it.
+    ///
+    /// # Errors
+    /// Without the right to (CAP_NET_RAW), or when the name is no more, or another interface's.
+    pub fn beside(name: &str, index: u32) -> Result<Self, XdpError> {
+        let found = interface::interface_index(name);
+        let found = found.map_err(system("looking for the interface"))?;
+        if found != index {
+            return Err(XdpError::Another(name.to_owned()));
+        }
+        Self::on(index)
+    }
+
+    fn on(index: u32) -> Result<Self, XdpError> {
+        let joined = join(index).map_err(system("asking for frames to other addresses"))?;
+        Ok(Self { _socket: joined })
+    }
+}
+
+fn join(index: u32) -> io::Result<OwnedFd> {
     // Without a protocol it hears nothing itself.
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     let request = libc::packet_mreq {

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use link::{XdpCard, XdpError, XdpQueue};
+use link::{Promiscuous, XdpCard, XdpError, XdpQueue};
 use rustix::io::Errno;
 use sidecore::{Progress, Wake, Waker};
 use virtio::{SEGMENTS_MAX, Segment};
@@ -31,18 +31,51 @@ const PARTS_MAX: usize = 3 * BURST_FRAMES_MAX;
 /// When to try again to send what the kernel has not taken.
 const RETRY_NS: u64 = 100_000;
 
-/// How an interface is opened, by whoever may: this process, or one that kept the rights to.
-pub type OpenCard = Arc<dyn Fn(&str) -> Result<XdpCard, XdpError> + Send + Sync>;
+/// What an uplink keeps beside its interface for as long as it has that: dropped, the interface is
+/// not promiscuous any more.
+pub type Hold = Box<dyn fmt::Debug + Send>;
 
-/// Opens an interface.
-struct Cards {
-    name: String,
-    open: OpenCard,
-    /// The number of the one that is open.
-    index: u32,
+/// Whoever may take interfaces: this process, or one that kept the rights to.
+pub trait Cards: Send + Sync {
+    /// Takes the interface of this name.
+    ///
+    /// # Errors
+    /// What is in the way.
+    fn open(&self, name: &str) -> Result<(XdpCard, Hold), XdpError>;
+
+    /// The hold alone, on the interface of this name and number, which another process has opened.
+    ///
+    /// # Errors
+    /// What is in the way.
+    fn hold(&self, name: &str, index: u32) -> Result<Hold, XdpError>;
 }
 
-impl Source for Cards {
+/// This process, which has the rights to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OwnCards;
+
+impl Cards for OwnCards {
+    fn open(&self, name: &str) -> Result<(XdpCard, Hold), XdpError> {
+        let (card, promiscuous) = XdpCard::open(name)?;
+        Ok((card, Box::new(promiscuous)))
+    }
+
+    fn hold(&self, name: &str, index: u32) -> Result<Hold, XdpError> {
+        Ok(Box::new(Promiscuous::beside(name, index)?))
+    }
+}
+
+/// Opens one interface again and again.
+struct Reopened {
+    name: String,
+    cards: Arc<dyn Cards>,
+    /// The number of the one that is open.
+    index: u32,
+    /// Of the one that is open. It is the keeper's, not the port's: to let go may take a while.
+    hold: Option<Hold>,
+}
+
+impl Source for Reopened {
     type Opened = XdpCard;
     type Error = XdpError;
 
@@ -51,8 +84,9 @@ impl Source for Cards {
     }
 
     fn open(&mut self) -> Result<XdpCard, XdpError> {
-        let card = (self.open)(&self.name)?;
-        self.index = card.index();
+        self.hold = None;
+        let (card, hold) = self.cards.open(&self.name)?;
+        (self.index, self.hold) = (card.index(), Some(hold));
         Ok(card)
     }
 
@@ -71,44 +105,54 @@ impl Source for Cards {
     }
 }
 
+impl Reopened {
+    fn new(name: &str, cards: Arc<dyn Cards>, first: &XdpCard, hold: Hold) -> Self {
+        Self { name: name.to_owned(), cards, index: first.index(), hold: Some(hold) }
+    }
+}
+
 /// An interface that was opened; see [`super::OpenUplink`].
 pub struct OpenXdp {
-    cards: Cards,
+    again: Reopened,
     first: XdpCard,
     paused: bool,
 }
 
 impl fmt::Debug for OpenXdp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenXdp").field("name", &self.cards.name).finish_non_exhaustive()
+        f.debug_struct("OpenXdp").field("name", &self.again.name).finish_non_exhaustive()
     }
 }
 
 impl OpenXdp {
-    /// Opens the interface of this name by `open`, and again whenever it was gone.
+    /// Opens the interface of this name by `cards`, and again whenever it was gone.
     ///
     /// # Errors
     /// What is in the way.
-    pub fn new(name: &str, open: OpenCard) -> Result<Self, UplinkError> {
+    pub fn new(name: &str, cards: Arc<dyn Cards>) -> Result<Self, UplinkError> {
         let named = |source| UplinkError::Xdp { interface: name.to_owned(), source };
-        let first = open(name).map_err(named)?;
+        let (first, hold) = cards.open(name).map_err(named)?;
         let zero_copy = first.queues().iter().all(XdpQueue::is_zero_copy);
         let (queues, mtu) = (first.queues().len(), first.mtu());
         tracing::info!(interface = name, queues, mtu, zero_copy, "the network has the interface");
-        let cards = Cards { name: name.to_owned(), open, index: first.index() };
-        Ok(Self { cards, first, paused: false })
+        Ok(Self { again: Reopened::new(name, cards, &first, hold), first, paused: false })
     }
 
     /// The same interface as in another process, which gave [`UplinkFds::Xdp`]. It is left alone
-    /// until [`UplinkCore::set_paused`].
+    /// until [`UplinkCore::set_paused`], but stays promiscuous from now on, also when the other
+    /// process lets go of it.
     ///
     /// # Errors
-    /// When its rings cannot be mapped.
-    pub fn adopt(name: &str, fds: link::XdpCardFds, open: OpenCard) -> Result<Self, UplinkError> {
+    /// When its rings cannot be mapped, or there is no hold on it.
+    pub fn adopt(
+        name: &str,
+        fds: link::XdpCardFds,
+        cards: Arc<dyn Cards>,
+    ) -> Result<Self, UplinkError> {
         let named = |source| UplinkError::Xdp { interface: name.to_owned(), source };
         let first = XdpCard::adopt(fds).map_err(named)?;
-        let cards = Cards { name: name.to_owned(), open, index: first.index() };
-        Ok(Self { cards, first, paused: true })
+        let hold = cards.hold(name, first.index()).map_err(named)?;
+        Ok(Self { again: Reopened::new(name, cards, &first, hold), first, paused: true })
     }
 
     /// See [`super::OpenUplink::into_parts`].
@@ -121,8 +165,8 @@ impl OpenXdp {
         waker: Waker,
         told: impl Fn(bool) + Send + 'static,
     ) -> Result<(MakePort, Arc<UplinkCore>, Keeper), UplinkError> {
-        let Self { cards, first, paused } = self;
-        let started = keeper::start(cards, &first, paused, waker, told);
+        let Self { again, first, paused } = self;
+        let started = keeper::start(again, &first, paused, waker, told);
         let (kept, keeper) = started.map_err(UplinkError::Thread)?;
         let core = Arc::clone(&kept.core);
         let make = Box::new(move || {

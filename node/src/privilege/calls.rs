@@ -279,8 +279,14 @@ fn opener_program() -> Result<BpfProgram, seccompiler::BackendError> {
 }
 
 /// What is asked about an interface before it is opened, and setting it up.
-const OPENER_IOCTLS: [libc::Ioctl; 5] =
-    [libc::FIONBIO, libc::SIOCGIFMTU, libc::SIOCGIFFLAGS, libc::SIOCSIFFLAGS, link::SIOCETHTOOL];
+const OPENER_IOCTLS: [libc::Ioctl; 6] = [
+    libc::FIONBIO,
+    libc::SIOCGIFINDEX,
+    libc::SIOCGIFMTU,
+    libc::SIOCGIFFLAGS,
+    libc::SIOCSIFFLAGS,
+    link::SIOCETHTOOL,
+];
 
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 

@@ -3,22 +3,25 @@
 //!
 //! ```text
 //!   node (no rights)                        opener (four capabilities, no files, few calls)
-//!         ── number of a name in the file ──▶  takes that interface
+//!         ── number of a name in the file ──▶  takes that interface, keeps it promiscuous
 //!         ◀── descriptors, or why not ───────
+//!         ── let go of that ─────────────────▶  no longer
 //! ```
 //!
 //! All that a node that was taken over can ask of it is an interface that the file gave the node
-//! anyway. It ends with the node. Why there is one, and what its answers still allow whoever has
-//! taken the node over: `docs/decisions/026-xdp-uplink.md`.
+//! anyway. What keeps that promiscuous is a packet socket, by which one could listen to all others:
+//! it stays here, and goes with the node at the latest. Why there is an opener at all:
+//! `docs/decisions/026-xdp-uplink.md`.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use link::{XdpCard, XdpCardFds, XdpError, XdpQueueFds};
+use link::{Promiscuous, XdpCard, XdpCardFds, XdpError, XdpQueueFds};
+use net::uplink::{Cards, Hold, OwnCards};
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
@@ -52,11 +55,14 @@ pub struct Opener(Option<Arc<Helper>>);
 struct Helper {
     /// The interfaces that it opens.
     names: Vec<String>,
-    talk: Mutex<Talk>,
+    /// To say something, which waits for no answer.
+    says: Mutex<Channel>,
+    hears: Mutex<Hears>,
 }
 
+/// Held from a question to its answer.
 #[derive(Debug)]
-struct Talk {
+struct Hears {
     channel: Channel,
     /// The number of the last question. What answers an earlier one came too late.
     asked: u64,
@@ -65,15 +71,47 @@ struct Talk {
 #[derive(Debug, Serialize, Deserialize)]
 struct Question {
     number: u64,
-    /// Which of the names.
-    name: usize,
+    what: What,
 }
+
+/// Names are told by their places in the file.
+#[derive(Debug, Serialize, Deserialize)]
+enum What {
+    /// Take the interface, and keep it promiscuous.
+    Open { name: usize },
+    /// Keep it promiscuous: another process has opened it.
+    Hold { name: usize, index: u32 },
+    /// No longer keep what was kept since the question of this number. It has no answer.
+    LetGo { since: u64 },
+}
+
+/// Index and MTU of an interface.
+type Facts = (u32, u32);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     number: u64,
-    /// Index and MTU of the interface; or why it could not be had.
-    opened: Result<(u32, u32), String>,
+    /// The facts of an interface that was opened; or why it could not be had.
+    done: Result<Option<Facts>, String>,
+}
+
+/// What the opener keeps for the node, until this is dropped.
+#[derive(Debug)]
+struct Kept {
+    helper: Arc<Helper>,
+    since: u64,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let question = Question { number: 0, what: What::LetGo { since: self.since } };
+        // One that has ended keeps nothing.
+        let _ = lock(&self.helper.says).send(&question, &[]);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Opener {
@@ -89,6 +127,8 @@ impl Opener {
         }
         let refuse = system::<io::Error>("start a process that opens interfaces");
         let (ours, theirs) = UnixStream::pair().map_err(&refuse)?;
+        let says = ours.try_clone().and_then(|ours| Channel::new(ours, OPEN_TIME_MAX));
+        let says = Mutex::new(says.map_err(&refuse)?);
         let channel = Channel::new(ours, OPEN_TIME_MAX).map_err(&refuse)?;
         // SAFETY: this process has one thread (see above), so the child has all that it has.
         match unsafe { libc::fork() } {
@@ -102,34 +142,35 @@ impl Opener {
                 unsafe { libc::_exit(i32::from(!matches!(served, Ok(Ok(()))))) }
             }
             _ => {
-                let talk = Mutex::new(Talk { channel, asked: 0 });
-                Ok(Self(Some(Arc::new(Helper { names, talk }))))
+                let hears = Mutex::new(Hears { channel, asked: 0 });
+                Ok(Self(Some(Arc::new(Helper { names, says, hears }))))
             }
         }
     }
+}
 
-    /// Takes the interface of this name.
-    ///
-    /// # Errors
-    /// What is in the way.
-    pub fn open(&self, name: &str) -> Result<XdpCard, XdpError> {
-        let Some(helper) = &self.0 else { return XdpCard::open(name) };
-        let Some(number) = helper.names.iter().position(|it| it == name) else {
-            return Err(XdpError::Opener(
-                "this node gave up the right to open it at its start; name it in an uplink of the \
-                 node's file and restart the node"
-                    .to_owned(),
-            ));
-        };
-        let mut talk = helper.talk.lock().unwrap_or_else(PoisonError::into_inner);
-        match talk.ask(number) {
-            Ok(Ok(fds)) => XdpCard::adopt(fds),
-            Ok(Err(why)) => Err(XdpError::Opener(why)),
-            Err(error) => Err(XdpError::Opener(format!(
-                "the process that opens interfaces does not answer ({error}); restart the node"
-            ))),
-        }
+impl Cards for Opener {
+    fn open(&self, name: &str) -> Result<(XdpCard, Hold), XdpError> {
+        let Some(helper) = &self.0 else { return OwnCards.open(name) };
+        let name = helper.number_of(name)?;
+        let (facts, fds, kept) = helper.ask(What::Open { name })?;
+        let fds = facts.and_then(|facts| put_together(facts, fds));
+        let fds = fds.ok_or_else(|| no_answer(&"descriptors are missing"))?;
+        Ok((XdpCard::adopt(fds)?, Box::new(kept)))
     }
+
+    fn hold(&self, name: &str, index: u32) -> Result<Hold, XdpError> {
+        let Some(helper) = &self.0 else { return OwnCards.hold(name, index) };
+        let name = helper.number_of(name)?;
+        let (_, _, kept) = helper.ask(What::Hold { name, index })?;
+        Ok(Box::new(kept))
+    }
+}
+
+fn no_answer(why: &dyn std::fmt::Display) -> XdpError {
+    let text = "the process that opens interfaces does not answer";
+    let way_out = "the log says why if it has ended; start the node again, with the rights for it";
+    XdpError::Opener(format!("{text} ({why}): {way_out}"))
 }
 
 fn interface(network: &crate::config::NetworkConfig) -> Option<String> {
@@ -139,40 +180,58 @@ fn interface(network: &crate::config::NetworkConfig) -> Option<String> {
     }
 }
 
-impl Talk {
-    fn ask(&mut self, name: usize) -> io::Result<Result<XdpCardFds, String>> {
-        self.asked += 1;
-        self.channel.send(&Question { number: self.asked, name }, &[])?;
+impl Helper {
+    fn number_of(&self, name: &str) -> Result<usize, XdpError> {
+        self.names.iter().position(|it| it == name).ok_or_else(|| {
+            XdpError::Opener(
+                "this node gave up the right to open it at its start; name it in an uplink of the \
+                 node's file and restart the node"
+                    .to_owned(),
+            )
+        })
+    }
+
+    /// Asks, and waits for the answer to this question.
+    fn ask(self: &Arc<Self>, what: What) -> Result<(Option<Facts>, Vec<OwnedFd>, Kept), XdpError> {
+        let mut hears = lock(&self.hears);
+        hears.asked += 1;
+        let number = hears.asked;
+        // Also for an answer that is never heard: dropped, it undoes what was done by then.
+        let kept = Kept { helper: Arc::clone(self), since: number };
+        let said = lock(&self.says).send(&Question { number, what }, &[]);
+        said.map_err(|error| no_answer(&error))?;
+        let (answer, fds) = hears.answer().map_err(|error| no_answer(&error))?;
+        Ok((answer.done.map_err(XdpError::Opener)?, fds, kept))
+    }
+}
+
+impl Hears {
+    fn answer(&mut self) -> io::Result<(Answer, Vec<OwnedFd>)> {
         loop {
             let (answer, fds) = self.channel.receive::<Answer>()?;
-            if answer.number != self.asked {
-                // Nobody waited so long; its descriptors are closed here.
-                continue;
+            // For an earlier one nobody waited so long; its descriptors are closed here.
+            if answer.number == self.asked {
+                return Ok((answer, fds));
             }
-            return match answer.opened {
-                Ok(facts) => card(facts, fds).map(Ok),
-                Err(why) => Ok(Err(why)),
-            };
         }
     }
 }
 
-/// Puts together what was sent in the order of [`pack`].
-fn card((index, mtu): (u32, u32), fds: Vec<OwnedFd>) -> io::Result<XdpCardFds> {
+/// Puts together what was sent in the order of [`pack`]; nothing if some are missing.
+fn put_together((index, mtu): Facts, fds: Vec<OwnedFd>) -> Option<XdpCardFds> {
     let mut fds = fds.into_iter();
-    let missing = || io::Error::other("descriptors are missing");
-    let (program, listener) = (fds.next().ok_or_else(missing)?, fds.next().ok_or_else(missing)?);
+    let program = fds.next()?;
     let mut queues = Vec::new();
     while let Some(socket) = fds.next() {
-        queues.push(XdpQueueFds { socket, memory: fds.next().ok_or_else(missing)? });
+        queues.push(XdpQueueFds { socket, memory: fds.next()? });
     }
-    Ok(XdpCardFds { index, mtu, program, listener, queues })
+    Some(XdpCardFds { index, mtu, program, queues })
 }
 
-fn pack(card: XdpCardFds) -> ((u32, u32), Vec<OwnedFd>) {
-    let XdpCardFds { index, mtu, program, listener, queues } = card;
+fn pack(card: XdpCardFds) -> (Facts, Vec<OwnedFd>) {
+    let XdpCardFds { index, mtu, program, queues } = card;
     let queues = queues.into_iter().flat_map(|queue| [queue.socket, queue.memory]);
-    ((index, mtu), [program, listener].into_iter().chain(queues).collect())
+    ((index, mtu), std::iter::once(program).chain(queues).collect())
 }
 
 /// The child's life.
@@ -185,24 +244,66 @@ fn serve(config: &Config, stream: UnixStream, names: &[String]) -> Result<(), Pr
     let refuse = system::<io::Error>("talk to the node");
     let mut channel = Channel::new(stream, WAIT).map_err(&refuse)?;
     restrict(config)?;
+    let mut keeps = Keeps { names, kept: names.iter().map(|_| None).collect() };
     loop {
-        let question = match channel.receive_word::<Question>() {
+        let Question { number, what } = match channel.receive_word() {
             Ok(question) => question,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => continue,
             // The node has ended.
             Err(_) => return Ok(()),
         };
-        let name = names.get(question.name).ok_or_else(|| "there is no such name".to_owned());
-        let opened = name.and_then(|name| {
-            let opened = XdpCard::open(name).map_err(|error| error.to_string())?;
-            opened.fds().map(pack).map_err(|error| error.to_string())
-        });
-        let (opened, fds) = match opened {
-            Ok((facts, fds)) => (Ok(facts), fds),
-            Err(why) => (Err(why), Vec::new()),
+        let (done, fds) = match what {
+            What::Open { name } => match keeps.open(number, name) {
+                Ok((facts, fds)) => (Ok(Some(facts)), fds),
+                Err(why) => (Err(why), Vec::new()),
+            },
+            What::Hold { name, index } => {
+                (keeps.hold(number, name, index).map(|()| None), Vec::new())
+            }
+            What::LetGo { since } => {
+                keeps.let_go(since);
+                continue;
+            }
         };
-        channel.send(&Answer { number: question.number, opened }, &fds).map_err(&refuse)?;
+        channel.send(&Answer { number, done }, &fds).map_err(&refuse)?;
     }
+}
+
+/// What the opener has itself.
+struct Keeps<'n> {
+    names: &'n [String],
+    /// Of each name what keeps the interface promiscuous, and since which question: one at most,
+    /// for an interface that was opened once more is another one.
+    kept: Vec<Option<(u64, Promiscuous)>>,
+}
+
+impl Keeps<'_> {
+    fn name(&self, number: usize) -> Result<&str, String> {
+        self.names.get(number).map(|name| &**name).ok_or_else(|| "there is no such name".to_owned())
+    }
+
+    fn open(&mut self, since: u64, number: usize) -> Result<(Facts, Vec<OwnedFd>), String> {
+        let (card, promiscuous) = XdpCard::open(self.name(number)?).map_err(text)?;
+        let fds = card.fds().map_err(text)?;
+        self.kept[number] = Some((since, promiscuous));
+        Ok(pack(fds))
+    }
+
+    fn hold(&mut self, since: u64, number: usize, index: u32) -> Result<(), String> {
+        let promiscuous = Promiscuous::beside(self.name(number)?, index).map_err(text)?;
+        self.kept[number] = Some((since, promiscuous));
+        Ok(())
+    }
+
+    fn let_go(&mut self, since: u64) {
+        for kept in &mut self.kept {
+            kept.take_if(|(number, _)| *number == since);
+        }
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
 }
 
 /// Gives up what opening interfaces does not need.
@@ -241,22 +342,17 @@ mod tests {
     fn what_is_packed_is_put_together_again() {
         let fd = || rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let queues = [0; 3].map(|_| XdpQueueFds { socket: fd(), memory: fd() });
-        let before = XdpCardFds {
-            index: 7,
-            mtu: 1500,
-            program: fd(),
-            listener: fd(),
-            queues: queues.into_iter().collect(),
-        };
+        let before =
+            XdpCardFds { index: 7, mtu: 1500, program: fd(), queues: queues.into_iter().collect() };
         let numbers = |card: &XdpCardFds| {
             let of = |queue: &XdpQueueFds| (queue.socket.as_raw_fd(), queue.memory.as_raw_fd());
             let queues: Vec<_> = card.queues.iter().map(of).collect();
-            (card.index, card.mtu, card.program.as_raw_fd(), card.listener.as_raw_fd(), queues)
+            (card.index, card.mtu, card.program.as_raw_fd(), queues)
         };
         let expected = numbers(&before);
         let (facts, fds) = pack(before);
-        assert_eq!(numbers(&card(facts, fds).unwrap()), expected);
-        assert!(card((7, 1500), vec![fd(), fd(), fd()]).is_err(), "a queue without memory");
-        assert!(card((7, 1500), vec![fd()]).is_err());
+        assert_eq!(numbers(&put_together(facts, fds).unwrap()), expected);
+        assert!(put_together((7, 1500), vec![fd(), fd()]).is_none(), "a queue without memory");
+        assert!(put_together((7, 1500), vec![]).is_none());
     }
 }

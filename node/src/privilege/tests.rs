@@ -13,6 +13,8 @@ use rustix::thread::Uid;
 
 use super::*;
 
+mod interfaces;
+
 /// Who owns nothing.
 const NOBODY: u32 = 65534;
 
@@ -204,70 +206,6 @@ fn a_tap_of_the_nodes_user_is_opened_by_a_running_node_and_no_other() {
         let error = net::uplink::tap::OpenTap::new(other).unwrap_err().to_string();
         assert!(error.contains(&format!("interface {other}: Operation not permitted")), "{error}");
     }
-}
-
-#[test]
-fn an_interface_is_opened_for_a_node_without_rights_and_no_other() {
-    let name = "an_interface_is_opened_for_a_node_without_rights_and_no_other";
-    let Some(path) = child_home() else {
-        if !rustix::process::geteuid().is_root() {
-            return println!("SKIP {name}: not root");
-        }
-        let home = home();
-        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(home.path(), open).unwrap();
-        for directory in [".", "volumes"] {
-            let path = home.path().join(directory);
-            rustix::fs::chown(path, Some(Uid::from_raw(NOBODY)), None).unwrap();
-        }
-        return assert_success(&in_child(name, home.path()));
-    };
-    // SAFETY: this process has no other thread that works, and gets a network of its own.
-    let is_apart = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
-    // A shell that makes cables, for this process will not be able to.
-    let shell = Command::new("sh").stdin(std::process::Stdio::piped()).spawn();
-    let mut shell = shell.unwrap().stdin.unwrap();
-    let mut plug = || {
-        let script = "ip link del vrio0 2>/dev/null\nip link add vrio0 type veth peer name far\n";
-        io::Write::write_all(&mut shell, script.as_bytes()).unwrap();
-    };
-    let wait = |what: &str, is_so: &dyn Fn(&str) -> bool| {
-        for _ in 0..1000 {
-            if is_so("vrio0") {
-                return true;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        println!("never {what}");
-        false
-    };
-    plug();
-    if !is_apart || !wait("there", &|name| link::interface_index(name).is_ok()) {
-        return println!("SKIP {name}: no network namespace, or no virtual cable");
-    }
-    let networks = "[[network]]\nname = \"blue\"\nuplink = \"xdp:vrio0\"\n";
-    let mut config = config(&path, networks);
-    config.user = Some("nobody".to_owned());
-    let opener = Opener::start(&config).unwrap();
-    drop(&config).unwrap();
-    filter(&config).unwrap();
-    assert!(!rustix::process::geteuid().is_root());
-    let card = opener.open("vrio0").unwrap();
-    let index = card.index();
-    assert_eq!((card.mtu(), card.queues().len()), (1500, 1));
-    // It is this process's, and nobody else's.
-    let taken = opener.open("vrio0").unwrap_err().to_string();
-    assert!(taken.contains("another program is attached"), "{taken}");
-    let other = opener.open("far").unwrap_err().to_string();
-    assert!(other.contains("name it in an uplink of the node's file"), "{other}");
-    // Gone, and made again.
-    plug();
-    let is_new = |name: &str| link::interface_index(name).is_ok_and(|now| now != index);
-    assert!(wait("made again", &is_new));
-    let again = opener.open("vrio0").unwrap();
-    assert_ne!(again.index(), index);
-    std::mem::drop((card, again));
-    opener.open("vrio0").expect("whoever lets go of one leaves nothing behind");
 }
 
 #[test]

@@ -93,7 +93,7 @@ impl Rig {
             println!("SKIP {test}: a network namespace is not allowed here");
             return None;
         }
-        let opened = match OpenXdp::new("vrio0", Arc::new(XdpCard::open)) {
+        let opened = match OpenXdp::new("vrio0", Arc::new(OwnCards)) {
             Ok(opened) => opened,
             Err(error) => {
                 println!("SKIP {test}: {error}");
@@ -321,7 +321,7 @@ fn another_one_goes_on_with_what_is_open() {
     // What comes meanwhile waits.
     far.say(&back);
     let Some(UplinkFds::Xdp(fds)) = first.core.copy().unwrap() else { panic!("no copy") };
-    let mut second = Rig::with(OpenXdp::adopt("vrio0", fds, Arc::new(XdpCard::open)).unwrap());
+    let mut second = Rig::with(OpenXdp::adopt("vrio0", fds, Arc::new(OwnCards)).unwrap());
     second.say(&frame, Offload::default());
     assert_eq!(second.counters.drops_out.get(Reason::LinkDown), 1, "it is the first one's");
     drop(first);
@@ -339,11 +339,11 @@ fn another_one_goes_on_with_what_is_open() {
 #[test]
 fn what_cannot_be_opened_is_said() {
     for (name, says) in [("no-such-vrio", "is no Ethernet interface"), ("lo", "is no Ethernet")] {
-        let error = OpenXdp::new(name, Arc::new(XdpCard::open)).unwrap_err().to_string();
+        let error = OpenXdp::new(name, Arc::new(OwnCards)).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains(says), "{error}");
     }
     let test = "what_cannot_be_opened_is_said";
     let Some(_rig) = Rig::new(test, 1500) else { return };
-    let again = OpenXdp::new("vrio0", Arc::new(XdpCard::open)).unwrap_err().to_string();
+    let again = OpenXdp::new("vrio0", Arc::new(OwnCards)).unwrap_err().to_string();
     assert!(again.contains("another program is attached"), "{again}");
 }

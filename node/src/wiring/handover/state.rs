@@ -72,8 +72,6 @@ pub(in crate::wiring) enum OpenState {
         mtu: u32,
         /// What keeps the program attached.
         program: Number,
-        /// What keeps the interface promiscuous.
-        listener: Number,
         /// Of each receive queue the socket, and the memory of its frames.
         queues: Vec<(Number, Number)>,
     },

@@ -146,11 +146,11 @@ pub(in crate::wiring) fn nic_state(
 fn open_state(fds: UplinkFds, sent: &mut Sent) -> OpenState {
     match fds {
         UplinkFds::Tap { fd, udp } => OpenState::Tap { tap: sent.put(fd), udp },
-        UplinkFds::Xdp(XdpCardFds { index, mtu, program, listener, queues }) => {
-            let (program, listener) = (sent.put(program), sent.put(listener));
+        UplinkFds::Xdp(XdpCardFds { index, mtu, program, queues }) => {
+            let program = sent.put(program);
             let mut put = |queue: XdpQueueFds| (sent.put(queue.socket), sent.put(queue.memory));
             let queues = queues.into_iter().map(&mut put).collect();
-            OpenState::Xdp { index, mtu, program, listener, queues }
+            OpenState::Xdp { index, mtu, program, queues }
         }
     }
 }
@@ -158,13 +158,13 @@ fn open_state(fds: UplinkFds, sent: &mut Sent) -> OpenState {
 fn take_open(open: OpenState, fds: &mut Received) -> io::Result<UplinkFds> {
     Ok(match open {
         OpenState::Tap { tap, udp } => UplinkFds::Tap { fd: fds.take(tap)?, udp },
-        OpenState::Xdp { index, mtu, program, listener, queues } => {
-            let (program, listener) = (fds.take(program)?, fds.take(listener)?);
+        OpenState::Xdp { index, mtu, program, queues } => {
+            let program = fds.take(program)?;
             let take = |(socket, memory)| {
                 Ok(XdpQueueFds { socket: fds.take(socket)?, memory: fds.take(memory)? })
             };
             let queues = queues.into_iter().map(take).collect::<io::Result<_>>()?;
-            UplinkFds::Xdp(XdpCardFds { index, mtu, program, listener, queues })
+            UplinkFds::Xdp(XdpCardFds { index, mtu, program, queues })
         }
     })
 }

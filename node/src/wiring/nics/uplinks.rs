@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use net::uplink::{
-    Keeper, OpenCard, OpenTap, OpenUplink, OpenXdp, UplinkCore, UplinkError, UplinkFds,
-};
+use net::uplink::{Keeper, OpenTap, OpenUplink, OpenXdp, UplinkCore, UplinkError, UplinkFds};
 use net::{Attached, Network, PortCounters, PortOptions};
 
 use super::cables::Cables;
@@ -43,11 +41,6 @@ pub(in crate::wiring) fn open_uplinks(
     if errors.is_empty() { Ok(opened) } else { Err(errors) }
 }
 
-fn open_card(opener: &Opener) -> OpenCard {
-    let opener = opener.clone();
-    Arc::new(move |name| opener.open(name))
-}
-
 pub(super) fn open_uplink(
     network: &NetworkConfig,
     opener: &Opener,
@@ -55,7 +48,7 @@ pub(super) fn open_uplink(
     let opened: OpenUplink = match &network.uplink {
         None => return Ok(None),
         Some(Uplink::Tap(interface)) => OpenTap::new(interface)?.into(),
-        Some(Uplink::Xdp(interface)) => OpenXdp::new(interface, open_card(opener))?.into(),
+        Some(Uplink::Xdp(interface)) => OpenXdp::new(interface, Arc::new(opener.clone()))?.into(),
     };
     Ok(Some(OpenedUplink(opened)))
 }
@@ -69,7 +62,7 @@ pub(super) fn adopt_uplink(
     let adopted: OpenUplink = match (uplink, fds) {
         (Uplink::Tap(name), UplinkFds::Tap { fd, udp }) => OpenTap::adopt(name, fd, udp).into(),
         (Uplink::Xdp(name), UplinkFds::Xdp(fds)) => {
-            OpenXdp::adopt(name, fds, open_card(opener)).map_err(text)?.into()
+            OpenXdp::adopt(name, fds, Arc::new(opener.clone())).map_err(text)?.into()
         }
         _ => return Err("its uplink is of another kind".to_owned()),
     };
