@@ -57,9 +57,6 @@ const NEIGHBOUR_NS: u64 = 1_000_000_000;
 /// Receive queues of an interface that are polled as a whole: 12 MiB of frames each.
 const QUEUES_MAX: u32 = 8;
 
-/// When to try again to send what the kernel has not taken.
-const RETRY_NS: u64 = 100_000;
-
 /// Why a link cannot use AF_XDP.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
@@ -314,9 +311,9 @@ impl Xdp {
     }
 
     /// Has the kernel send what was put in. What it does not take now it is asked for again, by the
-    /// next round or after [`RETRY_NS`].
+    /// next round or after a while.
     fn flush(&mut self) {
-        let sent = self.queue.send();
+        let sent = self.queue.send(self.now_ns);
         let counters = self.inner.counters();
         counters.send_calls.add(sent.calls);
         counters.send_refused.add(u64::from(sent.refused.is_some()));
@@ -438,7 +435,7 @@ impl Link for Xdp {
     }
 
     fn next_ns(&self) -> Option<u64> {
-        (!self.queue.is_taken()).then_some(self.now_ns + RETRY_NS)
+        self.queue.retry_at_ns(self.now_ns)
     }
 
     fn arm(&mut self) -> Progress {

@@ -57,6 +57,12 @@ const SEND_CALLS_MAX: u32 = SEND_FRAMES / 32;
 /// behind his back.
 const BUSY: Duration = Duration::from_millis(500);
 
+/// When to try again to send what the kernel has not taken.
+const RETRY_NS: u64 = 100_000;
+
+/// The same while the interface is down, at most: it waits twice as long after each time.
+const RETRY_DOWN_NS_MAX: u64 = 100_000_000;
+
 /// What the kernel may have on its way for us, in copy mode.
 const SEND_BUFFER_BYTES: usize = 8 << 20;
 
@@ -118,6 +124,9 @@ pub struct XdpQueue {
     /// Frames were given back, and the kernel was not shown.
     has_given: bool,
     zero_copy: bool,
+    /// The interface is down: when it is asked again, and how long that is after the last time.
+    ask_at_ns: u64,
+    down_ns: u64,
 }
 
 impl XdpQueue {
@@ -167,8 +176,20 @@ impl XdpQueue {
         let (receive, send, fill, sent) = mapped;
         let zero_copy = is_zero_copy(&fds.socket);
         let free = Vec::with_capacity(SEND_FRAMES as usize);
-        let (is_settled, has_given) = (false, false);
-        Ok(Self { receive, send, fill, sent, fds, frames, free, is_settled, has_given, zero_copy })
+        Ok(Self {
+            receive,
+            send,
+            fill,
+            sent,
+            fds,
+            frames,
+            free,
+            is_settled: false,
+            has_given: false,
+            zero_copy,
+            ask_at_ns: 0,
+            down_ns: 0,
+        })
     }
 
     /// What it is made of.
@@ -279,13 +300,19 @@ impl XdpQueue {
         self.send.is_taken()
     }
 
+    /// When to send again, at the latest, what was put in and is not taken; nothing if all is.
+    pub fn retry_at_ns(&self, now_ns: u64) -> Option<u64> {
+        (!self.is_taken()).then(|| self.ask_at_ns.max(now_ns + RETRY_NS))
+    }
+
     /// Shows what was put in and has the kernel send it. What it does not take now it is to be
-    /// asked for again, by the next round or after a while.
-    pub fn send(&mut self) -> XdpSent {
+    /// asked for again, by the next round or at [`retry_at_ns`](Self::retry_at_ns). While the
+    /// interface is down this does nothing most of the time.
+    pub fn send(&mut self, now_ns: u64) -> XdpSent {
         self.send.publish();
         let mut done = XdpSent::default();
         for _ in 0..SEND_CALLS_MAX {
-            if self.send.is_taken() || !self.send.needs_call() {
+            if now_ns < self.ask_at_ns || self.send.is_taken() || !self.send.needs_call() {
                 break;
             }
             let before = self.send.taken();
@@ -296,6 +323,12 @@ impl XdpQueue {
                 done.refused = Some(said.err().unwrap_or(Errno::AGAIN));
                 break;
             }
+        }
+        if done.calls > 0 {
+            let is_down = done.refused == Some(Errno::NETDOWN);
+            let longer_ns = (2 * self.down_ns).clamp(RETRY_NS, RETRY_DOWN_NS_MAX);
+            self.down_ns = if is_down { longer_ns } else { 0 };
+            self.ask_at_ns = if is_down { now_ns + longer_ns } else { 0 };
         }
         self.reclaim();
         done

@@ -28,9 +28,6 @@ use super::{UplinkError, UplinkFds};
 /// longest packets are in.
 const PARTS_MAX: usize = 3 * BURST_FRAMES_MAX;
 
-/// When to try again to send what the kernel has not taken.
-const RETRY_NS: u64 = 100_000;
-
 /// What an uplink keeps beside its interface for as long as it has that: dropped, the interface is
 /// not promiscuous any more.
 pub type Hold = Box<dyn fmt::Debug + Send>;
@@ -175,8 +172,10 @@ impl OpenXdp {
                 counters,
                 card: Some(first),
                 taken: Vec::with_capacity(PARTS_MAX + SEGMENTS_MAX),
+                turn: 0,
                 parts: Vec::with_capacity(SEGMENTS_MAX),
                 finisher: Finisher::new(),
+                now_ns: 0,
             });
             port
         });
@@ -191,9 +190,13 @@ pub struct Xdp {
     card: Option<XdpCard>,
     /// What the burst points into: the queue's number, and its frame.
     taken: Vec<(usize, u64)>,
+    /// The queue whose turn it is first.
+    turn: usize,
     /// The parts of one packet.
     parts: Vec<Segment>,
     finisher: Finisher,
+    /// The round's time.
+    now_ns: u64,
 }
 
 impl fmt::Debug for Xdp {
@@ -217,7 +220,7 @@ impl Xdp {
     /// Has the kernel send what was put in.
     fn send(&mut self) {
         let Some(card) = &mut self.card else { return };
-        if matches!(card.sender().send().refused, Some(Errno::NXIO | Errno::NODEV)) {
+        if matches!(card.sender().send(self.now_ns).refused, Some(Errno::NXIO | Errno::NODEV)) {
             tracing::warn!("an uplink's interface is gone; it is looked for");
             self.card = None;
             self.kept.lose();
@@ -289,7 +292,8 @@ fn put(card: &mut XdpCard, frame: &Frame, tci: u16, burst: &Burst) -> Result<(),
 }
 
 impl Port for Xdp {
-    fn receive(&mut self, burst: &mut Burst, _now_ns: u64) -> Progress {
+    fn receive(&mut self, burst: &mut Burst, now_ns: u64) -> Progress {
+        self.now_ns = now_ns;
         if self.kept.core.is_paused() {
             return Progress::Idle;
         }
@@ -299,9 +303,11 @@ impl Port for Xdp {
         if !card.sender().is_taken() {
             self.send();
         }
-        for number in 0..queues {
-            self.take(number, burst);
+        // A busy queue fills the burst alone, so each of them has its turn to.
+        for step in 0..queues {
+            self.take((self.turn + step) % queues, burst);
         }
+        self.turn = (self.turn + 1) % queues;
         Progress::busy_if(!self.taken.is_empty())
     }
 
@@ -314,7 +320,8 @@ impl Port for Xdp {
         card.queues_mut().iter_mut().for_each(XdpQueue::release);
     }
 
-    fn transmit(&mut self, burst: &Burst, chosen: &[Chosen], _now_ns: u64) {
+    fn transmit(&mut self, burst: &Burst, chosen: &[Chosen], now_ns: u64) {
+        self.now_ns = now_ns;
         let Self { kept, counters, card, finisher, .. } = self;
         let is_up = kept.core.is_up() && !kept.core.is_paused();
         // A ring that is full is emptied once in a turn; what does not fit then does not fit.
@@ -330,7 +337,7 @@ impl Port for Xdp {
                 if is_put != Err(Reason::NoRoom) || std::mem::replace(&mut was_emptied, true) {
                     return is_put;
                 }
-                card.sender().send();
+                card.sender().send(now_ns);
                 put(card, frame, chosen.tci, burst)
             });
             match sent {
@@ -361,8 +368,8 @@ impl Port for Xdp {
                 wake.on_readable(queue.fd());
                 is_busy |= queue.has_any();
             }
-            if !card.sender().is_taken() {
-                wake.at(sidecore::now_ns() + RETRY_NS);
+            if let Some(at_ns) = card.sender().retry_at_ns(self.now_ns) {
+                wake.at(at_ns);
             }
         }
         Progress::busy_if(is_busy)

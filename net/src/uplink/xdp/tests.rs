@@ -2,6 +2,7 @@
 //! other one a socket sends and captures frames as they are on the wire. Where that is not allowed
 //! a test says so and looks at nothing.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
@@ -28,8 +29,9 @@ fn ip(arguments: &str) -> bool {
 }
 
 /// A cable from `vrio0` to `far`, whose ends hear nothing of the system's own.
-fn plug(mtu: usize) -> bool {
-    ip(&format!("link add vrio0 mtu {mtu} type veth peer name far mtu {mtu}"))
+fn plug(mtu: usize, queues: u32) -> bool {
+    let end = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
+    ip(&format!("link add vrio0 {end} type veth peer name far {end}"))
         && ip("link set far addrgenmode none")
         && ip("link set far up")
 }
@@ -87,9 +89,13 @@ struct Rig {
 impl Rig {
     /// `None` without the right to.
     fn new(test: &str, mtu: usize) -> Option<Self> {
+        Self::with_queues(test, mtu, 1)
+    }
+
+    fn with_queues(test: &str, mtu: usize, queues: u32) -> Option<Self> {
         // SAFETY: only this thread, and those that it starts from now on, change their namespace.
         let is_apart = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
-        if !is_apart || !plug(mtu) {
+        if !is_apart || !plug(mtu, queues) {
             println!("SKIP {test}: a network namespace is not allowed here");
             return None;
         }
@@ -122,7 +128,7 @@ impl Rig {
         let mut burst = Burst::new();
         pushed(&mut burst, bytes, 700).offload = offload;
         burst.frames_mut()[0].accept(&Offers::ALL).unwrap();
-        self.port.transmit(&burst, &[Chosen { at: 0, tci: 0 }], 0);
+        self.port.transmit(&burst, &[Chosen { at: 0, tci: 0 }], sidecore::now_ns());
         self.port.flush();
     }
 
@@ -273,6 +279,68 @@ fn jumbo_frames_lie_in_several_pieces() {
 }
 
 #[test]
+fn a_busy_queue_does_not_starve_the_others() {
+    let test = "a_busy_queue_does_not_starve_the_others";
+    let Some(mut rig) = Rig::with_queues(test, 1500, 2) else { return };
+    let far = Far::new();
+    // By its ports the kernel chooses a queue for each of these.
+    const FLOWS: u16 = 24;
+    for _ in 0..8 * BURST_FRAMES_MAX / usize::from(FLOWS) {
+        for flow in 0..FLOWS {
+            far.say(&FrameMaker::udp4().from(FAR).to(OURS).ports(flow, 9).payload(20).build());
+        }
+    }
+    let mut burst = Burst::new();
+    let [first, second] = [(); 2].map(|()| {
+        let _ = rig.port.receive(&mut burst, sidecore::now_ns());
+        assert!(burst.is_full(), "each queue has more than a burst");
+        let frames = burst.frames().iter().map(|frame| burst.to_vec(frame));
+        let flows: BTreeSet<_> = frames.map(|frame| frame[34..36].to_vec()).collect();
+        rig.port.release(&mut burst);
+        flows
+    });
+    assert!(first.is_disjoint(&second), "{first:?} and {second:?} came by different queues");
+}
+
+#[test]
+fn an_interface_that_is_down_is_asked_more_and_more_rarely() {
+    let test = "an_interface_that_is_down_is_asked_more_and_more_rarely";
+    let Some(mut rig) = Rig::new(test, 1500) else { return };
+    let frame = FrameMaker::udp4().from(OURS).to(FAR).payload(99).build();
+    // Its keeper may see that it is down before the frame is in the ring, which it is not then.
+    let waits = (0..100).any(|_| {
+        assert!(ip("link set vrio0 up"));
+        rig.wait_until("up", UplinkCore::is_up);
+        let before = rig.counters.drops_out.total();
+        assert!(ip("link set vrio0 down"));
+        rig.say(&frame, Offload::default());
+        rig.counters.drops_out.total() == before
+    });
+    assert!(waits, "no frame in the ring");
+    let (mut burst, mut wakes) = (Burst::new(), 0);
+    let mut now_ns = sidecore::now_ns();
+    let until_ns = now_ns + 10_000_000_000;
+    while now_ns < until_ns {
+        let mut wake = Wake::new();
+        let _ = rig.port.receive(&mut burst, now_ns);
+        rig.port.release(&mut burst);
+        assert_eq!(rig.port.arm(&mut wake), Progress::Idle);
+        let next_ns = wake.deadline_ns().expect("there is something to send");
+        assert!(next_ns > now_ns, "no time passes");
+        (now_ns, wakes) = (next_ns, wakes + 1);
+    }
+    assert!((100..200).contains(&wakes), "{wakes} wake-ups in ten seconds");
+    // It is up again, and what waited goes.
+    assert!(ip("link set vrio0 up"));
+    let far = Far::new();
+    let _ = rig.port.receive(&mut burst, now_ns);
+    assert_eq!(far.hear(), frame);
+    let mut wake = Wake::new();
+    let _ = rig.port.arm(&mut wake);
+    assert_eq!(wake.deadline_ns(), None);
+}
+
+#[test]
 fn an_interface_that_is_down_or_gone_comes_back() {
     let Some(mut rig) = Rig::new("an_interface_that_is_down_or_gone", 1500) else { return };
     let frame = FrameMaker::udp4().from(OURS).to(FAR).payload(99).build();
@@ -292,7 +360,7 @@ fn an_interface_that_is_down_or_gone_comes_back() {
     rig.wait_until("gone", |core| !core.is_up());
     rig.say(&frame, Offload::default());
     assert_eq!(rig.counters.drops_out.get(Reason::LinkDown), 2);
-    assert!(plug(1500));
+    assert!(plug(1500, 1));
     rig.wait_until("back", |core| core.opened.load(Relaxed) == 2 && core.is_up());
     let far = Far::new();
     let mut burst = Burst::new();
