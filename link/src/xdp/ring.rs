@@ -5,8 +5,8 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, fence};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::XdpRingOffset;
@@ -116,8 +116,11 @@ impl<T: Entry> Ring<T> {
         unsafe { self.map.at.add(at).cast() }
     }
 
-    /// Whether the kernel has to be called for the ring to move.
+    /// Whether the kernel has to be called for the ring to move. To be asked after `publish`.
     pub(super) fn needs_call(&self) -> bool {
+        // The kernel sets the flag and then looks at our index; here it is the other way round.
+        // Were the flag read before the index is seen, both could wait for each other.
+        fence(SeqCst);
         self.word(self.flags).load(Relaxed) & 1 != 0
     }
 
