@@ -39,6 +39,11 @@ const WORD_BYTES_MAX: u32 = 64 << 10;
 /// Descriptors in one piece; the kernel takes up to 253.
 const BATCH: usize = 128;
 
+/// Descriptors came that this process may not have. The message is lost, and the next can be heard.
+pub(crate) const LOST: io::ErrorKind = io::ErrorKind::QuotaExceeded;
+const LOST_TEXT: &str = "descriptors were lost on the way, for this process has too many; raise \
+                         its limit, `ulimit -n` or LimitNOFILE= of its unit";
+
 /// The other one's end of the conversation.
 #[derive(Debug)]
 pub(crate) struct Channel {
@@ -46,6 +51,9 @@ pub(crate) struct Channel {
     limit: Duration,
     /// What came of a message that is not whole: who has run out of time may go on with it.
     heard: Vec<u8>,
+    fds: Vec<OwnedFd>,
+    /// Descriptors that were sent with it so far; fewer came where this process had no room.
+    sent: usize,
 }
 
 impl Channel {
@@ -53,7 +61,7 @@ impl Channel {
     /// one cuts it.
     pub(crate) fn new(stream: UnixStream, limit: Duration) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, limit, heard: Vec::new() })
+        Ok(Self { stream, limit, heard: Vec::new(), fds: Vec::new(), sent: 0 })
     }
 
     /// From now on no message takes longer than this.
@@ -112,19 +120,22 @@ impl Channel {
             return Err(strange());
         }
         self.hear(HEAD_BYTES + len as usize, until)?;
-        let mut fds = Vec::new();
-        while fds.len() < count as usize {
-            let batch = self.when(PollFlags::IN, until, receive_batch)?;
-            if batch.is_empty() {
-                let text = "descriptors were lost on the way; is their limit (ulimit -n) too low?";
-                return Err(io::Error::other(text));
+        while self.sent < count as usize {
+            let (sent, batch) = self.when(PollFlags::IN, until, receive_batch)?;
+            if sent == 0 || batch.len() > sent {
+                return Err(strange());
             }
-            fds.extend(batch);
+            self.sent += sent;
+            self.fds.extend(batch);
         }
-        if fds.len() > count as usize {
+        if self.sent > count as usize {
             return Err(strange());
         }
-        let whole = std::mem::take(&mut self.heard);
+        // To its end also where some are missing: the next message is heard from its beginning.
+        let (whole, fds) = (std::mem::take(&mut self.heard), std::mem::take(&mut self.fds));
+        if fds.len() < std::mem::take(&mut self.sent) {
+            return Err(io::Error::new(LOST, LOST_TEXT));
+        }
         let message = serde_json::from_slice(&whole[HEAD_BYTES..]).map_err(io::Error::other)?;
         Ok((message, fds))
     }
@@ -184,8 +195,9 @@ fn send_batch(stream: &UnixStream, fds: &[OwnedFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// Receives descriptors that come with one byte.
-fn receive_batch(stream: &UnixStream) -> io::Result<Vec<OwnedFd>> {
+/// Receives descriptors that come with one byte, which is their number. Where this process may have
+/// no more of them the system closes the rest.
+fn receive_batch(stream: &UnixStream) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -200,7 +212,7 @@ fn receive_batch(stream: &UnixStream) -> io::Result<Vec<OwnedFd>> {
             fds.extend(rights);
         }
     }
-    Ok(fds)
+    Ok((usize::from(byte[0]), fds))
 }
 
 #[cfg(test)]
@@ -266,7 +278,9 @@ mod tests {
             head(0, FDS_MAX + 1),
             [&head(2, 0)[..], b"{]"].concat(),
             // No descriptor comes with the byte.
-            [&head(2, 1)[..], b"{}", b"x"].concat(),
+            [&head(2, 1)[..], b"{}", &[0]].concat(),
+            // More than were announced.
+            [&head(2, 1)[..], b"{}", &[2]].concat(),
             head(2, 0),
             Vec::new(),
         ] {
@@ -275,6 +289,26 @@ mod tests {
             drop(other);
             assert!(channel.receive::<serde_json::Value>().is_err(), "{bytes:?}");
         }
+    }
+
+    /// As where the receiver has no room for all of them.
+    #[test]
+    fn a_message_whose_descriptors_are_lost_is_not_the_end() {
+        let (mut channel, mut other) = pair();
+        let head = [3_u32.to_le_bytes(), 200_u32.to_le_bytes()];
+        other.write_all(&[&MAGIC, head.as_flattened(), b"123"].concat()).unwrap();
+        let fds: Vec<OwnedFd> = (0..BATCH + 1)
+            .map(|_| rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap())
+            .collect();
+        send_batch(&other, &fds[..BATCH]).unwrap();
+        // A number, and fewer descriptors with it.
+        other.write_all(&[200 - BATCH as u8]).unwrap();
+        let lost = channel.receive::<u8>().unwrap_err();
+        assert!(lost.kind() == LOST && lost.to_string().contains("ulimit -n"), "{lost}");
+        let mut other = Channel::new(other, LIMIT).unwrap();
+        other.send(&4, &fds).unwrap();
+        let (number, came) = channel.receive::<u8>().unwrap();
+        assert_eq!((number, came.len()), (4, fds.len()));
     }
 
     #[test]
