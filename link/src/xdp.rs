@@ -96,6 +96,12 @@ pub enum XdpError {
         /// What it takes.
         mtu: usize,
     },
+    /// The rings of a socket that somebody has opened cannot be mapped.
+    #[error(
+        "what was opened cannot be gone on with: its interface is gone meanwhile, or this kernel \
+         is older than Linux 6.4; a restart with privileges = \"keep\" does without"
+    )]
+    NotToBeMapped,
     /// The system refuses something.
     #[error("{what}: {source}{}", hint(.source))]
     System {
@@ -323,8 +329,8 @@ impl Xdp {
         let (mut datagrams, mut bytes, mut packets) = (0, 0, 0);
         while packets < BURST {
             let Some(piece) = self.queue.take_piece() else { break };
-            // Shown to the kernel below, when its bytes were read.
-            self.queue.give_back(piece.at);
+            // SAFETY: it was just taken, and is shown to the kernel when its bytes have been read.
+            unsafe { self.queue.give_back(piece.at) };
             let ends = queue::is_last(piece);
             packets += usize::from(ends);
             let Some(found) = self.queue.bytes(piece) else {

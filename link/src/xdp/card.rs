@@ -84,13 +84,18 @@ impl XdpCard {
         Ok((Self { index, mtu: mtu as u32, queues, program: program.into_link() }, promiscuous))
     }
 
-    /// Goes on with an interface that somebody has opened, and does not touch any more.
+    /// Goes on with an interface that somebody has opened.
     ///
     /// # Errors
     /// When its queues cannot be mapped.
-    pub fn adopt(fds: XdpCardFds) -> Result<Self, XdpError> {
+    ///
+    /// # Safety
+    /// That of [`XdpQueue::adopt`], for each of its queues.
+    pub unsafe fn adopt(fds: XdpCardFds) -> Result<Self, XdpError> {
         let XdpCardFds { index, mtu, program, queues } = fds;
-        let queues = queues.into_iter().map(XdpQueue::adopt).collect::<Result<Vec<_>, _>>()?;
+        // SAFETY: the caller's promise.
+        let adopt = |fds| unsafe { XdpQueue::adopt(fds) };
+        let queues = queues.into_iter().map(adopt).collect::<Result<Vec<_>, _>>()?;
         if queues.is_empty() {
             let none = io::Error::from(io::ErrorKind::InvalidInput);
             return Err(system("going on with an interface without queues")(none));

@@ -152,13 +152,24 @@ impl XdpQueue {
         Ok(opened)
     }
 
-    /// Goes on with a queue that somebody has opened, and does not touch any more.
+    /// Goes on with a queue that somebody has opened.
     ///
     /// # Errors
     /// When it cannot be mapped.
-    pub fn adopt(fds: XdpQueueFds) -> Result<Self, XdpError> {
+    ///
+    /// # Safety
+    /// These are a queue's [`fds`](Self::fds), and whoever had that queue does not use it after
+    /// this is called, in whichever process; or this one is dropped without having been used.
+    pub unsafe fn adopt(fds: XdpQueueFds) -> Result<Self, XdpError> {
         let frames = Frames::new(fds.memory.as_fd(), MEMORY_BYTES as usize, FRAME_BYTES);
-        Self::with(fds, frames.map_err(system("mapping frames"))?)
+        let adopted = Self::with(fds, frames.map_err(system("mapping frames"))?);
+        adopted.map_err(|error| match error {
+            // For a socket whose interface is gone; and before Linux 6.4 for any that is bound.
+            XdpError::System { source, .. } if source.raw_os_error() == Some(libc::EBUSY) => {
+                XdpError::NotToBeMapped
+            }
+            error => error,
+        })
     }
 
     fn with(fds: XdpQueueFds, frames: Frames) -> Result<Self, XdpError> {
@@ -232,8 +243,12 @@ impl XdpQueue {
         self.frames.bytes(piece)
     }
 
-    /// Gives a frame back, whose bytes nobody uses any more.
-    pub fn give_back(&mut self, at: u64) {
+    /// Gives a frame back.
+    ///
+    /// # Safety
+    /// It was taken from this queue and is given back once, and nobody uses its bytes after the
+    /// next [`release`](Self::release).
+    pub unsafe fn give_back(&mut self, at: u64) {
         // Each frame is in one ring at a time, and this one has room for all.
         assert!(self.fill.has_room(1), "a frame came twice");
         self.fill.put(self.frames.frame_of(at));

@@ -141,13 +141,18 @@ impl OpenXdp {
     ///
     /// # Errors
     /// When its rings cannot be mapped, or there is no hold on it.
-    pub fn adopt(
+    ///
+    /// # Safety
+    /// The other process, or whoever it was, uses the interface no more after this is called; or
+    /// this is dropped before it was set to be paused no longer.
+    pub unsafe fn adopt(
         name: &str,
         fds: link::XdpCardFds,
         cards: Arc<dyn Cards>,
     ) -> Result<Self, UplinkError> {
         let named = |source| UplinkError::Xdp { interface: name.to_owned(), source };
-        let first = XdpCard::adopt(fds).map_err(named)?;
+        // SAFETY: the caller's promise; while it is paused the port does not touch it.
+        let first = unsafe { XdpCard::adopt(fds) }.map_err(named)?;
         let hold = cards.hold(name, first.index()).map_err(named)?;
         Ok(Self { again: Reopened::new(name, cards, &first, hold), first, paused: true })
     }
@@ -315,7 +320,9 @@ impl Port for Xdp {
         burst.clear();
         let Some(card) = &mut self.card else { return };
         for (number, frame) in self.taken.drain(..) {
-            card.queues_mut()[number].give_back(frame);
+            // SAFETY: it was taken from there, is not noted any more, and the burst that pointed
+            // into it was cleared.
+            unsafe { card.queues_mut()[number].give_back(frame) };
         }
         card.queues_mut().iter_mut().for_each(XdpQueue::release);
     }

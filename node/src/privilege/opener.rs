@@ -156,7 +156,9 @@ impl Cards for Opener {
         let (facts, fds, kept) = helper.ask(What::Open { name })?;
         let fds = facts.and_then(|facts| put_together(facts, fds));
         let fds = fds.ok_or_else(|| no_answer(&"descriptors are missing"))?;
-        Ok((XdpCard::adopt(fds)?, Box::new(kept)))
+        // SAFETY: the opener has opened it for this answer, and does not use it.
+        let card = unsafe { XdpCard::adopt(fds)? };
+        Ok((card, Box::new(kept)))
     }
 
     fn hold(&self, name: &str, index: u32) -> Result<Hold, XdpError> {

@@ -389,7 +389,9 @@ fn another_one_goes_on_with_what_is_open() {
     // What comes meanwhile waits.
     far.say(&back);
     let Some(UplinkFds::Xdp(fds)) = first.core.copy().unwrap() else { panic!("no copy") };
-    let mut second = Rig::with(OpenXdp::adopt("vrio0", fds, Arc::new(OwnCards)).unwrap());
+    // SAFETY: the first one is paused, and goes before this one is not.
+    let second = unsafe { OpenXdp::adopt("vrio0", fds, Arc::new(OwnCards)) };
+    let mut second = Rig::with(second.unwrap());
     second.say(&frame, Offload::default());
     assert_eq!(second.counters.drops_out.get(Reason::LinkDown), 1, "it is the first one's");
     drop(first);
@@ -402,6 +404,18 @@ fn another_one_goes_on_with_what_is_open() {
         assert_eq!(second.hear().0, back);
     }
     assert_eq!((second.core.opened.load(Relaxed), second.counters.drops_out.total()), (1, 1));
+}
+
+#[test]
+fn what_is_gone_cannot_be_gone_on_with() {
+    let Some(first) = Rig::new("what_is_gone_cannot_be_gone_on_with", 1500) else { return };
+    let Some(UplinkFds::Xdp(fds)) = first.core.copy().unwrap() else { panic!("no copy") };
+    first.core.set_paused(true);
+    assert!(ip("link del vrio0"));
+    // SAFETY: the first one is paused until it goes.
+    let error = unsafe { OpenXdp::adopt("vrio0", fds, Arc::new(OwnCards)) }.unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("is gone meanwhile") && error.contains("Linux 6.4"), "{error}");
 }
 
 #[test]

@@ -62,7 +62,11 @@ pub(super) fn adopt_uplink(
     let adopted: OpenUplink = match (uplink, fds) {
         (Uplink::Tap(name), UplinkFds::Tap { fd, udp }) => OpenTap::adopt(name, fd, udp).into(),
         (Uplink::Xdp(name), UplinkFds::Xdp(fds)) => {
-            OpenXdp::adopt(name, fds, Arc::new(opener.clone())).map_err(text)?.into()
+            // SAFETY: the other process has set it to be paused before it told of it, and goes on
+            // with it only where it has not said that it is ours. Before that it is paused here,
+            // and it is dropped if that is never said.
+            let adopted = unsafe { OpenXdp::adopt(name, fds, Arc::new(opener.clone())) };
+            adopted.map_err(text)?.into()
         }
         _ => return Err("its uplink is of another kind".to_owned()),
     };
