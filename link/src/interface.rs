@@ -28,28 +28,35 @@ enum Address {
 
 impl Interface {
     /// The interface that has this address.
-    pub(crate) fn with_address(ip: IpAddr) -> Option<Self> {
-        let all = addresses();
-        let (name, _) = all.iter().find(|(_, address)| *address == Address::Ip(ip))?;
+    ///
+    /// # Errors
+    /// When the system does not say; it takes a descriptor to ask.
+    pub(crate) fn with_address(ip: IpAddr) -> io::Result<Option<Self>> {
+        let all = addresses()?;
+        let has_it = all.iter().find(|(_, address)| *address == Address::Ip(ip));
+        has_it.map_or(Ok(None), |(name, _)| Self::among(&all, name))
+    }
+
+    /// The interface of this name.
+    ///
+    /// # Errors
+    /// As [`with_address`](Self::with_address).
+    pub(crate) fn named(name: &str) -> io::Result<Option<Self>> {
+        Self::among(&addresses()?, name.as_bytes())
+    }
+
+    fn among(all: &[(Vec<u8>, Address)], name: &[u8]) -> io::Result<Option<Self>> {
         let mut cards = all.iter().filter_map(|(of, address)| match address {
             Address::Card { index, mac } if of == name => Some((*index, *mac)),
             _ => None,
         });
-        let (index, mac) = cards.next()?;
-        let mtu = mtu(name).ok()?;
-        Some(Self { name: String::from_utf8_lossy(name).into_owned(), index, mac, mtu })
-    }
-
-    /// The interface of this name.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        let cards = addresses().into_iter().filter(|(of, _)| of == name.as_bytes());
-        let mut cards = cards.filter_map(|(_, address)| match address {
-            Address::Card { index, mac } => Some((index, mac)),
-            Address::Ip(_) => None,
-        });
-        let (index, mac) = cards.next()?;
-        let mtu = mtu(name.as_bytes()).ok()?;
-        Some(Self { name: name.to_owned(), index, mac, mtu })
+        let Some((index, mac)) = cards.next() else { return Ok(None) };
+        let mtu = match mtu(name) {
+            // It was there a moment ago.
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
+            mtu => mtu?,
+        };
+        Ok(Some(Self { name: String::from_utf8_lossy(name).into_owned(), index, mac, mtu }))
     }
 }
 
@@ -57,18 +64,18 @@ impl Interface {
 /// address that leads out of this machine where `ip` stands for any.
 pub(crate) fn widest_mtu(ip: IpAddr) -> Option<usize> {
     let is_meant = |own: IpAddr| own == ip || (ip.is_unspecified() && !own.is_loopback());
-    let all = addresses();
+    let all = addresses().ok()?;
     let meant =
         all.iter().filter(|(_, address)| matches!(address, Address::Ip(ip) if is_meant(*ip)));
     meant.filter_map(|(name, _)| mtu(name).ok()).max()
 }
 
 /// All addresses with the names of their interfaces.
-fn addresses() -> Vec<(Vec<u8>, Address)> {
+fn addresses() -> io::Result<Vec<(Vec<u8>, Address)>> {
     let mut first = ptr::null_mut();
     // SAFETY: `first` receives a list, or the call fails and it stays null.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
-        return Vec::new();
+        return Err(io::Error::last_os_error());
     }
     let mut found = Vec::new();
     let mut next = first;
@@ -84,7 +91,7 @@ fn addresses() -> Vec<(Vec<u8>, Address)> {
     }
     // SAFETY: the list came from getifaddrs, and nothing of it is used any more.
     unsafe { libc::freeifaddrs(first) };
-    found
+    Ok(found)
 }
 
 /// # Safety
@@ -215,12 +222,12 @@ mod tests {
 
     #[test]
     fn the_loopback_device_is_no_card_of_ethernet() {
-        let found = Interface::with_address([127, 0, 0, 1].into()).unwrap();
+        let found = Interface::with_address([127, 0, 0, 1].into()).unwrap().unwrap();
         assert_eq!((found.name.as_str(), found.mac), ("lo", None));
         assert_eq!(widest_mtu([127, 0, 0, 1].into()), Some(found.mtu));
-        assert_eq!(Interface::with_address([192, 0, 2, 1].into()), None);
-        assert_eq!(Interface::named("lo"), Some(found.clone()));
-        assert_eq!(Interface::named("no-such"), None);
+        assert_eq!(Interface::with_address([192, 0, 2, 1].into()).unwrap(), None);
+        assert_eq!(Interface::named("lo").unwrap(), Some(found.clone()));
+        assert_eq!(Interface::named("no-such").unwrap(), None);
         assert_eq!(interface_index("lo").unwrap(), found.index);
         assert_eq!((receive_queues("lo"), receive_queues("no-such")), (1, 1));
         assert!(interface_index("no-such").is_err() && interface_is_running("no-such").is_err());

@@ -113,11 +113,19 @@ pub enum XdpError {
 }
 
 fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
             " (it takes the capabilities NET_ADMIN, NET_RAW and BPF)"
         }
-        io::ErrorKind::ResourceBusy => " (another program is attached there, or uses that queue)",
+        Some(libc::EBUSY) => " (another program is attached there, or uses that queue)",
+        Some(libc::EMFILE) => {
+            " (this process has too many; raise its limit, `ulimit -n` or LimitNOFILE= of its unit)"
+        }
+        Some(libc::ENFILE) => " (the system has too many; raise the sysctl fs.file-max)",
+        Some(libc::ENOMEM | libc::ENOBUFS) => {
+            " (frames are locked into memory: give it the capability IPC_LOCK, or raise \
+             `ulimit -l` or LimitMEMLOCK= of its unit; 12 MiB for each receive queue)"
+        }
         _ => "",
     }
 }
@@ -192,8 +200,9 @@ fn in_pieces(mtu: usize) -> bool {
 fn find(listen: SocketAddr) -> Result<Interface, XdpError> {
     let found = match listen.ip() {
         IpAddr::V4(ip) if !ip.is_unspecified() => Interface::with_address(IpAddr::V4(ip)),
-        _ => None,
+        _ => Ok(None),
     };
+    let found = found.map_err(system("looking for the interface"))?;
     let interface = found.filter(|found| found.mac.is_some());
     let interface = interface.ok_or(XdpError::Address(listen))?;
     let mtu = interface.mtu;

@@ -58,7 +58,8 @@ impl XdpCard {
     /// # Errors
     /// What is in the way, and how to get it out of there.
     pub fn open(name: &str) -> Result<(Self, Promiscuous), XdpError> {
-        let found = Interface::named(name).filter(|found| found.mac.is_some());
+        let found = Interface::named(name).map_err(system("looking for the interface"))?;
+        let found = found.filter(|found| found.mac.is_some());
         let found = found.ok_or_else(|| XdpError::Interface(name.to_owned()))?;
         let Interface { index, mtu, .. } = found;
         if mtu + 14 > PACKET_BYTES_MAX {
