@@ -26,7 +26,7 @@ use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
 use super::{PrivilegeError, calls, files, system, user};
-use crate::channel::Channel;
+use crate::channel::{Channel, LOST};
 use crate::config::{Config, Privileges, Uplink};
 
 /// What it takes to have an interface: to set it up and attach a program (NET_ADMIN), to make
@@ -45,10 +45,20 @@ const OPEN_TIME_MAX: Duration = Duration::from_secs(20);
 /// it anyhow.
 const WAIT: Duration = Duration::from_secs(3600);
 
-/// Opens interfaces: by itself in a process that keeps its rights, which is the default, else by
-/// the process described above. Clones are the same one.
+/// Opens interfaces, as this process may. Clones are the same one.
 #[derive(Clone, Debug, Default)]
-pub struct Opener(Option<Arc<Helper>>);
+pub struct Opener(Way);
+
+#[derive(Clone, Debug, Default)]
+enum Way {
+    /// This process keeps its rights.
+    #[default]
+    Own,
+    /// It gives them up, and had no interface to open when it still had them.
+    No,
+    /// By the process described above.
+    Helper(Arc<Helper>),
+}
 
 /// The node's end.
 #[derive(Debug)]
@@ -121,9 +131,12 @@ impl Opener {
     /// # Errors
     /// When the system has no process more.
     pub fn start(config: &Config) -> Result<Self, PrivilegeError> {
+        if config.privileges == Privileges::Keep {
+            return Ok(Self(Way::Own));
+        }
         let names: Vec<_> = config.networks.iter().filter_map(interface).collect();
-        if names.is_empty() || config.privileges == Privileges::Keep {
-            return Ok(Self::default());
+        if names.is_empty() {
+            return Ok(Self(Way::No));
         }
         let refuse = system::<io::Error>("start a process that opens interfaces");
         let (ours, theirs) = UnixStream::pair().map_err(&refuse)?;
@@ -143,7 +156,7 @@ impl Opener {
             }
             _ => {
                 let hears = Mutex::new(Hears { channel, asked: 0 });
-                Ok(Self(Some(Arc::new(Helper { names, says, hears }))))
+                Ok(Self(Way::Helper(Arc::new(Helper { names, says, hears }))))
             }
         }
     }
@@ -151,7 +164,11 @@ impl Opener {
 
 impl Cards for Opener {
     fn open(&self, name: &str) -> Result<(XdpCard, Hold), XdpError> {
-        let Some(helper) = &self.0 else { return OwnCards.open(name) };
+        let helper = match &self.0 {
+            Way::Own => return OwnCards.open(name),
+            Way::No => return Err(not_named()),
+            Way::Helper(helper) => helper,
+        };
         let name = helper.number_of(name)?;
         let (facts, fds, kept) = helper.ask(What::Open { name })?;
         let fds = facts.and_then(|facts| put_together(facts, fds));
@@ -162,11 +179,22 @@ impl Cards for Opener {
     }
 
     fn hold(&self, name: &str, index: u32) -> Result<Hold, XdpError> {
-        let Some(helper) = &self.0 else { return OwnCards.hold(name, index) };
+        let helper = match &self.0 {
+            Way::Own => return OwnCards.hold(name, index),
+            Way::No => return Err(not_named()),
+            Way::Helper(helper) => helper,
+        };
         let name = helper.number_of(name)?;
         let (_, _, kept) = helper.ask(What::Hold { name, index })?;
         Ok(Box::new(kept))
     }
+}
+
+/// Nobody has the rights for it any more.
+fn not_named() -> XdpError {
+    let text = "this node gave up the right to open it at its start; name it in an uplink of the \
+                node's file and restart the node";
+    XdpError::Opener(text.to_owned())
 }
 
 fn no_answer(why: &dyn std::fmt::Display) -> XdpError {
@@ -184,13 +212,7 @@ fn interface(network: &crate::config::NetworkConfig) -> Option<String> {
 
 impl Helper {
     fn number_of(&self, name: &str) -> Result<usize, XdpError> {
-        self.names.iter().position(|it| it == name).ok_or_else(|| {
-            XdpError::Opener(
-                "this node gave up the right to open it at its start; name it in an uplink of the \
-                 node's file and restart the node"
-                    .to_owned(),
-            )
-        })
+        self.names.iter().position(|it| it == name).ok_or_else(not_named)
     }
 
     /// Asks, and waits for the answer to this question.
@@ -202,7 +224,10 @@ impl Helper {
         let kept = Kept { helper: Arc::clone(self), since: number };
         let said = lock(&self.says).send(&Question { number, what }, &[]);
         said.map_err(|error| no_answer(&error))?;
-        let (answer, fds) = hears.answer().map_err(|error| no_answer(&error))?;
+        let (answer, fds) = hears.answer().map_err(|error| match error.kind() {
+            LOST => XdpError::Opener(error.to_string()),
+            _ => no_answer(&error),
+        })?;
         Ok((answer.done.map_err(XdpError::Opener)?, fds, kept))
     }
 }
@@ -238,7 +263,7 @@ fn pack(card: XdpCardFds) -> (Facts, Vec<OwnedFd>) {
 
 /// The child's life.
 fn serve(config: &Config, stream: UnixStream, names: &[String]) -> Result<(), PrivilegeError> {
-    close_all_but(stream.as_raw_fd());
+    close_all_but(stream.as_raw_fd()).map_err(system("close what is the node's"))?;
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         // SAFETY: the node's handlers are not for this process; it ends with the node.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
@@ -326,14 +351,18 @@ fn restrict(config: &Config) -> Result<(), PrivilegeError> {
 }
 
 /// Closes whatever the node had open but the log, and this one.
-fn close_all_but(kept: RawFd) {
+fn close_all_but(kept: RawFd) -> io::Result<()> {
     let kept = kept as libc::c_uint;
     for (first, last) in [(3, kept - 1), (kept + 1, libc::c_uint::MAX)] {
-        if first <= last {
-            // SAFETY: nothing of this process uses them: what owned them is not run any more.
-            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        if first > last {
+            continue;
+        }
+        // SAFETY: nothing of this process uses them: what owned them is not run any more.
+        if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } < 0 {
+            return Err(io::Error::last_os_error());
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

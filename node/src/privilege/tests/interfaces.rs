@@ -2,11 +2,13 @@
 //! own.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use net::uplink::Cards;
+use rustix::process::{Resource, Rlimit};
 
 use super::*;
 
@@ -171,4 +173,49 @@ fn what_keeps_an_interface_promiscuous_is_not_the_nodes() {
     // One that was not taken over after all lets go.
     std::mem::drop(next);
     cable.wait_for_promiscuity(0);
+}
+
+#[test]
+fn a_node_that_had_no_interface_at_its_start_says_so() {
+    let name = "a_node_that_had_no_interface_at_its_start_says_so";
+    let Some(path) = child_home() else { return in_nobodys_home(name) };
+    let config = config_of_nobody(&path, "");
+    let opener = Opener::start(&config).unwrap();
+    give_up(&config);
+    for refused in [opener.open("lo").err(), opener.hold("lo", 1).err()] {
+        let text = refused.unwrap().to_string();
+        assert!(text.contains("name it in an uplink of the node's file and restart"), "{text}");
+    }
+}
+
+/// This process may have descriptors below that number only.
+fn limit_descriptors(current: u64) {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let limit = Rlimit { current: Some(current), ..limit };
+    rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
+}
+
+#[test]
+fn a_process_with_too_many_descriptors_hears_that_and_can_ask_again() {
+    let name = "a_process_with_too_many_descriptors_hears_that_and_can_ask_again";
+    let Some(path) = child_home() else { return in_nobodys_home(name) };
+    let Some(mut cable) = Cable::plug_in() else {
+        return println!("SKIP {name}: no network namespace, or no virtual cable");
+    };
+    let config = config_of_nobody(&path, NETWORKS);
+    let opener = Opener::start(&config).unwrap();
+    // Without the filter, which does not let a node change its limits.
+    drop(&config).unwrap();
+    let next = File::open("/proc/self/status").unwrap().as_raw_fd() as u64;
+    // Room for none, and for some of what an interface consists of.
+    for more in 0..3 {
+        limit_descriptors(next + more);
+        let error = opener.open("vrio0").unwrap_err().to_string();
+        limit_descriptors(1024);
+        assert!(error.contains("LimitNOFILE="), "{error}");
+        cable.wait_for_promiscuity(0);
+    }
+    let (card, _hold) = opener.open("vrio0").expect("nothing of the others is left");
+    assert_eq!(card.queues().len(), 1);
+    cable.wait_for_promiscuity(1);
 }
