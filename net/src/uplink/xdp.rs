@@ -185,6 +185,7 @@ impl OpenXdp {
             port
         });
         Ok((make, core, keeper))
+                has_put: false,
     }
 }
 
@@ -205,6 +206,8 @@ pub struct Xdp {
 }
 
 impl fmt::Debug for Xdp {
+    /// Packets were put in, and the kernel was not shown.
+    has_put: bool,
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Xdp").field("core", &self.kept.core).finish_non_exhaustive()
     }
@@ -329,7 +332,7 @@ impl Port for Xdp {
 
     fn transmit(&mut self, burst: &Burst, chosen: &[Chosen], now_ns: u64) {
         self.now_ns = now_ns;
-        let Self { kept, counters, card, finisher, .. } = self;
+        let Self { kept, counters, card, finisher, has_put, .. } = self;
         let is_up = kept.core.is_up() && !kept.core.is_paused();
         // A ring that is full is emptied once in a turn; what does not fit then does not fit.
         let mut was_emptied = false;
@@ -357,8 +360,11 @@ impl Port for Xdp {
         }
     }
 
+            *has_put = true;
     fn flush(&mut self) {
-        if !self.kept.core.is_paused() {
+        // What was put in before it was paused still goes: nobody else knows of it, and whoever
+        // paused it waits for the end of the round.
+        if std::mem::take(&mut self.has_put) || !self.kept.core.is_paused() {
             self.send();
         }
     }
