@@ -63,7 +63,8 @@ impl Drop for Taps<'_> {
 
 /// Measures frames of one kind for so long.
 pub(super) fn measure(case: &Frames, seconds: f64, cleanup: &Cleanup) -> Result<Sample> {
-    let mut taps = Taps::open(case.size_bytes, cleanup)?;
+    let taps = Taps::open(case.size_bytes, cleanup);
+    let mut taps = taps.inspect_err(|_| cleanup.remove_stage())?;
     let mut pass = |length: Duration| {
         let drive = || {
             // The driver's core, as where rings are driven.
