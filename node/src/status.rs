@@ -306,6 +306,9 @@ pub struct NetworkStatus {
     pub uplink: Option<String>,
     /// Whether that is there.
     pub uplink_up: Option<bool>,
+    /// Why it is away, or cannot be looked at.
+    #[serde(default)]
+    pub uplink_why: Option<String>,
     /// Where it came from.
     #[serde(default)]
     pub origin: Origin,

@@ -139,7 +139,7 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
         let mark = if nic.state == DiskState::Failed { "!" } else { " " };
         writeln!(text, " {mark} {}: {}", nic.name, nic.detail).expect(STRING);
     }
-    section(&mut text, "networks", nics::networks(&status.networks));
+    nics::network_section(&mut text, &status.networks);
     section(&mut text, "domains", domains(&status.domains));
     section(&mut text, "peers", peers(&status.peers));
     section(&mut text, "sessions", sessions(&status.sessions));

@@ -1,6 +1,14 @@
-//! Who looks after an uplink's interface: a thread of its own, since opening one may wait for the
-//! kernel's network lock. It is started after the process gave rights up; it would keep them
-//! otherwise.
+//! Who looks after an uplink's interface: a thread of its own, since opening and closing one may
+//! wait for the kernel's network lock. It is started after the process gave rights up; it would
+//! keep them otherwise.
+//!
+//! ```text
+//!   keeper                           port
+//!     opens ───── incoming ─────────▶  has it
+//!     closes ◀─── outgoing ──────────  it is gone, or was seen to be
+//! ```
+//!
+//! There is one at a time: the next is opened when the port has given the last one back.
 
 use std::fmt;
 use std::io;
@@ -32,8 +40,12 @@ pub struct UplinkCore {
     paused: AtomicBool,
     /// What is open, for another process.
     copy: Mutex<Option<UplinkFds>>,
+    /// Why it is away.
+    why: Mutex<Option<String>>,
     /// Somebody is to open it.
     wanted: AtomicBool,
+    /// The port has what was opened, or is about to.
+    held: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -52,6 +64,11 @@ impl UplinkCore {
     pub fn copy(&self) -> io::Result<Option<UplinkFds>> {
         let copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
         copy.as_ref().map(UplinkFds::try_clone).transpose()
+    }
+
+    /// Why it is away, or cannot be looked at.
+    pub fn why(&self) -> Option<String> {
+        self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether frames can go out.
@@ -106,7 +123,10 @@ pub(super) trait Source: Send + 'static {
     fn fds(opened: &Self::Opened) -> io::Result<UplinkFds>;
 
     /// What is seen of it. Nothing where its port notices by itself that it is gone.
-    fn look(&mut self) -> Option<Seen>;
+    ///
+    /// # Errors
+    /// When this cannot be found out.
+    fn look(&mut self) -> io::Result<Option<Seen>>;
 }
 
 /// Looks for the interface whenever it is wanted; ends when it is dropped.
@@ -133,14 +153,23 @@ pub(super) struct Kept<O> {
     pub(super) core: Arc<UplinkCore>,
     /// What was opened instead of what is gone.
     pub(super) incoming: Receiver<O>,
+    outgoing: Sender<O>,
     keeper: Thread,
 }
 
 impl<O> Kept<O> {
-    /// The interface is gone: somebody is to look for it.
-    pub(super) fn lose(&self) {
+    /// The interface is gone: somebody is to close it and look for the next.
+    pub(super) fn lose(&mut self, opened: O) {
         self.core.set_up(false);
         self.core.wanted.store(true, SeqCst);
+        self.give_back(opened);
+    }
+
+    /// Has somebody else close what was open: that takes a while.
+    pub(super) fn give_back(&mut self, opened: O) {
+        let put = self.outgoing.put(opened);
+        debug_assert!(put.is_ok(), "there is one at a time");
+        self.core.held.store(false, SeqCst);
         self.keeper.unpark();
     }
 }
@@ -162,13 +191,16 @@ pub(super) fn start<S: Source>(
     core.set_paused(paused);
     core.note(S::fds(first).ok());
     core.opened.fetch_add(1, Relaxed);
+    core.held.store(true, SeqCst);
     core.set_up(true);
     let (port, incoming) = mailbox::channel(1, waker);
-    let mut keeping = Keeping { source, core: Arc::clone(&core), port, told, was_up: true };
+    let (outgoing, returned) = mailbox::channel(1, Waker::none());
+    let mut keeping =
+        Keeping { source, core: Arc::clone(&core), port, returned, told, was_up: true };
     let thread = Builder::new().name("uplink".into()).spawn(move || keeping.run())?;
     let handle = thread.thread().clone();
     let keeper = Keeper { core: Arc::clone(&core), thread: Some(thread) };
-    Ok((Kept { core, incoming, keeper: handle }, keeper))
+    Ok((Kept { core, incoming, outgoing, keeper: handle }, keeper))
 }
 
 /// The keeper's thread.
@@ -176,6 +208,7 @@ struct Keeping<S: Source, T> {
     source: S,
     core: Arc<UplinkCore>,
     port: Sender<S::Opened>,
+    returned: Receiver<S::Opened>,
     told: T,
     /// What was told last.
     was_up: bool,
@@ -187,17 +220,28 @@ impl<S: Source, T: Fn(bool)> Keeping<S, T> {
             if self.core.is_paused() {
                 // Whoever has it looks after it.
                 std::thread::park_timeout(LOOK_EVERY);
-            } else if self.core.is_wanted() {
+                continue;
+            }
+            if self.core.is_wanted() {
                 self.open();
-            } else if let Some(seen) = self.source.look() {
-                self.note(seen);
-                if seen != Seen::Gone {
+                continue;
+            }
+            match self.source.look() {
+                Ok(None) => std::thread::park(),
+                Ok(Some(Seen::Gone)) => self.lose(),
+                Ok(Some(seen)) => {
+                    self.note(seen);
                     std::thread::park_timeout(LOOK_EVERY);
                 }
-            } else {
-                std::thread::park();
+                Err(error) => {
+                    // It may well be there.
+                    self.say_why(format!("it cannot be looked at: {error}"));
+                    std::thread::park_timeout(LOOK_EVERY);
+                }
             }
         }
+        // What the port had to the end.
+        drop(self.returned.receive());
     }
 
     fn tell(&mut self, is_up: bool) {
@@ -207,42 +251,68 @@ impl<S: Source, T: Fn(bool)> Keeping<S, T> {
         }
     }
 
+    /// Notes why the interface is away, and says each reason once.
+    fn say_why(&self, why: String) {
+        let mut noted = self.core.why.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.as_ref() != Some(&why) {
+            tracing::warn!(interface = self.source.name(), why, "an uplink is away");
+            *noted = Some(why);
+        }
+    }
+
+    fn forget_why(&self) {
+        *self.core.why.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn lose(&mut self) {
+        self.core.set_up(false);
+        self.core.wanted.store(true, SeqCst);
+    }
+
     fn note(&mut self, seen: Seen) {
-        if seen == Seen::Gone {
-            self.core.set_up(false);
-            self.core.wanted.store(true, SeqCst);
-            // Its port lets go of it, so that nothing is in the way of the next one.
-            self.port.wake();
-        } else if self.core.is_up() != (seen == Seen::Up) {
+        let is_up = seen == Seen::Up;
+        if is_up {
+            self.forget_why();
+        } else {
+            self.say_why("it is set down, or nothing is plugged in".to_owned());
+        }
+        if self.core.is_up() != is_up {
             tracing::info!(interface = self.source.name(), ?seen, "an uplink's interface changed");
-            self.core.set_up(seen == Seen::Up);
-            self.tell(seen == Seen::Up);
+            self.core.set_up(is_up);
+            self.tell(is_up);
         }
     }
 
     fn open(&mut self) {
         self.tell(false);
         self.core.note(None);
-        // What was opened before was not taken yet.
-        if self.port.room() == 0 {
+        if self.core.held.load(SeqCst) {
+            // Its port lets go of it first, so that nothing is in the way of the next one.
+            self.port.wake();
             return std::thread::park_timeout(LOOK_EVERY);
         }
+        drop(self.returned.receive());
         match self.source.open() {
             Ok(opened) => {
                 tracing::info!(interface = self.source.name(), "the uplink is back");
                 self.core.note(S::fds(&opened).ok());
                 self.core.opened.fetch_add(1, Relaxed);
-                let is_up = self.source.look().is_none_or(|seen| seen == Seen::Up);
+                self.forget_why();
+                let is_up = matches!(self.source.look(), Ok(None | Some(Seen::Up)));
                 self.core.set_up(is_up);
+                self.core.held.store(true, SeqCst);
                 self.core.wanted.store(false, SeqCst);
-                // There is room, as was just seen.
+                // There is room, for there is one at a time.
                 let _ = self.port.send(opened);
                 self.tell(is_up);
             }
             Err(error) => {
-                tracing::debug!(interface = self.source.name(), %error, "no uplink yet");
+                self.say_why(error.to_string());
                 std::thread::park_timeout(LOOK_EVERY);
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

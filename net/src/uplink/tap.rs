@@ -87,8 +87,8 @@ impl Source for Taps {
     }
 
     /// Reading one that is gone fails.
-    fn look(&mut self) -> Option<Seen> {
-        None
+    fn look(&mut self) -> io::Result<Option<Seen>> {
+        Ok(None)
     }
 }
 
@@ -160,8 +160,9 @@ impl OpenTap {
 impl Tap {
     /// The interface is gone: somebody is to look for it.
     fn lose(&mut self) {
-        self.interface = None;
-        self.kept.lose();
+        if let Some(interface) = self.interface.take() {
+            self.kept.lose(interface);
+        }
     }
 
     /// Reads frames until there are none, or room for no more.
@@ -199,6 +200,14 @@ fn take(buffer: &mut [u8], burst: &mut Burst) -> Result<(), Reason> {
         burst.pop();
     }
     checked
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        if let Some(interface) = self.interface.take() {
+            self.kept.give_back(interface);
+        }
+    }
 }
 
 impl Port for Tap {

@@ -92,13 +92,18 @@ impl Source for Reopened {
     }
 
     /// Its rings say nothing when it is gone, nor does its socket.
-    fn look(&mut self) -> Option<Seen> {
-        let is_same = link::interface_index(&self.name).is_ok_and(|index| index == self.index);
-        Some(match link::interface_is_running(&self.name) {
-            Ok(true) if is_same => Seen::Up,
-            Ok(false) if is_same => Seen::Down,
-            _ => Seen::Gone,
-        })
+    fn look(&mut self) -> io::Result<Option<Seen>> {
+        let found = link::interface_index(&self.name);
+        let found = found.and_then(|index| Ok((index, link::interface_is_running(&self.name)?)));
+        match found {
+            Ok((index, is_running)) if index == self.index => {
+                Ok(Some(if is_running { Seen::Up } else { Seen::Down }))
+            }
+            Ok(_) => Ok(Some(Seen::Gone)),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(Some(Seen::Gone)),
+            // Without a descriptor for the question, say, it is there as before.
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -180,12 +185,12 @@ impl OpenXdp {
                 turn: 0,
                 parts: Vec::with_capacity(SEGMENTS_MAX),
                 finisher: Finisher::new(),
+                has_put: false,
                 now_ns: 0,
             });
             port
         });
         Ok((make, core, keeper))
-                has_put: false,
     }
 }
 
@@ -201,13 +206,13 @@ pub struct Xdp {
     /// The parts of one packet.
     parts: Vec<Segment>,
     finisher: Finisher,
+    /// Packets were put in, and the kernel was not shown.
+    has_put: bool,
     /// The round's time.
     now_ns: u64,
 }
 
 impl fmt::Debug for Xdp {
-    /// Packets were put in, and the kernel was not shown.
-    has_put: bool,
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Xdp").field("core", &self.kept.core).finish_non_exhaustive()
     }
@@ -217,21 +222,28 @@ impl Xdp {
     /// Lets go of an interface that is gone, and takes the next one.
     fn exchange(&mut self) {
         debug_assert!(self.taken.is_empty(), "no burst points into its frames");
-        if self.card.is_some() && self.kept.core.is_wanted() {
-            self.card = None;
-        }
-        if let Some(card) = self.kept.incoming.receive() {
+        if self.kept.core.is_wanted() {
+            self.give_back();
+        } else if let Some(card) = self.kept.incoming.receive() {
+            debug_assert!(self.card.is_none(), "there is one at a time");
             self.card = Some(card);
+        }
+    }
+
+    /// To unmap and close a card takes long: not here.
+    fn give_back(&mut self) {
+        if let Some(card) = self.card.take() {
+            self.kept.give_back(card);
         }
     }
 
     /// Has the kernel send what was put in.
     fn send(&mut self) {
         let Some(card) = &mut self.card else { return };
-        if matches!(card.sender().send(self.now_ns).refused, Some(Errno::NXIO | Errno::NODEV)) {
-            tracing::warn!("an uplink's interface is gone; it is looked for");
-            self.card = None;
-            self.kept.lose();
+        let refused = card.sender().send(self.now_ns).refused;
+        if matches!(refused, Some(Errno::NXIO | Errno::NODEV)) {
+            debug_assert!(self.taken.is_empty(), "no burst points into its frames");
+            self.kept.lose(self.card.take().expect("it was just asked"));
         }
     }
 
@@ -299,6 +311,12 @@ fn put(card: &mut XdpCard, frame: &Frame, tci: u16, burst: &Burst) -> Result<(),
     if card.sender().put(len, write) { Ok(()) } else { Err(Reason::NoRoom) }
 }
 
+impl Drop for Xdp {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
 impl Port for Xdp {
     fn receive(&mut self, burst: &mut Burst, now_ns: u64) -> Progress {
         self.now_ns = now_ns;
@@ -342,6 +360,7 @@ impl Port for Xdp {
                 continue;
             };
             let frame = &burst.frames()[usize::from(chosen.at)];
+            *has_put = true;
             let sent = finisher.each(frame, burst, &Offers::default(), counters, |frame| {
                 let is_put = put(card, frame, chosen.tci, burst);
                 if is_put != Err(Reason::NoRoom) || std::mem::replace(&mut was_emptied, true) {
@@ -360,7 +379,6 @@ impl Port for Xdp {
         }
     }
 
-            *has_put = true;
     fn flush(&mut self) {
         // What was put in before it was paused still goes: nobody else knows of it, and whoever
         // paused it waits for the end of the round.

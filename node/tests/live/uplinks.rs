@@ -69,12 +69,15 @@ fn a_guest_reaches_a_host_past_the_stack_until_the_cable_is_unplugged() {
     assert_eq!(heard[42..], large[42..1000]);
     // Nothing is plugged in any more.
     assert!(ip("link set far down"));
-    wait_for(&node, "cut off", |status| status.nics.iter().all(|nic| !nic.link));
+    let cut_off = wait_for(&node, "cut off", |status| status.nics.iter().all(|nic| !nic.link));
+    let why = cut_off.networks[1].uplink_why.as_deref();
+    assert!(why.is_some_and(|why| why.contains("set down, or nothing is plugged in")), "{why:?}");
     drop(one);
     assert!(ip("link set far up"));
     wait_for(&node, "back", |status| {
         status.nics.iter().all(|nic| nic.state == DiskState::Ready)
             && status.networks[1].uplink_up == Some(true)
+            && status.networks[1].uplink_why.is_none()
     });
     done(&node, "DELETE", "/v1/networks/blue?force=true", &Value::Null);
     done(&node, "POST", "/v1/networks", &again);

@@ -11,8 +11,18 @@ use super::{STRING, counter_table, number, section, table, words};
 /// Networks in a table.
 pub(crate) fn network_list(all: &[NetworkStatus]) -> String {
     let mut text = String::new();
-    section(&mut text, "networks", networks(all));
+    network_section(&mut text, all);
     text.trim_start().to_owned()
+}
+
+/// Networks in a table, and why their uplinks are away.
+pub(super) fn network_section(text: &mut String, all: &[NetworkStatus]) {
+    section(text, "networks", networks(all));
+    for network in all {
+        if let (Some(uplink), Some(why)) = (&network.uplink, &network.uplink_why) {
+            writeln!(text, "   {}: {uplink}: {why}", network.name).expect(STRING);
+        }
+    }
 }
 
 /// One network with everything.
@@ -92,7 +102,7 @@ pub(super) fn nics(nics: &[NicStatus]) -> Table {
     table
 }
 
-pub(super) fn networks(networks: &[NetworkStatus]) -> Table {
+fn networks(networks: &[NetworkStatus]) -> Table {
     let mut table =
         table(&["name", "uplink", "nics", "members", "sidecore", "uplink in", "uplink out"], 4);
     for network in networks {
@@ -110,4 +120,23 @@ pub(super) fn networks(networks: &[NetworkStatus]) -> Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_an_uplink_is_away_is_shown() {
+        let network = NetworkStatus {
+            name: "blue".to_owned(),
+            uplink: Some("xdp:eth1".to_owned()),
+            uplink_up: Some(false),
+            uplink_why: Some("it is set down".to_owned()),
+            ..NetworkStatus::default()
+        };
+        let text = network_list(&[network]);
+        assert!(text.contains("xdp:eth1 (down)"), "{text}");
+        assert!(text.contains("   blue: xdp:eth1: it is set down\n"), "{text}");
+    }
 }

@@ -48,6 +48,7 @@ impl Live {
             origin: objects.origin(Kind::Network, &self.config.name),
             uplink: self.config.uplink.as_ref().map(ToString::to_string),
             uplink_up: self.uplink.as_ref().map(|uplink| uplink.core.is_up()),
+            uplink_why: self.uplink.as_ref().and_then(|uplink| uplink.core.why()),
             sidecore: self.sidecore,
             nics: ports.map(|shown| shown.config.name.clone()).collect(),
             members: members

@@ -1,0 +1,139 @@
+//! With interfaces that are none, and a port that is the test.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::*;
+
+/// How long the keeper's thread may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What all interfaces of a test have to do with each other.
+#[derive(Debug, Default)]
+struct World {
+    /// How many are open.
+    open: AtomicU64,
+    /// The threads that closed one.
+    closed_by: Mutex<Vec<String>>,
+    /// What a look says; that it is up by default.
+    seen: Mutex<Option<Result<Seen, i32>>>,
+    /// Why the next ones cannot be opened.
+    refused: Mutex<VecDeque<&'static str>>,
+}
+
+impl World {
+    fn open(self: &Arc<Self>) -> Opened {
+        assert_eq!(self.open.fetch_add(1, SeqCst), 0, "there is one at a time");
+        Opened(Arc::clone(self))
+    }
+
+    fn show(&self, seen: Result<Seen, i32>) {
+        *self.seen.lock().unwrap() = Some(seen);
+    }
+}
+
+struct Opened(Arc<World>);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let name = std::thread::current().name().unwrap_or_default().to_owned();
+        self.0.closed_by.lock().unwrap().push(name);
+        self.0.open.fetch_sub(1, SeqCst);
+    }
+}
+
+struct Fake(Arc<World>);
+
+impl Source for Fake {
+    type Opened = Opened;
+    type Error = &'static str;
+
+    fn name(&self) -> &str {
+        "fake0"
+    }
+
+    fn open(&mut self) -> Result<Opened, &'static str> {
+        match self.0.refused.lock().unwrap().pop_front() {
+            Some(why) => Err(why),
+            None => Ok(self.0.open()),
+        }
+    }
+
+    fn fds(_: &Opened) -> io::Result<UplinkFds> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn look(&mut self) -> io::Result<Option<Seen>> {
+        let seen = self.0.seen.lock().unwrap().unwrap_or(Ok(Seen::Up));
+        seen.map(Some).map_err(io::Error::from_raw_os_error)
+    }
+}
+
+fn begin() -> (Arc<World>, Opened, Kept<Opened>, Keeper) {
+    let world = Arc::<World>::default();
+    let first = world.open();
+    let fake = Fake(Arc::clone(&world));
+    let (kept, keeper) = start(fake, &first, false, Waker::none(), |_| ()).unwrap();
+    (world, first, kept, keeper)
+}
+
+fn wait_for<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = is() {
+            return found;
+        }
+        assert!(Instant::now() < until, "never {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn what_was_open_is_closed_by_the_keeper_before_the_next_is_opened() {
+    let (world, first, mut kept, keeper) = begin();
+    kept.lose(first);
+    let second = wait_for("opened", || kept.incoming.receive());
+    assert!(kept.core.is_up());
+    // Seen by the keeper, while its port goes on with it for a while.
+    world.show(Ok(Seen::Gone));
+    wait_for("gone", || kept.core.is_wanted().then_some(()));
+    std::thread::sleep(2 * LOOK_EVERY);
+    assert_eq!((kept.core.opened.load(Relaxed), world.open.load(SeqCst)), (2, 1));
+    world.show(Ok(Seen::Up));
+    kept.give_back(second);
+    let third = wait_for("opened", || kept.incoming.receive());
+    // As the port goes, and then the keeper.
+    kept.give_back(third);
+    drop(kept);
+    drop(keeper);
+    assert_eq!(*world.closed_by.lock().unwrap(), ["uplink"; 3]);
+    assert_eq!(world.open.load(SeqCst), 0);
+}
+
+#[test]
+fn one_that_cannot_be_looked_at_is_not_gone() {
+    let (world, _first, kept, _keeper) = begin();
+    world.show(Err(libc::EMFILE));
+    let why = wait_for("noticed", || kept.core.why());
+    assert!(why.contains("cannot be looked at: Too many open files"), "{why}");
+    assert!(kept.core.is_up() && !kept.core.is_wanted());
+    world.show(Ok(Seen::Up));
+    wait_for("forgotten", || kept.core.why().is_none().then_some(()));
+    assert_eq!(kept.core.opened.load(Relaxed), 1);
+}
+
+#[test]
+fn why_it_is_away_is_said() {
+    let (world, first, mut kept, _keeper) = begin();
+    world.show(Ok(Seen::Down));
+    let why = wait_for("seen", || kept.core.why());
+    assert!(why.contains("set down") && !kept.core.is_up(), "{why}");
+    world.refused.lock().unwrap().extend(["no such interface", "no such interface", "taken"]);
+    world.show(Ok(Seen::Up));
+    kept.lose(first);
+    for why in ["no such interface", "taken"] {
+        wait_for(why, || (kept.core.why().as_deref() == Some(why)).then_some(()));
+    }
+    wait_for("back", || kept.incoming.receive());
+    assert_eq!(kept.core.why(), None);
+}
