@@ -4,7 +4,7 @@
 //! Processes are forked from the test, not started anew, so that ten thousand fit into seconds.
 
 use std::collections::HashMap;
-use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,11 +17,26 @@ use fabric::{
 const HOST: u64 = 3;
 
 /// In the cell, in a buffer, and read out of the sender's memory.
-const LENGTHS: [usize; 4] = [16, 120, 2000, 20_000];
+const LENGTHS: [usize; 4] = [16, 120, 700, 20_000];
 const LEN_MAX: usize = 20_000;
 
-/// Between messages of the one that is not killed, so that those which are have a core.
-const REST: Duration = Duration::from_micros(500);
+/// How somebody sends.
+#[derive(Clone, Copy)]
+enum Manner {
+    /// Messages that need no answer, as fast as can be: is mostly killed between two stores.
+    Small,
+    /// Also such as need one.
+    All,
+    /// All, with pauses: is not killed, and leaves a core to those who are.
+    Steady,
+}
+
+impl Manner {
+    fn len_of(self, number: u64) -> usize {
+        let kinds = if matches!(self, Self::Small) { 3 } else { 4 };
+        LENGTHS[number as usize % kinds]
+    }
+}
 
 /// A process that sends for ever.
 struct Sender {
@@ -30,26 +45,23 @@ struct Sender {
 }
 
 impl Sender {
-    fn start(
-        keeper: &Keeper,
-        to: Address,
-        pipe: &mut (PipeReader, PipeWriter),
-        rest: Duration,
-    ) -> Self {
+    fn start(keeper: &Keeper, to: Address, manner: Manner) -> Self {
+        // One for each: a child that is killed at once leaves what it was told unread.
+        let (mut told_by, mut tells) = std::io::pipe().expect("a pipe");
         // SAFETY: the child runs `send_for_ever`, which takes no lock that another thread of the
         // test may hold: it prints nothing, and glibc's allocator is made for forks.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "a process");
         if pid == 0 {
             let mut told = [0; 6];
-            let _ = pipe.0.read_exact(&mut told);
+            let _ = told_by.read_exact(&mut told);
             let slot = u16::from_le_bytes([told[0], told[1]]);
             let incarnation = u32::from_le_bytes([told[2], told[3], told[4], told[5]]);
-            send_for_ever(keeper.region(), (slot, incarnation), to, rest);
+            send_for_ever(keeper.region(), (slot, incarnation), to, manner);
         }
         let (slot, incarnation) = keeper.take_slot(pid.unsigned_abs()).expect("a slot");
         let [s, i] = [slot.to_le_bytes().to_vec(), incarnation.to_le_bytes().to_vec()];
-        pipe.1.write_all(&[s, i].concat()).expect("the child reads");
+        tells.write_all(&[s, i].concat()).expect("the child reads");
         Self { pid, slot }
     }
 
@@ -74,14 +86,14 @@ fn send_for_ever(
     region: &Arc<Region>,
     (slot, incarnation): (u16, u32),
     to: Address,
-    rest: Duration,
+    manner: Manner,
 ) -> ! {
     let options = EndpointOptions::default();
     let endpoint = Endpoint::new(Arc::clone(region), slot, incarnation, HOST, &options);
     let Ok(mut endpoint) = endpoint else { std::process::abort() };
     let mut memory = vec![0; LEN_MAX];
     for number in 0_u64.. {
-        let len = LENGTHS[number as usize % LENGTHS.len()];
+        let len = manner.len_of(number);
         memory[..len].fill(filling(number));
         memory[..8].copy_from_slice(&number.to_le_bytes());
         let (class, context, inject) = (Class::Tagged, Some(Context(number)), false);
@@ -98,8 +110,8 @@ fn send_for_ever(
         while endpoint.completion().is_none() {
             std::hint::spin_loop();
         }
-        if !rest.is_zero() {
-            std::thread::sleep(rest);
+        if matches!(manner, Manner::Steady) {
+            std::thread::sleep(Duration::from_micros(500));
         }
     }
     std::process::abort()
@@ -172,7 +184,7 @@ impl Receiver {
             None => {
                 let number = next.expect("nothing comes after what was lost");
                 assert_eq!((completion.tag, data), (number, Some(number)), "in order");
-                assert_eq!(completion.bytes, LENGTHS[number as usize % LENGTHS.len()]);
+                assert!(LENGTHS.contains(&completion.bytes));
                 let bytes = &self.buffers[index][..completion.bytes];
                 assert_eq!(bytes[..8], number.to_le_bytes());
                 assert!(bytes[8..].iter().all(|&byte| byte == filling(number)), "whole");
@@ -195,23 +207,24 @@ fn senders_killed_at_any_moment_hold_up_nobody() {
         Ok("nightly" | "long") => (100_000, Duration::from_secs(1200)),
         _ => (10_000, Duration::from_secs(15)),
     };
-    // A small ring, so that it goes round while somebody is dying in it.
-    let options = RegionOptions { slots: 8, cells: 64, buffers: 8, ..RegionOptions::default() };
+    // Small enough to go round while somebody is dying in it, and so large that who sends has
+    // something else to do than to wait for room.
+    let options = RegionOptions { slots: 8, cells: 2048, ..RegionOptions::default() };
     let (keeper, memory) = Region::create(&options).expect("memory");
     let region = Arc::new(Region::map(memory.as_fd()).expect("a region"));
-    let mut pipe = std::io::pipe().expect("a pipe");
     let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
     let usual = EndpointOptions::default();
     let endpoint = Endpoint::new(region, slot, incarnation, HOST, &usual).expect("an endpoint");
     let to = endpoint.address();
     let mut receiver = Receiver::new(endpoint);
-    let steady = Sender::start(&keeper, to, &mut pipe, REST);
+    let steady = Sender::start(&keeper, to, Manner::Steady);
     let from_steady = Address { host: HOST, incarnation: 1, slot: steady.slot };
     let (started, mut random) = (Instant::now(), 1_u64);
     let mut kills = 0;
     while kills < kills_max && started.elapsed() < time_max {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let doomed = Sender::start(&keeper, to, &mut pipe, Duration::ZERO);
+        let manner = if kills % 4 == 0 { Manner::All } else { Manner::Small };
+        let doomed = Sender::start(&keeper, to, manner);
         // Most are killed while they send, some before they have begun.
         if random >> 60 > 0 {
             receiver.wait_for_one();
@@ -236,6 +249,8 @@ fn senders_killed_at_any_moment_hold_up_nobody() {
         by_steady, counters.skipped_cells, receiver.gone
     );
     assert_eq!(counters.nonsense, 0);
-    assert!(counters.skipped_cells > 0 && counters.single_copies > 0, "{counters:?}");
+    assert!(kills > 0 && counters.single_copies > 0, "{counters:?}");
+    // About one in twelve is killed with a cell in hand.
+    assert!(kills < 200 || counters.skipped_cells > 0, "{counters:?}");
     steady.kill(&keeper);
 }

@@ -17,7 +17,9 @@ impl Engine {
             self.counters.nonsense += 1;
             return;
         };
-        if head.incarnation != self.me.incarnation {
+        // Meant for who had this slot, or sent by somebody whose slot another one has: some of what
+        // that one sent may be lost with its slab, and what came after it must not be received.
+        if head.incarnation != self.me.incarnation || !is_whole(region, head.source) {
             self.counters.strays += 1;
             return;
         }
@@ -100,11 +102,11 @@ impl Engine {
     }
 }
 
-/// Whether what was just copied out of a slab was still its sender's: a slab that has another owner
-/// may have had another content. One whose owner has died and has no successor is as it was.
+/// Whether a slot is still its sender's, or was left by it as it was. After a copy out of its slab:
+/// whether that was the sender's content.
 #[inline]
 pub(super) fn is_whole(region: &Region, sender: Local) -> bool {
-    // The copy comes before this load.
+    // What was copied before was loaded before this.
     std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
     region.life(sender.slot).is_some_and(|life| life.incarnation == sender.incarnation)
 }

@@ -21,7 +21,7 @@ pub struct EndpointCounters {
     pub pipelines: u64,
     /// Cells that were passed over since their producers died.
     pub skipped_cells: u64,
-    /// Cells that were meant for who had the slot before.
+    /// Cells that were meant for who had the slot before, or sent by who had theirs before.
     pub strays: u64,
     /// Cells, or rings of others, that broke the region's rules.
     pub nonsense: u64,
