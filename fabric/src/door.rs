@@ -21,7 +21,7 @@ mod server;
 mod tests;
 mod wire;
 
-pub use client::{Domain, JoinError, OpenEndpointError};
+pub use client::{Domain, Invitation, JoinError, OpenEndpointError};
 pub use key::{KEY_BYTES_MAX, KEY_BYTES_MIN, Key, KeyError};
 pub use server::{DomainReport, DomainSettings, OpenError, Server};
 pub use wire::NAME_BYTES_MAX;

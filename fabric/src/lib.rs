@@ -19,7 +19,7 @@ mod single_copy;
 mod slab;
 
 pub use address::{ADDRESS_BYTES, Address, AddressError};
-pub use door::{Domain, JoinError, OpenEndpointError};
+pub use door::{Domain, Invitation, JoinError, OpenEndpointError};
 pub use endpoint::{
     Endpoint, EndpointCounters, EndpointError, EndpointOptions, INJECT_BYTES_MAX, ReceiveError,
     SendError,

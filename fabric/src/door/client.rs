@@ -128,6 +128,48 @@ pub enum OpenEndpointError {
     Endpoint(#[from] EndpointError),
 }
 
+/// What it takes to join a domain; nobody was asked yet.
+#[derive(Debug)]
+pub struct Invitation {
+    socket: PathBuf,
+    name: String,
+    key: Key,
+}
+
+impl Invitation {
+    /// As the environment says: `VRIO_FABRIC` (the node's socket), `VRIO_DOMAIN` (the domain's
+    /// name), and `VRIO_DOMAIN_KEY` or `VRIO_DOMAIN_KEY_FILE`.
+    ///
+    /// # Errors
+    /// Which of them is missing, or what is wrong with it.
+    pub fn from_environment() -> Result<Self, JoinError> {
+        let said = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let need = |name| said(name).ok_or(JoinError::Unset(name));
+        let socket = PathBuf::from(need(SOCKET_VARIABLE)?);
+        let name = need(NAME_VARIABLE)?;
+        let name = name.to_str().ok_or_else(|| JoinError::Name(name.display().to_string()))?;
+        let key = match (said(KEY_VARIABLE), said(KEY_FILE_VARIABLE)) {
+            (Some(key), _) => Key::new(key.to_str().ok_or(KeyError::Form)?)?,
+            (None, Some(file)) => Key::read(Path::new(&file))?,
+            (None, None) => return Err(JoinError::Unset(KEY_FILE_VARIABLE)),
+        };
+        Ok(Self { socket, name: name.to_owned(), key })
+    }
+
+    /// The domain's name.
+    pub fn domain(&self) -> &str {
+        &self.name
+    }
+
+    /// Joins.
+    ///
+    /// # Errors
+    /// As [`Domain::join`].
+    pub fn accept(&self) -> Result<Domain, JoinError> {
+        Domain::join_with(&self.socket, &self.name, &self.key)
+    }
+}
+
 impl Domain {
     /// Joins a domain: calls the node at its Unix socket, with the domain's name and the key that
     /// the operator gave it.
@@ -167,23 +209,12 @@ impl Domain {
         Ok(Self { membership: Arc::new(membership) })
     }
 
-    /// Joins the domain that the environment names: `VRIO_FABRIC` (the node's socket),
-    /// `VRIO_DOMAIN` (its name), and `VRIO_DOMAIN_KEY` or `VRIO_DOMAIN_KEY_FILE`.
+    /// Joins the domain that the environment names: see [`Invitation::from_environment`].
     ///
     /// # Errors
-    /// Which of them is missing; else as [`Domain::join`].
+    /// Which variable is missing; else as [`Domain::join`].
     pub fn from_environment() -> Result<Self, JoinError> {
-        let said = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let need = |name| said(name).ok_or(JoinError::Unset(name));
-        let socket = PathBuf::from(need(SOCKET_VARIABLE)?);
-        let name = need(NAME_VARIABLE)?;
-        let name = name.to_str().ok_or_else(|| JoinError::Name(name.display().to_string()))?;
-        let key = match (said(KEY_VARIABLE), said(KEY_FILE_VARIABLE)) {
-            (Some(key), _) => Key::new(key.to_str().ok_or(KeyError::Form)?)?,
-            (None, Some(file)) => Key::read(Path::new(&file))?,
-            (None, None) => return Err(JoinError::Unset(KEY_FILE_VARIABLE)),
-        };
-        Self::join_with(&socket, name, &key)
+        Invitation::from_environment()?.accept()
     }
 
     /// The node's random name of this host: in the address of every endpoint here.
