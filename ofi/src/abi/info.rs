@@ -1,0 +1,140 @@
+//! What a program asks a provider for, and is offered.
+
+use super::layout;
+use std::ffi::{c_char, c_int, c_void};
+
+layout! {
+    /// One thing that is wanted or offered.
+    Info = "fi_info", 120 {
+        next @ 0: *mut Info,
+        caps @ 8: u64,
+        mode @ 16: u64,
+        addr_format @ 24: u32,
+        src_addrlen @ 32: usize,
+        dest_addrlen @ 40: usize,
+        src_addr @ 48: *mut c_void,
+        dest_addr @ 56: *mut c_void,
+        handle @ 64: *mut c_void,
+        tx_attr @ 72: *mut TxAttr,
+        rx_attr @ 80: *mut RxAttr,
+        ep_attr @ 88: *mut EpAttr,
+        domain_attr @ 96: *mut DomainAttr,
+        fabric_attr @ 104: *mut FabricAttr,
+        nic @ 112: *mut c_void,
+    }
+}
+
+layout! {
+    /// How an endpoint sends.
+    TxAttr = "fi_tx_attr", 80 {
+        caps @ 0: u64,
+        mode @ 8: u64,
+        op_flags @ 16: u64,
+        msg_order @ 24: u64,
+        comp_order @ 32: u64,
+        inject_size @ 40: usize,
+        size @ 48: usize,
+        iov_limit @ 56: usize,
+        rma_iov_limit @ 64: usize,
+        tclass @ 72: u32,
+    }
+}
+
+layout! {
+    /// How an endpoint receives.
+    RxAttr = "fi_rx_attr", 64 {
+        caps @ 0: u64,
+        mode @ 8: u64,
+        op_flags @ 16: u64,
+        msg_order @ 24: u64,
+        comp_order @ 32: u64,
+        total_buffered_recv @ 40: usize,
+        size @ 48: usize,
+        iov_limit @ 56: usize,
+    }
+}
+
+layout! {
+    /// What kind of endpoint it is.
+    EpAttr = "fi_ep_attr", 104 {
+        r#type @ 0: u32,
+        protocol @ 4: u32,
+        protocol_version @ 8: u32,
+        max_msg_size @ 16: usize,
+        msg_prefix_size @ 24: usize,
+        max_order_raw_size @ 32: usize,
+        max_order_war_size @ 40: usize,
+        max_order_waw_size @ 48: usize,
+        mem_tag_format @ 56: u64,
+        tx_ctx_cnt @ 64: usize,
+        rx_ctx_cnt @ 72: usize,
+        auth_key_size @ 80: usize,
+        auth_key @ 88: *mut u8,
+    } later {
+        xpu_ctx @ 96: *mut c_void,
+    }
+}
+
+layout! {
+    /// What endpoints of a domain share.
+    DomainAttr = "fi_domain_attr", 232 {
+        domain @ 0: *mut c_void,
+        name @ 8: *mut c_char,
+        threading @ 16: u32,
+        control_progress @ 20: u32,
+        data_progress @ 24: u32,
+        resource_mgmt @ 28: u32,
+        av_type @ 32: u32,
+        mr_mode @ 36: c_int,
+        mr_key_size @ 40: usize,
+        cq_data_size @ 48: usize,
+        cq_cnt @ 56: usize,
+        ep_cnt @ 64: usize,
+        tx_ctx_cnt @ 72: usize,
+        rx_ctx_cnt @ 80: usize,
+        max_ep_tx_ctx @ 88: usize,
+        max_ep_rx_ctx @ 96: usize,
+        max_ep_stx_ctx @ 104: usize,
+        max_ep_srx_ctx @ 112: usize,
+        cntr_cnt @ 120: usize,
+        mr_iov_limit @ 128: usize,
+        caps @ 136: u64,
+        mode @ 144: u64,
+        auth_key @ 152: *mut u8,
+        auth_key_size @ 160: usize,
+        max_err_data @ 168: usize,
+        mr_cnt @ 176: usize,
+        tclass @ 184: u32,
+    } later {
+        max_ep_auth_key @ 192: usize,
+        max_group_id @ 200: u32,
+        max_cntr_value @ 208: u64,
+        max_err_cntr_value @ 216: u64,
+        max_xpu_ctx_cnt @ 224: usize,
+    }
+}
+
+layout! {
+    /// The network, and who provides it.
+    FabricAttr = "fi_fabric_attr", 32 {
+        fabric @ 0: *mut c_void,
+        name @ 8: *mut c_char,
+        prov_name @ 16: *mut c_char,
+        prov_version @ 24: u32,
+        api_version @ 28: u32,
+    }
+}
+
+layout! {
+    /// What the library is told when it loads a provider.
+    Provider = "fi_provider", 72 {
+        version @ 0: u32,
+        fi_version @ 4: u32,
+        /// The library's own.
+        context @ 8: [*mut c_void; 4],
+        name @ 40: *const c_char,
+        getinfo @ 48: super::GetInfo,
+        fabric @ 56: super::OpenFabric,
+        cleanup @ 64: extern "C" fn(),
+    }
+}

@@ -1,0 +1,179 @@
+//! Counters: how many operations of endpoints have ended well and badly.
+
+use crate::abi::{
+    CNTR_EVENTS_BYTES, CntrAttr, CntrOps, FI_CLASS_CNTR, FI_CNTR_EVENTS_COMP, FI_EAVAIL, FI_EBUSY,
+    FI_EINVAL, FI_ENOSYS, FI_ETIMEDOUT, FI_WAIT_NONE, FI_WAIT_UNSPEC, Fid, FidCntr, FidOps,
+    no_call,
+};
+use crate::endpoint::Ended;
+use crate::log::say;
+use crate::{domain, idle, object};
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+/// Completions that a look at a counter moves at most, per endpoint.
+const COMPLETIONS_PER_LOOK: usize = 64;
+
+/// No queue's number: what is told is put where it belongs.
+const NO_QUEUE: usize = usize::MAX;
+
+/// A counter as C has it.
+#[repr(C)]
+pub(crate) struct Object {
+    cntr: FidCntr,
+    domain: Arc<domain::Shared>,
+    number: usize,
+}
+
+// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+unsafe impl object::Object for Object {
+    const CLASS: usize = FI_CLASS_CNTR;
+}
+
+static FID: FidOps = object::only_close(close);
+
+static OPS: CntrOps = CntrOps {
+    size: size_of::<CntrOps>(),
+    read,
+    readerr,
+    add,
+    set,
+    wait,
+    adderr,
+    seterr,
+    export_xpu: no_call,
+};
+
+/// A counter's two numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Counter {
+    pub(crate) value: u64,
+    pub(crate) errors: u64,
+    /// Bytes are counted, not operations.
+    bytes: bool,
+    /// Whose operations it counts; a look at it moves their messages.
+    pub(crate) endpoints: Vec<usize>,
+}
+
+impl Counter {
+    /// Something has ended.
+    pub(crate) fn count(&mut self, ended: &Ended) {
+        if ended.failed {
+            self.errors = self.errors.wrapping_add(1);
+        } else {
+            let step = if self.bytes { ended.bytes as u64 } else { 1 };
+            self.value = self.value.wrapping_add(step);
+        }
+    }
+}
+
+impl Object {
+    /// Its number, if it is of this domain.
+    pub(crate) fn number(&self, domain: &Arc<domain::Shared>) -> Result<usize, c_int> {
+        if Arc::ptr_eq(&self.domain, domain) { Ok(self.number) } else { Err(-FI_EINVAL) }
+    }
+
+    /// What it says, once what can be moved has been.
+    fn look<R>(&self, at: impl FnOnce(&mut Counter) -> R) -> R {
+        self.domain.state.with(|state| {
+            for index in 0..state.counters.of(self.number).endpoints.len() {
+                let endpoint = state.counters.of(self.number).endpoints[index];
+                for _ in 0..COMPLETIONS_PER_LOOK {
+                    if state.next_for(endpoint, NO_QUEUE).is_none() {
+                        break;
+                    }
+                }
+            }
+            at(state.counters.of(self.number))
+        })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Counter)) -> c_int {
+        self.domain.state.with(|state| change(state.counters.of(self.number)));
+        0
+    }
+}
+
+/// `fi_cntr_open`.
+///
+/// # Safety
+/// As libfabric calls it: attributes or null, and room for a pointer.
+pub(crate) unsafe extern "C" fn open(
+    domain: &domain::Object,
+    attr: *mut CntrAttr,
+    to: *mut *mut Fid,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's.
+    let attr = unsafe { attr.as_ref() };
+    let (events, wait) =
+        attr.map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_NONE), |attr| (attr.events, attr.wait_obj));
+    if !matches!(wait, FI_WAIT_NONE | FI_WAIT_UNSPEC) {
+        say!("counters are polled: wait objects ({wait}) are not offered yet");
+        return -FI_ENOSYS;
+    }
+    let bytes = match events {
+        FI_CNTR_EVENTS_COMP => false,
+        CNTR_EVENTS_BYTES => true,
+        _ => return -FI_EINVAL,
+    };
+    let domain = domain.share();
+    let counter = Counter { bytes, ..Counter::default() };
+    let number = domain.state.with(|state| state.counters.insert(counter));
+    let cntr = FidCntr { fid: object::fid::<Object>(context, &FID), ops: &OPS };
+    // SAFETY: the caller's.
+    unsafe { object::hand_out(Object { cntr, domain, number }, to) }
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    let leave = |object: &Object| {
+        object.domain.state.with(|state| {
+            if !state.counters.of(object.number).endpoints.is_empty() {
+                return Err(-FI_EBUSY);
+            }
+            state.counters.remove(object.number);
+            Ok(())
+        })
+    };
+    // SAFETY: libfabric's contract: an object of ours, closed once.
+    unsafe { object::close::<Object>(fid, leave) }
+}
+
+extern "C" fn read(cntr: &Object) -> u64 {
+    cntr.look(|counter| counter.value)
+}
+
+extern "C" fn readerr(cntr: &Object) -> u64 {
+    cntr.look(|counter| counter.errors)
+}
+
+extern "C" fn add(cntr: &Object, more: u64) -> c_int {
+    cntr.change(|counter| counter.value = counter.value.wrapping_add(more))
+}
+
+extern "C" fn set(cntr: &Object, value: u64) -> c_int {
+    cntr.change(|counter| counter.value = value)
+}
+
+extern "C" fn adderr(cntr: &Object, more: u64) -> c_int {
+    cntr.change(|counter| counter.errors = counter.errors.wrapping_add(more))
+}
+
+extern "C" fn seterr(cntr: &Object, value: u64) -> c_int {
+    cntr.change(|counter| counter.errors = value)
+}
+
+/// Until the counter has reached `threshold`, or an operation has failed meanwhile.
+extern "C" fn wait(cntr: &Object, threshold: u64, timeout_ms: c_int) -> c_int {
+    let errors = cntr.look(|counter| counter.errors);
+    let ended = idle::wait_for(timeout_ms, || {
+        cntr.look(|counter| {
+            if counter.value >= threshold {
+                Some(0)
+            } else {
+                (counter.errors != errors).then_some(-FI_EAVAIL)
+            }
+        })
+    });
+    ended.unwrap_or(-FI_ETIMEDOUT)
+}

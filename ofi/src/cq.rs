@@ -1,0 +1,288 @@
+//! Completion queues. Reading one is where messages move: MPI does little else while it waits, so
+//! an empty read is a look at the endpoints that are bound and nothing more.
+
+mod calls;
+
+pub(crate) use calls::open;
+
+use crate::abi::{
+    CqEntry, CqErrEntry, FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA,
+    FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED, FI_CQ_FORMAT_UNSPEC, FI_EAGAIN, FI_EAVAIL, FI_EINVAL,
+    FidCq,
+};
+use crate::av::Vector;
+use crate::idle::Idle;
+use crate::object::Slots;
+use crate::state::State;
+use crate::{domain, object};
+use fabric::Address;
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::mem::offset_of;
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A completion queue as C has it.
+#[repr(C)]
+pub(crate) struct Object {
+    cq: FidCq,
+    domain: Arc<domain::Shared>,
+    number: usize,
+    /// Of every entry that it gives.
+    entry_bytes: usize,
+    /// The program may wait for entries, by calls alone.
+    waits: bool,
+}
+
+// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+unsafe impl object::Object for Object {
+    const CLASS: usize = FI_CLASS_CQ;
+}
+
+impl Object {
+    /// Its number, if it is of this domain.
+    pub(crate) fn number(&self, domain: &Arc<domain::Shared>) -> Result<usize, c_int> {
+        if Arc::ptr_eq(&self.domain, domain) { Ok(self.number) } else { Err(-FI_EINVAL) }
+    }
+}
+
+/// How long an entry of a format is: each is the beginning of the longest.
+fn entry_bytes(format: u32) -> Option<usize> {
+    match format {
+        FI_CQ_FORMAT_UNSPEC | FI_CQ_FORMAT_CONTEXT => Some(offset_of!(CqEntry, flags)),
+        FI_CQ_FORMAT_MSG => Some(offset_of!(CqEntry, buf)),
+        FI_CQ_FORMAT_DATA => Some(offset_of!(CqEntry, tag)),
+        FI_CQ_FORMAT_TAGGED => Some(size_of::<CqEntry>()),
+        _ => None,
+    }
+}
+
+/// Something to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) entry: CqEntry,
+    /// Of a message that came: from whom, and the vector that has a number for it.
+    pub(crate) source: Option<(Address, usize)>,
+    pub(crate) failed: Option<Failed>,
+}
+
+/// Why it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    /// As libfabric numbers it.
+    pub(crate) error: c_int,
+    /// As we do: see `calls::strerror`.
+    pub(crate) own: c_int,
+    /// Bytes that there was no room for.
+    pub(crate) missing_bytes: usize,
+}
+
+/// What a queue holds. It grows only by what its endpoints had outstanding when another queue or
+/// a counter was looked at.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    ready: VecDeque<Event>,
+    /// Who is bound to it.
+    pub(crate) endpoints: Vec<usize>,
+    /// Which of them is asked first.
+    turn: usize,
+    pub(crate) idle: Idle,
+    /// Somebody wants a wait to end.
+    signalled: bool,
+}
+
+impl Queue {
+    fn new() -> Self {
+        Self {
+            ready: VecDeque::new(),
+            endpoints: Vec::new(),
+            turn: 0,
+            idle: Idle::new(),
+            signalled: false,
+        }
+    }
+
+    pub(crate) fn push(&mut self, event: Event) {
+        self.ready.push_back(event);
+    }
+
+    /// The next event that did not fail; whether there is one that did.
+    fn next(&mut self) -> Result<Option<Event>, ()> {
+        match self.ready.front() {
+            None => Ok(None),
+            Some(event) if event.failed.is_some() => Err(()),
+            Some(_) => Ok(self.ready.pop_front()),
+        }
+    }
+
+    /// The next event if it failed.
+    fn next_failed(&mut self) -> Option<(Event, Failed)> {
+        let event = *self.ready.front()?;
+        let failed = event.failed?;
+        self.ready.pop_front();
+        Some((event, failed))
+    }
+
+    /// Whose turn it is to be asked at a step of a round.
+    fn endpoint(&self, step: usize) -> Option<usize> {
+        let count = self.endpoints.len();
+        let index = self.turn + step;
+        (step < count).then(|| self.endpoints[if index < count { index } else { index - count }])
+    }
+}
+
+/// What a read came to.
+#[derive(Debug, PartialEq, Eq)]
+enum Read {
+    /// So many entries.
+    Some(usize),
+    /// The next one is an error's.
+    Failed,
+    /// None. Others may want the core.
+    None { crowded: bool },
+}
+
+/// Completions of one endpoint that a read sees to at most; those that are another queue's, or
+/// nobody's, do not count among what it gives.
+const COMPLETIONS_PER_READ: usize = 256;
+
+/// Gives at most `count` entries to `put`, with the place of each.
+fn read(
+    state: &mut State,
+    number: usize,
+    count: usize,
+    mut put: impl FnMut(usize, &Event, &Slots<Vector>),
+) -> Read {
+    if count == 0 {
+        // A program's way to say: move what can be moved.
+        for &endpoint in &state.queues.of(number).endpoints {
+            state.endpoints.of(endpoint).endpoint.progress();
+        }
+        return Read::None { crowded: false };
+    }
+    let mut given = 0;
+    let queue = state.queues.of(number);
+    while given < count {
+        match queue.next() {
+            Ok(Some(event)) => {
+                put(given, &event, &state.vectors);
+                given += 1;
+            }
+            Ok(None) => break,
+            Err(()) => return Read::so_far(given),
+        }
+    }
+    let mut step = 0;
+    while let Some(endpoint) = state.queues.of(number).endpoint(step).filter(|_| given < count) {
+        step += 1;
+        for _ in 0..COMPLETIONS_PER_READ {
+            let Some(event) = state.next_for(endpoint, number) else { break };
+            let Some(event) = event else { continue };
+            if event.failed.is_some() {
+                state.queues.of(number).push(event);
+                return Read::so_far(given);
+            }
+            // What is ours goes straight to the program.
+            put(given, &event, &state.vectors);
+            given += 1;
+            if given == count {
+                break;
+            }
+        }
+    }
+    let queue = state.queues.of(number);
+    queue.turn = if queue.turn + 1 < queue.endpoints.len() { queue.turn + 1 } else { 0 };
+    if given > 0 {
+        queue.idle.worked();
+        return Read::Some(given);
+    }
+    Read::None { crowded: queue.idle.found_nothing() }
+}
+
+impl Read {
+    /// What a read has come to that meets an error.
+    fn so_far(given: usize) -> Self {
+        if given == 0 { Self::Failed } else { Self::Some(given) }
+    }
+}
+
+impl Object {
+    /// Reads at most `count` entries.
+    ///
+    /// # Safety
+    /// There is room for so many entries at `to`, and for so many numbers at `sources` if that is
+    /// not null.
+    unsafe fn read(&self, to: *mut u8, count: usize, sources: *mut u64) -> isize {
+        let put = |place: usize, event: &Event, vectors: &Slots<Vector>| {
+            let entry = ptr::from_ref(&event.entry).cast::<u8>();
+            // SAFETY: `place` is below `count`, so there is room (the caller's); an entry of any
+            // format is the beginning of ours.
+            unsafe {
+                to.add(place * self.entry_bytes).copy_from_nonoverlapping(entry, self.entry_bytes);
+            }
+            if !sources.is_null() {
+                // SAFETY: likewise.
+                unsafe {
+                    sources.add(place).write(source(event, vectors).unwrap_or(FI_ADDR_NOTAVAIL))
+                };
+            }
+        };
+        match self.domain.state.with(|state| read(state, self.number, count, put)) {
+            Read::Some(given) => given.cast_signed(),
+            Read::Failed => -(FI_EAVAIL as isize),
+            Read::None { crowded } => {
+                if crowded {
+                    self.rest();
+                }
+                -(FI_EAGAIN as isize)
+            }
+        }
+    }
+
+    /// Lets others have the core, with the gate open.
+    #[cold]
+    fn rest(&self) {
+        let took: Duration = crate::idle::let_others_run();
+        self.domain.state.with(|state| state.queues.of(self.number).idle.yielded(took));
+    }
+
+    /// Takes the error that is next.
+    ///
+    /// # Safety
+    /// `to` is an entry as the program's version has it, `src_addr` not counted.
+    unsafe fn read_error(&self, to: *mut CqErrEntry) -> isize {
+        let failed = self.domain.state.with(|state| state.queues.of(self.number).next_failed());
+        let Some((Event { entry, .. }, failed)) = failed else { return -(FI_EAGAIN as isize) };
+        // SAFETY: the caller's; each field is written by itself, so that nothing behind those of
+        // the program's version is touched.
+        unsafe {
+            (&raw mut (*to).op_context).write(entry.op_context);
+            (&raw mut (*to).flags).write(entry.flags);
+            (&raw mut (*to).len).write(entry.len);
+            (&raw mut (*to).buf).write(entry.buf);
+            (&raw mut (*to).data).write(entry.data);
+            (&raw mut (*to).tag).write(entry.tag);
+            (&raw mut (*to).olen).write(failed.missing_bytes);
+            (&raw mut (*to).err).write(failed.error);
+            (&raw mut (*to).prov_errno).write(failed.own);
+            if self.domain.version >= calls::ERROR_DATA_SINCE {
+                // We have no more to say. Room that the program has for it stays its own.
+                (&raw mut (*to).err_data_size).write(0);
+            } else {
+                (&raw mut (*to).err_data).write(ptr::null_mut());
+            }
+        }
+        1
+    }
+}
+
+/// The number of whom a message came from; none for what is no message, and when the vector that
+/// had a number was closed meanwhile.
+fn source(event: &Event, vectors: &Slots<Vector>) -> Option<u64> {
+    let (address, vector) = event.source?;
+    Some(vectors.get(vector)?.number(&address))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! The calls that C makes on a queue.
+
+use super::{Object, Queue, entry_bytes};
+use crate::abi::{
+    CqAttr, CqErrEntry, CqOps, FI_EAGAIN, FI_EBUSY, FI_EINVAL, FI_ENOSYS, FI_GETWAITOBJ,
+    FI_WAIT_NONE, FI_WAIT_UNSPEC, Fid, FidCq, FidOps, no_call, version,
+};
+use crate::endpoint::failure;
+use crate::log::say;
+use crate::object::no_bind;
+use crate::{domain, idle, object};
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+
+/// The version of the interface since which an error entry tells the length of its data.
+pub(super) const ERROR_DATA_SINCE: u32 = version(1, 5);
+
+static FID: FidOps = FidOps {
+    size: size_of::<FidOps>(),
+    close,
+    bind: no_bind,
+    control,
+    ops_open: no_call,
+    tostr: no_call,
+    ops_set: no_call,
+};
+
+static OPS: CqOps = CqOps {
+    size: size_of::<CqOps>(),
+    read,
+    readfrom,
+    readerr,
+    sread,
+    sreadfrom,
+    signal,
+    strerror,
+    export_xpu: no_call,
+};
+
+/// `fi_cq_open`.
+///
+/// # Safety
+/// As libfabric calls it: attributes that may be written or null, and room for a pointer.
+pub(crate) unsafe extern "C" fn open(
+    domain: &domain::Object,
+    attr: *mut CqAttr,
+    to: *mut *mut Fid,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's.
+    let attr = unsafe { attr.as_ref() };
+    let (format, wait) = attr.map_or((0, FI_WAIT_NONE), |attr| (attr.format, attr.wait_obj));
+    if !matches!(wait, FI_WAIT_NONE | FI_WAIT_UNSPEC) {
+        say!("completion queues are polled: wait objects ({wait}) are not offered yet");
+        return -FI_ENOSYS;
+    }
+    let Some(entry_bytes) = entry_bytes(format) else { return -FI_EINVAL };
+    let domain = domain.share();
+    let number = domain.state.with(|state| state.queues.insert(Queue::new()));
+    let cq = FidCq { fid: object::fid::<Object>(context, &FID), ops: &OPS };
+    let queue = Object { cq, domain, number, entry_bytes, waits: wait == FI_WAIT_UNSPEC };
+    // SAFETY: the caller's.
+    unsafe { object::hand_out(queue, to) }
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    let leave = |object: &Object| {
+        object.domain.state.with(|state| {
+            if !state.queues.of(object.number).endpoints.is_empty() {
+                return Err(-FI_EBUSY);
+            }
+            state.queues.remove(object.number);
+            Ok(())
+        })
+    };
+    // SAFETY: libfabric's contract: an object of ours, closed once.
+    unsafe { object::close::<Object>(fid, leave) }
+}
+
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: libfabric's contract: an object of ours.
+    match unsafe { object::find::<Object>(fid) } {
+        Ok(queue) if command == FI_GETWAITOBJ && !argument.is_null() => {
+            let wait = if queue.waits { FI_WAIT_UNSPEC } else { FI_WAIT_NONE };
+            // SAFETY: for this command the argument is a place for a kind of wait object.
+            unsafe { argument.cast::<u32>().write(wait) };
+            0
+        }
+        Ok(_) => -FI_ENOSYS,
+        Err(error) => error,
+    }
+}
+
+unsafe extern "C" fn read(queue: &Object, to: *mut c_void, count: usize) -> isize {
+    // SAFETY: libfabric's contract: room for so many entries.
+    unsafe { queue.read(to.cast(), count, ptr::null_mut()) }
+}
+
+unsafe extern "C" fn readfrom(
+    queue: &Object,
+    to: *mut c_void,
+    count: usize,
+    sources: *mut u64,
+) -> isize {
+    // SAFETY: libfabric's contract: room for so many entries and numbers.
+    unsafe { queue.read(to.cast(), count, sources) }
+}
+
+unsafe extern "C" fn readerr(queue: &Object, to: *mut CqErrEntry, _flags: u64) -> isize {
+    // SAFETY: libfabric's contract: an entry of the program's version.
+    unsafe { queue.read_error(to) }
+}
+
+unsafe extern "C" fn sread(
+    queue: &Object,
+    to: *mut c_void,
+    count: usize,
+    condition: *const c_void,
+    timeout_ms: c_int,
+) -> isize {
+    // SAFETY: libfabric's contract, as for `sreadfrom`.
+    unsafe { sreadfrom(queue, to, count, ptr::null_mut(), condition, timeout_ms) }
+}
+
+/// The condition is a hint, and one entry is enough.
+unsafe extern "C" fn sreadfrom(
+    queue: &Object,
+    to: *mut c_void,
+    count: usize,
+    sources: *mut u64,
+    _condition: *const c_void,
+    timeout_ms: c_int,
+) -> isize {
+    const NOTHING: isize = -(FI_EAGAIN as isize);
+    if !queue.waits {
+        return -(FI_EINVAL as isize);
+    }
+    let look = || {
+        // SAFETY: libfabric's contract: room for so many entries and numbers.
+        let got = unsafe { queue.read(to.cast(), count, sources) };
+        let signalled = queue
+            .domain
+            .state
+            .with(|state| std::mem::take(&mut state.queues.of(queue.number).signalled));
+        (got != NOTHING || signalled).then_some(got)
+    };
+    idle::wait_for(timeout_ms, look).unwrap_or(NOTHING)
+}
+
+extern "C" fn signal(queue: &Object) -> c_int {
+    queue.domain.state.with(|state| state.queues.of(queue.number).signalled = true);
+    0
+}
+
+unsafe extern "C" fn strerror(
+    _: &Object,
+    own: c_int,
+    _: *const c_void,
+    buffer: *mut c_char,
+    bytes: usize,
+) -> *const c_char {
+    // SAFETY: libfabric's contract: room for so many bytes, or null.
+    unsafe { object::explain(failure::text(own), buffer, bytes) }
+}

@@ -1,0 +1,120 @@
+//! A domain (`fi_domain`): a process's membership, and all that is open in it.
+
+use crate::abi::{
+    DomainOps, FI_CLASS_DOMAIN, FI_EBUSY, FI_EINVAL, FI_ENODATA, FI_ENOSYS, FI_THREAD_DOMAIN, Fid,
+    FidDomain, FidOps, Info, no_call, not_offered,
+};
+use crate::gate::Gate;
+use crate::log::say;
+use crate::state::State;
+use crate::{av, cntr, cq, endpoint, mr, object, root};
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+/// A domain as C has it.
+#[repr(C)]
+pub(crate) struct Object {
+    domain: FidDomain,
+    shared: Arc<Shared>,
+}
+
+/// What everything that is open in a domain holds on to.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Of whom the endpoints are.
+    pub(crate) domain: fabric::Domain,
+    /// Which version of the interface the program speaks.
+    pub(crate) version: u32,
+    /// Endpoints, queues, counters, vectors.
+    pub(crate) state: Gate<State>,
+    _fabric: Arc<()>,
+}
+
+// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+unsafe impl object::Object for Object {
+    const CLASS: usize = FI_CLASS_DOMAIN;
+}
+
+static FID: FidOps = object::only_close(close);
+
+static OPS: DomainOps = DomainOps {
+    size: size_of::<DomainOps>(),
+    av_open: av::open,
+    cq_open: cq::open,
+    endpoint: endpoint::open,
+    scalable_ep: no_call,
+    cntr_open: cntr::open,
+    poll_open: no_call,
+    stx_ctx: no_call,
+    srx_ctx: no_call,
+    query_atomic: not_offered,
+    query_collective: not_offered,
+    endpoint2,
+    xpu_ctx: no_call,
+};
+
+impl Object {
+    pub(crate) fn share(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+}
+
+/// `fi_domain`: joins the domain that the environment names.
+///
+/// # Safety
+/// An info (or null by mistake), and room for a pointer.
+pub(crate) unsafe fn open(
+    fabric: &root::Object,
+    info: *mut Info,
+    to: *mut *mut Fid,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's.
+    let Some(info) = (unsafe { info.as_ref() }) else { return -FI_EINVAL };
+    // SAFETY: an info's attributes are there or null.
+    let attr = unsafe { info.domain_attr.as_ref() };
+    let promises = attr.is_some_and(|attr| attr.threading == FI_THREAD_DOMAIN);
+    let domain = match fabric::Domain::from_environment() {
+        Ok(domain) => domain,
+        Err(error) => {
+            // Who got so far has set the variables: without this line MPI would only say that
+            // there is no data.
+            eprintln!("libvrio-fi.so: {error}");
+            return -FI_ENODATA;
+        }
+    };
+    say!("a domain is open, {}", if promises { "one thread at a time" } else { "with a lock" });
+    let shared = Shared {
+        domain,
+        version: fabric.version(),
+        state: Gate::new(State::new(), promises),
+        _fabric: fabric.hold(),
+    };
+    let domain = FidDomain { fid: object::fid::<Object>(context, &FID), ops: &OPS, mr: &mr::OPS };
+    // SAFETY: the caller's.
+    unsafe { object::hand_out(Object { domain, shared: Arc::new(shared) }, to) }
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    let leave = |object: &Object| match Arc::strong_count(&object.shared) {
+        1 => Ok(()),
+        _ => Err(-FI_EBUSY),
+    };
+    // SAFETY: libfabric's contract: an object of ours, closed once.
+    unsafe { object::close::<Object>(fid, leave) }
+}
+
+/// With flags, of which there is none that we know.
+unsafe extern "C" fn endpoint2(
+    domain: &Object,
+    info: *mut Info,
+    to: *mut *mut Fid,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    if flags != 0 {
+        return -FI_ENOSYS;
+    }
+    // SAFETY: libfabric's contract, as without flags.
+    unsafe { endpoint::open(domain, info, to, context) }
+}

@@ -1,0 +1,430 @@
+//! Endpoints: opened over a domain, bound to a vector, to queues and counters, enabled, and then
+//! asked to send and receive.
+
+pub(crate) mod failure;
+mod quiet;
+mod refused;
+mod tagged;
+mod traffic;
+mod untagged;
+
+pub(crate) use traffic::{Ended, Traffic};
+use traffic::{Incoming, Outgoing, Sending, Side};
+
+use crate::abi::{
+    CmOps, EpOps, FI_CLAIM, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ,
+    FI_COMPLETION, FI_DIRECTED_RECV, FI_DISCARD, FI_EBADFLAGS, FI_EINVAL, FI_ENABLE, FI_ENOAV,
+    FI_ENOCQ, FI_ENODATA, FI_ENOPROTOOPT, FI_ENOSYS, FI_EOPBADSTATE, FI_EP_RDM, FI_ETOOSMALL,
+    FI_GETOPSFLAG, FI_MORE, FI_MULTI_RECV, FI_OPT_CM_DATA_SIZE, FI_OPT_ENDPOINT,
+    FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_SELECTIVE_COMPLETION, FI_SEND,
+    FI_SETOPSFLAG, Fid, FidEp, FidOps, Info, IoVec, TAGGED_DIRECTED_RECV, no_call,
+};
+use crate::getinfo::COMPLETION_FLAGS;
+use crate::object::{self, code, outcome};
+use crate::state::State;
+use crate::{av, cntr, cq, domain};
+use fabric::{EndpointOptions, PARTS_MAX, Part};
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+/// Flags that a call that sends may have. `FI_MORE` is a hint that we have no use for.
+const SEND_FLAGS: u64 = COMPLETION_FLAGS | FI_REMOTE_CQ_DATA | FI_MORE;
+/// Flags that a call that receives may have.
+const RECEIVE_FLAGS: u64 =
+    FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD;
+/// Below so much room a buffer for several messages is given back, unless the program says else.
+const MULTI_BYTES_MIN: usize = 64;
+
+/// An endpoint as C has it.
+#[repr(C)]
+pub(crate) struct Object {
+    ep: FidEp,
+    domain: Arc<domain::Shared>,
+    number: usize,
+}
+
+// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+unsafe impl object::Object for Object {
+    const CLASS: usize = FI_CLASS_EP;
+}
+
+static FID: FidOps = FidOps {
+    size: size_of::<FidOps>(),
+    close,
+    bind,
+    control,
+    ops_open: no_call,
+    tostr: no_call,
+    ops_set: no_call,
+};
+
+static OPS: EpOps = EpOps {
+    size: size_of::<EpOps>(),
+    cancel,
+    getopt,
+    setopt,
+    tx_ctx: no_call,
+    rx_ctx: no_call,
+    rx_size_left: no_call,
+    tx_size_left: no_call,
+    export_xpu: no_call,
+};
+
+static CM: CmOps = CmOps {
+    size: size_of::<CmOps>(),
+    setname: no_call,
+    getname,
+    getpeer: no_call,
+    connect: no_call,
+    listen: no_call,
+    accept: no_call,
+    reject: no_call,
+    shutdown: no_call,
+    join: no_call,
+};
+
+/// The pieces of memory of a call.
+struct Pieces {
+    parts: [Part; PARTS_MAX],
+    count: usize,
+}
+
+/// A call's memory if it is one piece, as most is.
+fn one(start: *mut c_void, bytes: usize) -> [Part; 1] {
+    [Part { start: start.cast(), bytes }]
+}
+
+impl Pieces {
+    /// Of more than there may be none is looked at.
+    ///
+    /// # Safety
+    /// There are so many.
+    unsafe fn new(list: *const IoVec, count: usize) -> Self {
+        let mut parts = [Part { start: ptr::null_mut(), bytes: 0 }; PARTS_MAX];
+        if count <= PARTS_MAX {
+            for (index, part) in parts.iter_mut().take(count).enumerate() {
+                // SAFETY: the caller's.
+                let piece = unsafe { &*list.add(index) };
+                *part = Part { start: piece.iov_base.cast(), bytes: piece.iov_len };
+            }
+        }
+        Self { parts, count }
+    }
+
+    /// None if they are too many.
+    fn parts(&self) -> Option<&[Part]> {
+        self.parts.get(..self.count)
+    }
+}
+
+impl Object {
+    /// # Safety
+    /// The parts stay readable until the message's completion; where it is injected, until this
+    /// returns.
+    unsafe fn send(&self, message: Outgoing, parts: Option<&[Part]>) -> isize {
+        if let Sending::By { flags, .. } = message.how
+            && flags & !SEND_FLAGS != 0
+        {
+            return -(FI_EBADFLAGS as isize);
+        }
+        let Some(parts) = parts else { return -(FI_EINVAL as isize) };
+        // SAFETY: the caller's.
+        let send = |state: &mut State| unsafe { state.send(self.number, message, parts) };
+        outcome(self.domain.state.with(send))
+    }
+
+    /// # Safety
+    /// The parts stay writable, and nobody's but ours, until the completion.
+    unsafe fn receive(&self, incoming: Incoming, parts: Option<&[Part]>) -> isize {
+        let flags = incoming.flags.unwrap_or(0);
+        if flags & !RECEIVE_FLAGS != 0 {
+            return -(FI_EBADFLAGS as isize);
+        }
+        let Some(parts) = parts else { return -(FI_EINVAL as isize) };
+        let [peek, claim, discard, multi] =
+            [FI_PEEK, FI_CLAIM, FI_DISCARD, FI_MULTI_RECV].map(|flag| flags & flag != 0);
+        let number = self.number;
+        outcome(self.domain.state.with(|state| {
+            if peek {
+                return state.peek(number, incoming, claim, discard);
+            }
+            // SAFETY: the caller's.
+            unsafe {
+                match claim {
+                    true => state.claim(number, incoming, discard, parts),
+                    false if discard => Err(-FI_EBADFLAGS),
+                    false => state.receive(number, incoming, multi, parts),
+                }
+            }
+        }))
+    }
+}
+
+/// `fi_endpoint`: takes a slot of the domain.
+///
+/// # Safety
+/// An info (or null by mistake), and room for a pointer.
+pub(crate) unsafe extern "C" fn open(
+    domain: &domain::Object,
+    info: *mut Info,
+    to: *mut *mut Fid,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's; an info's attributes are there or null.
+    let (info, tx, rx, ep) = unsafe {
+        let Some(info) = info.as_ref() else { return -FI_EINVAL };
+        (info, info.tx_attr.as_ref(), info.rx_attr.as_ref(), info.ep_attr.as_ref())
+    };
+    if ep.is_some_and(|ep| ep.r#type != FI_EP_RDM) {
+        return -FI_EINVAL;
+    }
+    let domain = domain.share();
+    let endpoint = match domain.domain.endpoint(EndpointOptions::default()) {
+        Ok(endpoint) => endpoint,
+        Err(error) => {
+            eprintln!("libvrio-fi.so: {error}");
+            return -FI_ENODATA;
+        }
+    };
+    let directed = info.caps & FI_DIRECTED_RECV != 0;
+    let traffic = Traffic {
+        endpoint,
+        vector: None,
+        enabled: false,
+        directed: [directed, directed || info.caps & TAGGED_DIRECTED_RECV != 0],
+        send: Side { flags: tx.map_or(0, |tx| tx.op_flags), ..Side::default() },
+        receive: Side { flags: rx.map_or(0, |rx| rx.op_flags), ..Side::default() },
+        multi_min_bytes: MULTI_BYTES_MIN,
+        quiet: quiet::Quiet::default(),
+    };
+    let number = domain.state.with(|state| state.endpoints.insert(traffic));
+    let ep = FidEp {
+        fid: object::fid::<Object>(context, &FID),
+        ops: &OPS,
+        cm: &CM,
+        msg: &untagged::OPS,
+        rma: &refused::RMA,
+        tagged: &tagged::OPS,
+        atomic: &refused::ATOMIC,
+        collective: &refused::COLLECTIVE,
+    };
+    // SAFETY: the caller's.
+    unsafe { object::hand_out(Object { ep, domain, number }, to) }
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    let leave = |object: &Object| {
+        let number = object.number;
+        let traffic = object.domain.state.with(|state| {
+            let traffic = state.endpoints.remove(number);
+            let ends = traffic.iter().flat_map(|traffic| [&traffic.send, &traffic.receive]);
+            for side in ends {
+                if let Some(queue) = side.queue {
+                    state.queues.of(queue).endpoints.retain(|&bound| bound != number);
+                }
+                if let Some(counter) = side.counter {
+                    state.counters.of(counter).endpoints.retain(|&bound| bound != number);
+                }
+            }
+            traffic
+        });
+        drop(traffic);
+        Ok(())
+    };
+    // SAFETY: libfabric's contract: an object of ours, closed once.
+    unsafe { object::close::<Object>(fid, leave) }
+}
+
+unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
+    // SAFETY: libfabric's contract: objects of ours.
+    code(unsafe { object::find::<Object>(fid) }.and_then(|object| {
+        // SAFETY: likewise; every object begins with its `Fid`.
+        let class = unsafe { other.as_ref() }.ok_or(-FI_EINVAL)?.fclass;
+        // SAFETY: likewise.
+        unsafe {
+            match class {
+                FI_CLASS_AV => object.bind_vector(object::find::<av::Object>(other)?),
+                FI_CLASS_CQ => object.bind_queue(object::find::<cq::Object>(other)?, flags),
+                FI_CLASS_CNTR => object.bind_counter(object::find::<cntr::Object>(other)?, flags),
+                // Nothing of an endpoint's ever happens in one.
+                FI_CLASS_EQ => Ok(()),
+                _ => Err(-FI_EINVAL),
+            }
+        }
+    }))
+}
+
+/// The halves of an endpoint that a binding's flags name.
+fn halves(traffic: &mut Traffic, flags: u64) -> impl Iterator<Item = &mut Side> {
+    let send = (flags & FI_SEND != 0).then_some(&mut traffic.send);
+    let receive = (flags & FI_RECV != 0).then_some(&mut traffic.receive);
+    [send, receive].into_iter().flatten()
+}
+
+impl Object {
+    fn bind_vector(&self, vector: &av::Object) -> Result<(), c_int> {
+        let vector = vector.number(&self.domain)?;
+        self.domain.state.with(|state| state.endpoints.of(self.number).vector = Some(vector));
+        Ok(())
+    }
+
+    fn bind_queue(&self, queue: &cq::Object, flags: u64) -> Result<(), c_int> {
+        let queue = queue.number(&self.domain)?;
+        if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 {
+            return Err(-FI_EBADFLAGS);
+        }
+        self.domain.state.with(|state| {
+            let traffic = state.endpoints.of(self.number);
+            if traffic.enabled || halves(traffic, flags).any(|side| side.queue.is_some()) {
+                return Err(-FI_EOPBADSTATE);
+            }
+            for side in halves(traffic, flags) {
+                side.queue = Some(queue);
+                side.selective = flags & FI_SELECTIVE_COMPLETION != 0;
+            }
+            join(&mut state.queues.of(queue).endpoints, self.number);
+            Ok(())
+        })
+    }
+
+    /// Of what else a counter may count there is none: no flags are refused.
+    fn bind_counter(&self, counter: &cntr::Object, flags: u64) -> Result<(), c_int> {
+        let counter = counter.number(&self.domain)?;
+        self.domain.state.with(|state| {
+            let traffic = state.endpoints.of(self.number);
+            if traffic.enabled || halves(traffic, flags).any(|side| side.counter.is_some()) {
+                return Err(-FI_EOPBADSTATE);
+            }
+            let mut bound = false;
+            for side in halves(traffic, flags) {
+                side.counter = Some(counter);
+                bound = true;
+            }
+            if bound {
+                join(&mut state.counters.of(counter).endpoints, self.number);
+            }
+            Ok(())
+        })
+    }
+
+    fn enable(&self) -> Result<(), c_int> {
+        self.domain.state.with(|state| {
+            let traffic = state.endpoints.of(self.number);
+            traffic.vector.ok_or(-FI_ENOAV)?;
+            for side in [&traffic.send, &traffic.receive] {
+                side.queue.or(side.counter).ok_or(-FI_ENOCQ)?;
+            }
+            traffic.enabled = true;
+            Ok(())
+        })
+    }
+
+    /// Flags of calls that come without any, read or changed.
+    ///
+    /// # Safety
+    /// `flags` is a word that may be written.
+    unsafe fn flags(&self, flags: *mut u64, change: bool) -> Result<(), c_int> {
+        // SAFETY: the caller's.
+        let flags = unsafe { flags.as_mut() }.ok_or(-FI_EINVAL)?;
+        self.domain.state.with(|state| {
+            let traffic = state.endpoints.of(self.number);
+            let side = match (*flags & FI_SEND != 0, *flags & FI_RECV != 0) {
+                (true, false) => &mut traffic.send,
+                (false, true) => &mut traffic.receive,
+                _ => return Err(-FI_EINVAL),
+            };
+            if change {
+                let wanted = *flags & !(FI_SEND | FI_RECV);
+                if wanted & !SEND_FLAGS != 0 {
+                    return Err(-FI_EBADFLAGS);
+                }
+                side.flags = wanted;
+            } else {
+                *flags = side.flags;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Adds who is not there yet.
+fn join(endpoints: &mut Vec<usize>, number: usize) {
+    if !endpoints.contains(&number) {
+        endpoints.push(number);
+    }
+}
+
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: libfabric's contract: an object of ours, and what the command goes with.
+    unsafe {
+        code(object::find::<Object>(fid).and_then(|object| match command {
+            FI_ENABLE => object.enable(),
+            FI_GETOPSFLAG => object.flags(argument.cast(), false),
+            FI_SETOPSFLAG => object.flags(argument.cast(), true),
+            _ => Err(-FI_ENOSYS),
+        }))
+    }
+}
+
+extern "C" fn cancel(endpoint: &Object, context: *mut c_void) -> isize {
+    let context = context.addr() as u64;
+    let Object { domain, number, .. } = endpoint;
+    outcome(domain.state.with(|state| state.endpoints.of(*number).cancel(context)))
+}
+
+unsafe extern "C" fn getname(endpoint: &Object, to: *mut c_void, bytes: *mut usize) -> c_int {
+    let address =
+        endpoint.domain.state.with(|state| state.endpoints.of(endpoint.number).endpoint.address());
+    // SAFETY: libfabric's contract: a length, and room for so much.
+    let whole = unsafe { av::tell(address, to, bytes) };
+    if whole { 0 } else { -FI_ETOOSMALL }
+}
+
+unsafe extern "C" fn getopt(
+    endpoint: &Object,
+    level: c_int,
+    name: c_int,
+    to: *mut c_void,
+    bytes: *mut usize,
+) -> c_int {
+    if level != FI_OPT_ENDPOINT {
+        return -FI_ENOPROTOOPT;
+    }
+    let value = match name {
+        FI_OPT_MIN_MULTI_RECV => {
+            endpoint.domain.state.with(|state| state.endpoints.of(endpoint.number).multi_min_bytes)
+        }
+        FI_OPT_CM_DATA_SIZE => 0,
+        _ => return -FI_ENOPROTOOPT,
+    };
+    // SAFETY: libfabric's contract: a length, and room for so much.
+    unsafe {
+        if bytes.read() < size_of::<usize>() {
+            return -FI_ETOOSMALL;
+        }
+        to.cast::<usize>().write_unaligned(value);
+        bytes.write(size_of::<usize>());
+    }
+    0
+}
+
+unsafe extern "C" fn setopt(
+    endpoint: &Object,
+    level: c_int,
+    name: c_int,
+    from: *const c_void,
+    bytes: usize,
+) -> c_int {
+    if level != FI_OPT_ENDPOINT || name != FI_OPT_MIN_MULTI_RECV {
+        return -FI_ENOPROTOOPT;
+    }
+    if bytes != size_of::<usize>() || from.is_null() {
+        return -FI_EINVAL;
+    }
+    // SAFETY: libfabric's contract: so many bytes.
+    let value = unsafe { from.cast::<usize>().read_unaligned() };
+    let Object { domain, number, .. } = endpoint;
+    domain.state.with(|state| state.endpoints.of(*number).multi_min_bytes = value);
+    0
+}

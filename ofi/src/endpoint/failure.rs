@@ -1,0 +1,96 @@
+//! What goes wrong with messages, in libfabric's numbers.
+//!
+//! | here | libfabric's | when |
+//! | --- | --- | --- |
+//! | busy | `FI_EAGAIN`, returned | its ring or our slab is full: poll, call again |
+//! | gone | `FI_ECONNRESET` | the other endpoint's process ended, or its slot has another owner |
+//! | unreachable | `FI_EHOSTUNREACH`, returned | an address on a host to which no way leads |
+//! | too long | `FI_EMSGSIZE`, returned | longer than a message can be, or be injected |
+//! | too many parts | `FI_EINVAL`, returned | more than `iov_limit` |
+//! | truncated | `FI_ETRUNC` | the message was longer than the buffer |
+//! | cancelled | `FI_ECANCELED` | by `fi_cancel` |
+//! | no message | `FI_ENOMSG` | a peek found nothing; never returned: Open MPI gives up then |
+//! | nonsense | `FI_EPROTO` | the other endpoint broke the region's rules |
+
+use crate::abi::{
+    FI_EAGAIN, FI_ECANCELED, FI_ECONNRESET, FI_EHOSTUNREACH, FI_EINVAL, FI_EIO, FI_EMSGSIZE,
+    FI_ENOMSG, FI_EPROTO, FI_ETRUNC,
+};
+use crate::cq::Failed;
+use fabric::{Failure, ReceiveError, SendError};
+use std::ffi::{CStr, c_int};
+
+/// Our own numbers of what completions tell (`prov_errno`), from 1, each with its text.
+const TEXTS: [&CStr; 6] = [
+    c"the message was longer than the buffer",
+    c"cancelled",
+    c"no such message has come",
+    c"the other endpoint is gone: its process ended",
+    c"the other endpoint wrote nonsense into the domain's memory",
+    c"the operation failed",
+];
+
+/// What a number of ours says.
+pub(crate) fn text(own: c_int) -> &'static CStr {
+    let index = usize::try_from(own).ok().and_then(|own| own.checked_sub(1));
+    index.and_then(|index| TEXTS.get(index)).copied().unwrap_or(c"no error of this provider")
+}
+
+/// Of an operation that failed after it was begun.
+pub(crate) fn failed(failure: Failure) -> Failed {
+    let (own, error) = match failure {
+        Failure::Truncated { .. } => (1, FI_ETRUNC),
+        Failure::Cancelled => (2, FI_ECANCELED),
+        Failure::NoMessage => (3, FI_ENOMSG),
+        Failure::Gone => (4, FI_ECONNRESET),
+        Failure::Nonsense => (5, FI_EPROTO),
+        _ => (6, FI_EIO),
+    };
+    let missing_bytes = match failure {
+        Failure::Truncated { missing_bytes } => missing_bytes,
+        _ => 0,
+    };
+    Failed { error, own, missing_bytes }
+}
+
+/// Of a send that was not begun.
+pub(crate) fn not_sent(error: &SendError) -> c_int {
+    match error {
+        SendError::Busy => -FI_EAGAIN,
+        SendError::Gone => -FI_ECONNRESET,
+        SendError::Unreachable(..) => -FI_EHOSTUNREACH,
+        SendError::TooLong => -FI_EMSGSIZE,
+        SendError::TooManyParts => -FI_EINVAL,
+        _ => -FI_EIO,
+    }
+}
+
+/// Of a receive that was not begun: all of them are mistakes of the caller's.
+pub(crate) fn not_received(error: &ReceiveError) -> c_int {
+    crate::log::say!("a receive is refused: {error}");
+    -FI_EINVAL
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_failure_has_its_own_text() {
+        let failures = [
+            Failure::Truncated { missing_bytes: 3 },
+            Failure::Cancelled,
+            Failure::NoMessage,
+            Failure::Gone,
+            Failure::Nonsense,
+        ];
+        for (index, failure) in failures.into_iter().enumerate() {
+            let failed = failed(failure);
+            assert_eq!(text(failed.own), TEXTS[index], "{failure}");
+            assert_eq!(failed.missing_bytes != 0, index == 0);
+        }
+        for other in [c_int::MIN, -1, 0, 7, c_int::MAX] {
+            assert_eq!(text(other), c"no error of this provider");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Contexts of operations whose completion is not told, but which a counter counts or the program
+//! may want to cancel.
+
+use fabric::{Completion, Context, Done, Failure};
+use std::collections::HashMap;
+
+/// Contexts from here on are ours: addresses that no program has (the kernel's half).
+const OURS: u64 = 0xffff_8000_0000_0000;
+/// A program's null. Zero by itself is what an operation that nobody knows fails with.
+const NULL: Context = Context(OURS);
+
+/// Which operations are quiet, and what the program knows them by.
+#[derive(Debug, Default)]
+pub(crate) struct Quiet {
+    operations: HashMap<u64, Operation>,
+    /// How many there ever were.
+    count: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Operation {
+    /// The program's.
+    context: u64,
+    /// A buffer for several messages: it ends when it is given back.
+    multi: bool,
+}
+
+/// Whose completion it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The program's: told in its queue, by its context.
+    Told(u64),
+    /// Told only if it failed.
+    Quiet(u64),
+    /// An injected message's, which the program knows by nothing.
+    Nobodys,
+}
+
+/// The context of an operation that is told.
+pub(crate) fn told(context: u64) -> Context {
+    if context == 0 { NULL } else { Context(context) }
+}
+
+impl Quiet {
+    /// A context for an operation that is not told.
+    pub(crate) fn add(&mut self, context: u64, multi: bool) -> Context {
+        self.count += 1;
+        let ours = OURS + self.count % !OURS;
+        self.operations.insert(ours, Operation { context, multi });
+        Context(ours)
+    }
+
+    /// It has not begun.
+    pub(crate) fn forget(&mut self, context: Context) {
+        self.operations.remove(&context.0);
+    }
+
+    /// This is a completion of it, and unless it has a buffer for several messages the last one.
+    pub(crate) fn completed(&mut self, completion: &Completion) {
+        let Context(ours) = completion.context;
+        let multi = self.operations.get(&ours).is_some_and(|operation| operation.multi);
+        let cancelled = completion.failure == Some(Failure::Cancelled);
+        if !multi || cancelled || completion.done == Done::Released {
+            self.operations.remove(&ours);
+        }
+    }
+
+    /// Under which context an operation that the program knows by its own was begun, if quietly.
+    pub(crate) fn find(&self, context: u64) -> Option<Context> {
+        let same = self.operations.iter().filter(|(_, known)| known.context == context);
+        // The one that was begun first, as among those that are told.
+        same.map(|(&ours, _)| ours).min().map(Context)
+    }
+
+    /// Whose completion it is.
+    pub(crate) fn whose(&self, context: Context) -> Whose {
+        match context {
+            Context(0) => Whose::Nobodys,
+            NULL => Whose::Told(0),
+            Context(other) if other < OURS => Whose::Told(other),
+            Context(ours) => match self.operations.get(&ours) {
+                Some(operation) => Whose::Quiet(operation.context),
+                None => Whose::Told(ours),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fabric::{Address, Class};
+
+    #[test]
+    fn a_programs_contexts_come_back_as_they_were() {
+        let quiet = Quiet::default();
+        for context in [0, 1, 0x7fff_dead_beef, OURS + 9, u64::MAX] {
+            assert_eq!(quiet.whose(told(context)), Whose::Told(context));
+        }
+        assert_eq!(quiet.whose(Context(0)), Whose::Nobodys);
+    }
+
+    fn ended(context: Context, done: Done) -> Completion {
+        Completion { context, done, class: Class::Untagged, tag: 0, bytes: 0, failure: None }
+    }
+
+    #[test]
+    fn quiet_operations_are_known_until_they_end() {
+        let mut quiet = Quiet::default();
+        let (first, second) = (quiet.add(5, false), quiet.add(5, false));
+        assert_ne!(first, second);
+        assert_eq!(quiet.find(5), Some(first));
+        assert_eq!(quiet.find(6), None);
+        assert_eq!(quiet.whose(first), Whose::Quiet(5));
+        quiet.completed(&ended(first, Done::Send));
+        assert_eq!(quiet.find(5), Some(second));
+        quiet.forget(second);
+        assert_eq!(quiet.find(5), None);
+    }
+
+    #[test]
+    fn a_shared_buffer_is_known_until_it_is_given_back() {
+        let mut quiet = Quiet::default();
+        let source = Address { host: 1, incarnation: 1, slot: 1 };
+        let received = Done::Receive { source, data: None, start: std::ptr::null_mut() };
+        let buffer = quiet.add(5, true);
+        quiet.completed(&ended(buffer, received));
+        assert_eq!(quiet.whose(buffer), Whose::Quiet(5));
+        quiet.completed(&ended(buffer, Done::Released));
+        assert_eq!(quiet.find(5), None);
+        let buffer = quiet.add(6, true);
+        quiet.completed(&Completion {
+            failure: Some(Failure::Cancelled),
+            ..ended(buffer, received)
+        });
+        assert_eq!(quiet.find(6), None);
+    }
+}

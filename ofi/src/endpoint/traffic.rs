@@ -1,0 +1,327 @@
+//! An endpoint's messages: from a call to `fabric`, and from `fabric`'s completions to queues and
+//! counters.
+
+use super::failure;
+use super::quiet::{self, Quiet, Whose};
+use crate::abi::{
+    CqEntry, FI_ADDR_UNSPEC, FI_COMPLETION, FI_EINVAL, FI_EMSGSIZE, FI_ENOAV, FI_EOPBADSTATE,
+    FI_INJECT, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, FI_TAGGED,
+};
+use crate::cq::Event;
+use crate::log::say;
+use crate::object::NOT_FOUND;
+use crate::state::State;
+use fabric::{Address, Class, Completion, Done, INJECT_BYTES_MAX, Message, Part, Peek, Receive};
+use std::ffi::c_int;
+
+/// The half of an endpoint that sends, or the one that receives.
+#[derive(Debug, Default)]
+pub(crate) struct Side {
+    pub(crate) queue: Option<usize>,
+    /// Only what asks for it is told.
+    pub(crate) selective: bool,
+    /// Flags of calls that come without any.
+    pub(crate) flags: u64,
+    pub(crate) counter: Option<usize>,
+}
+
+impl Side {
+    /// Whether the end of an operation is told in the queue.
+    fn tells(&self, flags: u64) -> bool {
+        self.queue.is_some() && (!self.selective || flags & FI_COMPLETION != 0)
+    }
+}
+
+/// An endpoint.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    pub(crate) endpoint: fabric::Endpoint,
+    pub(crate) vector: Option<usize>,
+    pub(crate) enabled: bool,
+    /// Receives may name a source: untagged ones, tagged ones.
+    pub(crate) directed: [bool; 2],
+    pub(crate) send: Side,
+    pub(crate) receive: Side,
+    /// A buffer for several messages with less room than this is given back.
+    pub(crate) multi_min_bytes: usize,
+    pub(crate) quiet: Quiet,
+}
+
+/// A message as a call gives it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) class: Class,
+    pub(crate) to: u64,
+    pub(crate) tag: u64,
+    pub(crate) data: Option<u64>,
+    pub(crate) how: Sending,
+}
+
+/// What becomes of its buffer, and who is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sending {
+    /// A call that comes without flags; by this context.
+    Plainly(u64),
+    /// A call with flags.
+    By { context: u64, flags: u64 },
+    /// A call that copies the message, and whose end nobody is told.
+    Injected,
+}
+
+/// A receive as a call gives it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming {
+    pub(crate) class: Class,
+    pub(crate) from: u64,
+    pub(crate) tag: u64,
+    pub(crate) ignore: u64,
+    pub(crate) context: u64,
+    /// None for a call that comes without any.
+    pub(crate) flags: Option<u64>,
+}
+
+/// An operation has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// The counter that counts it.
+    pub(crate) counter: Option<usize>,
+    /// The queue that tells it.
+    pub(crate) event: Option<(usize, Event)>,
+    pub(crate) failed: bool,
+    pub(crate) bytes: usize,
+}
+
+impl State {
+    /// Begins to send.
+    ///
+    /// # Safety
+    /// The parts stay readable until the message's completion; where it is injected, until this
+    /// returns.
+    pub(crate) unsafe fn send(
+        &mut self,
+        endpoint: usize,
+        message: Outgoing,
+        parts: &[Part],
+    ) -> Result<(), c_int> {
+        let traffic = self.endpoints.of(endpoint).ready()?;
+        let vector = self.vectors.of(traffic.vector.ok_or(-FI_ENOAV)?);
+        let to = vector.address(message.to).ok_or(-FI_EINVAL)?;
+        // SAFETY: the caller's.
+        unsafe { traffic.send(to, message, parts) }
+    }
+
+    /// From whom a receive may take; `Ok(None)` from anyone.
+    fn source(&mut self, endpoint: usize, incoming: &Incoming) -> Result<Option<Address>, c_int> {
+        let traffic = self.endpoints.of(endpoint).ready()?;
+        if incoming.from == FI_ADDR_UNSPEC || !traffic.directed[incoming.class as usize] {
+            return Ok(None);
+        }
+        let vector = self.vectors.of(traffic.vector.ok_or(-FI_ENOAV)?);
+        vector.address(incoming.from).map(Some).ok_or(-FI_EINVAL)
+    }
+
+    /// Begins to receive: one message, or (`multi`) as many as there is room for.
+    ///
+    /// # Safety
+    /// The parts stay writable, and nobody's but ours, until the completion.
+    pub(crate) unsafe fn receive(
+        &mut self,
+        endpoint: usize,
+        incoming: Incoming,
+        multi: bool,
+        parts: &[Part],
+    ) -> Result<(), c_int> {
+        let source = self.source(endpoint, &incoming)?;
+        let traffic = self.endpoints.of(endpoint);
+        let tells = traffic.receive.tells(incoming.flags.unwrap_or(traffic.receive.flags));
+        let context = match tells {
+            true => quiet::told(incoming.context),
+            false => traffic.quiet.add(incoming.context, multi),
+        };
+        let receive = Receive {
+            class: incoming.class,
+            source,
+            tag: incoming.tag,
+            ignore: incoming.ignore,
+            context,
+            multi_min_bytes: multi.then_some(traffic.multi_min_bytes),
+        };
+        // SAFETY: the caller's.
+        let begun = unsafe { traffic.endpoint.receive(&receive, parts) };
+        begun.map_err(|error| {
+            traffic.quiet.forget(context);
+            failure::not_received(&error)
+        })
+    }
+
+    /// Looks for a message; the answer is a completion. One that is found is left where it is,
+    /// kept for who claims it, or thrown away.
+    pub(crate) fn peek(
+        &mut self,
+        endpoint: usize,
+        incoming: Incoming,
+        claim: bool,
+        discard: bool,
+    ) -> Result<(), c_int> {
+        let source = self.source(endpoint, &incoming)?;
+        let traffic = self.endpoints.of(endpoint);
+        let context = quiet::told(incoming.context);
+        let Incoming { class, tag, ignore, .. } = incoming;
+        // What has come but was not taken out of the ring yet is found, too.
+        traffic.endpoint.progress();
+        let claim = claim || discard;
+        traffic.endpoint.peek(&Peek { class, source, tag, ignore, context, claim });
+        if discard {
+            traffic.endpoint.discard_claimed(context);
+        }
+        Ok(())
+    }
+
+    /// Receives, or throws away, what a peek has kept.
+    ///
+    /// # Safety
+    /// As for [`Self::receive`].
+    pub(crate) unsafe fn claim(
+        &mut self,
+        endpoint: usize,
+        incoming: Incoming,
+        discard: bool,
+        parts: &[Part],
+    ) -> Result<(), c_int> {
+        let traffic = self.endpoints.of(endpoint).ready()?;
+        let context = quiet::told(incoming.context);
+        if !discard {
+            // SAFETY: the caller's.
+            let begun = unsafe { traffic.endpoint.receive_claimed(context, parts) };
+            return begun.map_err(|error| failure::not_received(&error));
+        }
+        if !traffic.endpoint.discard_claimed(context) {
+            return Err(-FI_EINVAL);
+        }
+        let Some(queue) = traffic.receive.queue else { return Ok(()) };
+        let class = class_flag(incoming.class);
+        let entry = entry(incoming.context, FI_RECV | class);
+        self.queues.of(queue).push(Event { entry, source: None, failed: None });
+        Ok(())
+    }
+}
+
+impl Traffic {
+    /// Only an endpoint that is enabled carries messages.
+    fn ready(&mut self) -> Result<&mut Self, c_int> {
+        if self.enabled { Ok(self) } else { Err(-FI_EOPBADSTATE) }
+    }
+
+    /// # Safety
+    /// As for [`State::send`].
+    unsafe fn send(&mut self, to: Address, message: Outgoing, parts: &[Part]) -> Result<(), c_int> {
+        let Outgoing { class, tag, data, how, .. } = message;
+        let (context, flags) = match how {
+            Sending::Plainly(context) => (context, self.send.flags),
+            Sending::By { context, flags } => (context, flags),
+            Sending::Injected => (0, FI_INJECT),
+        };
+        let inject = flags & FI_INJECT != 0;
+        if inject && parts.iter().map(|part| part.bytes).sum::<usize>() > INJECT_BYTES_MAX {
+            return Err(-FI_EMSGSIZE);
+        }
+        let context = if self.send.tells(flags) && !matches!(how, Sending::Injected) {
+            Some(quiet::told(context))
+        } else {
+            // A counter has to hear of it, and nobody else.
+            self.send.counter.map(|_| self.quiet.add(context, false))
+        };
+        let message = Message { to, class, tag, data, context, inject };
+        // SAFETY: the caller's.
+        let begun = unsafe { self.endpoint.send(&message, parts) };
+        begun.map_err(|error| {
+            if let Some(context) = context {
+                self.quiet.forget(context);
+            }
+            failure::not_sent(&error)
+        })
+    }
+
+    /// Takes a receive back; its completion says so. An error when there is no such receive (any
+    /// more): Open MPI then does not wait for it.
+    pub(crate) fn cancel(&mut self, context: u64) -> Result<(), c_int> {
+        let quiet = self.quiet.find(context);
+        let mut contexts = [Some(quiet::told(context)), quiet].into_iter().flatten();
+        let found = contexts.any(|context| self.endpoint.cancel(context));
+        if found { Ok(()) } else { Err(NOT_FOUND) }
+    }
+
+    /// What has ended, if anything has. This is where messages move.
+    pub(crate) fn next(&mut self) -> Option<Ended> {
+        self.endpoint.completion().map(|completion| self.ended(&completion))
+    }
+
+    fn ended(&mut self, completion: &Completion) -> Ended {
+        let released = completion.done == Done::Released;
+        let side = match completion.done {
+            Done::Send => &self.send,
+            Done::Receive { .. } | Done::Released => &self.receive,
+        };
+        let whose = self.quiet.whose(completion.context);
+        let failed = completion.failure.map(failure::failed);
+        let told = match (whose, failed) {
+            (Whose::Told(context), _) | (Whose::Quiet(context), Some(_)) => Some(context),
+            (Whose::Quiet(_), None) => None,
+            (Whose::Nobodys, _) => {
+                // Without a context there is nobody to tell (Open MPI would take the null for a
+                // request of its). The next call towards that endpoint fails by itself.
+                say!("an injected message is lost: {:?}", completion.failure);
+                None
+            }
+        };
+        let event = side.queue.zip(told).map(|(queue, context)| {
+            (queue, Event { failed, ..event(completion, context, self.vector) })
+        });
+        let counter = side.counter.filter(|_| !released);
+        if let Whose::Quiet(_) = whose {
+            self.quiet.completed(completion);
+        }
+        Ended { counter, event, failed: failed.is_some(), bytes: completion.bytes }
+    }
+}
+
+/// Which space, as libfabric says it.
+fn class_flag(class: Class) -> u64 {
+    match class {
+        Class::Untagged => FI_MSG,
+        Class::Tagged => FI_TAGGED,
+    }
+}
+
+/// An entry with nothing in it but whose it is.
+fn entry(op_context: u64, flags: u64) -> CqEntry {
+    CqEntry { op_context, flags, len: 0, buf: 0, data: 0, tag: 0 }
+}
+
+/// What a queue tells of a completion, but why it failed.
+fn event(completion: &Completion, context: u64, vector: Option<usize>) -> Event {
+    let &Completion { done, class, tag, bytes, failure, .. } = completion;
+    let class = class_flag(class);
+    match done {
+        Done::Send => {
+            let entry = CqEntry { len: bytes, tag, ..entry(context, FI_SEND | class) };
+            Event { entry, source: None, failed: None }
+        }
+        // Alone it says that this is no message's, but the buffer's.
+        Done::Released => {
+            Event { entry: entry(context, FI_MULTI_RECV), source: None, failed: None }
+        }
+        Done::Receive { source, data, start } => {
+            let with_data = if data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+            let entry = CqEntry {
+                len: bytes,
+                buf: start.addr(),
+                data: data.unwrap_or(0),
+                tag,
+                ..entry(context, FI_RECV | class | with_data)
+            };
+            let source = vector.filter(|_| failure.is_none()).map(|vector| (source, vector));
+            Event { entry, source, failed: None }
+        }
+    }
+}

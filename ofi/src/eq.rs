@@ -1,0 +1,86 @@
+//! Event queues: for connections and for operations that end later, of which there are none here.
+//! Programs open one all the same; it stays empty.
+
+use crate::abi::{
+    EqAttr, EqOps, FI_CLASS_EQ, FI_EAGAIN, FI_ENOSYS, FI_WAIT_NONE, FI_WAIT_UNSPEC, Fid, FidEq,
+    FidOps, no_call,
+};
+use crate::log::say;
+use crate::{idle, object, root};
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+/// An event queue.
+#[repr(C)]
+pub(crate) struct Object {
+    eq: FidEq,
+    _fabric: Arc<()>,
+}
+
+// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+unsafe impl object::Object for Object {
+    const CLASS: usize = FI_CLASS_EQ;
+}
+
+static FID: FidOps = object::only_close(close);
+
+static OPS: EqOps =
+    EqOps { size: size_of::<EqOps>(), read, readerr: nothing, write: no_call, sread, strerror };
+
+/// `fi_eq_open`.
+///
+/// # Safety
+/// As libfabric calls it: attributes or null, and room for a pointer.
+pub(crate) unsafe extern "C" fn open(
+    fabric: &root::Object,
+    attr: *mut EqAttr,
+    to: *mut *mut Fid,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's.
+    let wait = unsafe { attr.as_ref() }.map_or(FI_WAIT_NONE, |attr| attr.wait_obj);
+    if !matches!(wait, FI_WAIT_NONE | FI_WAIT_UNSPEC) {
+        say!("event queues are polled: wait objects ({wait}) are not offered yet");
+        return -FI_ENOSYS;
+    }
+    let eq = FidEq { fid: object::fid::<Object>(context, &FID), ops: &OPS };
+    // SAFETY: the caller's.
+    unsafe { object::hand_out(Object { eq, _fabric: fabric.hold() }, to) }
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    // SAFETY: libfabric's contract: an object of ours, closed once.
+    unsafe { object::close::<Object>(fid, |_| Ok(())) }
+}
+
+/// There is no event, whichever kind is asked for.
+extern "C" fn nothing() -> isize {
+    -(FI_EAGAIN as isize)
+}
+
+extern "C" fn read(_: &Object, _: *mut u32, _: *mut c_void, _: usize, _: u64) -> isize {
+    nothing()
+}
+
+extern "C" fn sread(
+    _: &Object,
+    _: *mut u32,
+    _: *mut c_void,
+    _: usize,
+    timeout_ms: c_int,
+    _: u64,
+) -> isize {
+    idle::wait_for(timeout_ms, || None::<()>);
+    nothing()
+}
+
+unsafe extern "C" fn strerror(
+    _: &Object,
+    _: c_int,
+    _: *const c_void,
+    buffer: *mut c_char,
+    bytes: usize,
+) -> *const c_char {
+    // SAFETY: libfabric's contract: room for so many bytes, or null.
+    unsafe { object::explain(c"no event fails here", buffer, bytes) }
+}

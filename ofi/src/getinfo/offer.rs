@@ -1,0 +1,239 @@
+//! The offer, as an info that the program frees.
+//!
+//! The library frees every part of it with `free`, and copies of it whatever is behind a pointer at
+//! the length that it knows itself; so each part comes from `calloc` and is longer than any version
+//! has it. (libfabric's own allocator is not called: a provider that is linked to one release gets
+//! that release's lengths inside another.)
+
+use super::{COUNT_MAX, DATA_BYTES, MESSAGE_BYTES_MAX, OUTSTANDING, Wanted};
+use crate::abi::{
+    ADDRESS_FORMAT, DomainAttr, EpAttr, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DIRECTED_RECV,
+    FI_EP_RDM, FI_INJECT, FI_INJECT_COMPLETE, FI_LOCAL_COMM, FI_MR_BASIC, FI_MR_SCALABLE, FI_MSG,
+    FI_MULTI_RECV, FI_ORDER_SAS, FI_PROGRESS_MANUAL, FI_PROGRESS_UNSPEC, FI_RECV, FI_REMOTE_COMM,
+    FI_RM_ENABLED, FI_SEND, FI_SOURCE, FI_TAGGED, FI_THREAD_SAFE, FI_THREAD_UNSPEC,
+    FI_TRANSMIT_COMPLETE, Info, PROTOCOL, RxAttr, TAG_FORMAT, TAGGED_DIRECTED_RECV,
+    TAGGED_DIRECTED_RECV_SINCE, TxAttr, version,
+};
+use fabric::{ADDRESS_BYTES, INJECT_BYTES_MAX, PARTS_MAX};
+use std::ffi::{CStr, c_void};
+
+/// Room for any part of an info, in bytes: twice the longest of 2.6.
+const ROOM: usize = 512;
+const _: () = assert!(size_of::<DomainAttr>() * 2 <= ROOM);
+
+/// What the network is called; a process's domain is its part of it.
+pub(super) const FABRIC: &CStr = c"vrio";
+
+/// What a domain can do.
+pub(super) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+/// What is asked for by name.
+const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV;
+/// What the sending half can do.
+pub(super) const SEND: u64 = FI_MSG | FI_TAGGED | FI_SEND;
+/// What the receiving half can do.
+pub(super) const RECEIVE: u64 =
+    FI_MSG | FI_TAGGED | FI_RECV | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE;
+/// Flags that an endpoint's calls may have by default. A completion always means the most that
+/// can be asked for here, delivery: the message is in the receiver's ring, in memory that outlives
+/// its sender, or in the receiver's buffer. (MPICH asks for that.)
+pub(crate) const COMPLETION_FLAGS: u64 =
+    FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
+
+/// Before this version memory modes were two.
+const MODES_SINCE: u32 = version(1, 5);
+
+/// All that an endpoint can do.
+pub(crate) fn capabilities(version: u32) -> u64 {
+    let newer = if version >= TAGGED_DIRECTED_RECV_SINCE { TAGGED_DIRECTED_RECV } else { 0 };
+    SEND | RECEIVE | DOMAIN | newer
+}
+
+/// What of that a program gets: of the primary ones (and directed receives, which cost time) what
+/// it asks for, of the others all.
+fn granted(version: u32, wanted: u64) -> u64 {
+    let all = capabilities(version);
+    if wanted == 0 {
+        return all;
+    }
+    let on_demand = PRIMARY | FI_DIRECTED_RECV | TAGGED_DIRECTED_RECV;
+    let caps = (wanted & all) | (all & !on_demand);
+    // Who names no direction has both.
+    if caps & (FI_SEND | FI_RECV) == 0 { caps | FI_SEND | FI_RECV } else { caps }
+}
+
+/// A part of an info: zeroes, with room for more than anybody knows.
+fn part<T>() -> Option<*mut T> {
+    const { assert!(size_of::<T>() <= ROOM) };
+    // SAFETY: `calloc` takes any length.
+    let part = unsafe { libc::calloc(1, ROOM) };
+    (!part.is_null()).then_some(part.cast())
+}
+
+/// A copy that the program frees.
+fn copy(bytes: &[u8]) -> Option<*mut c_void> {
+    // SAFETY: `calloc` takes any length.
+    let room = unsafe { libc::calloc(1, bytes.len().max(1)) };
+    if room.is_null() {
+        return None;
+    }
+    // SAFETY: it is as long, new, and nobody else's.
+    unsafe { room.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    Some(room)
+}
+
+fn text(text: &CStr) -> Option<*mut std::ffi::c_char> {
+    copy(text.to_bytes_with_nul()).map(<*mut c_void>::cast)
+}
+
+/// Makes the offer; none when there is no memory.
+///
+/// # Safety
+/// The hints' address, if there is one, is as long as ours are.
+pub(super) unsafe fn make(version: u32, wanted: &Wanted<'_>, domain: &CStr) -> Option<*mut Info> {
+    let info = part::<Info>()?;
+    // SAFETY: it is as `part` made it, all zeroes, which every field of an info can be.
+    if unsafe { fill(&mut *info, version, wanted, domain) }.is_none() {
+        // SAFETY: made above, and nobody has it yet.
+        unsafe { free(info) };
+        return None;
+    }
+    Some(info)
+}
+
+/// # Safety
+/// As for [`make`].
+unsafe fn fill(info: &mut Info, version: u32, wanted: &Wanted<'_>, domain: &CStr) -> Option<()> {
+    info.caps = granted(version, wanted.info.map_or(0, |info| info.caps));
+    info.addr_format = ADDRESS_FORMAT;
+    if let Some(hints) = wanted.info.filter(|hints| !hints.dest_addr.is_null()) {
+        // SAFETY: the caller's.
+        let address = unsafe { &*hints.dest_addr.cast::<[u8; ADDRESS_BYTES]>() };
+        info.dest_addr = copy(address)?;
+        info.dest_addrlen = address.len();
+    }
+    info.tx_attr = part()?;
+    info.rx_attr = part()?;
+    info.ep_attr = part()?;
+    info.domain_attr = part()?;
+    info.fabric_attr = part()?;
+    // SAFETY: each of them is as `part` made it: there, and zeroes, which every field can be.
+    unsafe {
+        fill_tx(&mut *info.tx_attr, info.caps, wanted.tx);
+        fill_rx(&mut *info.rx_attr, info.caps, wanted.rx);
+        fill_ep(&mut *info.ep_attr, wanted.ep);
+        fill_domain(&mut *info.domain_attr, version, wanted.domain);
+        (*info.domain_attr).name = text(domain)?;
+        (*info.fabric_attr).name = text(FABRIC)?;
+    }
+    Some(())
+}
+
+fn fill_tx(tx: &mut TxAttr, caps: u64, wanted: Option<&TxAttr>) {
+    tx.caps = caps & SEND;
+    tx.msg_order = FI_ORDER_SAS;
+    tx.inject_size = INJECT_BYTES_MAX;
+    tx.size = OUTSTANDING;
+    tx.iov_limit = PARTS_MAX;
+    if let Some(wanted) = wanted {
+        tx.op_flags = wanted.op_flags;
+        tx.size = if wanted.size == 0 { OUTSTANDING } else { wanted.size };
+    }
+}
+
+fn fill_rx(rx: &mut RxAttr, caps: u64, wanted: Option<&RxAttr>) {
+    rx.caps = caps & (RECEIVE | TAGGED_DIRECTED_RECV);
+    rx.msg_order = FI_ORDER_SAS;
+    rx.size = OUTSTANDING;
+    rx.iov_limit = PARTS_MAX;
+    if let Some(wanted) = wanted {
+        rx.op_flags = wanted.op_flags;
+        rx.size = if wanted.size == 0 { OUTSTANDING } else { wanted.size };
+        // There is no bound but memory.
+        rx.total_buffered_recv = wanted.total_buffered_recv;
+    }
+}
+
+fn fill_ep(ep: &mut EpAttr, wanted: Option<&EpAttr>) {
+    ep.r#type = FI_EP_RDM;
+    ep.protocol = PROTOCOL;
+    ep.protocol_version = 1;
+    ep.max_msg_size = MESSAGE_BYTES_MAX;
+    ep.mem_tag_format = TAG_FORMAT;
+    ep.tx_ctx_cnt = wanted.map_or(1, |ep| ep.tx_ctx_cnt.max(1));
+    ep.rx_ctx_cnt = wanted.map_or(1, |ep| ep.rx_ctx_cnt.max(1));
+}
+
+fn fill_domain(attr: &mut DomainAttr, version: u32, wanted: Option<&DomainAttr>) {
+    let asked = |field: fn(&DomainAttr) -> u32, none, otherwise| match wanted.map(field) {
+        Some(asked) if asked != none => asked,
+        _ => otherwise,
+    };
+    attr.threading = asked(|attr| attr.threading, FI_THREAD_UNSPEC, FI_THREAD_SAFE);
+    let manual = FI_PROGRESS_MANUAL;
+    attr.control_progress = asked(|attr| attr.control_progress, FI_PROGRESS_UNSPEC, manual);
+    attr.data_progress = asked(|attr| attr.data_progress, FI_PROGRESS_UNSPEC, manual);
+    attr.resource_mgmt = FI_RM_ENABLED;
+    // Either kind: the program's, or for it to choose.
+    attr.av_type = wanted.map_or(0, |attr| attr.av_type);
+    let modes = wanted.map_or(0, |attr| attr.mr_mode) & (FI_MR_BASIC | FI_MR_SCALABLE);
+    attr.mr_mode = match modes {
+        0 if version < MODES_SINCE => FI_MR_SCALABLE,
+        modes => modes,
+    };
+    attr.mr_key_size = size_of::<u64>();
+    attr.cq_data_size = DATA_BYTES;
+    attr.cq_cnt = COUNT_MAX;
+    attr.ep_cnt = COUNT_MAX;
+    attr.tx_ctx_cnt = COUNT_MAX;
+    attr.rx_ctx_cnt = COUNT_MAX;
+    attr.max_ep_tx_ctx = 1;
+    attr.max_ep_rx_ctx = 1;
+    attr.cntr_cnt = COUNT_MAX;
+    attr.mr_iov_limit = PARTS_MAX;
+    attr.caps = DOMAIN;
+    attr.mr_cnt = COUNT_MAX;
+    // Of 2.x, in the room that older ones do not look at.
+    attr.max_cntr_value = u64::MAX;
+    attr.max_err_cntr_value = u64::MAX;
+}
+
+/// Frees an offer that nobody got.
+///
+/// # Safety
+/// It was made here, and nobody has it.
+pub(super) unsafe fn free(info: *mut Info) {
+    // SAFETY: the caller's; what is not there is null, which `free` takes.
+    unsafe {
+        let Info { dest_addr, tx_attr, rx_attr, ep_attr, domain_attr, fabric_attr, .. } = *info;
+        if let Some(attr) = domain_attr.as_ref() {
+            libc::free(attr.name.cast());
+        }
+        if let Some(attr) = fabric_attr.as_ref() {
+            libc::free(attr.name.cast());
+        }
+        libc::free(dest_addr);
+        libc::free(tx_attr.cast());
+        libc::free(rx_attr.cast());
+        libc::free(ep_attr.cast());
+        libc::free(domain_attr.cast());
+        libc::free(fabric_attr.cast());
+        libc::free(info.cast());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_asked_for_by_name_is_given_where_it_costs_nothing() {
+        let tagged = granted(version(1, 5), FI_TAGGED);
+        assert_eq!(tagged & (FI_MSG | FI_TAGGED), FI_TAGGED);
+        assert_eq!(tagged & FI_DIRECTED_RECV, 0, "it is searched for");
+        assert_eq!(tagged & (FI_SEND | FI_RECV | DOMAIN), FI_SEND | FI_RECV | DOMAIN);
+        let sends = granted(version(1, 5), FI_MSG | FI_SEND);
+        assert_eq!(sends & (FI_SEND | FI_RECV), FI_SEND);
+        assert_eq!(granted(version(1, 17), 0) & TAGGED_DIRECTED_RECV, 0);
+        assert_eq!(granted(version(2, 5), 0), capabilities(version(2, 5)));
+    }
+}

@@ -1,0 +1,122 @@
+//! What to do when there is nothing to do.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// After so many empty polls a rank looks whether another one wants its core, at the least and at
+/// the most. The system call costs about as much as ten polls: one in sixteen thousand is nothing,
+/// and a rank that shares its core gives it away within microseconds.
+const EMPTY_POLLS_MIN: u32 = 64;
+const EMPTY_POLLS_MAX: u32 = 16_384;
+/// A yield that takes so long let somebody else run: this core is shared.
+const SHARED_CORE: Duration = Duration::from_micros(3);
+
+/// Counts polls that found nothing, and says when to let others run. Where nobody wants to, it is
+/// asked for ever more rarely.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    empty_polls: u32,
+    patience: u32,
+}
+
+impl Idle {
+    pub(crate) fn new() -> Self {
+        Self { empty_polls: 0, patience: EMPTY_POLLS_MIN }
+    }
+
+    /// A poll found something.
+    pub(crate) fn worked(&mut self) {
+        self.empty_polls = 0;
+    }
+
+    /// A poll found nothing; whether others should run now (and `yielded` be told).
+    pub(crate) fn found_nothing(&mut self) -> bool {
+        self.empty_polls += 1;
+        self.empty_polls >= self.patience
+    }
+
+    /// How long others ran.
+    pub(crate) fn yielded(&mut self, took: Duration) {
+        self.empty_polls = 0;
+        self.patience = if took >= SHARED_CORE {
+            EMPTY_POLLS_MIN
+        } else {
+            (self.patience * 2).min(EMPTY_POLLS_MAX)
+        };
+    }
+}
+
+/// Lets others run, and says for how long.
+pub(crate) fn let_others_run() -> Duration {
+    let begun = Instant::now();
+    thread::yield_now();
+    begun.elapsed()
+}
+
+/// For so long a wait looks as often as it can, before it sleeps between looks.
+const EAGER: Duration = Duration::from_micros(200);
+/// How long it then sleeps: nothing wakes it.
+const NAP: Duration = Duration::from_micros(50);
+
+/// Looks until there is something, or for `timeout_ms` (for ever if it is negative).
+pub(crate) fn wait_for<R>(timeout_ms: i32, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+    let begun = Instant::now();
+    let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+    loop {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        let waited = begun.elapsed();
+        if timeout.is_some_and(|timeout| waited >= timeout) {
+            return None;
+        }
+        if waited < EAGER {
+            thread::yield_now();
+        } else {
+            thread::sleep(NAP);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn polls_until_yield(idle: &mut Idle) -> u32 {
+        (1..).find(|_| idle.found_nothing()).expect("some day")
+    }
+
+    #[test]
+    fn who_is_alone_on_a_core_yields_ever_more_rarely_and_who_is_not_often() {
+        let mut idle = Idle::new();
+        assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_MIN);
+        for _ in 0..20 {
+            idle.yielded(Duration::from_nanos(300));
+        }
+        assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_MAX);
+        idle.yielded(SHARED_CORE);
+        assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_MIN);
+    }
+
+    #[test]
+    fn work_begins_the_count_anew() {
+        let mut idle = Idle::new();
+        for _ in 1..EMPTY_POLLS_MIN {
+            assert!(!idle.found_nothing());
+        }
+        idle.worked();
+        assert!(!idle.found_nothing());
+    }
+
+    #[test]
+    fn a_wait_ends_with_what_it_waits_for_or_in_time() {
+        let mut looks = 0;
+        let found = wait_for(-1, || {
+            looks += 1;
+            (looks == 100).then_some("it")
+        });
+        assert_eq!(found, Some("it"));
+        assert_eq!(wait_for(1, || None::<()>), None);
+        assert_eq!(wait_for(0, || Some(1)), Some(1), "looks at least once");
+    }
+}

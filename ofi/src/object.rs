@@ -1,0 +1,193 @@
+//! Objects as C has them: made in a box, known by the address of their beginning, closed by it.
+
+use crate::abi::{FI_EINVAL, FI_ENOENT, FI_ENOSYS, Fid, FidOps, no_call};
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+/// One of our objects.
+///
+/// # Safety
+/// It begins with a [`Fid`] and is laid out as C has it; objects of class `CLASS` are of this type
+/// and of no other.
+pub(crate) unsafe trait Object: Sized {
+    /// What its `fclass` says.
+    const CLASS: usize;
+}
+
+/// What an object begins with.
+pub(crate) fn fid<T: Object>(context: *mut c_void, ops: &'static FidOps) -> Fid {
+    Fid { fclass: T::CLASS, context, ops }
+}
+
+/// Puts a new object where the program wants it.
+///
+/// # Safety
+/// There is room for a pointer at `to`.
+pub(crate) unsafe fn hand_out<T: Object>(object: T, to: *mut *mut Fid) -> c_int {
+    let object = Box::into_raw(Box::new(object)).cast();
+    // SAFETY: the caller's.
+    unsafe { to.write(object) };
+    0
+}
+
+/// The object behind a pointer that the program hands in, if it is of this type.
+///
+/// # Safety
+/// It is null or an object of ours that has not been closed.
+pub(crate) unsafe fn find<'a, T: Object>(fid: *mut Fid) -> Result<&'a T, c_int> {
+    // SAFETY: the caller's: every object of ours begins with a `Fid`.
+    let class = unsafe { fid.as_ref() }.ok_or(-FI_EINVAL)?.fclass;
+    if class != T::CLASS {
+        return Err(-FI_EINVAL);
+    }
+    // SAFETY: what has this class is of this type, as `Object` promises.
+    Ok(unsafe { &*fid.cast::<T>() })
+}
+
+/// Takes an object back for good, unless it is still in use.
+///
+/// # Safety
+/// As for [`find`]; nobody uses it any more.
+pub(crate) unsafe fn close<T: Object>(
+    fid: *mut Fid,
+    leave: impl FnOnce(&T) -> Result<(), c_int>,
+) -> c_int {
+    // SAFETY: the caller's.
+    match unsafe { find::<T>(fid) }.and_then(leave) {
+        Ok(()) => {
+            // SAFETY: `hand_out` made it of a box of this type, and it is closed once.
+            drop(unsafe { Box::from_raw(fid.cast::<T>()) });
+            0
+        }
+        Err(error) => error,
+    }
+}
+
+/// The table of an object that can only be closed.
+pub(crate) const fn only_close(close: crate::abi::Close) -> FidOps {
+    FidOps {
+        size: size_of::<FidOps>(),
+        close,
+        bind: no_bind,
+        control: no_control,
+        ops_open: no_call,
+        tostr: no_call,
+        ops_set: no_call,
+    }
+}
+
+/// Binds nothing.
+pub(crate) extern "C" fn no_bind(_: *mut Fid, _: *mut Fid, _: u64) -> c_int {
+    -FI_ENOSYS
+}
+
+/// Controls nothing.
+pub(crate) extern "C" fn no_control(_: *mut Fid, _: c_int, _: *mut c_void) -> c_int {
+    -FI_ENOSYS
+}
+
+/// A call's outcome as C wants it.
+pub(crate) fn outcome(result: Result<(), c_int>) -> isize {
+    result.err().unwrap_or(0) as isize
+}
+
+/// The same for calls that give an `int`.
+pub(crate) fn code(result: Result<(), c_int>) -> c_int {
+    result.err().unwrap_or(0)
+}
+
+/// Copies a text to where the program wants it, cut to fit and ended.
+///
+/// # Safety
+/// `buffer` is null or has room for `bytes`, and nothing of ours is there.
+pub(crate) unsafe fn write_text(text: &[u8], buffer: *mut c_char, bytes: usize) {
+    if !buffer.is_null() && bytes > 0 {
+        let length = text.len().min(bytes - 1);
+        // SAFETY: the caller's, and `length` + 1 is at most `bytes`.
+        unsafe {
+            buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
+            buffer.add(length).write(0);
+        }
+    }
+}
+
+/// What an error of ours means (`fi_cq_strerror`), also copied to where the program wants it.
+///
+/// # Safety
+/// As for [`write_text`].
+pub(crate) unsafe fn explain(
+    error: &'static CStr,
+    buffer: *mut c_char,
+    bytes: usize,
+) -> *const c_char {
+    // SAFETY: the caller's.
+    unsafe { write_text(error.to_bytes(), buffer, bytes) };
+    error.as_ptr()
+}
+
+/// Things that are known by their number; a number is used again when its thing is gone.
+#[derive(Debug)]
+pub(crate) struct Slots<T>(Vec<Option<T>>);
+
+impl<T> Slots<T> {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(crate) fn insert(&mut self, thing: T) -> usize {
+        if let Some(free) = self.0.iter().position(Option::is_none) {
+            self.0[free] = Some(thing);
+            return free;
+        }
+        self.0.push(Some(thing));
+        self.0.len() - 1
+    }
+
+    /// The number's thing. Numbers are our own: one without a thing is our mistake.
+    pub(crate) fn of(&mut self, number: usize) -> &mut T {
+        self.0[number].as_mut().expect("its object is open")
+    }
+
+    /// The number's thing, if it still has one.
+    pub(crate) fn get(&self, number: usize) -> Option<&T> {
+        self.0.get(number)?.as_ref()
+    }
+
+    pub(crate) fn remove(&mut self, number: usize) -> Option<T> {
+        self.0.get_mut(number).and_then(Option::take)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().flatten()
+    }
+}
+
+/// Nothing of that name is there.
+pub(crate) const NOT_FOUND: c_int = -FI_ENOENT;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_used_again_only_when_its_thing_is_gone() {
+        let mut slots = Slots::new();
+        assert_eq!([slots.insert('a'), slots.insert('b'), slots.insert('c')], [0, 1, 2]);
+        assert_eq!(slots.remove(1), Some('b'));
+        assert_eq!(slots.remove(1), None);
+        assert_eq!(slots.insert('d'), 1);
+        assert_eq!(*slots.of(1), 'd');
+        assert_eq!(slots.iter().collect::<String>(), "adc");
+    }
+
+    #[test]
+    fn an_explanation_fits_the_buffer_and_ends() {
+        let mut buffer = [1; 4];
+        // SAFETY: the buffer has the four bytes.
+        let whole = unsafe { explain(c"cancelled", buffer.as_mut_ptr(), 4) };
+        assert_eq!(buffer.map(|byte| byte.cast_unsigned()), *b"can\0");
+        // SAFETY: it is a constant of ours.
+        assert_eq!(unsafe { CStr::from_ptr(whole) }, c"cancelled");
+        // SAFETY: no buffer.
+        unsafe { explain(c"cancelled", std::ptr::null_mut(), 9) };
+    }
+}

@@ -1,0 +1,101 @@
+//! The open provider (`fi_fabric`): the way to domains, and to event queues in which nothing ever
+//! happens.
+
+use crate::abi::{
+    FI_CLASS_FABRIC, FI_EBUSY, FI_EINVAL, FI_ENOSYS, FabricAttr, FabricOps, Fid, FidFabric, FidOps,
+    Info, no_call,
+};
+use crate::{domain, eq, object};
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+/// An open provider.
+#[repr(C)]
+pub(crate) struct Object {
+    fabric: FidFabric,
+    /// Whoever is open under it has one, so that it is not closed before them.
+    open: Arc<()>,
+}
+
+// SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
+unsafe impl object::Object for Object {
+    const CLASS: usize = FI_CLASS_FABRIC;
+}
+
+static FID: FidOps = object::only_close(close);
+
+static OPS: FabricOps = FabricOps {
+    size: size_of::<FabricOps>(),
+    domain,
+    passive_ep: no_call,
+    eq_open: eq::open,
+    wait_open: no_call,
+    trywait: no_call,
+    domain2,
+};
+
+impl Object {
+    /// Keeps it open.
+    pub(crate) fn hold(&self) -> Arc<()> {
+        Arc::clone(&self.open)
+    }
+
+    /// Which version of the interface the program speaks.
+    pub(crate) fn version(&self) -> u32 {
+        self.fabric.api_version
+    }
+}
+
+/// `fi_fabric`.
+///
+/// # Safety
+/// As libfabric calls it: attributes of its own, and room for a pointer.
+pub(crate) unsafe extern "C" fn open(
+    attr: *mut FabricAttr,
+    to: *mut *mut Fid,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's.
+    let Some(attr) = (unsafe { attr.as_ref() }) else { return -FI_EINVAL };
+    let fabric = FidFabric {
+        fid: object::fid::<Object>(context, &FID),
+        ops: &OPS,
+        api_version: attr.api_version,
+    };
+    // SAFETY: the caller's.
+    unsafe { object::hand_out(Object { fabric, open: Arc::new(()) }, to) }
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    let leave = |object: &Object| match Arc::strong_count(&object.open) {
+        1 => Ok(()),
+        _ => Err(-FI_EBUSY),
+    };
+    // SAFETY: libfabric's contract: an object of ours, closed once.
+    unsafe { object::close::<Object>(fid, leave) }
+}
+
+unsafe extern "C" fn domain(
+    fabric: &Object,
+    info: *mut Info,
+    to: *mut *mut Fid,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: libfabric's contract: an info of its own or of ours, and room for a pointer.
+    unsafe { domain::open(fabric, info, to, context) }
+}
+
+/// With flags, of which there is none that we know.
+unsafe extern "C" fn domain2(
+    fabric: &Object,
+    info: *mut Info,
+    to: *mut *mut Fid,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    if flags != 0 {
+        return -FI_ENOSYS;
+    }
+    // SAFETY: as above.
+    unsafe { domain::open(fabric, info, to, context) }
+}

@@ -1,0 +1,45 @@
+//! What is open in a domain, behind its gate: all of it is plain data with one owner.
+
+use crate::av::Vector;
+use crate::cntr::Counter;
+use crate::cq::{Event, Queue};
+use crate::endpoint::Traffic;
+use crate::object::Slots;
+
+/// Everything by number.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) endpoints: Slots<Traffic>,
+    pub(crate) queues: Slots<Queue>,
+    pub(crate) counters: Slots<Counter>,
+    pub(crate) vectors: Slots<Vector>,
+}
+
+impl State {
+    pub(crate) const fn new() -> Self {
+        Self {
+            endpoints: Slots::new(),
+            queues: Slots::new(),
+            counters: Slots::new(),
+            vectors: Slots::new(),
+        }
+    }
+
+    /// The next completion of an endpoint, if there is one, and what of it a queue has to tell.
+    /// What another queue tells is put there, and a counter counts. Messages move meanwhile: this
+    /// is where all progress is made.
+    pub(crate) fn next_for(&mut self, endpoint: usize, queue: usize) -> Option<Option<Event>> {
+        let ended = self.endpoints.of(endpoint).next()?;
+        if let Some(number) = ended.counter {
+            self.counters.of(number).count(&ended);
+        }
+        match ended.event {
+            Some((number, event)) if number == queue => Some(Some(event)),
+            Some((number, event)) => {
+                self.queues.of(number).push(event);
+                Some(None)
+            }
+            None => Some(None),
+        }
+    }
+}
