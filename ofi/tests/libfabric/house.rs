@@ -1,0 +1,96 @@
+//! A domain to be in: a node's door, and the provider's file under the name that libfabric wants.
+
+use fabric::door::{DomainSettings, Key, Server};
+use std::env;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+const KEY: &str = "0123456789abcdef";
+/// Endpoints at once, for all programs of a test.
+const ENDPOINTS_MAX: u16 = 16;
+/// How long a program may take on a busy machine, in seconds, before it is ended.
+const PATIENCE_S: &str = "100";
+
+pub(crate) struct House {
+    home: TempDir,
+    _server: Server,
+}
+
+/// The library, where cargo puts it beside the tests that it builds.
+pub(crate) fn library() -> PathBuf {
+    let tests = env::current_exe().expect("this is one").parent().expect("it is in one").to_owned();
+    let built = tests.join("libvrio_fi.so");
+    assert!(built.exists(), "{built:?} is not built; `cargo test -p ofi` builds it");
+    built
+}
+
+impl House {
+    pub(crate) fn new() -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let server = Server::open(&home.path().join("fabric"), 77).expect("nothing is there");
+        let key = Key::new(KEY).expect("it is long enough");
+        let settings =
+            DomainSettings { name: "blue".to_owned(), key, endpoints_max: ENDPOINTS_MAX };
+        server.add(settings).expect("memory");
+        let providers = home.path().join("providers");
+        std::fs::create_dir(&providers).expect("ours");
+        symlink(library(), providers.join("libvrio-fi.so")).expect("ours");
+        Self { home, _server: server }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// What a program's environment has to say, and its values.
+    pub(crate) fn environment(&self) -> [(&'static str, String); 4] {
+        let path = |name| self.path().join(name).display().to_string();
+        [
+            ("FI_PROVIDER_PATH", path("providers")),
+            ("VRIO_FABRIC", path("fabric")),
+            ("VRIO_DOMAIN", "blue".to_owned()),
+            ("VRIO_DOMAIN_KEY", KEY.to_owned()),
+        ]
+    }
+
+    /// A program that may join, and ends at last.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", PATIENCE_S, program]).envs(self.environment());
+        command
+    }
+}
+
+/// Compiles a C program of this directory.
+pub(crate) fn compile(compiler: &str, name: &str, options: &[&str]) -> String {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/libfabric/{name}.c"));
+    let mut compile = Command::new(compiler);
+    compile.args(["-O1", "-Wall", "-o"]).arg(&program).arg(source).args(options);
+    well(compile.output().expect("it is installed"));
+    program.to_str().expect("a plain name").to_owned()
+}
+
+/// Both outputs of a program, which has to end well.
+pub(crate) fn well(output: Output) -> String {
+    let text = said(&output);
+    assert!(output.status.success(), "{}: {text}", output.status);
+    text
+}
+
+pub(crate) fn said(output: &Output) -> String {
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    format!("{out}{err}")
+}
+
+/// Whether a program is installed; else the test is skipped by a line.
+pub(crate) fn installed(program: &str, package: &str, test: &str) -> bool {
+    let found = Command::new("which").arg(program).output();
+    let found = found.is_ok_and(|found| found.status.success());
+    if !found {
+        println!("SKIP {test}: no {program} here (package {package})");
+    }
+    found
+}
