@@ -1,0 +1,299 @@
+/*
+ * What MPI promises, one thing after the other, with every byte looked at. `exercise NAME` does one
+ * of them and says "ok NAME" once, or ends with what was wrong.
+ */
+#include <mpi.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int rank, ranks;
+
+#define CHECK(what)                                                                                \
+    do {                                                                                           \
+        if (!(what)) {                                                                             \
+            fprintf(stderr, "rank %d, line %d: not so: %s\n", rank, __LINE__, #what);              \
+            MPI_Abort(MPI_COMM_WORLD, 3);                                                          \
+        }                                                                                          \
+    } while (0)
+
+static void *memory(size_t bytes) {
+    void *found = malloc(bytes ? bytes : 1);
+    CHECK(found);
+    return found;
+}
+
+/* Bytes that are the same nowhere else: of this message, of this place in it. */
+static unsigned char byte_of(unsigned seed, size_t at) {
+    unsigned x = seed * 2654435761u + (unsigned)at * 40503u;
+    return (unsigned char)(x >> 13 ^ x >> 5);
+}
+
+static void fill(unsigned char *bytes, size_t count, unsigned seed) {
+    for (size_t at = 0; at < count; at++) bytes[at] = byte_of(seed, at);
+}
+
+static void check(const unsigned char *bytes, size_t count, unsigned seed) {
+    for (size_t at = 0; at < count; at++) {
+        if (bytes[at] != byte_of(seed, at)) {
+            fprintf(stderr, "rank %d: byte %zu of %zu of message %u is wrong\n", rank, at, count,
+                    seed);
+            MPI_Abort(MPI_COMM_WORLD, 3);
+        }
+    }
+}
+
+/* Around every limit of the way: in a cell, in a buffer, by rendezvous. */
+static const int SIZES[] = {0,     1,     8,     64,     191,    192,    193,     208,    256,
+                            1000,  4095,  4096,  8192,   16383,  16384,  16385,   65536,  100001,
+                            262144, 1 << 20, (1 << 20) + 1, 4 << 20};
+enum { SIZE_COUNT = sizeof SIZES / sizeof *SIZES, SIZE_MAX_BYTES = 4 << 20 };
+
+static void ping_pong(void) {
+    unsigned char *bytes = memory(SIZE_MAX_BYTES);
+    int other = rank ^ 1;
+    for (int s = 0; s < SIZE_COUNT && other < ranks; s++) {
+        int size = SIZES[s], rounds = size > 65536 ? 5 : 50;
+        for (int round = 0; round < rounds; round++) {
+            unsigned seed = s * 1000 + round;
+            if (rank % 2 == 0) {
+                fill(bytes, size, seed);
+                MPI_Send(bytes, size, MPI_BYTE, other, round, MPI_COMM_WORLD);
+                memset(bytes, 0, size);
+                MPI_Recv(bytes, size, MPI_BYTE, other, round, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+                check(bytes, size, seed + 7);
+            } else {
+                MPI_Status status;
+                int count;
+                memset(bytes, 0, size);
+                MPI_Recv(bytes, SIZE_MAX_BYTES, MPI_BYTE, other, round, MPI_COMM_WORLD, &status);
+                MPI_Get_count(&status, MPI_BYTE, &count);
+                CHECK(count == size && status.MPI_SOURCE == other && status.MPI_TAG == round);
+                check(bytes, size, seed);
+                fill(bytes, size, seed + 7);
+                MPI_Send(bytes, size, MPI_BYTE, other, round, MPI_COMM_WORLD);
+            }
+        }
+    }
+    free(bytes);
+}
+
+/* Many at once, more than a ring has cells, and none is taken before the last is sent. */
+static void unexpected(void) {
+    enum { MANY = 5000, SIZE = 300 };
+    int other = rank ^ 1;
+    if (other >= ranks) return;
+    if (rank % 2 == 0) {
+        unsigned char *bytes = memory((size_t)MANY * SIZE);
+        MPI_Request *requests = memory(MANY * sizeof *requests);
+        for (int n = 0; n < MANY; n++) {
+            fill(bytes + (size_t)n * SIZE, SIZE, n);
+            MPI_Isend(bytes + (size_t)n * SIZE, SIZE, MPI_BYTE, other, n, MPI_COMM_WORLD,
+                      &requests[n]);
+        }
+        MPI_Waitall(MANY, requests, MPI_STATUSES_IGNORE);
+        free(requests);
+        free(bytes);
+    } else {
+        unsigned char bytes[SIZE];
+        /* The newest first: nothing of it may cost a search of all the others. */
+        for (int n = MANY - 1; n >= 0; n--) {
+            MPI_Recv(bytes, SIZE, MPI_BYTE, other, n, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            check(bytes, SIZE, n);
+        }
+    }
+}
+
+static void all_to_all(void) {
+    const int counts[] = {1, 100, 5000, 40000, 300000};
+    for (int c = 0; c < 5; c++) {
+        size_t each = counts[c];
+        unsigned char *out = memory(each * ranks), *in = memory(each * ranks);
+        for (int round = 0; round < 4; round++) {
+            for (int to = 0; to < ranks; to++)
+                fill(out + to * each, each, round * 10000 + rank * 100 + to);
+            memset(in, 0, each * ranks);
+            MPI_Alltoall(out, each, MPI_BYTE, in, each, MPI_BYTE, MPI_COMM_WORLD);
+            for (int from = 0; from < ranks; from++)
+                check(in + from * each, each, round * 10000 + from * 100 + rank);
+        }
+        free(out);
+        free(in);
+    }
+    double mine = rank + 1, sum = 0;
+    for (int round = 0; round < 200; round++) {
+        MPI_Allreduce(&mine, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        CHECK(sum == ranks * (ranks + 1) / 2.0);
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+}
+
+/* Everybody sends to the first; what comes of one source comes in its order. */
+static void any_source(void) {
+    enum { MANY = 400 };
+    int numbers[64] = {0}, message[300];
+    CHECK(ranks <= 64);
+    for (int n = 0; rank != 0 && n < MANY; n++) {
+        int length = 2 + n % 298;
+        for (int i = 0; i < length; i++) message[i] = rank * 100000 + n;
+        MPI_Send(message, length, MPI_INT, 0, n % 3, MPI_COMM_WORLD);
+    }
+    for (int n = 0; rank == 0 && n < (ranks - 1) * MANY; n++) {
+        MPI_Status status;
+        int length;
+        MPI_Recv(message, 300, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &status);
+        MPI_Get_count(&status, MPI_INT, &length);
+        int from = status.MPI_SOURCE, number = numbers[from]++;
+        CHECK(length == 2 + number % 298 && status.MPI_TAG == number % 3);
+        for (int i = 0; i < length; i++) CHECK(message[i] == from * 100000 + number);
+    }
+}
+
+static void probe(void) {
+    int other = rank ^ 1, flag = 1, count;
+    MPI_Status status;
+    if (other >= ranks) return;
+    MPI_Iprobe(MPI_ANY_SOURCE, 4711, MPI_COMM_WORLD, &flag, &status);
+    CHECK(!flag);
+    for (int s = 0; s < SIZE_COUNT; s++) {
+        unsigned char *bytes = memory(SIZES[s]);
+        if (rank % 2 == 0) {
+            fill(bytes, SIZES[s], s);
+            MPI_Send(bytes, SIZES[s], MPI_BYTE, other, s, MPI_COMM_WORLD);
+            MPI_Recv(bytes, 0, MPI_BYTE, other, 99, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        } else if (s % 2 == 0) {
+            MPI_Probe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &status);
+            MPI_Get_count(&status, MPI_BYTE, &count);
+            CHECK(count == SIZES[s] && status.MPI_TAG == s && status.MPI_SOURCE == other);
+            MPI_Recv(bytes, count, MPI_BYTE, other, s, MPI_COMM_WORLD, &status);
+            check(bytes, count, s);
+            MPI_Send(bytes, 0, MPI_BYTE, other, 99, MPI_COMM_WORLD);
+        } else {
+            MPI_Message message;
+            flag = 0;
+            while (!flag) MPI_Improbe(other, s, MPI_COMM_WORLD, &flag, &message, &status);
+            MPI_Get_count(&status, MPI_BYTE, &count);
+            CHECK(count == SIZES[s]);
+            MPI_Iprobe(other, s, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
+            CHECK(!flag);
+            MPI_Mrecv(bytes, count, MPI_BYTE, &message, &status);
+            check(bytes, count, s);
+            MPI_Send(bytes, 0, MPI_BYTE, other, 99, MPI_COMM_WORLD);
+        }
+        free(bytes);
+    }
+}
+
+static void cancel(void) {
+    int other = rank ^ 1, value = rank, got = -1, cancelled;
+    if (other >= ranks) return;
+    MPI_Request request;
+    MPI_Status status;
+    for (int round = 0; round < 50; round++) {
+        MPI_Irecv(&got, 1, MPI_INT, round % 2 ? other : MPI_ANY_SOURCE, 5, MPI_COMM_WORLD,
+                  &request);
+        MPI_Cancel(&request);
+        MPI_Wait(&request, &status);
+        MPI_Test_cancelled(&status, &cancelled);
+        CHECK(cancelled && got == -1);
+    }
+    /* What comes now is for the receive that is there, not for one that was taken back. */
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Sendrecv(&value, 1, MPI_INT, other, 5, &got, 1, MPI_INT, other, 5, MPI_COMM_WORLD, &status);
+    CHECK(got == other);
+}
+
+static void truncate_long(void) {
+    int other = rank ^ 1;
+    if (other >= ranks) return;
+    const int sizes[] = {100, 3000, 50000, 2 << 20};
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    for (int s = 0; s < 4; s++) {
+        int size = sizes[s], half = size / 2, class, value = s;
+        unsigned char *bytes = memory(size);
+        if (rank % 2 == 0) {
+            fill(bytes, size, s);
+            CHECK(MPI_Send(bytes, size, MPI_BYTE, other, 1, MPI_COMM_WORLD) == MPI_SUCCESS);
+            CHECK(MPI_Send(&value, 1, MPI_INT, other, 2, MPI_COMM_WORLD) == MPI_SUCCESS);
+        } else {
+            memset(bytes, 0xee, size);
+            MPI_Status status;
+            int error = MPI_Recv(bytes, half, MPI_BYTE, other, 1, MPI_COMM_WORLD, &status);
+            MPI_Error_class(error, &class);
+            CHECK(class == MPI_ERR_TRUNCATE);
+            for (int at = half; at < size; at++) CHECK(bytes[at] == 0xee);
+            /* And the next one is as it was sent. */
+            error = MPI_Recv(&value, 1, MPI_INT, other, 2, MPI_COMM_WORLD, &status);
+            CHECK(error == MPI_SUCCESS && value == s);
+        }
+        free(bytes);
+    }
+}
+
+/* Pieces that do not lie together. */
+static void strided(void) {
+    enum { ROWS = 200, COLUMNS = 300 };
+    int other = rank ^ 1;
+    if (other >= ranks) return;
+    static int out[ROWS][COLUMNS], in[ROWS][COLUMNS];
+    MPI_Datatype column;
+    MPI_Type_vector(ROWS, 3, COLUMNS, MPI_INT, &column);
+    MPI_Type_commit(&column);
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < COLUMNS; c++) out[r][c] = rank * 1000000 + r * 1000 + c;
+    for (int c = 0; c + 3 <= COLUMNS; c += 30) {
+        MPI_Sendrecv(&out[0][c], 1, column, other, 0, &in[0][c], 1, column, other, 0,
+                     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        for (int r = 0; r < ROWS; r++)
+            for (int i = 0; i < 3; i++) CHECK(in[r][c + i] == other * 1000000 + r * 1000 + c + i);
+    }
+    MPI_Type_free(&column);
+}
+
+/* The last one is killed while the others wait for it: they must not wait for ever. */
+static void killed(void) {
+    int value = 0;
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == ranks - 1) raise(SIGKILL);
+    MPI_Recv(&value, 1, MPI_INT, ranks - 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
+/* Says that it is there, and waits to be told that it may end. */
+static void wait_for_end(void) {
+    char byte;
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        puts("waiting");
+        fflush(stdout);
+        CHECK(read(0, &byte, 1) >= 0);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } all[] = {
+        {"ping-pong", ping_pong}, {"unexpected", unexpected}, {"all-to-all", all_to_all},
+        {"any-source", any_source}, {"probe", probe},         {"cancel", cancel},
+        {"truncate", truncate_long}, {"strided", strided},    {"killed", killed},
+        {"wait", wait_for_end},
+    };
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    const char *name = argc > 1 ? argv[1] : "";
+    for (size_t n = 0; n < sizeof all / sizeof *all; n++) {
+        if (strcmp(all[n].name, name)) continue;
+        all[n].run();
+        MPI_Barrier(MPI_COMM_WORLD);
+        if (rank == 0) printf("ok %s\n", name);
+        MPI_Finalize();
+        return 0;
+    }
+    fprintf(stderr, "there is no exercise %s\n", name);
+    MPI_Abort(MPI_COMM_WORLD, 2);
+}
