@@ -5,6 +5,7 @@
 //! several and sees them all tagged but one (*trunk*).
 
 mod table;
+mod takers;
 
 use std::fmt;
 
@@ -12,6 +13,7 @@ use crate::ether::Mac;
 use crate::reason::Reason;
 use table::Table;
 pub use table::{AGE_NS, LEARNED_MAX};
+use takers::{Taker, Takers};
 
 /// The most ports of a switch; a bit for each fits four words.
 pub const PORTS_MAX: usize = 256;
@@ -145,8 +147,8 @@ pub struct PortOptions {
     pub stations: Stations,
     /// It may only talk to ports that are not isolated.
     pub isolated: bool,
-    /// How many frames to everyone (broadcast, multicast, unknown address) it may send in a second;
-    /// zero for as many as it likes.
+    /// How many frames to everyone (broadcast, multicast, an unknown address that several ports may
+    /// have) it may send in a second; zero for as many as it likes.
     pub floods_per_s: u32,
 }
 
@@ -266,13 +268,19 @@ pub struct SwitchCounters {
 pub struct Switch {
     ports: Vec<Option<PortState>>,
     table: Table,
+    takers: Takers,
     counters: SwitchCounters,
 }
 
 impl Switch {
     /// Without ports. `seed` keeps others from knowing which addresses share a place in the table.
     pub fn new(seed: u64) -> Self {
-        Self { ports: Vec::new(), table: Table::new(seed), counters: SwitchCounters::default() }
+        Self {
+            ports: Vec::new(),
+            table: Table::new(seed),
+            takers: Takers::new(),
+            counters: SwitchCounters::default(),
+        }
     }
 
     /// What it counted.
@@ -317,6 +325,7 @@ impl Switch {
             Some(place) => *place = Some(state),
             None => self.ports.push(Some(state)),
         }
+        self.takers.set(&self.ports);
         Ok(port)
     }
 
@@ -335,6 +344,7 @@ impl Switch {
         if let Some(place) = self.ports.get_mut(usize::from(port)) {
             *place = None;
             self.table.forget(port);
+            self.takers.set(&self.ports);
         }
     }
 
@@ -370,10 +380,20 @@ impl Switch {
             Stations::Own(_) if state.is_access() => {}
             _ => self.learn(from, vlan, source, now_ns)?,
         }
-        if !to.is_group()
-            && let Some(found) = self.table.find(vlan, to, now_ns)
-        {
-            return Ok((self.way_to(from, found.port, vlan)?, vlan));
+        let unknown = !to.is_group();
+        if unknown {
+            if let Some(found) = self.table.find(vlan, to, now_ns) {
+                return Ok((self.way_to(from, found.port, vlan)?, vlan));
+            }
+            // Where only one port is left that may have it, it costs what a known one does there,
+            // and nobody else gets it: whoever says nothing (a receiver of a stream) behind the
+            // only way out can be sent to as fast as any other.
+            let isolated = self.state(from).options.isolated;
+            match self.takers.of(from, isolated, vlan) {
+                Taker::Nobody => return Err(Reason::Nowhere),
+                Taker::One(port) => return Ok((self.way_to(from, port, vlan)?, vlan)),
+                Taker::Several => {}
+            }
         }
         if is_reserved(to) {
             return Err(Reason::Reserved);
@@ -381,7 +401,7 @@ impl Switch {
         if !self.state(from).may_flood(now_ns) {
             return Err(Reason::FloodLimit);
         }
-        Ok((Way::All(Flood { from, vlan, unknown: !to.is_group() }), vlan))
+        Ok((Way::All(Flood { from, vlan, unknown }), vlan))
     }
 
     fn way_to(&mut self, from: u16, to: u16, vlan: u16) -> Result<Way, Reason> {
@@ -393,8 +413,8 @@ impl Switch {
         if from_isolated && receiver.isolated {
             return Err(Reason::Isolated);
         }
-        // An address is learned in a VLAN of its port, and goes with the port.
-        let tag = receiver.vlans.tag(vlan).expect("the address was learned in this VLAN");
+        // An address is learned in a VLAN of its port, and goes with the port; so do takers.
+        let tag = receiver.vlans.tag(vlan).expect("the port is in this VLAN");
         Ok(Way::One { port: to, tag })
     }
 

@@ -27,6 +27,8 @@ fn receivers(switch: &Switch, way: Way) -> Vec<(u16, u16)> {
 struct Model {
     ports: Vec<Option<PortOptions>>,
     heard: HashMap<(u16, Mac), (u16, u64)>,
+    /// By port: what it has sent to everyone too early, as time, and when that was so.
+    ahead: HashMap<u16, (u64, u64)>,
 }
 
 impl Model {
@@ -98,11 +100,28 @@ impl Model {
             let tag = self.tag(usize::from(port), vlan)?;
             wants(port).then_some((port, tag))
         });
-        Ok(all.collect())
+        let all: Vec<_> = all.collect();
+        // To one is not to everyone, unless it is meant for everyone.
+        match all.len() {
+            0 | 1 if !to.is_group() => all.first().map(|it| vec![*it]).ok_or(Reason::Nowhere),
+            _ if self.may_flood(from, options.floods_per_s, now_ns) => Ok(all),
+            _ => Err(Reason::FloodLimit),
+        }
+    }
+
+    fn may_flood(&mut self, port: u16, rate: u32, now_ns: u64) -> bool {
+        let (ahead_ns, at_ns) = self.ahead.get(&port).copied().unwrap_or_default();
+        let ahead_ns = ahead_ns.saturating_sub(now_ns - at_ns);
+        if rate == 0 || ahead_ns > FLOOD_BURST_NS {
+            return rate == 0;
+        }
+        self.ahead.insert(port, (ahead_ns + SECOND_NS / u64::from(rate), now_ns));
+        true
     }
 
     fn forget(&mut self, port: u16) {
         self.ports[usize::from(port)] = None;
+        self.ahead.remove(&port);
         self.heard.retain(|_, (at, _)| *at != port);
     }
 }
@@ -119,7 +138,8 @@ fn random_options(dice: &mut Dice) -> PortOptions {
         0 => Stations::Own(mac(dice.below(8) as u8)),
         _ => Stations::Learned(1000),
     };
-    PortOptions { vlans, stations, isolated: dice.one_in(3), floods_per_s: 0 }
+    let floods_per_s = if dice.one_in(2) { 0 } else { 20 };
+    PortOptions { vlans, stations, isolated: dice.one_in(3), floods_per_s }
 }
 
 #[test]
@@ -129,7 +149,8 @@ fn it_does_what_the_model_does() {
         let mut dice = Dice::new(seed);
         let (mut switch, mut model, mut now_ns) = (Switch::new(seed), Model::default(), 0);
         for _ in 0..500 {
-            now_ns += dice.below(AGE_NS / 20);
+            let pause_ns = if dice.one_in(40) { AGE_NS / 2 } else { FLOOD_BURST_NS / 20 };
+            now_ns += dice.below(pause_ns);
             let ports: Vec<u16> = (0..model.ports.len() as u16)
                 .filter(|port| model.ports[usize::from(*port)].is_some())
                 .collect();
@@ -168,8 +189,15 @@ fn it_does_what_the_model_does() {
         }
     }
     // Each of them happened.
-    let reasons = [Reason::VlanForeign, Reason::SourceForeign, Reason::Returning, Reason::Isolated];
-    for outcome in reasons.map(Some).into_iter().chain([None]) {
+    let dropped = [
+        Reason::VlanForeign,
+        Reason::SourceForeign,
+        Reason::Returning,
+        Reason::Isolated,
+        Reason::FloodLimit,
+        Reason::Nowhere,
+    ];
+    for outcome in dropped.map(Some).into_iter().chain([None]) {
         assert!(outcomes.get(&outcome).is_some_and(|times| *times > 100), "{outcome:?}");
     }
 }
@@ -248,7 +276,7 @@ fn floods_are_limited_and_the_limit_passes() {
     let mut switch = Switch::new(3);
     let limited = PortOptions { floods_per_s: 1000, ..PortOptions::of_guest(mac(1)) };
     let port = switch.add(limited).unwrap();
-    switch.add(uplink()).unwrap();
+    let only = switch.add(uplink()).unwrap();
     let sent = |now_ns: u64, switch: &mut Switch| {
         (0..5000)
             .filter(|_| switch.admit(port, (Mac::BROADCAST, mac(1)), 0, now_ns).is_ok())
@@ -258,9 +286,63 @@ fn floods_are_limited_and_the_limit_passes() {
     // A tenth of a second's may come at once.
     assert_eq!(at_once, 101);
     assert_eq!(sent(SECOND_NS + 10_000_000, &mut switch), 10);
-    let limited = switch.admit(port, (mac(77), mac(1)), 0, SECOND_NS + 10_000_000);
-    assert_eq!(limited, Err(Reason::FloodLimit));
+    // An address that only one port may have does not count. One that two may have does.
+    let unknown = |switch: &mut Switch| {
+        switch.admit(port, (mac(77), mac(1)), 0, SECOND_NS + 10_000_000).map(|(way, _)| way)
+    };
+    assert_eq!(unknown(&mut switch), Ok(Way::One { port: only, tag: 0 }));
+    let second = switch.add(uplink()).unwrap();
+    assert_eq!(unknown(&mut switch), Err(Reason::FloodLimit));
+    switch.remove(second);
+    assert_eq!(unknown(&mut switch), Ok(Way::One { port: only, tag: 0 }));
     assert_eq!(sent(10 * SECOND_NS, &mut switch), at_once);
+}
+
+/// A guest of a VMhost sends to somebody who is silent: to the VMhost's switch, where the way to
+/// the IOhost is all that is left, and then to the IOhost's.
+#[test]
+fn a_stream_to_somebody_silent_is_none_to_everyone_unless_he_may_be_anywhere() {
+    let at_ns = SECOND_NS;
+    let passed = |switch: &mut Switch, from: u16, to: Mac, source: Mac| {
+        let admit = |_: &u32| switch.admit(from, (to, source), 0, at_ns).is_ok();
+        (0..50_000).filter(admit).count()
+    };
+    let mut vmhost = Switch::new(5);
+    let guest = vmhost.add(PortOptions::of_guest(mac(1))).unwrap();
+    let way = vmhost.add(uplink()).unwrap();
+    assert_eq!(passed(&mut vmhost, guest, mac(2), mac(1)), 50_000);
+    // What comes from there for an address that the guest does not have goes nowhere, at once.
+    assert_eq!(vmhost.admit(way, (mac(9), mac(2)), 0, at_ns), Err(Reason::Nowhere));
+
+    let mut iohost = Switch::new(6);
+    let members = [1, 2, 3].map(|last| iohost.add(PortOptions::of_guest(mac(last))).unwrap());
+    // He is a member, so his address is known. One that is made up is nobody's.
+    assert_eq!(passed(&mut iohost, members[0], mac(2), mac(1)), 50_000);
+    assert_eq!(iohost.admit(members[0], (mac(9), mac(1)), 0, at_ns), Err(Reason::Nowhere));
+    let up = iohost.add(uplink()).unwrap();
+    let made_up = iohost.admit(members[0], (mac(9), mac(1)), 0, at_ns).unwrap();
+    assert_eq!(made_up.0, Way::One { port: up, tag: 0 });
+    // With guests that have guests of their own, it may be anybody's, and each sender has his share.
+    let nested = PortOptions { stations: Stations::Learned(8), ..PortOptions::of_guest(mac(8)) };
+    let nested = iohost.add(nested).unwrap();
+    let share = 1 + (FLOOD_BURST_NS * u64::from(FLOODS_PER_S) / SECOND_NS) as usize;
+    assert_eq!(passed(&mut iohost, members[0], mac(9), mac(1)), share);
+    assert_eq!(passed(&mut iohost, members[0], mac(9), mac(1)), 0);
+    assert_eq!(passed(&mut iohost, members[1], mac(9), mac(2)), share);
+    // The one of two that sends leaves one, and the isolated do not count for each other.
+    assert_eq!(passed(&mut iohost, nested, mac(9), mac(8)), 50_000);
+    let hidden = PortOptions { isolated: true, ..PortOptions::of_guest(mac(4)) };
+    let hidden = iohost.add(hidden).unwrap();
+    assert_eq!(passed(&mut iohost, hidden, mac(9), mac(4)), share);
+    iohost.remove(nested);
+    let nested = PortOptions {
+        stations: Stations::Learned(8),
+        isolated: true,
+        ..PortOptions::of_guest(mac(8))
+    };
+    iohost.add(nested).unwrap();
+    assert_eq!(passed(&mut iohost, hidden, mac(9), mac(4)), 50_000);
+    assert_eq!(passed(&mut iohost, members[2], mac(9), mac(3)), share);
 }
 
 #[test]

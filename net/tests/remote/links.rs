@@ -103,6 +103,28 @@ fn whatever_the_network_does_frames_are_right_and_in_order() {
 }
 
 #[test]
+fn a_stream_to_somebody_who_says_nothing_is_not_one_to_everyone() {
+    let mut world = World::new(10, false);
+    let nic = world.hosts[1].nic("blue", 2, Vlans::Access(0));
+    let there = local(&mut world, 1, PortOptions::of_guest(mac(1)));
+    joined(&mut world, &[&nic]);
+    // A hundred thousand a second, and nobody has heard of whom they are for.
+    for _ in 0..60 {
+        (0..100).for_each(|_| nic.talker.say(frame(2, 1, 10)));
+        world.run(MS);
+    }
+    world.run(5 * MS);
+    assert_eq!(there.heard().len(), 6000);
+    // Frames to everyone are few, on both nodes.
+    let everyone = FrameMaker::udp4().from(mac(2)).to(net::Mac::BROADCAST).payload(9).build();
+    for _ in 0..60 {
+        (0..100).for_each(|_| nic.talker.say(everyone.clone()));
+        world.run(MS);
+    }
+    assert!(there.heard().len() < 2000);
+}
+
+#[test]
 fn two_nodes_meet_in_a_network_and_nobody_else_hears_them() {
     let mut world = World::new(3, true);
     world.add_vm2();

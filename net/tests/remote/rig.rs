@@ -127,7 +127,7 @@ impl Gate for TestGate {
                 vlans: join.vlans.clone(),
                 stations: Stations::Own(join.mac),
                 isolated: self.isolated,
-                floods_per_s: 0,
+                ..PortOptions::of_guest(join.mac)
             },
             chain: Box::new(|port, _| port),
             right: Right { peer: peer.name.clone(), network: join.network.clone(), key: None },
@@ -270,8 +270,7 @@ impl Host {
         let (flow, port) = made;
         let bridge = Rc::new(RefCell::new(Bridge::new(1)));
         let talker = Talker::default();
-        let mut options = PortOptions::of_guest(mac(last));
-        (options.floods_per_s, options.vlans) = (0, here(vlans));
+        let options = PortOptions { vlans: here(vlans), ..PortOptions::of_guest(mac(last)) };
         bridge.borrow_mut().add(options, Box::new(talker.clone()), Arc::default()).unwrap();
         let uplink = PortOptions::of_uplink();
         bridge.borrow_mut().add(uplink, port, Arc::clone(&counters)).unwrap();
