@@ -127,6 +127,8 @@ pub(crate) struct Session {
     paced_until_ns: u64,
     /// Sent since a packet last asked to be acknowledged at once.
     unhurried_bytes: u64,
+    /// Parts of casts among them.
+    unhurried_casts: usize,
     /// Packets that may leave although the window is full.
     probe_packets: u32,
     narrow: Narrow,
@@ -164,6 +166,7 @@ impl Session {
             is_excused: false,
             paced_until_ns: u64::MAX,
             unhurried_bytes: 0,
+            unhurried_casts: 0,
             heard_ns: now_ns,
             asked_ns: now_ns,
             reliable_ns: now_ns,

@@ -145,11 +145,16 @@ impl SendQueue {
         state.map_or(0, |state| state.waiting_bytes)
     }
 
+    /// Whether it is a fragment of a cast.
+    pub(crate) fn is_cast(reference: &FragmentRef) -> bool {
+        reference.key & CAST != 0 && reference.key != NONE
+    }
+
     /// Whether a cast to which a lost fragment belongs was first sent before `before_ns`, so that
     /// nothing of it is to be sent again.
     pub(crate) fn is_too_old(&mut self, reference: FragmentRef, before_ns: u64) -> bool {
-        let is_cast = reference.key & CAST != 0 && reference.key != NONE;
-        is_cast && self.current(reference).is_some_and(|out| out.since_ns < before_ns)
+        Self::is_cast(&reference)
+            && self.current(reference).is_some_and(|out| out.since_ns < before_ns)
     }
 
     /// Gives up the cast whose turn it is, if it is too old: it waited for too long, or was first

@@ -16,8 +16,8 @@ use crate::sent::{PACKET_COST_BYTES, PACKET_FRAGMENTS_MAX, SentPacket};
 use crate::session::Session;
 use crate::transmit::{DATAGRAM_HEAD_MAX, TransmitBatch};
 use crate::wire::{
-    self, AckFrame, AckRange, CreditFrame, DATAGRAM_BYTES_MIN, FLAG_HURRY, FRAGMENT_BYTES,
-    FRAME_CREDIT, FRAME_PING, Label, ProtocolVersion,
+    self, AckFrame, AckRange, CAST_WINDOW, CreditFrame, DATAGRAM_BYTES_MIN, FLAG_HURRY,
+    FRAGMENT_BYTES, FRAME_CREDIT, FRAME_PING, Label, ProtocolVersion,
 };
 
 /// Credit frames in one packet.
@@ -82,6 +82,8 @@ impl Session {
         let mut body = None;
         if let Some(next) = next {
             body = self.put_fragments(next, head, &mut at, &mut packet, counters);
+            self.unhurried_casts +=
+                packet.fragments().iter().filter(|it| SendQueue::is_cast(it)).count();
         }
         let bytes = self.finish_packet(pool, counters, out, at, body);
         counters.datagrams_sent += 1;
@@ -133,15 +135,17 @@ impl Session {
     }
 
     /// Whether a packet of so many bytes should be acknowledged at once: one in each quarter of the
-    /// window, while it is used that far.
+    /// window, while it is used that far. Short casts fill their flows' windows long before that
+    /// one, and before a peer has enough packets to acknowledge them by itself.
     fn hurries(&mut self, bytes: usize) -> bool {
         let quarter_bytes = self.congestion.window_bytes() / 4;
         self.unhurried_bytes += bytes as u64;
-        let hurries = self.agreed.peer.version >= ProtocolVersion::Second as u8
-            && self.unhurried_bytes >= quarter_bytes
+        let is_far = self.unhurried_bytes >= quarter_bytes
             && self.sent.in_flight_bytes() + bytes as u64 >= quarter_bytes;
+        let hurries = self.agreed.peer.version >= ProtocolVersion::Second as u8
+            && (is_far || self.unhurried_casts >= CAST_WINDOW / 4);
         if hurries {
-            self.unhurried_bytes = 0;
+            (self.unhurried_bytes, self.unhurried_casts) = (0, 0);
         }
         hurries
     }

@@ -127,6 +127,27 @@ fn a_lost_datagram_does_not_cost_its_frame_and_holds_up_no_other_flow() {
     });
 }
 
+/// A peer acknowledges packets, of which short frames share one; but each takes a place in its
+/// flow's window until then.
+#[test]
+fn bursts_of_short_frames_do_not_fill_their_window_while_the_peer_listens() {
+    for_seeds("bursts_of_short_frames_do_not_fill_their_window", 10, |seed| {
+        let mut world = two_nodes(seed);
+        world.nodes.iter_mut().for_each(|node| node.app.frames.has_short_heads = true);
+        listening(&mut world, &[0]);
+        let mut at_ns = world.now_ns;
+        for _ in 0..100 {
+            // Sooner than a peer acknowledges what does not hurry.
+            at_ns += 400 * US;
+            (0..380).for_each(|_| cast(&mut world, 0, at_ns, 0, 0));
+        }
+        world.run_for(at_ns - world.now_ns + SECOND);
+        settle(&mut world);
+        let (from, to) = (&world.nodes[0].app.frames, &world.nodes[1].app.frames);
+        assert_eq!((from.refused, to.received), (0, 100 * 380));
+    });
+}
+
 #[test]
 fn a_frame_that_cannot_arrive_is_given_up_and_those_behind_it_follow() {
     let mut world = two_nodes(2);

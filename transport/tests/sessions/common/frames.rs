@@ -32,6 +32,8 @@ pub(crate) struct Frames {
     pub(crate) sent: u64,
     pub(crate) refused: u64,
     pub(crate) received: u64,
+    /// Heads are as short as they can be, so that a packet has as many as it may; at both ends.
+    pub(crate) has_short_heads: bool,
     /// Nothing that came is released.
     pub(crate) holds: bool,
     /// How long each frame that came was on its way.
@@ -39,12 +41,14 @@ pub(crate) struct Frames {
     now_ns: u64,
 }
 
-/// Number, time and flow, and then something that follows from them.
-fn head(number: u64, at_ns: u64, flow: u16) -> Vec<u8> {
+/// Number, time and flow, and then something that follows from them unless it is to be short.
+fn head(number: u64, at_ns: u64, flow: u16, is_short: bool) -> Vec<u8> {
     let mut head = number.to_le_bytes().to_vec();
     head.extend(at_ns.to_le_bytes());
     head.extend(flow.to_le_bytes());
-    head.resize(18 + (number as usize * 7) % (HEAD_MAX - 17), number as u8);
+    if !is_short {
+        head.resize(18 + (number as usize * 7) % (HEAD_MAX - 17), number as u8);
+    }
     head
 }
 
@@ -115,7 +119,7 @@ impl Frames {
             endpoint.pool_mut().bytes_mut(buffer).copy_from_slice(bytes);
             body = Some((buffer, frame.body_bytes));
         }
-        let head = head(*number, frame.at_ns, frame.flow);
+        let head = head(*number, frame.at_ns, frame.flow, self.has_short_heads);
         match endpoint.cast(now_ns, session, frame.flow, &head, body) {
             Ok(()) => self.sent += 1,
             Err(CastError::Full) => self.refused += 1,
@@ -136,7 +140,8 @@ impl Frames {
         assert!(self.flows.contains(&flow), "nobody listens to flow {flow}");
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let (number, at_ns) = (word(0), word(8));
-        assert_eq!(bytes, head(number, at_ns, flow), "the head as it was sent");
+        let head = head(number, at_ns, flow, self.has_short_heads);
+        assert_eq!(bytes, head, "the head as it was sent");
         // To a round's length: what arrives is noted before the round's time is.
         self.delays_ns.push(self.now_ns.saturating_sub(at_ns));
         let before = self.heard.insert((session, flow), number);
