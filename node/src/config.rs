@@ -426,15 +426,29 @@ pub struct NicConfig {
     pub lines: Lines,
 }
 
-/// A copy of what passes a nic.
+/// Where a copy goes of what passes a nic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MirrorConfig {
-    /// The file that it goes into, which is made anew.
-    pub file: PathBuf,
-    /// How long that may become.
-    pub size_bytes: u64,
-    /// How much of each frame is kept.
-    pub frame_bytes: usize,
+pub enum MirrorConfig {
+    /// Into a file.
+    File {
+        /// Its path. It is made anew.
+        file: PathBuf,
+        /// How long it may become.
+        size_bytes: u64,
+        /// How much of each frame is kept.
+        frame_bytes: usize,
+    },
+    /// To the tap interface of this name.
+    Tap(String),
+}
+
+impl fmt::Display for MirrorConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { file, .. } => write!(f, "mirror {}", file.display()),
+            Self::Tap(interface) => write!(f, "mirror tap {interface}"),
+        }
+    }
 }
 
 impl NicConfig {
@@ -452,7 +466,7 @@ impl NicConfig {
             let parts: Vec<_> = bytes.into_iter().chain(frames).collect();
             format!("limit {}", parts.join(" "))
         });
-        let mirror = self.mirror.as_ref().map(|it| format!("mirror {}", it.file.display()));
+        let mirror = self.mirror.as_ref().map(MirrorConfig::to_string);
         let meter = self.meter.then(|| "meter".to_owned());
         meter.into_iter().chain(mirror).chain(filter).chain(limit).collect()
     }

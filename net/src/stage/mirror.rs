@@ -1,65 +1,78 @@
-//! Copies what passes into a file, for whoever looks for intruders: pcap, with nanoseconds.
+//! Copies what passes, for whoever looks for intruders: into a file ([`file`]), or to a tap of the
+//! host where somebody listens.
 //!
 //! The sidecore copies a frame into a buffer that was made beforehand and goes on; a thread of the
-//! mirror's own writes. Where that does not keep up, frames are missing in the file, and counted:
-//! nobody's traffic waits for a disk.
+//! mirror's own writes. Where that does not keep up, frames are missing in the copy, and counted:
+//! nobody's traffic waits for a disk, or for who listens.
 //!
-//! Frames are as they are inside of the network: without tags, and where their sender left the
-//! checksum or the cutting to others, with that undone.
+//! Frames are as they are inside of the network: without tags. Where their sender left the checksum
+//! or the cutting to others, that is undone in a file, and goes along with the frame to a tap.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+mod file;
+
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::Builder;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use rustix::fs::OFlags;
 use sidecore::mailbox::{self, Receiver, Sender};
 use sidecore::{Counter, Waker};
 
 use super::{Direction, Stage};
 use crate::frame::{Burst, FRAME_BYTES_MAX, Frame};
+use crate::offload::Offload;
 use crate::reason::Reason;
+use crate::uplink::tap::CopyTap;
+use file::PcapFile;
 
-/// How much of a frame is kept unless told otherwise: all of one that is not to be cut.
+/// How much of a frame is kept in a file unless told otherwise: all of one that is not to be cut.
 pub const SNAP_BYTES: usize = 2048;
 
-/// Memory for what was not written yet. 16 MiB are some 10 ms of the fastest traffic.
+/// Memory for what was not written yet. 16 MiB are some 10 ms of the fastest traffic. Where more is
+/// kept of a frame than [`SNAP_BYTES`], half of it is for those that are longer.
 const BUFFERS_BYTES: usize = 16 << 20;
 
 /// The longest file unless told otherwise.
 pub const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// How often the writer looks. It is not woken, for that would be a system call of the sidecore's.
+/// How often the writer looks when nothing comes, and after something came. It is not woken, for
+/// that would be a system call of the sidecore's.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// pcap with nanoseconds, little-endian.
-const MAGIC: u32 = 0xa1b2_3c4d;
-const HEADER_BYTES: usize = 24;
-const RECORD_BYTES: usize = 16;
-const LINK_ETHERNET: u32 = 1;
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// What a mirror did.
 #[derive(Debug, Default)]
 pub struct MirrorCore {
     /// Frames that were handed to the writer. Counted by the sidecore.
     pub frames: Counter,
-    /// Frames that are not in the file, since the writer did not keep up.
+    /// Frames that are missing in the copy, since the writer did not keep up.
     pub lost: Counter,
-    /// Bytes in the file.
+    /// Bytes in the file, or of frames that went to the tap.
     pub written_bytes: AtomicU64,
-    /// Frames that are not in the file, since it is as long as it may be, or cannot be written.
+    /// Frames that are missing since the file is as long as it may be or cannot be written, or the
+    /// tap is away.
     pub unwritten: AtomicU64,
+    /// Whether there is something to write to: a file that has not failed, a tap that is open.
+    pub is_up: AtomicBool,
 }
 
 /// What is kept of a frame. Its bytes have the room that they will ever need.
 struct Record {
+    /// The pool that it belongs to.
+    pool: u8,
     time_ns: u64,
     len_bytes: u32,
+    offload: Offload,
     bytes: Vec<u8>,
+}
+
+/// Records that are free, with room for so many bytes each.
+#[derive(Debug)]
+struct Pool {
+    bytes: usize,
+    free: Receiver<Record>,
 }
 
 /// See the module's text.
@@ -67,11 +80,12 @@ struct Record {
 pub struct Mirror {
     core: Arc<MirrorCore>,
     snap_bytes: usize,
-    free: Receiver<Record>,
+    /// Shorter ones first.
+    pools: Vec<Pool>,
     full: Sender<Record>,
 }
 
-/// How much is written.
+/// How much is written to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorOptions {
     /// How much of each frame.
@@ -86,6 +100,15 @@ impl Default for MirrorOptions {
     }
 }
 
+/// Where copies go; its thread may wait.
+trait Target: Send + 'static {
+    /// Writes one; how many bytes that were, or nothing when it went nowhere.
+    fn write(&mut self, record: &Record) -> Option<u64>;
+
+    /// All that came is written. Whether more can be.
+    fn look(&mut self) -> bool;
+}
+
 impl Mirror {
     /// A mirror into a file, which is made anew. It ends when this is dropped; what was seen by
     /// then is written.
@@ -94,42 +117,51 @@ impl Mirror {
     /// When the file cannot be made, or there is no thread.
     pub fn to_file(path: &Path, options: MirrorOptions, core: Arc<MirrorCore>) -> io::Result<Self> {
         let snap_bytes = options.snap_bytes.clamp(64, FRAME_BYTES_MAX);
-        // For its owner alone, and not where somebody else's link leads.
-        let mut file = File::options()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .custom_flags(OFlags::NOFOLLOW.bits() as i32)
-            .open(path)?;
-        file.write_all(&file_header(snap_bytes))?;
-        core.written_bytes.store(HEADER_BYTES as u64, Relaxed);
+        let file = PcapFile::new(path, snap_bytes, options.file_bytes_max)?;
+        core.written_bytes.store(file::HEADER_BYTES as u64, Relaxed);
+        Self::start(snap_bytes, file, core)
+    }
+
+    /// A mirror to a tap, with whole frames. The interface is opened by the mirror's thread, and
+    /// again whenever it was away; meanwhile frames are counted. What the host sends there is not
+    /// read.
+    ///
+    /// # Errors
+    /// When there is no thread.
+    pub fn to_tap(interface: &str, core: Arc<MirrorCore>) -> io::Result<Self> {
+        Self::start(FRAME_BYTES_MAX, CopyTap::new(interface), core)
+    }
+
+    fn start(snap_bytes: usize, target: impl Target, core: Arc<MirrorCore>) -> io::Result<Self> {
         let (mirror, free, full) = Self::new(snap_bytes, Arc::clone(&core));
-        let name = path.display().to_string();
-        let writer = Writer {
-            core,
-            file: BufWriter::new(file),
-            left_bytes: options.file_bytes_max.saturating_sub(HEADER_BYTES as u64),
-            clock_offset_ns: clock_offset_ns(),
-            free,
-            full,
-            has_failed: false,
-            name,
-        };
+        let writer = Writer { core, target, free, full };
         Builder::new().name("mirror".into()).spawn(move || writer.run())?;
         Ok(mirror)
     }
 
-    fn new(snap_bytes: usize, core: Arc<MirrorCore>) -> (Self, Sender<Record>, Receiver<Record>) {
-        let count = (BUFFERS_BYTES / snap_bytes).max(1);
-        let (mut to_free, free) = mailbox::channel(count, Waker::none());
-        let (full, to_write) = mailbox::channel(count, Waker::none());
-        for _ in 0..count {
-            let bytes = Vec::with_capacity(snap_bytes);
-            let put = to_free.put(Record { time_ns: 0, len_bytes: 0, bytes });
-            assert!(put.is_ok(), "there is room for all of them");
+    /// With what its writer has: the ways back to the pools, and what is to be written.
+    fn new(
+        snap_bytes: usize,
+        core: Arc<MirrorCore>,
+    ) -> (Self, Vec<Sender<Record>>, Receiver<Record>) {
+        let sizes: &[usize] =
+            if snap_bytes > SNAP_BYTES { &[SNAP_BYTES, snap_bytes] } else { &[snap_bytes] };
+        let (mut pools, mut to_free, mut all) = (Vec::new(), Vec::new(), 0);
+        for (pool, &bytes) in (0..).zip(sizes) {
+            let count = (BUFFERS_BYTES / sizes.len() / bytes).max(1);
+            let (mut sender, free) = mailbox::channel(count, Waker::none());
+            for _ in 0..count {
+                let offload = Offload::default();
+                let bytes = Vec::with_capacity(bytes);
+                let put = sender.put(Record { pool, time_ns: 0, len_bytes: 0, offload, bytes });
+                assert!(put.is_ok(), "there is room for all of them");
+            }
+            pools.push(Pool { bytes, free });
+            to_free.push(sender);
+            all += count;
         }
-        (Self { core, snap_bytes, free, full }, to_free, to_write)
+        let (full, to_write) = mailbox::channel(all, Waker::none());
+        (Self { core, snap_bytes, pools, full }, to_free, to_write)
     }
 }
 
@@ -141,17 +173,19 @@ impl Stage for Mirror {
         burst: &Burst,
         now_ns: u64,
     ) -> Result<(), Reason> {
-        let Some(mut record) = self.free.receive() else {
+        let kept = frame.len_bytes().min(self.snap_bytes);
+        let pool = self.pools.iter_mut().find(|pool| pool.bytes >= kept);
+        let Some(mut record) = pool.and_then(|pool| pool.free.receive()) else {
             self.core.lost.add(1);
             return Ok(());
         };
         (record.time_ns, record.len_bytes) = (now_ns, frame.len_bytes() as u32);
+        record.offload = frame.offload;
         let head = frame.head();
-        let in_head = head.len().min(self.snap_bytes);
+        let in_head = head.len().min(kept);
         record.bytes.clear();
         record.bytes.extend_from_slice(&head[..in_head]);
-        let from_body = frame.body_bytes().min(self.snap_bytes - in_head);
-        record.bytes.resize(in_head + from_body, 0);
+        record.bytes.resize(kept, 0);
         burst.read_body(frame, 0, &mut record.bytes[in_head..]);
         match self.full.put(record) {
             Ok(()) => self.core.frames.add(1),
@@ -163,91 +197,50 @@ impl Stage for Mirror {
 }
 
 /// The mirror's own thread.
-struct Writer {
+struct Writer<T> {
     core: Arc<MirrorCore>,
-    file: BufWriter<File>,
-    left_bytes: u64,
-    /// What the monotonic clock is behind the other one.
-    clock_offset_ns: u64,
-    free: Sender<Record>,
+    target: T,
+    /// By pool.
+    free: Vec<Sender<Record>>,
     full: Receiver<Record>,
-    has_failed: bool,
-    name: String,
 }
 
-impl Writer {
+impl<T: Target> Writer<T> {
     fn run(mut self) {
         loop {
             // First, so that what came before the end is not missed.
             let is_last = self.full.is_abandoned();
+            let is_idle = self.full.is_empty();
             while let Some(record) = self.full.receive() {
-                self.write(&record);
+                match self.target.write(&record) {
+                    Some(bytes) => self.core.written_bytes.fetch_add(bytes, Relaxed),
+                    None => self.core.unwritten.fetch_add(1, Relaxed),
+                };
                 // Without the mirror nobody wants it.
-                let _ = self.free.put(record);
+                let _ = self.free[usize::from(record.pool)].put(record);
             }
-            let flushed = self.file.flush();
-            self.note(flushed);
+            self.core.is_up.store(self.target.look(), Relaxed);
             if is_last {
                 return;
             }
-            std::thread::sleep(LOOK_EVERY);
-        }
-    }
-
-    fn write(&mut self, record: &Record) {
-        let len = (RECORD_BYTES + record.bytes.len()) as u64;
-        if self.has_failed || len > self.left_bytes {
-            self.core.unwritten.fetch_add(1, Relaxed);
-            return;
-        }
-        self.left_bytes -= len;
-        let time_ns = record.time_ns.saturating_add(self.clock_offset_ns);
-        let mut header = [0; RECORD_BYTES];
-        let words = [
-            (time_ns / 1_000_000_000) as u32,
-            (time_ns % 1_000_000_000) as u32,
-            record.bytes.len() as u32,
-            record.len_bytes,
-        ];
-        for (into, word) in header.chunks_exact_mut(4).zip(words) {
-            into.copy_from_slice(&word.to_le_bytes());
-        }
-        let written =
-            self.file.write_all(&header).and_then(|()| self.file.write_all(&record.bytes));
-        self.core.written_bytes.fetch_add(len, Relaxed);
-        self.note(written);
-    }
-
-    fn note(&mut self, outcome: io::Result<()>) {
-        if let Err(error) = outcome
-            && !std::mem::replace(&mut self.has_failed, true)
-        {
-            tracing::error!(
-                file = %self.name, %error,
-                "the mirror cannot be written; what it copies is missing from now on, the traffic \
-                 itself goes on"
-            );
+            std::thread::sleep(if is_idle { LOOK_EVERY } else { LOOK_AGAIN });
         }
     }
 }
 
-fn file_header(snap_bytes: usize) -> [u8; HEADER_BYTES] {
-    let mut header = [0; HEADER_BYTES];
-    header[..4].copy_from_slice(&MAGIC.to_le_bytes());
-    header[4..6].copy_from_slice(&2u16.to_le_bytes());
-    header[6..8].copy_from_slice(&4u16.to_le_bytes());
-    header[16..20].copy_from_slice(&(snap_bytes as u32).to_le_bytes());
-    header[20..24].copy_from_slice(&LINK_ETHERNET.to_le_bytes());
-    header
-}
+impl Target for CopyTap {
+    fn write(&mut self, record: &Record) -> Option<u64> {
+        self.put(&record.bytes, record.offload).then_some(record.bytes.len() as u64)
+    }
 
-fn clock_offset_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    (since.as_nanos() as u64).saturating_sub(sidecore::now_ns())
+    fn look(&mut self) -> bool {
+        Self::look(self)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::file::{HEADER_BYTES, RECORD_BYTES};
     use super::*;
     use crate::maker::FrameMaker;
     use crate::testing::pushed;
@@ -255,7 +248,7 @@ mod tests {
     /// The records of a file: the original length, and what is there.
     fn read(path: &Path) -> Vec<(u32, Vec<u8>)> {
         let bytes = std::fs::read(path).unwrap();
-        assert_eq!(bytes[..4], MAGIC.to_le_bytes());
+        assert_eq!(bytes[..4], 0xa1b2_3c4d_u32.to_le_bytes());
         let (mut rest, mut records) = (&bytes[HEADER_BYTES..], Vec::new());
         while !rest.is_empty() {
             let word = |at: usize| u32::from_le_bytes(*rest[at..].first_chunk().unwrap());
@@ -316,12 +309,18 @@ mod tests {
         }
         wait_for(|| core.unwritten.load(Relaxed) == 20 - 8);
         assert!(read(&path).len() <= 8);
-        // Without a writer at all.
+        // Without a writer at all: short frames and long ones have half of the memory each.
         let core = Arc::<MirrorCore>::default();
         let (mut mirror, _free, _full) = Mirror::new(1 << 15, Arc::clone(&core));
+        for _ in 0..5000 {
+            mirror.pass(Direction::Received, &burst.frames()[0], &burst, 7).unwrap();
+        }
+        assert_eq!((core.frames.get(), core.lost.get()), (4096, 904));
+        burst.clear();
+        pushed(&mut burst, &FrameMaker::tcp4().payload(10_000).build(), 5000);
         for _ in 0..1000 {
             mirror.pass(Direction::Received, &burst.frames()[0], &burst, 7).unwrap();
         }
-        assert_eq!((core.frames.get(), core.lost.get()), (512, 488));
+        assert_eq!((core.frames.get(), core.lost.get()), (4096 + 256, 904 + 744));
     }
 }

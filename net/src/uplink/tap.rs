@@ -4,6 +4,7 @@
 //! looked at every few microseconds only. An interface that vanishes is opened again by the
 //! uplink's keeper; until then frames to it are dropped as [`Reason::LinkDown`].
 
+mod copies;
 mod open;
 
 use std::io;
@@ -23,6 +24,7 @@ use crate::reason::Reason;
 
 use super::keeper::{self, Keeper, Kept, MakePort, Seen, Source, UplinkCore};
 use super::{UplinkError, UplinkFds};
+pub(crate) use copies::CopyTap;
 pub use open::{TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ, TapError};
 
 /// Where taps are opened.
@@ -45,6 +47,13 @@ pub(super) struct Opened {
     fd: OwnedFd,
     /// It takes UDP that is still to be cut.
     udp: bool,
+}
+
+impl Opened {
+    /// What it takes unfinished.
+    fn offers(&self) -> Offers {
+        Offers { udp4: self.udp, udp6: self.udp, ..Offers::ALL }
+    }
 }
 
 /// See the module's text.
@@ -244,8 +253,7 @@ impl Port for Tap {
                 self.counters.drops_out.count(Reason::LinkDown);
                 continue;
             };
-            let offers = Offers { udp4: interface.udp, udp6: interface.udp, ..Offers::ALL };
-            let (whole, counters) = (&mut self.whole, &self.counters);
+            let (offers, whole, counters) = (interface.offers(), &mut self.whole, &self.counters);
             let written = self.finisher.each(frame, burst, &offers, counters, |frame| {
                 write(interface, frame, chosen.tci, burst, whole)
             });

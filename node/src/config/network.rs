@@ -124,16 +124,18 @@ fn network_ref(value: &Value<'_, '_>) -> Option<String> {
     Some(text.to_owned())
 }
 
+/// Whether an interface may have that name.
+fn is_interface(name: &str) -> bool {
+    (1..=INTERFACE_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && !matches!(name, "." | "..")
+}
+
 fn uplink(value: &Value<'_, '_>) -> Option<Uplink> {
     let text = value.str()?;
-    let is_name = |interface: &str| {
-        (1..=INTERFACE_BYTES_MAX).contains(&interface.len())
-            && interface.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-            && !matches!(interface, "." | "..")
-    };
     let uplink = match text.split_once(':') {
-        Some(("tap", interface)) if is_name(interface) => Some(Uplink::Tap(interface.to_owned())),
-        Some(("xdp", interface)) if is_name(interface) => Some(Uplink::Xdp(interface.to_owned())),
+        Some(("tap", name)) if is_interface(name) => Some(Uplink::Tap(name.to_owned())),
+        Some(("xdp", name)) if is_interface(name) => Some(Uplink::Xdp(name.to_owned())),
         _ => None,
     };
     if uplink.is_none() {
@@ -248,8 +250,16 @@ fn limit(value: &Value<'_, '_>) -> Option<Limit> {
 }
 
 fn mirror(value: &Value<'_, '_>, directories: &Directories) -> Option<MirrorConfig> {
-    let table = value.table(&["file", "size", "bytes-per-frame"])?;
-    let file = table.require("file", "file = \"alice.pcap\"");
+    let of_file = ["file", "size", "bytes-per-frame"];
+    let table = value.table(&[of_file[0], of_file[1], of_file[2], "tap"])?;
+    if let Some(tap) = table.get("tap") {
+        for other in of_file.iter().filter_map(|key| table.get(key)) {
+            let text = "a tap gets whole frames, and nothing goes into a file; keep \"tap\" alone";
+            other.fail(text.to_owned());
+        }
+        return mirror_tap(&tap);
+    }
+    let file = table.require("file", "file = \"alice.pcap\", or tap = \"ids0\"");
     let file = file.and_then(|value| capture_path(&value, directories));
     let size = table.get("size").and_then(|value| {
         let bytes = value.size_bytes()?;
@@ -261,11 +271,23 @@ fn mirror(value: &Value<'_, '_>, directories: &Directories) -> Option<MirrorConf
     let frame = table
         .get("bytes-per-frame")
         .and_then(|value| value.integer(MIRROR_FRAME_BYTES_MIN..=net::FRAME_BYTES_MAX as u64));
-    Some(MirrorConfig {
+    Some(MirrorConfig::File {
         file: file?,
         size_bytes: size.unwrap_or(FILE_BYTES_MAX),
         frame_bytes: frame.map_or(SNAP_BYTES, |bytes| bytes as usize),
     })
+}
+
+fn mirror_tap(value: &Value<'_, '_>) -> Option<MirrorConfig> {
+    let name = value.str()?;
+    if !is_interface(name) {
+        value.fail(format!(
+            "{name:?} is no interface's name: at most {INTERFACE_BYTES_MAX} letters, digits, '-', \
+             '_' and '.'"
+        ));
+        return None;
+    }
+    Some(MirrorConfig::Tap(name.to_owned()))
 }
 
 fn filter(value: &Value<'_, '_>) -> Option<Rules> {
@@ -356,8 +378,18 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
         check::socket_length(reader, &nic.socket, &object, nic.lines.of("socket"));
     }
     let mirrors = config.nics.iter().filter_map(|nic| Some((nic, nic.mirror.as_ref()?)));
-    let files = mirrors.filter_map(|(nic, mirror)| Some((mirror.file.to_str()?, &nic.lines)));
-    check::unique(reader, "nic", "mirror", files);
+    let targets = mirrors.filter_map(|(nic, mirror)| match mirror {
+        MirrorConfig::File { file, .. } => Some((file.to_str()?, &nic.lines)),
+        MirrorConfig::Tap(interface) => Some((interface.as_str(), &nic.lines)),
+    });
+    check::unique(reader, "nic", "mirror", targets);
+    for nic in &config.nics {
+        let Some(MirrorConfig::Tap(tap)) = &nic.mirror else { continue };
+        if let Some(other) = uplinks.get(&Uplink::Tap(tap.clone())) {
+            let text = format!("\"mirror\": network {other:?} has {tap:?} as its uplink");
+            reader.note(nic.lines.of("mirror"), &format!("nic {:?}", nic.name), text);
+        }
+    }
     let sockets = config.nics.iter().filter_map(|nic| Some((nic.socket.to_str()?, &nic.lines)));
     check::unique(reader, "nic", "socket", sockets);
 }

@@ -8,7 +8,7 @@ use landlock::{
 };
 
 use super::{PrivilegeError, own_directories, system};
-use crate::config::{Config, Uplink};
+use crate::config::{Config, MirrorConfig, Uplink};
 
 /// The newest version whose rules are asked for (Linux 6.12). Older kernels do what they know.
 const ABI_WANTED: ABI = ABI::V6;
@@ -72,9 +72,12 @@ fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
     for path in read_directories(config) {
         rules = allow(rules, path, read)?;
     }
-    // An uplink that vanished is opened again: what belongs to the node's user, that is.
+    // An interface that vanished is opened again: what belongs to the node's user, that is.
     let is_tap = |uplink: &Uplink| matches!(uplink, Uplink::Tap(_));
-    if config.networks.iter().filter_map(|network| network.uplink.as_ref()).any(is_tap) {
+    let has_uplink = config.networks.iter().filter_map(|it| it.uplink.as_ref()).any(is_tap);
+    let is_copy = |mirror: &MirrorConfig| matches!(mirror, MirrorConfig::Tap(_));
+    let has_mirror = config.nics.iter().filter_map(|it| it.mirror.as_ref()).any(is_copy);
+    if has_uplink || has_mirror {
         let access = make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev});
         rules = allow(rules, Path::new(net::uplink::tap::DEVICE), access)?;
     }

@@ -7,6 +7,7 @@ mod common;
 mod control;
 mod domains;
 mod drain;
+mod mirrors;
 mod nics;
 mod reload;
 mod remote_nics;

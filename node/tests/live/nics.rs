@@ -384,6 +384,13 @@ fn what_is_wrong_with_a_network_or_a_nic_is_said() {
         (nic("vlan = 3\nvlans = [4]"), "keep one of the two"),
         (nic("mirror = { file = \"/etc/a.pcap\" }"), "is not inside the directory"),
         (nic("mirror = { file = \"a.pcap\", size = \"1KiB\" }"), "at least 64KiB"),
+        (nic("mirror = { size = \"1MiB\" }"), "or tap = \"ids0\""),
+        (nic("mirror = { tap = \"a/b\" }"), "is no interface's name"),
+        (nic("mirror = { tap = \"ids0\", file = \"a.pcap\" }"), "keep \"tap\" alone"),
+        (
+            nic("mirror = { tap = \"t0\" }\n") + "[[network]]\nname = \"x\"\nuplink = \"tap:t0\"\n",
+            "network \"x\" has \"t0\" as its uplink",
+        ),
         (nic("limit = {}"), "write { bytes-per-second = \"100MiB\" }"),
         (nic("filter = { default = \"deny\", rules = [\"permit\"] }"), "rule 1: 'permit'"),
         (nic("").replace("x.sock", "one.sock"), "has the same socket"),

@@ -23,6 +23,7 @@ pub(crate) const NIC_EXAMPLES: &str = "Examples:
   vrio nic set alice-net --no-limit
   vrio nic set alice-net --default deny --rule 'allow arp' --rule 'allow sent tcp keep'
   vrio nic set alice-net --mirror alice.pcap --meter   copies what passes, and counts it
+  vrio nic set alice-net --mirror tap=ids0             copies it to a tap, for who listens there
   vrio nic set alice-net --link down  pulls the guest's cable
   vrio nic remove alice-net --force   also while a guest uses it";
 
@@ -82,7 +83,8 @@ struct Changeable {
     /// Count what passes, by kind and size.
     #[arg(long)]
     meter: bool,
-    /// Copy what passes: "file=alice.pcap,size=64MiB,bytes-per-frame=256", or the file alone.
+    /// Copy what passes: "file=alice.pcap,size=64MiB,bytes-per-frame=256", the file alone, or
+    /// "tap=ids0".
     #[arg(long, value_name = "FILE")]
     mirror: Option<String>,
     /// How fast it may be, each way: "bytes-per-second=100MiB,frames-per-second=100000", or one.

@@ -9,7 +9,7 @@ use net::stage::{FilterCore, MeterCore, MirrorCore};
 use virtio::ServerState;
 
 use super::{Live, Nics, Shown};
-use crate::config::Kind;
+use crate::config::{Kind, MirrorConfig};
 use crate::status::{Counters, DiskState, MemberStatus, NetworkStatus, NicStatus};
 use crate::wiring::objects::Objects;
 
@@ -125,11 +125,16 @@ impl Shown {
             meter_counters(meter, &mut counters);
         }
         if let Some(mirror) = &self.watched.mirror {
-            let MirrorCore { frames, lost, written_bytes, unwritten } = &**mirror;
+            let MirrorCore { frames, lost, written_bytes, unwritten, is_up } = &**mirror;
             counters.insert("mirror_frames".to_owned(), frames.get());
             counters.insert("mirror_lost_frames".to_owned(), lost.get());
             counters.insert("mirror_unwritten_frames".to_owned(), unwritten.load(Relaxed));
-            counters.insert("mirror_file_bytes_now".to_owned(), written_bytes.load(Relaxed));
+            let written = match self.config.mirror {
+                Some(MirrorConfig::Tap(_)) => "mirror_tap_bytes",
+                _ => "mirror_file_bytes_now",
+            };
+            counters.insert(written.to_owned(), written_bytes.load(Relaxed));
+            counters.insert("mirror_up_now".to_owned(), u64::from(is_up.load(Relaxed)));
         }
         if let Some(limit) = &self.watched.limit {
             counters.insert("limit_held_rounds".to_owned(), limit.held_rounds.get());

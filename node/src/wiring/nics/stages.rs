@@ -29,7 +29,8 @@ impl Watched {
     /// new rules may not allow them, and a mirror that is new begins its file.
     ///
     /// # Errors
-    /// When a mirror's file cannot be made, or the nic is gone; nothing is changed then.
+    /// When a mirror's file cannot be made, or the nic is gone; nothing is changed then. A tap may
+    /// be away.
     pub(super) fn change(
         &mut self,
         chain: &NicChain,
@@ -78,9 +79,14 @@ impl Watched {
 
 fn open(config: &MirrorConfig) -> Result<(Arc<MirrorCore>, Mirror), String> {
     let core = Arc::<MirrorCore>::default();
-    let options =
-        MirrorOptions { snap_bytes: config.frame_bytes, file_bytes_max: config.size_bytes };
-    let mirror = Mirror::to_file(&config.file, options, Arc::clone(&core))
-        .map_err(|error| format!("the mirror's file {:?} cannot be made: {error}", config.file))?;
+    let mirror = match config {
+        MirrorConfig::File { file, size_bytes, frame_bytes } => {
+            let options = MirrorOptions { snap_bytes: *frame_bytes, file_bytes_max: *size_bytes };
+            Mirror::to_file(file, options, Arc::clone(&core))
+                .map_err(|error| format!("the mirror's file {file:?} cannot be made: {error}"))?
+        }
+        MirrorConfig::Tap(interface) => Mirror::to_tap(interface, Arc::clone(&core))
+            .map_err(|error| format!("no thread for the mirror to {interface}: {error}"))?,
+    };
     Ok((core, mirror))
 }
