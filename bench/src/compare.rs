@@ -121,6 +121,9 @@ struct Sample {
     cpu_us: Option<f64>,
     /// What our driver had of its core, where it is ours and has one.
     core_share: Option<f64>,
+    /// The share of the turn that went by waiting for what never came, where that was so much that
+    /// its rate is none.
+    waited_share: Option<f64>,
     /// The cache line's round trips before and after.
     trips_ns: [Option<u64>; 2],
 }
@@ -261,6 +264,30 @@ impl<C: Contestant> Field<'_, C> {
             plan: self.plan.clone(),
         })
     }
+}
+
+/// Figures of our own, one after the other; what cannot be measured is named.
+fn own_outcomes(
+    measured: impl Iterator<Item = Result<OwnOutcome>>,
+    cleanup: &Cleanup,
+    progress: &Progress,
+    missing: &mut Vec<String>,
+) -> Vec<OwnOutcome> {
+    let mut outcomes = Vec::new();
+    for measured in measured {
+        match measured {
+            Ok(outcome) => {
+                progress.done(format!("{}: {} rows", outcome.contest, outcome.rows.len()));
+                outcomes.push(outcome);
+            }
+            Err(error) => {
+                cleanup.yield_to_interruption();
+                missing.push(format!("{error:#}"));
+                progress.done(format!("not measured: {error:#}"));
+            }
+        }
+    }
+    outcomes
 }
 
 /// What all rows together say of the goals.

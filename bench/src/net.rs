@@ -12,12 +12,14 @@
 mod flight;
 mod packet;
 mod place;
+pub(crate) mod ports;
 mod report;
 mod station;
 mod traffic;
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -26,12 +28,14 @@ use sidecore::Idle;
 
 use crate::block::{WARM_UP, as_text};
 use crate::cleanup::{Cleanup, tidily};
+use crate::events::Role;
 use crate::machine::{Machine, cache_line_round_trip_ns};
 use crate::pair::Meeting;
 use crate::progress::Progress;
-use packet::{TCP_HEADERS_BYTES, UDP_HEADERS_BYTES};
+use packet::UDP_HEADERS_BYTES;
 use place::Place;
 
+pub(crate) use packet::TCP_HEADERS_BYTES;
 pub use report::Report;
 
 /// Frames: the shortest that Ethernet has, and the longest that IP has.
@@ -43,6 +47,13 @@ const WRITE_BYTES: RangeInclusive<u32> = 64..=16 << 10;
 
 /// What a UDP datagram carries that goes in one packet of 1500 bytes: netperf's least, and all.
 const PAYLOAD_BYTES: RangeInclusive<u16> = 1..=1472;
+
+/// A run that spent more of itself than this waiting for frames that never came gives no rate: what
+/// arrives between two time-outs is as fast as a burst, however few do.
+const WAITED_SHARE_MAX: f64 = 0.1;
+
+/// After how long without a frame sidecores are at rest: far longer than they spin.
+const REST_BEFORE: Duration = Duration::from_millis(200);
 
 /// Frames under way: what the sender's ring has descriptors for.
 pub const DEPTH_MAX: u16 = station::RING_SIZE;
@@ -232,6 +243,34 @@ pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress)
     let report = measured.context("measuring")?;
     stopped.context("stopping what was measured")?;
     Ok(report)
+}
+
+/// The share of a run that it waited for what never came, if that was so much that what is left of
+/// the run is no figure.
+pub(crate) fn disturbed(waited_s: f64, rest_s: f64) -> Option<f64> {
+    let share = waited_s / (waited_s + rest_s);
+    (share > WAITED_SHARE_MAX).then_some(share)
+}
+
+/// What a node needs whose nics have guests and no frames: the share of a core, of all of its
+/// threads together.
+pub(crate) fn measure_rest(options: &Options, cleanup: &Cleanup) -> Result<f64> {
+    options.check()?;
+    let mut place = Place::start(options, cleanup, &Progress::silent())?;
+    let measured = (|| -> Result<f64> {
+        // Both guests have been at work.
+        place.pass(WARM_UP)?;
+        sleep(REST_BEFORE);
+        let before = place.look()?;
+        sleep(Duration::from_secs_f64(options.seconds));
+        let events = place.look()?.since(&before);
+        let cpu = events.cpu(Role::Vmhost).context("the node's processor time")?;
+        Ok(cpu.as_secs_f64() / events.took.as_secs_f64())
+    })();
+    let stopped = place.stop();
+    let share = measured.context("measuring")?;
+    stopped.context("stopping what was measured")?;
+    Ok(share)
 }
 
 #[cfg(test)]

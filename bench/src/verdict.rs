@@ -172,6 +172,11 @@ impl Verdict {
         };
         Self { goal, figure, bound, value, standing, why }
     }
+
+    /// It is open after all, for this reason.
+    pub(crate) fn open(&mut self, why: &str) {
+        (self.standing, self.why) = (Standing::Undecided, Some(why.to_owned()));
+    }
 }
 
 impl fmt::Display for Verdict {

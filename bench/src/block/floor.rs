@@ -27,6 +27,7 @@ use super::{LinkKind, Options, Path, Volume, WARM_UP};
 use crate::cleanup::{Cleanup, tidily};
 use crate::load::{Load, Outcome, Pattern};
 use crate::machine::{cache_line_round_trip_ns, pin};
+use crate::pair::Seats;
 use crate::progress::Progress;
 use crate::stage::Stage;
 use crate::verdict::{self, Bound, Spread, Verdict};
@@ -263,10 +264,10 @@ fn measure(options: &FloorOptions, cleanup: &Cleanup, progress: &Progress) -> Re
 }
 
 /// The two ends of a link, and where the second one is found.
-fn ends(options: &FloorOptions, stage: &Stage) -> Result<(Ends, std::net::SocketAddr)> {
+fn ends(link: LinkKind, stage: &Stage) -> Result<(Ends, std::net::SocketAddr)> {
     let bind = || Udp::bind(UdpConfig::new(([127, 0, 0, 1], 0).into()));
     let (one, two) = (bind()?, bind()?);
-    if options.link == LinkKind::Udp {
+    if link == LinkKind::Udp {
         let to = two.local_addr();
         return Ok((Ends { ends: [Box::new(one), Box::new(two)], door: None }, to));
     }
@@ -287,19 +288,40 @@ struct Ends {
 /// How long a call's datagram and its answer's take, between two threads that spin.
 fn echo(options: &FloorOptions, cleanup: &Cleanup) -> Result<f64> {
     let stage = Stage::new("floor", options.program.clone(), false, cleanup.clone())?;
-    let (Ends { ends: [mut one, mut two], door }, to) = ends(options, &stage)?;
-    let (size, stop) = (options.size_bytes as usize, AtomicBool::new(false));
     let seats = options.direct(false).seats();
+    let bytes =
+        Datagrams { ask: CALL_BYTES, answer: ANSWER_BYTES, body: options.size_bytes as usize };
+    echo_of(options.link, bytes, options.load().duration, &seats, &stage)
+}
+
+/// What an echo's datagrams have: heads, and a body behind the answer's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Datagrams {
+    pub(crate) ask: usize,
+    pub(crate) answer: usize,
+    pub(crate) body: usize,
+}
+
+/// The median of a datagram there and one back, between two threads that spin, in microseconds.
+pub(crate) fn echo_of(
+    link: LinkKind,
+    bytes: Datagrams,
+    length: Duration,
+    seats: &Seats,
+    stage: &Stage,
+) -> Result<f64> {
+    let (Ends { ends: [mut one, mut two], door }, to) = ends(link, stage)?;
+    let stop = AtomicBool::new(false);
     let (here, there) = (seats.driver(), seats.iohost());
     let outcome = thread::scope(|scope| {
         scope.spawn(|| {
             there.inspect(|&core| pin(core));
-            answer(&mut *two, size, &stop);
+            answer(&mut *two, bytes, &stop);
         });
         let asking = scope.spawn(|| {
             here.inspect(|&core| pin(core));
-            let warm_up = ask(&mut *one, to, size, WARM_UP);
-            let outcome = warm_up.and_then(|_| ask(&mut *one, to, size, options.load().duration));
+            let warm_up = ask(&mut *one, to, bytes, WARM_UP);
+            let outcome = warm_up.and_then(|_| ask(&mut *one, to, bytes, length));
             stop.store(true, Relaxed);
             outcome
         });
@@ -309,14 +331,16 @@ fn echo(options: &FloorOptions, cleanup: &Cleanup) -> Result<f64> {
     Ok(outcome?.quantile_us(0.5))
 }
 
-fn answer(link: &mut dyn Link, size: usize, stop: &AtomicBool) {
+fn answer(link: &mut dyn Link, bytes: Datagrams, stop: &AtomicBool) {
     let (mut pool, mut batch) = (Pool::new(POOL_BYTES), TransmitBatch::new(1));
-    let body = pool.alloc(size).expect("a pool's smallest size has room for it");
+    let room = "a pool's smallest size has room for it";
+    let body = (bytes.body > 0).then(|| (pool.alloc(bytes.body).expect(room), bytes.body));
+    let head = vec![0; bytes.answer];
     while !stop.load(Relaxed) {
         let mut asker = None;
         link.receive(now_ns(), &mut |arrival| asker = Some(arrival.from));
         let Some(to) = asker else { continue };
-        batch.put(&mut pool, to, &[0; ANSWER_BYTES], Some((body, size)));
+        batch.put(&mut pool, to, &head, body);
         send(link, &mut batch, &pool);
     }
 }
@@ -324,16 +348,16 @@ fn answer(link: &mut dyn Link, size: usize, stop: &AtomicBool) {
 fn ask(
     link: &mut dyn Link,
     to: std::net::SocketAddr,
-    size: usize,
+    bytes: Datagrams,
     duration: Duration,
 ) -> Result<Outcome> {
     let (mut pool, mut batch) = (Pool::new(POOL_BYTES), TransmitBatch::new(1));
-    let mut outcome = Outcome::new();
+    let (mut outcome, head) = (Outcome::new(), vec![0; bytes.ask]);
     let until_ns = now_ns() + u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let mut lost = 0;
     while now_ns() < until_ns {
         let began_ns = now_ns();
-        batch.put(&mut pool, to, &[0; CALL_BYTES], None);
+        batch.put(&mut pool, to, &head, None);
         send(link, &mut batch, &pool);
         let (mut came, mut at_ns) = (0, began_ns);
         while came == 0 && at_ns < began_ns + LOST_NS {
@@ -344,7 +368,7 @@ fn ask(
             0 => lost += 1,
             _ => outcome.note(at_ns - began_ns),
         }
-        ensure!(came == 0 || came == size + ANSWER_BYTES, "an answer of {came} bytes");
+        ensure!(came == 0 || came == bytes.answer + bytes.body, "an answer of {came} bytes");
     }
     if outcome.requests() == 0 {
         bail!("no datagram was answered, {lost} were lost");

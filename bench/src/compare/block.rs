@@ -236,21 +236,8 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
 
 /// Figures of our own; what cannot be measured is named.
 fn measure_own(own: &[Own], by: &Measurer<'_>, missing: &mut Vec<String>) -> Vec<OwnOutcome> {
-    let mut outcomes = Vec::new();
-    for own in own {
-        match own.measure(by) {
-            Ok(outcome) => {
-                by.progress.done(format!("{}: {} rows", outcome.contest, outcome.rows.len()));
-                outcomes.push(outcome);
-            }
-            Err(error) => {
-                by.cleanup.yield_to_interruption();
-                missing.push(format!("{error:#}"));
-                by.progress.done(format!("not measured: {error:#}"));
-            }
-        }
-    }
-    outcomes
+    let measured = own.iter().map(|own| own.measure(by));
+    super::own_outcomes(measured, by.cleanup, by.progress, missing)
 }
 
 /// What can be compared with what is installed.
@@ -382,6 +369,7 @@ impl Turns<'_> {
             p99_us: Some(report.latency_us.p99),
             cpu_us: report.cpu_us_per_request(),
             core_share,
+            waited_share: None,
             trips_ns: report.cache_line_rtts_ns,
         })
     }

@@ -1,26 +1,41 @@
 //! `vrio bench compare net`: virtual machines' network cards.
 
 mod goals;
+mod own;
 mod peers;
 mod taps;
+mod tcp;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::Serialize;
 use sidecore::Idle;
 
 use super::running::Running;
-use super::{Case, Comparison, Contest, Field, LOCAL, Plan, Sample, huge};
+use super::{Case, Comparison, Contest, Field, LOCAL, OwnOutcome, Plan, Sample, huge};
+use crate::block::LinkKind;
 use crate::cleanup::{Cleanup, tidily};
 use crate::machine::cores;
-use crate::net::{self, Op, Path};
+use crate::net::ports::{self, Doing, PortsPlan};
+use crate::net::{self, Op, Path, Report};
+use crate::pair::Meeting;
 use crate::progress::Progress;
 
+use own::{Measurer, Own};
 use peers::{Peer, Peers, SOCKETS, name};
 
-/// What the one contest is called, which goals refer to.
+/// What contests are called, which goals refer to.
 const CONTEST: &str = "guest to guest, local";
+const PORTS: &str = "remote port to remote port, one crossing, clear";
+const THROUGH: &str =
+    "guest to guest through an IOhost, two crossings, clear, CPU of each crossing";
+
+/// Of contests between nodes.
+const CABLE_BYTES: u32 = 64 << 10;
+
+/// How often a frame crosses from node to node through an IOhost.
+const THROUGH_CROSSINGS: f64 = 2.0;
 
 /// What is asked for.
 #[derive(Clone, Debug, Serialize)]
@@ -88,8 +103,14 @@ fn has_seats() -> bool {
 enum Contestant {
     /// Our own switch.
     Vrio,
+    /// Two of our remote ports.
+    Ports,
+    /// Our own nodes, the switch on the other one.
+    Through,
     /// The kernel.
     Taps,
+    /// The kernel's, over the cable that our nodes have between them.
+    Tcp,
     /// A switch that we start.
     Peer(Peer),
 }
@@ -100,19 +121,23 @@ impl super::Contestant for Contestant {
     fn name(&self) -> String {
         match self {
             Self::Vrio => LOCAL.to_owned(),
+            Self::Ports => name::PORTS.to_owned(),
+            Self::Through => name::THROUGH.to_owned(),
             Self::Taps => name::TAPS.to_owned(),
+            Self::Tcp => name::TCP.to_owned(),
             Self::Peer(peer) => peer.name.clone(),
         }
     }
 
     fn is_ours(&self) -> bool {
-        matches!(self, Self::Vrio)
+        matches!(self, Self::Vrio | Self::Ports | Self::Through)
     }
 
-    /// Whether it lets frames of that length through uncut.
+    /// Whether it lets frames of that length through uncut. A stream of TCP has the longest.
     fn takes_part(&self, case: &Frames) -> bool {
         match self {
             Self::Peer(peer) => case.size_bytes <= peer.size_bytes_max,
+            Self::Ports | Self::Through | Self::Tcp => case.size_bytes == CABLE_BYTES,
             Self::Vrio | Self::Taps => true,
         }
     }
@@ -146,14 +171,33 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     }
     let theirs = peers.found.into_iter().map(Contestant::Peer).chain(taps);
     let contestants = [Contestant::Vrio].into_iter().chain(theirs).collect();
-    let contests = vec![Contest { name: CONTEST.to_owned(), contestants }];
+    let mut contests = vec![Contest { name: CONTEST.to_owned(), contestants }];
+    if taps::may_be_made() {
+        contests.extend([(PORTS, Contestant::Ports), (THROUGH, Contestant::Through)].map(
+            |(name, ours)| Contest {
+                name: name.to_owned(),
+                contestants: vec![ours, Contestant::Tcp],
+            },
+        ));
+    } else {
+        peers.missing.push(format!("{} (only root makes a virtual cable)", name::TCP));
+    }
     let (subject, cases, missing) = (&goals::NICS, Frames::all(), peers.missing);
     let mut field = Field { subject, plan, contests, cases, missing, cleanup, progress };
     field.narrow();
-    field.check(false)?;
-    field.announce(0);
+    let mut own = Own::ALL.to_vec();
+    own.retain(|own| plan.wants_contest(own.name()) && plan.wants_case(own.case()));
+    field.check(!own.is_empty())?;
+    field.announce(own.iter().map(|own| own.turns()).sum());
     let outcomes = field.run(&|case, contestant| turn(options, case, contestant, cleanup));
-    field.result(options, outcomes, Vec::new())
+    let own = measure_own(&own, &Measurer { options, cleanup, progress }, &mut field.missing);
+    field.result(options, outcomes, own)
+}
+
+/// Figures of our own; what cannot be measured is named.
+fn measure_own(own: &[Own], by: &Measurer<'_>, missing: &mut Vec<String>) -> Vec<OwnOutcome> {
+    let measured = own.iter().map(|own| own.measure(by));
+    super::own_outcomes(measured, by.cleanup, by.progress, missing)
 }
 
 fn turn(
@@ -177,7 +221,20 @@ fn turn(
             }
             drive(&asked, cleanup)
         }
+        Contestant::Ports => port_to_port(options, cleanup),
+        Contestant::Through => {
+            asked.path = Path::Remote;
+            asked.meeting = Meeting { encrypt: false, ..Meeting::default() };
+            if cores().len() < 3 {
+                // So many threads poll.
+                asked.idle = Idle::Adaptive;
+            }
+            let report = net::measure(&asked, cleanup, &Progress::silent())?;
+            let cpu_us = report.nodes_cpu_us_per_frame().map(|us| us / THROUGH_CROSSINGS);
+            Ok(Sample { cpu_us, core_share: None, ..sample(&report) })
+        }
         Contestant::Taps => taps::measure(case, options.plan.seconds, cleanup),
+        Contestant::Tcp => tcp::measure(options, case.size_bytes, cleanup),
         Contestant::Peer(peer) => {
             let running = Running::start(&peer.service, cleanup)?;
             let [one, two] = SOCKETS.map(|name| running.folder.join(name));
@@ -189,16 +246,49 @@ fn turn(
 
 /// By our driver.
 fn drive(asked: &net::Options, cleanup: &Cleanup) -> Result<Sample> {
-    let report = net::measure(asked, cleanup, &Progress::silent())?;
+    Ok(sample(&net::measure(asked, cleanup, &Progress::silent())?))
+}
+
+fn sample(report: &Report) -> Sample {
     let core_share = report.core_share.get("driver-0").copied();
-    Ok(Sample {
-        rate: report.frames_per_s,
+    // Of the whole turn, where most of it waited: not what came between two time-outs.
+    let whole_s = report.seconds + report.waited_s;
+    Sample {
+        rate: report.frames_per_s.unwrap_or(report.frames as f64 / whole_s),
         p50_us: report.latency_us.map(|latency| latency.p50),
         p99_us: report.latency_us.map(|latency| latency.p99),
         cpu_us: report.cpu_us_per_frame(),
         // Where cores are shared, a share says nothing.
         core_share: core_share.filter(|_| has_seats()),
+        waited_share: report.disturbed.then_some(report.waited_share),
         trips_ns: report.cache_line_rtts_ns,
+    }
+}
+
+/// Between two sidecores, over the virtual cable.
+fn port_to_port(options: &Options, cleanup: &Cleanup) -> Result<Sample> {
+    let size_bytes = CABLE_BYTES as usize;
+    let depth =
+        net::Options { size_bytes: CABLE_BYTES, ..net::Options::new("vrio".into()) }.depth();
+    let plan = PortsPlan {
+        program: options.program.clone(),
+        doing: Doing::Forward { size_bytes, depth: u64::from(depth) },
+        link: LinkKind::Udp,
+        loopback: false,
+        seconds: options.plan.seconds,
+    };
+    let report = ports::measure(&plan, cleanup)?;
+    ensure!(report.has_namespaces, "only root makes a virtual cable");
+    let (frames, took) = (report.frames as f64, report.took.as_secs_f64());
+    let waited_s = report.waited.as_secs_f64();
+    Ok(Sample {
+        rate: frames / took,
+        p50_us: None,
+        p99_us: None,
+        cpu_us: Some(report.cpu.as_secs_f64() * 1e6 / frames),
+        core_share: None,
+        waited_share: net::disturbed(waited_s, (took - waited_s).max(0.0)),
+        trips_ns: report.trips_ns,
     })
 }
 

@@ -8,6 +8,9 @@ use super::goals::{Ratios, Subject};
 use super::{Comparison, Sample};
 use crate::verdict::{self, Spread, Verdict};
 
+/// Why a row is not judged in which frames were lost that somebody waited for.
+const DISTURBED: &str = "turns that mostly waited for what never came";
+
 /// A core that was shared: whoever polls had less of it than this.
 const CORE_SHARE_MIN: f64 = 0.9;
 
@@ -53,6 +56,9 @@ pub struct Row {
     /// The least share of its core that our driver had, where it had one to itself. Below one,
     /// others had it meanwhile.
     pub core_share: Option<f64>,
+    /// The most of a turn that went by waiting for what never came, of either, where that was so
+    /// much that its rate is none: then nothing is judged.
+    pub waited_share: Option<f64>,
     /// What we mean to reach here.
     pub goals: Vec<Verdict>,
 }
@@ -134,6 +140,7 @@ impl Pair<'_> {
         let trips = samples.iter().flatten().flat_map(|sample| sample.trips_ns).flatten();
         let trips: Vec<_> = trips.map(|trip| trip as f64).collect();
         let shares = samples.iter().flatten().filter_map(|sample| sample.core_share);
+        let waited = samples.iter().flatten().filter_map(|sample| sample.waited_share);
         let ratios = Ratios {
             rate: ratios(|sample| Some(sample.rate)),
             p50: ratios(|sample| sample.p50_us),
@@ -159,9 +166,13 @@ impl Pair<'_> {
             moved: self.counted.is_empty(),
             cache_line_rtt_ns: spread(&trips),
             core_share: shares.reduce(f64::min),
+            waited_share: waited.reduce(f64::max),
             goals: Vec::new(),
         };
         row.goals = subject.verdicts(contest, &row, &ratios);
+        if row.waited_share.is_some() {
+            row.goals.iter_mut().for_each(|verdict| verdict.open(DISTURBED));
+        }
         row
     }
 }
@@ -232,6 +243,9 @@ impl Row {
         if let Some(share) = self.core_share.filter(|share| *share < CORE_SHARE_MIN) {
             notes.push(format!("others had the driver's core: {:.0} % left", share * 100.0));
         }
+        if let Some(share) = self.waited_share {
+            notes.push(format!("DISTURBED: {:.0} % of a turn waited in vain", share * 100.0));
+        }
         notes
     }
 }
@@ -284,6 +298,7 @@ pub(super) mod tests {
             p99_us: Some(2e3 / thousands),
             cpu_us: Some(2e3 / thousands),
             core_share: Some(0.99),
+            waited_share: None,
             trips_ns: [Some(105), Some(110)],
         }
     }
@@ -349,6 +364,22 @@ pub(super) mod tests {
         assert!(notes[0].contains("moved in every round"), "{notes:?}");
         assert_eq!(notes[1], "the cores MOVED in all 3 rounds");
         assert_eq!(notes[2], "others had the driver's core: 50 % left");
+    }
+
+    #[test]
+    fn a_turn_that_mostly_waited_is_said_and_judges_nothing() {
+        let quiet = sample(10.0);
+        let waited = Sample { waited_share: Some(0.8), ..quiet };
+        let rounds = [vec![quiet, quiet], vec![waited, quiet], vec![quiet, quiet]];
+        let of = |counted: &[usize]| {
+            let pair = Pair { ours: 0, theirs: 1, rounds: &rounds, counted };
+            pair.row(&SUBJECT, "contest", "deep", [LOCAL, "peer"].map(str::to_owned))
+        };
+        let notes = of(&[0, 1, 2]).notes();
+        let said = "goal 2, CPU <= 1.00: undecided (turns that mostly waited for what never came)";
+        assert_eq!(notes[1], said);
+        assert_eq!(notes[2], "DISTURBED: 80 % of a turn waited in vain");
+        assert_eq!(of(&[0, 2]).waited_share, None, "the round does not count");
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(super) const WHOLE_BYTES_MAX: usize = 1514;
 
 /// Headers of our frames: Ethernet and IPv4 with UDP, or with TCP without options.
 pub(super) const UDP_HEADERS_BYTES: usize = 14 + 20 + 8;
-pub(super) const TCP_HEADERS_BYTES: usize = 14 + 20 + 20;
+pub(crate) const TCP_HEADERS_BYTES: usize = 14 + 20 + 20;
 
 /// An acknowledgement is as long as Linux's, which has time stamps.
 pub(super) const ACKNOWLEDGEMENT_BYTES: usize = 66;
@@ -125,10 +125,15 @@ pub(super) struct Came {
 impl Came {
     pub(super) fn read(bytes: &[u8; LOOKED_AT_BYTES]) -> Self {
         let buffers = u16::from_le_bytes([bytes[BUFFERS_AT], bytes[BUFFERS_AT + 1]]).max(1);
-        let frame = &bytes[HEADER_BYTES..];
-        let is_ours = frame[12..14] == [0x08, 0] && frame[IP.start + IP_NUMBER_AT] == OURS;
-        Self { buffers, mark: is_ours.then_some(frame[IP.start + IP_NUMBER_AT + 1]) }
+        Self { buffers, mark: mark_of(&bytes[HEADER_BYTES..]) }
     }
+}
+
+/// The mark of a frame, without a header before it; none if it is not one of ours.
+pub(super) fn mark_of(frame: &[u8]) -> Option<Mark> {
+    let at = IP.start + IP_NUMBER_AT;
+    let is_ours = frame.get(12..14)? == [0x08, 0] && *frame.get(at)? == OURS;
+    frame.get(at + 1).copied().filter(|_| is_ours)
 }
 
 #[cfg(test)]

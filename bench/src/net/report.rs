@@ -16,7 +16,7 @@ use crate::pair::{Meeting, between};
 use crate::stage::Network;
 
 /// The version of the JSON form.
-const REPORT_VERSION: u32 = 2;
+const REPORT_VERSION: u32 = 3;
 
 /// A measurement.
 #[derive(Clone, Debug, Serialize)]
@@ -41,10 +41,16 @@ pub struct Report {
     pub time_outs: u64,
     /// How long that was waited for, in seconds.
     pub waited_s: f64,
-    /// Frames that arrived, per second.
-    pub frames_per_s: f64,
-    /// Bytes of theirs, per second; of a stream, what was written.
-    pub bytes_per_s: f64,
+    /// The same as a share of the run, from 0 to 1.
+    pub waited_share: f64,
+    /// That is too much for what follows to be a figure.
+    pub disturbed: bool,
+    /// Bytes of the frames that arrived; of a stream, what was written.
+    pub bytes: u64,
+    /// Frames that arrived, per second; none of a run that was disturbed.
+    pub frames_per_s: Option<f64>,
+    /// Bytes of theirs, per second; none of a run that was disturbed.
+    pub bytes_per_s: Option<f64>,
     /// Writes of a stream.
     pub writes: Option<u64>,
     /// How long a frame took there and back, where one bounces.
@@ -74,6 +80,10 @@ impl Report {
     ) -> Self {
         let Passed { outcome, tally, bytes, writes, drove } = passed;
         let (seconds, frames) = (outcome.took.as_secs_f64(), tally.arrived);
+        let waited_s = tally.waited_ns as f64 / 1e9;
+        let waited_share = waited_s / (seconds + waited_s);
+        let disturbed = super::disturbed(waited_s, seconds).is_some();
+        let per_s = |count: u64| (!disturbed).then_some(count as f64 / seconds);
         let mut events_per_frame = events.per_request(frames);
         events_per_frame.insert("kicks".to_owned(), outcome.kicks as f64 / frames as f64);
         let driver: Duration = outcome.driver_cpu.iter().sum();
@@ -92,9 +102,12 @@ impl Report {
             frames_lost: tally.lost,
             frames_strange: tally.strange,
             time_outs: tally.time_outs,
-            waited_s: tally.waited_ns as f64 / 1e9,
-            frames_per_s: frames as f64 / seconds,
-            bytes_per_s: *bytes as f64 / seconds,
+            waited_s,
+            waited_share,
+            disturbed,
+            bytes: *bytes,
+            frames_per_s: per_s(frames),
+            bytes_per_s: per_s(*bytes),
             writes: *writes,
             latency_us: (options.op == Op::Bounce).then(|| Latency::of(outcome)),
             events_per_frame,
@@ -114,6 +127,12 @@ impl Report {
             return None;
         }
         Some(self.cpu_s.values().flatten().sum::<f64>() * 1e6 / self.frames as f64)
+    }
+
+    /// The same of our nodes alone, without the stand-ins for guests, which poll.
+    pub(crate) fn nodes_cpu_us_per_frame(&self) -> Option<f64> {
+        let of = |role: Role| self.cpu_s.get(role.name()).copied().flatten();
+        Some((of(Role::Vmhost)? + of(Role::Iohost)?) * 1e6 / self.frames as f64)
     }
 
     fn title(&self) -> String {
@@ -159,21 +178,21 @@ fn asked(options: &Options) -> serde_json::Value {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.title())?;
-        writeln!(
-            f,
-            "  throughput   {:.0} frames/s, {}/s ({} frames in {:.1} s, {} lost)",
-            self.frames_per_s,
-            bytes(self.bytes_per_s),
-            self.frames,
-            self.seconds,
-            self.frames_lost
-        )?;
+        let (arrived, lost) = (self.frames, self.frames_lost);
+        let counts = format!("{arrived} frames in {:.1} s, {lost} lost", self.seconds);
+        match (self.frames_per_s, self.bytes_per_s) {
+            (Some(frames), Some(each)) => {
+                writeln!(f, "  throughput   {frames:.0} frames/s, {}/s ({counts})", bytes(each))?;
+            }
+            _ => writeln!(f, "  throughput   none: DISTURBED ({counts})")?,
+        }
         if self.time_outs > 0 {
+            let (share, waited) = (100.0 * self.waited_share, number(self.waited_s));
             writeln!(
                 f,
-                "  time-outs    {}: nothing came, and {} s of waiting are not in the figures above",
+                "  time-outs    {}: {share:.0} % of the run, {waited} s, went by waiting for what \
+                 never came, and are in no figure but processor time",
                 self.time_outs,
-                number(self.waited_s)
             )?;
         }
         if self.frames_strange > 0 {
@@ -184,7 +203,7 @@ impl fmt::Display for Report {
             )?;
         }
         if let Some(writes) = self.writes {
-            let each = self.bytes_per_s * self.seconds / self.frames as f64;
+            let each = self.bytes as f64 / self.frames as f64;
             let per_s = writes as f64 / self.seconds;
             writeln!(f, "  stream       {per_s:.0} writes/s, {}/frame", bytes(each))?;
         }
@@ -205,5 +224,44 @@ impl fmt::Display for Report {
             machine: &self.machine,
         };
         write!(f, "{cost}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::Look;
+    use crate::load::Outcome;
+    use crate::net::flight::Tally;
+
+    fn report(tally: Tally) -> Report {
+        let options = Options::new("vrio".into());
+        let passed = Passed {
+            outcome: Outcome { took: Duration::from_millis(100), ..Outcome::new() },
+            tally,
+            bytes: 64 * tally.arrived,
+            writes: None,
+            drove: Duration::from_secs(1),
+        };
+        let look = Look::at(&[], &[]).unwrap();
+        let events = look.since(&look);
+        Report::new(&options, None, &passed, &events, [None; 2], Machine::look())
+    }
+
+    #[test]
+    fn a_run_that_mostly_waited_has_no_rate_and_says_so() {
+        let quiet = report(Tally { arrived: 1000, ..Tally::default() });
+        assert_eq!((quiet.frames_per_s, quiet.bytes_per_s), (Some(1e4), Some(64e4)));
+        assert_eq!((quiet.waited_share, quiet.disturbed), (0.0, false));
+        let lost = Tally { arrived: 1000, lost: 256, ..Tally::default() };
+        let once = report(Tally { time_outs: 1, waited_ns: 10_000_000, ..lost });
+        assert!(!once.disturbed && once.frames_per_s.is_some());
+        let said = once.to_string();
+        assert!(said.contains("time-outs    1: 9 % of the run"), "{said}");
+        let mostly = report(Tally { time_outs: 1, waited_ns: 500_000_000, ..lost });
+        assert!(mostly.disturbed && mostly.frames_per_s.or(mostly.bytes_per_s).is_none());
+        let said = mostly.to_string();
+        assert!(said.contains("none: DISTURBED (1000 frames in 0.1 s, 256 lost)"), "{said}");
+        assert!(said.contains("83 % of the run"), "{said}");
     }
 }

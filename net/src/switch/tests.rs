@@ -322,7 +322,7 @@ fn a_stream_to_somebody_silent_is_none_to_everyone_unless_he_may_be_anywhere() {
     let up = iohost.add(uplink()).unwrap();
     let made_up = iohost.admit(members[0], (mac(9), mac(1)), 0, at_ns).unwrap();
     assert_eq!(made_up.0, Way::One { port: up, tag: 0 });
-    // With guests that have guests of their own, it may be anybody's, and each sender has his share.
+    // With guests that have guests of their own it may be anybody's. Each sender has his share.
     let nested = PortOptions { stations: Stations::Learned(8), ..PortOptions::of_guest(mac(8)) };
     let nested = iohost.add(nested).unwrap();
     let share = 1 + (FLOOD_BURST_NS * u64::from(FLOODS_PER_S) / SECOND_NS) as usize;

@@ -200,6 +200,7 @@ impl Ran {
             p99_us: Some(p99_us),
             cpu_us: self.cores_used.map(|cores| cores * 1e6 / iops),
             core_share: None,
+            waited_share: None,
             trips_ns: [self.trip_before_ns, cache_line_round_trip_ns()],
         }
     }

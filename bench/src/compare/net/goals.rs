@@ -1,12 +1,16 @@
 //! What we mean to reach with network cards.
 
 use super::peers::name;
-use super::{CONTEST, Frames};
+use super::{CONTEST, Frames, PORTS, THROUGH};
 use crate::compare::Case;
 use crate::compare::goals::{Figure, Part, Subject, part};
 
-/// What is to be said of what goes between nodes.
-const BETWEEN_NODES: &str = "between nodes: vrio bench net --path remote";
+/// The numbers of goals that figures of our own are about.
+pub(super) const ADDS_GOAL: u8 = 6;
+pub(super) const REST_GOAL: u8 = 8;
+
+/// What is missing of those.
+const OURS: &str = "our own figures";
 
 pub(super) static NICS: Subject = Subject {
     rate: "frames/s",
@@ -15,10 +19,8 @@ pub(super) static NICS: Subject = Subject {
     parts: &PARTS,
     own: &[
         (2, "bench net has no nic that only sends, or only takes"),
-        (4, BETWEEN_NODES),
-        (5, BETWEEN_NODES),
-        (6, BETWEEN_NODES),
-        (8, "at rest: vrio status, vrio top"),
+        (ADDS_GOAL, OURS),
+        (REST_GOAL, OURS),
     ],
     cases: || Frames::all().iter().map(Frames::name).collect(),
 };
@@ -34,9 +36,17 @@ const TEXTS: [&str; 8] = [
     "an idle nic: less than 1 % of a core",
 ];
 
-const PARTS: [Part; 3] = [
+/// A part that is about one of ours between nodes.
+const fn between(goal: u8, contest: &'static str, ours: &'static str, figure: Figure) -> Part {
+    let (case, theirs) = ("64 KiB one way", &[name::TCP]);
+    Part { goal, contest, case, ours, theirs, figure, bound: 1.0 }
+}
+
+const PARTS: [Part; 5] = [
     part(1, CONTEST, "64 B one way", &[name::OVS, name::TESTPMD], Figure::Rate, 1.0),
     part(3, CONTEST, "64 B there and back", &[name::TESTPMD], Figure::P50, 1.0),
+    between(4, PORTS, name::PORTS, Figure::Rate),
+    between(5, THROUGH, name::THROUGH, Figure::Cpu),
     part(7, CONTEST, "64 B there and back", &[name::TAPS], Figure::P50, 1.0),
 ];
 
@@ -97,8 +107,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_between_nodes_is_judged_beside_tcp() {
+        let case = "64 KiB one way";
+        let row = |contest, ours, rounds: &[[f64; 2]]| {
+            (contest, tests::row(&NICS, contest, case, [ours, name::TCP], rounds))
+        };
+        // Of a test's samples who is faster has less processor time for each.
+        let rows = [
+            row(PORTS, name::PORTS, &[[9.0, 10.0]; 3]),
+            row(THROUGH, name::THROUGH, &[[12.0, 10.0]; 3]),
+        ];
+        let rows: Vec<_> = rows.iter().map(|(contest, row)| (*contest, row)).collect();
+        let all = NICS.reached(&rows, &[]);
+        assert_eq!((all[3].standing, all[4].standing), (Standing::DoesNotHold, Standing::Holds));
+        assert!(all[3].decisive.as_ref().unwrap().contains("frames/s 0.90"), "{:?}", all[3]);
+        assert!(all[4].decisive.as_ref().unwrap().contains("CPU 0.83"), "{:?}", all[4]);
+        for missing in [goal(4, &[]), goal(5, &[])] {
+            assert_eq!((missing.standing, missing.missing.len()), (Standing::NotMeasured, 1));
+        }
+    }
+
+    #[test]
     fn what_nothing_here_measures_says_so() {
-        for number in [2, 4, 5, 6, 8] {
+        for number in 1..=8 {
+            if [1, 3, 4, 5, 7].contains(&number) {
+                continue;
+            }
             let reached = goal(number, &[]);
             assert_eq!((reached.standing, reached.verdicts), (Standing::NotMeasured, 0));
             assert_eq!(reached.missing.len(), 1, "{reached}");

@@ -19,6 +19,10 @@ pub(super) mod name {
     /// Its version follows.
     pub(crate) const OVS: &str = "Open vSwitch with DPDK";
     pub(crate) const TAPS: &str = "tap and bridge, by one thread at both taps";
+    pub(crate) const TCP: &str = "TCP over the same cable";
+    /// Ours between nodes.
+    pub(crate) const PORTS: &str = "vrio, port to port";
+    pub(crate) const THROUGH: &str = "vrio through an IOhost";
 }
 
 /// Both guests' sockets, in the folder that a turn has.

@@ -90,6 +90,7 @@ pub(super) fn measure(case: &Frames, seconds: f64, cleanup: &Cleanup) -> Result<
         p99_us: latency(0.99),
         cpu_us: Some(cpu.as_secs_f64() * 1e6 / frames as f64),
         core_share: None,
+        waited_share: None,
         trips_ns: [trip_before_ns, cache_line_round_trip_ns()],
     })
 }

@@ -1,0 +1,292 @@
+//! Figures of our own that goals are about, with nobody beside us.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use sidecore::Idle;
+
+use super::goals::{ADDS_GOAL, REST_GOAL};
+use super::{Options, has_seats};
+use crate::block::LinkKind;
+use crate::block::floor::{Datagrams, echo_of};
+use crate::cleanup::Cleanup;
+use crate::compare::{OwnOutcome, OwnRow};
+use crate::machine::cores;
+use crate::net::ports::{self, Doing, PortsPlan, PortsReport};
+use crate::net::{self, Crossings, Op, Path};
+use crate::pair::{Meeting, Seats};
+use crate::progress::Progress;
+use crate::stage::Stage;
+use crate::verdict::{self, Bound, Spread, Verdict};
+
+/// Longer turns make none of these figures better; at rest, shorter ones see too little.
+const SECONDS_MAX: f64 = 0.5;
+const REST_SECONDS_MIN: f64 = 1.0;
+
+/// What an idle nic may take of a core, in hundredths of it.
+const REST_PERCENT_MAX: f64 = 1.0;
+
+/// What the way from port to port may add to an echo and to a switch, in microseconds.
+const ADDS_US_MAX: f64 = 1.0;
+
+/// Bytes of UDP each way, as netperf's UDP_RR has.
+const PAYLOAD: u16 = 1;
+
+/// What is measured without a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Own {
+    /// A node whose guests say nothing.
+    Rest,
+    /// What another node adds to one frame there and back.
+    Adds,
+}
+
+/// Whoever measures.
+pub(super) struct Measurer<'a> {
+    pub(super) options: &'a Options,
+    pub(super) cleanup: &'a Cleanup,
+    pub(super) progress: &'a Progress,
+}
+
+impl Own {
+    pub(super) const ALL: [Self; 2] = [Self::Rest, Self::Adds];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Rest => "ours, a nic at rest, idle adaptive",
+            Self::Adds => "ours, what remote adds to a frame there and back, in clear",
+        }
+    }
+
+    /// What it is about, as cases are called.
+    pub(super) fn case(self) -> &'static str {
+        match self {
+            Self::Rest => "no frame",
+            Self::Adds => "1 B of UDP there and back",
+        }
+    }
+
+    /// Turns of one round, for the estimate.
+    pub(super) fn turns(self) -> u32 {
+        match self {
+            Self::Rest => 1,
+            Self::Adds => 7,
+        }
+    }
+
+    /// Measures it.
+    pub(super) fn measure(self, measurer: &Measurer<'_>) -> Result<OwnOutcome> {
+        let measured = match self {
+            // Nothing goes from core to core.
+            Self::Rest => measurer.rest().map(|rows| (rows, None)),
+            Self::Adds => measurer.adds(),
+        };
+        let (rows, cache_line_rtt_ns) = measured.with_context(|| self.name())?;
+        Ok(OwnOutcome { contest: self.name(), rows, cache_line_rtt_ns })
+    }
+}
+
+/// One round of what remote adds, in microseconds: medians, of both links in turn.
+#[derive(Clone, Debug)]
+struct Round {
+    local: f64,
+    shm: Way,
+    udp: Way,
+    /// Guest to guest by the whole path, and the same on one node.
+    whole: f64,
+    whole_local: f64,
+    trips_ns: Vec<u64>,
+}
+
+/// From port to port over a link, and a bare echo of datagrams as long over the same one.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    ports: f64,
+    echo: f64,
+}
+
+impl Way {
+    fn adds(self, local: f64) -> f64 {
+        self.ports - self.echo - local
+    }
+}
+
+impl Measurer<'_> {
+    fn seconds(&self) -> f64 {
+        self.options.plan.seconds.min(SECONDS_MAX)
+    }
+
+    fn rest(&self) -> Result<Vec<OwnRow>> {
+        let program = self.options.program.clone();
+        let asked = net::Options {
+            idle: Idle::Adaptive,
+            seconds: self.options.plan.seconds.max(REST_SECONDS_MIN),
+            ..net::Options::new(program)
+        };
+        let rounds = 1..=self.options.plan.rounds;
+        let shares = rounds.map(|round| {
+            self.progress.doing(format!("{}: round {round}", Own::Rest.name()));
+            net::measure_rest(&asked, self.cleanup)
+        });
+        Ok(vec![rest_row(&shares.collect::<Result<Vec<_>>>()?)])
+    }
+
+    fn adds(&self) -> Result<(Vec<OwnRow>, Option<Spread>)> {
+        let mut rounds = Vec::new();
+        while verdict::wants_more(
+            self.options.plan.rounds,
+            rounds.len(),
+            of_one_level(&rounds).len(),
+        ) {
+            self.progress.doing(format!("{}: round {}", Own::Adds.name(), rounds.len() + 1));
+            rounds.push(self.round()?);
+        }
+        let counted = of_one_level(&rounds);
+        let is_of = |at: &usize| counted.is_empty() || counted.contains(at);
+        let trips = (0..rounds.len()).filter(is_of).flat_map(|at| rounds[at].trips_ns.clone());
+        Ok((adds_rows(&rounds), verdict::of_trips(&trips.collect::<Vec<_>>())))
+    }
+
+    fn round(&self) -> Result<Round> {
+        let mut trips = Vec::new();
+        let mut note = |report: &PortsReport| {
+            trips.extend(report.trips_ns.into_iter().flatten());
+            report.outcome.quantile_us(0.5)
+        };
+        let local = note(&ports::measure_local(&self.ports(LinkKind::Shm))?);
+        let mut way = |link| -> Result<Way> {
+            let report = ports::measure(&self.ports(link), self.cleanup)?;
+            Ok(Way { ports: note(&report), echo: self.echo(link, report.datagram_bytes)? })
+        };
+        let (shm, udp) = (way(LinkKind::Shm)?, way(LinkKind::Udp)?);
+        let whole = |path: Path| -> Result<f64> {
+            let report = net::measure(&self.whole(path), self.cleanup, &Progress::silent())?;
+            trips.extend(report.cache_line_rtts_ns.into_iter().flatten());
+            Ok(report.latency_us.context("a frame that bounces takes some time")?.p50)
+        };
+        let (mut whole, both) = (whole, [Path::Remote, Path::Local]);
+        let [whole, whole_local] = both.map(&mut whole);
+        let (whole, whole_local) = (whole?, whole_local?);
+        Ok(Round { local, shm, udp, whole, whole_local, trips_ns: trips })
+    }
+
+    fn ports(&self, link: LinkKind) -> PortsPlan {
+        PortsPlan {
+            program: self.options.program.clone(),
+            doing: Doing::Bounce { payload: usize::from(PAYLOAD) },
+            link,
+            loopback: true,
+            seconds: self.seconds(),
+        }
+    }
+
+    /// A datagram as long as those that crossed, there and back.
+    fn echo(&self, link: LinkKind, [ask, answer]: [usize; 2]) -> Result<f64> {
+        let program = self.options.program.clone();
+        let stage = Stage::new("echo", program, false, self.cleanup.clone())?;
+        let seats = Seats::new(&cores(), 0, 1, 1);
+        let length = Duration::from_secs_f64(self.seconds());
+        echo_of(link, Datagrams { ask, answer, body: 0 }, length, &seats, &stage)
+    }
+
+    /// Guest to guest, by netperf's UDP_RR.
+    fn whole(&self, path: Path) -> net::Options {
+        let is_remote = path == Path::Remote;
+        let spins = !is_remote && has_seats();
+        net::Options {
+            op: Op::Bounce,
+            payload: Some([PAYLOAD; 2]),
+            crossings: if is_remote { Crossings::One } else { Crossings::Two },
+            meeting: Meeting { encrypt: false, ..Meeting::default() },
+            idle: if spins { self.options.idle } else { Idle::Adaptive },
+            seconds: self.seconds(),
+            path,
+            ..net::Options::new(self.options.program.clone())
+        }
+    }
+}
+
+fn rest_row(shares: &[f64]) -> OwnRow {
+    let (figure, bound) = ("% of a core", Bound::AtMost(REST_PERCENT_MAX));
+    let percent: Vec<_> = shares.iter().map(|share| 100.0 * share).collect();
+    let verdict = Verdict::of(REST_GOAL, figure, bound, &percent, false);
+    let (case, rounds) = (Own::Rest.case().to_owned(), shares.len());
+    OwnRow { case, figure, value: verdict.value, rounds, tried: rounds, verdict: Some(verdict) }
+}
+
+fn of_one_level(rounds: &[Round]) -> Vec<usize> {
+    verdict::of_one_level(&rounds.iter().map(|round| round.trips_ns.clone()).collect::<Vec<_>>())
+}
+
+fn adds_rows(rounds: &[Round]) -> Vec<OwnRow> {
+    let counted = of_one_level(rounds);
+    let of = |number: &dyn Fn(&Round) -> f64| -> Vec<f64> {
+        match &counted[..] {
+            [] => rounds.iter().map(number).collect(),
+            counted => counted.iter().map(|&at| number(&rounds[at])).collect(),
+        }
+    };
+    let row = |figure, number: &dyn Fn(&Round) -> f64| OwnRow {
+        case: Own::Adds.case().to_owned(),
+        figure,
+        value: Spread::of(of(number)),
+        rounds: counted.len(),
+        tried: rounds.len(),
+        verdict: None,
+    };
+    let adds = |round: &Round| round.shm.adds(round.local);
+    let bound = Bound::AtMost(ADDS_US_MAX);
+    let verdict = Verdict::of(ADDS_GOAL, "adds, us", bound, &of(&adds), counted.is_empty());
+    let judged = OwnRow { verdict: Some(verdict), ..row("remote adds, us, shm", &adds) };
+    vec![
+        row("two ports of one bridge, us", &|round| round.local),
+        row("bare echo, us, shm", &|round| round.shm.echo),
+        row("port to port, us, shm", &|round| round.shm.ports),
+        judged,
+        row("bare echo, us, UDP", &|round| round.udp.echo),
+        row("port to port, us, UDP", &|round| round.udp.ports),
+        row("remote adds, us, UDP", &|round| round.udp.adds(round.local)),
+        row("guest to guest, us, UDP", &|round| round.whole),
+        row("guest to guest, us, local", &|round| round.whole_local),
+        row("remote / local (the paper: 1.18)", &|round| round.whole / round.whole_local),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::Standing;
+
+    fn round(ports: f64, trips_ns: [u64; 2]) -> Round {
+        let way = |ports| Way { ports, echo: 2.0 };
+        Round {
+            local: 0.25,
+            shm: way(ports),
+            udp: way(20.0),
+            whole: 60.0,
+            whole_local: 1.0,
+            trips_ns: trips_ns.to_vec(),
+        }
+    }
+
+    #[test]
+    fn what_remote_adds_is_what_an_echo_and_a_switch_leave() {
+        let mut rounds = vec![round(3.0, [50, 52]); 3];
+        rounds.push(round(9.0, [50, 480]));
+        let rows = adds_rows(&rounds);
+        let judged: Vec<_> = rows.iter().filter_map(|row| row.verdict.as_ref()).collect();
+        let [adds] = &judged[..] else { panic!("{rows:?}") };
+        assert_eq!((adds.goal, adds.standing), (ADDS_GOAL, Standing::Holds));
+        assert_eq!((adds.value.max, rows[3].rounds, rows[3].tried), (0.75, 3, 4));
+        assert_eq!(rows[9].value.median, 60.0);
+        let slow = adds_rows(&vec![round(4.0, [50, 52]); 3]);
+        assert_eq!(slow[3].verdict.as_ref().unwrap().standing, Standing::DoesNotHold);
+    }
+
+    #[test]
+    fn a_nic_at_rest_is_judged_by_its_share_of_a_core() {
+        let standing = |shares: &[f64]| rest_row(shares).verdict.unwrap().standing;
+        assert_eq!(standing(&[0.001, 0.002, 0.009]), Standing::Holds);
+        assert_eq!(standing(&[0.02; 3]), Standing::DoesNotHold);
+    }
+}

@@ -1,0 +1,129 @@
+//! The kernel's TCP over the same virtual cable that our nodes have between them: one connection, a
+//! thread at each end.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use super::Options;
+use crate::block::WARM_UP;
+use crate::cleanup::Cleanup;
+use crate::compare::Sample;
+use crate::machine::{cache_line_round_trip_ns, cores, pin};
+use crate::measure::thread_cpu;
+use crate::net::TCP_HEADERS_BYTES;
+use crate::pair::{Meeting, Seats};
+use crate::progress::Progress;
+use crate::stage::{Stage, inside};
+
+/// How long a reader waits for the rest of what was written.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Measures a stream of writes as long as the payload of a frame of so many bytes. One that was
+/// read counts as a frame.
+pub(super) fn measure(options: &Options, frame_bytes: u32, cleanup: &Cleanup) -> Result<Sample> {
+    let trip_before_ns = cache_line_round_trip_ns();
+    let meeting = Meeting { encrypt: false, ..Meeting::default() };
+    let stage = meeting.stage(options.program.clone(), cleanup, &Progress::silent())?;
+    ensure!(stage.has_namespaces(), "only root makes a virtual cable");
+    let write_bytes = frame_bytes as usize - TCP_HEADERS_BYTES;
+    let length = Duration::from_secs_f64(options.plan.seconds);
+    let passed = pass(connect(&stage)?, write_bytes, length)?;
+    drop(stage);
+    let frames = passed.bytes as f64 / write_bytes as f64;
+    Ok(Sample {
+        rate: frames / passed.took.as_secs_f64(),
+        p50_us: None,
+        p99_us: None,
+        cpu_us: Some(passed.cpu.as_secs_f64() * 1e6 / frames),
+        core_share: None,
+        waited_share: None,
+        trips_ns: [trip_before_ns, cache_line_round_trip_ns()],
+    })
+}
+
+/// Who writes and who reads: from the VMhost's place to the IOhost's.
+fn connect(stage: &Stage) -> Result<[TcpStream; 2]> {
+    let mut at: SocketAddr = stage.io_listen.parse().context("an address of the stage")?;
+    at.set_port(0);
+    let listener = inside(stage.namespace_of("io1").as_deref(), || TcpListener::bind(at))??;
+    let at = listener.local_addr()?;
+    let from = inside(stage.namespace_of("vm1").as_deref(), || TcpStream::connect(at))??;
+    let (to, _) = listener.accept()?;
+    to.set_read_timeout(Some(PATIENCE))?;
+    Ok([from, to])
+}
+
+/// What a thread did from the end of its warm-up on.
+struct Counted {
+    bytes: u64,
+    took: Duration,
+    /// What the kernel does for it on a thread of its own is not in it.
+    cpu: Duration,
+}
+
+/// Counts what `step` moves, which says how many bytes that were, once it is warm, for so long.
+fn counted(
+    core: Option<usize>,
+    length: Duration,
+    mut step: impl FnMut() -> Result<usize>,
+) -> Result<Counted> {
+    core.inspect(|core| pin(*core));
+    let warm = Instant::now() + WARM_UP;
+    while Instant::now() < warm {
+        step()?;
+    }
+    let (began, cpu, mut bytes) = (Instant::now(), thread_cpu(), 0);
+    while began.elapsed() < length {
+        bytes += step()? as u64;
+    }
+    Ok(Counted { bytes, took: began.elapsed(), cpu: thread_cpu().saturating_sub(cpu) })
+}
+
+/// Writes and reads for so long: the bytes are those that were read, the processor time is of both.
+fn pass(
+    [mut from, mut to]: [TcpStream; 2],
+    write_bytes: usize,
+    length: Duration,
+) -> Result<Counted> {
+    let seats = Seats::new(&cores(), 0, 1, 1);
+    let (here, there) = (seats.driver(), seats.iohost());
+    let write = move || {
+        let bytes = vec![7; write_bytes];
+        // Dropped, the connection ends.
+        counted(here, length, || Ok(from.write_all(&bytes).map(|()| bytes.len())?))
+    };
+    let read = move || {
+        let mut room = vec![0; write_bytes];
+        let read = counted(there, length, || Ok(to.read(&mut room)?));
+        // What is written meanwhile is read, or the other one would wait.
+        while to.read(&mut room)? > 0 {}
+        read
+    };
+    let (wrote, read) = thread::scope(|scope| {
+        let (write, read) = (scope.spawn(write), scope.spawn(read));
+        (write.join(), read.join())
+    });
+    let panicked = |_| anyhow!("a thread of the TCP panicked");
+    let (wrote, read) = (wrote.map_err(panicked)??, read.map_err(panicked)??);
+    ensure!(read.bytes > 0, "not a byte arrived");
+    Ok(Counted { cpu: read.cpu + wrote.cpu, ..read })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_costs_both_something() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let from = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (to, _) = listener.accept().unwrap();
+        let counted = pass([from, to], 65_482, Duration::from_millis(50)).unwrap();
+        assert!(counted.bytes > 65_482 && counted.took >= Duration::from_millis(50));
+        assert!(counted.cpu > Duration::ZERO);
+    }
+}
