@@ -166,11 +166,14 @@ impl Side {
 fn main() {
     println!("a cache line there and back: {:.0} ns", line_round_trip_ns());
     println!("{:>9} {:>22} {:>12} {:>12}", "bytes", "way", "one way us", "MB/s");
-    let lengths = [8, 200, 256, 1024, 2048, 4096, 8192, 16_384, 65_536, 1 << 20];
+    let lengths = [8, 200, 256, 1024, 2048, 4096, 8192, 16_384, 65_536, 1 << 20, 4 << 20];
     let ways = [
-        ("eager", EndpointOptions { eager_bytes_max: usize::MAX, single_copy: true }),
-        ("offer, one copy", EndpointOptions { eager_bytes_max: 0, single_copy: true }),
-        ("offer, through slab", EndpointOptions { eager_bytes_max: 0, single_copy: false }),
+        ("eager", EndpointOptions { eager_bytes_max: usize::MAX, single_copy_bytes_min: 0 }),
+        ("offer, one copy", EndpointOptions { eager_bytes_max: 0, single_copy_bytes_min: 0 }),
+        (
+            "offer, through slab",
+            EndpointOptions { eager_bytes_max: 0, single_copy_bytes_min: usize::MAX },
+        ),
     ];
     for len in lengths {
         for (name, options) in &ways {

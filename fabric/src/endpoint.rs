@@ -6,10 +6,10 @@
 //! ```text
 //!  up to 216 bytes    in the cell                               copied in, copied out
 //!  up to eager limit  in a buffer of the sender's slab          copied in, copied out
-//!  longer             an offer in the cell; the receiver reads  copied once
-//!                     the sender's memory and says so
-//!                     or, where the kernel does not let it, has it come piece by piece
-//!                     through the sender's slab                 copied in, copied out
+//!  longer             an offer in the cell; the receiver has    copied in, copied out,
+//!                     it come in pieces through the slab        by both at once
+//!  megabytes          the same offer; the receiver reads the    copied once
+//!                     sender's memory, if the kernel lets it
 //! ```
 
 mod arrivals;
@@ -42,9 +42,15 @@ use crate::{Address, PARTS_MAX};
 /// The longest message that can be injected.
 pub const INJECT_BYTES_MAX: usize = 4096;
 
-/// The longest message that is sent through a buffer. Measured (docs/decisions/027-region.md):
-/// beyond it the one copy saves more than the system call costs.
-const EAGER_BYTES_MAX: usize = 8192;
+/// The longest message that is sent through a buffer, as long as the usual buffers. Measured
+/// (docs/decisions/027-region.md): at each length up to here an offer takes longer.
+const EAGER_BYTES_MAX: usize = 16 << 10;
+
+/// The shortest offer that is read out of the sender's memory. Measured up to 1 MiB: two copies by
+/// two processes at once, in pieces that stay in a cache, take a third of the time of one copy by
+/// the kernel, which has each page to look up. Beyond that the pieces are of no use to a cache, and
+/// the one copy needs the sender for nothing.
+const SINGLE_COPY_BYTES_MIN: usize = 4 << 20;
 
 /// Messages that are taken out of the ring by one call: what they need of a cache is little, and
 /// who calls has other things to do as well.
@@ -74,14 +80,14 @@ pub struct EndpointOptions {
     /// Longer messages are offered for the receiver to fetch, and not copied into the slab. Cut to
     /// the length of the region's buffers. What is injected is always copied.
     pub eager_bytes_max: usize,
-    /// Whether offers are read out of the sender's memory where the kernel allows it. Without, they
-    /// come through its slab.
-    pub single_copy: bool,
+    /// Offers of at least so many bytes are read out of the sender's memory where the kernel allows
+    /// it. Others come through its slab.
+    pub single_copy_bytes_min: usize,
 }
 
 impl Default for EndpointOptions {
     fn default() -> Self {
-        Self { eager_bytes_max: EAGER_BYTES_MAX, single_copy: true }
+        Self { eager_bytes_max: EAGER_BYTES_MAX, single_copy_bytes_min: SINGLE_COPY_BYTES_MIN }
     }
 }
 

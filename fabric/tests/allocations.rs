@@ -39,9 +39,11 @@ fn round(matcher: &mut Matcher<u64, u64>, number: u64) {
 #[test]
 fn a_warm_matcher_allocates_nothing() {
     let mut matcher = Matcher::new(0);
-    (0..100).for_each(|number| round(&mut matcher, number));
+    // Its hash tables grow once more, by chance, until entries that were removed fit beside the
+    // rest.
+    (0..2000).for_each(|number| round(&mut matcher, number));
     let before = allocations();
-    (100..10_000).for_each(|number| round(&mut matcher, number));
+    (2000..12_000).for_each(|number| round(&mut matcher, number));
     assert_eq!(allocations(), before);
     // The count itself counts.
     drop(std::hint::black_box(Box::new(before)));
@@ -84,9 +86,9 @@ fn exchange(sender: &mut Endpoint, receiver: &mut Endpoint, memory: &mut [u8], t
 
 #[test]
 fn a_warm_endpoint_allocates_nothing() {
-    for single_copy in [true, false] {
+    for single_copy_bytes_min in [0, usize::MAX] {
         let (keeper, _fd) = Region::create(&RegionOptions::default()).expect("memory");
-        let options = EndpointOptions { single_copy, ..EndpointOptions::default() };
+        let options = EndpointOptions { single_copy_bytes_min, ..EndpointOptions::default() };
         let [mut one, mut other] = [(); 2].map(|()| {
             let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
             let region = keeper.region().clone();
@@ -98,6 +100,6 @@ fn a_warm_endpoint_allocates_nothing() {
         (300..3000).for_each(|tag| exchange(&mut one, &mut other, &mut memory, tag));
         // Empty looks, and looks for the dead.
         (0..100_000).for_each(|_| one.progress());
-        assert_eq!(allocations(), before, "single copy: {single_copy}");
+        assert_eq!(allocations(), before, "single copy from {single_copy_bytes_min}");
     }
 }

@@ -213,8 +213,8 @@ fn senders_killed_at_any_moment_hold_up_nobody() {
     let (keeper, memory) = Region::create(&options).expect("memory");
     let region = Arc::new(Region::map(memory.as_fd()).expect("a region"));
     let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
-    let usual = EndpointOptions::default();
-    let endpoint = Endpoint::new(region, slot, incarnation, HOST, &usual).expect("an endpoint");
+    let reading = EndpointOptions { single_copy_bytes_min: 0, ..EndpointOptions::default() };
+    let endpoint = Endpoint::new(region, slot, incarnation, HOST, &reading).expect("an endpoint");
     let to = endpoint.address();
     let mut receiver = Receiver::new(endpoint);
     let steady = Sender::start(&keeper, to, Manner::Steady);

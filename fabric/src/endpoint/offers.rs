@@ -86,7 +86,8 @@ impl Engine {
 
     /// Reads the message out of the sender's memory, if that can be.
     fn read(&mut self, region: &Region, source: Local, offer: &Offer, place: &Place) -> bool {
-        if !self.options.single_copy || self.peers.get(source).reading == Reading::Refused {
+        let is_long = offer.bytes >= self.options.single_copy_bytes_min;
+        if !is_long || self.peers.get(source).reading == Reading::Refused {
             return false;
         }
         match read(region.pid(source.slot), offer, &place.parts.cut(0, offer.bytes)) {

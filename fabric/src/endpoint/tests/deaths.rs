@@ -18,12 +18,12 @@ fn kill(world: &World, endpoint: Endpoint) {
 #[test]
 fn a_sender_killed_at_any_store_holds_up_nobody() {
     let mut stops = 0;
-    for (len, single_copy) in
-        [(8, true), (200, true), (3000, true), (50_000, true), (50_000, false)]
+    for (len, single_copy_bytes_min) in
+        [(8, 0), (200, 0), (3000, 0), (50_000, 0), (50_000, usize::MAX)]
     {
         for stores in 0.. {
             let region = RegionOptions { cells: 16, buffers: 4, ..RegionOptions::default() };
-            let options = EndpointOptions { single_copy, ..EndpointOptions::default() };
+            let options = EndpointOptions { single_copy_bytes_min, ..EndpointOptions::default() };
             let mut world = World::new(2, region, &options);
             let [other, to] = [world.address(0), world.address(1)];
             let mut doomed = world.join(&options);
@@ -69,10 +69,10 @@ fn a_sender_killed_at_any_store_holds_up_nobody() {
 #[test]
 fn a_receiver_killed_at_any_store_is_gone_for_its_sender() {
     let mut stops = 0;
-    for (len, single_copy) in [(3000, true), (50_000, true), (50_000, false)] {
+    for (len, single_copy_bytes_min) in [(3000, 0), (50_000, 0), (50_000, usize::MAX)] {
         for stores in 0.. {
             let region = RegionOptions { cells: 16, buffers: 2, ..RegionOptions::default() };
-            let options = EndpointOptions { single_copy, ..EndpointOptions::default() };
+            let options = EndpointOptions { single_copy_bytes_min, ..EndpointOptions::default() };
             let mut world = World::new(2, region, &options);
             let mut doomed = world.join(&options);
             let to = doomed.address();
@@ -232,10 +232,10 @@ fn talk(world: &mut World, round: u64) {
 #[test]
 fn garbage_in_a_slot_costs_others_nothing() {
     let mut random = Random::new(1);
-    for single_copy in [true, false] {
+    for single_copy_bytes_min in [0, usize::MAX] {
         let usual = RegionOptions::default();
         let region = RegionOptions { cells: 16, buffers: 4, buffer_bytes: 4096, ..usual };
-        let options = EndpointOptions { single_copy, ..EndpointOptions::default() };
+        let options = EndpointOptions { single_copy_bytes_min, ..EndpointOptions::default() };
         let mut world = World::new(2, region, &options);
         let mut hostile = world.join(&options);
         let bad = hostile.address();

@@ -118,7 +118,7 @@ impl Pair {
         let count = 2 + random.below(3) as usize;
         let options = EndpointOptions {
             eager_bytes_max: [0, 1000, 8192, 1 << 20][random.below(4) as usize],
-            single_copy: random.below(2) == 0,
+            single_copy_bytes_min: [0, 10_000, usize::MAX][random.below(3) as usize],
         };
         let region = RegionOptions { cells: 256, buffers: 8, ..RegionOptions::default() };
         let world = World::new(count, region, &options);

@@ -5,13 +5,14 @@ use super::*;
 /// Lengths on both sides of each limit.
 const LENGTHS: [usize; 12] = [0, 1, 8, 24, 216, 217, 4096, 8192, 8193, 16_384, 100_000, 1_000_001];
 
-fn each_way() -> [EndpointOptions; 4] {
+fn each_way() -> [EndpointOptions; 5] {
     let usual = EndpointOptions::default();
     [
         usual,
-        EndpointOptions { eager_bytes_max: 0, ..usual },
-        EndpointOptions { single_copy: false, ..usual },
-        EndpointOptions { eager_bytes_max: usize::MAX, single_copy: false },
+        EndpointOptions { eager_bytes_max: 0, single_copy_bytes_min: 0 },
+        EndpointOptions { single_copy_bytes_min: 0, ..usual },
+        EndpointOptions { eager_bytes_max: 8192, single_copy_bytes_min: 50_000 },
+        EndpointOptions { eager_bytes_max: usize::MAX, single_copy_bytes_min: usize::MAX },
     ]
 }
 
@@ -51,7 +52,9 @@ fn messages_of_all_lengths_arrive_whole_expected_or_not() {
         assert_eq!(sender.inline_sends + sender.eager_sends + sender.rendezvous_sends, 24);
         let fetched = receiver.single_copies + receiver.pipelines;
         assert_eq!(fetched, sender.rendezvous_sends);
-        assert_eq!(receiver.pipelines > 0, !options.single_copy, "{receiver:?}");
+        let min = options.single_copy_bytes_min;
+        assert_eq!(receiver.pipelines > 0, min > 0, "{receiver:?}");
+        assert_eq!(receiver.single_copies > 0, min < 1_000_000, "{receiver:?}");
         assert_eq!((receiver.messages, receiver.nonsense, sender.nonsense), (24, 0, 0));
         let lent = |at: usize| world.endpoints[at].engine.slab.lent_count();
         assert!(lent(0) <= 64 && lent(1) == 0);
@@ -140,9 +143,9 @@ fn a_receiver_that_does_not_poll_makes_busy_and_loses_nothing() {
 
 #[test]
 fn an_answer_that_finds_a_full_ring_waits() {
-    for single_copy in [true, false] {
+    for single_copy_bytes_min in [0, usize::MAX] {
         let region = RegionOptions { cells: 16, ..RegionOptions::default() };
-        let options = EndpointOptions { single_copy, ..EndpointOptions::default() };
+        let options = EndpointOptions { single_copy_bytes_min, ..EndpointOptions::default() };
         let mut world = World::new(2, region, &options);
         let [one, other] = [world.address(0), world.address(1)];
         let (sent, mut got) = (content(1, 50_000), vec![0; 50_000]);
@@ -219,7 +222,8 @@ fn a_shared_buffer_has_one_part_without_tags() {
 #[test]
 fn a_look_finds_claims_and_leaves() {
     for len in [8, 50_000] {
-        let mut world = World::usual(2);
+        let reading = EndpointOptions { single_copy_bytes_min: 0, ..EndpointOptions::default() };
+        let mut world = World::new(2, RegionOptions::default(), &reading);
         let (from, to) = (world.address(0), world.address(1));
         let (class, source, ignore) = (Class::Tagged, Some(from), 0);
         let look = |tag, claim| {
