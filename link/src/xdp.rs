@@ -373,8 +373,9 @@ impl Xdp {
                 }
             }
         }
-        let told = self.queue.release_counted();
-        self.xdp_counters.fill_calls.add(u64::from(told));
+        if self.queue.release_counted() {
+            self.xdp_counters.fill_calls.add(1);
+        }
         let counters = self.inner.counters();
         counters.receive_messages.add(datagrams as u64);
         counters.datagrams_received.add(datagrams as u64);
