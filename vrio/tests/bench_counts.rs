@@ -183,14 +183,16 @@ fn a_direct_request_past_the_network_stack_has_one_more_copy_and_no_datagram_of_
             let calls = count(sender, "send_calls");
             let most = (sent * 0.75).max(SENT_AGAIN);
             assert!(calls > 0.0 && calls <= most, "{sender}: {calls} calls: {report}");
-            // By the session, as over UDP, and by the link: in and, in pieces, out.
+            // By the session, as over UDP, and by the link: in and, in pieces, out; but the last
+            // packet of long data may be short, and then lies in one frame.
             let stable = |role: &str| role == "driver" || sender == "driver";
             let session = |role: &str| if stable(role) { 1.0 } else { 0.0 };
             for (role, by_link) in [(sender, 1.0), (other, pieces)] {
                 let data = (session(role) + by_link) * bytes;
                 let heads = (sent + said) * HEADS_BYTES;
                 let copied = count(role, "bytes_copied");
-                let bound = data..=data * SENT_AGAIN + heads;
+                let least = if role == other { data - by_link * bytes / 4.0 } else { data };
+                let bound = least..=data * SENT_AGAIN + heads;
                 assert!(bound.contains(&copied), "{role}: {copied}, not {bound:?}: {report}");
             }
         }
