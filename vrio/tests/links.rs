@@ -80,6 +80,12 @@ impl Host {
     }
 }
 
+impl Drop for Host {
+    fn drop(&mut self) {
+        ip(&format!("netns del {}", self.0));
+    }
+}
+
 /// The same program, without any capability.
 fn without_rights(folder: &Path) -> PathBuf {
     let path = folder.join("vrio");
