@@ -255,7 +255,8 @@ impl Endpoint {
     ///
     /// # Safety
     /// The parts stay writable, and nobody else looks at them, until the completion (with
-    /// `multi_min_bytes`: until [`Done::Released`], or a failure).
+    /// `multi_min_bytes`: until [`Done::Released`] or [`Failure::Cancelled`], or [`Failure::Gone`]
+    /// where a source was named; failures of single messages before that are about those only).
     pub unsafe fn receive(
         &mut self,
         receive: &Receive,

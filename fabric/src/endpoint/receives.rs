@@ -74,6 +74,8 @@ struct Multi {
     /// Messages that are on their way into it.
     arriving: usize,
     over: bool,
+    /// It was taken back, which is told when nothing is on its way into it any more.
+    cancelled: bool,
 }
 
 /// All such buffers.
@@ -140,7 +142,8 @@ impl Engine {
         }
         // At least one, or a full buffer would go on for ever.
         let min_bytes = min_bytes.max(1);
-        let multi = Multi { context, min_bytes, used_bytes: 0, arriving: 0, over: false };
+        let multi =
+            Multi { context, min_bytes, used_bytes: 0, arriving: 0, over: false, cancelled: false };
         let multi = self.multis.0.keep(multi);
         loop {
             let id = self.spaces[index(class)].unexpected_for(&pattern);
@@ -241,7 +244,11 @@ impl Engine {
         let Some(shared) = self.multis.0.get_mut(multi) else { return };
         shared.arriving -= 1;
         if shared.over && shared.arriving == 0 {
+            let cancelled = shared.cancelled;
             self.multis.end(multi);
+            if cancelled {
+                return self.cancelled((place.context, place.class), place.parts.start());
+            }
             let (context, class, done) = (place.context, place.class, Done::Released);
             self.complete(Completion { context, done, class, tag: 0, bytes: 0, failure: None });
         }
@@ -309,14 +316,22 @@ impl Engine {
                 self.peers.settle(source);
             }
             if let Some(multi) = posted.multi {
+                let arriving = self.multis.0.get_mut(multi).filter(|shared| shared.arriving > 0);
+                if let Some(shared) = arriving {
+                    (shared.over, shared.cancelled) = (true, true);
+                    return true;
+                }
                 self.multis.end(multi);
             }
-            let envelope = Envelope { source: self.address_of(self.me), tag: 0 };
-            let none = (None, posted.parts.start());
-            let failure = Some(Failure::Cancelled);
-            self.complete_receive((context, class), &envelope, none, 0, failure);
+            self.cancelled((context, class), posted.parts.start());
             return true;
         }
         false
+    }
+
+    /// Tells that a receive was taken back, and that its memory is the program's again.
+    fn cancelled(&mut self, what: (Context, Class), start: *mut u8) {
+        let envelope = Envelope { source: self.address_of(self.me), tag: 0 };
+        self.complete_receive(what, &envelope, (None, start), 0, Some(Failure::Cancelled));
     }
 }

@@ -205,6 +205,36 @@ fn a_shared_buffer_takes_message_after_message() {
     }
 }
 
+/// Its memory is the program's again when that is told, and not while a message comes into it.
+#[test]
+fn a_shared_buffer_that_is_cancelled_ends_after_what_is_on_its_way() {
+    let pieces =
+        EndpointOptions { single_copy_bytes_min: usize::MAX, ..EndpointOptions::default() };
+    let mut world = World::new(2, RegionOptions::default(), &pieces);
+    let mut buffer = vec![0; 2_000_000];
+    let several = Receive {
+        class: Class::Untagged,
+        multi_min_bytes: Some(1),
+        context: Context(7),
+        ..receive(None, 0)
+    };
+    ask(&mut world.endpoints[1], &several, &mut buffer);
+    let sent = content(3, 1_000_000);
+    let untagged = Message { class: Class::Untagged, ..message(world.address(1), 0) };
+    send(&mut world.endpoints[0], &untagged, &sent).expect("room");
+    // The offer is seen and answered, and nothing else.
+    world.endpoints[1].progress();
+    assert!(world.endpoints[1].cancel(Context(7)));
+    assert!(!world.endpoints[1].cancel(Context(7)), "once");
+    assert_eq!(ended(&mut world.endpoints[1]), [], "the message is on its way");
+    (0..50).for_each(|_| world.turn());
+    let told = ended(&mut world.endpoints[1]);
+    let what: Vec<_> = told.iter().map(|done| (done.context, done.bytes, done.failure)).collect();
+    let whole = (Context(7), sent.len(), None);
+    assert_eq!(what, [whole, (Context(7), 0, Some(Failure::Cancelled))]);
+    assert_eq!(buffer[..sent.len()], sent);
+}
+
 #[test]
 fn a_shared_buffer_has_one_part_without_tags() {
     let mut world = World::usual(1);
