@@ -181,6 +181,20 @@ impl Headers {
     }
 }
 
+/// Whether a checksum may be written at this place: where TCP and UDP have theirs, or behind all
+/// that a filter goes by (a tunnel's inner packet is there). Its value is up to who sends: an address
+/// or a port that is written with it would make another packet of the one that was let through.
+fn may_hold_checksum(head: &[u8], at: usize) -> bool {
+    // What is no IP is known by its type alone, which is before all places.
+    let Some(ip) = ether::ip(head) else { return true };
+    let Some(into) = at.checked_sub(ip.payload_at) else { return false };
+    match ip.protocol {
+        TCP => into == 16 || into >= 20,
+        UDP => into == 6 || into >= 8,
+        _ => true,
+    }
+}
+
 impl Frame {
     /// Checks what its sender says about it, who may ask for `offers`. After this the frame can be
     /// handed to any receiver. Its tag, if it had one, was taken off.
@@ -198,8 +212,8 @@ impl Frame {
         }
         let start = usize::from(offload.checksum_start);
         let end = start + usize::from(offload.checksum_offset) + 2;
-        let is_placed = offload.needs_checksum && start >= ETHER_BYTES && end <= self.head().len();
-        if !is_placed {
+        let is_inside = offload.needs_checksum && start >= ETHER_BYTES && end <= self.head().len();
+        if !is_inside || !may_hold_checksum(self.head(), end - 2) {
             return Err(Reason::ChecksumPlace);
         }
         if self.offload.cut == Cut::None {

@@ -51,6 +51,21 @@ fn headers(head: &[u8], cut: Cut) -> Option<Headers> {
     is_whole.then_some(Headers { is_v4: ip.is_v4, protocol, above_at, bytes })
 }
 
+/// Whether two bytes at this place are of addresses, ports or flags.
+fn changes_headers(head: &[u8], at: usize) -> bool {
+    let Some(ip) = ether::ip(head) else { return false };
+    let own = match ip.protocol {
+        TCP => Some((16, 20)),
+        UDP => Some((6, 8)),
+        _ => None,
+    };
+    match own {
+        _ if at < ip.payload_at => true,
+        Some((place, end)) => at != ip.payload_at + place && at < ip.payload_at + end,
+        None => false,
+    }
+}
+
 /// What becomes of a chain with these bytes, whose driver may leave this much to others.
 pub(super) fn read(
     chain: &[u8],
@@ -95,6 +110,9 @@ pub(super) fn read(
             return Err(Reason::OffloadUnknown);
         }
         if !needs || start < ETHER_BYTES || start + offset + 2 > head {
+            return Err(Reason::ChecksumPlace);
+        }
+        if changes_headers(&sent.bytes[..head], start + offset) {
             return Err(Reason::ChecksumPlace);
         }
         sent.checksum = Some((start, offset));

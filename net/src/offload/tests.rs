@@ -78,6 +78,41 @@ fn a_checksum_is_completed_wherever_the_pieces_are_cut() {
     }
 }
 
+/// A filter has seen the frame before its checksum is completed: that makes no other packet of it.
+#[test]
+fn completing_a_checksum_changes_nothing_that_filters_go_by() {
+    let mut dice = Dice::new(5);
+    for (maker, _) in kinds() {
+        let bytes = maker.clone().payload(120).partial().build();
+        let mut places = Vec::new();
+        for start in ETHER_BYTES..maker.header_bytes() + 40 {
+            for offset in [0, 2, 6, 16, 30] {
+                let mut burst = Burst::new();
+                let mut lying = bytes.clone();
+                // So that what is written is different from what is there, as its sender likes it.
+                lying[maker.header_bytes() + 50] = dice.below(256) as u8;
+                let frame = pushed(&mut burst, &lying, 200);
+                frame.offload = offload_of(&maker, Cut::None, 0);
+                frame.offload.checksum_start = start as u16;
+                frame.offload.checksum_offset = offset;
+                let before = (ether::packet(frame.head()), ether::addresses(frame.head()));
+                if frame.accept(&Offers::ALL).is_err() {
+                    continue;
+                }
+                places.push(start + usize::from(offset) - maker.above_at());
+                let mut copy = frame.clone();
+                copy.complete_checksum(&burst);
+                let after = (ether::packet(copy.head()), ether::addresses(copy.head()));
+                assert_eq!(before, after, "{start} and {offset}");
+            }
+        }
+        let own = usize::from(offload_of(&maker, Cut::None, 0).checksum_offset);
+        let above_bytes = maker.header_bytes() - maker.above_at();
+        assert!(places.contains(&own) && places.iter().any(|place| *place > above_bytes));
+        assert!(places.iter().all(|place| *place == own || *place >= above_bytes), "{places:?}");
+    }
+}
+
 #[test]
 fn segments_put_together_are_the_frame() {
     let mut dice = Dice::new(3);
