@@ -165,6 +165,19 @@ impl<O> Kept<O> {
         self.give_back(opened);
     }
 
+    /// Gives back what is gone, and takes what was opened in its place.
+    pub(super) fn exchange(&mut self, opened: &mut Option<O>) {
+        // Before the word is looked at: the keeper changes that first. What is wanted again by then
+        // was gone before it came here.
+        let next = self.incoming.receive();
+        if self.core.is_wanted() {
+            [opened.take(), next].into_iter().flatten().for_each(|gone| self.give_back(gone));
+        } else if next.is_some() {
+            debug_assert!(opened.is_none(), "there is one at a time");
+            *opened = next;
+        }
+    }
+
     /// Has somebody else close what was open: that takes a while.
     pub(super) fn give_back(&mut self, opened: O) {
         let put = self.outgoing.put(opened);

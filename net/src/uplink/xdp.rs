@@ -222,12 +222,7 @@ impl Xdp {
     /// Lets go of an interface that is gone, and takes the next one.
     fn exchange(&mut self) {
         debug_assert!(self.taken.is_empty(), "no burst points into its frames");
-        if self.kept.core.is_wanted() {
-            self.give_back();
-        } else if let Some(card) = self.kept.incoming.receive() {
-            debug_assert!(self.card.is_none(), "there is one at a time");
-            self.card = Some(card);
-        }
+        self.kept.exchange(&mut self.card);
     }
 
     /// To unmap and close a card takes long: not here.

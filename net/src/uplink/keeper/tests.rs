@@ -111,6 +111,29 @@ fn what_was_open_is_closed_by_the_keeper_before_the_next_is_opened() {
 }
 
 #[test]
+fn one_that_is_gone_again_before_its_port_has_it_goes_back() {
+    let (world, first, mut kept, _keeper) = begin();
+    world.refused.lock().unwrap().push_back("not yet");
+    kept.lose(first);
+    wait_for("refused", || kept.core.why());
+    world.show(Ok(Seen::Gone));
+    wait_for("opened", || (!kept.incoming.is_empty()).then_some(()));
+    wait_for("gone", || kept.core.is_wanted().then_some(()));
+    world.show(Ok(Seen::Up));
+    let mut opened = None;
+    kept.exchange(&mut opened);
+    assert!(opened.is_none() && kept.incoming.is_empty());
+    wait_for("opened", || {
+        kept.exchange(&mut opened);
+        opened.is_some().then_some(())
+    });
+    assert!(kept.core.is_up() && !kept.core.is_wanted());
+    kept.exchange(&mut opened);
+    assert!(opened.is_some(), "it stays");
+    kept.give_back(opened.take().expect("it was just there"));
+}
+
+#[test]
 fn one_that_cannot_be_looked_at_is_not_gone() {
     let (world, _first, kept, _keeper) = begin();
     world.show(Err(libc::EMFILE));
