@@ -53,6 +53,9 @@ while read -r word; do
             until ping -c 1 -W 1 "$PEER" >/tmp/ping; do :; done
             say "pinged $(cat /sys/class/net/eth0/carrier_changes)"
             ;;
+        reboot)
+            reboot -f
+            ;;
         deaf)
             # It must hear nothing of the other one.
             if ping -c 4 -W 2 "$PEER" >/tmp/ping; then

@@ -39,7 +39,7 @@ fn start(image: &guest::Image, plan: &NodePlan, name: &str, number: u8, kind: Ki
         packed: kind == Kind::Packed,
         offloads: kind != Kind::Plain,
     };
-    let builder = Guest::builder(image).name(name).script(scripts::TALK).nic(nic);
+    let builder = Guest::builder(image).name(name).script(scripts::TALK).nic(nic).boots_again();
     talk::with_iperf(builder)
         .unwrap()
         .set("ADDRESS", format!("10.9.0.{number}"))
@@ -142,6 +142,11 @@ fn talk_over_everything(image: &guest::Image, kind: Kind) {
     stream(&mut one, &mut two);
     assert_eq!(counter(&node, 1, "drops_in"), 0);
     pull_cable(&mut one, &plan);
+    if kind == Kind::Split {
+        // The node sees the device reset and its rings made anew, nobody touches anything else.
+        talk::reboot(&mut two).unwrap();
+        talk::exchange(&mut one, &mut two).unwrap();
+    }
     // Another process goes on in the node's place, and the guests' links do not even blink.
     let mut links = Vec::new();
     let mut node = node;

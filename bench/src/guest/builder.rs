@@ -60,6 +60,7 @@ pub struct Builder {
     script: Option<String>,
     files: Vec<(String, PathBuf)>,
     console: Option<PathBuf>,
+    boots_again: bool,
 }
 
 impl Builder {
@@ -79,6 +80,7 @@ impl Builder {
             script: None,
             files: Vec::new(),
             console: None,
+            boots_again: false,
         }
     }
 
@@ -167,6 +169,13 @@ impl Builder {
         self
     }
 
+    /// A guest that reboots boots again, in the same QEMU with the same cards; otherwise that ends it.
+    #[must_use]
+    pub fn boots_again(mut self) -> Self {
+        self.boots_again = true;
+        self
+    }
+
     /// Keeps the console in this file instead of one that goes with the guest.
     #[must_use]
     pub fn console(mut self, path: &Path) -> Self {
@@ -223,7 +232,8 @@ impl Builder {
             "none",
             "-nodefaults",
             "-no-user-config",
-            "-no-reboot",
+            "-action",
+            if self.boots_again { "reboot=reset" } else { "reboot=shutdown" },
             "-chardev",
             "stdio,id=console,signal=off",
             "-serial",

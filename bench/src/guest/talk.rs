@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Builder, Guest, GuestError, words};
+use super::{BOOT_TIMEOUT, Builder, Guest, GuestError, words};
 
 /// For what a guest does: an emulated one on a busy machine is slow.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -90,6 +90,16 @@ fn streamed(line: &str) -> Result<Stream> {
 pub fn ping(guest: &mut Guest) -> Result<u64> {
     guest.type_line("ping")?;
     Ok(guest.wait_for("pinged", PATIENCE)?.parse()?)
+}
+
+/// Has it boot again (it was built with [`Builder::boots_again`]), with the same card.
+///
+/// # Errors
+/// When it does not come back.
+pub fn reboot(guest: &mut Guest) -> Result<()> {
+    guest.type_line("reboot")?;
+    guest.wait_for("ready", PATIENCE.max(BOOT_TIMEOUT))?;
+    Ok(())
 }
 
 /// Has it ping the other one, who must not answer.
