@@ -182,8 +182,8 @@ impl Headers {
 }
 
 /// Whether a checksum may be written at this place: where TCP and UDP have theirs, or behind all
-/// that a filter goes by (a tunnel's inner packet is there). Its value is up to who sends: an address
-/// or a port that is written with it would make another packet of the one that was let through.
+/// that a filter goes by (a tunnel's inner packet is there). Its value is up to who sends: an
+/// address or a port that is written with it would make another packet of what was let through.
 fn may_hold_checksum(head: &[u8], at: usize) -> bool {
     // What is no IP is known by its type alone, which is before all places.
     let Some(ip) = ether::ip(head) else { return true };

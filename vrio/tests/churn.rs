@@ -17,8 +17,8 @@ use bench::stand_in::StandIn;
 use bench::workload::Mix;
 use serde_json::{Value, json};
 
-/// Of the control thread's helpers, as many as there are questions at once, and some that wait. With
-/// more than a thousand changes, what is left by each is more.
+/// Of the control thread's helpers, as many as there are questions at once, and some that wait.
+/// With more than a thousand changes, what is left by each is more.
 const HELPERS_MAX: usize = 16;
 
 /// How long descriptors, threads and sessions may take to be given back after the last change.

@@ -145,6 +145,7 @@ fn talk_over_everything(image: &guest::Image, kind: Kind) {
     if kind == Kind::Split {
         // The node sees the device reset and its rings made anew, nobody touches anything else.
         talk::reboot(&mut two).unwrap();
+        talk::serve(&mut two).unwrap();
         talk::exchange(&mut one, &mut two).unwrap();
     }
     // Another process goes on in the node's place, and the guests' links do not even blink.

@@ -169,7 +169,7 @@ impl Builder {
         self
     }
 
-    /// A guest that reboots boots again, in the same QEMU with the same cards; otherwise that ends it.
+    /// A guest that reboots boots again, in the same QEMU with the same cards; otherwise it ends.
     #[must_use]
     pub fn boots_again(mut self) -> Self {
         self.boots_again = true;
