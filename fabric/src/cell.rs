@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  0  stamp (32 high: turn of the ring) | kind 8 | flags 8 | inline bytes 16
-//!  1  source: slot 16 | zero 16 | incarnation 32
-//!  2  destination: incarnation 32 | zero 32
+//!  1  source: incarnation 32 high | host 16 | slot 16
+//!  2  destination: host 16 high | slot 16 | incarnation 32
 //!  3  tag, or the operation that is answered
 //!  4  the sender's word (with the flag)
 //!  5  inline: bytes, to the cell's end; so 24 of them are in the head's line
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::message::Class;
 use crate::parts::PARTS_MAX;
-use crate::region::{CELL_BYTES, Region};
+use crate::region::{CELL_BYTES, HOSTS_MAX, Region, SLOTS_MAX};
 use crate::ring::publish;
 use crate::shared::WORD;
 
@@ -53,9 +53,11 @@ impl Kind {
     }
 }
 
-/// An endpoint of this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An endpoint as the region names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Local {
+    /// The index of its host; 0 for this one.
+    pub(crate) host: u16,
     pub(crate) slot: u16,
     pub(crate) incarnation: u32,
 }
@@ -67,15 +69,17 @@ pub(crate) struct Head {
     pub(crate) class: Class,
     pub(crate) inline_bytes: u16,
     pub(crate) source: Local,
-    /// Which owner of the ring's slot is meant.
-    pub(crate) incarnation: u32,
+    /// Who is meant: an owner of the ring's slot, or of a gateway's ring somebody elsewhere.
+    pub(crate) to: Local,
     pub(crate) tag: u64,
     pub(crate) data: Option<u64>,
 }
 
-/// A buffer of the sender's slab, lent until its number is written into its word.
+/// A buffer of a slab, the sender's or a gateway's, lent until its number is written into its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lent {
+    /// Whose slab.
+    pub(crate) owner: Local,
     pub(crate) buffer: u16,
     pub(crate) bytes: usize,
     pub(crate) number: u64,
@@ -143,9 +147,10 @@ impl<'a> Cell<'a> {
     /// Writes all but the body, and with the last store lets the receiver see the cell.
     #[inline]
     pub(crate) fn publish(&self, head: &Head) {
-        let Head { kind, class, inline_bytes, source, incarnation, tag, data } = *head;
-        self.set_word(1, u64::from(source.incarnation) << 32 | u64::from(source.slot));
-        self.set_word(2, u64::from(incarnation));
+        let Head { kind, class, inline_bytes, source, to, tag, data } = *head;
+        let named = |local: Local| u64::from(local.host) << 16 | u64::from(local.slot);
+        self.set_word(1, u64::from(source.incarnation) << 32 | named(source));
+        self.set_word(2, named(to) << 32 | u64::from(to.incarnation));
         self.set_word(3, tag);
         if let Some(data) = data {
             self.set_word(4, data);
@@ -161,38 +166,51 @@ impl<'a> Cell<'a> {
     pub(crate) fn head(&self, low: u32) -> Option<Head> {
         let (flags, inline_bytes) = ((low >> 16) as u8, low as u16);
         let kind = Kind::from_byte((low >> 24) as u8)?;
-        let [source, incarnation] = [self.word(1), self.word(2)];
+        let [source, to] = [self.word(1), self.word(2)];
         if usize::from(inline_bytes) > INLINE_BYTES_MAX || flags > (TAGGED | HAS_DATA) {
             return None;
         }
-        let slot = u16::try_from(source as u32).ok()?;
-        if slot >= self.region.options().slots {
-            return None;
-        }
+        let source = self.named(source as u32, (source >> 32) as u32)?;
+        let to = self.named((to >> 32) as u32, to as u32)?;
         Some(Head {
             kind,
             class: if flags & TAGGED != 0 { Class::Tagged } else { Class::Untagged },
             inline_bytes,
-            source: Local { slot, incarnation: (source >> 32) as u32 },
-            incarnation: u32::try_from(incarnation).ok()?,
+            source,
+            to,
             tag: self.word(3),
             data: (flags & HAS_DATA != 0).then(|| self.word(4)),
         })
     }
 
+    /// None: no region has such a slot, or not this one.
+    #[inline]
+    fn named(&self, name: u32, incarnation: u32) -> Option<Local> {
+        let (host, slot) = ((name >> 16) as u16, name as u16);
+        let slots = if host == 0 { self.region.options().slots } else { SLOTS_MAX };
+        (slot < slots && usize::from(host) < HOSTS_MAX).then_some(Local { host, slot, incarnation })
+    }
+
     pub(crate) fn set_lent(&self, lent: &Lent) {
-        self.set_word(5, u64::from(lent.buffer));
+        let Local { slot, incarnation, .. } = lent.owner;
+        let owner = u64::from(incarnation) << 32 | u64::from(slot) << 16;
+        self.set_word(5, owner | u64::from(lent.buffer));
         self.set_word(6, lent.bytes as u64);
         self.set_word(7, lent.number);
     }
 
-    /// None: there is no such buffer, or it is not as long.
-    pub(crate) fn lent(&self) -> Option<Lent> {
+    /// What this sender lends. None: there is no such buffer, it is not as long, or it is neither
+    /// the sender's own nor, from another host, a gateway's.
+    pub(crate) fn lent(&self, source: Local) -> Option<Lent> {
         let [buffer, bytes, number] = [self.word(5), self.word(6), self.word(7)];
         let options = self.region.options();
-        let is_sound =
-            buffer < u64::from(options.buffers) && bytes <= u64::from(options.buffer_bytes);
-        is_sound.then_some(Lent { buffer: buffer as u16, bytes: bytes as usize, number })
+        let owner = self.named((buffer as u32) >> 16, (buffer >> 32) as u32)?;
+        let buffer = buffer as u16;
+        let is_owner = owner == source || (source.host != 0 && owner.slot < options.gateways);
+        let is_sound = is_owner
+            && u32::from(buffer) < options.buffers
+            && bytes <= u64::from(options.buffer_bytes);
+        is_sound.then_some(Lent { owner, buffer, bytes: bytes as usize, number })
     }
 
     pub(crate) fn set_piece_at(&self, offset: usize) {
@@ -261,8 +279,8 @@ mod tests {
                 kind,
                 class: if at % 2 == 0 { Class::Tagged } else { Class::Untagged },
                 inline_bytes: 7 * at as u16,
-                source: Local { slot: 255, incarnation: u32::MAX },
-                incarnation: u32::MAX - 1,
+                source: Local { host: 4095, slot: 4095, incarnation: u32::MAX },
+                to: Local { host: 0, slot: 255, incarnation: u32::MAX - 1 },
                 tag: u64::MAX - 2,
                 data: (at % 3 == 0).then_some(77),
             };
@@ -270,9 +288,12 @@ mod tests {
             let low = crate::ring::Words::stamp(&region.ring(3), 9) as u32;
             assert_eq!(cell.head(low), Some(head));
         }
-        let lent = Lent { buffer: 63, bytes: 16_384, number: 5 };
+        let owner = Local { host: 0, slot: 255, incarnation: u32::MAX };
+        let lent = Lent { owner, buffer: 63, bytes: 16_384, number: 5 };
         cell.set_lent(&lent);
-        assert_eq!(cell.lent(), Some(lent));
+        assert_eq!(cell.lent(owner), Some(lent));
+        assert_eq!(cell.lent(Local { slot: 254, ..owner }), None, "another one's");
+        assert_eq!(cell.lent(Local { host: 1, ..owner }), None, "no gateway's");
         let parts = std::array::from_fn(|at| (at as u64 * 4096, at));
         let offer =
             Offer { operation: 1, bytes: 28, proof_at: 2, proof: 3, count: PARTS_MAX, parts };
@@ -292,14 +313,23 @@ mod tests {
         assert_eq!(cell.head(6 << 24), None, "a kind");
         assert_eq!(cell.head(4 << 16), None, "a flag");
         assert_eq!(cell.head(INLINE_BYTES_MAX as u32 + 1), None, "a length");
-        for source in [256, 1 << 16, u64::MAX] {
+        for source in [256, 4096 << 16, 1 << 16 | 4096, u64::MAX] {
             cell.set_word(1, source);
             assert_eq!(cell.head(0), None, "source {source:#x}");
+            cell.set_word(1, 1 << 32);
+            cell.set_word(2, source << 32);
+            assert_eq!(cell.head(0), None, "destination {source:#x}");
+            cell.set_word(2, 0);
         }
-        for [buffer, bytes] in [[64, 0], [u64::MAX, 0], [0, 16_385], [0, u64::MAX]] {
+        for [buffer, bytes] in [[64, 0], [256 << 16, 0], [u64::MAX, 0], [0, 16_385], [0, u64::MAX]]
+        {
             cell.set_word(5, buffer);
             cell.set_word(6, bytes);
-            assert_eq!(cell.lent(), None, "{bytes} in {buffer}");
+            assert_eq!(
+                cell.lent(Local { host: 0, slot: 0, incarnation: 0 }),
+                None,
+                "{bytes} in {buffer}"
+            );
         }
         let parts = std::array::from_fn(|_| (0, 1 << 40));
         let offer = Offer { operation: 1, bytes: 1, proof_at: 2, proof: 3, count: 2, parts };

@@ -14,6 +14,7 @@
 
 mod arrivals;
 mod counters;
+mod hosts;
 mod offers;
 mod peers;
 mod receives;
@@ -26,6 +27,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::counters::EndpointCounters;
+use self::hosts::Hosts;
 use self::offers::{Answer, Pulls};
 use self::peers::Peers;
 use self::receives::{Multis, Posted, Unexpected};
@@ -117,7 +119,10 @@ pub enum SendError {
     #[error("the receiver has not taken what was sent before; poll, and send again")]
     Busy,
     /// No endpoint of this host, and no way leads to another.
-    #[error("no way leads to host {:#x}, slot {}", .0.host, .0.slot)]
+    #[error(
+        "no way leads to host {:#x}, slot {}: its node is not joined with this one for the domain; \
+         `vrio domain list` says which are, and why others are not", .0.host, .0.slot
+    )]
     Unreachable(Address),
     /// The endpoint is no more.
     #[error("the other endpoint is gone")]
@@ -160,6 +165,7 @@ pub struct Endpoint {
 struct Engine {
     me: Local,
     host: u64,
+    hosts: Hosts,
     options: EndpointOptions,
     consumer: Consumer,
     slab: Slab,
@@ -203,13 +209,15 @@ impl Endpoint {
         rustix::rand::getrandom(&mut proof, rustix::rand::GetRandomFlags::empty())
             .map_err(EndpointError::Random)?;
         let buffer_bytes = region.options().buffer_bytes as usize;
+        let me = Local { host: 0, slot, incarnation };
         let eager_bytes_max = options.eager_bytes_max.min(buffer_bytes);
         let engine = Engine {
-            me: Local { slot, incarnation },
+            me,
             host,
+            hosts: Hosts::default(),
             options: EndpointOptions { eager_bytes_max, ..*options },
             consumer: Consumer::new(&region.ring(slot)),
-            slab: Slab::new(&region, incarnation),
+            slab: Slab::new(&region, me),
             peers: Peers::new(&region),
             spaces: [Matcher::new(ROOM), Matcher::new(ROOM)],
             multis: Multis::new(),
@@ -330,7 +338,8 @@ impl Drop for Endpoint {
 impl Engine {
     #[inline]
     fn address_of(&self, local: Local) -> Address {
-        Address { host: self.host, incarnation: local.incarnation, slot: local.slot }
+        let host = if local.host == 0 { self.host } else { self.hosts.name(local.host) };
+        Address { host, incarnation: local.incarnation, slot: local.slot }
     }
 
     fn producer(&self) -> Producer {

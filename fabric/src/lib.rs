@@ -27,5 +27,6 @@ pub use endpoint::{
 pub use message::{Class, Completion, Context, Done, Failure, Message, Part, Peek, Receive};
 pub use parts::PARTS_MAX;
 pub use region::{
-    Keeper, REGION_VERSION, Region, RegionError, RegionOptions, SLOTS_MAX, SizeError, SlotError,
+    GATEWAYS_MAX, HOST_ENDED, HOSTS_MAX, HostsFull, Keeper, REGION_VERSION, Region, RegionError,
+    RegionOptions, SLOTS_MAX, SizeError, SlotError,
 };

@@ -15,11 +15,13 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::io::Errno;
 
-pub use self::keeper::{Keeper, SlotError};
+pub use self::keeper::{HostsFull, Keeper, SlotError};
 pub(crate) use self::layout::{CELL_BYTES, Layout};
-pub use self::layout::{REGION_VERSION, RegionOptions, SLOTS_MAX, SizeError};
+pub use self::layout::{
+    GATEWAYS_MAX, HOST_ENDED, HOSTS_MAX, REGION_VERSION, RegionOptions, SLOTS_MAX, SizeError,
+};
 use crate::ring::{Life, Words};
-use crate::shared::{Mapping, WORD};
+use crate::shared::Mapping;
 
 /// Nobody can take pages away from under a mapping, or add some, or undo that.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -73,12 +75,13 @@ impl Region {
         let layout = Layout::new(*options)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("vrio-fabric", flags).map_err(refuse("make"))?;
-        ftruncate(&fd, layout.region_bytes as u64).map_err(refuse("size"))?;
+        ftruncate(&fd, layout.file_bytes() as u64).map_err(refuse("size"))?;
         fcntl_add_seals(&fd, SEALS).map_err(refuse("seal"))?;
         let mapping = Mapping::of_file(fd.as_fd(), layout.region_bytes).map_err(refuse("map"))?;
         for (at, word) in header_of(&layout) {
             mapping.store(at, word, Relaxed);
         }
+        mapping.store(layout.host(0), options.host, Relaxed);
         Ok((Keeper::new(Self { mapping, layout }), fd))
     }
 
@@ -95,14 +98,16 @@ impl Region {
         }
         let bytes = fstat(fd).map_err(refuse("measure"))?.st_size;
         let bytes = usize::try_from(bytes).map_err(|_| RegionError::Foreign)?;
-        if bytes < layout::header::BYTES + WORD {
+        if bytes < layout::HEADER_BYTES {
             return Err(RegionError::Foreign);
         }
-        let mapping = Mapping::of_file(fd, bytes).map_err(refuse("map"))?;
-        let layout = layout_of(&mapping)?;
-        if layout.region_bytes != bytes {
+        // The header alone, which says how much of the file is used.
+        let header = Mapping::of_file(fd, layout::HEADER_BYTES).map_err(refuse("map"))?;
+        let layout = layout_of(&header)?;
+        if layout.file_bytes() != bytes {
             return Err(RegionError::Foreign);
         }
+        let mapping = Mapping::of_file(fd, layout.region_bytes).map_err(refuse("map"))?;
         Ok(Self { mapping, layout })
     }
 
@@ -132,6 +137,24 @@ impl Region {
             .then(|| Life::from_word(self.mapping.load(self.layout.life(slot), Acquire)))
     }
 
+    /// The name of the host that the region's table has at this index; none where there is no such
+    /// host, or no longer.
+    #[inline]
+    pub(crate) fn host(&self, index: u16) -> Option<u64> {
+        (usize::from(index) < HOSTS_MAX)
+            .then(|| self.mapping.load(self.layout.host(index), Acquire))
+            .filter(|host| ![0, HOST_ENDED].contains(host))
+    }
+
+    /// Where in the region's table a host of another name is.
+    pub(crate) fn index_of_host(&self, host: u64) -> Option<u16> {
+        // The node fills it from the front.
+        let entry = |index| self.mapping.load(self.layout.host(index), Acquire);
+        let known = (0..HOSTS_MAX as u16).map(|index| (index, entry(index)));
+        let mut known = known.take_while(|(index, entry)| *index == 0 || *entry != 0);
+        known.find(|(_, entry)| *entry == host && host != HOST_ENDED).map(|(index, _)| index)
+    }
+
     /// The process that the node gave the slot to, as the node knows it.
     pub(crate) fn pid(&self, slot: u16) -> u32 {
         self.mapping.load(self.layout.pid(slot), Relaxed) as u32
@@ -139,9 +162,9 @@ impl Region {
 }
 
 /// The header's words, and where.
-fn header_of(layout: &Layout) -> [(usize, u64); 5] {
+fn header_of(layout: &Layout) -> [(usize, u64); 6] {
     use layout::header;
-    let RegionOptions { slots, gateways, cells, buffers, buffer_bytes } = layout.options;
+    let RegionOptions { slots, gateways, cells, buffers, buffer_bytes, host } = layout.options;
     let version = u64::from(REGION_VERSION) | u64::from(slots) << 32 | u64::from(gateways) << 48;
     [
         (header::MAGIC, layout::MAGIC),
@@ -149,6 +172,7 @@ fn header_of(layout: &Layout) -> [(usize, u64); 5] {
         (header::CELLS, u64::from(cells) | u64::from(buffers) << 32),
         (header::BUFFER, u64::from(buffer_bytes)),
         (header::BYTES, layout.region_bytes as u64),
+        (header::HOST, host),
     ]
 }
 
@@ -169,6 +193,7 @@ fn layout_of(mapping: &Mapping) -> Result<Layout, RegionError> {
         cells: cells as u32,
         buffers: (cells >> 32) as u32,
         buffer_bytes: load(header::BUFFER) as u32,
+        host: load(header::HOST),
     };
     let layout = Layout::new(options).map_err(|_| RegionError::Foreign)?;
     match load(header::BYTES) == layout.region_bytes as u64 {
@@ -249,11 +274,13 @@ mod tests {
 
     #[test]
     fn a_region_is_mapped_as_it_was_made() {
-        let options = RegionOptions { slots: 3, gateways: 1, ..RegionOptions::default() };
+        let options = RegionOptions { slots: 3, gateways: 1, host: 77, ..RegionOptions::default() };
         let (keeper, fd) = Region::create(&options).expect("memory");
         let member = Region::map(fd.as_fd()).expect("a region");
         assert_eq!(member.layout, keeper.region().layout);
         assert_eq!(member.options(), options);
+        assert_eq!((member.host(0), member.host(1)), (Some(77), None));
+        assert_eq!(fstat(&fd).expect("ours").st_size, 4 << 20, "a power of two");
         assert!(ftruncate(&fd, 4096).is_err() && ftruncate(&fd, 1 << 40).is_err(), "sealed");
     }
 

@@ -27,6 +27,7 @@ struct Out {
 /// The owner's side.
 #[derive(Debug)]
 pub(crate) struct Slab {
+    owner: Local,
     /// The last one that came back is first, since it may still be in a cache.
     free: Vec<u16>,
     out: VecDeque<Out>,
@@ -37,14 +38,14 @@ pub(crate) struct Slab {
 }
 
 impl Slab {
-    pub(crate) fn new(region: &Region, incarnation: u32) -> Self {
+    pub(crate) fn new(region: &Region, owner: Local) -> Self {
         let buffers = region.options().buffers as u16;
         // No owner before had this incarnation, so a receiver that gives back late gives nothing
         // of ours.
-        let next = u64::from(incarnation) << 32 | 1;
+        let next = u64::from(owner.incarnation) << 32 | 1;
         let out = VecDeque::with_capacity(usize::from(buffers));
         let held = vec![0; usize::from(region.options().slots)].into();
-        Self { free: (0..buffers).rev().collect(), out, held, next }
+        Self { owner, free: (0..buffers).rev().collect(), out, held, next }
     }
 
     /// A free buffer for a slot, which is not lent yet. None: there is none, or it has enough.
@@ -75,7 +76,7 @@ impl Slab {
         self.next += 1;
         self.held[usize::from(to.slot)] += 1;
         self.out.push_back(Out { buffer, number, to });
-        Lent { buffer, bytes, number }
+        Lent { owner: self.owner, buffer, bytes, number }
     }
 
     /// Takes a few back whose receivers are done; after a send.
@@ -109,8 +110,9 @@ impl Slab {
 
 /// The receiver's side: has copied what it wants, the buffer is its owner's again.
 #[inline]
-pub(crate) fn give_back(region: &Region, owner: u16, lent: &Lent) {
-    region.mapping().store(region.layout().returned(owner, lent.buffer), lent.number, Release);
+pub(crate) fn give_back(region: &Region, lent: &Lent) {
+    let word = region.layout().returned(lent.owner.slot, lent.buffer);
+    region.mapping().store(word, lent.number, Release);
 }
 
 #[cfg(test)]
@@ -125,9 +127,9 @@ mod tests {
         let region = keeper.region();
         let [me, other, third] = [0; 3].map(|pid| {
             let (slot, incarnation) = keeper.take_slot(pid).expect("room");
-            Local { slot, incarnation }
+            Local { host: 0, slot, incarnation }
         });
-        let mut slab = Slab::new(region, me.incarnation);
+        let mut slab = Slab::new(region, me);
         let take = |slab: &mut Slab, to: Local| slab.take(region, me.slot, to.slot);
         let mut lent = Vec::new();
         for to in [other, other, third] {
@@ -143,14 +145,14 @@ mod tests {
             (None, 3),
             "it has one, as is left"
         );
-        give_back(region, me.slot, &Lent { number: 77, ..lent[0] });
+        give_back(region, &Lent { number: 77, ..lent[0] });
         assert_eq!(take(&mut slab, other), None, "a number of another time");
-        give_back(region, me.slot, &lent[1]);
+        give_back(region, &lent[1]);
         let buffer = take(&mut slab, other).expect("two are left");
         assert_eq!(buffer, lent[1].buffer);
         slab.untake(buffer);
         assert!(keeper.declare_dead(third.slot));
-        give_back(region, me.slot, &lent[0]);
+        give_back(region, &lent[0]);
         slab.tidy(region, me.slot);
         assert_eq!((slab.lent_count(), slab.free.len()), (1, 3), "a look for words alone");
         slab.look(region, me.slot, 1, true);

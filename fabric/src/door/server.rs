@@ -229,7 +229,7 @@ impl Server {
         if house.domains.iter().any(|domain| domain.is_called(&settings.name)) {
             return Err(OpenError::Exists(settings.name));
         }
-        house.domains.push(Served::new(settings)?);
+        house.domains.push(Served::new(settings, self.shared.host)?);
         Ok(())
     }
 

@@ -34,7 +34,8 @@ fn house(endpoints_max: u16) -> House {
 }
 
 fn settings(name: &str, key: &str, endpoints_max: u16) -> DomainSettings {
-    DomainSettings { name: name.to_owned(), key: Key::new(key).unwrap(), endpoints_max }
+    let (name, key) = (name.to_owned(), Key::new(key).unwrap());
+    DomainSettings { name, key, endpoints_max, gateways: 0 }
 }
 
 impl House {

@@ -19,7 +19,7 @@ impl Engine {
         };
         // Meant for who had this slot, or sent by somebody whose slot another one has: some of what
         // that one sent may be lost with its slab, and what came after it must not be received.
-        if head.incarnation != self.me.incarnation || !is_whole(region, head.source) {
+        if head.to != self.me || !self.is_known(region, head.source) {
             self.counters.strays += 1;
             return;
         }
@@ -39,6 +39,15 @@ impl Engine {
         }
     }
 
+    /// Whether a sender is one to receive from: it has left its slot as it was, or its host is one.
+    #[inline]
+    fn is_known(&mut self, region: &Region, source: Local) -> bool {
+        match source.host {
+            0 => is_whole(region, source),
+            host => self.hosts.meet(region, host),
+        }
+    }
+
     #[inline]
     pub(super) fn envelope_of(&self, head: &Head) -> Envelope {
         Envelope { source: self.address_of(head.source), tag: head.tag }
@@ -46,29 +55,37 @@ impl Engine {
 
     #[inline]
     fn inline(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
-        self.message(region, head, cell.body_at(), usize::from(head.inline_bytes), true);
+        self.message(region, head, cell.body_at(), usize::from(head.inline_bytes), None);
         true
     }
 
     fn eager(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
-        let Some(lent) = cell.lent() else { return false };
-        let Lent { buffer, bytes, .. } = lent;
-        let at = region.layout().buffer(head.source.slot, buffer);
-        self.message(region, head, at, bytes, false);
-        give_back(region, head.source.slot, &lent);
+        let Some(lent) = cell.lent(head.source) else { return false };
+        let Lent { owner, buffer, bytes, .. } = lent;
+        let at = region.layout().buffer(owner.slot, buffer);
+        self.message(region, head, at, bytes, Some(owner));
+        give_back(region, &lent);
         true
     }
 
     /// Takes a message whose bytes are at this place of the region, which lies in it. The place is
-    /// in the own ring and so the message's for as long as its cell is; or it is in the sender's
-    /// slab, and the message's as long as the slab is the sender's.
+    /// in the own ring and so the message's for as long as its cell is; or it is in a slab, and the
+    /// message's as long as the slab is this owner's.
     #[inline]
-    fn message(&mut self, region: &Region, head: &Head, at: usize, bytes: usize, in_ring: bool) {
+    fn message(
+        &mut self,
+        region: &Region,
+        head: &Head,
+        at: usize,
+        bytes: usize,
+        slab: Option<Local>,
+    ) {
+        let was_whole = || slab.is_none_or(|owner| is_whole(region, owner));
         self.counters.messages += 1;
         let (envelope, class) = (self.envelope_of(head), head.class);
         let Some(id) = self.spaces[index(class)].posted_for(&envelope) else {
             let body = Body::copied(region, at, bytes);
-            if in_ring || is_whole(region, head.source) {
+            if was_whole() {
                 self.counters.unexpected += 1;
                 let message = Unexpected { data: head.data, body };
                 self.spaces[index(class)].arrive(envelope, message);
@@ -79,7 +96,7 @@ impl Engine {
         let place = self.place_for(class, id, bytes).expect("the receive is posted");
         let fits = bytes.min(place.parts.bytes());
         place.parts.copy_out(0, fits, region.mapping(), at);
-        let failure = (!in_ring && !is_whole(region, head.source)).then_some(Failure::Gone);
+        let failure = (!was_whole()).then_some(Failure::Gone);
         self.received(&place, &envelope, head.data, bytes, failure);
     }
 

@@ -61,7 +61,7 @@ impl Engine {
         data: Option<u64>,
         offer: &Offer,
     ) {
-        let source = Local { slot: envelope.source.slot, incarnation: envelope.source.incarnation };
+        let Some(source) = self.local_of(region, envelope.source) else { return };
         let (bytes, operation, class) = (offer.bytes, offer.operation, place.class);
         if !is_live(region, source) {
             self.counters.gone += 1;
@@ -141,25 +141,25 @@ impl Engine {
             cell.set_clear(clear);
         }
         let kind = if clear.is_some() { Kind::Clear } else { Kind::Finish };
-        let (source, incarnation, tag) = (self.me, to.incarnation, operation);
+        let (source, tag) = (self.me, operation);
         let (inline_bytes, data) = (0, None);
-        cell.publish(&Head { kind, class, inline_bytes, source, incarnation, tag, data });
+        cell.publish(&Head { kind, class, inline_bytes, source, to, tag, data });
         true
     }
 
     /// Takes a piece of a message. `false`: it belongs nowhere.
     pub(super) fn piece(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
-        let Some(lent) = cell.lent() else { return false };
+        let Some(lent) = cell.lent(head.source) else { return false };
         let (id, at) = (Id::from_word(head.tag), cell.piece_at());
         let sound = match self.pulls.store.get_mut(id) {
             Some(pull) if pull.source == head.source => {
                 let fits = (1..=pull.wanted - pull.got).contains(&lent.bytes);
                 let fits = fits && at == pull.got as u64;
                 if fits {
-                    let from = region.layout().buffer(head.source.slot, lent.buffer);
+                    let from = region.layout().buffer(lent.owner.slot, lent.buffer);
                     pull.place.parts.copy_out(pull.got, lent.bytes, region.mapping(), from);
                     // Whose slab has another owner is gone, which ends this when it is noticed.
-                    if is_whole(region, head.source) {
+                    if is_whole(region, lent.owner) {
                         pull.got += lent.bytes;
                     }
                 }
@@ -167,7 +167,7 @@ impl Engine {
             }
             _ => None,
         };
-        give_back(region, head.source.slot, &lent);
+        give_back(region, &lent);
         match sound {
             Some((true, true)) => self.end_pull(id, None),
             Some((true, false)) => {}

@@ -3,7 +3,7 @@
 use super::{Engine, index};
 use crate::cell::Local;
 use crate::message::{Class, Failure};
-use crate::region::Region;
+use crate::region::{Region, SLOTS_MAX};
 use crate::ring::{Claim, Way, Words};
 use crate::{Address, matcher::Envelope};
 
@@ -82,7 +82,7 @@ impl Peers {
     fn gone(&self, region: &Region) -> Vec<Local> {
         let mut gone = self.former.clone();
         for (slot, peer) in self.slots.iter().enumerate() {
-            let local = Local { slot: slot as u16, incarnation: peer.incarnation };
+            let local = Local { host: 0, slot: slot as u16, incarnation: peer.incarnation };
             if peer.outstanding > 0 && !is_live(region, local) {
                 gone.push(local);
             }
@@ -98,12 +98,16 @@ pub(super) fn is_live(region: &Region, local: Local) -> bool {
 }
 
 impl Engine {
-    /// An address as a slot of this host, if it is one.
+    /// An address as the region names it, if it is one of this host or of one that can be reached.
     #[inline]
-    pub(super) fn local_of(&self, region: &Region, address: Address) -> Option<Local> {
+    pub(super) fn local_of(&mut self, region: &Region, address: Address) -> Option<Local> {
         let Address { host, incarnation, slot } = address;
-        let is_here = host == self.host && slot < region.options().slots;
-        is_here.then_some(Local { slot, incarnation })
+        if host == self.host {
+            let is_slot = slot < region.options().slots;
+            return is_slot.then_some(Local { host: 0, slot, incarnation });
+        }
+        let host = self.hosts.index(region, host)?;
+        (slot < SLOTS_MAX).then_some(Local { host, slot, incarnation })
     }
 
     /// Ends everything whose other end is gone. What those had sent before is received first: they

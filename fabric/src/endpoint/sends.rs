@@ -97,8 +97,7 @@ impl Engine {
     #[inline]
     fn head_of(&self, kind: Kind, to: Local, message: &Message) -> Head {
         let &Message { class, tag, data, .. } = message;
-        let (source, incarnation) = (self.me, to.incarnation);
-        Head { kind, class, inline_bytes: 0, source, incarnation, tag, data }
+        Head { kind, class, inline_bytes: 0, source: self.me, to, tag, data }
     }
 
     /// Claims a cell of somebody's ring.
@@ -273,9 +272,9 @@ impl Engine {
         let Some(cell) = self.claim(region, to) else { return self.slab.untake(buffer) };
         cell.set_lent(&self.slab.lend(buffer, piece, to));
         cell.set_piece_at(sent);
-        let (source, incarnation, tag) = (self.me, to.incarnation, answer);
+        let (source, tag) = (self.me, answer);
         let (kind, inline_bytes, data) = (Kind::Piece, 0, None);
-        cell.publish(&Head { kind, class, inline_bytes, source, incarnation, tag, data });
+        cell.publish(&Head { kind, class, inline_bytes, source, to, tag, data });
         if let Some(sending) = self.sends.store.get_mut(id) {
             let sent = sent + piece;
             sending.feeding = Some(Feeding { answer, bytes, sent });

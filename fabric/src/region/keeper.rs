@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Region;
+use super::{HOST_ENDED, HOSTS_MAX, Region};
 use crate::ring::{Claim, Life, NOBODY, Producer, State, Words, is_sound};
 
 /// Why there is no slot.
@@ -18,6 +18,14 @@ pub enum SlotError {
         slots: u16,
     },
 }
+
+/// Why a host has no place in the region's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the domain has known {HOSTS_MAX} hosts since it was made, which is all that it can: end its \
+     jobs, remove it and add it again"
+)]
+pub struct HostsFull;
 
 /// Gives slots to endpoints and takes them back. May be shared between threads.
 ///
@@ -34,6 +42,8 @@ struct Ledger {
     slots: Vec<Entry>,
     /// Counts slots that were given out; orders that against what was found spoiled.
     given: u64,
+    /// Places in the table of hosts that were ever taken, this host's among them.
+    hosts: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +62,7 @@ impl Keeper {
     pub(super) fn new(region: Region) -> Self {
         let entry = Entry { state: State::Free, incarnation: 0, given: 0, spoiled: None };
         let slots = vec![entry; usize::from(region.options().slots)];
-        let ledger = Mutex::new(Ledger { slots, given: 0 });
+        let ledger = Mutex::new(Ledger { slots, given: 0, hosts: 1 });
         Self { region: Arc::new(region), ledger }
     }
 
@@ -76,19 +86,64 @@ impl Keeper {
         let options = self.region.options();
         for slot in options.gateways..options.slots {
             if ledger.slots[usize::from(slot)].state == State::Free && self.restore(ledger, slot) {
-                ledger.given += 1;
-                let entry = &mut ledger.slots[usize::from(slot)];
-                // Never 0, which no address has.
-                let incarnation = entry.incarnation.wrapping_add(1).max(1);
-                *entry =
-                    Entry { state: State::Live, incarnation, given: ledger.given, spoiled: None };
-                let (mapping, layout) = (&self.region.mapping, &self.region.layout);
-                mapping.store(layout.pid(slot), u64::from(pid), Relaxed);
-                self.tell(slot, entry);
-                return Ok((slot, incarnation));
+                return Ok((slot, self.give(ledger, slot, pid)));
             }
         }
         Err(SlotError::Full { slots: options.slots - options.gateways })
+    }
+
+    /// Gives a gateway its slot: which of the gateways it is that had it. The last one is dead, and
+    /// what was said to it is dropped.
+    ///
+    /// # Panics
+    /// When there is no such gateway.
+    pub fn take_gateway(&self, gateway: u16) -> u32 {
+        assert!(gateway < self.region.options().gateways, "gateway {gateway}");
+        let ledger = &mut *self.ledger();
+        self.give(ledger, gateway, 0)
+    }
+
+    fn give(&self, ledger: &mut Ledger, slot: u16, pid: u32) -> u32 {
+        ledger.given += 1;
+        let entry = &mut ledger.slots[usize::from(slot)];
+        // Never 0, which no address has.
+        let incarnation = entry.incarnation.wrapping_add(1).max(1);
+        *entry = Entry { state: State::Live, incarnation, given: ledger.given, spoiled: None };
+        let (mapping, layout) = (&self.region.mapping, &self.region.layout);
+        mapping.store(layout.pid(slot), u64::from(pid), Relaxed);
+        self.tell(slot, entry);
+        incarnation
+    }
+
+    /// Gives another host a place in the region's table, from which members know that it can be
+    /// reached; a new one each time.
+    ///
+    /// # Errors
+    /// When all places were taken once.
+    pub fn add_host(&self, host: u64) -> Result<u16, HostsFull> {
+        let ledger = &mut *self.ledger();
+        if ledger.hosts >= HOSTS_MAX {
+            return Err(HostsFull);
+        }
+        let index = ledger.hosts as u16;
+        ledger.hosts += 1;
+        self.region.mapping.store(self.region.layout.host(index), host, Release);
+        Ok(index)
+    }
+
+    /// Says that a host is no more, or will not be reached again: what members have outstanding
+    /// with it ends.
+    pub fn end_host(&self, index: u16) {
+        let is_one = (1..self.ledger().hosts).contains(&usize::from(index));
+        assert!(is_one, "host {index} was never added");
+        self.region.mapping.store(self.region.layout.host(index), HOST_ENDED, Release);
+    }
+
+    /// Which owner of a slot lives, if one does.
+    pub fn live_in(&self, slot: u16) -> Option<u32> {
+        let ledger = self.ledger();
+        let entry = ledger.slots.get(usize::from(slot))?;
+        (entry.state == State::Live).then_some(entry.incarnation)
     }
 
     /// Says that the slot's endpoint is dead: its process has ended, or has closed it and will not
@@ -212,6 +267,23 @@ mod tests {
         assert_eq!(keeper.region().life(1), life(State::Free));
         assert_eq!(keeper.take_slot(9), Ok((1, 2)));
         assert_eq!(keeper.region().life(3), None);
+    }
+
+    #[test]
+    fn hosts_have_places_that_are_not_used_again() {
+        let keeper = keeper(3);
+        let region = keeper.region();
+        assert_eq!((keeper.add_host(5), keeper.add_host(6)), (Ok(1), Ok(2)));
+        assert_eq!((region.host(1), region.index_of_host(6)), (Some(5), Some(2)));
+        keeper.end_host(1);
+        assert_eq!((region.host(1), region.index_of_host(5)), (None, None));
+        assert_eq!(region.index_of_host(6), Some(2), "behind one that is over");
+        assert_eq!((keeper.add_host(5), region.index_of_host(5)), (Ok(3), Some(3)));
+        let last = (4..HOSTS_MAX).map(|_| keeper.add_host(9)).last();
+        assert_eq!((last, keeper.add_host(9)), (Some(Ok(4095)), Err(HostsFull)));
+        assert_eq!(region.index_of_host(HOST_ENDED), None);
+        assert_eq!((keeper.take_gateway(0), keeper.take_gateway(0)), (1, 2));
+        assert_eq!((keeper.live_in(0), keeper.live_in(1)), (Some(2), None));
     }
 
     #[test]

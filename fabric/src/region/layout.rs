@@ -4,10 +4,13 @@
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"vriofabr");
 
 /// Changed with any change of what is where, or of what it means.
-pub const REGION_VERSION: u32 = 1;
+pub const REGION_VERSION: u32 = 2;
 
 /// Everything begins at a page.
 const PAGE: usize = 4096;
+
+/// The header's part of the region.
+pub(super) const HEADER_BYTES: usize = PAGE;
 
 /// The header's words.
 pub(super) mod header {
@@ -18,8 +21,25 @@ pub(super) mod header {
     pub(in crate::region) const CELLS: usize = 16;
     /// Bytes of a buffer (32), zero (32).
     pub(in crate::region) const BUFFER: usize = 24;
-    /// Bytes of the region.
+    /// Bytes that are used of the region's file.
     pub(in crate::region) const BYTES: usize = 32;
+    /// This host's name; 0 where nobody gave one.
+    pub(in crate::region) const HOST: usize = 40;
+}
+
+/// What lies between the header and the slots, each from a page on.
+mod before_slots {
+    use super::{HOSTS_MAX, PAGE};
+    use crate::shared::WORD;
+
+    /// A word for each host.
+    pub(super) const HOSTS: usize = PAGE;
+    /// For processes that ask for slots through memory.
+    const DESK: usize = HOSTS + HOSTS_MAX * WORD;
+    const DESK_BYTES: usize = 64 << 10;
+    /// Another word for each host.
+    pub(super) const HOLDS: usize = DESK + DESK_BYTES;
+    pub(super) const BYTES: usize = HOLDS + HOSTS_MAX * WORD;
 }
 
 /// Where a slot's words are in its control part; each on lines of its own, by who writes them.
@@ -31,9 +51,21 @@ mod control {
     pub(super) const TAIL: usize = 128;
     /// The owner's.
     pub(super) const HEAD: usize = 256;
+    /// The owner's, of a gateway: whether it sleeps.
+    #[cfg(test)]
+    pub(super) const ASLEEP: usize = 320;
     /// The receivers' of its buffers: a word for each.
     pub(super) const RETURNED: usize = 512;
 }
+
+/// Hosts that a region knows in its life, this one among them.
+pub const HOSTS_MAX: usize = 4096;
+
+/// What the table has for a host that is no more, which no host is called.
+pub const HOST_ENDED: u64 = u64::MAX;
+
+/// Most gateways: each has a bit in a host's hold.
+pub const GATEWAYS_MAX: u16 = 64;
 
 /// The bytes of a cell.
 pub(crate) const CELL_BYTES: usize = 256;
@@ -66,12 +98,14 @@ pub struct RegionOptions {
     pub buffers: u32,
     /// Their length, whole pages. Messages up to this are sent through them.
     pub buffer_bytes: u32,
+    /// The name of this host in addresses; 0 where there is none to give.
+    pub host: u64,
 }
 
 impl Default for RegionOptions {
     /// Room for 256 endpoints; 340 MiB of addresses, of which only what is used takes memory.
     fn default() -> Self {
-        Self { slots: 256, gateways: 0, cells: 1024, buffers: 64, buffer_bytes: 16 << 10 }
+        Self { slots: 256, gateways: 0, cells: 1024, buffers: 64, buffer_bytes: 16 << 10, host: 0 }
     }
 }
 
@@ -91,14 +125,15 @@ pub(crate) struct Layout {
     cells: usize,
     slab: usize,
     slot_bytes: usize,
+    /// What is used of the file.
     pub(crate) region_bytes: usize,
 }
 
 impl Layout {
     pub(super) fn new(options: RegionOptions) -> Result<Self, SizeError> {
-        let RegionOptions { slots, gateways, cells, buffers, buffer_bytes } = options;
+        let RegionOptions { slots, gateways, cells, buffers, buffer_bytes, host: _ } = options;
         let refuse = |what| Err(SizeError { what });
-        if !(1..=SLOTS_MAX).contains(&slots) || gateways >= slots {
+        if !(1..=SLOTS_MAX).contains(&slots) || gateways >= slots.min(GATEWAYS_MAX + 1) {
             return refuse("this number of slots");
         }
         if !CELLS.contains(&cells) || !cells.is_power_of_two() {
@@ -114,7 +149,7 @@ impl Layout {
         let rings = claims + (cells as usize * crate::shared::WORD).next_multiple_of(PAGE);
         let slab = rings + cells as usize * CELL_BYTES;
         let slot_bytes = slab + buffers as usize * buffer_bytes as usize;
-        let region_bytes = PAGE + usize::from(slots) * slot_bytes;
+        let region_bytes = before_slots::BYTES + usize::from(slots) * slot_bytes;
         Ok(Self { options, claims, cells: rings, slab, slot_bytes, region_bytes })
     }
 
@@ -122,7 +157,35 @@ impl Layout {
     fn slot(&self, slot: u16) -> usize {
         // Our own mistake if it fails: a slot's number is checked where it comes in.
         assert!(slot < self.options.slots, "slot {slot} of {}", self.options.slots);
-        PAGE + usize::from(slot) * self.slot_bytes
+        before_slots::BYTES + usize::from(slot) * self.slot_bytes
+    }
+
+    /// The length of the region's file: the window of a virtual device has to be a power of two,
+    /// and a memory file costs what is used of it.
+    pub(crate) fn file_bytes(&self) -> usize {
+        self.region_bytes.next_power_of_two()
+    }
+
+    /// The word that names a host.
+    #[inline]
+    pub(crate) fn host(&self, index: u16) -> usize {
+        assert!(usize::from(index) < HOSTS_MAX, "host {index}");
+        before_slots::HOSTS + usize::from(index) * crate::shared::WORD
+    }
+
+    #[cfg(test)]
+    /// The word that says which gateways take nothing for a host.
+    #[inline]
+    pub(crate) fn hold(&self, index: u16) -> usize {
+        assert!(usize::from(index) < HOSTS_MAX, "host {index}");
+        before_slots::HOLDS + usize::from(index) * crate::shared::WORD
+    }
+
+    #[cfg(test)]
+    /// The word by which a gateway says that it sleeps.
+    #[inline]
+    pub(crate) fn asleep(&self, gateway: u16) -> usize {
+        self.slot(gateway) + control::ASLEEP
     }
 
     #[inline]
@@ -183,12 +246,15 @@ mod tests {
     #[test]
     fn a_default_region_is_as_its_page_says() {
         let layout = Layout::new(RegionOptions::default()).expect("sound");
-        assert_eq!(layout.life(0), 4096);
-        assert_eq!(layout.claim(0, 1024 + 3), 8192 + 24);
-        assert_eq!(layout.cell(0, 1), 16_384 + 256);
-        assert_eq!(layout.buffer(0, 1), 16_384 + 262_144 + 16_384);
+        assert_eq!((layout.host(1), layout.hold(1)), (4096 + 8, 102_400 + 8));
+        let slot = 135_168;
+        assert_eq!((layout.life(0), layout.asleep(0)), (slot, slot + 320));
+        assert_eq!(layout.claim(0, 1024 + 3), slot + 4096 + 24);
+        assert_eq!(layout.cell(0, 1), slot + 12_288 + 256);
+        assert_eq!(layout.buffer(0, 1), slot + 12_288 + 262_144 + 16_384);
         assert_eq!(layout.life(1) - layout.life(0), 12_288 + 262_144 + 1_048_576);
-        assert_eq!(layout.region_bytes, 4096 + 256 * 1_323_008);
+        assert_eq!(layout.region_bytes, slot + 256 * 1_323_008);
+        assert_eq!(layout.file_bytes(), 512 << 20);
     }
 
     #[test]
@@ -197,7 +263,8 @@ mod tests {
         let refused = [
             RegionOptions { slots: 0, ..sound },
             RegionOptions { slots: SLOTS_MAX + 1, ..sound },
-            RegionOptions { gateways: 256, ..sound },
+            RegionOptions { gateways: GATEWAYS_MAX + 1, ..sound },
+            RegionOptions { slots: 3, gateways: 3, ..sound },
             RegionOptions { cells: 1000, ..sound },
             RegionOptions { cells: 8, ..sound },
             RegionOptions { cells: 1 << 17, ..sound },

@@ -32,7 +32,7 @@ fn domain(value: &Value<'_, '_>) -> Option<DomainConfig> {
     let name = table.require("name", "name = \"science\"").and_then(|value| name(&value));
     let key = table.require("key", "key = \"/etc/vrio/science.key\"");
     let key = key.and_then(|value| absolute_path(&value));
-    let range = 1..=u64::from(fabric::SLOTS_MAX);
+    let range = 1..=u64::from(fabric::SLOTS_MAX - fabric::GATEWAYS_MAX);
     let endpoints = table.get("endpoints-max").and_then(|value| value.integer(range));
     Some(DomainConfig {
         name: name?,

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use fabric::HOST_ENDED;
 use fabric::door::{DomainReport, DomainSettings, Key, Server};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -23,6 +24,8 @@ pub(super) struct Domains {
     /// This host's name in the addresses of endpoints: random, so that what another run of the
     /// node, or another host, has given out is never taken for one of these.
     host: u64,
+    /// A gateway on each sidecore.
+    gateways: u16,
     server: Mutex<Option<Server>>,
 }
 
@@ -49,7 +52,8 @@ impl Domains {
         let path = config.fabric.clone();
         let server = listener.map(|listener| Server::adopt(&path, host, listener)).transpose();
         let server = server.map_err(system("serve the fabric's socket"))?;
-        let domains = Self { path, host, server: Mutex::new(server) };
+        let gateways = config.sidecores.cores.len() as u16;
+        let domains = Self { path, host, gateways, server: Mutex::new(server) };
         let refused = |domain: &DomainConfig, text: String| ObjectError {
             place: config.place(&domain.lines, "key"),
             object: format!("domain {:?}", domain.name),
@@ -81,7 +85,8 @@ impl Domains {
         }
         let server = server.as_ref().expect("it was just made");
         let name = domain.name.clone();
-        let settings = DomainSettings { name, key, endpoints_max: domain.endpoints_max };
+        let (endpoints_max, gateways) = (domain.endpoints_max, self.gateways);
+        let settings = DomainSettings { name, key, endpoints_max, gateways };
         server.add(settings).map_err(|error| error.to_string())
     }
 
@@ -202,7 +207,7 @@ fn random_host() -> io::Result<u64> {
         // Up to 256 bytes come whole.
         getrandom(&mut bytes, GetRandomFlags::empty())?;
         match u64::from_le_bytes(bytes) {
-            0 => {}
+            0 | HOST_ENDED => {}
             host => return Ok(host),
         }
     }

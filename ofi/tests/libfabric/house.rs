@@ -31,8 +31,12 @@ impl House {
         let home = tempfile::tempdir().expect("a directory");
         let server = Server::open(&home.path().join("fabric"), 77).expect("nothing is there");
         let key = Key::new(KEY).expect("it is long enough");
-        let settings =
-            DomainSettings { name: "blue".to_owned(), key, endpoints_max: ENDPOINTS_MAX };
+        let settings = DomainSettings {
+            name: "blue".to_owned(),
+            key,
+            endpoints_max: ENDPOINTS_MAX,
+            gateways: 0,
+        };
         server.add(settings).expect("memory");
         let providers = home.path().join("providers");
         std::fs::create_dir(&providers).expect("ours");

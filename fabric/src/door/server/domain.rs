@@ -19,6 +19,10 @@ pub struct DomainSettings {
     pub key: Key,
     /// How many endpoints there may be at once; 1 to [`SLOTS_MAX`](crate::SLOTS_MAX).
     pub endpoints_max: u16,
+    /// Slots before those, for what goes to and comes from other hosts; at most
+    /// [`GATEWAYS_MAX`](crate::GATEWAYS_MAX), and with the endpoints at most
+    /// [`SLOTS_MAX`](crate::SLOTS_MAX).
+    pub gateways: u16,
 }
 
 /// How a domain is doing.
@@ -57,10 +61,10 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn new(settings: DomainSettings) -> Result<Self, RegionError> {
-        let options = RegionOptions::default();
-        let slots = settings.endpoints_max.saturating_add(options.gateways);
-        let options = RegionOptions { slots, ..options };
+    pub(super) fn new(settings: DomainSettings, host: u64) -> Result<Self, RegionError> {
+        let gateways = settings.gateways;
+        let slots = settings.endpoints_max.saturating_add(gateways);
+        let options = RegionOptions { slots, gateways, host, ..RegionOptions::default() };
         let (keeper, memory) = Region::create(&options)?;
         Ok(Self { settings, keeper, memory })
     }

@@ -202,9 +202,9 @@ fn lie(hostile: &mut Endpoint, to: Local, random: &mut Random) {
     }
     let kind = Kind::ALL[random.below(6) as usize];
     let (class, data, tag) = (Class::Tagged, None, random.below(5));
-    let (source, incarnation) = (hostile.engine.me, to.incarnation);
+    let source = hostile.engine.me;
     let inline_bytes = random.below(217) as u16;
-    cell.publish(&Head { kind, class, inline_bytes, source, incarnation, tag, data });
+    cell.publish(&Head { kind, class, inline_bytes, source, to, tag, data });
 }
 
 /// Messages of each way from the first to the second, whatever else they are sent.
