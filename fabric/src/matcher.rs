@@ -6,12 +6,15 @@
 //! that came first among those that fit it. So messages of one source are never received out of
 //! order, whatever mixture of wildcards asks for them.
 //!
-//! Posted receives are in queues by (source, tag), where both are given, and by (anyone, tag),
-//! where only the tag is; those that ignore bits of the tag are in one list. A message looks at
-//! the first of two queues and goes down the list until it meets one that fits or one that was
-//! posted later than what it has. Unexpected messages are in three orders at once: of arrival, by
-//! (source, tag) and by tag, so that only a receive that ignores bits of the tag searches. What
-//! wildcards cost is what is waiting; all else is constant ([`Matcher::probes`] counts).
+//! A pattern has a *shape*: which bits of the tag it ignores, and whether it names a source. MPIs
+//! have few of them (they always ignore some bits), so the first [`SHAPES_MAX`] that are used are
+//! hashed: posted receives are in queues by shape, source and the bits of the tag that matter, and
+//! a message looks at the first of one queue for each shape that somebody waits in. The order
+//! between queues is kept by numbers. Unexpected messages are in a queue for each shape, and in the
+//! order in which they came. Patterns of further shapes are in a list, and search; all else costs
+//! the same however much waits ([`Matcher::probes`] counts).
+//!
+//! While no more than [`FEW`] wait nothing is hashed: they are looked at one by one, in order.
 //!
 //! Nothing is allocated but what grows with the most that ever waited at once. Pure: no memory
 //! that is shared, no clock; what is kept with a receive or a message is the caller's (`R`, `U`).
@@ -54,9 +57,31 @@ impl Pattern {
             && self.source.is_none_or(|source| source == envelope.source)
     }
 
-    /// The queue that it has, if it ignores no bit.
-    fn key(&self) -> Option<Key> {
-        (self.ignore == 0).then_some(Key { source: self.source, tag: self.tag })
+    fn shape(&self) -> Shape {
+        Shape { ignore: self.ignore, directed: self.source.is_some() }
+    }
+}
+
+/// Shapes that are hashed. Open MPI has six of them in one endpoint: the tag as it is, without the
+/// bits of its protocol, and without those of MPI's tag, each from one source and from anyone.
+/// MPICH has five.
+const SHAPES_MAX: usize = 8;
+
+/// So many are looked at one by one as fast as one is hashed.
+const FEW: usize = 8;
+
+/// What patterns have in common that one queue can serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    ignore: u64,
+    directed: bool,
+}
+
+impl Shape {
+    /// The queue of this shape, which has this number, in which a tag of this source is.
+    fn key(self, number: usize, source: Address, tag: u64) -> Key {
+        let source = self.directed.then_some(source);
+        Key { shape: number as u8, source, tag: tag & !self.ignore }
     }
 }
 
@@ -71,6 +96,7 @@ pub struct UnexpectedId(Id);
 /// What a queue has in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
+    shape: u8,
     source: Option<Address>,
     tag: u64,
 }
@@ -78,9 +104,12 @@ struct Key {
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.tag);
+        let shape = u64::from(self.shape) << 48;
         if let Some(Address { host, incarnation, slot }) = self.source {
             state.write_u64(host);
-            state.write_u64(u64::from(incarnation) << 16 | u64::from(slot));
+            state.write_u64(shape | u64::from(incarnation) << 16 | u64::from(slot));
+        } else {
+            state.write_u64(shape);
         }
     }
 }
@@ -90,6 +119,8 @@ struct Posted<R> {
     /// Which of all that were ever posted here: orders queues and list against each other.
     turn: u64,
     pattern: Pattern,
+    /// The number of its shape, if that is hashed.
+    shape: Option<u8>,
     context: Context,
     receive: R,
 }
@@ -111,27 +142,29 @@ type Queues = HashMap<Key, List, Seeds>;
 
 /// In every list of entries: the order in which they came.
 const ALL: usize = 0;
-/// Posted: the queue of its key, or the list of those that ignore bits. Unexpected: of its source
-/// and tag.
+/// Posted: the queue of its shape, or the list of those whose shape is not hashed. Unexpected: the
+/// queue of the first shape, which those of the others follow.
 const OWN: usize = 1;
-/// Unexpected: of its tag, from anyone.
-const ANYONE: usize = 2;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Matcher<R, U> {
+    /// Those that are hashed, and how many of the posted ones are in queues of each.
+    shapes: Vec<(Shape, usize)>,
+
     posted: Store<Posted<R>, 2>,
     /// All, in order.
     posted_all: List,
+    /// Whether queues and list are in use; they are until nothing is posted any more.
+    posted_hashed: bool,
     posted_queues: Queues,
-    /// Those that ignore bits of the tag, in order.
+    /// Those whose shape is not hashed, in order.
     posted_loose: List,
-    /// How many of the posted ones are in queues of anyone's.
-    posted_anyone: usize,
     next_turn: u64,
 
-    unexpected: Store<Unexpected<U>, 3>,
+    unexpected: Store<Unexpected<U>, { OWN + SHAPES_MAX }>,
     unexpected_all: List,
+    unexpected_hashed: bool,
     unexpected_queues: Queues,
     /// Few at any time: a program that claims a message takes it next.
     claimed: Vec<Claimed<U>>,
@@ -144,14 +177,16 @@ impl<R, U> Matcher<R, U> {
     pub fn new(capacity: usize) -> Self {
         let seeds = Seeds(RandomState::new().build_hasher().finish());
         Self {
+            shapes: Vec::with_capacity(SHAPES_MAX),
             posted: Store::new(capacity),
             posted_all: List::EMPTY,
+            posted_hashed: false,
             posted_queues: HashMap::with_capacity_and_hasher(capacity, seeds),
             posted_loose: List::EMPTY,
-            posted_anyone: 0,
             next_turn: 0,
             unexpected: Store::new(capacity),
             unexpected_all: List::EMPTY,
+            unexpected_hashed: false,
             unexpected_queues: HashMap::with_capacity_and_hasher(2 * capacity, seeds),
             claimed: Vec::new(),
             probes: 0,
@@ -168,9 +203,29 @@ impl<R, U> Matcher<R, U> {
         self.unexpected.len()
     }
 
-    /// How many queues and entries were looked at so far.
+    /// How many queues and entries were looked at so far, by searches.
     pub fn probes(&self) -> u64 {
         self.probes
+    }
+
+    /// The number of a shape, if it is hashed; from now on, where there is room for one more.
+    fn shape_of(&mut self, pattern: &Pattern) -> Option<u8> {
+        let shape = pattern.shape();
+        let known = self.shapes.iter().position(|(known, _)| *known == shape);
+        if let Some(number) = known {
+            return Some(number as u8);
+        }
+        let number = self.shapes.len();
+        if number == SHAPES_MAX {
+            return None;
+        }
+        self.shapes.push((shape, 0));
+        if self.unexpected_hashed {
+            self.for_all_unexpected(|this, id, envelope| {
+                this.hash_unexpected(number, id, envelope)
+            });
+        }
+        Some(number as u8)
     }
 
     /// Posts a receive behind all others. What has come already is not looked at: ask
@@ -178,41 +233,81 @@ impl<R, U> Matcher<R, U> {
     pub fn post(&mut self, pattern: Pattern, context: Context, receive: R) -> PostedId {
         let turn = self.next_turn;
         self.next_turn += 1;
-        let id = self.posted.keep(Posted { turn, pattern, context, receive });
+        let shape = self.shape_of(&pattern);
+        let id = self.posted.keep(Posted { turn, pattern, shape, context, receive });
         self.posted.append(&mut self.posted_all, ALL, id);
-        match pattern.key() {
-            Some(key) => {
-                let queue = self.posted_queues.entry(key).or_insert(List::EMPTY);
-                self.posted.append(queue, OWN, id);
-                self.posted_anyone += usize::from(key.source.is_none());
+        if self.posted_hashed {
+            self.hash_posted(id);
+        } else if self.posted.len() > FEW {
+            self.posted_hashed = true;
+            let mut next = self.posted.first(self.posted_all);
+            while let Some(id) = next {
+                self.hash_posted(id);
+                next = self.posted.after(ALL, id);
             }
-            None => self.posted.append(&mut self.posted_loose, OWN, id),
         }
         PostedId(id)
     }
 
+    /// The queue of a posted receive, if its shape is hashed.
+    fn posted_key(&self, posted: &Posted<R>) -> Option<Key> {
+        let number = posted.shape?;
+        let Pattern { source, tag, ignore } = posted.pattern;
+        Some(Key { shape: number, source, tag: tag & !ignore })
+    }
+
+    fn hash_posted(&mut self, id: Id) {
+        let posted = self.posted.get(id).expect("it is posted");
+        let Some(key) = self.posted_key(posted) else {
+            return self.posted.append(&mut self.posted_loose, OWN, id);
+        };
+        self.shapes[usize::from(key.shape)].1 += 1;
+        let queue = self.posted_queues.entry(key).or_insert(List::EMPTY);
+        self.posted.append(queue, OWN, id);
+    }
+
     /// The receive that a message belongs to that has come now. It stays posted, in its place,
     /// until it is removed: several messages may share a buffer.
+    #[inline]
     pub fn posted_for(&mut self, envelope: &Envelope) -> Option<PostedId> {
-        let &Envelope { source, tag } = envelope;
-        let mut found = self.first_of(Key { source: Some(source), tag });
-        if self.posted_anyone > 0 {
-            let other = self.first_of(Key { source: None, tag });
-            found = [found, other].into_iter().flatten().min_by_key(|(turn, _)| *turn);
+        if !self.posted_hashed {
+            return self.posted_among(self.posted_all, ALL, envelope, u64::MAX).map(PostedId);
         }
-        let mut next = self.posted.first(self.posted_loose);
+        let mut found: Option<(u64, Id)> = None;
+        for number in 0..self.shapes.len() {
+            let (shape, waiting) = self.shapes[number];
+            if waiting > 0 {
+                let first = self.first_of(shape.key(number, envelope.source, envelope.tag));
+                found = [found, first].into_iter().flatten().min_by_key(|(turn, _)| *turn);
+            }
+        }
+        let before = found.map_or(u64::MAX, |(turn, _)| turn);
+        let loose = self.posted_among(self.posted_loose, OWN, envelope, before);
+        loose.or(found.map(|(_, id)| id)).map(PostedId)
+    }
+
+    /// The first of a list that fits, if it was posted before that turn.
+    #[inline]
+    fn posted_among(
+        &mut self,
+        list: List,
+        lane: usize,
+        envelope: &Envelope,
+        before: u64,
+    ) -> Option<Id> {
+        let mut next = self.posted.first(list);
         while let Some(id) = next {
-            self.probes += 1;
             let posted = self.posted.get(id)?;
-            if found.is_some_and(|(turn, _)| turn < posted.turn) {
-                break;
+            if posted.turn > before {
+                return None;
             }
+            self.probes += 1;
             if posted.pattern.fits(envelope) {
-                return Some(PostedId(id));
+                return Some(id);
             }
-            next = self.posted.after(OWN, id);
+            next = self.posted.after(lane, id);
         }
-        found.map(|(_, id)| PostedId(id))
+        None
     }
 
     /// The first of a queue of receives, and when it was posted.
@@ -230,16 +325,20 @@ impl<R, U> Matcher<R, U> {
     /// Takes a receive out.
     pub fn remove_posted(&mut self, id: PostedId) -> Option<(Context, R)> {
         let PostedId(id) = id;
-        let pattern = self.posted.get(id)?.pattern;
-        self.posted.leave(&mut self.posted_all, ALL, id);
-        match pattern.key() {
-            Some(key) => {
-                leave(&mut self.posted, &mut self.posted_queues, key, OWN, id);
-                self.posted_anyone -= usize::from(key.source.is_none());
+        let posted = self.posted.get(id)?;
+        if self.posted_hashed {
+            match self.posted_key(posted) {
+                Some(key) => {
+                    leave(&mut self.posted, &mut self.posted_queues, key, OWN, id);
+                    self.shapes[usize::from(key.shape)].1 -= 1;
+                }
+                None => self.posted.leave(&mut self.posted_loose, OWN, id),
             }
-            None => self.posted.leave(&mut self.posted_loose, OWN, id),
         }
-        self.posted.give_up(id).map(|posted| (posted.context, posted.receive))
+        self.posted.leave(&mut self.posted_all, ALL, id);
+        let posted = self.posted.give_up(id)?;
+        self.posted_hashed &= self.posted.len() > 0;
+        Some((posted.context, posted.receive))
     }
 
     /// The oldest receive that was posted with this context: what a cancellation means. Looks at
@@ -271,21 +370,46 @@ impl<R, U> Matcher<R, U> {
     pub fn arrive(&mut self, envelope: Envelope, message: U) -> UnexpectedId {
         let id = self.unexpected.keep(Unexpected { envelope, message });
         self.unexpected.append(&mut self.unexpected_all, ALL, id);
-        for (lane, key) in keys_of(&envelope) {
-            let queue = self.unexpected_queues.entry(key).or_insert(List::EMPTY);
-            self.unexpected.append(queue, lane, id);
+        if self.unexpected_hashed {
+            (0..self.shapes.len()).for_each(|number| self.hash_unexpected(number, id, envelope));
+        } else if self.unexpected.len() > FEW {
+            self.unexpected_hashed = true;
+            self.for_all_unexpected(|this, id, envelope| {
+                (0..this.shapes.len())
+                    .for_each(|number| this.hash_unexpected(number, id, envelope));
+            });
         }
         UnexpectedId(id)
     }
 
+    fn for_all_unexpected(&mut self, each: impl Fn(&mut Self, Id, Envelope)) {
+        let mut next = self.unexpected.first(self.unexpected_all);
+        while let Some(id) = next {
+            let envelope = self.unexpected.get(id).expect("it waits").envelope;
+            each(self, id, envelope);
+            next = self.unexpected.after(ALL, id);
+        }
+    }
+
+    /// Puts a message into its queue of one shape.
+    fn hash_unexpected(&mut self, number: usize, id: Id, envelope: Envelope) {
+        let key = self.shapes[number].0.key(number, envelope.source, envelope.tag);
+        let queue = self.unexpected_queues.entry(key).or_insert(List::EMPTY);
+        self.unexpected.append(queue, OWN + number, id);
+    }
+
     /// The message that a receive takes that is asked for now; also what a look finds. It stays
     /// until it is removed or claimed.
+    #[inline]
     pub fn unexpected_for(&mut self, pattern: &Pattern) -> Option<UnexpectedId> {
         if self.unexpected.len() == 0 {
             return None;
         }
-        if let Some(key) = pattern.key() {
+        if self.unexpected_hashed
+            && let Some(shape) = self.shape_of(pattern)
+        {
             self.probes += 1;
+            let key = Key { shape, source: pattern.source, tag: pattern.tag & !pattern.ignore };
             return self.unexpected.first(*self.unexpected_queues.get(&key)?).map(UnexpectedId);
         }
         let mut next = self.unexpected.first(self.unexpected_all);
@@ -309,11 +433,16 @@ impl<R, U> Matcher<R, U> {
     pub fn remove_unexpected(&mut self, id: UnexpectedId) -> Option<(Envelope, U)> {
         let UnexpectedId(id) = id;
         let envelope = self.unexpected.get(id)?.envelope;
-        self.unexpected.leave(&mut self.unexpected_all, ALL, id);
-        for (lane, key) in keys_of(&envelope) {
-            leave(&mut self.unexpected, &mut self.unexpected_queues, key, lane, id);
+        if self.unexpected_hashed {
+            for (number, (shape, _)) in self.shapes.iter().enumerate() {
+                let key = shape.key(number, envelope.source, envelope.tag);
+                leave(&mut self.unexpected, &mut self.unexpected_queues, key, OWN + number, id);
+            }
         }
-        self.unexpected.give_up(id).map(|unexpected| (unexpected.envelope, unexpected.message))
+        self.unexpected.leave(&mut self.unexpected_all, ALL, id);
+        let unexpected = self.unexpected.give_up(id)?;
+        self.unexpected_hashed &= self.unexpected.len() > 0;
+        Some((unexpected.envelope, unexpected.message))
     }
 
     /// Sets a message aside for who asks for it by this context: no receive and no look finds it.
@@ -330,12 +459,6 @@ impl<R, U> Matcher<R, U> {
         let Claimed { envelope, message, .. } = self.claimed.remove(place);
         Some((envelope, message))
     }
-}
-
-/// The queues of an unexpected message, each with the lane of its links.
-fn keys_of(envelope: &Envelope) -> [(usize, Key); 2] {
-    let &Envelope { source, tag } = envelope;
-    [(OWN, Key { source: Some(source), tag }), (ANYONE, Key { source: None, tag })]
 }
 
 /// Takes an entry out of its queue; a queue that is empty is no more, so that queues are never more
@@ -368,8 +491,8 @@ impl BuildHasher for Seeds {
 }
 
 /// A word at a time: multiplied to twice its width, and the halves folded together. A key has at
-/// most three words, and is looked up twice for each message: the standard hash takes longer than
-/// all else here.
+/// most three words, and there are several to look up for each message: the standard hash takes
+/// longer than all else here.
 #[derive(Clone, Copy, Debug)]
 struct Fold(u64);
 

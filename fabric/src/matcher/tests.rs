@@ -48,27 +48,68 @@ fn source() -> impl Strategy<Value = Address> {
     })
 }
 
-fn pattern() -> impl Strategy<Value = Pattern> {
-    let ignore = prop_oneof![3 => Just(0_u64), 1 => Just(1), 1 => Just(u64::MAX), 1 => Just(2)];
-    (proptest::option::of(source()), 0_u64..4, ignore).prop_map(|(source, tag, ignore)| Pattern {
-        source,
-        tag,
-        ignore,
-    })
+/// How somebody uses tags: what a receive ignores, and what messages have there.
+#[derive(Clone, Debug)]
+struct Dialect {
+    /// Masks that its receives ignore.
+    ignores: Vec<u64>,
+    /// Bits that differ from message to message.
+    bits: Vec<u64>,
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let envelope = (source(), 0_u64..4).prop_map(|(source, tag)| Envelope { source, tag });
-    prop_oneof![
-        6 => (pattern(), proptest::bool::weighted(0.1))
-            .prop_map(|(pattern, shared)| Step::Receive { pattern, shared }),
-        7 => envelope.prop_map(Step::Arrive),
-        1 => pattern().prop_map(Step::Peek),
-        1 => (pattern(), any::<bool>())
-            .prop_map(|(pattern, at_once)| Step::Claim { pattern, at_once }),
-        1 => (0_u64..8).prop_map(|back| Step::Cancel { back }),
-        1 => source().prop_map(Step::Lose),
-    ]
+/// Open MPI's (4.1, by FI_REMOTE_CQ_DATA): a communicator, two bits of its protocol, MPI's tag. A
+/// receive ignores the protocol's bit (later releases: both), for MPI_ANY_TAG also all tags that
+/// are not negative; who waits for an acknowledgement ignores nothing.
+fn open_mpi() -> Dialect {
+    let (sync, ack, negative) = (1 << 32, 1 << 33, 1 << 31);
+    let (any_tag, both) = (0x7fff_ffff, sync | ack);
+    let ignores = vec![0, sync, sync | any_tag, both, both | any_tag];
+    Dialect { ignores, bits: vec![1, 2, sync, ack, negative, 1 << 34] }
+}
+
+/// MPICH's (ch4:ofi, with the source as data): protocol in the topmost bits, a communicator, a tag.
+fn mpich() -> Dialect {
+    let (protocol, any_tag) = (0xf << 60, 0x7fff_ffff);
+    let ignores = vec![0, protocol, protocol | any_tag];
+    Dialect { ignores, bits: vec![1, 2, 1 << 61, 1 << 63, 1 << 40] }
+}
+
+/// Nobody's: more masks than are hashed.
+fn anything() -> Dialect {
+    let ignores = vec![0, 1, 2, 3, 4, 5, 6, 7, u64::MAX, 1 << 63];
+    Dialect { ignores, bits: vec![1, 2, 4] }
+}
+
+impl Dialect {
+    fn tag(&self) -> impl Strategy<Value = u64> + use<> {
+        proptest::sample::subsequence(self.bits.clone(), 0..=self.bits.len())
+            .prop_map(|bits| bits.into_iter().sum())
+    }
+
+    fn pattern(&self) -> impl Strategy<Value = Pattern> + use<> {
+        let ignore = proptest::sample::select(self.ignores.clone());
+        (proptest::option::of(source()), self.tag(), ignore)
+            .prop_map(|(source, tag, ignore)| Pattern { source, tag, ignore })
+    }
+
+    fn step(&self) -> impl Strategy<Value = Step> + use<> {
+        let envelope = (source(), self.tag()).prop_map(|(source, tag)| Envelope { source, tag });
+        prop_oneof![
+            6 => (self.pattern(), proptest::bool::weighted(0.1))
+                .prop_map(|(pattern, shared)| Step::Receive { pattern, shared }),
+            7 => envelope.prop_map(Step::Arrive),
+            1 => self.pattern().prop_map(Step::Peek),
+            1 => (self.pattern(), any::<bool>())
+                .prop_map(|(pattern, at_once)| Step::Claim { pattern, at_once }),
+            1 => (0_u64..8).prop_map(|back| Step::Cancel { back }),
+            1 => source().prop_map(Step::Lose),
+        ]
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    proptest::sample::select(vec![open_mpi(), mpich(), anything()])
+        .prop_flat_map(|dialect| vec(dialect.step(), 0..300))
 }
 
 /// MPI's rules, and nothing else.
@@ -204,7 +245,7 @@ proptest! {
     })]
 
     #[test]
-    fn matches_as_a_scan_in_order_does(steps in vec(step(), 0..200)) {
+    fn matches_as_a_scan_in_order_does(steps in steps()) {
         let (mut model, mut matcher) = (Model::default(), Ours::new(4));
         for (number, &step) in (0..).zip(&steps) {
             prop_assert_eq!(apply(&mut matcher, step, number), model.apply(step, number));
@@ -227,50 +268,110 @@ proptest! {
             );
         }
         prop_assert!(matcher.posted_queues.is_empty() && matcher.unexpected_queues.is_empty());
-        prop_assert!(matcher.posted_loose.is_empty() && matcher.posted_anyone == 0);
+        prop_assert!(matcher.posted_loose.is_empty());
+        prop_assert!(matcher.shapes.iter().all(|(_, waiting)| *waiting == 0));
     }
 }
 
-const MANY: u64 = 100_000;
+const MANY: u64 = 10_000;
 const PEER: Address = Address { host: 1, incarnation: 1, slot: 7 };
 const OTHER: Address = Address { host: 1, incarnation: 1, slot: 8 };
 
-/// Searches that `MANY` messages of distinct tags cost, each taken by one of the `patterns`.
-fn probes_of(patterns: impl Fn(u64) -> Pattern) -> u64 {
-    let mut matcher = Ours::new(0);
-    for tag in 0..MANY {
-        assert_eq!(matcher.posted_for(&Envelope { source: PEER, tag }), None);
-        matcher.arrive(Envelope { source: PEER, tag }, tag);
-    }
-    // The last ones first, so that a search from the front would cost most.
-    for tag in (0..MANY).rev() {
-        let id = matcher.unexpected_for(&patterns(tag)).unwrap();
-        assert_eq!(matcher.remove_unexpected(id).unwrap().1, tag);
-    }
-    assert_eq!(matcher.unexpected_count(), 0);
-    matcher.probes()
+/// A tag of which the masks of an MPI leave this, with all bits set that they ignore.
+fn noisy(ignore: u64, tag: u64) -> u64 {
+    ignore | tag << 34
+}
+
+/// Every mask of both MPIs that leaves something of the tag, from one source and from anyone.
+fn masks() -> impl Iterator<Item = (u64, Option<Address>)> {
+    let mut masks = [open_mpi().ignores, mpich().ignores].concat();
+    masks.sort_unstable();
+    masks.dedup();
+    masks.into_iter().flat_map(|ignore| [(ignore, Some(PEER)), (ignore, None)])
 }
 
 #[test]
 fn unexpected_messages_of_many_tags_cost_the_same_each() {
-    let exact = probes_of(|tag| Pattern { source: Some(PEER), tag, ignore: 0 });
-    assert_eq!(exact, 2 * MANY, "one queue when it comes, one when it is taken");
-    let anyone = probes_of(|tag| Pattern { source: None, tag, ignore: 0 });
-    assert_eq!(anyone, 2 * MANY);
+    for (ignore, source) in masks() {
+        let mut matcher = Ours::new(0);
+        for tag in 0..MANY {
+            let envelope = Envelope { source: PEER, tag: noisy(ignore, tag) };
+            assert_eq!(matcher.posted_for(&envelope), None);
+            matcher.arrive(envelope, tag);
+        }
+        // The last ones first, so that a search from the front would cost most.
+        for tag in (0..MANY).rev() {
+            let pattern = Pattern { source, tag: noisy(0, tag), ignore };
+            let id = matcher.unexpected_for(&pattern).unwrap();
+            assert_eq!(matcher.remove_unexpected(id).unwrap().1, tag);
+        }
+        assert_eq!(matcher.unexpected_count(), 0);
+        assert_eq!(matcher.probes(), MANY, "one queue for each that is taken: {ignore:#x}");
+    }
 }
 
 #[test]
 fn posted_receives_of_many_tags_cost_the_same_each() {
+    for (ignore, source) in masks() {
+        let mut matcher = Ours::new(0);
+        for tag in 0..MANY {
+            let source = if tag % 2 == 0 { source } else { None };
+            let pattern = Pattern { source, tag: noisy(0, tag), ignore };
+            matcher.post(pattern, Context(tag), (tag, false));
+        }
+        for tag in (0..MANY).rev() {
+            let envelope = Envelope { source: PEER, tag: noisy(ignore, tag) };
+            let id = matcher.posted_for(&envelope).unwrap();
+            assert_eq!(matcher.remove_posted(id).unwrap().0, Context(tag));
+        }
+        assert!(matcher.probes() <= 2 * MANY, "{} for {ignore:#x}", matcher.probes());
+    }
+}
+
+/// As an MPI program with all of its shapes in use at once.
+#[test]
+fn ten_thousand_posted_beside_ten_thousand_unexpected_cost_a_queue_for_each_shape() {
     let mut matcher = Ours::new(0);
-    for tag in 0..MANY {
-        let source = (tag % 2 == 0).then_some(PEER);
-        matcher.post(Pattern { source, tag, ignore: 0 }, Context(tag), (tag, false));
+    let sync = 1 << 32;
+    let ignores = [0, sync, sync | 0x7fff_ffff];
+    let shapes = ignores.map(|ignore| [(ignore, None), (ignore, Some(OTHER))]).concat();
+    // In communicators of their own, so that nothing that comes fits.
+    for (number, &(ignore, source)) in (0..MANY).zip(shapes.iter().cycle()) {
+        let pattern = Pattern { source, tag: number << 34, ignore };
+        matcher.post(pattern, Context(number), (number, false));
     }
-    for tag in (0..MANY).rev() {
-        let id = matcher.posted_for(&Envelope { source: PEER, tag }).unwrap();
-        assert_eq!(matcher.remove_posted(id).unwrap().0, Context(tag));
+    assert_eq!(matcher.probes(), 0);
+    for number in 0..MANY {
+        let envelope = Envelope { source: PEER, tag: (MANY + number) << 34 | sync };
+        assert_eq!(matcher.posted_for(&envelope), None);
+        matcher.arrive(envelope, number);
     }
-    assert!(matcher.probes() <= 2 * MANY, "{}", matcher.probes());
+    assert_eq!(matcher.probes(), shapes.len() as u64 * MANY);
+    let before = matcher.probes();
+    for number in (0..MANY).rev() {
+        let ignore = ignores[1 + number as usize % 2];
+        let pattern = Pattern { source: None, tag: (MANY + number) << 34, ignore };
+        let id = matcher.unexpected_for(&pattern).unwrap();
+        assert_eq!(matcher.remove_unexpected(id).unwrap().1, number);
+    }
+    assert_eq!(matcher.probes() - before, MANY);
+    assert_eq!(matcher.posted_count() as u64, MANY);
+}
+
+#[test]
+fn a_shape_too_many_searches_and_finds() {
+    let mut matcher = Ours::new(0);
+    for number in 0..2 * SHAPES_MAX as u64 {
+        let pattern = Pattern { source: None, tag: 0, ignore: 1 << (32 + number) };
+        matcher.post(pattern, Context(number), (number, false));
+    }
+    assert_eq!(matcher.shapes.len(), SHAPES_MAX);
+    for number in (0..2 * SHAPES_MAX as u64).rev() {
+        let envelope = Envelope { source: PEER, tag: 1 << (32 + number) };
+        let id = matcher.posted_for(&envelope).unwrap();
+        assert_eq!(matcher.remove_posted(id).unwrap().0, Context(number));
+    }
+    assert!(!matcher.posted_hashed && matcher.posted_loose.is_empty());
 }
 
 #[test]
