@@ -25,6 +25,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 pub use self::counters::EndpointCounters;
 use self::hosts::Hosts;
@@ -65,9 +66,17 @@ const PIECES: usize = 16;
 /// ten microseconds.
 const LOOKS_FOR_CLAIMS: u32 = 1 << 10;
 
-/// After so many empty looks, whether those live with whom something is outstanding; less than a
-/// millisecond.
+/// After so many looks, empty or not, whether those live with whom something is outstanding: less
+/// than a millisecond while nothing comes, a tenth of a second in a flood of messages.
 const LOOKS_FOR_LIVES: u32 = 1 << 14;
+
+/// Answers that are tried again by one call: those that wait for a full ring must not cost each
+/// look as much as there are of them.
+const ANSWERS: usize = 16;
+
+/// How long an endpoint that is dropped waits for room for its last answers: somebody who polls
+/// makes some within microseconds, if it has a core.
+const LAST_WORDS_TIME: Duration = Duration::from_millis(200);
 
 /// Messages that are offered and not taken; each is a receiver's that is slow. More are refused as
 /// busy.
@@ -127,6 +136,9 @@ pub enum SendError {
     /// The endpoint is no more.
     #[error("the other endpoint is gone")]
     Gone,
+    /// The endpoint's ring breaks the region's rules: somebody has written over it.
+    #[error("the other endpoint's ring was written over; end its process, and begin the job anew")]
+    Nonsense,
     /// Longer than memory, or than can be injected.
     #[error("the message is too long; {INJECT_BYTES_MAX} bytes can be injected")]
     TooLong,
@@ -179,7 +191,10 @@ struct Engine {
     completions: VecDeque<Completion>,
     /// What a receiver finds in this process's memory, if it is this one; at a place that stays.
     proof: Box<u64>,
+    /// In a row.
     empty_looks: u32,
+    /// Since lives were looked for.
+    looks: u32,
     counters: EndpointCounters,
 }
 
@@ -227,6 +242,7 @@ impl Endpoint {
             completions: VecDeque::with_capacity(ROOM),
             proof: Box::new(u64::from_le_bytes(proof)),
             empty_looks: 0,
+            looks: 0,
             counters: EndpointCounters::default(),
         };
         Ok(Self { region, engine, at_end: None })
@@ -276,7 +292,7 @@ impl Endpoint {
     /// Looks for a message among those that have come (make progress before). The answer is a
     /// completion; [`Failure::NoMessage`] if there is none.
     pub fn peek(&mut self, peek: &Peek) {
-        self.engine.peek(peek);
+        self.engine.peek(&self.region, peek);
     }
 
     /// Receives the message that was claimed by this context, which is the completion's as well.
@@ -328,7 +344,13 @@ impl Endpoint {
 }
 
 impl Drop for Endpoint {
+    /// Tells those who offered that what they offered has been taken, if they have room soon:
+    /// else they would be told that this endpoint is gone, and not know.
     fn drop(&mut self) {
+        let end = Instant::now() + LAST_WORDS_TIME;
+        while self.engine.answer_last(&self.region) && Instant::now() < end {
+            std::thread::yield_now();
+        }
         if let Some(then) = self.at_end.take() {
             then();
         }
@@ -354,10 +376,15 @@ impl Engine {
         if self.sends.has_feeding() {
             self.feed(region, PIECES);
         }
+        self.looks += 1;
+        if self.looks >= LOOKS_FOR_LIVES {
+            self.looks = 0;
+            self.look_for_lives(region);
+        }
         let ring = region.ring(self.me.slot);
         for _ in 0..BATCH {
             let Some(low) = self.consumer.look(&ring) else {
-                self.found_nothing(region, &ring);
+                self.found_nothing(&ring);
                 return;
             };
             self.empty_looks = 0;
@@ -367,14 +394,11 @@ impl Engine {
     }
 
     #[inline]
-    fn found_nothing(&mut self, region: &Region, ring: &impl Words) {
+    fn found_nothing(&mut self, ring: &impl Words) {
         self.empty_looks = self.empty_looks.wrapping_add(1);
         if self.empty_looks.is_multiple_of(LOOKS_FOR_CLAIMS) {
             while self.consumer.skip_dead(ring) {
                 self.counters.skipped_cells += 1;
-            }
-            if self.empty_looks.is_multiple_of(LOOKS_FOR_LIVES) {
-                self.look_for_lives(region);
             }
         }
     }

@@ -24,7 +24,7 @@ pub use endpoint::{
     Endpoint, EndpointCounters, EndpointError, EndpointOptions, INJECT_BYTES_MAX, ReceiveError,
     SendError,
 };
-pub use message::{Class, Completion, Context, Done, Failure, Message, Part, Peek, Receive};
+pub use message::{Class, Completion, Context, Done, Failure, Found, Message, Part, Peek, Receive};
 pub use parts::PARTS_MAX;
 pub use region::{
     GATEWAYS_MAX, HOST_ENDED, HOSTS_MAX, HostsFull, Keeper, REGION_VERSION, Region, RegionError,

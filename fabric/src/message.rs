@@ -78,8 +78,19 @@ pub struct Peek {
     pub ignore: u64,
     /// By which its completion is known; and the message, if it is claimed.
     pub context: Context,
-    /// The message, if there is one, is kept for who claims it by this context.
-    pub claim: bool,
+    /// What becomes of the message, if there is one.
+    pub found: Found,
+}
+
+/// What becomes of a message that was found by a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It stays.
+    Stays,
+    /// It is kept for who claims it by the look's context.
+    Claimed,
+    /// It is done away with.
+    Discarded,
 }
 
 /// What was done.

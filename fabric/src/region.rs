@@ -217,12 +217,12 @@ impl Words for Ring<'_> {
 
     #[inline]
     fn tail(&self) -> u64 {
-        self.region.mapping.load(self.region.layout.tail(self.slot), Relaxed)
+        self.region.mapping.load(self.region.layout.tail(self.slot), Acquire)
     }
 
     #[inline]
     fn set_tail(&self, position: u64) {
-        self.region.mapping.store(self.region.layout.tail(self.slot), position, Relaxed);
+        self.region.mapping.store(self.region.layout.tail(self.slot), position, Release);
     }
 
     #[inline]

@@ -106,7 +106,9 @@ impl Claim {
 pub(crate) trait Words {
     /// How many cells it has; a power of two.
     fn cells(&self) -> u32;
+    /// Acquires: a head that is looked at after it is no older than what the tail was made with.
     fn tail(&self) -> u64;
+    /// Releases.
     fn set_tail(&self, position: u64);
     /// Acquires: what the consumer read from cells before this is over.
     fn head(&self) -> u64;
@@ -176,23 +178,26 @@ impl Way {
 
     /// Whether there was room just now, for who has something to do before it claims.
     #[inline]
-    pub(crate) fn has_room(&mut self, ring: &impl Words) -> bool {
+    pub(crate) fn find_room(&mut self, ring: &impl Words) -> Result<(), NoCell> {
         let position = ahead(ring.tail(), self.next);
-        self.within(ring, position).is_ok()
+        self.within(ring, position).map(drop)
     }
 
     /// The position, or the head where that is further; full if there is no room for it.
     #[inline]
     fn within(&mut self, ring: &impl Words, position: u64) -> Result<u64, NoCell> {
-        let has_room = |head: u64| position.wrapping_sub(head) < u64::from(ring.cells());
-        if has_room(self.head) {
+        let cells = u64::from(ring.cells());
+        if position.wrapping_sub(self.head) < cells {
             return Ok(position);
         }
         self.head = ring.head();
         let position = ahead(position, self.head);
-        match position.wrapping_sub(self.head) < u64::from(ring.cells()) {
-            true => Ok(position),
-            false => Err(NoCell::Full),
+        match position.wrapping_sub(self.head) {
+            used if used < cells => Ok(position),
+            used if used == cells => Err(NoCell::Full),
+            // Nobody can have claimed what is a whole ring beyond the head: head or tail was
+            // written over, and the ring would seem full for ever.
+            _ => Err(NoCell::Broken),
         }
     }
 }

@@ -21,6 +21,7 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// A completion queue as C has it.
@@ -33,6 +34,9 @@ pub(crate) struct Object {
     entry_bytes: usize,
     /// The program may wait for entries, by calls alone.
     waits: bool,
+    /// Somebody wants a wait to end: another thread than the one that waits, and so outside the
+    /// gate, which a program that promised one call at a time has none of.
+    signalled: AtomicBool,
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
@@ -88,19 +92,11 @@ pub(crate) struct Queue {
     /// Which of them is asked first.
     turn: usize,
     pub(crate) idle: Idle,
-    /// Somebody wants a wait to end.
-    signalled: bool,
 }
 
 impl Queue {
     fn new() -> Self {
-        Self {
-            ready: VecDeque::new(),
-            endpoints: Vec::new(),
-            turn: 0,
-            idle: Idle::new(),
-            signalled: false,
-        }
+        Self { ready: VecDeque::new(), endpoints: Vec::new(), turn: 0, idle: Idle::new() }
     }
 
     pub(crate) fn push(&mut self, event: Event) {

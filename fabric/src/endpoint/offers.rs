@@ -1,10 +1,10 @@
 //! The receiver's half of large messages: reading them out of the sender's memory, or having them
 //! come piece by piece.
 
-use super::Engine;
 use super::arrivals::is_whole;
 use super::peers::{Reading, is_live};
 use super::receives::Place;
+use super::{ANSWERS, Engine, SendError};
 use crate::cell::{Cell, Clear, Head, Kind, Local, Offer};
 use crate::matcher::Envelope;
 use crate::matcher::store::{Id, List, Store};
@@ -49,6 +49,13 @@ pub(super) struct Answer {
     operation: u64,
     /// None: it has been taken, or is not wanted.
     clear: Option<Clear>,
+}
+
+#[cfg(test)]
+impl Answer {
+    pub(super) fn operation(&self) -> u64 {
+        self.operation
+    }
 }
 
 impl Engine {
@@ -119,9 +126,9 @@ impl Engine {
         }
     }
 
-    /// Tries each once that waits to be told.
+    /// Tries some again that wait to be told, each in its turn.
     pub(super) fn answer_again(&mut self, region: &Region) {
-        for _ in 0..self.answers.len() {
+        for _ in 0..self.answers.len().min(ANSWERS) {
             let Some(answer) = self.answers.pop_front() else { return };
             if !self.try_answer(region, &answer) {
                 self.answers.push_back(answer);
@@ -129,14 +136,34 @@ impl Engine {
         }
     }
 
-    /// `false`: the ring is full. Who is gone needs no answer.
+    /// Tries each of the last answers; those that wanted something more are void. Whether some are
+    /// left.
+    pub(super) fn answer_last(&mut self, region: &Region) -> bool {
+        self.answers.retain(|answer| answer.clear.is_none());
+        for _ in 0..self.answers.len().div_ceil(ANSWERS) {
+            self.answer_again(region);
+        }
+        !self.answers.is_empty()
+    }
+
+    /// `false`: the ring is full. Who is gone, or whose ring is broken, needs no answer.
     fn try_answer(&mut self, region: &Region, answer: &Answer) -> bool {
         let &Answer { to, class, operation, clear } = answer;
         if !is_live(region, to) {
             return true;
         }
         self.peers.meet(to);
-        let Some(cell) = self.claim(region, to) else { return false };
+        let cell = match self.claim(region, to) {
+            Ok(cell) => cell,
+            Err(SendError::Busy) => return false,
+            Err(_) => {
+                // What it was to send for this answer will not come.
+                if let Some(Clear { answer, .. }) = clear {
+                    self.end_pull(Id::from_word(answer), Some(Failure::Nonsense));
+                }
+                return true;
+            }
+        };
         if let Some(clear) = &clear {
             cell.set_clear(clear);
         }

@@ -33,12 +33,15 @@ pub(super) struct Peers {
     slots: Box<[Peer]>,
     /// Owners of slots that others have now, or nobody, with whom something may be outstanding.
     former: Vec<Local>,
+    /// Those who were found gone while cells were in the ring, and the position before which all
+    /// of theirs are.
+    mourned: Option<(Vec<Local>, u64)>,
 }
 
 impl Peers {
     pub(super) fn new(region: &Region) -> Self {
         let slots = usize::from(region.options().slots);
-        Self { slots: vec![Peer::default(); slots].into(), former: Vec::new() }
+        Self { slots: vec![Peer::default(); slots].into(), former: Vec::new(), mourned: None }
     }
 
     #[inline]
@@ -79,8 +82,8 @@ impl Peers {
     }
 
     /// Those with whom something is outstanding and who are no more.
-    fn gone(&self, region: &Region) -> Vec<Local> {
-        let mut gone = self.former.clone();
+    fn gone(&mut self, region: &Region) -> Vec<Local> {
+        let mut gone = std::mem::take(&mut self.former);
         for (slot, peer) in self.slots.iter().enumerate() {
             let local = Local { host: 0, slot: slot as u16, incarnation: peer.incarnation };
             if peer.outstanding > 0 && !is_live(region, local) {
@@ -111,15 +114,28 @@ impl Engine {
     }
 
     /// Ends everything whose other end is gone. What those had sent before is received first: they
-    /// were gone before it is seen here that no cell of the ring is claimed.
+    /// were gone before it is seen here that no cell of the ring is claimed, or before a whole ring
+    /// of cells was taken since.
     pub(super) fn look_for_lives(&mut self, region: &Region) {
-        let gone = self.peers.gone(region);
-        let (ring, head) = (region.ring(self.me.slot), self.consumer.position());
-        if gone.is_empty() || Claim::from_word(ring.claim(head)).turn == ring.turn(head) {
+        let head = self.consumer.position();
+        let mourned = self.peers.mourned.take();
+        let (gone, end) = match mourned {
+            Some(mourned) => mourned,
+            None => {
+                let cells = u64::from(region.options().cells);
+                (self.peers.gone(region), head.wrapping_add(cells))
+            }
+        };
+        if gone.is_empty() {
             return;
         }
-        self.peers.former.clear();
-        gone.into_iter().for_each(|local| self.bury(local));
+        let ring = region.ring(self.me.slot);
+        let is_empty = Claim::from_word(ring.claim(head)).turn != ring.turn(head);
+        if is_empty || head.wrapping_sub(end) as i64 >= 0 {
+            gone.into_iter().for_each(|local| self.bury(local));
+        } else {
+            self.peers.mourned = Some((gone, end));
+        }
     }
 
     fn bury(&mut self, local: Local) {

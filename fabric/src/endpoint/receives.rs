@@ -5,7 +5,7 @@ use super::{Engine, ReceiveError, index};
 use crate::cell::{Local, Offer};
 use crate::matcher::store::{Id, Store};
 use crate::matcher::{Envelope, Pattern, PostedId};
-use crate::message::{Class, Completion, Context, Done, Failure, Part, Peek, Receive};
+use crate::message::{Class, Completion, Context, Done, Failure, Found, Part, Peek, Receive};
 use crate::parts::Parts;
 use crate::region::Region;
 
@@ -254,21 +254,26 @@ impl Engine {
         }
     }
 
-    pub(super) fn peek(&mut self, peek: &Peek) {
-        let &Peek { class, source, tag, ignore, context, claim } = peek;
+    pub(super) fn peek(&mut self, region: &Region, peek: &Peek) {
+        let &Peek { class, source, tag, ignore, context, found: then } = peek;
         let space = &mut self.spaces[index(class)];
         let id = space.unexpected_for(&Pattern { source, tag, ignore });
         let found = id.and_then(|id| {
             let (&envelope, message) = space.unexpected_mut(id)?;
-            let (data, bytes) = (message.data, message.body.bytes());
-            if claim {
-                space.claim(id, context);
-            }
-            Some((envelope, data, bytes))
+            Some((id, envelope, message.data, message.body.bytes()))
         });
         let nowhere = std::ptr::null_mut();
         match found {
-            Some((envelope, data, bytes)) => {
+            Some((id, envelope, data, bytes)) => {
+                match then {
+                    Found::Stays => {}
+                    Found::Claimed => drop(space.claim(id, context)),
+                    Found::Discarded => {
+                        if let Some(kept) = space.remove_unexpected(id) {
+                            self.discard(region, class, &kept);
+                        }
+                    }
+                }
                 let what = (context, class);
                 self.complete_receive(what, &envelope, (data, nowhere), bytes, None);
             }
@@ -300,11 +305,16 @@ impl Engine {
     }
 
     pub(super) fn discard_claimed(&mut self, region: &Region, context: Context) -> bool {
-        let Some((class, (envelope, message))) = self.take_claimed(context) else { return false };
-        if let Body::Offer(offer) = message.body {
-            self.decline(region, class, &envelope, &offer);
-        }
+        let Some((class, kept)) = self.take_claimed(context) else { return false };
+        self.discard(region, class, &kept);
         true
+    }
+
+    fn discard(&mut self, region: &Region, class: Class, kept: &(Envelope, Unexpected)) {
+        let (envelope, Unexpected { body, .. }) = kept;
+        if let Body::Offer(offer) = body {
+            self.decline(region, class, envelope, offer);
+        }
     }
 
     pub(super) fn cancel(&mut self, context: Context) -> bool {

@@ -1,5 +1,7 @@
 //! The sender's half: which way a message goes, and what is offered until it was fetched.
 
+use std::collections::VecDeque;
+
 use super::peers::is_live;
 use super::{Engine, INJECT_BYTES_MAX, OFFERS_MAX, SendError};
 use crate::cell::{Cell, Clear, Head, INLINE_BYTES_MAX, Kind, Local, Offer};
@@ -29,7 +31,7 @@ struct Feeding {
     sent: usize,
 }
 
-/// In every list of them: all, and those that are being fed.
+/// In every list of them: all, and those of one receiver that are being fed.
 const ALL: usize = 0;
 const FED: usize = 1;
 
@@ -38,12 +40,14 @@ const FED: usize = 1;
 pub(super) struct Sends {
     store: Store<Sending, 2>,
     all: List,
-    fed: List,
+    /// Receivers, in turn, each with what it is fed, the oldest first: two halves of two messages
+    /// are of less use to it than the first one whole.
+    fed: VecDeque<(Local, List)>,
 }
 
 impl Sends {
     pub(super) fn new() -> Self {
-        Self { store: Store::new(super::ROOM), all: List::EMPTY, fed: List::EMPTY }
+        Self { store: Store::new(super::ROOM), all: List::EMPTY, fed: VecDeque::new() }
     }
 
     #[inline]
@@ -54,8 +58,13 @@ impl Sends {
     fn remove(&mut self, id: Id) -> Option<Sending> {
         let is_fed = self.store.get(id)?.feeding.is_some();
         self.store.leave(&mut self.all, ALL, id);
-        if is_fed {
-            self.store.leave(&mut self.fed, FED, id);
+        let sending = self.store.get(id)?;
+        if is_fed && let Some(place) = self.fed.iter().position(|(to, _)| *to == sending.to) {
+            let (_, list) = &mut self.fed[place];
+            self.store.leave(list, FED, id);
+            if list.is_empty() {
+                self.fed.remove(place);
+            }
         }
         self.store.give_up(id)
     }
@@ -102,16 +111,33 @@ impl Engine {
 
     /// Claims a cell of somebody's ring.
     #[inline]
-    pub(super) fn claim<'a>(&mut self, region: &'a Region, to: Local) -> Option<Cell<'a>> {
+    pub(super) fn claim<'a>(
+        &mut self,
+        region: &'a Region,
+        to: Local,
+    ) -> Result<Cell<'a>, SendError> {
         let producer = self.producer();
         match self.peers.get(to).way.claim(&region.ring(to.slot), producer) {
-            Ok(position) => Some(Cell::new(region, to.slot, position)),
-            Err(NoCell::Full) => None,
-            Err(NoCell::Broken) => {
+            Ok(position) => Ok(Cell::new(region, to.slot, position)),
+            Err(none) => Err(self.no_cell(none)),
+        }
+    }
+
+    fn no_cell(&mut self, none: NoCell) -> SendError {
+        match none {
+            NoCell::Full => SendError::Busy,
+            NoCell::Broken => {
                 self.counters.nonsense += 1;
-                None
+                SendError::Nonsense
             }
         }
+    }
+
+    /// Whether a cell can be claimed, for who has to copy before.
+    #[inline]
+    fn find_room(&mut self, region: &Region, to: Local) -> Result<(), SendError> {
+        let found = self.peers.get(to).way.find_room(&region.ring(to.slot));
+        found.map_err(|none| self.no_cell(none))
     }
 
     #[inline]
@@ -122,7 +148,7 @@ impl Engine {
         message: &Message,
         parts: &Parts,
     ) -> Result<(), SendError> {
-        let cell = self.claim(region, to).ok_or(SendError::Busy)?;
+        let cell = self.claim(region, to)?;
         parts.copy_in(0, parts.bytes(), region.mapping(), cell.body_at());
         let head = self.head_of(Kind::Inline, to, message);
         cell.publish(&Head { inline_bytes: parts.bytes() as u16, ..head });
@@ -138,10 +164,7 @@ impl Engine {
         message: &Message,
         parts: &Parts,
     ) -> Result<(), SendError> {
-        let ring = region.ring(to.slot);
-        if !self.peers.get(to).way.has_room(&ring) {
-            return Err(SendError::Busy);
-        }
+        self.find_room(region, to)?;
         let Some(buffer) = self.slab.take(region, self.me.slot, to.slot) else {
             // It does not poll, or many do not. What need not be copied waits where it is.
             return match message.inject {
@@ -152,10 +175,7 @@ impl Engine {
         let at = region.layout().buffer(self.me.slot, buffer);
         // Before the cell is claimed, so that nobody behind it waits for the copy.
         parts.copy_in(0, parts.bytes(), region.mapping(), at);
-        let Some(cell) = self.claim(region, to) else {
-            self.slab.untake(buffer);
-            return Err(SendError::Busy);
-        };
+        let cell = self.claim(region, to).inspect_err(|_| self.slab.untake(buffer))?;
         cell.set_lent(&self.slab.lend(buffer, parts.bytes(), to));
         cell.publish(&self.head_of(Kind::Eager, to, message));
         self.slab.tidy(region, self.me.slot);
@@ -174,7 +194,7 @@ impl Engine {
         if self.sends.store.len() >= OFFERS_MAX {
             return Err(SendError::Busy);
         }
-        let cell = self.claim(region, to).ok_or(SendError::Busy)?;
+        let cell = self.claim(region, to)?;
         let &Message { class, tag, context, .. } = message;
         let sending = Sending { to, class, tag, context, parts: *parts, feeding: None };
         let id = self.sends.store.keep(sending);
@@ -242,39 +262,52 @@ impl Engine {
             return false;
         }
         sending.feeding = Some(Feeding { answer, bytes, sent: 0 });
-        self.sends.store.append(&mut self.sends.fed, FED, id);
+        let Sends { store, fed, .. } = &mut self.sends;
+        let place = fed.iter().position(|(to, _)| *to == source).unwrap_or_else(|| {
+            fed.push_back((source, List::EMPTY));
+            fed.len() - 1
+        });
+        store.append(&mut fed[place].1, FED, id);
         true
     }
 
     /// Sends up to so many pieces, in turn to all who are being fed.
     pub(super) fn feed(&mut self, region: &Region, pieces: usize) {
         for _ in 0..pieces {
-            let Some(id) = self.sends.store.first(self.sends.fed) else { return };
+            let Some(&(_, list)) = self.sends.fed.front() else { return };
+            let Some(id) = self.sends.store.first(list) else { return };
             // The next one's turn, whether this one's ring has room or not.
-            self.sends.store.leave(&mut self.sends.fed, FED, id);
-            self.sends.store.append(&mut self.sends.fed, FED, id);
-            self.feed_one(region, id);
+            self.sends.fed.rotate_left(1);
+            match self.feed_one(region, id) {
+                Ok(()) | Err(SendError::Busy) => {}
+                Err(_) => self.end_sending(id, Some(Failure::Nonsense)),
+            }
         }
     }
 
     /// Sends the next piece of one offer, if there is room for it.
-    fn feed_one(&mut self, region: &Region, id: Id) {
-        let Some(sending) = self.sends.store.get(id) else { return };
+    fn feed_one(&mut self, region: &Region, id: Id) -> Result<(), SendError> {
+        let Some(sending) = self.sends.store.get(id) else { return Ok(()) };
         let (to, class, parts) = (sending.to, sending.class, sending.parts);
-        let Some(&Feeding { answer, bytes, sent }) = sending.feeding.as_ref() else { return };
-        if !is_live(region, to) || !self.peers.get(to).way.has_room(&region.ring(to.slot)) {
-            return;
+        let Some(&Feeding { answer, bytes, sent }) = sending.feeding.as_ref() else {
+            return Ok(());
+        };
+        if !is_live(region, to) {
+            // Which ends it when it is noticed.
+            return Err(SendError::Busy);
         }
-        let Some(buffer) = self.slab.take(region, self.me.slot, to.slot) else { return };
+        self.find_room(region, to)?;
+        let buffer = self.slab.take(region, self.me.slot, to.slot).ok_or(SendError::Busy)?;
         let piece = (bytes - sent).min(region.options().buffer_bytes as usize);
         let at = region.layout().buffer(self.me.slot, buffer);
         parts.copy_in(sent, piece, region.mapping(), at);
-        let Some(cell) = self.claim(region, to) else { return self.slab.untake(buffer) };
+        let cell = self.claim(region, to).inspect_err(|_| self.slab.untake(buffer))?;
         cell.set_lent(&self.slab.lend(buffer, piece, to));
         cell.set_piece_at(sent);
         let (source, tag) = (self.me, answer);
         let (kind, inline_bytes, data) = (Kind::Piece, 0, None);
         cell.publish(&Head { kind, class, inline_bytes, source, to, tag, data });
+        self.slab.tidy(region, self.me.slot);
         if let Some(sending) = self.sends.store.get_mut(id) {
             let sent = sent + piece;
             sending.feeding = Some(Feeding { answer, bytes, sent });
@@ -282,6 +315,7 @@ impl Engine {
                 self.end_sending(id, None);
             }
         }
+        Ok(())
     }
 
     /// Ends what was offered to somebody who is gone.

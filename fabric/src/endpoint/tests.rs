@@ -8,6 +8,7 @@ mod ways;
 use std::sync::Arc;
 
 use super::*;
+use crate::Found;
 use crate::{Keeper, RegionOptions};
 
 const HOST: u64 = 7;

@@ -5,7 +5,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{
     AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Release},
 };
 use loom::thread;
 
@@ -81,10 +81,10 @@ impl Words for Modelled {
         self.claims.len() as u32
     }
     fn tail(&self) -> u64 {
-        self.tail.load(Relaxed)
+        self.tail.load(Acquire)
     }
     fn set_tail(&self, position: u64) {
-        self.tail.store(position, Relaxed);
+        self.tail.store(position, Release);
     }
     fn head(&self) -> u64 {
         self.head.load(Acquire)

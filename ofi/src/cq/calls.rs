@@ -11,6 +11,7 @@ use crate::object::no_bind;
 use crate::{domain, idle, object};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The version of the interface since which an error entry tells the length of its data.
 pub(super) const ERROR_DATA_SINCE: u32 = version(1, 5);
@@ -58,7 +59,14 @@ pub(crate) unsafe extern "C" fn open(
     let domain = domain.share();
     let number = domain.state.with(|state| state.queues.insert(Queue::new()));
     let cq = FidCq { fid: object::fid::<Object>(context, &FID), ops: &OPS };
-    let queue = Object { cq, domain, number, entry_bytes, waits: wait == FI_WAIT_UNSPEC };
+    let queue = Object {
+        cq,
+        domain,
+        number,
+        entry_bytes,
+        waits: wait == FI_WAIT_UNSPEC,
+        signalled: AtomicBool::new(false),
+    };
     // SAFETY: the caller's.
     unsafe { object::hand_out(queue, to) }
 }
@@ -138,17 +146,14 @@ unsafe extern "C" fn sreadfrom(
     let look = || {
         // SAFETY: libfabric's contract: room for so many entries and numbers.
         let got = unsafe { queue.read(to.cast(), count, sources) };
-        let signalled = queue
-            .domain
-            .state
-            .with(|state| std::mem::take(&mut state.queues.of(queue.number).signalled));
+        let signalled = queue.signalled.swap(false, Ordering::AcqRel);
         (got != NOTHING || signalled).then_some(got)
     };
     idle::wait_for(timeout_ms, look).unwrap_or(NOTHING)
 }
 
 extern "C" fn signal(queue: &Object) -> c_int {
-    queue.domain.state.with(|state| state.queues.of(queue.number).signalled = true);
+    queue.signalled.store(true, Ordering::Release);
     0
 }
 

@@ -10,7 +10,7 @@
 //! | truncated | `FI_ETRUNC` | the message was longer than the buffer |
 //! | cancelled | `FI_ECANCELED` | by `fi_cancel` |
 //! | no message | `FI_ENOMSG` | a peek found nothing; never returned: Open MPI gives up then |
-//! | nonsense | `FI_EPROTO` | the other endpoint broke the region's rules |
+//! | nonsense | `FI_EPROTO`, also returned | the other endpoint's slot breaks the region's rules |
 
 use crate::abi::{
     FI_EAGAIN, FI_ECANCELED, FI_ECONNRESET, FI_EHOSTUNREACH, FI_EINVAL, FI_EIO, FI_EMSGSIZE,
@@ -58,6 +58,7 @@ pub(crate) fn not_sent(error: &SendError) -> c_int {
     match error {
         SendError::Busy => -FI_EAGAIN,
         SendError::Gone => -FI_ECONNRESET,
+        SendError::Nonsense => -FI_EPROTO,
         SendError::Unreachable(..) => -FI_EHOSTUNREACH,
         SendError::TooLong => -FI_EMSGSIZE,
         SendError::TooManyParts => -FI_EINVAL,
@@ -74,6 +75,16 @@ pub(crate) fn not_received(error: &ReceiveError) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_may_be_tried_again_is_told_to_be() {
+        let again = SendError::Busy;
+        assert_eq!(not_sent(&again), -FI_EAGAIN);
+        for (error, number) in [(SendError::Gone, FI_ECONNRESET), (SendError::Nonsense, FI_EPROTO)]
+        {
+            assert_eq!(not_sent(&error), -number);
+        }
+    }
 
     #[test]
     fn every_failure_has_its_own_text() {

@@ -11,7 +11,9 @@ use crate::cq::Event;
 use crate::log::say;
 use crate::object::NOT_FOUND;
 use crate::state::State;
-use fabric::{Address, Class, Completion, Done, INJECT_BYTES_MAX, Message, Part, Peek, Receive};
+use fabric::{
+    Address, Class, Completion, Done, Found, INJECT_BYTES_MAX, Message, Part, Peek, Receive,
+};
 use std::ffi::c_int;
 
 /// The half of an endpoint that sends, or the one that receives.
@@ -169,11 +171,12 @@ impl State {
         let Incoming { class, tag, ignore, .. } = incoming;
         // What has come but was not taken out of the ring yet is found, too.
         traffic.endpoint.progress();
-        let claim = claim || discard;
-        traffic.endpoint.peek(&Peek { class, source, tag, ignore, context, claim });
-        if discard {
-            traffic.endpoint.discard_claimed(context);
-        }
+        let found = match (claim, discard) {
+            (_, true) => Found::Discarded,
+            (true, false) => Found::Claimed,
+            (false, false) => Found::Stays,
+        };
+        traffic.endpoint.peek(&Peek { class, source, tag, ignore, context, found });
         Ok(())
     }
 

@@ -519,6 +519,9 @@ static void peeked(void)
         IS(done(&b, "away").len, lengths[i]);
         look(1, FI_PEEK | FI_CLAIM | FI_COMPLETION, "mine");
         done(&b, "mine");
+        /* A look that finds nothing throws nothing away, whatever is kept under its name. */
+        look(2, FI_PEEK | FI_DISCARD | FI_COMPLETION, "mine");
+        IS(failed(&b, "mine").err, FI_ENOMSG);
         OK(fi_trecvmsg(b.ep, &claim, FI_CLAIM | FI_DISCARD | FI_COMPLETION));
         done(&b, "mine");
         look(1, FI_PEEK | FI_COMPLETION, "none");
@@ -676,9 +679,20 @@ static void refused(void)
     quiet();
 }
 
-/* A call that waits ends with what it waits for, in time, or when it is told to. */
+static volatile int over;
+
+static void *signal_until_over(void *queue)
+{
+    while (!over)
+        OK(fi_cq_signal(queue));
+    return NULL;
+}
+
+/* A call that waits ends with what it waits for, in time, or when it is told to: by another thread,
+ * also of a program that promised not to use two for anything else. */
 static void waiting(void)
 {
+    pthread_t other;
     struct fi_cq_tagged_entry entry;
     char in[8];
 
@@ -690,6 +704,11 @@ static void waiting(void)
     done(&a, "x");
     OK(fi_cq_signal(b.cq));
     IS(fi_cq_sread(b.cq, &entry, 1, NULL, -1), -FI_EAGAIN);
+    OK(pthread_create(&other, NULL, signal_until_over, b.cq));
+    for (int i = 0; i < 20000; i++)
+        IS(fi_cq_sread(b.cq, &entry, 1, NULL, -1), -FI_EAGAIN);
+    over = 1;
+    OK(pthread_join(other, NULL));
     refused();
 }
 

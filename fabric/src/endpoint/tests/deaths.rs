@@ -195,7 +195,7 @@ fn scribble(region: &Region, slot: u16, random: &mut Random) {
 fn lie(hostile: &mut Endpoint, to: Local, random: &mut Random) {
     let region = Arc::clone(&hostile.region);
     hostile.engine.peers.meet(to);
-    let Some(cell) = hostile.engine.claim(&region, to) else { return };
+    let Ok(cell) = hostile.engine.claim(&region, to) else { return };
     for at in (0..200).step_by(8) {
         let word = if random.below(2) == 0 { random.below(9) } else { random.next() };
         region.mapping().store(cell.body_at() + at, word, Relaxed);
@@ -238,16 +238,152 @@ fn garbage_in_a_slot_costs_others_nothing() {
         let options = EndpointOptions { single_copy_bytes_min, ..EndpointOptions::default() };
         let mut world = World::new(2, region, &options);
         let mut hostile = world.join(&options);
-        let bad = hostile.address();
+        let (bad, sent, mut outcomes) = (hostile.address(), [1; 3000], [0; 3]);
         for round in 0..3000_u64 {
             scribble(world.keeper.region(), bad.slot, &mut random);
             let to = world.endpoints[round as usize % 2].engine.me;
             lie(&mut hostile, to, &mut random);
-            let _ = send(&mut world.endpoints[0], &message(bad, 1), &[1; 3000]);
-            let _ = send(&mut world.endpoints[1], &message(bad, 1), &[1; 8]);
+            for (at, len) in [(0, 3000), (1, 8)] {
+                // Whatever it is told, it is told something: never that it has to wait for ever.
+                match send(&mut world.endpoints[at], &message(bad, 1), &sent[..len]) {
+                    Ok(()) => outcomes[0] += 1,
+                    Err(SendError::Busy) => outcomes[1] += 1,
+                    Err(SendError::Nonsense) => outcomes[2] += 1,
+                    Err(other) => panic!("{other}"),
+                }
+            }
             talk(&mut world, round);
         }
         let nonsense: u64 = world.endpoints.iter().map(|at| at.counters().nonsense).sum();
         assert!(nonsense > 100, "{nonsense}");
+        assert!(outcomes[2] > 100, "a broken ring is told: {outcomes:?}");
     }
+}
+
+/// A message of each way to somebody whose ring was written over fails, and is not tried again for
+/// ever; what was being fed to it ends.
+#[test]
+fn a_ring_that_was_written_over_is_an_error_for_who_sends_to_it() {
+    let options =
+        EndpointOptions { single_copy_bytes_min: usize::MAX, ..EndpointOptions::default() };
+    let region = RegionOptions { buffers: 2, ..RegionOptions::default() };
+    let mut world = World::new(2, region, &options);
+    let to = world.address(1);
+    let (long, mut got) = (content(1, 200_000), vec![0; 200_000]);
+    ask(&mut world.endpoints[1], &receive(None, 1), &mut got);
+    send(&mut world.endpoints[0], &message(to, 1), &long).expect("room");
+    // Cleared, and some of it fed.
+    world.endpoints[1].progress();
+    world.endpoints[0].progress();
+    let (region, layout) = (world.keeper.region(), world.keeper.region().layout());
+    region.mapping().store(layout.tail(to.slot), 1 << 40, Relaxed);
+    for len in [8, 3000, 200_000] {
+        let refused = send(&mut world.endpoints[0], &message(to, 2), &long[..len]);
+        assert_eq!(refused, Err(SendError::Nonsense), "{len} bytes");
+    }
+    (0..100).for_each(|_| world.endpoints[0].progress());
+    let failures: Vec<_> = ended(&mut world.endpoints[0]).iter().map(|d| d.failure).collect();
+    assert_eq!(failures, [Some(Failure::Nonsense)]);
+}
+
+/// The receiver cannot say that it wants an offer, and does not wait for it for ever.
+#[test]
+fn an_offer_of_who_cannot_be_answered_fails() {
+    let mut world = World::usual(2);
+    let [from, to] = [world.address(0), world.address(1)];
+    let (sent, mut got) = (vec![1; 50_000], vec![0; 50_000]);
+    ask(&mut world.endpoints[1], &receive(None, 1), &mut got);
+    send(&mut world.endpoints[0], &message(to, 1), &sent).expect("room");
+    let (region, layout) = (world.keeper.region(), world.keeper.region().layout());
+    region.mapping().store(layout.tail(from.slot), 1 << 40, Relaxed);
+    world.endpoints[1].progress();
+    assert_eq!(ended(&mut world.endpoints[1])[0].failure, Some(Failure::Nonsense));
+}
+
+/// Others send all the time; who died is noticed all the same, and after all that it had sent.
+#[test]
+fn a_death_is_noticed_in_a_flood_of_others_messages() {
+    let options = EndpointOptions::default();
+    let mut world = World::new(2, RegionOptions::default(), &options);
+    let mut doomed = world.join(&options);
+    let (from, to) = (doomed.address(), world.address(1));
+    let mut got = [[0; 8], [0; 8]];
+    for memory in &mut got {
+        ask(&mut world.endpoints[1], &receive(Some(from), 1), memory);
+    }
+    // A cell is always there before the ring is looked at, and one more after.
+    send(&mut world.endpoints[0], &message(to, 2), &[0; 8]).expect("room");
+    send(&mut doomed, &message(to, 1), &[7; 8]).expect("room");
+    kill(&world, doomed);
+    let mut ended_there = Vec::new();
+    for round in 0..4 * LOOKS_FOR_LIVES {
+        for _ in 0..2 {
+            send(&mut world.endpoints[0], &message(to, 2), &[0; 8]).expect("room");
+        }
+        assert!(world.endpoints[1].engine.empty_looks <= 1, "never empty for long: {round}");
+        world.endpoints[1].progress();
+        ended(&mut world.endpoints[0]);
+        ended_there.extend(ended(&mut world.endpoints[1]));
+    }
+    let outcomes: Vec<_> = ended_there.iter().map(|done| (done.tag, done.failure)).collect();
+    assert_eq!(outcomes, [(1, None), (0, Some(Failure::Gone))]);
+    assert_eq!(got[0], [7; 8]);
+}
+
+/// A receiver that has taken what was offered and ends at once, while the sender's ring is full.
+#[test]
+fn an_endpoint_that_ends_says_its_last_words() {
+    let region = RegionOptions { cells: 16, ..RegionOptions::default() };
+    let options = EndpointOptions { single_copy_bytes_min: 0, ..EndpointOptions::default() };
+    let mut world = World::new(1, region, &options);
+    let (from, mut leaving) = (world.address(0), world.join(&options));
+    let (to, slot) = (leaving.address(), leaving.engine.me.slot);
+    let (sent, mut got) = (content(1, 50_000), vec![0; 50_000]);
+    ask(&mut leaving, &receive(None, 1), &mut got);
+    send(&mut world.endpoints[0], &message(to, 1), &sent).expect("room");
+    while send(&mut leaving, &message(from, 9), &[0; 8]).is_ok() {}
+    leaving.progress();
+    assert_eq!((leaving.engine.answers.len(), &got), (1, &sent));
+    std::thread::scope(|scope| {
+        let leaves = scope.spawn(move || drop(leaving));
+        while !leaves.is_finished() {
+            world.endpoints[0].progress();
+            std::thread::yield_now();
+        }
+    });
+    assert!(world.keeper.declare_dead(slot));
+    world.settle();
+    let ended_here = ended(&mut world.endpoints[0]);
+    let outcomes: Vec<_> = ended_here.iter().map(|done| (done.tag, done.failure)).collect();
+    assert_eq!(outcomes, [(1, None)], "what was taken is told to be sent, not lost");
+}
+
+/// Many answers that wait for one full ring cost each look the same few tries.
+#[test]
+fn answers_that_wait_are_tried_a_few_at_a_time() {
+    let region = RegionOptions { cells: 16, ..RegionOptions::default() };
+    let options = EndpointOptions { single_copy_bytes_min: 0, ..EndpointOptions::default() };
+    let mut world = World::new(2, region, &options);
+    let [from, to] = [world.address(0), world.address(1)];
+    let (sent, mut got) = (vec![1; 20_000], vec![0; 20_000]);
+    let mut offers = 0;
+    while send(&mut world.endpoints[1], &message(from, 9), &[0; 8]).is_ok() {}
+    while offers < 8 * ANSWERS {
+        let message = Message { context: None, ..message(to, 1) };
+        match send(&mut world.endpoints[0], &message, &sent) {
+            Ok(()) => offers += 1,
+            Err(error) => assert_eq!(error, SendError::Busy),
+        }
+        ask(&mut world.endpoints[1], &receive(None, 1), &mut got);
+        // Its ring is not looked at: only the other one takes.
+        world.endpoints[1].progress();
+    }
+    let waiting: Vec<_> = world.endpoints[1].engine.answers.iter().map(|a| a.operation()).collect();
+    assert!(waiting.len() > 4 * ANSWERS, "{}", waiting.len());
+    world.endpoints[1].engine.answer_again(&Arc::clone(world.keeper.region()));
+    let after: Vec<_> = world.endpoints[1].engine.answers.iter().map(|a| a.operation()).collect();
+    let (first, rest) = waiting.split_at(ANSWERS);
+    assert_eq!(after, [rest, first].concat(), "so many had their turn");
+    (0..200).for_each(|_| world.turn());
+    assert!(world.endpoints[1].engine.answers.is_empty());
 }

@@ -189,7 +189,8 @@ impl Pair {
         let Asked { class, tag, ignore, context, .. } = asked;
         self.collect(at);
         let endpoint = &mut self.world.endpoints[at];
-        endpoint.peek(&Peek { class, source, tag, ignore, context, claim });
+        let found = if claim { Found::Claimed } else { Found::Stays };
+        endpoint.peek(&Peek { class, source, tag, ignore, context, found });
         let answer = ended(endpoint).remove(0);
         let side = &mut self.sides[at];
         let Some(found) = side.unexpected.iter().position(|sent| sent.fits(&asked)) else {

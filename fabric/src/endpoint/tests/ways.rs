@@ -258,7 +258,8 @@ fn a_look_finds_claims_and_leaves() {
         let (class, source, ignore) = (Class::Tagged, Some(from), 0);
         let look = |tag, claim| {
             let context = Context(1);
-            Peek { class, source, tag, ignore, context, claim }
+            let found = if claim { Found::Claimed } else { Found::Stays };
+            Peek { class, source, tag, ignore, context, found }
         };
         let sent = content(2, len);
         for tag in [4, 4, 5] {
