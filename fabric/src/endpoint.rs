@@ -400,6 +400,7 @@ impl Engine {
             while self.consumer.skip_dead(ring) {
                 self.counters.skipped_cells += 1;
             }
+            self.consumer.rest(ring);
         }
     }
 

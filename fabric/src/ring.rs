@@ -41,6 +41,9 @@ pub(crate) enum State {
     Live,
     /// Its endpoint will never store anything again.
     Dead,
+    /// Its process is no member any more, and has not ended: to others it is gone, but what it has
+    /// claimed it may still fill.
+    Left,
 }
 
 /// A slot's state and which of its owners it is about: one word, so that both are read at once.
@@ -56,6 +59,7 @@ impl Life {
             State::Free => 0,
             State::Live => 1,
             State::Dead => 2,
+            State::Left => 3,
         };
         u64::from(self.incarnation) << 32 | state
     }
@@ -65,6 +69,7 @@ impl Life {
         let state = match word as u32 {
             1 => State::Live,
             2 => State::Dead,
+            3 => State::Left,
             _ => State::Free,
         };
         Self { state, incarnation: (word >> 32) as u32 }
@@ -72,6 +77,11 @@ impl Life {
 
     pub(crate) fn is_live(self, incarnation: u32) -> bool {
         self.state == State::Live && self.incarnation == incarnation
+    }
+
+    /// Whether who has claimed something under this number may still fill it.
+    fn may_store(self, incarnation: u16) -> bool {
+        matches!(self.state, State::Live | State::Left) && self.incarnation as u16 == incarnation
     }
 }
 
@@ -252,6 +262,14 @@ impl Consumer {
         }
     }
 
+    /// Tells how far it is, if that was not told: nothing has come for a while.
+    pub(crate) fn rest(&mut self, ring: &impl Words) {
+        if self.head != self.published {
+            self.published = self.head;
+            ring.set_head(self.head);
+        }
+    }
+
     /// Goes past the next cell if it was claimed by somebody who died before it was published.
     pub(crate) fn skip_dead(&mut self, ring: &impl Words) -> bool {
         let claim = Claim::from_word(ring.claim(self.head));
@@ -260,10 +278,8 @@ impl Consumer {
         }
         let Producer { slot, incarnation } = claim.producer;
         // Before the stamp is looked at: who was dead by then has stored all that he ever will.
-        let is_alive = slot != NOBODY
-            && ring.life(slot).is_some_and(|life| {
-                life.state == State::Live && life.incarnation as u16 == incarnation
-            });
+        let is_alive =
+            slot != NOBODY && ring.life(slot).is_some_and(|life| life.may_store(incarnation));
         if is_alive || self.look(ring).is_some() {
             return false;
         }

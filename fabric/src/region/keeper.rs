@@ -1,10 +1,11 @@
 //! The node's side of a region: whose each slot is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{HOST_ENDED, HOSTS_MAX, Region};
+use crate::cell::{Cell, Head};
 use crate::ring::{Claim, Life, NOBODY, Producer, State, Words, is_sound};
 
 /// Why there is no slot.
@@ -42,6 +43,10 @@ struct Ledger {
     slots: Vec<Entry>,
     /// Counts slots that were given out; orders that against what was found spoiled.
     given: u64,
+    /// Counts deaths.
+    deaths: u64,
+    /// How often all rings were looked through.
+    sweeps: u64,
     /// Places in the table of hosts that were ever taken, this host's among them.
     hosts: usize,
 }
@@ -53,6 +58,8 @@ struct Entry {
     incarnation: u32,
     /// When it was given out.
     given: u64,
+    /// When its last endpoint died; 0 before the first.
+    died: u64,
     /// When its ring was found to break the rules. It rests until everybody who was there then is
     /// gone, for one of them may still be about to write into it.
     spoiled: Option<u64>,
@@ -60,9 +67,9 @@ struct Entry {
 
 impl Keeper {
     pub(super) fn new(region: Region) -> Self {
-        let entry = Entry { state: State::Free, incarnation: 0, given: 0, spoiled: None };
+        let entry = Entry { state: State::Free, incarnation: 0, given: 0, died: 0, spoiled: None };
         let slots = vec![entry; usize::from(region.options().slots)];
-        let ledger = Mutex::new(Ledger { slots, given: 0, hosts: 1 });
+        let ledger = Mutex::new(Ledger { slots, given: 0, deaths: 0, sweeps: 0, hosts: 1 });
         Self { region: Arc::new(region), ledger }
     }
 
@@ -79,17 +86,68 @@ impl Keeper {
     /// Gives a free slot to an endpoint of the process `pid` (as the node sees it; others use it to
     /// copy out of that process): the slot, and which of its owners this is.
     ///
+    /// It is the slot that has been nobody's for longest, and none of whose last owner's messages
+    /// still lie in others' rings: with another owner they would be dropped.
+    ///
     /// # Errors
     /// When all are taken.
     pub fn take_slot(&self, pid: u32) -> Result<(u16, u32), SlotError> {
         let ledger = &mut *self.ledger();
+        if let Some(slot) = self.find_free(ledger) {
+            return Ok((slot, self.give(ledger, slot, pid)));
+        }
+        // All that have died since the last time, by one look through all rings.
+        if self.sweep_all(ledger) > 0
+            && let Some(slot) = self.find_free(ledger)
+        {
+            return Ok((slot, self.give(ledger, slot, pid)));
+        }
         let options = self.region.options();
-        for slot in options.gateways..options.slots {
-            if ledger.slots[usize::from(slot)].state == State::Free && self.restore(ledger, slot) {
-                return Ok((slot, self.give(ledger, slot, pid)));
+        Err(SlotError::Full { slots: options.slots - options.gateways })
+    }
+
+    fn find_free(&self, ledger: &mut Ledger) -> Option<u16> {
+        let options = self.region.options();
+        let is_free = |slot: &u16| ledger.slots[usize::from(*slot)].state == State::Free;
+        let mut free: Vec<u16> = (options.gateways..options.slots).filter(is_free).collect();
+        free.sort_by_key(|slot| ledger.slots[usize::from(*slot)].died);
+        let mut lingering = None;
+        free.into_iter().find(|&slot| {
+            let Entry { incarnation, .. } = ledger.slots[usize::from(slot)];
+            let is_new = incarnation == 0;
+            let lingers = !is_new
+                && lingering
+                    .get_or_insert_with(|| self.senders(ledger))
+                    .contains(&(slot, incarnation));
+            !lingers && self.restore(ledger, slot)
+        })
+    }
+
+    /// Of whom messages lie in rings of the living that were not taken yet.
+    fn senders(&self, ledger: &Ledger) -> HashSet<(u16, u32)> {
+        let mut senders = HashSet::new();
+        for (slot, entry) in ledger.slots.iter().enumerate() {
+            if entry.state != State::Live {
+                continue;
+            }
+            let (slot, ring) = (slot as u16, self.region.ring(slot as u16));
+            let head = ring.head();
+            for position in (0..u64::from(ring.cells())).map(|ahead| head.wrapping_add(ahead)) {
+                let turn = ring.turn(position);
+                if Claim::from_word(ring.claim(position)).turn != turn {
+                    break;
+                }
+                let stamp = ring.stamp(position);
+                let head = Cell::new(&self.region, slot, position).head(stamp as u32);
+                if let Some(Head { source, .. }) = head
+                    && (stamp >> 32) as u32 == turn
+                    && source.host == 0
+                {
+                    senders.insert((source.slot, source.incarnation));
+                }
             }
         }
-        Err(SlotError::Full { slots: options.slots - options.gateways })
+        senders
     }
 
     /// Gives a gateway its slot: which of the gateways it is that had it. The last one is dead, and
@@ -108,7 +166,8 @@ impl Keeper {
         let entry = &mut ledger.slots[usize::from(slot)];
         // Never 0, which no address has.
         let incarnation = entry.incarnation.wrapping_add(1).max(1);
-        *entry = Entry { state: State::Live, incarnation, given: ledger.given, spoiled: None };
+        let given = ledger.given;
+        *entry = Entry { state: State::Live, incarnation, given, spoiled: None, ..*entry };
         let (mapping, layout) = (&self.region.mapping, &self.region.layout);
         mapping.store(layout.pid(slot), u64::from(pid), Relaxed);
         self.tell(slot, entry);
@@ -147,22 +206,39 @@ impl Keeper {
     }
 
     /// Says that the slot's endpoint is dead: its process has ended, or has closed it and will not
-    /// store anything into the region again. `false`: it had none. Call [`Keeper::sweep`] after it.
+    /// store anything into the region again. `false`: it had none. Its slot is another one's when
+    /// it is needed ([`Keeper::take_slot`]).
     pub fn declare_dead(&self, slot: u16) -> bool {
         let ledger = &mut *self.ledger();
         let Some(entry) = ledger.slots.get_mut(usize::from(slot)) else { return false };
-        if entry.state != State::Live {
+        if !matches!(entry.state, State::Live | State::Left) {
             return false;
         }
-        entry.state = State::Dead;
+        ledger.deaths += 1;
+        (entry.state, entry.died) = (State::Dead, ledger.deaths);
         self.tell(slot, entry);
         true
     }
 
-    /// Clears up after the dead: what they had claimed in others' rings is nobody's, and their
-    /// slots can be taken again. How many there were.
-    pub fn sweep(&self) -> usize {
+    /// Says that the slot's process is no member any more, and has not ended: to others its
+    /// endpoint is gone, but what it has claimed stays its own until it is declared dead.
+    pub fn declare_left(&self, slot: u16) {
         let ledger = &mut *self.ledger();
+        if let Some(entry) = ledger.slots.get_mut(usize::from(slot))
+            && entry.state == State::Live
+        {
+            entry.state = State::Left;
+            self.tell(slot, entry);
+        }
+    }
+
+    /// Clears up after the dead: what they had claimed in others' rings is nobody's, and their
+    /// slots can be taken again. How many there were. [`Keeper::take_slot`] does it when it has to.
+    pub fn sweep(&self) -> usize {
+        self.sweep_all(&mut self.ledger())
+    }
+
+    fn sweep_all(&self, ledger: &mut Ledger) -> usize {
         let is_dead = |(_, entry): &(usize, &Entry)| entry.state == State::Dead;
         let dead: HashMap<u16, u16> = (ledger.slots.iter().enumerate().filter(is_dead))
             .map(|(slot, entry)| (slot as u16, entry.incarnation as u16))
@@ -170,6 +246,7 @@ impl Keeper {
         if dead.is_empty() {
             return 0;
         }
+        ledger.sweeps += 1;
         for (slot, entry) in ledger.slots.iter_mut().enumerate() {
             let slot = slot as u16;
             // Nobody sends to a slot that nobody ever had; its pages stay untouched.
@@ -226,7 +303,9 @@ impl Keeper {
             ledger.slots[usize::from(slot)].spoiled = Some(ledger.given);
             return self.restore(ledger, slot);
         };
-        let was_there = |other: &Entry| other.state == State::Live && other.given <= since;
+        let was_there = |other: &Entry| {
+            matches!(other.state, State::Live | State::Left) && other.given <= since
+        };
         if ledger.slots.iter().any(was_there) {
             return false;
         }
@@ -262,11 +341,52 @@ mod tests {
         assert!(!keeper.declare_dead(0) && !keeper.declare_dead(3) && !keeper.declare_dead(999));
         let life = |state| Some(Life { state, incarnation: 1 });
         assert_eq!(keeper.region().life(1), life(State::Dead));
-        assert_eq!(keeper.take_slot(9), Err(SlotError::Full { slots: 2 }), "not swept");
         assert_eq!((keeper.sweep(), keeper.sweep()), (1, 0));
         assert_eq!(keeper.region().life(1), life(State::Free));
         assert_eq!(keeper.take_slot(9), Ok((1, 2)));
         assert_eq!(keeper.region().life(3), None);
+    }
+
+    #[test]
+    fn the_slot_that_was_free_for_longest_is_taken() {
+        let keeper = keeper(5);
+        let taken: Vec<u16> = (0..4).map(|pid| keeper.take_slot(pid).expect("room").0).collect();
+        assert_eq!(taken, [1, 2, 3, 4]);
+        for slot in [3, 1, 4] {
+            assert!(keeper.declare_dead(slot));
+        }
+        keeper.sweep();
+        assert!(keeper.declare_dead(2));
+        let taken: Vec<u16> = (0..4).map(|pid| keeper.take_slot(pid).expect("room").0).collect();
+        assert_eq!(taken, [3, 1, 4, 2]);
+    }
+
+    #[test]
+    fn rings_are_swept_when_slots_are_needed_and_not_for_each_death() {
+        let keeper = keeper(101);
+        for _ in 0..1000 {
+            let (slot, _) = keeper.take_slot(1).expect("room");
+            assert!(keeper.declare_dead(slot));
+        }
+        assert_eq!(keeper.ledger().sweeps, 9, "each time that a hundred were dead");
+    }
+
+    #[test]
+    fn who_has_left_is_gone_and_what_it_claimed_is_not_passed_over() {
+        let keeper = keeper(3);
+        let (slot, incarnation) = keeper.take_slot(1).expect("room");
+        let (reader, _) = keeper.take_slot(2).expect("room");
+        let me = Producer { slot, incarnation: incarnation as u16 };
+        let ring = keeper.region().ring(reader);
+        assert_eq!(Way::default().claim(&ring, me), Ok(0));
+        keeper.declare_left(slot);
+        assert!(!keeper.region().life(slot).is_some_and(|life| life.is_live(incarnation)));
+        let mut consumer = crate::ring::Consumer::new(&ring);
+        assert!(!consumer.skip_dead(&ring), "it may still fill it");
+        assert_eq!(keeper.take_slot(3), Err(SlotError::Full { slots: 2 }), "nor is its slot free");
+        assert!(keeper.declare_dead(slot) && !keeper.declare_dead(slot));
+        assert!(consumer.skip_dead(&ring));
+        assert_eq!(keeper.take_slot(3), Ok((slot, incarnation + 1)));
     }
 
     #[test]
@@ -304,18 +424,16 @@ mod tests {
     #[test]
     fn a_spoiled_slot_rests_until_those_who_saw_it_are_gone() {
         let keeper = keeper(4);
-        let (spoiler, _) = keeper.take_slot(1).expect("room");
-        let (witness, _) = keeper.take_slot(2).expect("room");
-        let at = keeper.region().layout.claim(spoiler, 5);
+        let [spoiler, witness, third] = [1, 2, 3].map(|pid| keeper.take_slot(pid).expect("room").0);
+        let at = keeper.region().layout().claim(spoiler, 5);
         keeper.region().mapping.store(at, u64::MAX, Relaxed);
         assert!(keeper.declare_dead(spoiler));
-        keeper.sweep();
-        let (later, _) = keeper.take_slot(3).expect("another one");
-        assert_ne!(later, spoiler);
-        assert!(keeper.take_slot(4).is_err());
+        assert!(keeper.take_slot(4).is_err(), "it is found to be spoiled, and rests");
+        assert!(keeper.declare_dead(third));
+        assert_eq!(keeper.take_slot(4), Ok((third, 2)));
+        assert!(keeper.take_slot(5).is_err());
         assert!(keeper.declare_dead(witness));
-        keeper.sweep();
-        assert_eq!(keeper.take_slot(4), Ok((spoiler, 2)), "who came later does not matter");
+        assert_eq!(keeper.take_slot(5), Ok((spoiler, 2)), "who came later does not matter");
         assert_eq!(keeper.region().mapping.load(at, Relaxed), 0);
     }
 }

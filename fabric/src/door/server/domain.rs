@@ -97,13 +97,10 @@ impl Served {
         Some(Seat { slot, incarnation })
     }
 
-    /// Says that endpoints are dead, and makes their slots fit for others.
+    /// Says that endpoints are dead.
     pub(super) fn bury(&self, seats: &[Seat]) {
         for seat in seats {
             self.keeper.declare_dead(seat.slot);
-        }
-        if !seats.is_empty() {
-            self.keeper.sweep();
         }
     }
 }

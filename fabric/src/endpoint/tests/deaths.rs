@@ -114,6 +114,7 @@ fn a_slot_that_is_used_again_takes_nothing_that_was_meant_for_the_one_before() {
     let options = EndpointOptions::default();
     let mut world = World::new(1, RegionOptions::default(), &options);
     let first = world.join(&options);
+    let _elsewhere = world.join(&options);
     let to = first.address();
     for len in [8, 3000, 50_000] {
         send(&mut world.endpoints[0], &message(to, len as u64), &vec![0; len]).expect("room");
@@ -386,4 +387,35 @@ fn answers_that_wait_are_tried_a_few_at_a_time() {
     assert_eq!(after, [rest, first].concat(), "so many had their turn");
     (0..200).for_each(|_| world.turn());
     assert!(world.endpoints[1].engine.answers.is_empty());
+}
+
+/// A process sends, is told that all has arrived, and ends; another one comes before the receiver
+/// looks. Its slot is not the one that the messages are of.
+#[test]
+fn what_was_sent_before_an_end_is_not_lost_to_the_slots_next_owner() {
+    let options = EndpointOptions::default();
+    let region = RegionOptions { slots: 3, ..RegionOptions::default() };
+    let (keeper, _fd) = Region::create(&region).expect("memory");
+    let mut world = World { keeper, endpoints: Vec::new() };
+    for _ in 0..2 {
+        let endpoint = world.join(&options);
+        world.endpoints.push(endpoint);
+    }
+    let (to, mut doomed) = (world.address(0), world.join(&options));
+    let (from, sent) = (doomed.address(), content(1, 3000));
+    for len in [8, 3000] {
+        send(&mut doomed, &message(to, 1), &sent[..len]).expect("room");
+    }
+    assert_eq!(ended(&mut doomed).len(), 2, "it was told so");
+    kill(&world, doomed);
+    let refused = world.keeper.take_slot(1);
+    assert!(refused.is_err(), "there is no other slot than the one that the messages are of");
+    let mut got = [vec![0; 8], vec![0; 3000]];
+    for memory in &mut got {
+        ask(&mut world.endpoints[0], &receive(Some(from), 1), memory);
+    }
+    // Long enough for it to say that it has taken them.
+    (0..LOOKS_FOR_CLAIMS + 2).for_each(|_| world.endpoints[0].progress());
+    assert_eq!((&got[0][..], &got[1][..]), (&sent[..8], &sent[..]));
+    assert_eq!(world.keeper.take_slot(1), Ok((from.slot, 2)));
 }
