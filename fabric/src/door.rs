@@ -21,7 +21,10 @@ mod server;
 mod tests;
 mod wire;
 
-pub use client::{Domain, Invitation, JoinError, OpenEndpointError};
+pub use client::{
+    Domain, IN_VM, Invitation, JoinError, LOAD_COST_CACHED_NS_MAX, OpenEndpointError,
+};
 pub use key::{KEY_BYTES_MAX, KEY_BYTES_MIN, Key, KeyError};
-pub use server::{DomainReport, DomainSettings, OpenError, Server};
+pub use server::{DomainReport, DomainSettings, OpenError, Server, VfError, VfReport, VfSettings};
 pub use wire::NAME_BYTES_MAX;
+pub(crate) use wire::Seat;

@@ -7,6 +7,7 @@
 
 mod address;
 mod cell;
+mod desk;
 pub mod door;
 mod endpoint;
 pub mod matcher;
@@ -19,7 +20,8 @@ mod single_copy;
 mod slab;
 
 pub use address::{ADDRESS_BYTES, Address, AddressError};
-pub use door::{Domain, Invitation, JoinError, OpenEndpointError};
+pub use desk::DeviceError;
+pub use door::{Domain, IN_VM, Invitation, JoinError, LOAD_COST_CACHED_NS_MAX, OpenEndpointError};
 pub use endpoint::{
     Endpoint, EndpointCounters, EndpointError, EndpointOptions, INJECT_BYTES_MAX, ReceiveError,
     SendError,

@@ -108,6 +108,35 @@ impl Mapping {
     }
 }
 
+/// A device's registers of 4 bytes, mapped.
+#[derive(Debug)]
+pub(crate) struct Registers {
+    mapping: Mapping,
+}
+
+impl Registers {
+    /// Maps the first `bytes` of a device's file.
+    pub(crate) fn of_file(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Errno> {
+        Mapping::of_file(fd, bytes).map(|mapping| Self { mapping })
+    }
+
+    fn register(&self, at: usize) -> *mut u32 {
+        let register = self.mapping.place(at, size_of::<u32>()).cast::<u32>();
+        assert!(register.is_aligned(), "an unaligned register at {at}");
+        register
+    }
+
+    pub(crate) fn load(&self, at: usize) -> u32 {
+        // SAFETY: in the mapping and aligned (checked); a device's registers are nobody's memory.
+        unsafe { self.register(at).read_volatile() }
+    }
+
+    pub(crate) fn store(&self, at: usize, value: u32) {
+        // SAFETY: as in `load`; what the store does, it does to the device.
+        unsafe { self.register(at).write_volatile(value) };
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: our own mapping, made in `of_file`; nobody has an address in it that outlives

@@ -22,7 +22,8 @@ const PROOF_BYTES: usize = 8;
 /// Reads an offer's first bytes, as many as `into` has room for, and it has no more room than the
 /// offer has bytes.
 pub(crate) fn read(pid: u32, offer: &Offer, into: &Parts) -> Result<(), NotCopied> {
-    let pid = libc::pid_t::try_from(pid).map_err(|_| NotCopied::Refused)?;
+    // None: it is a process inside of a VM.
+    let pid = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0).ok_or(NotCopied::Refused)?;
     let mut done = 0;
     while done < into.bytes() {
         let rest = into.cut(done, usize::MAX);

@@ -17,6 +17,7 @@ use rustix::net::{
 
 use super::key::{Key, KeyError};
 use super::wire::{Answer, MESSAGE_BYTES, NAME_BYTES_MAX, Refusal, Request, Seat};
+use crate::desk::{Desk, Device, DeviceError, Held, Lost as Unanswered, Reply};
 use crate::region::{Region, RegionError};
 use crate::{Endpoint, EndpointError, EndpointOptions};
 
@@ -24,13 +25,17 @@ use crate::{Endpoint, EndpointError, EndpointOptions};
 /// but a job may start hundreds of processes at once on few cores.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where the node is called.
+/// Where the node is called; inside of a VM, its device.
 const SOCKET_VARIABLE: &str = "VRIO_FABRIC";
 /// Which domain is meant.
 const NAME_VARIABLE: &str = "VRIO_DOMAIN";
 /// Its key; or the file that has it.
 const KEY_VARIABLE: &str = "VRIO_DOMAIN_KEY";
 const KEY_FILE_VARIABLE: &str = "VRIO_DOMAIN_KEY_FILE";
+
+/// What a load costs at most where it is cached: several times what the nearest cache takes, and a
+/// fifth of what a load from memory does.
+pub const LOAD_COST_CACHED_NS_MAX: f64 = 20.0;
 
 /// A process's membership of a domain. It ends when this and its endpoints are dropped, or with
 /// the process.
@@ -44,8 +49,18 @@ pub struct Domain {
 struct Membership {
     host: u64,
     region: Arc<Region>,
-    /// Locked for a question and its answer.
-    connection: Mutex<OwnedFd>,
+    node: Way,
+    /// What a load of the region costs, where that is not plain memory.
+    load_cost_ns: Option<f64>,
+}
+
+/// How the node is asked.
+#[derive(Debug)]
+enum Way {
+    /// Over a socket; locked for a question and its answer.
+    Door(Mutex<OwnedFd>),
+    /// From inside of a VM.
+    Desk(Box<Desk>),
 }
 
 /// Why a process is no member.
@@ -102,6 +117,18 @@ pub enum JoinError {
     /// The memory that the node handed over is not usable.
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// Inside of a VM: the device is not usable.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Inside of a VM: nobody answers.
+    #[error(
+        "the node does not answer through the VM's device; if it was started again since, its VMs \
+         need theirs unplugged and plugged in again (`vrio vf list` on the host)"
+    )]
+    DeskSilent,
+    /// Inside of a VM: what this system has to give cannot be had.
+    #[error("cannot make or lock a file in /dev/shm: {0}; mount a tmpfs there")]
+    Ticket(io::Error),
 }
 
 /// Why there is no endpoint.
@@ -128,16 +155,48 @@ pub enum OpenEndpointError {
     Endpoint(#[from] EndpointError),
 }
 
+/// Where the node is asked.
+#[derive(Debug)]
+enum Place {
+    Socket(PathBuf),
+    /// The only `ivshmem` device, or the one at a PCI address.
+    Device(Option<String>),
+}
+
+/// What the variable for the node's socket says inside of a VM that has one device.
+pub const IN_VM: &str = "ivshmem";
+
+impl Place {
+    fn new(said: &str) -> Self {
+        match said {
+            IN_VM => Self::Device(None),
+            address if is_pci(address) => Self::Device(Some(address.to_owned())),
+            path => Self::Socket(path.into()),
+        }
+    }
+}
+
+/// Whether a word is a PCI address such as 0000:00:03.0.
+fn is_pci(word: &str) -> bool {
+    let is_hex = |part: &str, digits: usize| {
+        part.len() == digits && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let parts: Vec<_> = word.split([':', '.']).collect();
+    matches!(parts[..], [domain, bus, slot, function]
+        if is_hex(domain, 4) && is_hex(bus, 2) && is_hex(slot, 2) && is_hex(function, 1))
+}
+
 /// What it takes to join a domain; nobody was asked yet.
 #[derive(Debug)]
 pub struct Invitation {
-    socket: PathBuf,
+    place: Place,
     name: String,
     key: Key,
 }
 
 impl Invitation {
-    /// As the environment says: `VRIO_FABRIC` (the node's socket), `VRIO_DOMAIN` (the domain's
+    /// As the environment says: `VRIO_FABRIC` (the node's socket; inside of a VM "ivshmem", or the
+    /// PCI address of the device where there are several), `VRIO_DOMAIN` (the domain's
     /// name), and `VRIO_DOMAIN_KEY` or `VRIO_DOMAIN_KEY_FILE`.
     ///
     /// # Errors
@@ -145,7 +204,8 @@ impl Invitation {
     pub fn from_environment() -> Result<Self, JoinError> {
         let said = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let need = |name| said(name).ok_or(JoinError::Unset(name));
-        let socket = PathBuf::from(need(SOCKET_VARIABLE)?);
+        let place = need(SOCKET_VARIABLE)?;
+        let place = place.to_str().map_or_else(|| Place::Socket((&place).into()), Place::new);
         let name = need(NAME_VARIABLE)?;
         let name = name.to_str().ok_or_else(|| JoinError::Name(name.display().to_string()))?;
         let key = match (said(KEY_VARIABLE), said(KEY_FILE_VARIABLE)) {
@@ -153,7 +213,7 @@ impl Invitation {
             (None, Some(file)) => Key::read(Path::new(&file))?,
             (None, None) => return Err(JoinError::Unset(KEY_FILE_VARIABLE)),
         };
-        Ok(Self { socket, name: name.to_owned(), key })
+        Ok(Self { place, name: name.to_owned(), key })
     }
 
     /// The domain's name.
@@ -166,7 +226,12 @@ impl Invitation {
     /// # Errors
     /// As [`Domain::join`].
     pub fn accept(&self) -> Result<Domain, JoinError> {
-        Domain::join_with(&self.socket, &self.name, &self.key)
+        match &self.place {
+            Place::Socket(socket) => Domain::join_with(socket, &self.name, &self.key),
+            Place::Device(address) => {
+                Domain::join_by_device(address.as_deref(), &self.name, &self.key)
+            }
+        }
     }
 }
 
@@ -181,10 +246,7 @@ impl Domain {
     }
 
     fn join_with(socket: &Path, name: &str, key: &Key) -> Result<Self, JoinError> {
-        let is_name = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains('\0');
-        if !is_name {
-            return Err(JoinError::Name(name.to_owned()));
-        }
+        check_name(name)?;
         let connection =
             call(socket).map_err(|source| JoinError::NoNode { path: socket.to_owned(), source })?;
         let hello = Request::Hello { name: name.to_owned(), key: Box::new(*key.bytes()) };
@@ -205,7 +267,42 @@ impl Domain {
         };
         let memory = memory.ok_or_else(|| JoinError::Foreign(socket.to_owned()))?;
         let region = Arc::new(Region::map(memory.as_fd())?);
-        let membership = Membership { host, region, connection: Mutex::new(connection) };
+        let node = Way::Door(Mutex::new(connection));
+        let membership = Membership { host, region, node, load_cost_ns: None };
+        Ok(Self { membership: Arc::new(membership) })
+    }
+
+    /// Joins from inside of a VM.
+    fn join_by_device(address: Option<&str>, name: &str, key: &Key) -> Result<Self, JoinError> {
+        check_name(name)?;
+        let device = Arc::new(Device::find(address)?);
+        let (region, number) = (Arc::clone(&device.region), device.number);
+        let load_cost_ns = Some(region.load_cost_ns());
+        let bell = Box::new(move || device.ring());
+        Self::join_at_desk(region, number, (name, key), bell, load_cost_ns)
+    }
+
+    /// Joins at the desk of a region.
+    pub(crate) fn join_at_desk(
+        region: Arc<Region>,
+        number: u8,
+        (name, key): (&str, &Key),
+        bell: crate::desk::Bell,
+        load_cost_ns: Option<f64>,
+    ) -> Result<Self, JoinError> {
+        let lost = |lost| match lost {
+            Unanswered::Silent | Unanswered::Foreign => JoinError::DeskSilent,
+            Unanswered::System(error) => JoinError::Ticket(error),
+        };
+        let desk = Desk::new(Arc::clone(&region), number, (name, key), bell).map_err(lost)?;
+        match desk.hello().map_err(lost)? {
+            Reply::Done => {}
+            Reply::Denied => return Err(JoinError::Denied(name.to_owned())),
+            Reply::Crowded => return Err(JoinError::Crowded),
+            Reply::Seat(_) | Reply::Full => return Err(JoinError::DeskSilent),
+        }
+        let host = region.options().host;
+        let membership = Membership { host, region, node: Way::Desk(Box::new(desk)), load_cost_ns };
         Ok(Self { membership: Arc::new(membership) })
     }
 
@@ -222,6 +319,17 @@ impl Domain {
         self.membership.host
     }
 
+    /// What a load of the region costs, in nanoseconds, where it is seen through a device. More
+    /// than [`LOAD_COST_CACHED_NS_MAX`] means that it is mapped uncached.
+    pub fn load_cost_ns(&self) -> Option<f64> {
+        self.membership.load_cost_ns
+    }
+
+    /// Whether this process is inside of a VM.
+    pub fn is_in_vm(&self) -> bool {
+        matches!(self.membership.node, Way::Desk(_))
+    }
+
     /// An endpoint: asks the node for a slot of the region, which is the endpoint's until it is
     /// dropped.
     ///
@@ -229,18 +337,19 @@ impl Domain {
     /// When there is no slot left, or no node.
     pub fn endpoint(&self, options: EndpointOptions) -> Result<Endpoint, OpenEndpointError> {
         let membership = &self.membership;
-        let (answer, _) =
-            ask(&membership.connection(), &Request::NewEndpoint).map_err(|lost| match lost {
-                Lost::Silent => OpenEndpointError::Silent,
-                Lost::Foreign => OpenEndpointError::Foreign,
-                Lost::Gone(error) => OpenEndpointError::NodeGone(error),
-            })?;
-        let seat = match answer {
-            Answer::Endpoint(seat) => seat,
-            Answer::Full => return Err(OpenEndpointError::Full),
-            Answer::Welcome { .. } | Answer::Refused(_) => return Err(OpenEndpointError::Foreign),
+        let (seat, held) = match &membership.node {
+            Way::Door(connection) => (seat_at_door(connection)?, None),
+            Way::Desk(desk) => {
+                let held = seat_at_desk(desk)?;
+                (held.seat, Some(held))
+            }
         };
-        let lease = Lease { membership: Arc::clone(membership), seat };
+        let options = match &membership.node {
+            Way::Door(_) => options,
+            // Whose memory it would be, this kernel does not know.
+            Way::Desk(_) => EndpointOptions { single_copy_bytes_min: usize::MAX, ..options },
+        };
+        let lease = Lease { membership: Arc::clone(membership), seat, held };
         let Seat { slot, incarnation } = seat;
         let region = Arc::clone(&membership.region);
         let mut endpoint = Endpoint::new(region, slot, incarnation, membership.host, &options)?;
@@ -255,12 +364,40 @@ impl Domain {
     }
 }
 
-impl Membership {
-    fn connection(&self) -> MutexGuard<'_, OwnedFd> {
-        // A question and its answer do not panic. An answer that came too late for its question
-        // is as good for the next: slots are all the same.
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+fn check_name(name: &str) -> Result<(), JoinError> {
+    let is_name = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains('\0');
+    if is_name { Ok(()) } else { Err(JoinError::Name(name.to_owned())) }
+}
+
+fn lock(connection: &Mutex<OwnedFd>) -> MutexGuard<'_, OwnedFd> {
+    // A question and its answer do not panic. An answer that came too late for its question
+    // is as good for the next: slots are all the same.
+    connection.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn seat_at_door(connection: &Mutex<OwnedFd>) -> Result<Seat, OpenEndpointError> {
+    let (answer, _) = ask(&lock(connection), &Request::NewEndpoint).map_err(|lost| match lost {
+        Lost::Silent => OpenEndpointError::Silent,
+        Lost::Foreign => OpenEndpointError::Foreign,
+        Lost::Gone(error) => OpenEndpointError::NodeGone(error),
+    })?;
+    match answer {
+        Answer::Endpoint(seat) => Ok(seat),
+        Answer::Full => Err(OpenEndpointError::Full),
+        Answer::Welcome { .. } | Answer::Refused(_) => Err(OpenEndpointError::Foreign),
     }
+}
+
+fn seat_at_desk(desk: &Desk) -> Result<Held, OpenEndpointError> {
+    let held = desk.open().map_err(|lost| match lost {
+        Unanswered::Silent => OpenEndpointError::Silent,
+        Unanswered::Foreign => OpenEndpointError::Foreign,
+        Unanswered::System(error) => OpenEndpointError::NodeGone(error),
+    })?;
+    held.map_err(|reply| match reply {
+        Reply::Full => OpenEndpointError::Full,
+        _ => OpenEndpointError::Foreign,
+    })
 }
 
 /// A slot that the node has given to this process. Dropped, it is the node's again: the endpoint
@@ -269,13 +406,21 @@ impl Membership {
 struct Lease {
     membership: Arc<Membership>,
     seat: Seat,
+    /// At the desk: by what it is held.
+    held: Option<Held>,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Not answered. A node that is not there has nothing to be told, and one that does not read
-        // is told by the connection's end.
-        let _ = say(&self.membership.connection(), &Request::CloseEndpoint(self.seat));
+        match (&self.membership.node, self.held.take()) {
+            // Not answered. A node that is not there has nothing to be told, and one that does not
+            // read is told by the connection's end.
+            (Way::Door(connection), _) => {
+                let _ = say(&lock(connection), &Request::CloseEndpoint(self.seat));
+            }
+            (Way::Desk(desk), Some(held)) => desk.close(held),
+            (Way::Desk(_), None) => {}
+        }
     }
 }
 

@@ -103,7 +103,7 @@ impl Key {
     }
 
     /// As it is sent.
-    pub(super) fn bytes(&self) -> &[u8; KEY_BYTES_MAX] {
+    pub(crate) fn bytes(&self) -> &[u8; KEY_BYTES_MAX] {
         &self.bytes
     }
 

@@ -6,6 +6,7 @@
 //! domain has a bound of them.
 
 mod domain;
+mod vf;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,6 +32,8 @@ use rustix::process::PidfdFlags;
 
 use self::domain::Served;
 pub use self::domain::{DomainReport, DomainSettings, OpenError};
+use self::vf::Vf;
+pub use self::vf::{VfError, VfReport, VfSettings};
 use super::key::KEY_BYTES_MAX;
 use super::wire::{Answer, Foreign, MESSAGE_BYTES, Refusal, Request, Seat};
 
@@ -103,6 +106,9 @@ struct House {
     strangers: usize,
     next_client: u64,
     refusals: Refusals,
+    /// Ways in for VMs.
+    vfs: Vec<Vf>,
+    next_vf: u64,
 }
 
 /// Somebody who has called.
@@ -175,6 +181,8 @@ impl Server {
             strangers: 0,
             next_client: CLIENTS,
             refusals: Refusals::default(),
+            vfs: Vec::new(),
+            next_vf: 0,
         };
         let shared = Arc::new(Shared { host, epoll, listener, bell, house: Mutex::new(house) });
         let answers = Arc::clone(&shared);
@@ -191,6 +199,7 @@ impl Server {
     pub fn answer(&self) -> io::Result<()> {
         let house = &mut *self.shared.house();
         house.answering = true;
+        self.shared.answer_vfs(house)?;
         Ok(self.shared.listen_if_room(house)?)
     }
 
@@ -202,6 +211,7 @@ impl Server {
     pub fn let_wait(&self) -> io::Result<()> {
         let house = &mut *self.shared.house();
         house.answering = false;
+        self.shared.answer_vfs(house)?;
         Ok(self.shared.listen_if_room(house)?)
     }
 
@@ -244,6 +254,7 @@ impl Server {
         for member in members {
             house.hang_up(member, "its domain was removed");
         }
+        house.forget_vfs(name);
         house.domains.remove(place);
         true
     }
@@ -263,7 +274,10 @@ impl Server {
     /// What there is, in the order in which it was added.
     pub fn reports(&self) -> Vec<DomainReport> {
         let house = self.shared.house();
-        let report = |domain: &Served| domain.report(house.members_of(domain.name()).count());
+        let report = |domain: &Served| {
+            let name = domain.name();
+            domain.report(house.members_of(name).count(), house.vms_of(name))
+        };
         house.domains.iter().map(report).collect()
     }
 }
@@ -309,6 +323,7 @@ impl Shared {
                 match event.data.u64() {
                     LISTENER => self.let_in(house),
                     BELL => {}
+                    event if event & vf::EVENTS != 0 => self.see_to_vf(house, event),
                     client => self.hear(house, client),
                 }
             }
@@ -554,11 +569,24 @@ impl Client {
 
 impl Refusals {
     fn note(&mut self, pid: u32, refusal: Refusal) {
-        self.since_log += 1;
-        if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_AGAIN) {
-            let count = std::mem::take(&mut self.since_log);
-            self.logged = Some(Instant::now());
+        if let Some(count) = self.due() {
             tracing::warn!(pid, ?refusal, count, "processes are not let into the fabric");
         }
+    }
+
+    fn note_vm(&mut self, vf: &str) {
+        if let Some(count) = self.due() {
+            tracing::warn!(vf, count, "processes of a VM are not let into the fabric");
+        }
+    }
+
+    /// How many there were since one was logged, if this one is to be.
+    fn due(&mut self) -> Option<u64> {
+        self.since_log += 1;
+        let is_time = self.logged.is_none_or(|logged| logged.elapsed() >= LOG_AGAIN);
+        is_time.then(|| {
+            self.logged = Some(Instant::now());
+            std::mem::take(&mut self.since_log)
+        })
     }
 }

@@ -54,9 +54,9 @@ pub(super) enum Answer {
 
 /// A slot, and which of its owners is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seat {
-    pub(super) slot: u16,
-    pub(super) incarnation: u32,
+pub(crate) struct Seat {
+    pub(crate) slot: u16,
+    pub(crate) incarnation: u32,
 }
 
 /// Why a process is not let in.

@@ -30,13 +30,13 @@ pub(super) mod header {
 /// What lies between the header and the slots, each from a page on.
 mod before_slots {
     use super::{HOSTS_MAX, PAGE};
+    use crate::desk::DESK_BYTES;
     use crate::shared::WORD;
 
     /// A word for each host.
     pub(super) const HOSTS: usize = PAGE;
     /// For processes that ask for slots through memory.
-    const DESK: usize = HOSTS + HOSTS_MAX * WORD;
-    const DESK_BYTES: usize = 64 << 10;
+    pub(super) const DESK: usize = HOSTS + HOSTS_MAX * WORD;
     /// Another word for each host.
     pub(super) const HOLDS: usize = DESK + DESK_BYTES;
     pub(super) const BYTES: usize = HOLDS + HOSTS_MAX * WORD;
@@ -158,6 +158,11 @@ impl Layout {
         // Our own mistake if it fails: a slot's number is checked where it comes in.
         assert!(slot < self.options.slots, "slot {slot} of {}", self.options.slots);
         before_slots::BYTES + usize::from(slot) * self.slot_bytes
+    }
+
+    /// Where processes in VMs ask for slots.
+    pub(crate) fn desk(&self) -> usize {
+        before_slots::DESK
     }
 
     /// The length of the region's file: the window of a virtual device has to be a power of two,

@@ -36,6 +36,8 @@ pub struct DomainReport {
     pub endpoints_max: usize,
     /// Processes that have joined.
     pub members: usize,
+    /// VMs that are connected.
+    pub vms: usize,
     /// The memory that its endpoints share; the system takes of it what was ever used.
     pub region_bytes: u64,
 }
@@ -73,6 +75,18 @@ impl Served {
         &self.settings.name
     }
 
+    pub(super) fn key(&self) -> &Key {
+        &self.settings.key
+    }
+
+    pub(super) fn region(&self) -> &Region {
+        self.keeper.region()
+    }
+
+    pub(super) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
     pub(super) fn is_called(&self, name: &str) -> bool {
         self.settings.name == name
     }
@@ -81,12 +95,13 @@ impl Served {
         self.settings.key = key;
     }
 
-    pub(super) fn report(&self, members: usize) -> DomainReport {
+    pub(super) fn report(&self, members: usize, vms: usize) -> DomainReport {
         DomainReport {
             name: self.settings.name.clone(),
             endpoints_live: self.keeper.live_count(),
             endpoints_max: self.settings.endpoints_max.into(),
             members,
+            vms,
             region_bytes: self.keeper.region().layout().region_bytes as u64,
         }
     }

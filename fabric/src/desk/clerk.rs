@@ -1,0 +1,214 @@
+//! The node's side of one VM's part of the desk.
+//!
+//! What stands in the part is read once and checked; which turn of an entry comes next, and whose
+//! each slot is, the clerk remembers itself. A VM can write into another one's part, as any member
+//! of the domain can: without the key all that comes of it is "denied".
+
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::{
+    Ask, DESK_VERSION, ENTRIES, NONCE_WORDS, Part, Place, Question, Reply, Stage, Standing,
+    is_proven,
+};
+use crate::door::{Key, Seat};
+use crate::region::Region;
+
+/// How long an entry may be claimed and not asked, or answered and not read: who did that is dead,
+/// or stopped. Long, for an emulated machine.
+const STUCK: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 20_000 });
+
+/// One VM's clerk.
+#[derive(Debug)]
+pub(crate) struct Clerk {
+    part: u8,
+    nonce: [u64; NONCE_WORDS],
+    /// The turn that each entry is in.
+    turns: [u32; ENTRIES],
+    /// What was found in an entry, and since when, that is neither free nor to be answered.
+    stuck: [Option<(u64, Instant)>; ENTRIES],
+    /// Of the VM's system; another one means that it was started anew, and that all who were there
+    /// before are gone.
+    boot: Option<u64>,
+    /// Who holds which ticket.
+    held: Vec<(u64, Seat)>,
+}
+
+/// What the clerk needs of the domain.
+pub(crate) trait House {
+    /// Its name.
+    fn domain(&self) -> &str;
+    /// Its key.
+    fn key(&self) -> &Key;
+    /// Whether somebody new may come.
+    fn takes_new(&self) -> bool;
+    /// A slot for somebody, if one is left.
+    fn seat(&self) -> Option<Seat>;
+    /// These are dead.
+    fn bury(&self, seats: &[Seat]);
+}
+
+impl Clerk {
+    /// For a VM that has just come.
+    ///
+    /// # Errors
+    /// When there is no randomness.
+    pub(crate) fn new(region: &Region, part: u8) -> Result<Self, Errno> {
+        let mut bytes = [[0; 8]; NONCE_WORDS];
+        // Up to 256 bytes come whole.
+        let flags = rustix::rand::GetRandomFlags::empty();
+        rustix::rand::getrandom(bytes.as_flattened_mut(), flags)?;
+        let nonce = bytes.map(u64::from_le_bytes);
+        let words = Part::new(region, part);
+        for entry in 0..ENTRIES {
+            words.stand(entry, Standing { stage: Stage::Free, turn: 0 });
+        }
+        words.begin(nonce, DESK_VERSION);
+        let (turns, stuck) = ([0; ENTRIES], [None; ENTRIES]);
+        Ok(Self { part, nonce, turns, stuck, boot: None, held: Vec::new() })
+    }
+
+    pub(crate) fn part(&self) -> u8 {
+        self.part
+    }
+
+    /// Slots that its processes have.
+    pub(crate) fn seats(&self) -> Vec<Seat> {
+        self.held.iter().map(|(_, seat)| *seat).collect()
+    }
+
+    /// The VM is gone: whoever has its part next begins anew.
+    pub(crate) fn end(self, region: &Region, house: &impl House) {
+        Part::new(region, self.part).begin([0; NONCE_WORDS], 0);
+        house.bury(&self.seats());
+    }
+
+    /// Answers what is asked. How many were denied.
+    pub(crate) fn serve(&mut self, region: &Region, house: &impl House) -> usize {
+        let part = Part::new(region, self.part);
+        let now = Instant::now();
+        // Reports of deaths are read first and believed last: what the dead may have asked before
+        // is given to them first, so that no slot is given to somebody already forgotten.
+        let mut reports = [None; ENTRIES];
+        for (entry, report) in reports.iter_mut().enumerate() {
+            if self.is_asked(part, entry, now) {
+                let question = self.judge(part, entry, house);
+                *report = question.filter(|question| question.ask == Ask::Dead);
+            }
+        }
+        let mut denied = 0;
+        for (entry, report) in reports.iter().enumerate() {
+            if report.is_some() || !self.is_asked(part, entry, now) {
+                continue;
+            }
+            let reply = match self.judge(part, entry, house) {
+                // It came just now: so does another ring.
+                Some(Question { ask: Ask::Dead, .. }) => continue,
+                Some(question) => self.reply_to(question, house),
+                None => Reply::Denied,
+            };
+            denied += usize::from(reply == Reply::Denied);
+            self.answer(part, entry, reply);
+        }
+        for (entry, report) in reports.iter().enumerate() {
+            let Some(Question { boot, ticket, .. }) = *report else { continue };
+            self.note_boot(boot, house);
+            self.forget(ticket, house);
+            self.answer(part, entry, Reply::Done);
+        }
+        denied
+    }
+
+    /// Whether something is asked in an entry. What stands there for too long, or makes no sense,
+    /// is cleared away.
+    fn is_asked(&mut self, part: Part<'_>, entry: usize, now: Instant) -> bool {
+        let turn = self.turns[entry];
+        let word = part.standing_word(entry);
+        match Standing::from_word(word).filter(|standing| standing.turn == turn) {
+            Some(Standing { stage: Stage::Asked, .. }) => return true,
+            Some(Standing { stage: Stage::Free, .. }) => {
+                self.stuck[entry] = None;
+                return false;
+            }
+            _ => {}
+        }
+        match self.stuck[entry] {
+            Some((was, since)) if was == word => {
+                if now.duration_since(since) >= STUCK {
+                    self.next_turn(entry);
+                    part.stand(entry, Standing { stage: Stage::Free, turn: self.turns[entry] });
+                }
+            }
+            _ => self.stuck[entry] = Some((word, now)),
+        }
+        false
+    }
+
+    fn next_turn(&mut self, entry: usize) {
+        self.turns[entry] = self.turns[entry].wrapping_add(1);
+        self.stuck[entry] = None;
+    }
+
+    /// The question of an entry, if who asks has the key.
+    fn judge(&self, part: Part<'_>, entry: usize, house: &impl House) -> Option<Question> {
+        let (words, proof) = part.question(entry);
+        let (nonce, turn) = (self.nonce, self.turns[entry]);
+        let domain = house.domain();
+        let place = Place { domain, nonce, part: self.part, entry: entry as u8, turn };
+        is_proven(house.key(), &place, words, proof).then(|| Question::from_words(words)).flatten()
+    }
+
+    fn reply_to(&mut self, question: Question, house: &impl House) -> Reply {
+        let Question { ask, boot, ticket } = question;
+        self.note_boot(boot, house);
+        match ask {
+            Ask::Hello if house.takes_new() => Reply::Done,
+            Ask::Hello => Reply::Crowded,
+            Ask::Open => match self.seat_of(ticket, house) {
+                Some(seat) => Reply::Seat(seat),
+                None => Reply::Full,
+            },
+            Ask::Close(seat) if self.held.contains(&(ticket, seat)) => {
+                self.forget(ticket, house);
+                Reply::Done
+            }
+            Ask::Close(_) => Reply::Denied,
+            // Seen to by the caller.
+            Ask::Dead => Reply::Done,
+        }
+    }
+
+    /// A ticket has one slot: who has not seen the answer may ask again.
+    fn seat_of(&mut self, ticket: u64, house: &impl House) -> Option<Seat> {
+        if let Some((_, seat)) = self.held.iter().find(|(held, _)| *held == ticket) {
+            return Some(*seat);
+        }
+        let seat = house.seat()?;
+        self.held.push((ticket, seat));
+        Some(seat)
+    }
+
+    /// Whoever was there before the VM's system was started anew is gone.
+    fn note_boot(&mut self, boot: u64, house: &impl House) {
+        if self.boot.replace(boot).is_some_and(|before| before != boot) {
+            house.bury(&self.seats());
+            self.held.clear();
+        }
+    }
+
+    fn forget(&mut self, ticket: u64, house: &impl House) {
+        if let Some(at) = self.held.iter().position(|(held, _)| *held == ticket) {
+            let (_, seat) = self.held.swap_remove(at);
+            house.bury(&[seat]);
+        }
+    }
+
+    fn answer(&mut self, part: Part<'_>, entry: usize, reply: Reply) {
+        let turn = self.turns[entry];
+        part.set_reply(entry, reply);
+        self.next_turn(entry);
+        // If it is something else by now somebody writes over it, and it is cleared away later.
+        part.step(entry, turn, Stage::Asked, Stage::Answered);
+    }
+}

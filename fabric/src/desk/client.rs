@@ -1,0 +1,196 @@
+//! The side of a process inside of a VM.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::ticket::{Ticket, Tickets};
+use super::{Ask, DESK_VERSION, ENTRIES, Part, Place, Question, Reply, Stage, Standing, proof_of};
+use crate::door::{Key, Seat};
+use crate::region::Region;
+
+/// How long the node may take. Entries that the dead have left are free again before that.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long who leaves waits for the node to know it: its VM's next process reports it otherwise.
+const PATIENCE_AT_END: Duration = Duration::from_secs(5);
+
+/// How often the node is rung while nothing comes: it may have looked just before, or have cleared
+/// an entry away.
+const RING_AGAIN: Duration = Duration::from_millis(500);
+
+/// Between looks at the answer: a guest's processor is worth more than a moment at the start.
+const LOOK_AGAIN: Duration = Duration::from_micros(100);
+
+/// Which start of this system it is.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Lost {
+    /// Within the time that it may take.
+    Silent,
+    /// What stands there is not what a node writes.
+    Foreign,
+    /// A ticket or the system's number cannot be had.
+    System(io::Error),
+}
+
+/// How the node is told to look.
+pub(crate) type Bell = Box<dyn Fn() + Send + Sync>;
+
+/// A process's way to the node of its VM's host.
+pub(crate) struct Desk {
+    region: Arc<Region>,
+    part: u8,
+    domain: String,
+    key: Key,
+    pub(super) boot: u64,
+    tickets: Tickets,
+    bell: Bell,
+}
+
+/// A slot, and the ticket by which it is this process's.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) seat: Seat,
+    pub(super) ticket: Ticket,
+}
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk").field("part", &self.part).finish_non_exhaustive()
+    }
+}
+
+impl Desk {
+    /// The desk of a region, at which this VM has this part.
+    pub(crate) fn new(
+        region: Arc<Region>,
+        part: u8,
+        (domain, key): (&str, &Key),
+        bell: Bell,
+    ) -> Result<Self, Lost> {
+        let boot = boot().map_err(Lost::System)?;
+        let [nonce, ..] = Part::new(&region, part).nonce();
+        let tickets = Tickets::of_region(nonce);
+        Ok(Self { region, part, domain: domain.to_owned(), key: key.clone(), boot, tickets, bell })
+    }
+
+    /// Whether the node lets this process in.
+    pub(crate) fn hello(&self) -> Result<Reply, Lost> {
+        self.report_dead();
+        self.ask(Ask::Hello, 0, PATIENCE)
+    }
+
+    /// A slot.
+    pub(crate) fn open(&self) -> Result<Result<Held, Reply>, Lost> {
+        let ticket = self.tickets.take().map_err(Lost::System)?;
+        let reply = match self.ask(Ask::Open, ticket.number, PATIENCE) {
+            // Somebody of this VM may have died meanwhile.
+            Ok(Reply::Full) if self.report_dead() > 0 => {
+                self.ask(Ask::Open, ticket.number, PATIENCE)
+            }
+            reply => reply,
+        };
+        match reply {
+            Ok(Reply::Seat(seat)) => Ok(Ok(Held { seat, ticket })),
+            Ok(other) => {
+                ticket.give_up();
+                Ok(Err(other))
+            }
+            // It may be given yet: the ticket says that nobody wants it, when it is found.
+            Err(lost) => Err(lost),
+        }
+    }
+
+    /// The slot was touched for the last time.
+    pub(crate) fn close(&self, held: Held) {
+        let Held { seat, ticket } = held;
+        // Without an answer the ticket stays, and tells whoever comes next.
+        if self.ask(Ask::Close(seat), ticket.number, PATIENCE_AT_END).is_ok() {
+            ticket.give_up();
+            self.report_dead();
+        }
+    }
+
+    /// Tells the node of those of this VM who have died. How many there were.
+    fn report_dead(&self) -> usize {
+        let dead = self.tickets.dead();
+        let count = dead.len();
+        for ticket in dead {
+            if self.ask(Ask::Dead, ticket.number, PATIENCE_AT_END).is_ok_and(is_done) {
+                ticket.give_up();
+            }
+        }
+        count
+    }
+
+    /// A question and its answer.
+    fn ask(&self, ask: Ask, ticket: u64, patience: Duration) -> Result<Reply, Lost> {
+        let question = Question { ask, boot: self.boot, ticket }.to_words();
+        let part = Part::new(&self.region, self.part);
+        if part.version() != DESK_VERSION {
+            return Err(Lost::Foreign);
+        }
+        let end = Instant::now() + patience;
+        let mut rung = None;
+        while Instant::now() < end {
+            let Some((entry, turn)) = claim(part) else {
+                self.wait(&mut rung);
+                continue;
+            };
+            let (domain, nonce) = (self.domain.as_str(), part.nonce());
+            let place = Place { domain, nonce, part: self.part, entry: entry as u8, turn };
+            part.ask(entry, question, proof_of(&self.key, &place, question));
+            if !part.step(entry, turn, Stage::Claimed, Stage::Asked) {
+                // Taken for a dead one's.
+                continue;
+            }
+            rung = None;
+            let asked = Standing { stage: Stage::Asked, turn }.to_word();
+            while part.standing_word(entry) == asked && Instant::now() < end {
+                self.wait(&mut rung);
+            }
+            let answered = Standing { stage: Stage::Answered, turn }.to_word();
+            let reply = part.reply(entry);
+            if part.standing_word(entry) == answered {
+                part.stand(entry, Standing { stage: Stage::Free, turn: turn.wrapping_add(1) });
+                return reply.ok_or(Lost::Foreign);
+            }
+        }
+        Err(Lost::Silent)
+    }
+
+    /// Waits a moment; rings when it is time to.
+    fn wait(&self, rung: &mut Option<Instant>) {
+        if rung.is_none_or(|rung| rung.elapsed() >= RING_AGAIN) {
+            (self.bell)();
+            *rung = Some(Instant::now());
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+fn is_done(reply: Reply) -> bool {
+    reply == Reply::Done
+}
+
+/// An entry for this process, and its turn.
+fn claim(part: Part<'_>) -> Option<(usize, u32)> {
+    (0..ENTRIES).find_map(|entry| {
+        let standing = Standing::from_word(part.standing_word(entry))?;
+        let is_free = standing.stage == Stage::Free;
+        let turn = standing.turn;
+        (is_free && part.step(entry, turn, Stage::Free, Stage::Claimed)).then_some((entry, turn))
+    })
+}
+
+/// The first half of the system's random number of this boot.
+fn boot() -> io::Result<u64> {
+    let text = fs::read_to_string(BOOT_ID)?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).map_err(io::Error::other)
+}
