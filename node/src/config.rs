@@ -14,6 +14,7 @@ mod object;
 mod quantity;
 mod read;
 mod reader;
+mod vf;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -97,6 +98,8 @@ pub struct Config {
     pub fabric: PathBuf,
     /// The domains of the fabric.
     pub domains: Vec<DomainConfig>,
+    /// Virtual machines' windows into them.
+    pub vfs: Vec<VfConfig>,
     /// How datagrams are treated on their way; for tests.
     pub link: LinkConfig,
     /// Where the keys of the file as a whole are.
@@ -385,6 +388,19 @@ pub struct DomainConfig {
     pub key: PathBuf,
     /// How many endpoints there may be at once.
     pub endpoints_max: u16,
+    /// Where its keys are.
+    pub lines: Lines,
+}
+
+/// A virtual machine's window into a domain: what QEMU's `ivshmem-doorbell` calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VfConfig {
+    /// Its name; unless the file says otherwise, the socket's without its ending.
+    pub name: String,
+    /// The domain.
+    pub domain: String,
+    /// The absolute path of its socket.
+    pub socket: PathBuf,
     /// Where its keys are.
     pub lines: Lines,
 }

@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
 use crate::config::Kind;
 use crate::status::{
-    DiskStatus, DomainStatus, NetworkStatus, NicStatus, PeerStatus, Status, VolumeStatus,
+    DiskStatus, DomainStatus, NetworkStatus, NicStatus, PeerStatus, Status, VfStatus, VolumeStatus,
 };
 
 mod routes;
@@ -63,6 +63,9 @@ pub trait Service: Send + Sync {
 
     /// The fabric's domains alone.
     fn domains(&self) -> Vec<DomainStatus>;
+
+    /// Virtual machines' windows into domains alone.
+    fn vfs(&self) -> Vec<VfStatus>;
 
     /// Changes what of a nic can be changed while its guest uses it.
     ///
@@ -435,6 +438,10 @@ mod tests {
             Vec::new()
         }
 
+        fn vfs(&self) -> Vec<VfStatus> {
+            Vec::new()
+        }
+
         fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
             Ok(said(format!("set nic {name} {body}")))
         }
@@ -534,6 +541,9 @@ mod tests {
             ("GET /v1/domains", "", 200, "[]"),
             ("POST /v1/domains", "{}", 200, "add domain {}"),
             ("DELETE /v1/domains/d", "", 200, "remove domain d false"),
+            ("GET /v1/vfs", "", 200, "[]"),
+            ("POST /v1/vfs", "{}", 200, "add vf {}"),
+            ("DELETE /v1/vfs/v", "", 200, "remove vf v false"),
             ("PUT /v1/nics/n", "{\"link\": \"up\"}", 200, "set nic n {\\\"link\\\":\\\"up\\\"}"),
             ("DELETE /v1/nics/n", "", 200, "remove nic n false"),
             ("DELETE /v1/networks/b?force=true", "", 200, "remove network b true"),

@@ -20,6 +20,7 @@ pub mod steering;
 pub mod wiring;
 
 pub use config::{Config, ConfigError};
+pub use fabric::IN_VM as FABRIC_IN_VM;
 pub use run::{Origin, check, run};
 pub use wiring::direct;
 pub use wiring::{Node, Opened, StartError, TakeOverError};

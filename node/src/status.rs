@@ -61,6 +61,9 @@ pub struct Status {
     /// In the configuration's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<DomainStatus>,
+    /// In the configuration's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vfs: Vec<VfStatus>,
 }
 
 /// Where an object came from.
@@ -343,6 +346,26 @@ pub struct DomainStatus {
     pub members: usize,
     /// The memory that the endpoints share; of it, what was ever used is taken.
     pub region_bytes: u64,
+}
+
+/// A virtual machine's window into a domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VfStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it came from.
+    #[serde(default)]
+    pub origin: Origin,
+    /// The domain.
+    pub domain: String,
+    /// The socket at which its QEMU calls.
+    pub socket: String,
+    /// The QEMU that is connected, if one is.
+    pub process: Option<u32>,
+    /// Endpoints of processes inside of the VM.
+    pub endpoints: usize,
+    /// What processes asked without the domain's key.
+    pub denied: u64,
 }
 
 /// A nic of another node in a network of this one.

@@ -3,8 +3,8 @@
 //! ```text
 //!   start:  directories ─ control socket ─ keys ─ volumes ─ sidecores and sessions ─ nics
 //!           ─ domains ─ disks
-//!   change: disks, volumes, peers, networks, nics and domains, one at a time, by the same code
-//!           ([`live`])
+//!   change: disks, volumes, peers, networks, nics, domains and vfs, one at a time, by the same
+//!           code ([`live`])
 //!   stop:   disks ─ sessions and sidecores ─ control socket ─ volumes
 //! ```
 
@@ -56,7 +56,7 @@ use crate::config::{Config, Kind};
 use crate::control::{Claim, Control, ControlError, Service};
 use crate::privilege::{Opener, PrivilegeError};
 use crate::status::{
-    DiskStatus, DomainStatus, NetworkStatus, NicStatus, PeerStatus, Status, VolumeStatus,
+    DiskStatus, DomainStatus, NetworkStatus, NicStatus, PeerStatus, Status, VfStatus, VolumeStatus,
 };
 
 /// Why a node could not be started.
@@ -249,6 +249,11 @@ impl Service for Inside {
     fn domains(&self) -> Vec<DomainStatus> {
         let objects = self.objects().clone();
         self.domains.status(&objects)
+    }
+
+    fn vfs(&self) -> Vec<VfStatus> {
+        let objects = self.objects().clone();
+        self.domains.vf_status(&objects)
     }
 
     fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {

@@ -1,6 +1,5 @@
 //! `vrio bench`.
 
-mod mpi;
 mod net;
 
 use std::fmt::Display;
@@ -10,7 +9,6 @@ use anyhow::{Context, anyhow};
 use bench::block::floor::{self, FloorOptions};
 use bench::block::{self, LinkKind, Options, Path, Volume};
 use bench::compare;
-use bench::connections;
 use bench::load::Pattern;
 use bench::measure::{Reuse, Waiting};
 use bench::pair::Meeting;
@@ -39,10 +37,6 @@ pub(crate) const SCALE_EXAMPLES: &str = "Examples:
   vrio bench scale                                     local disks, null volumes
   vrio bench scale --volume memory --depth 32 --json | jq '.series[1].points[].report.iops'
 Where cores are shared, only processor time and events per request mean something.";
-
-pub(crate) const CONNECTIONS_EXAMPLES: &str = "Examples:
-  vrio bench connections                               128 processes on 8 hosts
-  vrio bench connections --hosts 32 --sidecores 2 --json | jq '.lines[] | select(.is_ours)'";
 
 pub(crate) const FLOOR_EXAMPLES: &str = "Examples:
   vrio bench floor                                     what is under a read over UDP
@@ -89,13 +83,6 @@ pub(crate) enum BenchCommand {
     /// Measure what two guests' network cards do for each other.
     #[command(after_help = net::EXAMPLES)]
     Net(Box<net::NetArgs>),
-    /// Measure what MPI's messages take by vrio's provider and by every other way, in turn.
-    #[command(after_help = mpi::EXAMPLES)]
-    Mpi(mpi::MpiArgs),
-    /// Count the connections of an MPI job's processes, by InfiniBand's ways and by vrio, and
-    /// measure what sessions take of memory.
-    #[command(after_help = CONNECTIONS_EXAMPLES)]
-    Connections(ConnectionsArgs),
     /// Measure what more sidecores, queues and guests do to throughput and to a request's cost.
     #[command(after_help = SCALE_EXAMPLES)]
     Scale(ScaleArgs),
@@ -118,7 +105,7 @@ pub(crate) struct TurnArgs {
     /// as often where the cores move.
     #[arg(long)]
     rounds: Option<u16>,
-    /// How long each time (1 unless said, 0.3 with --quick; of MPI, each case 0.2 and 0.05).
+    /// How long each time (1 unless said, 0.3 with --quick).
     #[arg(long)]
     seconds: Option<f64>,
     /// Few rounds and short ones: to see whether all of it works.
@@ -130,20 +117,19 @@ pub(crate) struct TurnArgs {
     /// Only cases with this in their name.
     #[arg(long, value_name = "WORDS")]
     case: Option<String>,
+    /// What our sidecores do without work: peers poll.
+    #[arg(long, default_value = "spin")]
+    idle: Idle,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// How long each time unless said, and with --quick.
-const TURN_SECONDS: [f64; 2] = [1.0, 0.3];
-
 impl TurnArgs {
-    /// With those seconds each time unless said, and with --quick.
-    fn plan(&self, [usual_seconds, quick_seconds]: [f64; 2]) -> compare::Plan {
+    fn plan(&self) -> compare::Plan {
         compare::Plan {
             rounds: self.rounds.unwrap_or(if self.quick { 3 } else { 5 }),
-            seconds: self.seconds.unwrap_or(if self.quick { quick_seconds } else { usual_seconds }),
+            seconds: self.seconds.unwrap_or(if self.quick { 0.3 } else { 1.0 }),
             contest: self.contest.clone(),
             case: self.case.clone(),
         }
@@ -154,18 +140,12 @@ impl TurnArgs {
 pub(crate) struct CompareNetArgs {
     #[command(flatten)]
     turns: TurnArgs,
-    /// What our sidecores do without work: peers poll.
-    #[arg(long, default_value = "spin")]
-    idle: Idle,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompareBlockArgs {
     #[command(flatten)]
     turns: TurnArgs,
-    /// What our sidecores do without work: peers poll.
-    #[arg(long, default_value = "spin")]
-    idle: Idle,
     /// Whether our sessions are sealed; what peers say to each other is in clear.
     #[arg(long, value_enum, default_value_t = Switch::Off)]
     encrypt: Switch,
@@ -187,25 +167,6 @@ pub(crate) struct CompareBlockArgs {
     /// A vhost-user-blk server that runs already, to compare a null volume with.
     #[arg(long = "socket", value_name = "NAME=PATH", value_parser = named_socket)]
     sockets: Vec<(String, PathBuf)>,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct ConnectionsArgs {
-    /// Hosts of the job.
-    #[arg(long, default_value_t = 8)]
-    hosts: u16,
-    /// Processes on each host.
-    #[arg(long, default_value_t = 16)]
-    processes: u16,
-    /// Sidecores of each host's node.
-    #[arg(long, default_value_t = 1)]
-    sidecores: u16,
-    /// Live sessions whose memory is measured.
-    #[arg(long, default_value_t = 1000)]
-    sessions: u16,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -427,18 +388,6 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             print(&floor::run(&options).map_err(Failure::running)?, args.json)
         }
         BenchCommand::Compare(command) => compare(command),
-        BenchCommand::Mpi(args) => {
-            let options = args.options().map_err(Failure::configuration)?;
-            options.check().map_err(Failure::configuration)?;
-            let report = compare::mpi::run(&options).map_err(Failure::running)?;
-            print(&report, args.turns.json)
-        }
-        BenchCommand::Connections(args) => {
-            let ConnectionsArgs { hosts, processes, sidecores, sessions, json } = *args;
-            let options = connections::Options { hosts, processes, sidecores, sessions };
-            options.check().map_err(Failure::configuration)?;
-            print(&connections::run(&options).map_err(Failure::running)?, json)
-        }
         BenchCommand::Scale(args) => {
             let program = std::env::current_exe().context("finding this program");
             let options = scale::Options {
@@ -461,8 +410,8 @@ fn compare(command: &CompareCommand) -> Result<(), Failure> {
             let turns = &args.turns;
             let options = compare::block::Options {
                 program,
-                plan: turns.plan(TURN_SECONDS),
-                idle: args.idle,
+                plan: turns.plan(),
+                idle: turns.idle,
                 encrypt: args.encrypt == Switch::On,
                 reuse: args.reuse.into(),
                 folder: args.folder.clone(),
@@ -474,9 +423,8 @@ fn compare(command: &CompareCommand) -> Result<(), Failure> {
             options.check().map_err(Failure::configuration)?;
             print(&compare::block::run(&options).map_err(Failure::running)?, turns.json)
         }
-        CompareCommand::Net(CompareNetArgs { turns, idle }) => {
-            let plan = turns.plan(TURN_SECONDS);
-            let options = compare::net::Options { program, plan, idle: *idle };
+        CompareCommand::Net(CompareNetArgs { turns }) => {
+            let options = compare::net::Options { program, plan: turns.plan(), idle: turns.idle };
             options.check().map_err(Failure::configuration)?;
             print(&compare::net::run(&options).map_err(Failure::running)?, turns.json)
         }

@@ -1,4 +1,4 @@
-//! Commands that change a running node: `vrio disk|volume|peer|network|nic|domain ..`,
+//! Commands that change a running node: `vrio disk|volume|peer|network|nic|domain|vf ..`,
 //! `vrio node reload`.
 //!
 //! Each option is a key of the configuration's table of the same name; the node checks them, with
@@ -6,6 +6,7 @@
 
 pub(crate) mod domains;
 pub(crate) mod nics;
+pub(crate) mod vfs;
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};

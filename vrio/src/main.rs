@@ -101,6 +101,9 @@ enum Command {
     /// Add, remove and list the domains in which processes of a running node's host share memory.
     #[command(subcommand, after_help = live::domains::DOMAIN_EXAMPLES)]
     Domain(live::domains::DomainCommand),
+    /// Add, remove and list virtual machines' windows into domains.
+    #[command(subcommand, after_help = live::vfs::VF_EXAMPLES)]
+    Vf(live::vfs::VfCommand),
     /// Say what an MPI has to be told so that its processes use a domain.
     #[command(subcommand, after_help = mpi::MPI_EXAMPLES)]
     Mpi(mpi::MpiCommand),
@@ -225,6 +228,7 @@ fn main() -> ExitCode {
         Command::Network(command) => live::nics::network(&command),
         Command::Nic(command) => live::nics::nic(&command),
         Command::Domain(command) => live::domains::domain(&command),
+        Command::Vf(command) => live::vfs::vf(&command),
         Command::Mpi(command) => mpi::mpi(&command),
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),

@@ -14,7 +14,8 @@ pub(crate) const MPI_EXAMPLES: &str = "Examples:
   eval \"$(vrio mpi env)\"              this shell's Open MPI uses the fabric of this host's node
   mpirun -n 4 ./program
   eval \"$(vrio mpi env --mpi mpich --domain science)\"
-  vrio mpi env --config /etc/vrio/io1.toml    for users who may not ask the node";
+  vrio mpi env --config /etc/vrio/io1.toml    for users who may not ask the node
+  vrio mpi env --vm > vm.env          to be read (. ./vm.env) inside of a VM that has a vf";
 
 /// The file that libfabric looks for: any other ending is not loaded.
 const PROVIDER: &str = "libvrio-fi.so";
@@ -43,6 +44,10 @@ pub(crate) struct EnvArgs {
     /// The node's configuration, which is read instead of asking the node.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// For processes inside of this host's virtual machines, which have the key's file and the
+    /// provider at the same places.
+    #[arg(long)]
+    vm: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -86,7 +91,10 @@ pub(crate) fn mpi(command: &MpiCommand) -> Result<(), Failure> {
         Some(config) => of_file(config)?,
         None => of_node(&commands::socket(args.control.as_deref(), None)?)?,
     };
-    let domain = choose(domains, args.domain.as_deref())?;
+    let mut domain = choose(domains, args.domain.as_deref())?;
+    if args.vm {
+        node::FABRIC_IN_VM.clone_into(&mut domain.socket);
+    }
     let program =
         std::env::current_exe().context("this program's path").map_err(Failure::running)?;
     let directory = provider_directory(&program)?;

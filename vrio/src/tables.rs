@@ -10,7 +10,7 @@ use node::config::show_size;
 use node::direct::DirectStatus;
 use node::status::{
     Counters, DiskState, DiskStatus, DomainStatus, PeerStatus, SessionStatus, SidecoreStatus,
-    Status, VolumeStatus,
+    Status, VfStatus, VolumeStatus,
 };
 
 pub(crate) use self::nics::{network_alone, network_list, nic_alone, nic_list};
@@ -141,6 +141,7 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
     }
     nics::network_section(&mut text, &status.networks);
     section(&mut text, "domains", domains(&status.domains));
+    section(&mut text, "vfs", vfs(&status.vfs));
     section(&mut text, "peers", peers(&status.peers));
     section(&mut text, "sessions", sessions(&status.sessions));
     for line in peer_keys(&status.sessions) {
@@ -362,6 +363,28 @@ fn domains(domains: &[DomainStatus]) -> Table {
     table
 }
 
+/// What `vrio vf list` prints.
+pub(crate) fn vf_list(all: &[VfStatus]) -> String {
+    let mut text = String::new();
+    section(&mut text, "vfs", vfs(all));
+    text.trim_start().to_owned()
+}
+
+fn vfs(vfs: &[VfStatus]) -> Table {
+    let mut table = table(&["name", "domain", "socket", "process", "endpoints", "denied"], 3);
+    for vf in vfs {
+        table.add_row(vec![
+            vf.name.clone(),
+            vf.domain.clone(),
+            vf.socket.clone(),
+            vf.process.map_or_else(|| "-".to_owned(), |process| process.to_string()),
+            vf.endpoints.to_string(),
+            vf.denied.to_string(),
+        ]);
+    }
+    table
+}
+
 fn counters(text: &mut String, status: &Status) {
     let disks = status.disks.iter().map(|disk| (format!("disk {}", disk.name), &disk.counters));
     let volumes = status.volumes.iter().map(|v| (format!("volume {}", v.name), &v.counters));
@@ -477,9 +500,7 @@ mod tests {
             ],
             sessions: vec![session()],
             peers: vec![peer()],
-            networks: Vec::new(),
-            nics: Vec::new(),
-            domains: Vec::new(),
+            ..Status::default()
         }
     }
 

@@ -2,8 +2,9 @@
 //! value, what is wanted is a value, and the difference is a value too.
 //!
 //! ```text
-//!   revoke  ▶  remove disks ─ volumes ─ nics ─ networks ─ domains ─ peers
+//!   revoke  ▶  remove disks ─ volumes ─ nics ─ networks ─ vfs ─ domains ─ peers
 //!           ▶  add peers ─ volumes ─ allow, chains ─ disks ─ networks, allow ─ nics ─ domains
+//!              ─ vfs
 //! ```
 //! Who may no longer in is out first, all at once and whatever becomes of the rest ([`revoked`]).
 //! What goes away goes first, dependents before what they depend on, so that its names, sockets
@@ -15,7 +16,7 @@ use block::Allow;
 
 use super::{
     Backend, Config, DiskConfig, DomainConfig, Lines, NetworkConfig, NicConfig, PeerConfig,
-    StageConfig, VolumeConfig, show_chain, show_size,
+    StageConfig, VfConfig, VolumeConfig, show_chain, show_size,
 };
 
 /// One step. Applied in the order of [`changes`], each finds what it needs.
@@ -92,6 +93,15 @@ pub enum Change {
     AddDomain(DomainConfig),
     /// Lets in by the key of another file, in place.
     ChangeDomainKey(DomainConfig),
+    /// Takes a VM's window into a domain away.
+    RemoveVf {
+        /// Its name.
+        name: String,
+        /// The keys for which it is added again; none if it is gone for good.
+        again: Vec<&'static str>,
+    },
+    /// Gives a VM a window into a domain.
+    AddVf(VfConfig),
 }
 
 impl Change {
@@ -114,6 +124,8 @@ impl Change {
                 format!("network {:?}", network.name)
             }
             Self::RemoveDomain { name, .. } => format!("domain {name:?}"),
+            Self::RemoveVf { name, .. } => format!("vf {name:?}"),
+            Self::AddVf(vf) => format!("vf {:?}", vf.name),
             Self::AddDomain(domain) | Self::ChangeDomainKey(domain) => {
                 format!("domain {:?}", domain.name)
             }
@@ -129,6 +141,7 @@ impl Change {
                 | Self::RemoveNic { .. }
                 | Self::RemoveNetwork { .. }
                 | Self::RemoveDomain { .. }
+                | Self::RemoveVf { .. }
         )
     }
 }
@@ -141,7 +154,8 @@ impl fmt::Display for Change {
             | Self::RemoveVolume { again, .. }
             | Self::RemoveNic { again, .. }
             | Self::RemoveNetwork { again, .. }
-            | Self::RemoveDomain { again, .. } => {
+            | Self::RemoveDomain { again, .. }
+            | Self::RemoveVf { again, .. } => {
                 write!(f, "remove {object}")?;
                 if again.is_empty() {
                     return Ok(());
@@ -155,6 +169,7 @@ impl fmt::Display for Change {
             Self::AddNic(nic) => write!(f, "add {object} to network {}", nic.network),
             Self::ChangeNic { keys, .. } => write!(f, "change {object}: {}", keys.join(", ")),
             Self::AddDisk(disk) => write!(f, "add {object} of volume {}", disk.volume),
+            Self::AddVf(vf) => write!(f, "add {object} into domain {}", vf.domain),
             Self::ChangeDomainKey(_) => write!(f, "change {object}: its key"),
             Self::ChangePeer(_) => write!(f, "change {object}: how it is reached"),
             Self::ChangeAllow(_) | Self::ChangeNetworkAllow(_) => {
@@ -258,6 +273,8 @@ pub fn changes(running: &Config, wanted: &Config) -> Vec<Change> {
     let nics = replaced_nics(running, wanted, &networks);
     remove_networks(running, wanted, &networks, &nics, &mut changes);
     let domains = replaced_domains(running, wanted);
+    let vfs = replaced_vfs(running, wanted, &domains);
+    remove_vfs(running, wanted, &vfs, &mut changes);
     remove_domains(running, wanted, &domains, &mut changes);
     let gone = running.peers.iter().filter(|peer| wanted.peer(&peer.name).is_none());
     changes.extend(gone.map(|peer| Change::RemovePeer { name: peer.name.clone() }));
@@ -285,6 +302,7 @@ pub fn changes(running: &Config, wanted: &Config) -> Vec<Change> {
     }
     add_networks(running, wanted, &networks, &nics, &mut changes);
     add_domains(running, wanted, &domains, &mut changes);
+    add_vfs(running, wanted, &vfs, &mut changes);
     changes
 }
 
@@ -362,6 +380,24 @@ fn add_domains(running: &Config, wanted: &Config, domains: &Replaced, changes: &
                 changes.push(Change::ChangeDomainKey(domain.clone()));
             }
             Some(_) => {}
+        }
+    }
+}
+
+fn remove_vfs(running: &Config, wanted: &Config, vfs: &Replaced, changes: &mut Vec<Change>) {
+    for vf in &running.vfs {
+        let again = again(vfs, &vf.name);
+        if wanted.vfs.iter().all(|it| it.name != vf.name) || !again.is_empty() {
+            changes.push(Change::RemoveVf { name: vf.name.clone(), again });
+        }
+    }
+}
+
+fn add_vfs(running: &Config, wanted: &Config, vfs: &Replaced, changes: &mut Vec<Change>) {
+    for vf in &wanted.vfs {
+        let is_there = running.vfs.iter().any(|it| it.name == vf.name);
+        if !is_there || !again(vfs, &vf.name).is_empty() {
+            changes.push(Change::AddVf(vf.clone()));
         }
     }
 }
@@ -509,6 +545,24 @@ fn replaced_domains(running: &Config, wanted: &Config) -> Replaced {
     keys.filter(|(_, keys)| !keys.is_empty()).collect()
 }
 
+fn replaced_vfs(running: &Config, wanted: &Config, domains: &Replaced) -> Replaced {
+    let pairs = running
+        .vfs
+        .iter()
+        .filter_map(|now| Some((now, wanted.vfs.iter().find(|vf| vf.name == now.name)?)));
+    let keys = pairs.map(|(now, wanted)| {
+        let mut keys = keys(
+            &[("domain", now.domain != wanted.domain), ("socket", now.socket != wanted.socket)],
+            bare_vf(now) != bare_vf(wanted),
+        );
+        if keys.is_empty() && !again(domains, &now.domain).is_empty() {
+            keys.push("its domain");
+        }
+        (now.name.clone(), keys)
+    });
+    keys.filter(|(_, keys)| !keys.is_empty()).collect()
+}
+
 fn replaced_nics(running: &Config, wanted: &Config, networks: &Replaced) -> Replaced {
     let pairs = running
         .nics
@@ -574,6 +628,10 @@ fn bare_network(network: &NetworkConfig) -> NetworkConfig {
 /// Without what can be changed in place.
 fn bare_domain(domain: &DomainConfig) -> DomainConfig {
     DomainConfig { lines: Lines::default(), key: std::path::PathBuf::new(), ..domain.clone() }
+}
+
+fn bare_vf(vf: &VfConfig) -> VfConfig {
+    VfConfig { lines: Lines::default(), ..vf.clone() }
 }
 
 fn bare_nic(nic: &NicConfig) -> NicConfig {

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::reader::{Lines, Reader};
 use super::{
     Backend, Config, DiskConfig, PeerAddress, SOCKET_PATH_BYTES_MAX, Trust, VolumeConfig, domain,
-    keys, network,
+    keys, network, vf,
 };
 
 /// Notes everything that does not fit together.
@@ -31,6 +31,7 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
     unique(reader, "disk", "socket", sockets);
     own_sockets(reader, config);
     domain::consistent(reader, config);
+    vf::consistent(reader, config, whole);
     keys::consistent(reader, config, whole);
     network::consistent(reader, config, whole);
     for peer in config.peers.iter().filter(|peer| peer.name == config.name) {

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::reader::{Lines, Problem, Reader};
-use super::{Config, NIC_CHANGEABLE, OBJECTS_MAX, StageConfig, check, domain, network, read};
+use super::{Config, NIC_CHANGEABLE, OBJECTS_MAX, StageConfig, check, domain, network, read, vf};
 
 /// What a request can add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +21,8 @@ pub enum Kind {
     Nic,
     /// A `[[domain]]`.
     Domain,
+    /// A `[[vf]]`.
+    Vf,
 }
 
 impl Kind {
@@ -33,6 +35,7 @@ impl Kind {
             Self::Network => "network",
             Self::Nic => "nic",
             Self::Domain => "domain",
+            Self::Vf => "vf",
         }
     }
 }
@@ -62,6 +65,7 @@ impl Config {
                     config.nics.extend(network::nics_alone(&reader, &document, directories));
                 }
                 Kind::Domain => config.domains.extend(domain::domains_alone(&reader, &document)),
+                Kind::Vf => config.vfs.extend(vf::vfs_alone(&reader, &document, directories)),
             }
         }
         if reader.is_clean() {
@@ -79,6 +83,7 @@ impl Config {
             Kind::Network => config.networks.last_mut().map(|it| &mut it.lines),
             Kind::Nic => config.nics.last_mut().map(|it| &mut it.lines),
             Kind::Domain => config.domains.last_mut().map(|it| &mut it.lines),
+            Kind::Vf => config.vfs.last_mut().map(|it| &mut it.lines),
         };
         lines.into_iter().for_each(|lines| *lines = Lines::default());
         match reader.into_problems() {
@@ -96,6 +101,7 @@ impl Config {
             Kind::Network => self.networks.iter().map(|it| it.name.as_str()).collect(),
             Kind::Nic => self.nics.iter().map(|it| it.name.as_str()).collect(),
             Kind::Domain => self.domains.iter().map(|it| it.name.as_str()).collect(),
+            Kind::Vf => self.vfs.iter().map(|it| it.name.as_str()).collect(),
         }
     }
 

@@ -15,14 +15,14 @@ use super::{
     BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, LinkConfig, LinkKind,
     Memory, NAME_BYTES_MAX, OBJECTS_MAX, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role,
     SIDECORES_MAX, Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost, domain, keys,
-    network, show_size,
+    network, show_size, vf,
 };
 
 /// What the transport takes as a pool: at least a large request for each share, at most what its
 /// tables are made for.
 const SESSION_BUFFERS_BYTES: RangeInclusive<u64> = 4 << 20..=16 << 30;
 
-const FILE_KEYS: [&str; 20] = [
+const FILE_KEYS: [&str; 21] = [
     "name",
     "listen",
     "shm",
@@ -42,6 +42,7 @@ const FILE_KEYS: [&str; 20] = [
     "network",
     "nic",
     "domain",
+    "vf",
     "link",
 ];
 
@@ -73,6 +74,7 @@ pub(super) fn document(
     let disks = objects(&file, "disk", |value| disk(&value, &directories));
     let (networks, nics) = (network::networks(&file), network::nics(&file, &directories));
     let domains = domain::domains(&file);
+    let vfs = vf::vfs(&file, &directories);
     let trust = file.get("trust").and_then(|value| value.word(&[("network", Trust::Network)]));
     let name = name?;
     let key = file.get("key").and_then(|value| absolute_path(&value));
@@ -101,6 +103,7 @@ pub(super) fn document(
         nics,
         fabric,
         domains,
+        vfs,
         lines: file.lines.clone(),
         name,
     })

@@ -43,6 +43,8 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/nics/{name}", put(set_nic).delete(remove_nic))
         .route("/v1/domains", get(domains).post(add_domain))
         .route("/v1/domains/{name}", delete(remove_domain))
+        .route("/v1/vfs", get(vfs).post(add_vf))
+        .route("/v1/vfs/{name}", delete(remove_vf))
         .route("/v1/reload", get(plan).post(reload))
         .route("/v1/drain", get(drain).post(set_draining))
         .route("/v1/hand-over", post(hand_over))
@@ -117,6 +119,14 @@ async fn add_domain(service: Shared, body: Result<Bytes, BytesRejection>) -> Res
     add(service, Kind::Domain, body).await
 }
 
+async fn vfs(State(service): Shared) -> Response {
+    look(service, |service| service.vfs()).await
+}
+
+async fn add_vf(service: Shared, body: Result<Bytes, BytesRejection>) -> Response {
+    add(service, Kind::Vf, body).await
+}
+
 async fn add_network(service: Shared, body: Result<Bytes, BytesRejection>) -> Response {
     add(service, Kind::Network, body).await
 }
@@ -150,6 +160,10 @@ async fn remove_network(service: Shared, name: Path<String>, query: RawQuery) ->
 
 async fn remove_domain(service: Shared, name: Path<String>, query: RawQuery) -> Response {
     remove(service, Kind::Domain, name, query).await
+}
+
+async fn remove_vf(service: Shared, name: Path<String>, query: RawQuery) -> Response {
+    remove(service, Kind::Vf, name, query).await
 }
 
 async fn remove_nic(service: Shared, name: Path<String>, query: RawQuery) -> Response {

@@ -38,6 +38,14 @@ pub(super) fn add(page: &mut Page, status: &Status) {
         gauge("members", domain.members as u64);
         gauge("region_bytes", domain.region_bytes);
     }
+    for vf in &status.vfs {
+        let object = labels(&[("vf", vf.name.as_str()), ("domain", vf.domain.as_str())]);
+        let connected = Number::Count(u64::from(vf.process.is_some()));
+        page.gauge("vrio_vf_connected", &object, connected);
+        page.gauge("vrio_vf_endpoints", &object, Number::Count(vf.endpoints as u64));
+        let denied = Counters::from([("denied".to_owned(), vf.denied)]);
+        page.counters("vf", &object, &denied);
+    }
 }
 
 fn port(page: &mut Page, kind: &str, object: &[(&str, &str)], counters: &Counters) {

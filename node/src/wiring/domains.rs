@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fabric::HOST_ENDED;
-use fabric::door::{DomainReport, DomainSettings, Key, Server};
+use fabric::door::{DomainReport, DomainSettings, Key, Server, VfReport, VfSettings};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::handover::{FabricState, Sent};
-use super::live::refuse_used;
+use super::live::{refuse_used, takes_restart};
 use super::objects::Objects;
 use super::{Inside, ObjectError, StartError};
 use crate::api::{Refused, RefusedKind};
-use crate::config::{Config, DomainConfig, Kind};
-use crate::status::DomainStatus;
+use crate::config::{Config, DomainConfig, Kind, VfConfig};
+use crate::status::{DomainStatus, VfStatus};
 
 /// The node's side of the fabric. Its socket is made with the first domain.
 #[derive(Debug)]
@@ -36,8 +36,16 @@ impl Domains {
     /// Each domain that cannot be had.
     pub(super) fn start(config: &Config) -> Result<Self, StartError> {
         let domains = Self::adopt(config, None)?;
+        let refused = |vf: &VfConfig, text: String| ObjectError {
+            place: config.place(&vf.lines, "socket"),
+            object: format!("vf {:?}", vf.name),
+            text,
+        };
+        let added = config.vfs.iter().map(|vf| (vf, domains.add_vf(vf)));
+        let errors: Vec<_> =
+            added.filter_map(|(vf, added)| Some(refused(vf, added.err()?))).collect();
         domains.answer();
-        Ok(domains)
+        if errors.is_empty() { Ok(domains) } else { Err(errors.into()) }
     }
 
     /// The same behind the door of a predecessor, if it had one: its host's name and its socket.
@@ -90,6 +98,61 @@ impl Domains {
         server.add(settings).map_err(|error| error.to_string())
     }
 
+    fn add_vf(&self, vf: &VfConfig) -> Result<(), String> {
+        make_way(&vf.socket).map_err(|error| {
+            let socket = &vf.socket;
+            format!(
+                "cannot make the socket {socket:?}: {error}; stop who has it, or choose another"
+            )
+        })?;
+        self.open_vf(vf)
+    }
+
+    /// In the place of whatever socket is there.
+    fn open_vf(&self, vf: &VfConfig) -> Result<(), String> {
+        let server = self.server();
+        let server = server.as_ref().expect("its domain is there, so there is a door");
+        let VfConfig { name, domain, socket, .. } = vf.clone();
+        server.add_vf(VfSettings { name, domain, path: socket }).map_err(|error| error.to_string())
+    }
+
+    /// Lets VMs in by the sockets of a predecessor, which are there no more.
+    pub(super) fn take_vfs(&self, vfs: &[VfConfig]) {
+        for vf in vfs {
+            if let Err(error) = self.open_vf(vf) {
+                tracing::error!(vf = vf.name, error, "VMs cannot join the fabric");
+            }
+        }
+    }
+
+    /// Who would be interrupted if the window went.
+    pub(super) fn user_of_vf(&self, name: &str) -> Vec<String> {
+        let reports = self.vf_reports();
+        let pid = reports.iter().find(|report| report.name == name).and_then(|report| report.pid);
+        pid.map(|pid| format!("a VM (process {pid})")).into_iter().collect()
+    }
+
+    fn vf_reports(&self) -> Vec<VfReport> {
+        self.server().as_ref().map(Server::vf_reports).unwrap_or_default()
+    }
+
+    pub(super) fn vf_status(&self, objects: &Objects) -> Vec<VfStatus> {
+        let reports = self.vf_reports();
+        let status = |vf: &VfConfig| {
+            let report = reports.iter().find(|report| report.name == vf.name)?;
+            Some(VfStatus {
+                name: vf.name.clone(),
+                origin: objects.origin(Kind::Vf, &vf.name),
+                domain: vf.domain.clone(),
+                socket: vf.socket.display().to_string(),
+                process: report.pid,
+                endpoints: report.endpoints,
+                denied: report.denied,
+            })
+        };
+        objects.config.vfs.iter().filter_map(status).collect()
+    }
+
     /// Lets processes in.
     pub(super) fn answer(&self) {
         if let Some(Err(error)) = self.server().as_ref().map(Server::answer) {
@@ -102,11 +165,13 @@ impl Domains {
         let server = self.server();
         let Some(server) = server.as_ref() else { return Ok(()) };
         server.let_wait().map_err(|error| error.to_string())?;
-        match server.reports().iter().find(|report| report.members > 0) {
+        let is_used = |report: &&DomainReport| report.members > 0 || report.vms > 0;
+        match server.reports().iter().find(is_used) {
             None => Ok(()),
             Some(report) => Err(format!(
-                "processes are in domain {:?}, whose memory cannot be handed over yet; wait for \
-                 the end of their jobs, or restart the node, which leaves them among themselves",
+                "processes or VMs are in domain {:?}, whose memory cannot be handed over yet; wait \
+                 for the end of their jobs (and unplug VMs' devices), or restart the node, which \
+                 leaves them among themselves",
                 report.name
             )),
         }
@@ -118,6 +183,12 @@ impl Domains {
         let Some(server) = server.as_ref() else { return Ok(None) };
         let listener = sent.put(server.listener().try_clone_to_owned()?);
         Ok(Some(FabricState { listener, host: self.host }))
+    }
+
+    fn remove_vf(&self, name: &str) {
+        if let Some(server) = &*self.server() {
+            server.remove_vf(name);
+        }
     }
 
     fn remove(&self, name: &str) {
@@ -154,12 +225,16 @@ impl Domains {
     /// Who would be interrupted if the domain went.
     pub(super) fn users_of(&self, name: &str) -> Vec<String> {
         let reports = self.reports();
-        let report = reports.iter().find(|report| report.name == name && report.members > 0);
-        let user = report.map(|report| match report.members {
-            1 => "a process".to_owned(),
-            members => format!("{members} processes"),
-        });
-        user.into_iter().collect()
+        let Some(report) = reports.iter().find(|report| report.name == name) else {
+            return Vec::new();
+        };
+        let some = |count: usize, one: &str, several: &str| match count {
+            0 => None,
+            1 => Some(one.to_owned()),
+            count => Some(format!("{count} {several}")),
+        };
+        let processes = some(report.members, "a process", "processes");
+        processes.into_iter().chain(some(report.vms, "a VM", "VMs")).collect()
     }
 
     fn reports(&self) -> Vec<DomainReport> {
@@ -192,13 +267,18 @@ impl Domains {
 
 /// Opens the door where a dead node may have left its socket.
 fn open(path: &Path, host: u64) -> io::Result<Server> {
+    make_way(path)?;
+    Server::open(path, host)
+}
+
+/// Takes a dead node's socket away.
+fn make_way(path: &Path) -> io::Result<()> {
     // A predecessor that was killed may have it for a moment longer.
     let opened = crate::lock::patiently(|| match link::make_way(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
         ready => Some(ready),
     });
-    opened.unwrap_or_else(|| link::make_way(path))?;
-    Server::open(path, host)
+    opened.unwrap_or_else(|| link::make_way(path))
 }
 
 fn random_host() -> io::Result<u64> {
@@ -216,7 +296,7 @@ fn random_host() -> io::Result<u64> {
 impl Inside {
     pub(super) fn add_domain(&self, domain: &DomainConfig) -> Result<Vec<String>, Refused> {
         self.refuse_while_drained()?;
-        self.domains.add(domain).map_err(|text| failed(domain, &text))?;
+        self.domains.add(domain).map_err(|text| failed(&named(domain), &text))?;
         self.objects().config.domains.push(domain.clone());
         Ok(Vec::new())
     }
@@ -224,13 +304,41 @@ impl Inside {
     pub(super) fn remove_domain(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
         let users = self.domains.users_of(name);
         refuse_used(&format!("domain {name:?}"), &users, force, "end its jobs first")?;
+        let vfs: Vec<_> = {
+            let objects = self.objects();
+            let vfs = objects.config.vfs.iter().filter(|vf| vf.domain == name);
+            vfs.map(|vf| vf.name.clone()).collect()
+        };
         self.domains.remove(name);
-        self.objects().remove_domain(name);
+        let mut objects = self.objects();
+        vfs.iter().for_each(|vf| objects.remove_vf(vf));
+        objects.remove_domain(name);
+        Ok(vfs.iter().map(|vf| format!("vf {vf:?} was removed with its domain")).collect())
+    }
+
+    pub(super) fn add_vf(&self, vf: &VfConfig) -> Result<Vec<String>, Refused> {
+        self.refuse_while_drained()?;
+        let home = self.objects().config.directories.sockets.clone();
+        if home.is_none_or(|home| !vf.socket.starts_with(home)) {
+            return Err(takes_restart("its socket is in another directory", "[directories]"));
+        }
+        self.domains.add_vf(vf).map_err(|text| failed(&format!("vf {:?}", vf.name), &text))?;
+        self.objects().config.vfs.push(vf.clone());
         Ok(Vec::new())
     }
 
+    pub(super) fn remove_vf(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
+        let users = self.domains.user_of_vf(name);
+        let instead = "stop the VM, or unplug its device and the chardev";
+        refuse_used(&format!("vf {name:?}"), &users, force, instead)?;
+        self.domains.remove_vf(name);
+        self.objects().remove_vf(name);
+        let note = "its VM keeps the endpoints that it has until it ends, or unplugs the device";
+        Ok(if users.is_empty() { Vec::new() } else { vec![note.to_owned()] })
+    }
+
     pub(super) fn change_domain_key(&self, domain: &DomainConfig) -> Result<Vec<String>, Refused> {
-        self.domains.read_key(domain).map_err(|text| failed(domain, &text))?;
+        self.domains.read_key(domain).map_err(|text| failed(&named(domain), &text))?;
         let mut objects = self.objects();
         let config = objects.config.domains.iter_mut().find(|it| it.name == domain.name);
         config.expect("the caller has the turn").key.clone_from(&domain.key);
@@ -238,7 +346,11 @@ impl Inside {
     }
 }
 
-fn failed(domain: &DomainConfig, text: &str) -> Refused {
-    let error = format!("domain {:?}: {text}", domain.name);
+fn failed(object: &str, text: &str) -> Refused {
+    let error = format!("{object}: {text}");
     Refused::new(RefusedKind::Failed, error, "nothing was changed; try again after that")
+}
+
+fn named(domain: &DomainConfig) -> String {
+    format!("domain {:?}", domain.name)
 }

@@ -83,6 +83,7 @@ impl Inside {
                 Kind::Network => Change::RemoveNetwork { name, again },
                 Kind::Nic => Change::RemoveNic { name, again },
                 Kind::Domain => Change::RemoveDomain { name, again },
+                Kind::Vf => Change::RemoveVf { name, again },
             }
         };
         let notes = self.apply(&change, force)?;
@@ -191,6 +192,8 @@ impl Inside {
             Change::RemoveDomain { name, .. } => self.remove_domain(name, force),
             Change::AddDomain(domain) => self.add_domain(domain),
             Change::ChangeDomainKey(domain) => self.change_domain_key(domain),
+            Change::RemoveVf { name, .. } => self.remove_vf(name, force),
+            Change::AddVf(vf) => self.add_vf(vf),
         };
         if takes_away {
             heap::give_back();
@@ -430,6 +433,7 @@ fn read(objects: &Objects, nics: &Nics, domains: &Domains) -> Result<Read, Refus
             Change::RemoveVolume { name, .. } => left_users(objects, name, &changes),
             Change::RemoveNic { name, .. } => nics.user_of(name),
             Change::RemoveDomain { name, .. } => domains.users_of(name),
+            Change::RemoveVf { name, .. } => domains.user_of_vf(name),
             _ => Vec::new(),
         },
     };

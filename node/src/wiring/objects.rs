@@ -97,6 +97,11 @@ impl Objects {
         self.commanded.remove(&(Kind::Domain, name.to_owned()));
     }
 
+    pub(super) fn remove_vf(&mut self, name: &str) {
+        self.config.vfs.retain(|vf| vf.name != name);
+        self.commanded.remove(&(Kind::Vf, name.to_owned()));
+    }
+
     pub(super) fn remove_nic(&mut self, name: &str) {
         self.config.nics.retain(|nic| nic.name != name);
         self.commanded.remove(&(Kind::Nic, name.to_owned()));
@@ -201,6 +206,10 @@ impl Objects {
         let domains = self.config.domains.iter().filter(|it| kept(Kind::Domain, &it.name));
         for domain in domains.filter(|it| !has(file, Kind::Domain, &it.name)) {
             wanted.domains.push(domain.clone());
+        }
+        let vfs = self.config.vfs.iter().filter(|it| kept(Kind::Vf, &it.name));
+        for vf in vfs.filter(|it| !has(file, Kind::Vf, &it.name)) {
+            wanted.vfs.push(vf.clone());
         }
         match wanted.problems() {
             problems if problems.is_empty() => Ok(wanted),

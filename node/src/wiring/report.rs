@@ -47,6 +47,7 @@ pub(super) fn status(inside: &Inside) -> Status {
         networks,
         nics,
         domains: inside.domains.status(&objects),
+        vfs: inside.domains.vf_status(&objects),
     }
 }
 

@@ -1,0 +1,57 @@
+//! `vrio vf ..`.
+
+use clap::{Args, Subcommand};
+use node::status::VfStatus;
+
+use super::{Fields, Remove, Which, change, list, take_away};
+use crate::{Failure, tables};
+
+pub(crate) const VF_EXAMPLES: &str = "Examples:
+  vrio vf add --domain science --socket alice.vf
+  vrio vf list
+  vrio vf remove alice --force        its VM keeps what it has, until it ends or unplugs the device
+
+QEMU is told
+  -chardev socket,id=vf,path=/run/vrio/alice.vf -device ivshmem-doorbell,chardev=vf
+and processes inside of the VM what `vrio mpi env --vm` prints.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VfCommand {
+    /// Let a virtual machine's processes into a domain, from now until the node is restarted.
+    Add(VfAdd),
+    /// Let no virtual machine in there any more.
+    Remove(Remove),
+    /// List the virtual machines' ways into domains.
+    List(Which),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VfAdd {
+    /// The domain.
+    #[arg(long, value_name = "NAME")]
+    domain: String,
+    /// The socket at which QEMU calls, in the directory for sockets.
+    #[arg(long, value_name = "PATH")]
+    socket: String,
+    /// Its name; default: the socket's without its ending.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub(crate) fn vf(command: &VfCommand) -> Result<(), Failure> {
+    match command {
+        VfCommand::Add(add) => {
+            let mut fields = Fields::default();
+            fields.text("name", add.name.as_ref());
+            fields.text("domain", Some(&add.domain));
+            fields.text("socket", Some(&add.socket));
+            change(&add.which, "POST", "/v1/vfs", &fields.0.into())
+        }
+        VfCommand::Remove(remove) => take_away("vfs", remove),
+        VfCommand::List(which) => {
+            list(which, "/v1/vfs", |all: &Vec<VfStatus>| tables::vf_list(all))
+        }
+    }
+}
