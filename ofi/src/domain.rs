@@ -5,7 +5,7 @@ use crate::abi::{
     FidDomain, FidOps, Info, no_call, not_offered,
 };
 use crate::gate::Gate;
-use crate::log::say;
+use crate::log::{self, say};
 use crate::state::State;
 use crate::{av, cntr, cq, endpoint, mr, object, root};
 use std::ffi::{c_int, c_void};
@@ -83,6 +83,7 @@ pub(crate) unsafe fn open(
             return -FI_ENODATA;
         }
     };
+    say_what_it_costs(&domain);
     say!("a domain is open, {}", if promises { "one thread at a time" } else { "with a lock" });
     let shared = Shared {
         domain,
@@ -93,6 +94,21 @@ pub(crate) unsafe fn open(
     let domain = FidDomain { fid: object::fid::<Object>(context, &FID), ops: &OPS, mr: &mr::OPS };
     // SAFETY: the caller's.
     unsafe { object::hand_out(Object { domain, shared: Arc::new(shared) }, to) }
+}
+
+/// Inside of a VM the region is a device's memory, which may be mapped uncached: then everything is
+/// slow, and nobody would know why.
+fn say_what_it_costs(domain: &fabric::Domain) {
+    let Some(cost_ns) = domain.load_cost_ns() else { return };
+    let limit_ns = fabric::LOAD_COST_CACHED_NS_MAX;
+    say!("a load of the domain's memory takes {cost_ns:.1} ns");
+    if cost_ns > limit_ns && !log::is_silenced() {
+        eprintln!(
+            "libvrio-fi.so: a load of the domain's memory takes {cost_ns:.0} ns, a cached one \
+             less than {limit_ns:.0}: this host maps the VM's device uncached, and messages are \
+             slow (docs/operating.md, \"Processes inside of VMs\"); VRIO_FI_LOG=0 silences this"
+        );
+    }
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {

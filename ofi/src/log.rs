@@ -8,6 +8,11 @@ pub(crate) fn wanted() -> bool {
     *WANTED.get_or_init(|| std::env::var_os("VRIO_FI_LOG").is_some_and(|value| value != "0"))
 }
 
+/// Whether nothing at all is to be said, but errors.
+pub(crate) fn is_silenced() -> bool {
+    std::env::var_os("VRIO_FI_LOG").is_some_and(|value| value == "0")
+}
+
 /// Says a line about what is not on the path of a message.
 macro_rules! say {
     ($($words:tt)*) => {
