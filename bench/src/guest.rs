@@ -97,6 +97,9 @@ pub mod scripts {
     /// Is one of two guests of a network, and does what is typed: `ADDRESS`, `PEER`, `BYTES_KIB`,
     /// `HOST` for those who type "host"; with iperf3 as a program for "serve" and "stream".
     pub const TALK: &str = include_str!("../../guest/scripts/talk.sh");
+    /// Is one of two guests of MPI jobs, and does what is typed: `ADDRESS`, `PEER`, `DOMAIN`,
+    /// `KEY`; with `exercise` as a program, the provider as `/libvrio-fi.so`, and [`Image::mpi`].
+    pub const MPI: &str = include_str!("../../guest/scripts/mpi.sh");
     /// The one after the other: a disk, then a network card.
     pub const DEMO_TALK: &str = concat!(
         include_str!("../../guest/scripts/demo.sh"),

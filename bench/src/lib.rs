@@ -4,7 +4,6 @@ pub mod block;
 pub mod checker;
 mod cleanup;
 pub mod compare;
-pub mod connections;
 pub mod demo;
 mod events;
 pub mod guest;

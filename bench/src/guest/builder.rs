@@ -59,6 +59,7 @@ pub struct Builder {
     environment: Vec<(String, String)>,
     script: Option<String>,
     files: Vec<(String, PathBuf)>,
+    archives: Vec<PathBuf>,
     console: Option<PathBuf>,
     boots_again: bool,
 }
@@ -79,6 +80,7 @@ impl Builder {
             environment: Vec::new(),
             script: None,
             files: Vec::new(),
+            archives: Vec::new(),
             console: None,
             boots_again: false,
         }
@@ -166,6 +168,13 @@ impl Builder {
     #[must_use]
     pub fn file(mut self, path_in_guest: &str, path: &Path) -> Self {
         self.files.push((path_in_guest.to_owned(), path.to_owned()));
+        self
+    }
+
+    /// Unpacks another archive of `guest/build` over the image.
+    #[must_use]
+    pub fn archive(mut self, path: &Path) -> Self {
+        self.archives.push(path.to_owned());
         self
     }
 
@@ -306,6 +315,11 @@ impl Builder {
         let doing = || GuestError::host(format!("write {}", path.display()));
         fs::copy(&image, path).map_err(doing())?;
         let mut file = File::options().append(true).open(path).map_err(doing())?;
+        for archive in &self.archives {
+            let doing = || GuestError::host(format!("add {}", archive.display()));
+            let mut more = File::open(archive).map_err(doing())?;
+            io::copy(&mut more, &mut file).map_err(doing())?;
+        }
         io::Write::write_all(&mut file, &archive.finish()).map_err(doing())
     }
 

@@ -57,6 +57,16 @@ impl Image {
         self.folder.join("vmlinux")
     }
 
+    /// Open MPI and libfabric, which `guest/build mpi` makes, for [`super::Builder::archive`].
+    ///
+    /// # Errors
+    /// The file that is missing.
+    pub fn mpi(&self) -> Result<PathBuf, GuestError> {
+        let archive = self.folder.join("mpi.cpio");
+        let missing = || GuestError::NoImage(format!("{} (guest/build mpi)", archive.display()));
+        if archive.is_file() { Ok(archive) } else { Err(missing()) }
+    }
+
     /// What the kernel unpacks as its root.
     pub fn initramfs(&self) -> PathBuf {
         self.folder.join("initramfs.cpio")

@@ -260,6 +260,17 @@ static void killed(void) {
     MPI_Recv(&value, 1, MPI_INT, ranks - 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
+/* All to all until somebody is lost: MPI ends the job then. */
+static void endless(void) {
+    for (int round = 0;; round++) {
+        all_to_all();
+        if (rank == 0 && round == 0) {
+            puts("going");
+            fflush(stdout);
+        }
+    }
+}
+
 /* Says that it is there, and waits to be told that it may end. */
 static void wait_for_end(void) {
     char byte;
@@ -280,7 +291,7 @@ int main(int argc, char **argv) {
         {"ping-pong", ping_pong}, {"unexpected", unexpected}, {"all-to-all", all_to_all},
         {"any-source", any_source}, {"probe", probe},         {"cancel", cancel},
         {"truncate", truncate_long}, {"strided", strided},    {"killed", killed},
-        {"wait", wait_for_end},
+        {"wait", wait_for_end},   {"endless", endless},
     };
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -1,0 +1,77 @@
+# shellcheck shell=dash
+# One of two guests of an MPI job: ADDRESS is its own, PEER the other's, of the network card. The
+# region is behind an ivshmem device, DOMAIN and KEY let in. Programs are started in the other guest
+# by a command that is sent to its port 4000: nothing of a job's messages takes that way.
+ADDRESS=${ADDRESS:?}
+PEER=${PEER:?}
+export VRIO_DOMAIN="${DOMAIN:?}" VRIO_FABRIC=ivshmem VRIO_FI_LOG=1
+until ip link set eth0 up 2>/dev/null; do sleep 0.2; done
+ip addr add "$ADDRESS/24" dev eth0
+ip link set lo up
+# MPI tells hosts apart by their names.
+hostname "guest-${ADDRESS##*.}"
+mkdir -p /dev/shm /prov
+mount -t tmpfs shm /dev/shm
+printf '%s\n' "${KEY:?}" >/etc/domain.key
+chmod 600 /etc/domain.key
+export VRIO_DOMAIN_KEY_FILE=/etc/domain.key
+mv /libvrio-fi.so /prov/
+export FI_PROVIDER_PATH=/prov FI_PROVIDER=vrio
+export OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_mtl_ofi_provider_include=vrio OMPI_MCA_btl=self
+export HOME=/ TMPDIR=/tmp
+
+# What plm_rsh_agent is called with: a host, and a command for its shell.
+cat >/bin/send-order <<'AGENT'
+#!/bin/sh
+host=$1
+shift
+printf '%s\n' "$*" | nc "$host" 4000
+AGENT
+chmod 755 /bin/send-order
+(
+    while nc -l -p 4000 >/tmp/order; do
+        cp /tmp/order "/tmp/order.run"
+        sh /tmp/order.run </dev/null >>/tmp/orders.log 2>&1 &
+        sleep 0.1
+    done
+) &
+
+# job SECONDS HOSTS RANKS EXERCISE: its lines are told as they come, then how it ended.
+job() {
+    {
+        timeout "$1" mpirun --allow-run-as-root --host "$2" -n "$3" --map-by node --bind-to none \
+            --mca plm_rsh_agent /bin/send-order --mca plm_rsh_no_tree_spawn 1 \
+            --mca oob_tcp_if_include eth0 --mca oob_tcp_keepalive_time 5 \
+            --mca oob_tcp_keepalive_intvl 2 --mca oob_tcp_keepalive_probes 3 \
+            -x FI_PROVIDER_PATH -x FI_PROVIDER -x VRIO_FABRIC -x VRIO_DOMAIN -x VRIO_FI_LOG \
+            -x VRIO_DOMAIN_KEY_FILE /bin/exercise "$4" </dev/null 2>&1
+        echo "ended $?"
+    } | while read -r line; do say "job $line"; done
+}
+
+say "ready $(cat /sys/bus/pci/devices/*/device | grep -c 0x1110)"
+while read -r word; do
+    case $word in
+        info)
+            fi_info -p vrio 2>&1 | while read -r line; do say "info $line"; done
+            say "info end"
+            ;;
+        job\ *)
+            # shellcheck disable=SC2086 # words of its own
+            job ${word#job } &
+            ;;
+        garbage)
+            garbage 2>&1 | while read -r line; do say "garbage $line"; done &
+            ;;
+        stop)
+            killall -9 timeout mpirun orterun orted exercise garbage 2>/dev/null || true
+            say "stopped"
+            ;;
+        log)
+            cat /tmp/orders.log
+            ;;
+        end)
+            break
+            ;;
+    esac
+done

@@ -1,0 +1,38 @@
+//! What MPI tests run: programs of this folder, and the provider.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+/// The exercises, built once.
+pub(crate) fn exercise() -> &'static Path {
+    static BUILT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    &BUILT.get_or_init(|| compile("mpicc.openmpi", "exercise", &[])).1
+}
+
+/// Builds a program of this folder.
+pub(crate) fn compile(compiler: &str, name: &str, words: &[&str]) -> (TempDir, PathBuf) {
+    let home = tempfile::tempdir().expect("a directory");
+    let program = home.path().join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mpi");
+    let mut compile = Command::new(compiler);
+    compile.args(["-O1", "-Wall", "-o"]).arg(&program).arg(folder.join(format!("{name}.c")));
+    let compiled = compile.args(words).output().expect("a compiler: scripts/install test");
+    assert!(compiled.status.success(), "{}", said(&compiled));
+    (home, program)
+}
+
+/// The provider, where Cargo puts it when it builds the workspace's tests.
+pub(crate) fn provider() -> PathBuf {
+    let tests = std::env::current_exe().expect("this is one");
+    let built = tests.parent().expect("it is in a directory").join("libvrio_fi.so");
+    assert!(built.is_file(), "{built:?} is not built; `cargo test --package ofi --no-run` does it");
+    built
+}
+
+pub(crate) fn said(output: &Output) -> String {
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    format!("{out}{err}")
+}

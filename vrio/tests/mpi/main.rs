@@ -1,7 +1,0 @@
-//! Unmodified MPIs and unmodified programs over the fabric of a real node, by the environment that
-//! `vrio mpi env` prints.
-
-mod applications;
-mod bench;
-mod exercises;
-mod house;

@@ -1,0 +1,221 @@
+//! MPI jobs whose ranks are in virtual machines: a stock Debian kernel, QEMU's own device, and
+//! Open MPI as Debian has it, over a domain of the node on the host.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bench::guest::{self, BOOT_TIMEOUT, Guest, Image, VhostNic, scripts};
+use bench::nodes::{Node, NodePlan};
+
+#[path = "mpi/built.rs"]
+mod built;
+
+use built::{compile, exercise, provider, said};
+
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+/// How long a job may take before it is ended, in seconds of a guest whose clock may run ten times
+/// as fast as it should: emulated, on a busy machine.
+const JOB_S: u64 = 6000;
+
+/// The same for whoever waits for its lines.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long the node may take to notice that somebody is gone.
+const NOTICE: Duration = Duration::from_secs(60);
+
+const CONFIG: &str = r#"[sidecores]
+idle = "adaptive"
+[[network]]
+name = "between"
+[[nic]]
+socket = "one.sock"
+network = "between"
+mac = "52:54:00:00:00:01"
+[[nic]]
+socket = "two.sock"
+network = "between"
+mac = "52:54:00:00:00:02"
+[[vf]]
+domain = "blue"
+socket = "one.vf"
+[[vf]]
+domain = "blue"
+socket = "two.vf"
+"#;
+
+/// A node with a domain, and two guests in it.
+struct Stage {
+    node: Node,
+    guests: Vec<Guest>,
+    _home: tempfile::TempDir,
+}
+
+/// Without what only a debugger reads, so that a guest has room for it.
+fn stripped(home: &Path) -> PathBuf {
+    let small = home.join("libvrio-fi.so");
+    let strip = Command::new("strip").arg("-o").arg(&small).arg(provider()).output();
+    let strip = strip.expect("binutils: scripts/install test");
+    assert!(strip.status.success(), "{}", said(&strip));
+    small
+}
+
+impl Stage {
+    fn new(image: &Image) -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let key = home.path().join("blue.key");
+        fs::write(&key, format!("{KEY}\n")).expect("ours");
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).expect("ours");
+        let domain =
+            format!("{CONFIG}[[domain]]\nname = \"blue\"\nkey = {key:?}\nendpoints-max = 16\n");
+        let plan = NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home.path(), "n", domain);
+        let node = plan.start().expect("it starts");
+        let provider = stripped(home.path());
+        let (_kept, garbage) = compile("cc", "garbage", &["-lfabric"]);
+        let start = |number: u8, name: &str| {
+            let socket = node.plan().socket(name);
+            let vf = socket.with_extension("vf");
+            let mac = format!("52:54:00:00:00:0{number}");
+            let nic = VhostNic { socket, mac, packed: false, offloads: true };
+            let chardev = format!("socket,id=vf,path={}", vf.display());
+            Guest::builder(image)
+                .name(name)
+                .memory_mib(512)
+                .nic(nic)
+                // Room for a second processor makes emulation keep atomic what a guest does
+                // atomically, which is all that another VM's guest can rely on.
+                .arguments(&["-smp", "1,maxcpus=2", "-chardev", &chardev])
+                .arguments(&["-device", "ivshmem-doorbell,chardev=vf"])
+                .archive(&image.mpi().expect("the caller has looked"))
+                .file("libvrio-fi.so", &provider)
+                .file("bin/exercise", exercise())
+                .file("bin/garbage", &garbage)
+                .script(scripts::MPI)
+                .set("ADDRESS", format!("10.9.0.{number}"))
+                .set("PEER", format!("10.9.0.{}", 3 - number))
+                .set("DOMAIN", "blue")
+                .set("KEY", KEY)
+                .start()
+                .expect("QEMU runs")
+        };
+        let mut guests = vec![start(1, "one"), start(2, "two")];
+        for guest in &mut guests {
+            assert_eq!(guest.wait_for("ready", BOOT_TIMEOUT).expect("it boots"), "1");
+        }
+        Self { node, guests, _home: home }
+    }
+
+    /// Runs an exercise from the first guest, and gives what it printed, and how it ended.
+    fn job(&mut self, hosts: &str, ranks: usize, what: &str) -> (String, String) {
+        self.begin(hosts, ranks, what);
+        self.lines_until("ended")
+    }
+
+    fn begin(&mut self, hosts: &str, ranks: usize, what: &str) {
+        let line = format!("job {JOB_S} {hosts} {ranks} {what}");
+        self.guests[0].type_line(&line).expect("it runs");
+    }
+
+    /// Lines of the job up to one that begins so, and the rest of that.
+    fn lines_until(&mut self, word: &str) -> (String, String) {
+        let mut text = String::new();
+        loop {
+            let line = self.guests[0].wait_for("job", PATIENCE).expect("it goes on");
+            if let Some(rest) = line.strip_prefix(word) {
+                return (text, rest.trim().to_owned());
+            }
+            text += &format!("{line}\n");
+        }
+    }
+
+    fn lines_until_text(&mut self, text: &str) {
+        while !self.guests[0].wait_for("job", PATIENCE).expect("it goes on").contains(text) {}
+    }
+
+    fn exercise(&mut self, hosts: &str, ranks: usize, what: &str) -> String {
+        let (text, status) = self.job(hosts, ranks, what);
+        let is_done = status == "0" && text.contains(&format!("ok {what}"));
+        assert!(is_done, "{what} of {ranks}: {status}\n{text}\n{}", self.node.log_tail());
+        println!("{what} on {hosts}: done\n{text}");
+        text
+    }
+
+    /// What the node says of each guest's window.
+    fn vfs(&self) -> Vec<serde_json::Value> {
+        self.node.status().expect("it answers")["vfs"].as_array().expect("two").clone()
+    }
+
+    fn endpoints(&self) -> u64 {
+        self.vfs().iter().map(|vf| vf["endpoints"].as_u64().expect("a number")).sum()
+    }
+
+    fn until_empty(&self) {
+        let end = Instant::now() + NOTICE;
+        while self.endpoints() > 0 {
+            assert!(Instant::now() < end, "somebody is still there: {:?}", self.vfs());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+const BOTH: &str = "10.9.0.1:2,10.9.0.2:2";
+
+fn available(test: &str) -> Option<Image> {
+    let image = guest::available(test)?;
+    match image.mpi() {
+        Ok(_) => Some(image),
+        Err(why) => {
+            println!("SKIP {test}: {why}");
+            None
+        }
+    }
+}
+
+#[test]
+fn four_ranks_in_two_vms_find_everything_as_it_was_sent() {
+    let test = "four_ranks_in_two_vms_find_everything_as_it_was_sent";
+    let Some(image) = available(test) else { return };
+    let mut stage = Stage::new(&image);
+    assert!(stage.vfs().iter().all(|vf| vf["process"].is_number()), "{:?}", stage.vfs());
+    let text = stage.exercise(BOTH, 4, "all-to-all");
+    assert!(text.contains("a load of the domain's memory takes"), "it says what it costs: {text}");
+    stage.until_empty();
+    stage.exercise(BOTH, 4, "any-source");
+    // A member that writes over its own slot harms those who talk to it, and nobody does.
+    stage.guests[1].type_line("garbage").expect("it runs");
+    stage.guests[1].wait_for("garbage begins", PATIENCE).expect("it has a slot");
+    stage.exercise(BOTH, 4, "all-to-all");
+    // Nobody notices its death before another one of its VM comes.
+    stage.guests[1].ask("stop", "stopped", PATIENCE).expect("it runs");
+    assert_eq!(stage.endpoints(), 1, "{:?}", stage.vfs());
+    stage.exercise(BOTH, 4, "all-to-all");
+    stage.until_empty();
+    for mut guest in stage.guests {
+        guest.type_line("end").expect("it runs");
+        guest.wait_success(PATIENCE).expect("it ends well");
+    }
+}
+
+#[test]
+fn a_vm_that_is_killed_ends_its_job_with_mpis_error() {
+    let test = "a_vm_that_is_killed_ends_its_job_with_mpis_error";
+    let Some(image) = available(test) else { return };
+    let mut stage = Stage::new(&image);
+    stage.begin(BOTH, 4, "endless");
+    stage.lines_until("going");
+    stage.guests[1].kill();
+    // MPI says what happened; nobody waits for those who are gone, but the job's launcher, for the
+    // daemon that it had there.
+    stage.lines_until_text("An error occurred in MPI");
+    assert_eq!(stage.vfs()[1]["endpoints"], 0, "{:?}", stage.vfs());
+    stage.guests[0].type_line("stop").expect("it runs");
+    stage.lines_until("ended");
+    let vfs = stage.vfs();
+    assert!(vfs[0]["process"].is_number() && vfs[1]["process"].is_null(), "{vfs:?}");
+    // Who is left goes on, and finds the slots of those that were ended.
+    stage.exercise("10.9.0.1:2", 2, "all-to-all");
+    stage.until_empty();
+}
