@@ -138,6 +138,9 @@ impl Bridge {
             place.chosen.push(chosen);
         };
         let (mut frames, mut bytes) = (0, 0);
+        // Frames of a flow follow each other: where one went goes the next one of this burst. What
+        // the switch learns of the first is all that it would learn of the others.
+        let mut before = None;
         for (at, frame) in burst.frames().iter().enumerate() {
             if frame.is_dropped() {
                 continue;
@@ -147,8 +150,18 @@ impl Bridge {
             let priority = frame.tci() & 0xf000;
             let chosen =
                 |tag: u16| Chosen { at: at as u16, tci: if tag == 0 { 0 } else { priority | tag } };
+            let way_bytes = frame.way_bytes();
+            if let Some((same, port, tag)) = before
+                && same == way_bytes
+            {
+                give(port, chosen(tag));
+                continue;
+            }
             match switch.admit(from, frame.addresses(), frame.vlan(), now_ns) {
-                Ok((Way::One { port, tag }, _)) => give(port, chosen(tag)),
+                Ok((Way::One { port, tag }, _)) => {
+                    before = Some((way_bytes, port, tag));
+                    give(port, chosen(tag));
+                }
                 Ok((Way::All(flood), _)) => {
                     let mut is_anywhere = false;
                     switch.each_receiver(flood, |port, tag| {

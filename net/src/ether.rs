@@ -45,22 +45,26 @@ impl Mac {
     pub const BROADCAST: Self = Self([0xff; 6]);
 
     /// A group's address, everyone's included.
+    #[inline]
     pub fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
 
     /// An address that one station can have.
+    #[inline]
     pub fn is_station(self) -> bool {
         !self.is_group() && self.0 != [0; 6]
     }
 
     /// As a number, for tables.
+    #[inline]
     pub fn to_u64(self) -> u64 {
         let [a, b, c, d, e, f] = self.0;
         u64::from_be_bytes([0, 0, a, b, c, d, e, f])
     }
 
     /// The first six bytes of `bytes`.
+    #[inline]
     fn read(bytes: &[u8]) -> Option<Self> {
         bytes.first_chunk().map(|bytes| Self(*bytes))
     }
@@ -113,6 +117,7 @@ pub(crate) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// Where a frame goes and where it came from.
+#[inline]
 pub fn addresses(head: &[u8]) -> Option<(Mac, Mac)> {
     Some((Mac::read(head)?, Mac::read(head.get(6..)?)?))
 }

@@ -19,6 +19,7 @@ impl Finisher {
     ///
     /// # Errors
     /// What `take` says.
+    #[inline]
     pub fn each<E>(
         &mut self,
         frame: &Frame,

@@ -15,6 +15,7 @@
 //! it back. So pieces need no counting, and no frame outlives the buffers that it points into.
 
 use std::fmt;
+use std::ptr;
 
 use virtio::{SEGMENTS_MAX, Segment, gather};
 
@@ -96,8 +97,18 @@ impl Frame {
     }
 
     /// Whom it is for, and who sent it. A frame in a burst has both.
+    #[inline]
     pub fn addresses(&self) -> (Mac, Mac) {
         ether::addresses(&self.head).expect("the array is longer")
+    }
+
+    /// The bytes that say where it goes: both addresses, and the VLAN. Equal for frames that go the
+    /// same way.
+    #[inline]
+    pub(crate) fn way_bytes(&self) -> (u64, u32, u16) {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = self.head;
+        let first = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        (first, u32::from_ne_bytes([i, j, k, l]), self.vlan())
     }
 
     /// The control information of the tag that it came with; zero where there was none.
@@ -135,6 +146,7 @@ impl Frame {
     ///
     /// # Errors
     /// When that would have been inside of the tag, or what is left is no frame.
+    #[inline]
     pub fn strip_tag(&mut self) -> Result<(), Reason> {
         if ether::ether_type(self.head()) != Some(TYPE_VLAN) {
             return Ok(());
@@ -225,10 +237,19 @@ impl Burst {
     }
 
     /// Whether another frame in as many pieces as there can be would not fit.
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.count == BURST_FRAMES_MAX
             || self.pieces.len() + SEGMENTS_MAX > BURST_PIECES_MAX
             || self.bytes >= BURST_BYTES_MAX
+    }
+
+    /// How many frames of one piece each fit, and how many bytes until it is full.
+    #[inline]
+    pub(crate) fn room(&self) -> (usize, usize) {
+        let pieces = (BURST_PIECES_MAX - SEGMENTS_MAX + 1).saturating_sub(self.pieces.len());
+        let bytes = BURST_BYTES_MAX.saturating_sub(self.bytes);
+        ((BURST_FRAMES_MAX - self.count).min(pieces), bytes)
     }
 
     /// Nothing is in it.
@@ -264,9 +285,13 @@ impl Burst {
     ///
     /// # Safety
     /// The segments must stay valid until [`Burst::clear`], or until the burst is dropped.
+    #[inline]
     pub unsafe fn push(&mut self, segments: &[Segment], skip: usize) -> Result<&mut Frame, Reason> {
         assert!(!self.is_full(), "the burst is full");
-        let have = segments.iter().fold(0, |sum, segment| sum + segment.len as usize);
+        let have = match segments {
+            [only] => only.len as usize,
+            _ => segments.iter().fold(0, |sum, segment| sum + segment.len as usize),
+        };
         let len = have.saturating_sub(skip);
         if len < ETHER_BYTES {
             return Err(Reason::Short);
@@ -276,9 +301,18 @@ impl Burst {
         }
         let frame = &mut self.frames[self.count];
         let head_len = len.min(HEAD_BYTES_MAX);
-        // SAFETY: the caller's promise.
-        let read = unsafe { gather(segments, skip, &mut frame.head[..head_len]) };
-        assert_eq!(read, head_len, "the segments are that long");
+        let head = &mut frame.head[..head_len];
+        if let [only] = segments {
+            // SAFETY: the caller's promise; the piece has `len` bytes behind `skip`, of which these
+            // are the first, and guest memory is not ours.
+            unsafe {
+                ptr::copy_nonoverlapping(only.addr.wrapping_add(skip), head.as_mut_ptr(), head_len);
+            }
+        } else {
+            // SAFETY: the caller's promise.
+            let read = unsafe { gather(segments, skip, head) };
+            assert_eq!(read, head_len, "the segments are that long");
+        }
         frame.head_len = head_len as u16;
         (frame.tci, frame.dropped) = (0, false);
         frame.offload = Offload::default();

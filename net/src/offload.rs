@@ -85,7 +85,12 @@ impl Offload {
     ///
     /// # Errors
     /// When it asks for what is not known.
+    #[inline]
     pub fn read(header: &[u8; HEADER_BYTES]) -> Result<Self, Reason> {
+        if let [0, GSO_NONE, ..] = header {
+            // Most frames, and what else the header says is about those that ask for something.
+            return Ok(Self::default());
+        }
         let word = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
         let cut = match header[1] & !GSO_ECN {
             GSO_NONE => Cut::None,
@@ -106,6 +111,7 @@ impl Offload {
     }
 
     /// Writes the header before a frame that has this head and gets a tag of so many bytes.
+    #[inline]
     pub fn write(&self, head: &[u8], tag_bytes: u16, header: &mut [u8; HEADER_BYTES]) {
         *header = [0; HEADER_BYTES];
         if !self.needs_checksum {
@@ -201,6 +207,7 @@ impl Frame {
     ///
     /// # Errors
     /// Why it is not to be believed; the frame is to be dropped.
+    #[inline]
     pub fn accept(&mut self, offers: &Offers) -> Result<(), Reason> {
         let offload = &mut self.offload;
         offload.is_valid = false;
@@ -254,6 +261,7 @@ impl Frame {
     }
 
     /// How long it is, or the longest of its segments.
+    #[inline]
     pub fn longest_bytes(&self) -> usize {
         if self.offload.cut == Cut::None {
             return self.len_bytes();

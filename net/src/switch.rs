@@ -348,6 +348,7 @@ impl Switch {
         }
     }
 
+    #[inline]
     fn state(&mut self, port: u16) -> &mut PortState {
         self.ports[usize::from(port)].as_mut().expect("the port was added")
     }
@@ -363,6 +364,7 @@ impl Switch {
     ///
     /// # Errors
     /// Why it goes nowhere.
+    #[inline]
     pub fn admit(
         &mut self,
         from: u16,
@@ -404,6 +406,7 @@ impl Switch {
         Ok((Way::All(Flood { from, vlan, unknown }), vlan))
     }
 
+    #[inline]
     fn way_to(&mut self, from: u16, to: u16, vlan: u16) -> Result<Way, Reason> {
         if from == to {
             return Err(Reason::Returning);

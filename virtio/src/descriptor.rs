@@ -1,9 +1,10 @@
 //! Reads the descriptors of one chain and checks them.
 
-use crate::chain::Chain;
+use crate::chain::{Chain, Segment};
 use crate::error::RingError;
 use crate::memory::{Memory, MemoryError};
 use crate::prefetch;
+use crate::queue::Wanted;
 use crate::shared::Pairs;
 use crate::{DESCRIPTORS_MAX, SEGMENTS_MAX};
 
@@ -13,6 +14,9 @@ pub(crate) const DESCRIPTOR_BYTES: usize = 16;
 pub(crate) const NEXT: u16 = 1;
 pub(crate) const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
+
+/// A cache line.
+const LINE_BYTES: usize = 64;
 
 /// A descriptor, read once.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +31,7 @@ pub(crate) struct Descriptor {
 impl Descriptor {
     /// From the table of a split ring.
     #[inline]
-    fn load(table: Pairs<'_>, index: u16) -> Self {
+    pub(crate) fn load(table: Pairs<'_>, index: u16) -> Self {
         let [addr, rest] = table.load(index);
         // The fields of the second word: length, flags, next.
         Self { addr, len: rest as u32, flags: (rest >> 32) as u16, link: (rest >> 48) as u16 }
@@ -39,6 +43,22 @@ impl Descriptor {
         let [addr, rest] = table.load(index);
         // The fields of the second word: length, id, flags.
         Self { addr, len: rest as u32, link: (rest >> 32) as u16, flags: (rest >> 48) as u16 }
+    }
+}
+
+impl Descriptor {
+    /// The one piece that it is, if it is nothing but that, of the kind that is wanted. Has its
+    /// first two lines come: a network card's frames begin there, and mostly end there.
+    #[inline]
+    pub(crate) fn single(self, wanted: &Wanted) -> Option<Segment> {
+        let is_single = self.flags & (NEXT | INDIRECT) == 0 && self.len > 0;
+        if !is_single || (self.flags & WRITE != 0) != wanted.writable {
+            return None;
+        }
+        let segment = wanted.range.find(self.addr, self.len)?;
+        prefetch::for_writing(segment.addr);
+        prefetch::for_writing(segment.addr.wrapping_add(LINE_BYTES));
+        Some(segment)
     }
 }
 
@@ -91,6 +111,7 @@ impl<'a> Reader<'a> {
     /// Has the line come in which the first buffer of a chain begins, a request's header: nearly
     /// always the status is in it as well, so it is asked for to be written. Nothing that is read
     /// here is believed, and nothing is said about what is wrong.
+    #[inline]
     pub(crate) fn ask_for_split(&mut self, table: Pairs<'_>, head: u16) {
         let mut first = Descriptor::load(table, head);
         if first.flags & INDIRECT != 0 {
@@ -101,6 +122,7 @@ impl<'a> Reader<'a> {
         self.ask_for(first);
     }
 
+    #[inline]
     fn ask_for(&mut self, first: Descriptor) {
         if let Some(header) = self.memory.host_addr(self.hint, first.addr) {
             prefetch::for_writing(header);

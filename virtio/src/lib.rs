@@ -42,7 +42,7 @@ pub use error::RingError;
 pub use inflight::{InflightError, InflightQueue, InflightRegion};
 pub use mapping::{MapError, Mapping};
 pub use memory::{Memory, MemoryError, Region};
-pub use queue::{Queue, QueueConfig, QueueCounters, Retained, RingKind};
+pub use queue::{Queue, QueueConfig, QueueCounters, Retained, RingKind, Single};
 pub use session::{AdoptError, SessionError};
 pub use socket::{
     Adopted, Closer, ParkError, Parked, Parking, Server, ServerState, Socket, SocketError, adopt,

@@ -179,6 +179,25 @@ impl Region {
     }
 }
 
+/// Where a region is, by value. Valid as long as the region is mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    guest_addr: u64,
+    len_bytes: u64,
+    start: *mut u8,
+}
+
+impl Range {
+    /// The guest's `len` bytes at `addr`, if all of them are in it.
+    #[inline(always)]
+    pub(crate) fn find(&self, addr: u64, len: u32) -> Option<Segment> {
+        let offset = addr.wrapping_sub(self.guest_addr);
+        // No region is so long that this overflows.
+        let within = offset < self.len_bytes && offset + u64::from(len) <= self.len_bytes;
+        within.then(|| Segment { addr: self.start.wrapping_add(offset as usize), len })
+    }
+}
+
 /// A table of regions. It never changes: a front end that adds or removes a region gets a new
 /// table, which shares the regions that stay. Shared by `Arc`; a region is unmapped when the last
 /// table that has it goes, so whoever has segments of a table keeps the table.
@@ -342,11 +361,15 @@ impl Memory {
     /// they nearly always are.
     #[inline(always)]
     pub(crate) fn near(&self, hint: usize, addr: u64, len: u32) -> Option<Segment> {
+        self.range(hint)?.find(addr, len)
+    }
+
+    /// The region of the last search, for many of them.
+    #[inline(always)]
+    pub(crate) fn range(&self, hint: usize) -> Option<Range> {
         let region = self.regions.get(hint)?;
-        let offset = addr.wrapping_sub(region.guest_addr);
-        // No region is so long that this overflows.
-        let within = offset < region.len as u64 && offset + u64::from(len) <= region.len as u64;
-        within.then(|| Segment { addr: region.host_addr(offset as usize), len })
+        let start = region.host_addr(0);
+        Some(Range { guest_addr: region.guest_addr, len_bytes: region.len as u64, start })
     }
 
     /// A view of the guest's `len` bytes at `addr`, which must lie in one region.

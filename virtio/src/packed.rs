@@ -9,12 +9,12 @@
 
 mod resume;
 
-use crate::chain::Chain;
+use crate::chain::{Chain, Segment};
 use crate::descriptor::{DESCRIPTOR_BYTES, Descriptor, NEXT, Reader, WRITE};
 use crate::error::RingError;
 use crate::inflight::{InflightQueue, PackedLog};
 use crate::memory::Memory;
-use crate::queue::{Chains, Shape, Taken};
+use crate::queue::{Chains, Shape, Taken, Wanted};
 use crate::shared::{Area, Stores};
 
 const AVAIL: u16 = 1 << 7;
@@ -270,6 +270,34 @@ impl PackedRing {
             log.take(stores, head, &self.list);
         }
         Ok(Some(Taken { head, redone: false }))
+    }
+
+    /// Gives `take` the next chains of one piece until it or what is wanted says that it is enough.
+    #[inline]
+    pub(crate) fn take_singles(
+        &mut self,
+        wanted: &Wanted,
+        take: &mut impl FnMut(u16, Segment) -> bool,
+    ) {
+        if !self.redo.is_empty() || self.log.is_some() {
+            return;
+        }
+        let mut bytes = 0;
+        for _ in 0..wanted.most.min(usize::from(self.free)) {
+            if bytes >= wanted.bytes || !self.is_available() {
+                return;
+            }
+            let descriptor = Descriptor::load_packed(self.parts.ring.pairs(), self.avail.slot);
+            let head = descriptor.link;
+            let Some(segment) = descriptor.single(wanted) else { return };
+            if !take(head, segment) {
+                return;
+            }
+            bytes += segment.len as usize;
+            self.avail = self.avail.after(1, self.shape.size);
+            self.free -= 1;
+            self.outstanding[usize::from(head)].slots = 1;
+        }
     }
 
     fn is_available(&self) -> bool {

@@ -7,6 +7,11 @@
 //! A queue belongs to one thread. After [`Queue::new`] nothing here allocates, and the only system
 //! call on the way of a request is the write to the call descriptor when the driver wants one.
 
+mod singles;
+
+pub use singles::Single;
+pub(crate) use singles::Wanted;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -149,6 +154,7 @@ pub(crate) struct Chains(Vec<State>);
 
 impl Chains {
     /// Whether the driver may legally have made this chain available.
+    #[inline]
     pub(crate) fn check_free(&self, head: u16) -> Result<(), RingError> {
         match self.0.get(usize::from(head)) {
             Some(State::Free) => Ok(()),
@@ -185,6 +191,7 @@ impl Tables {
         memory.expect("the present table is kept")
     }
 
+    #[inline]
     fn reader(&mut self, indirect: bool) -> Reader<'_> {
         let memory = self.tables[usize::from(self.present)].memory.as_ref();
         let memory = memory.expect("the present table is kept");
@@ -225,6 +232,7 @@ impl Tables {
     }
 
     /// One chain less was translated by this table; a table of the past goes with its last one.
+    #[inline]
     fn release(&mut self, table: u16) {
         let entry = &mut self.tables[usize::from(table)];
         entry.out -= 1;
@@ -250,6 +258,7 @@ macro_rules! either {
         }
     };
 }
+use either;
 
 /// One queue. See the module's text.
 #[derive(Debug)]
@@ -368,6 +377,7 @@ impl Queue {
     /// # Errors
     /// When the driver broke the rules. The queue gives the same error from then on, and has told
     /// the front end by its error descriptor; chains that are outstanding may still be put.
+    #[inline]
     pub fn take(&mut self, chain: &mut Chain) -> Result<Option<Head>, RingError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -381,6 +391,7 @@ impl Queue {
         result
     }
 
+    #[cold]
     fn fail(&mut self, error: RingError) {
         self.failed = Some(error);
         if let Some(err) = &self.err
@@ -390,6 +401,7 @@ impl Queue {
         }
     }
 
+    #[inline]
     fn take_next(&mut self, chain: &mut Chain) -> Result<Option<Head>, RingError> {
         if sigbus::losses() != self.losses {
             self.losses = sigbus::losses();
@@ -449,6 +461,7 @@ impl Queue {
     /// Marks the pages of these pieces as dirty, if anybody wants to know. To be called for what
     /// was written into an outstanding chain by a copy or by the kernel, after that and before the
     /// chain is put. What was answered by the queue is marked already.
+    #[inline]
     pub fn wrote(&mut self, segments: &[Segment]) {
         if !self.logs_buffers {
             return;
@@ -463,6 +476,7 @@ impl Queue {
 
     /// Gives a chain back, into whose writable pieces `written` bytes were written. The driver
     /// sees it with the next `publish`; its segments are no longer valid.
+    #[inline]
     pub fn put(&mut self, head: Head, written: u32) {
         let head = head.index();
         let State::Out { table } = self.chains.0[usize::from(head)] else {

@@ -1,12 +1,12 @@
 //! The split ring, device side: a table of descriptors, a ring in which the driver names chains,
 //! and a ring in which the device names them back.
 
-use crate::chain::Chain;
-use crate::descriptor::{DESCRIPTOR_BYTES, Reader};
+use crate::chain::{Chain, Segment};
+use crate::descriptor::{DESCRIPTOR_BYTES, Descriptor, Reader};
 use crate::error::RingError;
 use crate::inflight::{InflightQueue, SplitLog};
 use crate::memory::Memory;
-use crate::queue::{Chains, Shape, Taken};
+use crate::queue::{Chains, Shape, Taken, Wanted};
 use crate::shared::{Area, Stores};
 
 /// Both rings begin with flags and an index; then come the elements, then an event index.
@@ -134,6 +134,7 @@ impl SplitRing {
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn take(
         &mut self,
         stores: &mut Stores,
@@ -168,7 +169,42 @@ impl SplitRing {
         Ok(Some(Taken { head, redone: false }))
     }
 
+    /// Gives `take` the next chains of one piece until it or what is wanted says that it is enough.
+    #[inline]
+    pub(crate) fn take_singles(
+        &mut self,
+        wanted: &Wanted,
+        take: &mut impl FnMut(u16, Segment) -> bool,
+    ) {
+        if !self.redo.is_empty() || self.log.is_some() {
+            return;
+        }
+        if self.next_avail == self.seen_avail {
+            let Ok(found) = self.look() else { return };
+            self.seen_avail = found;
+        }
+        let size = self.shape.size;
+        let table = self.parts.desc.pairs();
+        let count = usize::from(self.seen_avail.wrapping_sub(self.next_avail)).min(wanted.most);
+        let (mut next, mut bytes) = (self.next_avail, 0);
+        for _ in 0..count {
+            let head = self.head_at(next);
+            if bytes >= wanted.bytes || head >= size {
+                break;
+            }
+            let Some(segment) = Descriptor::load(table, head).single(wanted) else { break };
+            if !take(head, segment) {
+                break;
+            }
+            bytes += segment.len as usize;
+            next = next.wrapping_add(1);
+        }
+        self.next_avail = next;
+        self.asked_for = next;
+    }
+
     /// Reads the driver's index.
+    #[inline]
     fn look(&self) -> Result<u16, RingError> {
         let (seen, size) = (self.next_avail, self.shape.size);
         let found = self.parts.avail.load_u16_acquire(AT_INDEX);
@@ -177,12 +213,14 @@ impl SplitRing {
     }
 
     /// The chain that the driver named here.
+    #[inline]
     fn head_at(&self, position: u16) -> u16 {
         let slot = usize::from(position & (self.shape.size - 1));
         self.parts.avail.load_u16(AT_ELEMENTS + AVAIL_ELEMENT_BYTES * slot)
     }
 
     /// Has the lines of requests' headers come, of some chains that are taken next.
+    #[inline]
     fn ask_ahead(&mut self, reader: &mut Reader<'_>) {
         let ahead = self.seen_avail.wrapping_sub(self.next_avail).min(AHEAD);
         let end = self.next_avail.wrapping_add(ahead);
@@ -198,6 +236,7 @@ impl SplitRing {
     /// Writes the used element of a chain that is published after `staged` others. Where it is what
     /// was there before, as it is when chains go round and round in one order, it is not stored
     /// again: the line need not be fetched back from the driver.
+    #[inline]
     pub(crate) fn put(&mut self, stores: &mut Stores, head: u16, written: u32, staged: usize) {
         let place = self.used.wrapping_add(staged as u16) & (self.shape.size - 1);
         let at = AT_ELEMENTS + USED_ELEMENT_BYTES * usize::from(place);

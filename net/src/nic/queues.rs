@@ -1,9 +1,10 @@
 //! A nic's queues on its sidecore.
 
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use virtio::{Chain, Head, Memory, Queue, RingError, gather};
+use virtio::{Chain, Head, Memory, Queue, RingError, Segment, Single, gather};
 
 use super::receiver::{PlaceError, Receiver};
 use super::{NicCore, feature, header};
@@ -35,6 +36,7 @@ pub struct NicQueues {
     /// Chains of senders that were taken for the present burst, in order, each with its pair.
     taken: Vec<(u16, Head)>,
     chain: Chain,
+    singles: Vec<Single>,
     /// Whose turn it is first.
     turn: usize,
     header_bytes: usize,
@@ -57,6 +59,7 @@ impl NicQueues {
             active: Vec::with_capacity(pairs),
             taken: Vec::with_capacity(BURST_FRAMES_MAX),
             chain: Chain::new(),
+            singles: Vec::with_capacity(BURST_FRAMES_MAX),
             turn: 0,
             header_bytes: 12,
             from_guest: Offers::default(),
@@ -136,20 +139,29 @@ impl NicQueues {
 
     fn receive_pair(&mut self, pair: usize, burst: &mut Burst) {
         let Some(sender) = &mut self.senders[pair] else { return };
+        let read =
+            Read { header_bytes: self.header_bytes, offers: &self.from_guest, mtu: self.mtu };
         while self.taken.len() < BURST_FRAMES_MAX && !burst.is_full() {
+            let (frames, bytes) = burst.room();
+            let most = frames.min(BURST_FRAMES_MAX - self.taken.len());
+            self.singles.clear();
+            sender.queue.take_singles(false, most, bytes, &mut self.singles);
+            for single in &self.singles {
+                self.taken.push((pair as u16, single.head));
+                if let Err(reason) = read.frame(slice::from_ref(&single.segment), burst) {
+                    self.counters.drops_in.count(reason);
+                }
+            }
+            if !self.singles.is_empty() {
+                continue;
+            }
             let head = match sender.queue.take(&mut self.chain) {
                 Ok(Some(head)) => head,
                 Ok(None) => return,
                 Err(error) => return self.core.broke(2 * pair + 1, error.name(), &error),
             };
             self.taken.push((pair as u16, head));
-            let read = Read {
-                chain: &self.chain,
-                header_bytes: self.header_bytes,
-                offers: &self.from_guest,
-                mtu: self.mtu,
-            };
-            if let Err(reason) = read.frame(burst) {
+            if let Err(reason) = read.frame(&self.chain.readable, burst) {
                 self.counters.drops_in.count(reason);
             }
         }
@@ -167,16 +179,21 @@ impl NicQueues {
 
     /// Sends frames to the guest.
     pub(super) fn transmit(&mut self, burst: &Burst, chosen: &[Chosen]) {
+        if let [only] = self.active[..]
+            && let Some(receiver) = &mut self.receivers[usize::from(only)]
+        {
+            receiver.prepare(chosen.len());
+        }
+        let (mut frames, mut bytes) = (0, 0);
         for chosen in chosen {
             let frame = &burst.frames()[usize::from(chosen.at)];
             match self.send(frame, chosen.tci, burst) {
-                Ok(()) => {
-                    self.counters.frames_out.add(1);
-                    self.counters.bytes_out.add(frame.len_bytes() as u64);
-                }
+                Ok(()) => (frames, bytes) = (frames + 1, bytes + frame.len_bytes() as u64),
                 Err(reason) => self.counters.drops_out.count(reason),
             }
         }
+        self.counters.frames_out.add(frames);
+        self.counters.bytes_out.add(bytes);
     }
 
     fn send(&mut self, frame: &Frame, tci: u16, burst: &Burst) -> Result<(), Reason> {
@@ -223,19 +240,22 @@ impl NicQueues {
 
 /// How a chain is read.
 struct Read<'a> {
-    chain: &'a Chain,
     header_bytes: usize,
     offers: &'a Offers,
     mtu: usize,
 }
 
 impl Read<'_> {
-    /// Adds the frame of the chain to the burst.
-    fn frame(&self, burst: &mut Burst) -> Result<(), Reason> {
-        let segments = &self.chain.readable;
+    /// Adds the frame of a chain to the burst, which has these readable pieces.
+    #[inline]
+    fn frame(&self, segments: &[Segment], burst: &mut Burst) -> Result<(), Reason> {
         let mut header = [0; HEADER_BYTES];
         // SAFETY: the chain was just taken, and is put when the burst is cleared.
-        if unsafe { gather(segments, 0, &mut header) } < HEADER_BYTES {
+        let is_whole = unsafe {
+            segments.first().is_some_and(|first| first.read(&mut header))
+                || gather(segments, 0, &mut header) == HEADER_BYTES
+        };
+        if !is_whole {
             return Err(Reason::Short);
         }
         let offload = Offload::read(&header)?;

@@ -2,10 +2,10 @@
 
 use std::ptr;
 
-use virtio::{Chain, Head, Queue, RingError, Segment};
+use virtio::{Chain, Head, Queue, RingError, Segment, Single};
 
 use crate::ether::TAG_BYTES;
-use crate::frame::{Burst, Frame, HEAD_BYTES_MAX};
+use crate::frame::{BURST_FRAMES_MAX, Burst, Frame, HEAD_BYTES_MAX};
 use crate::offload::HEADER_BYTES;
 use crate::reason::Reason;
 
@@ -38,6 +38,10 @@ struct Held {
 #[derive(Debug)]
 pub(super) struct Receiver {
     queue: Queue,
+    /// Chains of one piece that were taken for the frames of a burst, from `next` on. They are used
+    /// in that order, after those that are held.
+    ready: Vec<Single>,
+    next: usize,
     /// Chains that were taken, in order; they are used in that order.
     held: Vec<Held>,
     held_bytes: usize,
@@ -56,6 +60,8 @@ impl Receiver {
         let held = Vec::with_capacity(usize::from(queue.size()));
         Self {
             queue,
+            ready: Vec::with_capacity(BURST_FRAMES_MAX),
+            next: 0,
             held,
             held_bytes: 0,
             pieces: Vec::with_capacity(PIECES_MAX + virtio::SEGMENTS_MAX),
@@ -74,11 +80,26 @@ impl Receiver {
         for held in std::mem::take(&mut self.held) {
             self.queue.put(held.head, 0);
         }
+        for single in &self.ready[self.next..] {
+            self.queue.put(single.head, 0);
+        }
         self.queue.publish();
         self.queue.base()
     }
 
+    /// Takes chains for so many frames, where they are of one piece each.
+    pub(super) fn prepare(&mut self, frames: usize) {
+        let left = self.ready.len() - self.next;
+        if left >= frames || frames > BURST_FRAMES_MAX {
+            return;
+        }
+        self.ready.drain(..self.next);
+        self.next = 0;
+        self.queue.take_singles(true, frames - left, usize::MAX, &mut self.ready);
+    }
+
     /// Copies a frame into the guest's buffers.
+    #[inline]
     pub(super) fn place(
         &mut self,
         frame: &Frame,
@@ -89,6 +110,21 @@ impl Receiver {
     ) -> Result<(), PlaceError> {
         let tag_bytes = if tci == 0 { 0 } else { TAG_BYTES };
         let total = header_bytes + tag_bytes + frame.len_bytes();
+        if self.held.is_empty() {
+            // Nearly always the next chain is one piece that the frame fits in, and nothing has to
+            // be kept of it.
+            if let Some(Single { head, segment }) = self.ready.get(self.next).copied()
+                && tci == 0
+                && segment.len as usize >= total
+            {
+                self.next += 1;
+                fill(segment, frame, burst, header_bytes);
+                self.queue.wrote(&[segment]);
+                self.queue.put(head, total as u32);
+                return Ok(());
+            }
+            self.take()?;
+        }
         let buffers = self.find_room(total, mergeable)?;
         let header: &mut [u8; HEADER_BYTES] =
             self.first.first_chunk_mut().expect("the array is longer");
@@ -112,9 +148,6 @@ impl Receiver {
     /// Takes chains until there is room for `total` bytes; gives how many of those held that takes.
     fn find_room(&mut self, total: usize, mergeable: bool) -> Result<usize, PlaceError> {
         if !mergeable {
-            if self.held.is_empty() {
-                self.take()?;
-            }
             let fits = self.held[0].bytes >= total;
             return if fits { Ok(1) } else { Err(PlaceError::Drop(Reason::BufferSmall)) };
         }
@@ -129,22 +162,32 @@ impl Receiver {
         Ok(buffers)
     }
 
-    /// Takes one more chain.
+    /// Holds one more chain.
     fn take(&mut self) -> Result<(), PlaceError> {
         if self.pieces.len() > PIECES_MAX {
             return Err(PlaceError::Drop(Reason::BufferSmall));
         }
+        if let Some(Single { head, segment }) = self.ready.get(self.next).copied() {
+            self.next += 1;
+            self.pieces.push(segment);
+            self.hold(head, 1, segment.len as usize);
+            return Ok(());
+        }
         let taken = self.queue.take(&mut self.chain).map_err(PlaceError::Ring)?;
         let head = taken.ok_or(PlaceError::Drop(Reason::NoRoom))?;
-        let bytes = self.chain.writable_bytes() as usize;
-        if bytes == 0 {
+        if self.chain.writable.is_empty() {
             self.queue.put(head, 0);
             return Err(PlaceError::NotWritable);
         }
         self.pieces.extend_from_slice(&self.chain.writable);
-        self.held.push(Held { head, pieces: self.chain.writable.len(), bytes });
-        self.held_bytes += bytes;
+        self.hold(head, self.chain.writable.len(), self.chain.writable_bytes() as usize);
         Ok(())
+    }
+
+    /// Holds a chain whose pieces were just added.
+    fn hold(&mut self, head: Head, pieces: usize, bytes: usize) {
+        self.held.push(Held { head, pieces, bytes });
+        self.held_bytes += bytes;
     }
 
     /// The first `buffers` chains go back, with `total` bytes in them.
@@ -164,6 +207,31 @@ impl Receiver {
         } else {
             self.held.drain(..buffers);
             self.pieces.drain(..pieces);
+        }
+    }
+}
+
+/// Copies a frame without a tag into a piece that has room for it.
+#[inline]
+fn fill(piece: Segment, frame: &Frame, burst: &Burst, header_bytes: usize) {
+    let mut header = [0; HEADER_BYTES + 2];
+    let (offload, buffers) = header.split_first_chunk_mut().expect("the array is longer");
+    frame.offload.write(frame.head(), 0, offload);
+    buffers.copy_from_slice(&1u16.to_le_bytes());
+    let head = frame.head();
+    // SAFETY: the piece is of a chain that is outstanding, and has room for all of it (the
+    // caller looked); header and head are our own, and a header has 10 or 12 bytes. Pieces of
+    // the body are valid while the burst has the frame; they may be the guest's same page.
+    unsafe {
+        ptr::copy_nonoverlapping(header.as_ptr(), piece.addr, header_bytes);
+        let mut at = piece.addr.wrapping_add(header_bytes);
+        ptr::copy_nonoverlapping(head.as_ptr(), at, head.len());
+        at = at.wrapping_add(head.len());
+        if frame.body_bytes() > 0 {
+            burst.each_piece(frame, |piece| {
+                ptr::copy(piece.addr, at, piece.len as usize);
+                at = at.wrapping_add(piece.len as usize);
+            });
         }
     }
 }

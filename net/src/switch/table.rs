@@ -71,16 +71,19 @@ impl Table {
         Self { sets: vec![Set::default(); SETS].into(), seed: seed | 1, next: 0 }
     }
 
+    #[inline]
     fn key(vlan: u16, mac: Mac) -> u64 {
         u64::from(vlan) << 48 | mac.to_u64()
     }
 
     /// Multiplied and folded: the upper half of the product depends on all bits of the key.
+    #[inline]
     fn place(&self, key: u64) -> usize {
         let product = u128::from(key ^ self.seed) * u128::from(self.seed ^ 0x9e37_79b9_7f4a_7c15);
         ((product >> 64) as u64 ^ product as u64) as usize >> 7 & (SETS - 1)
     }
 
+    #[inline]
     pub(super) fn find(&self, vlan: u16, mac: Mac, now_ns: u64) -> Option<Found> {
         let key = Self::key(vlan, mac);
         let set = &self.sets[self.place(key)];

@@ -14,7 +14,7 @@ use crate::shared::{Area, Stores};
 const SEEDS: u64 = 20_000;
 
 /// A descriptor that is wrong only now and then, or nothing would ever be reached.
-fn roll(dice: &mut Dice, size: u64) -> Descriptor {
+pub(super) fn roll(dice: &mut Dice, size: u64) -> Descriptor {
     let addr = match dice.below(40) {
         0 => dice.roll(),
         1 => BASE + 2 * LEN as u64 - dice.below(64),

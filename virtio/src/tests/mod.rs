@@ -13,6 +13,7 @@ mod ring;
 mod server;
 mod session;
 mod shrink;
+mod singles;
 mod socket;
 mod split;
 mod threads;

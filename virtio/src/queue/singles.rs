@@ -1,0 +1,68 @@
+//! Chains of one piece, many at a time: what nearly all of a network card's chains are.
+
+use super::{Queue, Ring, State, either};
+use crate::chain::{Head, Segment};
+use crate::memory::Range;
+use crate::sigbus;
+
+/// A chain that is one piece of guest memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Single {
+    /// Its name, to put it back.
+    pub head: Head,
+    /// All of it.
+    pub segment: Segment,
+}
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// In which all of them have to be.
+    pub(crate) range: Range,
+    /// Pieces that the device writes, or those that it reads.
+    pub(crate) writable: bool,
+    /// How many.
+    pub(crate) most: usize,
+    /// With so many bytes it is enough.
+    pub(crate) bytes: usize,
+}
+
+impl Queue {
+    /// Adds those of the next chains to `into` that are one piece each, readable or `writable`: at
+    /// most `most` of them, and none after they have `bytes` together. As [`Queue::take`] takes
+    /// chains, at a fraction of its price for each. It stops before the first that is anything
+    /// else, or against the rules: `take` says about that what there is to say, and also where
+    /// there is an inflight region.
+    pub fn take_singles(
+        &mut self,
+        writable: bool,
+        most: usize,
+        bytes: usize,
+        into: &mut Vec<Single>,
+    ) {
+        // What is lost is for `take` to find.
+        if self.failed.is_some() || sigbus::losses() != self.losses {
+            return;
+        }
+        let table = self.tables.present;
+        let memory = self.tables.tables[usize::from(table)].memory.as_ref();
+        let memory = memory.expect("the present table is kept");
+        let Some(range) = memory.range(self.tables.hint) else { return };
+        let wanted = Wanted { range, writable, most, bytes };
+        let before = into.len();
+        let chains = &mut self.chains.0[..];
+        let mut take = |head: u16, segment: Segment| match chains.get_mut(usize::from(head)) {
+            Some(state @ State::Free) => {
+                *state = State::Out { table };
+                into.push(Single { head: Head::from_index(head), segment });
+                true
+            }
+            _ => false,
+        };
+        either!(&mut self.ring, ring => ring.take_singles(&wanted, &mut take));
+        let taken = into.len() - before;
+        self.tables.tables[usize::from(table)].out += taken as u16;
+        self.outstanding += taken as u16;
+        self.counters.taken += taken as u64;
+    }
+}
