@@ -1,7 +1,9 @@
 //! Real processes, killed with SIGKILL at any moment while they send: the receiver and the other
 //! senders go on.
 //!
-//! Processes are forked from the test, not started anew, so that ten thousand fit into seconds.
+//! Processes are forked from the test, not started anew. How many can be killed in a while is up to
+//! the machine; ten thousand deaths with a cell in hand, store by store and without processes, are
+//! in `src/endpoint/tests/deaths.rs`.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -203,6 +205,8 @@ impl Receiver {
 
 #[test]
 fn senders_killed_at_any_moment_hold_up_nobody() {
+    // So many whatever time they take: a machine that does not manage them has another problem.
+    const KILLS_MIN: u64 = 200;
     let (kills_max, time_max) = match std::env::var("VRIO_TIER").as_deref() {
         Ok("nightly" | "long") => (100_000, Duration::from_secs(1200)),
         _ => (10_000, Duration::from_secs(15)),
@@ -221,7 +225,7 @@ fn senders_killed_at_any_moment_hold_up_nobody() {
     let from_steady = Address { host: HOST, incarnation: 1, slot: steady.slot };
     let (started, mut random) = (Instant::now(), 1_u64);
     let mut kills = 0;
-    while kills < kills_max && started.elapsed() < time_max {
+    while kills < KILLS_MIN || (kills < kills_max && started.elapsed() < time_max) {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let manner = if kills % 4 == 0 { Manner::All } else { Manner::Small };
         let doomed = Sender::start(&keeper, to, manner);
@@ -249,8 +253,8 @@ fn senders_killed_at_any_moment_hold_up_nobody() {
         by_steady, counters.skipped_cells, receiver.gone
     );
     assert_eq!(counters.nonsense, 0);
-    assert!(kills > 0 && counters.single_copies > 0, "{counters:?}");
+    assert!(kills >= KILLS_MIN && counters.single_copies > 0, "{counters:?}");
     // About one in twelve is killed with a cell in hand.
-    assert!(kills < 200 || counters.skipped_cells > 0, "{counters:?}");
+    assert!(counters.skipped_cells > 0, "{counters:?}");
     steady.kill(&keeper);
 }

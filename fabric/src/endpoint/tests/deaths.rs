@@ -419,3 +419,49 @@ fn what_was_sent_before_an_end_is_not_lost_to_the_slots_next_owner() {
     assert_eq!((&got[0][..], &got[1][..]), (&sent[..8], &sent[..]));
     assert_eq!(world.keeper.take_slot(1), Ok((from.slot, 2)));
 }
+
+/// Ten thousand times somebody dies with a cell that it has claimed and not published, at each
+/// store in between; the receiver goes on, and so does who sends beside them.
+#[test]
+fn ten_thousand_deaths_between_reserving_and_publishing_hold_up_nobody() {
+    const DEATHS: u64 = 10_000;
+    let region = RegionOptions { cells: 64, buffers: 4, ..RegionOptions::default() };
+    let options = EndpointOptions::default();
+    let mut world = World::new(2, region, &options);
+    let (other, to) = (world.address(0), world.address(1));
+    let long = content(1, 50_000);
+    let (mut kills, mut at_store) = (0_u64, [0_u64; 16]);
+    while world.endpoints[1].counters().skipped_cells < DEATHS {
+        let mut doomed = world.join(&options);
+        let len = [8, 3000, 50_000][kills as usize % 3];
+        // From the claim on; how many there are differs by way.
+        let stores = 1 + kills / 3 % (at_store.len() as u64 - 1);
+        let before = world.endpoints[1].counters().skipped_cells;
+        let message_to = |tag| Message { context: None, ..message(to, tag) };
+        let whole = stop::after(stores, || send(&mut doomed, &message_to(7), &long[..len]));
+        kill(&world, doomed);
+        // Behind the cell of the dead.
+        let (tag, mut got) = (kills << 8, [0; 8]);
+        ask(&mut world.endpoints[1], &receive(Some(other), tag), &mut got);
+        let sent = tag.to_le_bytes();
+        send(&mut world.endpoints[0], &message_to(tag), &sent).expect("room");
+        (0..2 * LOOKS_FOR_CLAIMS + 2).for_each(|_| world.endpoints[1].progress());
+        assert_eq!(got, sent, "{len} bytes, stopped after {stores}");
+        let skipped = world.endpoints[1].counters().skipped_cells - before;
+        assert!(skipped <= 1 && (skipped == 0 || whole.is_none()));
+        at_store[stores as usize] += skipped;
+        if whole.is_some() {
+            // What it did send is not kept.
+            let (class, source, context) = (Class::Tagged, None, Context(7));
+            let found = Found::Discarded;
+            let look = Peek { class, source, tag: 7, ignore: 0, context, found };
+            world.endpoints[1].peek(&look);
+        }
+        ended(&mut world.endpoints[1]);
+        kills += 1;
+    }
+    println!("{kills} kills, {DEATHS} of them with a cell in hand, by store: {at_store:?}");
+    let stores = at_store.iter().filter(|deaths| **deaths > 0).count();
+    assert!(stores >= 10, "{at_store:?}");
+    assert_eq!(world.endpoints[1].counters().nonsense, 0);
+}

@@ -5,8 +5,12 @@ use std::collections::{HashMap, VecDeque};
 
 use super::*;
 
-/// Few, so that much meets by accident.
-const TAGS: u64 = 3;
+/// Few, so that much meets by accident; with Open MPI's bit for who wants an acknowledgement.
+const TAGS: [u64; 5] = [0, 1, 2, SYNC, SYNC | 1];
+const SYNC: u64 = 1 << 32;
+
+/// What receives ignore: nothing, that bit, also MPI's tag, all.
+const IGNORES: [u64; 6] = [0, 0, 1, SYNC, SYNC | 0x7fff_ffff, u64::MAX];
 const LENGTHS: [usize; 7] = [0, 8, 200, 1000, 5000, 9000, 40_000];
 
 /// A message as the model knows it.
@@ -109,6 +113,8 @@ struct Pair {
     sent: Vec<(Sent, Vec<u8>)>,
     buffers: HashMap<(usize, Context), Vec<u8>>,
     ended: Vec<Vec<Completion>>,
+    /// Whose cancellation is told later.
+    cancelled: Vec<(usize, Context)>,
     next: u64,
 }
 
@@ -125,11 +131,25 @@ impl Pair {
         let sides = (0..count).map(|_| Side::default()).collect();
         let ended = vec![Vec::new(); count];
         let buffers = HashMap::new();
-        Self { world, sides, random, sent: Vec::new(), buffers, ended, next: 1 }
+        Self {
+            world,
+            sides,
+            random,
+            sent: Vec::new(),
+            buffers,
+            ended,
+            cancelled: Vec::new(),
+            next: 1,
+        }
     }
 
     fn class(&mut self) -> Class {
         if self.random.below(3) == 0 { Class::Untagged } else { Class::Tagged }
+    }
+
+    fn tag(&mut self, class: Class) -> u64 {
+        let tag = TAGS[self.random.below(TAGS.len() as u64) as usize];
+        if class == Class::Tagged { tag } else { 0 }
     }
 
     fn number(&mut self) -> u64 {
@@ -141,7 +161,7 @@ impl Pair {
         let count = self.sides.len() as u64;
         let (from, to) = (self.random.below(count) as usize, self.random.below(count) as usize);
         let (class, number) = (self.class(), self.number());
-        let tag = if class == Class::Tagged { self.random.below(TAGS) } else { 0 };
+        let tag = self.tag(class);
         let len = LENGTHS[self.random.below(LENGTHS.len() as u64) as usize];
         let inject = len <= INJECT_BYTES_MAX && self.random.below(4) == 0;
         // Nothing else tells empty messages of one buffer apart.
@@ -162,8 +182,8 @@ impl Pair {
         let (class, context) = (self.class(), Context(self.number()));
         let count = self.sides.len() as u64;
         let source = (self.random.below(2) == 0).then(|| self.random.below(count) as usize);
-        let tag = if class == Class::Tagged { self.random.below(TAGS) } else { 0 };
-        let ignore = [0, 0, 1, u64::MAX][self.random.below(4) as usize];
+        let tag = self.tag(class);
+        let ignore = IGNORES[self.random.below(IGNORES.len() as u64) as usize];
         let room = LENGTHS[self.random.below(LENGTHS.len() as u64) as usize];
         let several = class == Class::Untagged && self.random.below(4) == 0;
         let multi_min_bytes = several.then_some(room / 3 + 1);
@@ -235,9 +255,13 @@ impl Pair {
         let place = self.sides[at].posted.iter().position(|asked| asked.context == context);
         assert_eq!(cancelled, place.is_some());
         if let Some(place) = place {
-            self.sides[at].posted.remove(place);
+            let asked = self.sides[at].posted.remove(place);
             let ended = ended(&mut self.world.endpoints[at]);
-            assert_eq!(ended[0].failure, Some(Failure::Cancelled));
+            match &ended[..] {
+                // Something is on its way into a shared buffer: told when that is there.
+                [] if asked.multi_min_bytes.is_some() => self.cancelled.push((at, context)),
+                _ => assert_eq!(ended[0].failure, Some(Failure::Cancelled)),
+            }
         }
     }
 
@@ -272,6 +296,11 @@ impl Pair {
             let mut outcomes: HashMap<Context, Vec<Outcome>> = HashMap::new();
             let mut released = Vec::new();
             for done in std::mem::take(&mut self.ended[at]) {
+                if done.failure == Some(Failure::Cancelled) {
+                    let place = self.cancelled.iter().position(|it| *it == (at, done.context));
+                    self.cancelled.remove(place.expect("it was cancelled, and is told so once"));
+                    continue;
+                }
                 match done.done {
                     Done::Send => *sends.entry(done.context.0).or_default() += 1,
                     Done::Released => released.push(done.context),
@@ -287,6 +316,7 @@ impl Pair {
             self.sides[at].released.sort_by_key(|context| context.0);
             assert_eq!(released, self.sides[at].released, "endpoint {at}");
         }
+        assert_eq!(self.cancelled, [], "all of those were told");
         assert!(sends.values().all(|&count| count == 1), "each send ends once");
         let outcomes = self.sides.iter().flat_map(|side| side.outcomes.values().flatten());
         for outcome in outcomes {

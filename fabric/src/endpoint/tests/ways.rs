@@ -343,3 +343,25 @@ fn what_cannot_be_sent_is_refused_by_name() {
     let many = unsafe { sender.send(&message(to, 0), &[none; 9]) };
     assert_eq!(many, Err(SendError::TooManyParts));
 }
+
+/// What is being fed into a receive's memory is not the program's again before it is whole.
+#[test]
+fn a_receive_whose_message_is_under_way_is_not_taken_back() {
+    let region = RegionOptions { buffers: 2, ..RegionOptions::default() };
+    let mut world = World::new(2, region, &EndpointOptions::default());
+    let to = world.address(1);
+    let (sent, mut got) = (content(1, 1_000_000), vec![0; 1_000_000]);
+    ask(&mut world.endpoints[1], &receive(None, 1), &mut got);
+    send(&mut world.endpoints[0], &message(to, 1), &sent).expect("room");
+    let mut tries = 0;
+    while world.endpoints[1].engine.completions.is_empty() {
+        world.turn();
+        tries += 1;
+        let is_over = !world.endpoints[1].engine.completions.is_empty();
+        assert!(!world.endpoints[1].cancel(Context(1)), "too late, or over: {is_over}");
+    }
+    assert!(tries > 3, "{tries}");
+    let ended_there = ended(&mut world.endpoints[1]);
+    assert_eq!((ended_there.len(), ended_there[0].failure), (1, None));
+    assert_eq!(got, sent);
+}
