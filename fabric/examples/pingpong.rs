@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::Instant;
 
 use fabric::{
-    Address, Class, Context, Done, Endpoint, EndpointOptions, Message, Part, Receive, Region,
-    RegionOptions, SendError,
+    Address, Class, Context, Done, Endpoint, EndpointOptions, Message, Part, Process, Receive,
+    Region, RegionOptions, SendError,
 };
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -204,7 +204,9 @@ fn measure(len: usize, options: &EndpointOptions) -> (f64, f64) {
     let (slot, incarnation) = slots[usize::from(!is_first)];
     let (other, other_incarnation) = slots[usize::from(is_first)];
     let region = Arc::clone(keeper.region());
-    let endpoint = Endpoint::new(region, slot, incarnation, HOST, options).expect("an endpoint");
+    let endpoint = Endpoint::new(region, slot, incarnation, HOST, options);
+    let mut endpoint = endpoint.expect("an endpoint");
+    endpoint.ask_processes(move |_, _| Process::Is(pids[usize::from(is_first)]));
     let other = Address { host: HOST, incarnation: other_incarnation, slot: other };
     let mut side = Side { endpoint, other, memory: vec![1; len.max(8)], received: 0, sent: 0 };
     side.ping(len, is_first);

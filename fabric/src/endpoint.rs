@@ -165,6 +165,32 @@ pub enum ReceiveError {
     NotClaimed,
 }
 
+/// The process of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// Its number, as this process has to say it.
+    Is(u32),
+    /// There is none that can be read from here.
+    Nobodys,
+    /// Asked, and not answered yet.
+    NotKnown,
+}
+
+/// Says the process of an owner of a slot, without waiting.
+struct Processes(Box<dyn FnMut(u16, u32) -> Process + Send>);
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self(Box::new(|_, _| Process::Nobodys))
+    }
+}
+
+impl fmt::Debug for Processes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Processes(..)")
+    }
+}
+
 /// See the module. May be moved between threads, and is used by one at a time.
 pub struct Endpoint {
     region: Arc<Region>,
@@ -191,6 +217,8 @@ struct Engine {
     completions: VecDeque<Completion>,
     /// What a receiver finds in this process's memory, if it is this one; at a place that stays.
     proof: Box<u64>,
+    /// Asked once for each other endpoint.
+    processes: Processes,
     /// In a row.
     empty_looks: u32,
     /// Since lives were looked for.
@@ -240,6 +268,7 @@ impl Endpoint {
             pulls: Pulls::new(),
             answers: VecDeque::with_capacity(ROOM),
             completions: VecDeque::with_capacity(ROOM),
+            processes: Processes::default(),
             proof: Box::new(u64::from_le_bytes(proof)),
             empty_looks: 0,
             looks: 0,
@@ -251,6 +280,13 @@ impl Endpoint {
     /// What is done when the endpoint is dropped, after its last store to the region.
     pub fn at_end(&mut self, then: Box<dyn FnOnce() + Send>) {
         self.at_end = Some(then);
+    }
+
+    /// Who is asked for the process of another endpoint whose memory is to be read. It has to be
+    /// somebody who is believed: who names the process decides whose memory is read. Before this
+    /// nobody is, and nothing is read.
+    pub fn ask_processes(&mut self, ask: impl FnMut(u16, u32) -> Process + Send + 'static) {
+        self.engine.processes = Processes(Box::new(ask));
     }
 
     /// By which others send to it.
@@ -347,6 +383,10 @@ impl Drop for Endpoint {
     /// Tells those who offered that what they offered has been taken, if they have room soon:
     /// else they would be told that this endpoint is gone, and not know.
     fn drop(&mut self) {
+        // In a child of its process it is the parent's, which goes on.
+        if !self.region.is_here() {
+            return;
+        }
         let end = Instant::now() + LAST_WORDS_TIME;
         while self.engine.answer_last(&self.region) && Instant::now() < end {
             std::thread::yield_now();

@@ -23,8 +23,8 @@ pub use address::{ADDRESS_BYTES, Address, AddressError};
 pub use desk::DeviceError;
 pub use door::{Domain, IN_VM, Invitation, JoinError, LOAD_COST_CACHED_NS_MAX, OpenEndpointError};
 pub use endpoint::{
-    Endpoint, EndpointCounters, EndpointError, EndpointOptions, INJECT_BYTES_MAX, ReceiveError,
-    SendError,
+    Endpoint, EndpointCounters, EndpointError, EndpointOptions, INJECT_BYTES_MAX, Process,
+    ReceiveError, SendError,
 };
 pub use message::{Class, Completion, Context, Done, Failure, Found, Message, Part, Peek, Receive};
 pub use parts::PARTS_MAX;

@@ -121,7 +121,8 @@ impl Region {
         if layout.file_bytes() != bytes {
             return Err(RegionError::Foreign);
         }
-        let mapping = Mapping::of_file(fd, layout.region_bytes).map_err(refuse("map"))?;
+        let mut mapping = Mapping::of_file(fd, layout.region_bytes).map_err(refuse("map"))?;
+        mapping.keep_from_children().map_err(refuse("keep"))?;
         Ok(Self { mapping, layout })
     }
 
@@ -143,6 +144,11 @@ impl Region {
             begun.elapsed().as_nanos() as f64 / f64::from(LOADS)
         };
         (0..SERIES).map(|_| series()).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Whether this process has it, and not only its parent ([`Region::map`]).
+    pub(crate) fn is_here(&self) -> bool {
+        self.mapping.is_here()
     }
 
     /// Its sizes.
@@ -187,11 +193,6 @@ impl Region {
         let known = (0..HOSTS_MAX as u16).map(|index| (index, entry(index)));
         let mut known = known.take_while(|(index, entry)| *index == 0 || *entry != 0);
         known.find(|(_, entry)| *entry == host && host != HOST_ENDED).map(|(index, _)| index)
-    }
-
-    /// The process that the node gave the slot to, as the node knows it.
-    pub(crate) fn pid(&self, slot: u16) -> u32 {
-        self.mapping.load(self.layout.pid(slot), Relaxed) as u32
     }
 }
 

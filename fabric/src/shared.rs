@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("a region is little-endian and is read as it is");
@@ -25,6 +25,8 @@ pub(crate) const WORD: usize = 8;
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
+    /// The only process that has it, if its children do not.
+    owner: Option<u32>,
 }
 
 // SAFETY: a mapping is an address range that is valid on every thread until it is dropped; it is
@@ -40,7 +42,7 @@ impl Mapping {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing of ours.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, fd.as_fd(), 0) }?;
-        Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, bytes })
+        Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, bytes, owner: None })
     }
 
     /// The address of a range, which lies in the mapping.
@@ -49,6 +51,20 @@ impl Mapping {
         // Our own mistake if it fails: places are computed from the layout and checked indices.
         assert!(at <= self.bytes && self.bytes - at >= bytes, "{at} + {bytes} of {}", self.bytes);
         self.start.as_ptr().wrapping_add(at)
+    }
+
+    /// Keeps it from children of this process: they would store under its name.
+    pub(crate) fn keep_from_children(&mut self) -> Result<(), Errno> {
+        let start = self.start.as_ptr().cast();
+        // SAFETY: it is our own mapping, of this length, and stays as it is for this process.
+        unsafe { madvise(start, self.bytes, Advice::LinuxDontFork)? };
+        self.owner = Some(std::process::id());
+        Ok(())
+    }
+
+    /// Whether this process has it: not a child that its parent has kept it from.
+    pub(crate) fn is_here(&self) -> bool {
+        self.owner.is_none_or(|owner| owner == std::process::id())
     }
 
     #[inline]
@@ -139,6 +155,10 @@ impl Registers {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if !self.is_here() {
+            // Something else may be there by now.
+            return;
+        }
         // SAFETY: our own mapping, made in `of_file`; nobody has an address in it that outlives
         // `self` (`word` borrows).
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };

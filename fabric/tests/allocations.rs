@@ -6,7 +6,7 @@ mod counting;
 use counting::allocations;
 use fabric::matcher::{Envelope, Matcher, Pattern};
 use fabric::{
-    Address, Class, Context, Endpoint, EndpointOptions, Message, Part, Receive, Region,
+    Address, Class, Context, Endpoint, EndpointOptions, Message, Part, Process, Receive, Region,
     RegionOptions,
 };
 
@@ -92,7 +92,10 @@ fn a_warm_endpoint_allocates_nothing() {
         let [mut one, mut other] = [(); 2].map(|()| {
             let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
             let region = keeper.region().clone();
-            Endpoint::new(region, slot, incarnation, 1, &options).expect("an endpoint")
+            let endpoint = Endpoint::new(region, slot, incarnation, 1, &options);
+            let mut endpoint = endpoint.expect("an endpoint");
+            endpoint.ask_processes(|_, _| Process::Is(std::process::id()));
+            endpoint
         });
         let mut memory = vec![1; 120_000];
         (0..300).for_each(|tag| exchange(&mut one, &mut other, &mut memory, tag));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use fabric::{
     Address, Class, Completion, Context, Done, Endpoint, EndpointOptions, Failure, Keeper, Message,
-    Part, Receive, Region, RegionOptions, SendError,
+    Part, Process, Receive, Region, RegionOptions, SendError,
 };
 
 const HOST: u64 = 3;
@@ -215,10 +215,16 @@ fn senders_killed_at_any_moment_hold_up_nobody() {
     // something else to do than to wait for room.
     let options = RegionOptions { slots: 8, cells: 2048, ..RegionOptions::default() };
     let (keeper, memory) = Region::create(&options).expect("memory");
+    let keeper = Arc::new(keeper);
     let region = Arc::new(Region::map(memory.as_fd()).expect("a region"));
     let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
     let reading = EndpointOptions { single_copy_bytes_min: 0, ..EndpointOptions::default() };
-    let endpoint = Endpoint::new(region, slot, incarnation, HOST, &reading).expect("an endpoint");
+    let endpoint = Endpoint::new(region, slot, incarnation, HOST, &reading);
+    let mut endpoint = endpoint.expect("an endpoint");
+    let (keeper, node) = (Arc::clone(&keeper), keeper);
+    endpoint.ask_processes(move |slot, incarnation| {
+        node.process_of(slot, incarnation).map_or(Process::Nobodys, Process::Is)
+    });
     let to = endpoint.address();
     let mut receiver = Receiver::new(endpoint);
     let steady = Sender::start(&keeper, to, Manner::Steady);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use fabric::{
-    Address, Class, Completion, Context, Done, Endpoint, EndpointOptions, Message, Part, Receive,
-    Region, RegionOptions, SendError,
+    Address, Class, Completion, Context, Done, Endpoint, EndpointOptions, Message, Part, Process,
+    Receive, Region, RegionOptions, SendError,
 };
 
 const THREADS: usize = 4;
@@ -123,7 +123,10 @@ fn all_talk_to_all() {
             .map(|_| {
                 let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
                 let region = Arc::clone(keeper.region());
-                Endpoint::new(region, slot, incarnation, 9, &options).expect("an endpoint")
+                let endpoint = Endpoint::new(region, slot, incarnation, 9, &options);
+                let mut endpoint = endpoint.expect("an endpoint");
+                endpoint.ask_processes(|_, _| Process::Is(std::process::id()));
+                endpoint
             })
             .collect();
         let addresses: Vec<Address> = endpoints.iter().map(Endpoint::address).collect();

@@ -1,29 +1,25 @@
 //! The side of a process: [`Domain`].
 
+mod talk;
+
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, IoSliceMut};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType,
-};
-
+use self::talk::{Lost, PATIENCE, Talk};
 use super::key::{Key, KeyError};
-use super::wire::{Answer, MESSAGE_BYTES, NAME_BYTES_MAX, Refusal, Request, Seat};
+use super::wire::{Answer, NAME_BYTES_MAX, Refusal, Request, Seat};
 use crate::desk::{Desk, Device, DeviceError, Held, Lost as Unanswered, Reply};
 use crate::region::{Region, RegionError};
-use crate::{Endpoint, EndpointError, EndpointOptions};
+use crate::{Endpoint, EndpointError, EndpointOptions, Process};
 
-/// How long the node may take to let somebody in, and to answer. It does nothing slow meanwhile;
-/// but a job may start hundreds of processes at once on few cores.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a process calls that is hung up on before it was answered: at a door with a crowd of
+/// its user's, the one that has been silent for longest gives way.
+const CALLS: u32 = 6;
+/// How long it waits before it calls again; twice as long each time.
+const CALL_AGAIN: Duration = Duration::from_millis(10);
 
 /// Where the node is called; inside of a VM, its device.
 const SOCKET_VARIABLE: &str = "VRIO_FABRIC";
@@ -58,7 +54,7 @@ struct Membership {
 #[derive(Debug)]
 enum Way {
     /// Over a socket; locked for a question and its answer.
-    Door(Mutex<OwnedFd>),
+    Door(Mutex<Talk>),
     /// From inside of a VM.
     Desk(Box<Desk>),
 }
@@ -247,21 +243,15 @@ impl Domain {
 
     fn join_with(socket: &Path, name: &str, key: &Key) -> Result<Self, JoinError> {
         check_name(name)?;
-        let connection =
-            call(socket).map_err(|source| JoinError::NoNode { path: socket.to_owned(), source })?;
         let hello = Request::Hello { name: name.to_owned(), key: Box::new(*key.bytes()) };
-        let (answer, memory) = ask(&connection, &hello).map_err(|lost| match lost {
-            Lost::Silent => JoinError::Silent,
-            Lost::Foreign => JoinError::Foreign(socket.to_owned()),
-            Lost::Gone(source) => JoinError::NoNode { path: socket.to_owned(), source },
-        })?;
+        let (connection, answer, memory) = greet(socket, &hello)?;
         let host = match answer {
             Answer::Welcome { host } => host,
             Answer::Refused(Refusal::Denied) => return Err(JoinError::Denied(name.to_owned())),
             Answer::Refused(Refusal::Version) => return Err(JoinError::Version),
             Answer::Refused(Refusal::Crowded) => return Err(JoinError::Crowded),
             Answer::Refused(Refusal::Broken) => return Err(JoinError::Broken),
-            Answer::Endpoint(_) | Answer::Full => {
+            Answer::Endpoint { .. } | Answer::Full | Answer::Process { .. } => {
                 return Err(JoinError::Foreign(socket.to_owned()));
             }
         };
@@ -337,22 +327,34 @@ impl Domain {
     /// When there is no slot left, or no node.
     pub fn endpoint(&self, options: EndpointOptions) -> Result<Endpoint, OpenEndpointError> {
         let membership = &self.membership;
-        let (seat, held) = match &membership.node {
-            Way::Door(connection) => (seat_at_door(connection)?, None),
+        let (seat, process, held) = match &membership.node {
+            Way::Door(talk) => {
+                let (seat, process) = seat_at_door(talk)?;
+                (seat, process, None)
+            }
             Way::Desk(desk) => {
                 let held = seat_at_desk(desk)?;
-                (held.seat, Some(held))
+                // Whose memory it would be, this kernel does not know.
+                (held.seat, 0, Some(held))
             }
-        };
-        let options = match &membership.node {
-            Way::Door(_) => options,
-            // Whose memory it would be, this kernel does not know.
-            Way::Desk(_) => EndpointOptions { single_copy_bytes_min: usize::MAX, ..options },
         };
         let lease = Lease { membership: Arc::clone(membership), seat, held };
         let Seat { slot, incarnation } = seat;
         let region = Arc::clone(&membership.region);
         let mut endpoint = Endpoint::new(region, slot, incarnation, membership.host, &options)?;
+        // Where the node knows this process by another number than it has itself, it would know
+        // others by numbers that mean somebody else here.
+        if process == std::process::id() {
+            let membership = Arc::clone(membership);
+            endpoint.ask_processes(move |slot, incarnation| {
+                let Way::Door(talk) = &membership.node else { return Process::Nobodys };
+                // Not to wait for another thread, which may be waiting for the node.
+                let talk = talk.try_lock();
+                talk.map_or(Process::NotKnown, |mut talk| {
+                    talk.process_of(Seat { slot, incarnation })
+                })
+            });
+        }
         endpoint.at_end(Box::new(move || drop(lease)));
         Ok(endpoint)
     }
@@ -369,22 +371,41 @@ fn check_name(name: &str) -> Result<(), JoinError> {
     if is_name { Ok(()) } else { Err(JoinError::Name(name.to_owned())) }
 }
 
-fn lock(connection: &Mutex<OwnedFd>) -> MutexGuard<'_, OwnedFd> {
-    // A question and its answer do not panic. An answer that came too late for its question
-    // is as good for the next: slots are all the same.
-    connection.lock().unwrap_or_else(PoisonError::into_inner)
+/// Says who this is, and again where others were in the way.
+fn greet(socket: &Path, hello: &Request) -> Result<(Talk, Answer, Option<OwnedFd>), JoinError> {
+    let refuse = |source| JoinError::NoNode { path: socket.to_owned(), source };
+    let mut pause = CALL_AGAIN;
+    for call in 1.. {
+        let mut talk = Talk::call(socket).map_err(refuse)?;
+        match talk.ask(hello) {
+            Ok((answer, memory)) => return Ok((talk, answer, memory)),
+            Err(Lost::Silent) => return Err(JoinError::Silent),
+            Err(Lost::Foreign) => return Err(JoinError::Foreign(socket.to_owned())),
+            Err(Lost::Gone(source)) if call == CALLS => return Err(refuse(source)),
+            Err(Lost::Gone(_)) => std::thread::sleep(pause),
+        }
+        pause *= 2;
+    }
+    unreachable!("the last call has an answer or an error")
 }
 
-fn seat_at_door(connection: &Mutex<OwnedFd>) -> Result<Seat, OpenEndpointError> {
-    let (answer, _) = ask(&lock(connection), &Request::NewEndpoint).map_err(|lost| match lost {
+fn lock(talk: &Mutex<Talk>) -> MutexGuard<'_, Talk> {
+    // A question and its answer do not panic. An answer that came too late for its question
+    // is as good for the next: slots are all the same.
+    talk.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A slot, and the number that the node knows this process by.
+fn seat_at_door(talk: &Mutex<Talk>) -> Result<(Seat, u32), OpenEndpointError> {
+    let (answer, _) = lock(talk).ask(&Request::NewEndpoint).map_err(|lost| match lost {
         Lost::Silent => OpenEndpointError::Silent,
         Lost::Foreign => OpenEndpointError::Foreign,
         Lost::Gone(error) => OpenEndpointError::NodeGone(error),
     })?;
     match answer {
-        Answer::Endpoint(seat) => Ok(seat),
+        Answer::Endpoint { seat, process } => Ok((seat, process)),
         Answer::Full => Err(OpenEndpointError::Full),
-        Answer::Welcome { .. } | Answer::Refused(_) => Err(OpenEndpointError::Foreign),
+        _ => Err(OpenEndpointError::Foreign),
     }
 }
 
@@ -412,78 +433,18 @@ struct Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        // The slot is the parent's, in a child that has inherited this.
+        if !self.membership.region.is_here() {
+            return;
+        }
         match (&self.membership.node, self.held.take()) {
             // Not answered. A node that is not there has nothing to be told, and one that does not
             // read is told by the connection's end.
-            (Way::Door(connection), _) => {
-                let _ = say(&lock(connection), &Request::CloseEndpoint(self.seat));
+            (Way::Door(talk), _) => {
+                let _ = lock(talk).say(&Request::CloseEndpoint(self.seat));
             }
             (Way::Desk(desk), Some(held)) => desk.close(held),
             (Way::Desk(_), None) => {}
-        }
-    }
-}
-
-/// Why a question has no answer.
-#[derive(Debug)]
-enum Lost {
-    Silent,
-    Foreign,
-    Gone(io::Error),
-}
-
-fn call(path: &Path) -> io::Result<OwnedFd> {
-    let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    let connection = rustix::net::socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
-    // Also bounds how long it waits for room in the listener's queue.
-    set_socket_timeout(&connection, Timeout::Send, Some(PATIENCE))?;
-    loop {
-        match rustix::net::connect(&connection, &SocketAddrUnix::new(path)?) {
-            Err(Errno::INTR) => {}
-            answer => return Ok(answer.map(|()| connection)?),
-        }
-    }
-}
-
-fn say(connection: &OwnedFd, request: &Request) -> Result<(), Errno> {
-    rustix::io::retry_on_intr(|| {
-        rustix::net::send(connection, &request.to_bytes(), SendFlags::NOSIGNAL).map(drop)
-    })
-}
-
-/// A question and its answer, with the memory that may come along.
-fn ask(connection: &OwnedFd, request: &Request) -> Result<(Answer, Option<OwnedFd>), Lost> {
-    let gone = |errno: Errno| Lost::Gone(errno.into());
-    say(connection, request).map_err(gone)?;
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(|_| Lost::Silent)?;
-        match poll(&mut [PollFd::new(connection, PollFlags::IN)], Some(&left)) {
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(gone(errno)),
-            Ok(0) => return Err(Lost::Silent),
-            Ok(_) => break,
-        }
-    }
-    let mut bytes = [0; MESSAGE_BYTES + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let parts = &mut [IoSliceMut::new(&mut bytes)];
-    let got = rustix::net::recvmsg(connection, parts, &mut ancillary, flags).map_err(gone)?;
-    let mut memory = None;
-    for part in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = part {
-            memory = rights.last();
-        }
-    }
-    match got.bytes {
-        0 => Err(Lost::Gone(io::ErrorKind::UnexpectedEof.into())),
-        _ if got.flags.contains(ReturnFlags::CTRUNC) => Err(Lost::Foreign),
-        length => {
-            let answer = Answer::from_bytes(&bytes[..length]).map_err(|_| Lost::Foreign)?;
-            Ok((answer, memory))
         }
     }
 }

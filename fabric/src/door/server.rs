@@ -1,11 +1,13 @@
 //! The side of the node: [`Server`], one thread that answers at the socket.
 //!
 //! Those who call are *strangers* until they have said a domain's name and key, and *members* then.
-//! Strangers are few at a time and have a moment to speak; whoever says something that makes no
-//! sense, or does not read its answers, is hung up on. Members cost a descriptor or two each, and a
-//! domain has a bound of them.
+//! Strangers are few at a time, of one user fewer still, and have a moment to speak; whoever says
+//! something that makes no sense, or does not read its answers, is hung up on. Members cost a
+//! descriptor or two each, and a domain has a bound of them. One that hangs up before its process
+//! ends is gone to others, and keeps its slots until then: it may still store into the region.
 
 mod domain;
+pub(super) mod strangers;
 mod vf;
 
 use std::collections::HashMap;
@@ -20,15 +22,13 @@ use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::Mode;
 use rustix::io::{Errno, IoSlice};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
-use rustix::process::PidfdFlags;
 
 use self::domain::Served;
 pub use self::domain::{DomainReport, DomainSettings, OpenError};
@@ -36,15 +36,6 @@ use self::vf::Vf;
 pub use self::vf::{VfError, VfReport, VfSettings};
 use super::key::KEY_BYTES_MAX;
 use super::wire::{Answer, Foreign, MESSAGE_BYTES, Refusal, Request, Seat};
-
-/// Callers that have not said who they are. More wait in the socket's queue until some of these
-/// have, or are hung up on: a job's processes come all at once, and a flood must not crowd them
-/// out.
-pub(super) const STRANGERS_MAX: usize = 256;
-
-/// How long a stranger may be silent. A process says what it wants at once, but on a machine with
-/// more processes than cores it may have to wait for its turn to run.
-const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Callers that wait in the socket's queue.
 const QUEUE_MAX: i32 = 1024;
@@ -101,9 +92,15 @@ struct House {
     answering: bool,
     /// Whether they are taken in, or wait in the queue.
     listening: bool,
+    /// Until when they wait because there was no descriptor for one.
+    rests_until: Option<Instant>,
+    /// Whether the end of a process is looked for, or only that of its connection.
+    watches_processes: bool,
     domains: Vec<Served>,
     clients: HashMap<u64, Client>,
     strangers: usize,
+    /// Former members whose processes have not ended.
+    leavers: HashMap<u64, Leaver>,
     next_client: u64,
     refusals: Refusals,
     /// Ways in for VMs.
@@ -118,7 +115,15 @@ struct Client {
     /// children inherit its connection, so that this one may stay open.
     process: Option<OwnedFd>,
     pid: u32,
+    uid: u32,
     standing: Standing,
+}
+
+/// Somebody who has hung up and not ended, and still has slots.
+struct Leaver {
+    process: OwnedFd,
+    domain: String,
+    seats: Vec<Seat>,
 }
 
 enum Standing {
@@ -176,9 +181,12 @@ impl Server {
             turning_away: false,
             answering: false,
             listening: false,
+            rests_until: None,
+            watches_processes: true,
             domains: Vec::new(),
             clients: HashMap::new(),
             strangers: 0,
+            leavers: HashMap::new(),
             next_client: CLIENTS,
             refusals: Refusals::default(),
             vfs: Vec::new(),
@@ -255,6 +263,8 @@ impl Server {
             house.hang_up(member, "its domain was removed");
         }
         house.forget_vfs(name);
+        // Nobody else will have those slots.
+        house.leavers.retain(|_, leaver| leaver.domain != name);
         house.domains.remove(place);
         true
     }
@@ -279,6 +289,24 @@ impl Server {
             domain.report(house.members_of(name).count(), house.vms_of(name))
         };
         house.domains.iter().map(report).collect()
+    }
+}
+
+#[cfg(test)]
+impl Server {
+    /// From now on a connection's end is its process's: what a test does in its own process.
+    pub(super) fn believe_connections(&self) {
+        self.shared.house().watches_processes = false;
+    }
+
+    /// And the other way.
+    pub(super) fn watch_processes(&self) {
+        self.shared.house().watches_processes = true;
+    }
+
+    /// Whether somebody could ask now without waiting.
+    pub(super) fn is_free(&self) -> bool {
+        self.shared.house.try_lock().is_ok()
     }
 }
 
@@ -334,53 +362,11 @@ impl Shared {
         }
     }
 
-    /// Takes the next callers in.
-    fn let_in(&self, house: &mut House) {
-        for _ in 0..EVENTS_MAX {
-            if house.strangers >= STRANGERS_MAX || !house.answering {
-                return;
-            }
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let connection = match rustix::net::accept_with(&self.listener, flags) {
-                Ok(connection) => connection,
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(errno) => {
-                    // No descriptors left, most likely: not for ever, and not in a circle.
-                    tracing::warn!(%errno, "a caller at the fabric's door has to wait");
-                    std::thread::sleep(Duration::from_millis(10));
-                    return;
-                }
-            };
-            let number = house.next_client;
-            match self.meet(number, connection) {
-                Ok(client) => {
-                    house.next_client += 1;
-                    house.strangers += 1;
-                    house.clients.insert(number, client);
-                    // Most have said something already.
-                    self.hear(house, number);
-                }
-                Err(errno) => tracing::warn!(%errno, "a caller at the fabric's door is hung up on"),
-            }
-        }
-    }
-
-    fn meet(&self, number: u64, connection: OwnedFd) -> Result<Client, Errno> {
-        let pid = socket_peercred(&connection)?.pid;
-        // A process that cannot be seen from here, or is gone already, is told by its connection.
-        let process = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK).ok();
-        watch(&self.epoll, &connection, number)?;
-        if let Some(process) = &process {
-            watch(&self.epoll, process, number)?;
-        }
-        let pid = pid.as_raw_nonzero().get().unsigned_abs();
-        let standing = Standing::Stranger { since: Instant::now() };
-        Ok(Client { connection, process, pid, standing })
-    }
-
     /// Hears what a client has to say, if it is still there.
     fn hear(&self, house: &mut House, number: u64) {
+        if house.leavers.get(&number).is_some_and(|leaver| has_ended(&leaver.process)) {
+            return house.bury(number);
+        }
         for _ in 0..REQUESTS_AT_ONCE {
             let Some(client) = house.clients.get(&number) else { return };
             let mut bytes = [0; MESSAGE_BYTES + 1];
@@ -412,6 +398,7 @@ impl Shared {
         match request {
             Ok(Request::NewEndpoint) => client.new_endpoint(domains),
             Ok(Request::CloseEndpoint(seat)) => client.close_endpoint(domains, seat),
+            Ok(Request::Process(seat)) => client.process_of(domains, seat),
             Ok(Request::Hello { .. }) | Err(Foreign::Bytes) => Then::HangUp("it makes no sense"),
             Err(Foreign::Version) => {
                 client.say(&Answer::Refused(Refusal::Version), None);
@@ -449,9 +436,10 @@ impl Shared {
         }
     }
 
-    /// Callers wait in the queue while there is no room for strangers.
+    /// Callers wait in the queue while there is no room for them.
     fn listen_if_room(&self, house: &mut House) -> Result<(), Errno> {
-        let has_room = house.answering && house.strangers < STRANGERS_MAX;
+        house.rests_until = house.rests_until.filter(|until| *until > Instant::now());
+        let has_room = house.answering && house.rests_until.is_none();
         if has_room != house.listening {
             let wanted = if has_room { EventFlags::IN } else { EventFlags::empty() };
             let data = EventData::new_u64(LISTENER);
@@ -471,51 +459,47 @@ impl House {
         self.clients.iter().filter_map(is_member)
     }
 
-    /// Ends a client: what it had is swept.
+    /// Ends a client: its endpoints are dead, or gone if its process has not ended.
     fn hang_up(&mut self, number: u64, why: &'static str) {
         let Some(client) = self.clients.remove(&number) else { return };
         match client.standing {
             Standing::Stranger { .. } => self.strangers -= 1,
             Standing::Member { domain, seats } => {
                 tracing::debug!(pid = client.pid, domain, why, "a process has left the fabric");
-                if let Some(domain) = self.domains.iter().find(|it| it.is_called(&domain)) {
-                    domain.bury(&seats);
+                let Some(served) = self.domains.iter().find(|it| it.is_called(&domain)) else {
+                    return;
+                };
+                match client.process {
+                    Some(process) if !seats.is_empty() && !has_ended(&process) => {
+                        served.leave(&seats);
+                        self.leavers.insert(number, Leaver { process, domain, seats });
+                    }
+                    // It has ended, or nothing else will say so.
+                    _ => served.bury(&seats),
                 }
             }
         }
     }
 
-    /// Hangs up on strangers who have been silent for too long, and says when to look again.
-    fn hang_up_on_silence(&mut self) -> Option<Timespec> {
-        if self.strangers == 0 {
-            return None;
+    /// The process of a former member has ended.
+    fn bury(&mut self, number: u64) {
+        let Some(leaver) = self.leavers.remove(&number) else { return };
+        if let Some(domain) = self.domains.iter().find(|it| it.is_called(&leaver.domain)) {
+            domain.bury(&leaver.seats);
         }
-        let now = Instant::now();
-        let patience = |client: &Client| match client.standing {
-            Standing::Stranger { since } => {
-                Some((since + STRANGER_PATIENCE).saturating_duration_since(now))
-            }
-            Standing::Member { .. } => None,
-        };
-        let over = |(number, client): (&u64, &Client)| {
-            (patience(client) == Some(Duration::ZERO)).then_some(*number)
-        };
-        let silent: Vec<_> = self.clients.iter().filter_map(over).collect();
-        for number in silent {
-            self.hang_up(number, "it is silent");
-        }
-        let soonest = self.clients.values().filter_map(patience).min()?;
-        // Rounded up, so as not to look a moment too early again and again.
-        Timespec::try_from(soonest + Duration::from_millis(1)).ok()
     }
+}
+
+/// Whether the process of a descriptor has.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut look = [PollFd::new(process, PollFlags::IN)];
+    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut look, Some(&none)), Ok(1))
 }
 
 impl Client {
     fn has_ended(&self) -> bool {
-        let Some(process) = &self.process else { return false };
-        let mut look = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
-        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(rustix::event::poll(&mut look, Some(&none)), Ok(1))
+        self.process.as_ref().is_some_and(has_ended)
     }
 
     /// Says something, without waiting. `false`: it does not read.
@@ -545,10 +529,22 @@ impl Client {
         let answer = match domain.seat(self.pid) {
             Some(seat) => {
                 seats.push(seat);
-                Answer::Endpoint(seat)
+                Answer::Endpoint { seat, process: self.pid }
             }
             None => Answer::Full,
         };
+        if self.say(&answer, None) { Then::Stay } else { Then::HangUp("it does not listen") }
+    }
+
+    /// Whose an endpoint is, for who is to read that process's memory.
+    fn process_of(&self, domains: &[Served], seat: Seat) -> Then {
+        let Standing::Member { domain, .. } = &self.standing else {
+            return Then::HangUp("it has not said who it is");
+        };
+        let Some(domain) = domains.iter().find(|it| it.is_called(domain)) else {
+            return Then::HangUp("its domain was removed");
+        };
+        let answer = Answer::Process { seat, process: domain.process_of(seat) };
         if self.say(&answer, None) { Then::Stay } else { Then::HangUp("it does not listen") }
     }
 

@@ -1,8 +1,11 @@
 //! Server and members in one process, and what strangers may try.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
+use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -10,8 +13,11 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send,
 };
 
+use super::server::strangers::STRANGERS_PER_USER_MAX;
 use super::wire::{Answer, MESSAGE_BYTES, Refusal, Request, Seat};
 use super::*;
+use crate::ring::Words;
+use crate::{Class, Context, EndpointOptions, Message, Part, Receive};
 
 const KEY: &str = "0123456789abcdef";
 const OTHER_KEY: &str = "0123456789abcdeg";
@@ -30,7 +36,16 @@ fn house(endpoints_max: u16) -> House {
     let path = home.path().join("fabric");
     let server = Server::open(&path, 77).unwrap();
     server.add(settings("blue", KEY, endpoints_max)).unwrap();
+    // Most tests are processes of their own for each connection; this one does not end.
+    server.believe_connections();
     House { server, path, _home: home }
+}
+
+/// One whose members are processes.
+fn real_house(endpoints_max: u16) -> House {
+    let house = house(endpoints_max);
+    house.server.watch_processes();
+    house
 }
 
 fn settings(name: &str, key: &str, endpoints_max: u16) -> DomainSettings {
@@ -41,6 +56,10 @@ fn settings(name: &str, key: &str, endpoints_max: u16) -> DomainSettings {
 impl House {
     fn join(&self) -> Domain {
         Domain::join(&self.path, "blue", KEY).unwrap()
+    }
+
+    fn try_join(&self) -> Result<Domain, JoinError> {
+        Domain::join(&self.path, "blue", KEY)
     }
 
     fn report(&self) -> DomainReport {
@@ -101,7 +120,10 @@ fn member(house: &House) -> OwnedFd {
 fn new_seat(socket: &OwnedFd) -> Seat {
     say(socket, &Request::NewEndpoint.to_bytes());
     match hear(socket) {
-        Some(Answer::Endpoint(seat)) => seat,
+        Some(Answer::Endpoint { seat, process }) => {
+            assert_eq!(process, std::process::id());
+            seat
+        }
         other => panic!("no endpoint, but {other:?}"),
     }
 }
@@ -112,18 +134,15 @@ fn members_of_one_domain_share_one_region_and_others_do_not() {
     house.server.add(settings("red", OTHER_KEY, 4)).unwrap();
     let write = |domain: &Domain, slot: u16, word: u64| {
         let region = domain.region();
-        region.mapping().store(
-            region.layout().pid(slot),
-            word,
-            std::sync::atomic::Ordering::SeqCst,
-        );
+        region.mapping().store(region.layout().tail(slot), word, Ordering::SeqCst);
     };
     let (one, other) = (house.join(), house.join());
     assert_eq!((one.host(), other.host()), (77, 77));
     write(&one, 2, 4711);
-    assert_eq!(other.region().pid(2), 4711);
+    let tail = |domain: &Domain| domain.region().ring(2).tail();
+    assert_eq!(tail(&other), 4711);
     let red = Domain::join(&house.path, "red", OTHER_KEY).unwrap();
-    assert_eq!(red.region().pid(2), 0);
+    assert_eq!(tail(&red), 0);
     house.until(2, 0);
     drop((one, other));
     house.until(0, 0);
@@ -232,14 +251,189 @@ fn a_crowd_of_members_is_bounded() {
 }
 
 #[test]
-fn silent_strangers_are_hung_up_on_and_let_others_in() {
+fn a_crowd_of_silent_strangers_keeps_nobody_out() {
     let house = house(4);
-    // As many as there is room for, and one more, that waits behind them.
-    let silent: Vec<_> = (0..=server::STRANGERS_MAX).map(|_| call(&house.path)).collect();
-    let begun = Instant::now();
-    house.join();
-    assert!(begun.elapsed() < LONG, "it waited for its turn only");
+    // As many as one user may have, and one more: the first gives way, at once.
+    let silent: Vec<_> = (0..=STRANGERS_PER_USER_MAX).map(|_| call(&house.path)).collect();
     assert_eq!(hear(&silent[0]), None);
+    // The one that was silent for longest by now, not one that has spoken.
+    let inside = member(&house);
+    assert_eq!(hear(&silent[1]), None);
+    let last = &silent[STRANGERS_PER_USER_MAX];
+    say(last, &hello("blue", KEY).to_bytes());
+    assert_eq!(hear(last), Some(Answer::Welcome { host: 77 }));
+    new_seat(&inside);
+}
+
+#[test]
+fn a_process_that_had_to_give_way_calls_again() {
+    let house = house(4);
+    let (path, over) = (house.path.clone(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut silent = VecDeque::new();
+            while !over.load(Ordering::Relaxed) {
+                silent.push_back(call(&path));
+                silent.truncate(2 * STRANGERS_PER_USER_MAX);
+            }
+        });
+        let joined: Vec<_> = (0..8).map(|_| house.try_join()).collect();
+        over.store(true, Ordering::Relaxed);
+        let refused = joined.iter().filter(|joined| joined.is_err()).count();
+        assert!(refused < 8, "{joined:?}");
+    });
+}
+
+#[test]
+fn a_door_without_descriptors_lets_callers_wait_and_answers_members() {
+    let Some(path) = std::env::var_os(STARVED) else {
+        // In a process of its own, whose descriptors are nobody else's.
+        let home = tempfile::tempdir().unwrap();
+        let test = "door::tests::a_door_without_descriptors_lets_callers_wait_and_answers_members";
+        let run = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(STARVED, home.path().join("fabric"))
+            .output();
+        let run = run.unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        return;
+    };
+    let server = Server::open(Path::new(&path), 77).unwrap();
+    server.add(settings("blue", KEY, 4)).unwrap();
+    let inside = call(Path::new(&path));
+    say(&inside, &hello("blue", KEY).to_bytes());
+    assert_eq!(hear(&inside), Some(Answer::Welcome { host: 77 }));
+    let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let waiting = rustix::net::socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None).unwrap();
+    let mut all = Vec::new();
+    while let Ok(copy) = rustix::io::dup(&inside) {
+        all.push(copy);
+    }
+    rustix::net::connect(&waiting, &SocketAddrUnix::new(Path::new(&path)).unwrap()).unwrap();
+    say(&waiting, &hello("blue", KEY).to_bytes());
+    let mut free = 0;
+    for _ in 0..200 {
+        std::thread::sleep(Duration::from_millis(1));
+        free += u32::from(server.is_free());
+    }
+    assert!(free > 100, "it does not sleep with everything locked: {free}");
+    new_seat(&inside);
+    drop(all);
+    assert_eq!(hear(&waiting), Some(Answer::Welcome { host: 77 }));
+}
+
+#[test]
+fn who_leaves_and_goes_on_keeps_its_slots_from_others_until_it_ends() {
+    let house = real_house(1);
+    let mut victim = Victim::start(&house, "leaves");
+    house.until(0, 0);
+    // To others it is gone, and its slot is not free: it may still store there.
+    let other = member(&house);
+    say(&other, &Request::NewEndpoint.to_bytes());
+    assert_eq!(hear(&other), Some(Answer::Full));
+    victim.kill();
+    let end = Instant::now() + LONG;
+    let seat = loop {
+        say(&other, &Request::NewEndpoint.to_bytes());
+        match hear(&other) {
+            Some(Answer::Endpoint { seat, .. }) => break seat,
+            answer => assert_eq!(answer, Some(Answer::Full)),
+        }
+        assert!(Instant::now() < end, "it was never free");
+    };
+    assert_eq!(seat.incarnation, 2);
+}
+
+/// A child has neither its parent's memory of the domain nor a say about its endpoints.
+#[test]
+fn a_child_that_ends_takes_nothing_of_its_parents_along() {
+    let house = house(2);
+    let domain = house.join();
+    let endpoint = domain.endpoint(EndpointOptions::default()).unwrap();
+    // SAFETY: the child drops what it has of these, which takes no lock that another thread holds
+    // (glibc's allocator is made for forks), and ends without anything else.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        drop((endpoint, domain));
+        // SAFETY: it ends here.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "it did not touch what it has not");
+    let _answered_behind_it = house.join();
+    assert_eq!(house.report().endpoints_live, 1);
+    // The flag "dc": not copied to children.
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (kept, all) = maps.split("VmFlags:").zip(maps.split("VmFlags:").skip(1)).fold(
+        (0, 0),
+        |(kept, all), (before, after)| {
+            let is_region = before.lines().any(|line| line.contains("memfd:vrio-fabric"));
+            let flags = after.lines().next().unwrap_or_default();
+            (kept + i32::from(is_region && flags.contains(" dc")), all + i32::from(is_region))
+        },
+    );
+    assert!(kept >= 2 && all > kept, "members' are, the node's own is not: {kept} of {all}");
+    drop((endpoint, domain));
+}
+
+#[test]
+fn whose_an_endpoint_is_the_node_says_to_members() {
+    let house = house(4);
+    let (one, other) = (member(&house), member(&house));
+    let seat = new_seat(&one);
+    let ask = |seat: Seat| {
+        say(&other, &Request::Process(seat).to_bytes());
+        hear(&other)
+    };
+    let process = std::process::id();
+    assert_eq!(ask(seat), Some(Answer::Process { seat, process }));
+    for seat in
+        [Seat { incarnation: 2, ..seat }, Seat { slot: 3, ..seat }, Seat { slot: 999, ..seat }]
+    {
+        assert_eq!(ask(seat), Some(Answer::Process { seat, process: 0 }));
+    }
+    let stranger = call(&house.path);
+    say(&stranger, &Request::Process(seat).to_bytes());
+    assert_eq!(hear(&stranger), None);
+}
+
+/// A large message is read out of its sender's memory once the node has said whose it is; what
+/// stands in the region has no part in it.
+#[test]
+fn memory_is_read_of_the_process_that_the_node_names() {
+    let house = house(4);
+    let options = EndpointOptions { eager_bytes_max: 0, single_copy_bytes_min: 0 };
+    let domains = [house.join(), house.join()];
+    let [mut one, mut other] = [0, 1].map(|at| domains[at].endpoint(options).unwrap());
+    let (sent, mut got) = (vec![7_u8; 50_000], vec![0_u8; 50_000]);
+    let end = Instant::now() + LONG;
+    while other.counters().single_copies == 0 {
+        assert!(Instant::now() < end, "{:?}", other.counters());
+        let (class, tag, context) = (Class::Tagged, 1, Context(1));
+        let (source, ignore, multi_min_bytes) = (None, 0, None);
+        let receive = Receive { class, source, tag, ignore, context, multi_min_bytes };
+        let to = other.address();
+        let (data, inject, context) = (None, false, Some(context));
+        let message = Message { to, class, tag, data, context, inject };
+        got.fill(0);
+        // SAFETY: both live until the completions, which are waited for.
+        unsafe {
+            other.receive(&receive, &[Part { start: got.as_mut_ptr(), bytes: got.len() }]).unwrap();
+            let start = sent.as_ptr().cast_mut();
+            one.send(&message, &[Part { start, bytes: sent.len() }]).unwrap();
+        }
+        while other.completion().is_none() {
+            one.progress();
+        }
+        while one.completion().is_none() {
+            other.progress();
+        }
+        assert!(got == sent);
+    }
+    assert!(other.counters().pipelines > 0, "nothing waits for the node");
 }
 
 #[test]
@@ -303,10 +497,14 @@ fn a_thousand_processes_die_and_their_slots_are_used_again() {
     house.until(0, 0);
 }
 
-/// Where the victim of the next test is to call; set for that process only.
+/// Where the victim of a test is to call, and what it does; set for that process only.
 const VICTIM: &str = "VRIO_TEST_VICTIM";
+const VICTIM_DOES: &str = "VRIO_TEST_VICTIM_DOES";
+/// Where a door without descriptors is.
+const STARVED: &str = "VRIO_TEST_STARVED";
 
-/// Joins, takes a slot, and leaves its connection to a child as well. Does nothing in a test run.
+/// Joins, takes a slot, and leaves its connection to a child as well, or hangs up and goes on. Does
+/// nothing in a test run.
 #[test]
 fn be_the_victim() {
     let Some(path) = std::env::var_os(VICTIM) else { return };
@@ -314,32 +512,62 @@ fn be_the_victim() {
     say(&socket, &hello("blue", KEY).to_bytes());
     assert_eq!(hear(&socket), Some(Answer::Welcome { host: 77 }));
     new_seat(&socket);
+    if std::env::var(VICTIM_DOES).unwrap() == "leaves" {
+        drop(socket);
+        println!("did 0");
+        std::thread::sleep(LONG);
+        return;
+    }
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty()).unwrap();
-    let mut heir = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-    println!("heir {}", heir.id());
+    let mut heir = Command::new("sleep").arg("1000").spawn().unwrap();
+    println!("did {}", heir.id());
     let _ = heir.wait();
+}
+
+struct Victim {
+    process: std::process::Child,
+    /// Its child's.
+    heir: Option<rustix::process::Pid>,
+}
+
+impl Victim {
+    fn start(house: &House, does: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "door::tests::be_the_victim", "--nocapture"])
+            .env(VICTIM, &house.path)
+            .env(VICTIM_DOES, does)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut did = lines.filter_map(|line| Some(line.split_once("did ")?.1.parse().unwrap()));
+        let heir = did.next().expect("it tells what it did");
+        Self { process, heir: rustix::process::Pid::from_raw(heir) }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if let Some(heir) = self.heir {
+            let _ = rustix::process::kill_process(heir, rustix::process::Signal::KILL);
+        }
+    }
 }
 
 #[test]
 fn a_process_that_is_killed_is_noticed_even_if_its_child_has_the_connection() {
-    use std::io::{BufRead, BufReader};
-    use std::process::{Command, Stdio};
-    let house = house(2);
-    let mut victim = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "door::tests::be_the_victim", "--nocapture"])
-        .env(VICTIM, &house.path)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(victim.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let heir = lines.filter_map(|line| Some(line.split_once("heir ")?.1.parse::<i32>().unwrap()));
-    let heir = { heir }.next().expect("it tells who inherits");
+    let house = real_house(2);
+    let mut victim = Victim::start(&house, "bequeaths");
     house.until(1, 1);
-    victim.kill().unwrap();
-    victim.wait().unwrap();
+    victim.kill();
     house.until(0, 0);
-    let heir = rustix::process::Pid::from_raw(heir).unwrap();
-    rustix::process::kill_process(heir, rustix::process::Signal::KILL).unwrap();
 }
 
 /// What strangers and members may say, whole messages with wrong bytes among it.

@@ -8,7 +8,8 @@
 //!   16  Hello:          name, 64 bytes; key, 128 bytes; both filled up with zeroes
 //!       Welcome:        host u64; the region's memory comes along
 //!       Refused:        why u16
-//!       Endpoint, CloseEndpoint:  incarnation u32, slot u16
+//!       Endpoint, CloseEndpoint, Process:  incarnation u32, slot u16, zero u16; in answers
+//!                       process u32
 //!       the rest is zero
 //! ```
 //!
@@ -23,7 +24,7 @@ pub const NAME_BYTES_MAX: usize = 63;
 /// The bytes of every message.
 pub(super) const MESSAGE_BYTES: usize = 256;
 
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"vriofabr";
 
@@ -38,18 +39,34 @@ pub(super) type Bytes = [u8; MESSAGE_BYTES];
 /// What a process says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    Hello { name: String, key: Box<[u8; KEY_BYTES_MAX]> },
+    Hello {
+        name: String,
+        key: Box<[u8; KEY_BYTES_MAX]>,
+    },
     NewEndpoint,
     CloseEndpoint(Seat),
+    /// Whose is it?
+    Process(Seat),
 }
 
 /// What the node says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    Welcome { host: u64 },
+    Welcome {
+        host: u64,
+    },
     Refused(Refusal),
-    Endpoint(Seat),
+    /// What is given, and the number that the node knows the process by.
+    Endpoint {
+        seat: Seat,
+        process: u32,
+    },
     Full,
+    /// Whose it is; 0 for nobody's, or nobody's that can be told.
+    Process {
+        seat: Seat,
+        process: u32,
+    },
 }
 
 /// A slot, and which of its owners is meant.
@@ -91,7 +108,8 @@ impl Request {
                 bytes
             }
             Self::NewEndpoint => head(2),
-            Self::CloseEndpoint(seat) => seated(3, *seat),
+            Self::CloseEndpoint(seat) => seated(3, *seat, 0),
+            Self::Process(seat) => seated(4, *seat, 0),
         }
     }
 
@@ -111,6 +129,7 @@ impl Request {
             }
             2 => zero(body).map(|()| Self::NewEndpoint),
             3 => seat(body).map(Self::CloseEndpoint),
+            4 => seat(body).map(Self::Process),
             _ => Err(Foreign::Bytes),
         }
     }
@@ -135,8 +154,9 @@ impl Answer {
                 bytes[BODY..BODY + 2].copy_from_slice(&why.to_le_bytes());
                 bytes
             }
-            Self::Endpoint(seat) => seated(0x103, seat),
+            Self::Endpoint { seat, process } => seated(0x103, seat, process),
             Self::Full => head(0x104),
+            Self::Process { seat, process } => seated(0x105, seat, process),
         }
     }
 
@@ -168,8 +188,9 @@ impl Answer {
                 };
                 Ok(Self::Refused(why))
             }
-            0x103 => seat(body).map(Self::Endpoint),
+            0x103 => seat_of(body).map(|(seat, process)| Self::Endpoint { seat, process }),
             0x104 => zero(body).map(|()| Self::Full),
+            0x105 => seat_of(body).map(|(seat, process)| Self::Process { seat, process }),
             _ => Err(Foreign::Bytes),
         }
     }
@@ -183,10 +204,11 @@ fn head(kind: u16) -> Bytes {
     bytes
 }
 
-fn seated(kind: u16, seat: Seat) -> Bytes {
+fn seated(kind: u16, seat: Seat, process: u32) -> Bytes {
     let mut bytes = head(kind);
     bytes[BODY..BODY + 4].copy_from_slice(&seat.incarnation.to_le_bytes());
     bytes[BODY + 4..BODY + 6].copy_from_slice(&seat.slot.to_le_bytes());
+    bytes[BODY + 8..BODY + 12].copy_from_slice(&process.to_le_bytes());
     bytes
 }
 
@@ -207,9 +229,18 @@ fn open(bytes: &[u8]) -> Result<(u16, &[u8]), Foreign> {
 }
 
 fn seat(body: &[u8]) -> Result<Seat, Foreign> {
-    zero(&body[6..])?;
-    let incarnation = u32::from_le_bytes([body[0], body[1], body[2], body[3]]);
-    Ok(Seat { incarnation, slot: u16::from_le_bytes([body[4], body[5]]) })
+    let (seat, process) = seat_of(body)?;
+    if process == 0 { Ok(seat) } else { Err(Foreign::Bytes) }
+}
+
+/// A seat, and a process beside it.
+fn seat_of(body: &[u8]) -> Result<(Seat, u32), Foreign> {
+    zero(&body[6..8])?;
+    zero(&body[12..])?;
+    let number =
+        |at: usize| u32::from_le_bytes([body[at], body[at + 1], body[at + 2], body[at + 3]]);
+    let seat = Seat { incarnation: number(0), slot: u16::from_le_bytes([body[4], body[5]]) };
+    Ok((seat, number(8)))
 }
 
 fn zero(bytes: &[u8]) -> Result<(), Foreign> {
@@ -228,10 +259,19 @@ mod tests {
         let mut key = Box::new([0; KEY_BYTES_MAX]);
         key[..4].copy_from_slice(b"abcd");
         let name = "n".repeat(NAME_BYTES_MAX);
-        let requests =
-            vec![Request::Hello { name, key }, Request::NewEndpoint, Request::CloseEndpoint(seat)];
+        let requests = vec![
+            Request::Hello { name, key },
+            Request::NewEndpoint,
+            Request::CloseEndpoint(seat),
+            Request::Process(seat),
+        ];
         let refusals = [Refusal::Denied, Refusal::Version, Refusal::Crowded, Refusal::Broken];
-        let mut answers = vec![Answer::Welcome { host: 9 }, Answer::Endpoint(seat), Answer::Full];
+        let mut answers = vec![
+            Answer::Welcome { host: 9 },
+            Answer::Endpoint { seat, process: 7 },
+            Answer::Full,
+            Answer::Process { seat, process: 9 },
+        ];
         answers.extend(refusals.map(Answer::Refused));
         (requests, answers)
     }
@@ -252,17 +292,17 @@ mod tests {
     #[test]
     fn another_version_is_told_so() {
         let mut bytes = Request::NewEndpoint.to_bytes();
-        bytes[8] = 2;
+        bytes[8] = 9;
         assert_eq!(Request::from_bytes(&bytes), Err(Foreign::Version));
         let mut bytes = Answer::Refused(Refusal::Denied).to_bytes();
-        bytes[8] = 2;
+        bytes[8] = 9;
         assert_eq!(Answer::from_bytes(&bytes), Ok(Answer::Refused(Refusal::Version)));
     }
 
     proptest! {
         /// Every byte that is changed is either noticed or says something else; none panics.
         #[test]
-        fn no_byte_is_without_meaning(which in 0_usize..7, at in 0..MESSAGE_BYTES, by in 1_u8..) {
+        fn no_byte_is_without_meaning(which in 0_usize..8, at in 0..MESSAGE_BYTES, by in 1_u8..) {
             let (requests, answers) = known();
             if let Some(request) = requests.get(which) {
                 let mut bytes = request.to_bytes();

@@ -4,7 +4,7 @@
 use super::arrivals::is_whole;
 use super::peers::{Reading, is_live};
 use super::receives::Place;
-use super::{ANSWERS, Engine, SendError};
+use super::{ANSWERS, Engine, Process, SendError};
 use crate::cell::{Cell, Clear, Head, Kind, Local, Offer};
 use crate::matcher::Envelope;
 use crate::matcher::store::{Id, List, Store};
@@ -93,12 +93,27 @@ impl Engine {
 
     /// Reads the message out of the sender's memory, if that can be.
     fn read(&mut self, region: &Region, source: Local, offer: &Offer, place: &Place) -> bool {
-        let is_long = offer.bytes >= self.options.single_copy_bytes_min;
-        if !is_long || self.peers.get(source).reading == Reading::Refused {
+        if offer.bytes < self.options.single_copy_bytes_min || source.host != 0 {
             return false;
         }
-        match read(region.pid(source.slot), offer, &place.parts.cut(0, offer.bytes)) {
-            Ok(()) => true,
+        let pid = match self.peers.get(source).reading {
+            Reading::Refused => return false,
+            Reading::Of(pid) => pid,
+            Reading::Unknown => match self.processes.0(source.slot, source.incarnation) {
+                Process::Is(pid) => {
+                    self.peers.get(source).reading = Reading::Of(pid);
+                    pid
+                }
+                Process::Nobodys => {
+                    self.peers.get(source).reading = Reading::Refused;
+                    return false;
+                }
+                Process::NotKnown => return false,
+            },
+        };
+        match read(pid, offer, &place.parts.cut(0, offer.bytes)) {
+            // Of one that has ended meanwhile the number may be another's by now.
+            Ok(()) => is_live(region, source),
             Err(NotCopied::Refused) => {
                 self.peers.get(source).reading = Reading::Refused;
                 false

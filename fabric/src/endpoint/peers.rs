@@ -10,9 +10,11 @@ use crate::{Address, matcher::Envelope};
 /// Whether a peer's memory can be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// Not tried, or tried and found to work.
+    /// Whose it is was not asked yet.
     #[default]
-    Allowed,
+    Unknown,
+    /// This process's, not tried or found to work.
+    Of(u32),
     Refused,
 }
 

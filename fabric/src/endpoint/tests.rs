@@ -40,7 +40,10 @@ impl World {
     fn join(&self, options: &EndpointOptions) -> Endpoint {
         let region = Arc::clone(self.keeper.region());
         let (slot, incarnation) = self.keeper.take_slot(std::process::id()).expect("a slot");
-        Endpoint::new(region, slot, incarnation, HOST, options).expect("an endpoint")
+        let endpoint = Endpoint::new(region, slot, incarnation, HOST, options);
+        let mut endpoint = endpoint.expect("an endpoint");
+        endpoint.ask_processes(|_, _| Process::Is(std::process::id()));
+        endpoint
     }
 
     fn address(&self, index: usize) -> Address {

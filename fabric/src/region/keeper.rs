@@ -56,6 +56,8 @@ struct Entry {
     state: State,
     /// Of the last endpoint that had it; 0 before the first.
     incarnation: u32,
+    /// The process that it was given to, as the node numbers it; 0 for none that it sees.
+    pid: u32,
     /// When it was given out.
     given: u64,
     /// When its last endpoint died; 0 before the first.
@@ -67,7 +69,8 @@ struct Entry {
 
 impl Keeper {
     pub(super) fn new(region: Region) -> Self {
-        let entry = Entry { state: State::Free, incarnation: 0, given: 0, died: 0, spoiled: None };
+        let entry =
+            Entry { state: State::Free, incarnation: 0, pid: 0, given: 0, died: 0, spoiled: None };
         let slots = vec![entry; usize::from(region.options().slots)];
         let ledger = Mutex::new(Ledger { slots, given: 0, deaths: 0, sweeps: 0, hosts: 1 });
         Self { region: Arc::new(region), ledger }
@@ -167,9 +170,7 @@ impl Keeper {
         // Never 0, which no address has.
         let incarnation = entry.incarnation.wrapping_add(1).max(1);
         let given = ledger.given;
-        *entry = Entry { state: State::Live, incarnation, given, spoiled: None, ..*entry };
-        let (mapping, layout) = (&self.region.mapping, &self.region.layout);
-        mapping.store(layout.pid(slot), u64::from(pid), Relaxed);
+        *entry = Entry { state: State::Live, incarnation, pid, given, spoiled: None, ..*entry };
         self.tell(slot, entry);
         incarnation
     }
@@ -196,6 +197,15 @@ impl Keeper {
         let is_one = (1..self.ledger().hosts).contains(&usize::from(index));
         assert!(is_one, "host {index} was never added");
         self.region.mapping.store(self.region.layout.host(index), HOST_ENDED, Release);
+    }
+
+    /// The process that an endpoint was given to, while it lives; as the node sees it, and told by
+    /// the node alone: what stands in the region any member can write.
+    pub fn process_of(&self, slot: u16, incarnation: u32) -> Option<u32> {
+        let ledger = self.ledger();
+        let entry = ledger.slots.get(usize::from(slot))?;
+        let is_live = entry.state == State::Live && entry.incarnation == incarnation;
+        (is_live && entry.pid != 0).then_some(entry.pid)
     }
 
     /// Which owner of a slot lives, if one does.
@@ -336,7 +346,8 @@ mod tests {
         assert_eq!(keeper.take_slot(7), Ok((1, 1)), "the first is the node's");
         assert_eq!(keeper.take_slot(8), Ok((2, 1)));
         assert_eq!(keeper.take_slot(9), Err(SlotError::Full { slots: 2 }));
-        assert_eq!((keeper.region().pid(1), keeper.live_count()), (7, 2));
+        assert_eq!((keeper.process_of(1, 1), keeper.live_count()), (Some(7), 2));
+        assert_eq!([keeper.process_of(1, 2), keeper.process_of(0, 0)], [None; 2]);
         assert!(keeper.declare_dead(1) && !keeper.declare_dead(1));
         assert!(!keeper.declare_dead(0) && !keeper.declare_dead(3) && !keeper.declare_dead(999));
         let life = |state| Some(Life { state, incarnation: 1 });

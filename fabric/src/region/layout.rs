@@ -44,9 +44,8 @@ mod before_slots {
 
 /// Where a slot's words are in its control part; each on lines of its own, by who writes them.
 mod control {
-    /// The node's: state and incarnation in one word, then the process.
+    /// The node's: state and incarnation in one word.
     pub(super) const LIFE: usize = 0;
-    pub(super) const PID: usize = 8;
     /// The producers'.
     pub(super) const TAIL: usize = 128;
     /// The owner's.
@@ -196,11 +195,6 @@ impl Layout {
     #[inline]
     pub(crate) fn life(&self, slot: u16) -> usize {
         self.slot(slot) + control::LIFE
-    }
-
-    #[inline]
-    pub(crate) fn pid(&self, slot: u16) -> usize {
-        self.slot(slot) + control::PID
     }
 
     #[inline]

@@ -112,6 +112,18 @@ impl Served {
         Some(Seat { slot, incarnation })
     }
 
+    /// The process that has an endpoint, as this one numbers them; 0 if there is none.
+    pub(super) fn process_of(&self, seat: Seat) -> u32 {
+        self.keeper.process_of(seat.slot, seat.incarnation).unwrap_or(0)
+    }
+
+    /// Says that endpoints are gone, whose process may still store into the region.
+    pub(super) fn leave(&self, seats: &[Seat]) {
+        for seat in seats {
+            self.keeper.declare_left(seat.slot);
+        }
+    }
+
     /// Says that endpoints are dead.
     pub(super) fn bury(&self, seats: &[Seat]) {
         for seat in seats {

@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, IoSlice};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
 
 use super::domain::Served;
+use super::strangers::Caller;
 use super::{House, Server, Shared, watch};
 use crate::desk::{self, Clerk, VMS_MAX};
 use crate::door::{Key, Seat};
@@ -274,7 +274,7 @@ impl Shared {
         };
         let part = (1..=VMS_MAX).find(|part| !is_used(*part));
         let part = part.ok_or_else(|| io::Error::other("the domain has as many VMs as it can"))?;
-        let pid = socket_peercred(&connection)?.pid.as_raw_nonzero().get().unsigned_abs();
+        let Caller { pid, .. } = Caller::of(&connection)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let clerk = Clerk::new(domain.region(), part)?;
         for (number, fd) in [
