@@ -170,14 +170,15 @@ pub struct IpHeader {
 /// Reads the IP header of a frame without a tag, if it has one and all of it is in `head`.
 pub fn ip(head: &[u8]) -> Option<IpHeader> {
     match ether_type(head)? {
-        TYPE_IPV4 => ipv4(head),
-        TYPE_IPV6 => ipv6(head),
+        TYPE_IPV4 => ipv4(head, ETHER_BYTES),
+        TYPE_IPV6 => ipv6(head, ETHER_BYTES),
         _ => None,
     }
 }
 
-fn ipv4(head: &[u8]) -> Option<IpHeader> {
-    let packet = head.get(ETHER_BYTES..)?;
+/// The header that begins at `start`.
+fn ipv4(head: &[u8], start: usize) -> Option<IpHeader> {
+    let packet = head.get(start..)?;
     let first = *packet.first()?;
     let header = usize::from(first & 15) * 4;
     if first >> 4 != 4 || header < 20 || packet.len() < header {
@@ -189,15 +190,16 @@ fn ipv4(head: &[u8]) -> Option<IpHeader> {
         source: Ip::v4(be32(packet, 12)?),
         destination: Ip::v4(be32(packet, 16)?),
         protocol: packet[9],
-        payload_at: ETHER_BYTES + header,
+        payload_at: start + header,
         packet_bytes: u32::from(be16(packet, 2)?),
         is_later_fragment: fragment & 0x1fff != 0,
         is_fragment: fragment & 0x3fff != 0,
     })
 }
 
-fn ipv6(head: &[u8]) -> Option<IpHeader> {
-    let packet = head.get(ETHER_BYTES..)?;
+/// The header that begins at `start`.
+fn ipv6(head: &[u8], start: usize) -> Option<IpHeader> {
+    let packet = head.get(start..)?;
     if packet.first()? >> 4 != 6 {
         return None;
     }
@@ -228,7 +230,7 @@ fn ipv6(head: &[u8]) -> Option<IpHeader> {
         source,
         destination,
         protocol,
-        payload_at: ETHER_BYTES + at,
+        payload_at: start + at,
         packet_bytes: 40 + u32::from(be16(packet, 4)?),
         is_later_fragment,
         is_fragment,
@@ -244,6 +246,13 @@ pub struct Packet {
     pub ports: Option<(u16, u16)>,
     /// TCP's flags; zero otherwise.
     pub tcp_flags: u8,
+}
+
+impl Packet {
+    /// Whether it begins a connection of TCP.
+    pub fn is_tcp_first(&self) -> bool {
+        self.ip.protocol == TCP && self.tcp_flags & (SYN | ACK | RST) == SYN
+    }
 }
 
 /// TCP: no more from this side.
@@ -269,6 +278,33 @@ pub fn packet(head: &[u8]) -> Option<Packet> {
         if ip.protocol == TCP {
             packet.tcp_flags = *above.get(13)?;
         }
+    }
+    Some(packet)
+}
+
+/// Bytes of an ICMP error before the packet that it is about, of either kind of IP.
+const ICMP_ERROR_BYTES: usize = 8;
+
+/// What an ICMP error quotes of the packet that it is about, if this is one and goes to who sent
+/// that: its IP header and its ports. The quoted packet need not be whole.
+pub fn quoted(head: &[u8], error: &IpHeader) -> Option<Packet> {
+    if error.is_fragment {
+        return None;
+    }
+    let (kind, at) = (*head.get(error.payload_at)?, error.payload_at + ICMP_ERROR_BYTES);
+    // Unreachable, source quench, time exceeded, a wrong parameter; of ICMPv6 too big instead of
+    // the second, and all errors come first.
+    let ip = match (error.protocol, kind) {
+        (ICMP, 3 | 4 | 11 | 12) if error.is_v4 => ipv4(head, at)?,
+        (ICMPV6, 1..=4) if !error.is_v4 => ipv6(head, at)?,
+        _ => return None,
+    };
+    if ip.source != error.destination {
+        return None;
+    }
+    let mut packet = Packet { ip, ports: None, tcp_flags: 0 };
+    if !ip.is_later_fragment && matches!(ip.protocol, TCP | UDP) {
+        packet.ports = Some((be16(head, ip.payload_at)?, be16(head, ip.payload_at + 2)?));
     }
     Some(packet)
 }
@@ -329,7 +365,9 @@ mod tests {
                     frame[at] = dice.roll() as u8;
                 }
             }
-            let _ = packet(&frame);
+            if let Some(packet) = packet(&frame) {
+                let _ = quoted(&frame, &packet.ip);
+            }
             let _ = addresses(&frame);
         }
     }

@@ -1,6 +1,6 @@
 //! What rules mean, by what they were made of, and which conversations are kept, in a plain list.
 
-use ::net::ether::{self, ACK, FIN, ICMP, ICMPV6, Ip, Packet, RST, SYN, TCP, TYPE_ARP, TYPE_IPV4};
+use ::net::ether::{self, FIN, ICMP, ICMPV6, Ip, Packet, RST, SYN, TCP, TYPE_ARP, TYPE_IPV4};
 use ::net::ether::{TYPE_IPV6, UDP};
 use ::net::stage::filter::Action;
 use ::net::stage::{Direction, FilterCore};
@@ -228,9 +228,8 @@ impl RuleSpec {
     fn fits(&self, facts: &Facts) -> bool {
         let packet = facts.packet.as_ref();
         let ports = packet.and_then(|packet| packet.ports);
-        let is_first = packet.is_none_or(|packet| {
-            packet.ip.protocol != TCP || packet.tcp_flags & (SYN | ACK | RST) == SYN
-        });
+        let is_first =
+            packet.is_none_or(|packet| packet.ip.protocol != TCP || packet.is_tcp_first());
         self.is_sent.is_none_or(|sent| sent == (facts.direction == Direction::Sent))
             && self.kind.ether_type().is_none_or(|it| it == facts.ether_type)
             && self
@@ -277,13 +276,16 @@ impl Verdict {
     }
 }
 
-/// A conversation: both its ends, in no order.
+/// A conversation: both its ends, who began it first.
 #[derive(Clone, Copy, Debug)]
 struct Talk {
     ends: [(Ip, u16); 2],
     protocol: u8,
     vlan: u16,
     until_ns: u64,
+    is_answered: bool,
+    /// Who began it went on after the answer.
+    is_established: bool,
     has_ended: bool,
 }
 
@@ -293,7 +295,15 @@ impl Talk {
         let has_none = [ICMP, ICMPV6].contains(&ip.protocol) && !ip.is_fragment;
         let ports = packet.ports.or(has_none.then_some((0, 0)))?;
         let ends = [(ip.source, ports.0), (ip.destination, ports.1)];
-        Some(Self { ends, protocol: ip.protocol, vlan, until_ns: 0, has_ended: false })
+        Some(Self {
+            ends,
+            protocol: ip.protocol,
+            vlan,
+            until_ns: 0,
+            is_answered: false,
+            is_established: false,
+            has_ended: false,
+        })
     }
 
     fn is(&self, other: &Self) -> bool {
@@ -303,13 +313,29 @@ impl Talk {
     }
 
     fn hear(&mut self, packet: &Packet, now_ns: u64) {
-        self.has_ended |= self.protocol == TCP && packet.tcp_flags & (FIN | RST) != 0;
-        let seconds = match (self.protocol == TCP, self.has_ended) {
-            (true, true) => 30,
-            (true, false) => 3600,
-            (false, _) => 60,
+        let flag = |flags: u8| packet.tcp_flags & flags != 0;
+        let source = (packet.ip.source, packet.ports.map_or(0, |ports| ports.0));
+        let seconds = if self.protocol != TCP {
+            self.is_answered |= source != self.ends[0];
+            if self.is_answered { 60 } else { 10 }
+        } else {
+            if self.is_answered && source == self.ends[0] && !flag(SYN | RST) {
+                self.is_established = true;
+            }
+            self.is_answered |= source != self.ends[0] && !flag(RST);
+            self.has_ended |= self.is_established && flag(FIN | RST);
+            match (self.has_ended, self.is_established) {
+                (true, _) => 30,
+                (false, true) => 3600,
+                (false, false) => 10,
+            }
         };
         self.until_ns = now_ns + seconds * SECOND_NS;
+    }
+
+    /// Whether this packet is for the rules: it begins another one at the ports of one that ended.
+    fn is_over(&self, packet: &Packet) -> bool {
+        self.has_ended && packet.is_tcp_first()
     }
 }
 
@@ -354,8 +380,15 @@ impl Model {
         if let (Some(talk), Some(packet)) = (&talk, &packet)
             && let Some(known) =
                 self.talks.iter_mut().find(|it| it.until_ns > now_ns && it.is(talk))
+            && !known.is_over(packet)
         {
             known.hear(packet, now_ns);
+            return (Verdict::Kept, true);
+        }
+        let quoted = packet.and_then(|packet| ether::quoted(&head, &packet.ip));
+        if let Some(quoted) = quoted.and_then(|quoted| Talk::of(&quoted, vlan))
+            && self.talks.iter().any(|it| it.until_ns > now_ns && it.is(&quoted))
+        {
             return (Verdict::Kept, true);
         }
         let facts = Facts { direction, ether_type, vlan, packet };

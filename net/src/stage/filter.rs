@@ -13,10 +13,10 @@ use std::sync::Arc;
 use sidecore::Counter;
 
 use super::{Direction, Stage};
-use crate::ether::{self, Ip, Packet, TYPE_IPV4, TYPE_IPV6};
+use crate::ether::{self, Ip, IpHeader, Packet, TYPE_IPV4, TYPE_IPV6};
 use crate::frame::{Burst, Frame};
 use crate::reason::Reason;
-use flows::Flows;
+use flows::{First, Flows};
 
 pub use flows::FLOWS_MAX;
 pub use parse::{RULES_MAX, RuleError};
@@ -77,6 +77,33 @@ struct Facts {
     packet: Option<Packet>,
 }
 
+impl First {
+    fn facts(&self) -> Facts {
+        let [source, destination] = self.ends;
+        let (from, to) = (Ip(source.0), Ip(destination.0));
+        let ip = IpHeader {
+            is_v4: from.is_v4(),
+            source: from,
+            destination: to,
+            protocol: self.protocol,
+            // Rules look at nothing else of it.
+            payload_at: 0,
+            packet_bytes: 0,
+            is_later_fragment: false,
+            is_fragment: false,
+        };
+        let has_ports = matches!(self.protocol, ether::TCP | ether::UDP);
+        let ports = has_ports.then_some((source.1, destination.1));
+        let tcp_flags = if self.protocol == ether::TCP { ether::SYN } else { 0 };
+        Facts {
+            direction: self.direction,
+            ether_type: if ip.is_v4 { TYPE_IPV4 } else { TYPE_IPV6 },
+            vlan: self.vlan,
+            packet: Some(Packet { ip, ports, tcp_flags }),
+        }
+    }
+}
+
 impl Rule {
     fn fits(&self, facts: &Facts) -> bool {
         let is_kind = match self.kind {
@@ -111,8 +138,7 @@ impl Rule {
     /// A conversation is kept from its beginning on: a rule that keeps is about TCP's first packet.
     fn begins(&self, facts: &Facts) -> bool {
         let Some(packet) = facts.packet else { return !self.keep };
-        let is_first = packet.tcp_flags & (ether::SYN | ether::ACK | ether::RST) == ether::SYN;
-        !self.keep || packet.ip.protocol != ether::TCP || is_first
+        !self.keep || packet.ip.protocol != ether::TCP || packet.is_tcp_first()
     }
 }
 
@@ -132,6 +158,16 @@ impl Rules {
     /// None: the default holds for all.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
+    }
+
+    fn first_that_fits(&self, facts: &Facts) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.fits(facts) && rule.begins(facts))
+    }
+
+    /// Whether a conversation that began like this would be kept.
+    fn would_keep(&self, first: First) -> bool {
+        let at = self.first_that_fits(&first.facts());
+        at.is_some_and(|at| self.rules[at].keep)
     }
 }
 
@@ -164,7 +200,7 @@ pub struct FilterCore {
     pub unreadable: RuleCounters,
     /// Conversations that were kept.
     pub flows_begun: Counter,
-    /// Of these, how many had to go for others although they had not ended.
+    /// Of these, how many had to go for others although they were established.
     pub flows_lost: Counter,
 }
 
@@ -202,15 +238,30 @@ impl Filter {
         Self { rules, core, flows: Flows::new(seed, keeps) }
     }
 
+    /// Goes on with the conversations of the filter before: those that these rules would have kept
+    /// as well. They are asked when a conversation is heard of again.
+    pub fn inherit(&mut self, before: &mut Self) {
+        self.flows.inherit(&mut before.flows);
+    }
+
+    /// Whether this frame is part of a conversation that is kept, or an error about one.
+    fn is_kept(&mut self, facts: &Facts, frame: &Frame, now_ns: u64) -> bool {
+        let Self { rules, flows, .. } = self;
+        let Some(packet) = &facts.packet else { return false };
+        let is_allowed = |first| rules.would_keep(first);
+        if flows.follow(packet, facts.vlan, now_ns, is_allowed) {
+            return true;
+        }
+        let quoted = ether::quoted(frame.head(), &packet.ip);
+        quoted.is_some_and(|quoted| flows.has(&quoted, facts.vlan, now_ns, is_allowed))
+    }
+
     fn decide(&mut self, facts: &Facts, frame: &Frame, now_ns: u64) -> Action {
-        if let Some(packet) = &facts.packet
-            && self.flows.follow(packet, facts.vlan, now_ns)
-        {
+        if self.is_kept(facts, frame, now_ns) {
             self.core.kept.count(frame);
             return Action::Allow;
         }
-        let fits = |rule: &&Rule| rule.fits(facts) && rule.begins(facts);
-        let Some(at) = self.rules.rules.iter().position(|rule| fits(&rule)) else {
+        let Some(at) = self.rules.first_that_fits(facts) else {
             self.core.default.count(frame);
             return self.rules.default;
         };
@@ -219,7 +270,7 @@ impl Filter {
         if rule.keep
             && let Some(packet) = &facts.packet
         {
-            let has_pushed_out = self.flows.begin(packet, facts.vlan, now_ns);
+            let has_pushed_out = self.flows.begin(facts.direction, packet, facts.vlan, now_ns);
             self.core.flows_begun.add(1);
             self.core.flows_lost.add(u64::from(has_pushed_out));
         }

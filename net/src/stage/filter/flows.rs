@@ -1,12 +1,21 @@
 //! The conversations that a filter keeps: a table of fixed size, in sets of eight.
+//!
+//! Who floods it must not push others out. So what nobody has answered is kept for seconds and goes
+//! first when there is no room, and one address has at most half of the places of a set, whatever
+//! it begins: more of its conversations take the places of its own.
 
-use crate::ether::{FIN, ICMP, ICMPV6, Packet, RST, TCP};
+use super::Direction;
+use crate::ether::{FIN, ICMP, ICMPV6, Packet, RST, SYN, TCP};
 
 /// The most conversations at once.
 pub const FLOWS_MAX: usize = SETS * WAYS;
 
-const SETS: usize = 1024;
+const SETS: usize = 2048;
 const WAYS: usize = 8;
+
+/// How many places of a set the conversations of one address may have, that is of whoever began
+/// them. A guest that begins all of them has room for 8192.
+pub(super) const WAYS_OF_ONE: usize = WAYS / 2;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -20,6 +29,10 @@ const TCP_ENDED_NS: u64 = 30 * SECOND_NS;
 /// How long others may be silent.
 const OTHER_NS: u64 = 60 * SECOND_NS;
 
+/// How long one is kept that was not answered, or of TCP's whose beginning is not complete: longer
+/// than any round trip. What is repeated later (TCP waits 1, 2, 4 s and so on) begins it anew.
+const UNANSWERED_NS: u64 = 10 * SECOND_NS;
+
 /// Both ends, the smaller first, so that both directions have one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Key {
@@ -29,27 +42,68 @@ struct Key {
 }
 
 impl Key {
-    /// None for what belongs to no conversation that can be told from others.
-    fn of(packet: &Packet, vlan: u16) -> Option<Self> {
+    /// None for what belongs to no conversation that can be told from others. Beside it at which
+    /// place its sender is.
+    fn of(packet: &Packet, vlan: u16) -> Option<(Self, usize)> {
         let protocol = packet.ip.protocol;
         let ports = match packet.ports {
             Some(ports) => ports,
             None if matches!(protocol, ICMP | ICMPV6) && !packet.ip.is_fragment => (0, 0),
             None => return None,
         };
-        let mut ends = [(packet.ip.source.0, ports.0), (packet.ip.destination.0, ports.1)];
+        let source = (packet.ip.source.0, ports.0);
+        let mut ends = [source, (packet.ip.destination.0, ports.1)];
         ends.sort_unstable();
-        Some(Self { ends, protocol, vlan })
+        Some((Self { ends, protocol, vlan }, usize::from(ends[0] != source)))
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+/// How far a conversation has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// Only who began it has said something.
+    #[default]
+    Begun,
+    /// It was answered. Of TCP that means little: whoever listens answers anybody, also one who has
+    /// made his address up and will never hear it.
+    Answered,
+    /// Who began it has heard the answer.
+    Established,
+    /// TCP's end was said.
+    Ended,
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Flow {
     key: Key,
     /// Until then it is kept; free where that is zero.
     until_ns: u64,
-    /// It has ended, or is about to.
-    has_ended: bool,
+    /// Of the rules that last allowed it.
+    generation: u32,
+    stage: Stage,
+    /// Which of the ends began it.
+    opener: u8,
+    /// The way of the frame that began it.
+    direction: Direction,
+}
+
+const FREE: Flow = Flow {
+    key: Key { ends: [(0, 0); 2], protocol: 0, vlan: 0 },
+    until_ns: 0,
+    generation: 0,
+    stage: Stage::Begun,
+    opener: 0,
+    direction: Direction::Sent,
+};
+
+/// The frame that began a conversation, for rules that are asked about it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct First {
+    pub(super) direction: Direction,
+    pub(super) vlan: u16,
+    pub(super) protocol: u8,
+    /// Address and port of who sent it, and of whom to.
+    pub(super) ends: [(u128, u16); 2],
 }
 
 /// See the module's text.
@@ -58,12 +112,23 @@ pub(super) struct Flows {
     /// Empty where no rule keeps anything.
     sets: Box<[[Flow; WAYS]]>,
     seed: u64,
+    /// Of the rules that hold.
+    generation: u32,
 }
 
 impl Flows {
     pub(super) fn new(seed: u64, keeps: bool) -> Self {
         let sets = if keeps { SETS } else { 0 };
-        Self { sets: vec![[Flow::default(); WAYS]; sets].into(), seed: seed | 1 }
+        Self { sets: vec![[FREE; WAYS]; sets].into(), seed: seed | 1, generation: 0 }
+    }
+
+    /// The same conversations under other rules, which are asked about each of them once, when it
+    /// is heard of again. Nothing where either has no table.
+    pub(super) fn inherit(&mut self, before: &mut Self) {
+        if !self.sets.is_empty() && !before.sets.is_empty() {
+            std::mem::swap(self, before);
+            self.generation = self.generation.wrapping_add(1);
+        }
     }
 
     fn set(&mut self, key: &Key) -> &mut [Flow; WAYS] {
@@ -81,40 +146,135 @@ impl Flows {
         &mut self.sets[(hash >> 20) as usize & (SETS - 1)]
     }
 
-    /// Whether this belongs to a conversation that is kept, which then goes on being.
-    pub(super) fn follow(&mut self, packet: &Packet, vlan: u16, now_ns: u64) -> bool {
+    /// The conversation with this key, if the rules still allow it.
+    fn find(
+        &mut self,
+        key: &Key,
+        now_ns: u64,
+        is_allowed: impl FnOnce(First) -> bool,
+    ) -> Option<&mut Flow> {
         if self.sets.is_empty() {
+            return None;
+        }
+        let generation = self.generation;
+        let set = self.set(key);
+        let flow = set.iter_mut().find(|flow| flow.until_ns > now_ns && flow.key == *key)?;
+        if flow.generation != generation {
+            if !is_allowed(flow.first()) {
+                *flow = FREE;
+                return None;
+            }
+            flow.generation = generation;
+        }
+        Some(flow)
+    }
+
+    /// Whether this belongs to a conversation that is kept, which then goes on being. The rules are
+    /// asked about its first frame if they are others than those that allowed it.
+    pub(super) fn follow(
+        &mut self,
+        packet: &Packet,
+        vlan: u16,
+        now_ns: u64,
+        is_allowed: impl FnOnce(First) -> bool,
+    ) -> bool {
+        let Some((key, from)) = Key::of(packet, vlan) else { return false };
+        let Some(flow) = self.find(&key, now_ns, is_allowed) else { return false };
+        // The same two ports begin another one: that is for the rules to say.
+        if flow.stage == Stage::Ended && packet.is_tcp_first() {
             return false;
         }
-        let Some(key) = Key::of(packet, vlan) else { return false };
-        let set = self.set(&key);
-        let found = set.iter_mut().find(|flow| flow.until_ns > now_ns && flow.key == key);
-        let Some(flow) = found else { return false };
-        flow.hear(packet, now_ns);
+        flow.hear(from, packet, now_ns);
         true
     }
 
-    /// Keeps a conversation. True when another one had to go that had not ended.
-    pub(super) fn begin(&mut self, packet: &Packet, vlan: u16, now_ns: u64) -> bool {
-        let Some(key) = Key::of(packet, vlan) else { return false };
-        let set = self.set(&key);
-        // A free one, or the one that would be the first to go.
-        let flow = set.iter_mut().min_by_key(|flow| flow.until_ns).expect("a set has ways");
-        let has_pushed_out = flow.until_ns > now_ns;
-        *flow = Flow { key, until_ns: 0, has_ended: false };
-        flow.hear(packet, now_ns);
+    /// Whether this packet, which an error of ICMP quotes, belongs to one that is kept. That does
+    /// not become longer by it.
+    pub(super) fn has(
+        &mut self,
+        quoted: &Packet,
+        vlan: u16,
+        now_ns: u64,
+        is_allowed: impl FnOnce(First) -> bool,
+    ) -> bool {
+        let Some((key, _)) = Key::of(quoted, vlan) else { return false };
+        self.find(&key, now_ns, is_allowed).is_some()
+    }
+
+    /// Keeps a conversation. True when another one had to go that was more than a beginning.
+    pub(super) fn begin(
+        &mut self,
+        direction: Direction,
+        packet: &Packet,
+        vlan: u16,
+        now_ns: u64,
+    ) -> bool {
+        let Some((key, from)) = Key::of(packet, vlan) else { return false };
+        let generation = self.generation;
+        let (flow, has_pushed_out) = place(self.set(&key), &key, from, now_ns);
+        *flow = Flow { key, generation, opener: from as u8, direction, ..FREE };
+        flow.hear(from, packet, now_ns);
         has_pushed_out
     }
 }
 
+/// Where in its set a conversation goes that `from` of its ends begins, and whether one has to go
+/// for it that was more than a beginning.
+fn place<'s>(
+    set: &'s mut [Flow; WAYS],
+    key: &Key,
+    from: usize,
+    now_ns: u64,
+) -> (&'s mut Flow, bool) {
+    let is_live = |flow: &Flow| flow.until_ns > now_ns;
+    let address = key.ends[from].0;
+    let is_own = |flow: &Flow| is_live(flow) && flow.opener_address() == address;
+    let has_its_share = set.iter().filter(|flow| is_own(flow)).count() >= WAYS_OF_ONE;
+    // It takes its own place where it was here before; else a free one, one that is no more than a
+    // beginning, or an end, or the one that would be the first to go.
+    let rank = |flow: &Flow| match () {
+        () if is_live(flow) && flow.key == *key => (0, 0),
+        () if has_its_share && !is_own(flow) => (4, 0),
+        () if !is_live(flow) => (1, 0),
+        () if flow.stage != Stage::Established => (2, flow.until_ns),
+        () => (3, flow.until_ns),
+    };
+    let flow = set.iter_mut().min_by_key(|flow| rank(flow)).expect("a set has ways");
+    let has_pushed_out = rank(flow).0 == 3;
+    (flow, has_pushed_out)
+}
+
 impl Flow {
-    fn hear(&mut self, packet: &Packet, now_ns: u64) {
+    fn opener_address(&self) -> u128 {
+        self.key.ends[usize::from(self.opener)].0
+    }
+
+    fn first(&self) -> First {
+        let Key { ends, protocol, vlan } = self.key;
+        let from = usize::from(self.opener);
+        First { direction: self.direction, vlan, protocol, ends: [ends[from], ends[1 - from]] }
+    }
+
+    /// A frame of it, which this one of its ends sent.
+    fn hear(&mut self, from: usize, packet: &Packet, now_ns: u64) {
         let is_tcp = self.key.protocol == TCP;
-        self.has_ended |= is_tcp && packet.tcp_flags & (FIN | RST) != 0;
-        let length_ns = match (is_tcp, self.has_ended) {
-            (true, false) => TCP_NS,
-            (true, true) => TCP_ENDED_NS,
-            (false, _) => OTHER_NS,
+        let is_answer = from != usize::from(self.opener);
+        let flags = packet.tcp_flags;
+        self.stage = match self.stage {
+            Stage::Begun if is_tcp && flags & RST != 0 => Stage::Begun,
+            Stage::Begun if is_answer && !is_tcp => Stage::Established,
+            Stage::Begun if is_answer => Stage::Answered,
+            Stage::Answered if !is_answer && flags & (SYN | RST) == 0 => Stage::Established,
+            stage => stage,
+        };
+        if self.stage == Stage::Established && is_tcp && flags & (FIN | RST) != 0 {
+            self.stage = Stage::Ended;
+        }
+        let length_ns = match self.stage {
+            Stage::Begun | Stage::Answered => UNANSWERED_NS,
+            Stage::Established if is_tcp => TCP_NS,
+            Stage::Established => OTHER_NS,
+            Stage::Ended => TCP_ENDED_NS,
         };
         self.until_ns = now_ns.saturating_add(length_ns).max(1);
     }

@@ -105,11 +105,12 @@ fn a_conversation_is_kept_until_it_ends_or_falls_silent() {
     assert!(!pass(&mut filter, Sent, &there(ether::ACK), 1));
     assert!(pass(&mut filter, Sent, &there(ether::SYN), 2));
     assert!(pass(&mut filter, Received, &back(ether::SYN | ether::ACK), 3));
+    assert!(pass(&mut filter, Sent, &there(ether::ACK), 4));
     assert!(pass(&mut filter, Sent, &there(ether::ACK), 3500 * second));
     assert!(pass(&mut filter, Received, &back(ether::FIN | ether::ACK), 3600 * second));
     assert!(pass(&mut filter, Sent, &there(ether::ACK), 3601 * second));
     assert!(!pass(&mut filter, Received, &back(ether::ACK), 3640 * second));
-    assert_eq!((core.rules[0].frames.get(), core.kept.frames.get()), (1, 4));
+    assert_eq!((core.rules[0].frames.get(), core.kept.frames.get()), (1, 5));
     assert_eq!((core.default.frames.get(), core.flows_begun.get()), (3, 1));
     // Another port of the same two hosts is another conversation.
     assert!(pass(&mut filter, Sent, &there(ether::SYN), 4000 * second));
@@ -133,18 +134,192 @@ fn what_hides_its_headers_is_dropped_whatever_the_rules_say() {
     assert!(pass(&mut filter, Sent, &whole, 0) && !pass(&mut filter, Sent, &later, 0));
 }
 
+/// What one end says to the other, and back.
+fn says(from: (u32, u16), to: (u32, u16), flags: u8) -> Vec<u8> {
+    FrameMaker::tcp4().addresses(from.0, to.0).ports(from.1, to.1).tcp_flags(flags).build()
+}
+
+/// A guest's, and somebody outside.
+const GUEST: (u32, u16) = (0x0a00_0002, 80);
+const ME: (u32, u16) = (0x0a00_0001, 1000);
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A connection of TCP to the guest that is established.
+fn connect(filter: &mut Filter, from: (u32, u16), now_ns: u64) {
+    assert!(pass(filter, Received, &says(from, GUEST, ether::SYN), now_ns));
+    assert!(pass(filter, Sent, &says(GUEST, from, ether::SYN | ether::ACK), now_ns));
+    assert!(pass(filter, Received, &says(from, GUEST, ether::ACK), now_ns));
+}
+
+#[test]
+fn what_nobody_answers_is_kept_for_seconds() {
+    let (mut filter, _) = filter_of(rules(&["allow received tcp to any port 80 keep"]));
+    let late = 11 * SECOND;
+    assert!(pass(&mut filter, Received, &says(ME, GUEST, ether::SYN), 1));
+    assert!(!pass(&mut filter, Sent, &says(GUEST, ME, ether::ACK), late), "one SYN is a minute");
+    // Whoever listens answers anybody, also one who made his address up.
+    assert!(pass(&mut filter, Received, &says(ME, GUEST, ether::SYN), late));
+    assert!(pass(&mut filter, Sent, &says(GUEST, ME, ether::SYN | ether::ACK), late));
+    assert!(!pass(&mut filter, Sent, &says(GUEST, ME, ether::ACK), 2 * late));
+    // So long as it is tried again, it goes on.
+    for turn in 0..5 {
+        let now_ns = 3 * late + turn * 9 * SECOND;
+        assert!(pass(&mut filter, Received, &says(ME, GUEST, ether::SYN), now_ns));
+        assert!(pass(&mut filter, Sent, &says(GUEST, ME, ether::SYN | ether::ACK), now_ns));
+    }
+    let now_ns = 10 * late;
+    connect(&mut filter, ME, now_ns);
+    assert!(pass(&mut filter, Sent, &says(GUEST, ME, ether::ACK), now_ns + 3000 * SECOND));
+    // UDP needs one answer.
+    let (mut filter, _) = filter_of(rules(&["allow received udp keep"]));
+    let (there, back) = (FrameMaker::udp4(), FrameMaker::udp4().ports(2000, 1000));
+    let back = back.addresses(0x0a00_0002, 0x0a00_0001).build();
+    assert!(pass(&mut filter, Received, &there.build(), 1));
+    assert!(!pass(&mut filter, Sent, &back, late));
+    assert!(pass(&mut filter, Received, &there.build(), late));
+    assert!(pass(&mut filter, Sent, &back, late + 1));
+    assert!(pass(&mut filter, Sent, &back, late + 59 * SECOND));
+}
+
+#[test]
+fn a_flood_of_beginnings_pushes_nobody_out() {
+    let (mut filter, core) = filter_of(rules(&["allow received tcp to any port 80 keep"]));
+    let clients: Vec<_> = (0..2000).map(|at| (0x0a01_0000 + at, 5000)).collect();
+    clients.iter().for_each(|client| connect(&mut filter, *client, 1));
+    // From one address, and from as many as there are frames; answered and not.
+    for number in 0..8 * FLOWS_MAX as u32 {
+        let from = if number % 2 == 0 { ME.0 } else { 0x0b00_0000 + number };
+        let from = (from, (number / 2) as u16);
+        assert!(pass(&mut filter, Received, &says(from, GUEST, ether::SYN), 2));
+        if number % 3 == 0 {
+            assert!(pass(&mut filter, Sent, &says(GUEST, from, ether::SYN | ether::ACK), 2));
+        }
+    }
+    for client in &clients {
+        assert!(pass(&mut filter, Sent, &says(GUEST, *client, ether::ACK), 3), "{client:?}");
+    }
+    assert_eq!(core.flows_lost.get(), 0);
+}
+
+#[test]
+fn one_address_has_half_of_the_table_at_most() {
+    let (mut filter, core) = filter_of(rules(&["allow received tcp to any port 80 keep"]));
+    let clients: Vec<_> = (0..1000).map(|at| (0x0a01_0000 + at, 5000)).collect();
+    clients.iter().for_each(|client| connect(&mut filter, *client, 1));
+    // Established ones, which nothing tells from those of an honest client but their number.
+    for port in 0..u16::MAX {
+        connect(&mut filter, (ME.0, port), 2);
+    }
+    assert!(core.flows_lost.get() >= u64::from(u16::MAX) - FLOWS_MAX as u64 / 2);
+    let mut kept = 0;
+    for port in 0..u16::MAX {
+        kept += usize::from(pass(&mut filter, Sent, &says(GUEST, (ME.0, port), ether::ACK), 3));
+    }
+    assert!(kept <= FLOWS_MAX / 2 && kept > FLOWS_MAX / 3, "{kept}");
+    for client in &clients {
+        assert!(pass(&mut filter, Sent, &says(GUEST, *client, ether::ACK), 3), "{client:?}");
+    }
+}
+
+#[test]
+fn the_ports_of_one_that_ended_are_for_the_rules_again() {
+    let (mut filter, core) = filter_of(rules(&["allow received tcp to any port 80 keep"]));
+    connect(&mut filter, ME, 1);
+    assert!(pass(&mut filter, Sent, &says(GUEST, ME, ether::FIN | ether::ACK), 2));
+    // The guest may not begin one, not even there.
+    assert!(!pass(&mut filter, Sent, &says(GUEST, ME, ether::SYN), 3));
+    connect(&mut filter, ME, 4);
+    assert!(pass(&mut filter, Sent, &says(GUEST, ME, ether::ACK), 100 * SECOND), "it is a new one");
+    assert_eq!((core.flows_begun.get(), core.flows_lost.get()), (2, 0));
+}
+
+/// An ICMP error of somebody on the way, about a packet.
+fn error_about(frame: &[u8], kind: u8) -> Vec<u8> {
+    let is_v4 = frame[12..14] == [8, 0];
+    let maker = if is_v4 { FrameMaker::udp4() } else { FrameMaker::udp6() };
+    let source = if is_v4 { &frame[26..30] } else { &frame[34..38] };
+    let source = u32::from_be_bytes(*source.first_chunk().unwrap());
+    let mut error = maker.addresses(0x0a00_00fe, source).payload(200).build();
+    let (protocol_at, at) = if is_v4 { (23, 34) } else { (20, 54) };
+    error[protocol_at] = if is_v4 { ether::ICMP } else { ether::ICMPV6 };
+    error[at] = kind;
+    let quoted = &frame[14..frame.len().min(14 + 60)];
+    error[at + 8..][..quoted.len()].copy_from_slice(quoted);
+    error
+}
+
+#[test]
+fn errors_about_what_is_kept_pass() {
+    for (maker, unreachable, other) in
+        [(FrameMaker::tcp4(), 3, 8), (FrameMaker::udp4(), 11, 0), (FrameMaker::udp6(), 2, 128)]
+    {
+        let (mut filter, core) = filter_of(rules(&["allow sent tcp keep", "allow sent udp keep"]));
+        let first = maker.clone().tcp_flags(ether::SYN).build();
+        let error = error_about(&first, unreachable);
+        assert!(!pass(&mut filter, Received, &error, 1), "nothing is kept yet");
+        assert!(pass(&mut filter, Sent, &first, 2));
+        assert!(pass(&mut filter, Received, &error, 3), "{maker:?}");
+        assert!(!pass(&mut filter, Received, &error_about(&first, other), 3), "no error");
+        let mut elsewhere = error.clone();
+        let (to, port) =
+            if first[12..14] == [8, 0] { (33, 34 + 8 + 21) } else { (53, 54 + 8 + 41) };
+        elsewhere[to] ^= 1;
+        assert!(!pass(&mut filter, Received, &elsewhere, 3), "it is not to who sent that");
+        let mut about_other = error.clone();
+        about_other[port] ^= 1;
+        assert!(!pass(&mut filter, Received, &about_other, 3), "it is about something else");
+        // It makes nothing last longer.
+        assert!(pass(&mut filter, Received, &error, 9 * SECOND));
+        assert!(!pass(&mut filter, Received, &error, 11 * SECOND));
+        assert_eq!(core.kept.frames.get(), 2);
+    }
+}
+
+#[test]
+fn conversations_outlive_other_rules_that_would_keep_them() {
+    let text = "allow received tcp to any port 80 keep";
+    let (mut before, _) = filter_of(rules(&[text]));
+    let (other, third) = ((ME.0, 1001), (ME.0, 1002));
+    for client in [ME, other, third] {
+        connect(&mut before, client, 1);
+    }
+    // Without the second one; the rules are asked about the first frame, not about this one.
+    let (mut filter, core) =
+        filter_of(rules(&["deny received tcp from any port 1001", "allow arp", text]));
+    filter.inherit(&mut before);
+    assert!(pass(&mut filter, Sent, &says(GUEST, ME, ether::ACK), 2));
+    assert!(!pass(&mut filter, Sent, &says(GUEST, other, ether::ACK), 2));
+    assert!(!pass(&mut filter, Received, &says(other, GUEST, ether::ACK), 2));
+    assert_eq!((core.kept.frames.get(), core.flows_begun.get()), (1, 0));
+    // What is allowed without keeping is allowed by itself, not kept.
+    let (mut next, _) = filter_of(rules(&["allow received tcp to any port 80", text]));
+    next.inherit(&mut filter);
+    assert!(pass(&mut next, Received, &says(ME, GUEST, ether::ACK), 3));
+    assert!(!pass(&mut next, Sent, &says(GUEST, ME, ether::ACK), 3));
+    // Rules that keep nothing have no table, and those after them begin anew.
+    let (mut none, _) = filter_of(rules(&["allow arp"]));
+    none.inherit(&mut next);
+    let (mut last, _) = filter_of(rules(&[text]));
+    last.inherit(&mut none);
+    assert!(!pass(&mut last, Sent, &says(GUEST, third, ether::ACK), 4));
+}
+
 #[test]
 fn the_table_of_conversations_is_bounded() {
     let (mut filter, core) = filter_of(rules(&["allow sent udp keep"]));
+    let answer = |number: u32| {
+        let back = FrameMaker::udp4().addresses(0x0a00_0002, 0x0b00_0000 | number);
+        back.ports(2000, 1000).build()
+    };
     for number in 0..4 * FLOWS_MAX as u32 {
-        let frame = FrameMaker::udp4().addresses(0x0a00_0000 | number, 0x0a00_0002).build();
+        let frame = FrameMaker::udp4().addresses(0x0b00_0000 | number, 0x0a00_0002).build();
         assert!(pass(&mut filter, Sent, &frame, 5));
+        assert!(pass(&mut filter, Received, &answer(number), 5));
     }
     assert!(core.flows_lost.get() >= 3 * FLOWS_MAX as u64);
     // The last one is kept, whoever had to go for it.
-    let last = 4 * FLOWS_MAX as u32 - 1;
-    let answer = FrameMaker::udp4().addresses(0x0a00_0002, 0x0a00_0000 | last).ports(2000, 1000);
-    assert!(pass(&mut filter, Received, &answer.build(), 6));
+    assert!(pass(&mut filter, Received, &answer(4 * FLOWS_MAX as u32 - 1), 6));
 }
 
 /// One end of a rule, by the book.

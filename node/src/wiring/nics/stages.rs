@@ -25,8 +25,8 @@ type Step<T> = Option<Option<T>>;
 
 impl Watched {
     /// Gives the nic the stages that are `wanted`, between two rounds. What is what it was goes on
-    /// with what it knows; a filter with other rules forgets which conversations it kept, for the
-    /// new rules may not allow them, and a mirror that is new begins its file.
+    /// with what it knows; a filter with other rules keeps the conversations that those would have
+    /// kept as well, and a mirror that is new goes on with its file.
     ///
     /// # Errors
     /// When a mirror's file cannot be made, or the nic is gone; nothing is changed then. A tap may
@@ -69,7 +69,13 @@ impl Watched {
             }
             // What is large is freed by who asked, not by the sidecore.
             let mirror = mirror.map(|mirror| std::mem::replace(&mut stages.mirror, mirror));
-            (mirror, filter.map(|filter| std::mem::replace(&mut stages.filter, filter)))
+            let filter = filter.map(|mut filter| {
+                if let (Some(filter), Some(before)) = (&mut filter, &mut stages.filter) {
+                    filter.inherit(before);
+                }
+                std::mem::replace(&mut stages.filter, filter)
+            });
+            (mirror, filter)
         });
         drop(change.map_err(text)?);
         *self = watched;
