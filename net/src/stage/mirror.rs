@@ -54,7 +54,8 @@ pub struct MirrorCore {
     /// Frames that are missing since the file is as long as it may be or cannot be written, or the
     /// tap is away.
     pub unwritten: AtomicU64,
-    /// Whether there is something to write to: a file that has not failed, a tap that is open.
+    /// Whether there is something to write to: a file that has not failed, a tap that is open and
+    /// set up.
     pub is_up: AtomicBool,
 }
 
@@ -102,23 +103,27 @@ impl Default for MirrorOptions {
 
 /// Where copies go; its thread may wait.
 trait Target: Send + 'static {
-    /// Writes one; how many bytes that were, or nothing when it went nowhere.
-    fn write(&mut self, record: &Record) -> Option<u64>;
+    /// Whether anything may be written yet; until then frames wait.
+    fn is_ready(&mut self, _core: &MirrorCore) -> bool {
+        true
+    }
 
-    /// All that came is written. Whether more can be.
-    fn look(&mut self) -> bool;
+    /// Writes one, or keeps it until there is time; counts what was written and what went nowhere.
+    fn write(&mut self, record: &Record, core: &MirrorCore);
+
+    /// All that came is to be written now. Whether more can be.
+    fn look(&mut self, core: &MirrorCore) -> bool;
 }
 
 impl Mirror {
-    /// A mirror into a file, which is made anew. It ends when this is dropped; what was seen by
-    /// then is written.
+    /// A mirror into a file, which is made, or gone on with if a mirror has written it. It ends
+    /// when this is dropped; what was seen by then is written.
     ///
     /// # Errors
-    /// When the file cannot be made, or there is no thread.
+    /// When the file cannot be made or is another one, or there is no thread.
     pub fn to_file(path: &Path, options: MirrorOptions, core: Arc<MirrorCore>) -> io::Result<Self> {
         let snap_bytes = options.snap_bytes.clamp(64, FRAME_BYTES_MAX);
         let file = PcapFile::new(path, snap_bytes, options.file_bytes_max)?;
-        core.written_bytes.store(file::HEADER_BYTES as u64, Relaxed);
         Self::start(snap_bytes, file, core)
     }
 
@@ -210,16 +215,17 @@ impl<T: Target> Writer<T> {
         loop {
             // First, so that what came before the end is not missed.
             let is_last = self.full.is_abandoned();
+            if !self.target.is_ready(&self.core) && !is_last {
+                std::thread::sleep(LOOK_EVERY);
+                continue;
+            }
             let is_idle = self.full.is_empty();
             while let Some(record) = self.full.receive() {
-                match self.target.write(&record) {
-                    Some(bytes) => self.core.written_bytes.fetch_add(bytes, Relaxed),
-                    None => self.core.unwritten.fetch_add(1, Relaxed),
-                };
+                self.target.write(&record, &self.core);
                 // Without the mirror nobody wants it.
                 let _ = self.free[usize::from(record.pool)].put(record);
             }
-            self.core.is_up.store(self.target.look(), Relaxed);
+            self.core.is_up.store(self.target.look(&self.core), Relaxed);
             if is_last {
                 return;
             }
@@ -229,12 +235,16 @@ impl<T: Target> Writer<T> {
 }
 
 impl Target for CopyTap {
-    fn write(&mut self, record: &Record) -> Option<u64> {
-        self.put(&record.bytes, record.offload).then_some(record.bytes.len() as u64)
+    fn write(&mut self, record: &Record, core: &MirrorCore) {
+        if self.put(&record.bytes, record.offload) {
+            core.written_bytes.fetch_add(record.bytes.len() as u64, Relaxed);
+        } else {
+            core.unwritten.fetch_add(1, Relaxed);
+        }
     }
 
-    fn look(&mut self) -> bool {
-        Self::look(self)
+    fn look(&mut self, _core: &MirrorCore) -> bool {
+        self.is_up()
     }
 }
 

@@ -88,6 +88,11 @@ fn what_passes_is_heard_at_a_tap_and_goes_on_while_that_is_away() {
         heard.extend_from_slice(&ear.hear()[42..]);
     }
     assert!(heard == large[42..], "as it was sent");
+    // Set down, nobody hears there.
+    assert!(ip("link set ids0 down"));
+    is_up("set down", 0);
+    assert!(ip("link set ids0 up"));
+    is_up("set up", 1);
     // It goes away, which costs the guests nothing, and comes back.
     assert!(ip("link del ids0"));
     let frame = FrameMaker::udp4().payload(300).build();

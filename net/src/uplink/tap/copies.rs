@@ -20,8 +20,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(crate) struct CopyTap {
     name: String,
     interface: Option<Opened>,
-    /// When it was looked for in vain.
+    /// When it was looked for in vain, or looked at.
     looked: Option<Instant>,
+    /// It is set up, as far as was seen.
+    is_up: bool,
     /// That it is away was said.
     is_away: bool,
     burst: Burst,
@@ -39,6 +41,7 @@ impl CopyTap {
             name: name.to_owned(),
             interface: None,
             looked: None,
+            is_up: false,
             is_away: false,
             burst: Burst::new(),
             finisher: Finisher::new(),
@@ -47,8 +50,23 @@ impl CopyTap {
         }
     }
 
+    /// Whether a copy would be heard: the interface is open, and set up as far as was seen lately.
+    pub(crate) fn is_up(&mut self) -> bool {
+        let is_early = self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY);
+        if self.look() && !is_early {
+            self.looked = Some(Instant::now());
+            // One that is gone is noticed by writing to it; what cannot be asked is as before.
+            let is_running = link::interface_is_running(&self.name).unwrap_or(self.is_up);
+            if std::mem::replace(&mut self.is_up, is_running) && !is_running {
+                let interface = &self.name;
+                tracing::warn!(interface, "a mirror's tap is set down: nobody hears there");
+            }
+        }
+        self.interface.is_some() && self.is_up
+    }
+
     /// Whether the interface is open; if it was looked for long ago, it is looked for again.
-    pub(crate) fn look(&mut self) -> bool {
+    fn look(&mut self) -> bool {
         let is_early = self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY);
         if self.interface.is_some() || is_early {
             return self.interface.is_some();
@@ -58,7 +76,8 @@ impl CopyTap {
                 if std::mem::take(&mut self.is_away) {
                     tracing::info!(interface = self.name, "a mirror's tap is back");
                 }
-                self.interface = Some(opened);
+                // It is set up by being opened, or was not set down.
+                (self.interface, self.looked, self.is_up) = (Some(opened), None, true);
             }
             Err(error) => {
                 self.looked = Some(Instant::now());
