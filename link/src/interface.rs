@@ -181,12 +181,81 @@ struct Channels {
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// By how many queues an interface receives. A driver that does not say has one.
-pub(crate) fn receive_queues(name: &str) -> u32 {
+///
+/// # Errors
+/// When this cannot be asked.
+pub fn interface_receive_queues(name: &str) -> io::Result<u32> {
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
-    let data = ptr::from_mut(&mut channels).cast();
-    let asked = ask(name.as_bytes(), SIOCETHTOOL, |request| request.ifr_ifru.ifru_data = data);
-    asked.map_or(1, |_| (channels.receive + channels.combined).max(1))
+    match ethtool(name, &mut channels) {
+        Ok(()) => Ok((channels.receive + channels.combined).max(1)),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+        Err(error) => Err(error),
+    }
 }
+
+/// The longest packet that an interface takes now, in bytes without Ethernet's header.
+///
+/// # Errors
+/// When there is none of this name.
+pub fn interface_mtu(name: &str) -> io::Result<usize> {
+    mtu(name.as_bytes())
+}
+
+/// As `struct ethtool_value`.
+#[repr(C)]
+#[derive(Default)]
+struct Value {
+    command: u32,
+    value: u32,
+}
+
+/// `<linux/ethtool.h>`: some things that a driver does, a bit for each.
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_SFLAGS: u32 = 0x26;
+/// It takes the tags of VLANs off what comes, and says them beside it.
+const ETH_FLAG_RXVLAN: u32 = 1 << 8;
+
+fn takes_tags_off(name: &str) -> io::Result<(bool, u32)> {
+    let mut value = Value { command: ETHTOOL_GFLAGS, ..Value::default() };
+    match ethtool(name, &mut value) {
+        Ok(()) => Ok((value.value & ETH_FLAG_RXVLAN != 0, value.value)),
+        // Who cannot be asked cannot do it.
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok((false, 0)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Has an interface leave VLAN tags in what comes: whether it does now.
+///
+/// # Errors
+/// Without the right to (CAP_NET_ADMIN), or when there is none of this name.
+pub(crate) fn leave_tags(name: &str) -> io::Result<bool> {
+    let (takes, flags) = takes_tags_off(name)?;
+    if takes {
+        let value = flags & !ETH_FLAG_RXVLAN;
+        match ethtool(name, &mut Value { command: ETHTOOL_SFLAGS, value }) {
+            // It cannot be switched; what was wanted beside it is asked below.
+            Err(error)
+                if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) =>
+            {
+                return Err(error);
+            }
+            _ => {}
+        }
+    }
+    Ok(!takes_tags_off(name)?.0)
+}
+
+/// Asks a driver, or tells it, by one of `<linux/ethtool.h>`'s structures.
+fn ethtool<T: Ethtool>(name: &str, data: &mut T) -> io::Result<()> {
+    let data = ptr::from_mut(data).cast();
+    ask(name.as_bytes(), SIOCETHTOOL, |request| request.ifr_ifru.ifru_data = data).map(drop)
+}
+
+/// What begins with the number of a command, and is as long as the kernel takes it to be by that.
+trait Ethtool {}
+impl Ethtool for Channels {}
+impl Ethtool for Value {}
 
 /// `<linux/sockios.h>`: a question that says itself what it is about.
 pub const SIOCETHTOOL: libc::Ioctl = 0x8946;
@@ -209,7 +278,7 @@ fn ask(
     }
     fill(&mut request);
     // SAFETY: all that is asked here reads the name, which ends in zero, and reads or writes one
-    // value beside it, or what that points to: `Channels` where the caller has put its address.
+    // value beside it, or what that points to: what is `Ethtool`, where its address was put.
     if unsafe { libc::ioctl(socket.as_raw_fd(), what, &mut request) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -229,7 +298,10 @@ mod tests {
         assert_eq!(Interface::named("lo").unwrap(), Some(found.clone()));
         assert_eq!(Interface::named("no-such").unwrap(), None);
         assert_eq!(interface_index("lo").unwrap(), found.index);
-        assert_eq!((receive_queues("lo"), receive_queues("no-such")), (1, 1));
+        assert_eq!(interface_receive_queues("lo").unwrap(), 1);
+        assert_eq!(interface_mtu("lo").unwrap(), found.mtu);
+        assert!(leave_tags("lo").unwrap(), "it has none");
+        assert!(interface_receive_queues("no-such").is_err() && leave_tags("no-such").is_err());
         assert!(interface_index("no-such").is_err() && interface_is_running("no-such").is_err());
     }
 }

@@ -25,7 +25,10 @@ use std::sync::Arc;
 pub use counters::LinkCounters;
 pub use driver::{BATCH_DATAGRAMS, Driver};
 pub use faulty::{FaultCounters, Faults, Faulty};
-pub use interface::{SIOCETHTOOL, interface_index, interface_is_running, set_interface_up};
+pub use interface::{
+    SIOCETHTOOL, interface_index, interface_is_running, interface_mtu, interface_receive_queues,
+    set_interface_up,
+};
 pub use pages::{HUGE_PAGE_BYTES, HugePages};
 pub use shm::{Callers, Door, Places, PlacesFull, Shm, ShmCounters, is_shared, make_way};
 use sidecore::Progress;

@@ -83,6 +83,12 @@ pub enum XdpError {
         /// What it has.
         queues: u32,
     },
+    /// It takes tags off what comes, which then cannot be told from what had none.
+    #[error(
+        "{0} takes VLAN tags off what comes, and cannot be told to leave them (`ethtool -K {0} \
+         rxvlan off`): as an uplink it would mix VLANs; take another card, or a tap in a bridge"
+    )]
+    Tags(String),
     /// Who may open interfaces for this process could not.
     #[error("{0}")]
     Opener(String),

@@ -74,6 +74,12 @@ impl Channel {
         self.stream.shutdown(std::net::Shutdown::Read)
     }
 
+    /// Nothing more is said or heard, also by whoever has the same connection.
+    pub(crate) fn end(&self) {
+        // One that the other end has closed is as good.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+
     /// Sends a message; whoever gets it has descriptors of the same files.
     pub(crate) fn send(&mut self, message: &impl Serialize, fds: &[OwnedFd]) -> io::Result<()> {
         let until = Instant::now() + self.limit;

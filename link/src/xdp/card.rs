@@ -65,12 +65,19 @@ impl XdpCard {
         if mtu + 14 > PACKET_BYTES_MAX {
             return Err(XdpError::Mtu { interface: found.name, mtu });
         }
-        let count = interface::receive_queues(name);
+        let count = interface::interface_receive_queues(name);
+        let count = count.map_err(system("asking for the receive queues"))?;
         if count > QUEUES_MAX {
             return Err(XdpError::Queues { interface: found.name, queues: count });
         }
         let up = interface::set_interface_up(name);
         up.map_err(system("setting the interface up"))?;
+        // What a card says beside a packet does not come with it: a tag would be lost, and the
+        // packet be in another VLAN than it was sent in.
+        let left = interface::leave_tags(name);
+        if !left.map_err(system("having VLAN tags left in packets"))? {
+            return Err(XdpError::Tags(found.name));
+        }
         let pieces = in_pieces(mtu);
         let program = Program::for_all(index, pieces);
         let program = program.map_err(system("attaching the program to the interface"))?;

@@ -18,7 +18,7 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sidecore::Waker;
 use sidecore::mailbox::{self, Receiver, Sender};
@@ -127,7 +127,16 @@ pub(super) trait Source: Send + 'static {
     /// # Errors
     /// When this cannot be found out.
     fn look(&mut self) -> io::Result<Option<Seen>>;
+
+    /// What is wrong although it works, if anything is.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 }
+
+/// How long the end of a keeper is waited for. One that opens an interface may take longer, since
+/// drivers do: it ends by itself after that, and lets go of what it opened.
+const END_WAIT: Duration = Duration::from_secs(1);
 
 /// Looks for the interface whenever it is wanted; ends when it is dropped.
 #[derive(Debug)]
@@ -139,9 +148,14 @@ pub struct Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.core.ended.store(true, SeqCst);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // It sleeps, or opens an interface; a panic of its was told already.
+        let Some(thread) = self.thread.take() else { return };
+        thread.thread().unpark();
+        let until = Instant::now() + END_WAIT;
+        while !thread.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
+            // A panic of its was told already.
             let _ = thread.join();
         }
     }
@@ -268,7 +282,7 @@ impl<S: Source, T: Fn(bool)> Keeping<S, T> {
     fn say_why(&self, why: String) {
         let mut noted = self.core.why.lock().unwrap_or_else(PoisonError::into_inner);
         if noted.as_ref() != Some(&why) {
-            tracing::warn!(interface = self.source.name(), why, "an uplink is away");
+            tracing::warn!(interface = self.source.name(), why, "an uplink is in trouble");
             *noted = Some(why);
         }
     }
@@ -284,10 +298,10 @@ impl<S: Source, T: Fn(bool)> Keeping<S, T> {
 
     fn note(&mut self, seen: Seen) {
         let is_up = seen == Seen::Up;
-        if is_up {
-            self.forget_why();
-        } else {
-            self.say_why("it is set down, or nothing is plugged in".to_owned());
+        match self.source.trouble() {
+            _ if !is_up => self.say_why("it is set down, or nothing is plugged in".to_owned()),
+            Some(trouble) => self.say_why(trouble),
+            None => self.forget_why(),
         }
         if self.core.is_up() != is_up {
             tracing::info!(interface = self.source.name(), ?seen, "an uplink's interface changed");
@@ -306,6 +320,8 @@ impl<S: Source, T: Fn(bool)> Keeping<S, T> {
         }
         drop(self.returned.receive());
         match self.source.open() {
+            // Nobody waits for it any more, and its nics may be in another network.
+            Ok(_) | Err(_) if self.core.ended.load(SeqCst) => {}
             Ok(opened) => {
                 tracing::info!(interface = self.source.name(), "the uplink is back");
                 self.core.note(S::fds(&opened).ok());

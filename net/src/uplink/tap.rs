@@ -95,9 +95,15 @@ impl Source for Taps {
         Ok(UplinkFds::Tap { fd: opened.fd.try_clone()?, udp: opened.udp })
     }
 
-    /// Reading one that is gone fails.
+    /// Reading one that is gone fails; of one that is set down, which may be read, only writing
+    /// does.
     fn look(&mut self) -> io::Result<Option<Seen>> {
-        Ok(None)
+        match link::interface_is_running(&self.0) {
+            Ok(true) => Ok(Some(Seen::Up)),
+            Ok(false) => Ok(Some(Seen::Down)),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

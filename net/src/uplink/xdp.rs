@@ -45,6 +45,11 @@ pub trait Cards: Send + Sync {
     /// # Errors
     /// What is in the way.
     fn hold(&self, name: &str, index: u32) -> Result<Hold, XdpError>;
+
+    /// Why holds are none any more, and no interface can be taken, if that is so.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 }
 
 /// This process, which has the rights to.
@@ -62,12 +67,35 @@ impl Cards for OwnCards {
     }
 }
 
+/// What an interface was when it was opened: one that is another, has other queues, of which some
+/// would not be polled, or takes longer or shorter packets has to be opened anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Facts {
+    index: u32,
+    queues: usize,
+    mtu: usize,
+}
+
+impl Facts {
+    fn of(card: &XdpCard) -> Self {
+        Self { index: card.index(), queues: card.queues().len(), mtu: card.mtu() }
+    }
+
+    fn now(name: &str) -> io::Result<Self> {
+        Ok(Self {
+            index: link::interface_index(name)?,
+            queues: link::interface_receive_queues(name)? as usize,
+            mtu: link::interface_mtu(name)?,
+        })
+    }
+}
+
 /// Opens one interface again and again.
 struct Reopened {
     name: String,
     cards: Arc<dyn Cards>,
-    /// The number of the one that is open.
-    index: u32,
+    /// Of the one that is open.
+    facts: Facts,
     /// Of the one that is open. It is the keeper's, not the port's: to let go may take a while.
     hold: Option<Hold>,
 }
@@ -83,7 +111,7 @@ impl Source for Reopened {
     fn open(&mut self) -> Result<XdpCard, XdpError> {
         self.hold = None;
         let (card, hold) = self.cards.open(&self.name)?;
-        (self.index, self.hold) = (card.index(), Some(hold));
+        (self.facts, self.hold) = (Facts::of(&card), Some(hold));
         Ok(card)
     }
 
@@ -93,23 +121,29 @@ impl Source for Reopened {
 
     /// Its rings say nothing when it is gone, nor does its socket.
     fn look(&mut self) -> io::Result<Option<Seen>> {
-        let found = link::interface_index(&self.name);
-        let found = found.and_then(|index| Ok((index, link::interface_is_running(&self.name)?)));
+        let found = Facts::now(&self.name);
+        let found = found.and_then(|facts| Ok((facts, link::interface_is_running(&self.name)?)));
         match found {
-            Ok((index, is_running)) if index == self.index => {
-                Ok(Some(if is_running { Seen::Up } else { Seen::Down }))
+            Ok((facts, _)) if facts != self.facts => {
+                let (interface, before) = (&self.name, self.facts);
+                tracing::info!(interface, ?before, now = ?facts, "it is to be opened anew");
+                Ok(Some(Seen::Gone))
             }
-            Ok(_) => Ok(Some(Seen::Gone)),
+            Ok((_, is_running)) => Ok(Some(if is_running { Seen::Up } else { Seen::Down })),
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(Some(Seen::Gone)),
             // Without a descriptor for the question, say, it is there as before.
             Err(error) => Err(error),
         }
     }
+
+    fn trouble(&self) -> Option<String> {
+        self.cards.trouble()
+    }
 }
 
 impl Reopened {
     fn new(name: &str, cards: Arc<dyn Cards>, first: &XdpCard, hold: Hold) -> Self {
-        Self { name: name.to_owned(), cards, index: first.index(), hold: Some(hold) }
+        Self { name: name.to_owned(), cards, facts: Facts::of(first), hold: Some(hold) }
     }
 }
 

@@ -21,7 +21,7 @@ use super::{PrivilegeError, system};
 use crate::config::{Config, Privileges};
 
 /// What a running node does: serve disks, and add and remove them.
-const ALLOWED: [c_long; 96] = [
+const ALLOWED: [c_long; 97] = [
     // Data: the link, the io_uring, eventfds, sockets of front ends.
     libc::SYS_read,
     libc::SYS_write,
@@ -121,6 +121,8 @@ const ALLOWED: [c_long; 96] = [
     // Whether a process that has joined the fabric has ended; and its socket is for everybody.
     libc::SYS_pidfd_open,
     libc::SYS_fchmodat,
+    // The process that opens interfaces is buried when it has ended.
+    libc::SYS_wait4,
     // Threads and their ends; `clone` is below.
     libc::SYS_set_robust_list,
     libc::SYS_rseq,
@@ -345,7 +347,14 @@ fn by_arguments() -> Result<Rules, seccompiler::BackendError> {
     // An uplink's interface that is looked at, and opened again if it is a tap. What that may reach
     // is Landlock's and the interface's own to say.
     let tap = [TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ];
-    let any = [libc::SIOCGIFFLAGS, libc::SIOCSIFFLAGS, libc::SIOCGIFINDEX];
+    // Of ethtool's questions the kernel answers those that change something to who may only.
+    let any = [
+        libc::SIOCGIFFLAGS,
+        libc::SIOCSIFFLAGS,
+        libc::SIOCGIFINDEX,
+        libc::SIOCGIFMTU,
+        link::SIOCETHTOOL,
+    ];
     let ioctls = ioctls.iter().chain(&tap).chain(&any);
     let ioctls: Vec<i64> = ioctls.map(|request| *request as i64).collect();
     let signals = [libc::SIGABRT, libc::SIGBUS].map(i64::from);

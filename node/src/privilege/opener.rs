@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use link::{Promiscuous, XdpCard, XdpCardFds, XdpError, XdpQueueFds};
 use net::uplink::{Cards, Hold, OwnCards};
@@ -60,11 +60,16 @@ enum Way {
     Helper(Arc<Helper>),
 }
 
+/// How long the end of the opener is waited for, once nobody asks it any more: it may be about to
+/// open an interface.
+const END_WAIT: Duration = Duration::from_millis(200);
+
 /// The node's end.
 #[derive(Debug)]
 struct Helper {
     /// The interfaces that it opens.
     names: Vec<String>,
+    process: Mutex<Process>,
     /// To say something, which waits for no answer.
     says: Mutex<Channel>,
     hears: Mutex<Hears>,
@@ -77,6 +82,39 @@ struct Hears {
     /// The number of the last question. What answers an earlier one came too late.
     asked: u64,
 }
+
+/// The opener, as a child of this process.
+#[derive(Debug)]
+enum Process {
+    Runs(libc::pid_t),
+    /// It has ended, and this is how.
+    Ended(String),
+}
+
+impl Process {
+    /// How it has ended, if it has; it is buried then.
+    fn look(&mut self) -> Option<&str> {
+        if let Self::Runs(pid) = *self {
+            let mut status = 0;
+            // SAFETY: it writes an integer. The process is a child that nobody else waits for.
+            let found = unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
+            if found == 0 || (found < 0 && io::Error::last_os_error().kind() == INTERRUPTED) {
+                return None;
+            }
+            *self = Self::Ended(match () {
+                () if found != pid => "unseen".to_owned(),
+                () if libc::WIFSIGNALED(status) => format!("by signal {}", libc::WTERMSIG(status)),
+                () => format!("with status {}", libc::WEXITSTATUS(status)),
+            });
+        }
+        match self {
+            Self::Runs(_) => None,
+            Self::Ended(how) => Some(how),
+        }
+    }
+}
+
+const INTERRUPTED: io::ErrorKind = io::ErrorKind::Interrupted;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Question {
@@ -154,9 +192,10 @@ impl Opener {
                 // SAFETY: the child's end; nothing of the node's is to be tidied up here.
                 unsafe { libc::_exit(i32::from(!matches!(served, Ok(Ok(()))))) }
             }
-            _ => {
+            pid => {
                 let hears = Mutex::new(Hears { channel, asked: 0 });
-                Ok(Self(Way::Helper(Arc::new(Helper { names, says, hears }))))
+                let process = Mutex::new(Process::Runs(pid));
+                Ok(Self(Way::Helper(Arc::new(Helper { names, process, says, hears }))))
             }
         }
     }
@@ -188,6 +227,16 @@ impl Cards for Opener {
         let (_, _, kept) = helper.ask(What::Hold { name, index })?;
         Ok(Box::new(kept))
     }
+
+    fn trouble(&self) -> Option<String> {
+        let Way::Helper(helper) = &self.0 else { return None };
+        let mut process = lock(&helper.process);
+        let how = process.look()?;
+        Some(format!(
+            "the process that opens interfaces has ended {how}: it is not opened again when it \
+             vanishes, and takes frames for its own address only; start the node again"
+        ))
+    }
 }
 
 /// Nobody has the rights for it any more.
@@ -207,6 +256,18 @@ fn interface(network: &crate::config::NetworkConfig) -> Option<String> {
     match &network.uplink {
         Some(Uplink::Xdp(name)) => Some(name.clone()),
         _ => None,
+    }
+}
+
+impl Drop for Helper {
+    /// It ends when it hears that nobody asks any more.
+    fn drop(&mut self) {
+        lock(&self.says).end();
+        let until = Instant::now() + END_WAIT;
+        let process = self.process.get_mut().unwrap_or_else(PoisonError::into_inner);
+        while process.look().is_none() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

@@ -209,6 +209,7 @@ fn networks_and_nics_come_go_and_change_while_others_run() {
     let status = wait_for(&node, "full", |status| {
         let counters = &status.nics[2].counters;
         counters["mirror_unwritten_frames"] + counters["mirror_lost_frames"] == 900 - 818
+            && counters["mirror_file_bytes_now"] > 60_000
     });
     let counters = &status.nics[2].counters;
     assert_eq!((counters["meter_in_ipv4_frames"], counters["meter_out_frames"]), (900, 0));
@@ -291,6 +292,15 @@ fn an_uplink_that_vanishes_pulls_the_cables_until_it_is_back() {
     wait_for(&node, "plugged in", |_| state(&node, "one") == DiskState::Ready);
     drop((one, std::mem::replace(&mut two, Guest::new(&home, "two.sock", false))));
     crosses(&mut Guest::new(&home, "one.sock", false), &mut two, 70);
+    // Set down it is there, and leads nowhere.
+    assert!(ip("link set vrio0 down"));
+    let status = wait_for(&node, "down", |status| status.nics.iter().all(|nic| !nic.link));
+    let why = status.networks[1].uplink_why.as_deref();
+    assert!(why.is_some_and(|why| why.contains("set down")), "{why:?}");
+    assert!(ip("link set vrio0 up"));
+    wait_for(&node, "up", |status| {
+        status.nics.iter().all(|nic| nic.link) && status.networks[1].uplink_why.is_none()
+    });
     node.stop();
 }
 

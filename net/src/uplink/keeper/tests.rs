@@ -1,9 +1,7 @@
 //! With interfaces that are none, and a port that is the test.
 
-use std::collections::VecDeque;
-use std::time::Instant;
-
 use super::*;
+use std::collections::VecDeque;
 
 /// How long the keeper's thread may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -19,6 +17,8 @@ struct World {
     seen: Mutex<Option<Result<Seen, i32>>>,
     /// Why the next ones cannot be opened.
     refused: Mutex<VecDeque<&'static str>>,
+    /// Held, none is opened.
+    slow: Mutex<()>,
 }
 
 impl World {
@@ -53,6 +53,7 @@ impl Source for Fake {
     }
 
     fn open(&mut self) -> Result<Opened, &'static str> {
+        let _slow = self.0.slow.lock().unwrap();
         match self.0.refused.lock().unwrap().pop_front() {
             Some(why) => Err(why),
             None => Ok(self.0.open()),
@@ -160,4 +161,18 @@ fn why_it_is_away_is_said() {
     }
     wait_for("back", || kept.incoming.receive());
     assert_eq!(kept.core.why(), None);
+}
+
+#[test]
+fn who_ends_does_not_wait_for_an_interface_that_takes_long() {
+    let (world, first, mut kept, keeper) = begin();
+    let slow = world.slow.lock().unwrap();
+    kept.lose(first);
+    wait_for("closed", || (world.open.load(SeqCst) == 0).then_some(()));
+    let ended = std::thread::spawn(move || drop(keeper));
+    wait_for("ended", || ended.is_finished().then_some(()));
+    // What was opened after all goes at once, and is nobody's link.
+    drop(slow);
+    wait_for("closed", || (world.closed_by.lock().unwrap().len() == 2).then_some(()));
+    assert!(!kept.core.is_up() && kept.incoming.is_empty());
 }

@@ -375,6 +375,104 @@ fn an_interface_that_is_down_or_gone_comes_back() {
     assert_eq!(told, [false, true, false, true]);
 }
 
+/// Asks the system about an interface, by one of `<linux/ethtool.h>`'s structures.
+fn ethtool<const N: usize>(name: &str, data: &mut [u32; N]) -> io::Result<()> {
+    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
+    // SAFETY: it has integers and pointers only, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = data.as_mut_ptr().cast();
+    // SAFETY: it reads the name and what `data` is said to be by its first word.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), link::SIOCETHTOOL, &mut request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// `ethtool -L`: so many queues that receive.
+fn set_receive_queues(name: &str, queues: u32) {
+    let mut channels = [0; 9];
+    channels[0] = 0x3c;
+    ethtool(name, &mut channels).unwrap();
+    (channels[0], channels[5]) = (0x3d, queues);
+    ethtool(name, &mut channels).unwrap();
+}
+
+/// Whether tags are taken off what comes, as `ethtool -k` says.
+fn takes_tags_off(name: &str) -> bool {
+    let mut flags = [0x25, 0];
+    ethtool(name, &mut flags).unwrap();
+    flags[1] >> 8 & 1 == 1
+}
+
+#[test]
+fn tags_are_left_in_what_comes() {
+    let test = "tags_are_left_in_what_comes";
+    // SAFETY: only this thread, and those that it starts from now on, change their namespace.
+    let is_apart = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+    if !is_apart || !plug(1500, 1) {
+        return println!("SKIP {test}: a network namespace is not allowed here");
+    }
+    assert!(takes_tags_off("vrio0"), "a virtual cable does, and says so beside the packet");
+    let opened = match OpenXdp::new("vrio0", Arc::new(OwnCards)) {
+        Ok(opened) => opened,
+        Err(error) => return println!("SKIP {test}: {error}"),
+    };
+    assert!(!takes_tags_off("vrio0") && takes_tags_off("far"));
+    drop(opened);
+}
+
+#[test]
+fn other_queues_and_other_lengths_are_seen() {
+    let test = "other_queues_and_other_lengths_are_seen";
+    // SAFETY: only this thread, and those that it starts from now on, change their namespace.
+    let is_apart = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+    if !is_apart || !plug(1500, 2) {
+        return println!("SKIP {test}: a network namespace is not allowed here");
+    }
+    // The other end sends by one only, so that this one may have one.
+    let mut channels = [0; 9];
+    channels[0] = 0x3c;
+    ethtool("far", &mut channels).unwrap();
+    (channels[0], channels[6]) = (0x3d, 1);
+    ethtool("far", &mut channels).unwrap();
+    set_receive_queues("vrio0", 1);
+    let opened = match OpenXdp::new("vrio0", Arc::new(OwnCards)) {
+        Ok(opened) => opened,
+        Err(error) => return println!("SKIP {test}: {error}"),
+    };
+    assert_eq!(opened.first.queues().len(), 1);
+    let mut rig = Rig::with(opened);
+    let far = Far::new();
+    // By its ports the kernel chooses a queue for each of these.
+    let hear_all = |rig: &mut Rig| {
+        for port in 0..40 {
+            let frame = FrameMaker::udp4().from(FAR).to(OURS).ports(port, 9).payload(20).build();
+            far.say(&frame);
+            assert_eq!(rig.hear().0, frame, "{port}");
+        }
+    };
+    rig.wait_until("up", UplinkCore::is_up);
+    hear_all(&mut rig);
+    set_receive_queues("vrio0", 2);
+    (channels[0], channels[6]) = (0x3d, 2);
+    ethtool("far", &mut channels).unwrap();
+    rig.wait_until("opened anew", |core| core.opened.load(Relaxed) == 2 && core.is_up());
+    hear_all(&mut rig);
+    let maker = FrameMaker::udp4().from(OURS).to(FAR);
+    rig.say(&maker.clone().payload(1400).build(), Offload::default());
+    assert_eq!(far.hear(), maker.clone().payload(1400).build());
+    assert!(ip("link set vrio0 mtu 1300"));
+    rig.wait_until("opened anew", |core| core.opened.load(Relaxed) == 3 && core.is_up());
+    let mut burst = Burst::new();
+    let _ = rig.port.receive(&mut burst, sidecore::now_ns());
+    rig.port.release(&mut burst);
+    rig.say(&maker.payload(1400).build(), Offload::default());
+    assert_eq!(rig.counters.drops_out.get(Reason::OverMtu), 1);
+}
+
 #[test]
 fn another_one_goes_on_with_what_is_open() {
     let Some(mut first) = Rig::new("another_one_goes_on_with_what_is_open", 1500) else { return };

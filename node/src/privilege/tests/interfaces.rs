@@ -176,6 +176,38 @@ fn what_keeps_an_interface_promiscuous_is_not_the_nodes() {
 }
 
 #[test]
+fn the_end_of_who_opens_interfaces_is_seen_and_said() {
+    let name = "the_end_of_who_opens_interfaces_is_seen_and_said";
+    let Some(path) = child_home() else { return in_nobodys_home(name) };
+    let Some(mut cable) = Cable::plug_in() else {
+        return println!("SKIP {name}: no network namespace, or no virtual cable");
+    };
+    let config = config_of_nobody(&path, NETWORKS);
+    let opener = Opener::start(&config).unwrap();
+    give_up(&config);
+    let _held = opener.open("vrio0").unwrap();
+    assert_eq!(opener.trouble(), None);
+    // The shell's siblings: there is one.
+    let find = "grep -lE \"^PPid:.$PPID$\" /proc/[0-9]*/status | grep -v \"/$$/\"";
+    let found = cable.ask(&format!("{find} | cut -d/ -f3 | tr '\\n' ' '; echo"));
+    let pid: u32 = found.trim().parse().unwrap_or_else(|_| panic!("{found:?}"));
+    assert_eq!(cable.ask(&format!("kill -9 {pid}; echo killed")), "killed");
+    let until = Instant::now() + PATIENCE;
+    let trouble = loop {
+        match opener.trouble() {
+            Some(trouble) => break trouble,
+            None => assert!(Instant::now() < until, "its end is not seen"),
+        }
+        sleep(Duration::from_millis(10));
+    };
+    assert!(trouble.contains("ended by signal 9") && trouble.contains("start the"), "{trouble}");
+    let there = cable.ask(&format!("[ -d /proc/{pid} ] && echo there || echo gone"));
+    assert_eq!((there.as_str(), cable.promiscuity()), ("gone", 0), "it is buried");
+    let error = opener.open("vrio0").unwrap_err().to_string();
+    assert!(error.contains("does not answer"), "{error}");
+}
+
+#[test]
 fn a_node_that_had_no_interface_at_its_start_says_so() {
     let name = "a_node_that_had_no_interface_at_its_start_says_so";
     let Some(path) = child_home() else { return in_nobodys_home(name) };
