@@ -13,19 +13,22 @@ const PEERS: [(&str, &[&str]); 3] = [
     ("tap and bridge", &["(only root makes them)"]),
 ];
 
-/// Said of a peer that failed in its turn. On a busy machine one may be too late for our driver.
+/// Said of a peer that failed in its turn.
 const FAILED: &str = ", from ";
 
-/// Whoever was not measured is named, with a reason that is not ours.
+/// Runs of which one has to go without a peer's failure: on a busy machine one may be too late for
+/// our driver.
+const RUNS_MAX: u32 = 2;
+
+/// Whoever was not measured is named, with a reason that is this machine's.
 fn check_missing(name: &str, reasons: &[&str], missing: &str) {
     let mut of_peer = missing.split(';').filter(|why| why.contains(name));
-    let is_reason = |why: &str| reasons.iter().chain([&FAILED]).any(|it| why.contains(it));
-    let is_named = of_peer.any(is_reason);
+    let is_named = of_peer.any(|why| reasons.iter().any(|it| why.contains(it)));
     assert!(is_named, "{name} is here and was not compared: {missing}");
 }
 
-#[test]
-fn we_are_compared_with_every_peer_that_is_installed() {
+/// One run, and who was not measured in it.
+fn compare() -> (Value, String) {
     let temporary = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
     command.args(["bench", "compare", "net", "--rounds", "1", "--seconds", "0.1", "--json"]);
@@ -38,6 +41,19 @@ fn we_are_compared_with_every_peer_that_is_installed() {
     let missing = report["missing"].as_array().unwrap().iter().map(|it| it.as_str().unwrap());
     let missing = missing.collect::<Vec<_>>().join(";");
     assert!(!missing.contains("vrio local ("), "ours failed: {missing}");
+    (report, missing)
+}
+
+#[test]
+fn we_are_compared_with_every_peer_that_is_installed() {
+    let (mut report, mut missing) = compare();
+    for _ in 1..RUNS_MAX {
+        if missing.contains(FAILED) {
+            println!("once more: {missing}");
+            (report, missing) = compare();
+        }
+    }
+    assert!(!missing.contains(FAILED), "somebody who is installed fails: {missing}");
     let rows_of = |contest: &str| {
         let contests = report["contests"].as_array().unwrap();
         let contest = contests.iter().find(|it| it["contest"].as_str().unwrap().contains(contest));
