@@ -91,6 +91,45 @@ while read -r word; do
                     "bytes=$(figure sum_received bytes)" ;;
             esac
             ;;
+        hash)
+            # What comes is only looked at: it need not fit into memory.
+            nc -l -p 5001 </tmp/hold | md5sum >/tmp/hashed &
+            hasher=$!
+            until netstat -ltn | grep -q ':5001 '; do sleep 0.1; done
+            say "hashing"
+            wait "$hasher"
+            say "hashed $(cut -d ' ' -f 1 /tmp/hashed)"
+            ;;
+        large\ *)
+            # So many blocks of 4 MiB, no two the same: each has its number before it.
+            dd if=/dev/urandom of=/tmp/block bs=1M count=4 2>/dev/null
+            mkfifo /tmp/twin
+            md5sum </tmp/twin >/tmp/hashed &
+            hasher=$!
+            at=0
+            while [ "$at" -lt "${word#large }" ]; do
+                echo "block $at"
+                cat /tmp/block
+                at=$((at + 1))
+            done | tee /tmp/twin | nc "$PEER" 5001
+            wait "$hasher"
+            rm /tmp/twin
+            say "large $(cut -d ' ' -f 1 /tmp/hashed)"
+            ;;
+        queues)
+            # How many bring frames here, and by how many frames came: both halves of an interrupt's
+            # counts, of two processors at most.
+            came=$(grep -e '-input\.' /proc/interrupts | while read -r _ one two _; do
+                case $two in *[!0-9]*) two=0 ;; esac
+                [ $((one + two)) = 0 ] || echo came
+            done | wc -l)
+            say "queues $(ls -d /sys/class/net/eth0/queues/rx-* | wc -l) $came"
+            ;;
+        lost)
+            # What this system itself lost of UDP, for want of room, and of its card's frames.
+            say "lost $(($(grep '^Udp:' /proc/net/snmp | tail -n 1 | cut -d ' ' -f 4) +
+                $(cat /sys/class/net/eth0/statistics/rx_dropped)))"
+            ;;
         carrier\ *)
             until [ "$(cat /sys/class/net/eth0/carrier)" = "${word#carrier }" ]; do sleep 0.1; done
             say "$word $(cat /sys/class/net/eth0/operstate)"

@@ -79,7 +79,7 @@ impl Stage {
             let socket = node.plan().socket(name);
             let vf = socket.with_extension("vf");
             let mac = format!("52:54:00:00:00:0{number}");
-            let nic = VhostNic { socket, mac, packed: false, offloads: true };
+            let nic = VhostNic { socket, mac, packed: false, offloads: true, pairs: 1 };
             let chardev = format!("socket,id=vf,path={}", vf.display());
             Guest::builder(image)
                 .name(name)

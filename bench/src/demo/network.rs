@@ -46,6 +46,7 @@ pub(super) fn with_card(builder: Builder, stage: &Stage, vm: &Node, own: usize) 
         mac: mac.to_owned(),
         packed: false,
         offloads: true,
+        pairs: 1,
     };
     let builder = match talk::iperf() {
         Some(_) => talk::with_iperf(builder)?,

@@ -36,6 +36,8 @@ pub struct VhostNic {
     pub packed: bool,
     /// The guest leaves checksums and segments to the device, and takes what is uncut.
     pub offloads: bool,
+    /// Pairs of queues. Linux uses as many as it has processors.
+    pub pairs: u16,
 }
 
 /// What a card does without offloads; receive buffers are merged all the same.
@@ -285,18 +287,25 @@ impl Builder {
     }
 
     fn nic_words(&self, index: usize, nic: &VhostNic) -> [String; 6] {
-        let VhostNic { socket, mac, packed, offloads } = nic;
+        let VhostNic { socket, mac, packed, offloads, pairs } = nic;
         let (socket, reconnect) = (escaped(socket), self.qemu.reconnect);
         let packed = if *packed { ",packed=on" } else { "" };
         let offloads = if *offloads { "" } else { NO_OFFLOADS };
+        let (queues, several) = match *pairs {
+            1 => (String::new(), String::new()),
+            // An interrupt for each queue, for changes and for the control queue.
+            pairs => (format!(",queues={pairs}"), format!(",mq=on,vectors={}", 2 * pairs + 2)),
+        };
         [
             "-chardev".to_owned(),
             format!("socket,id=nic{index},path={socket},{reconnect}"),
             "-netdev".to_owned(),
-            format!("vhost-user,id=net{index},chardev=nic{index}"),
+            format!("vhost-user,id=net{index},chardev=nic{index}{queues}"),
             "-device".to_owned(),
             // Nobody boots from it.
-            format!("virtio-net-pci,netdev=net{index},mac={mac},romfile={packed}{offloads}"),
+            format!(
+                "virtio-net-pci,netdev=net{index},mac={mac},romfile={packed}{offloads}{several}"
+            ),
         ]
     }
 
@@ -403,6 +412,7 @@ mod tests {
             mac: "52:54:00:00:00:01".to_owned(),
             packed: false,
             offloads: false,
+            pairs: 2,
         };
         let builder = builder.disk(VhostDisk { socket, queues: 4, packed: true }).nic(nic);
         let words = builder.command_line(Accelerator::Tcg, Path::new("initrd")).join(" ");
@@ -413,7 +423,8 @@ mod tests {
             "-smp 4",
             "path=/run/a,,b.sock,reconnect-ms=500",
             "vhost-user-blk-pci,chardev=disk0,num-queues=4,packed=on",
-            "path=/run/a,,b.sock,reconnect-ms=500 -netdev vhost-user,id=net0,chardev=nic0",
+            "path=/run/a,,b.sock,reconnect-ms=500 -netdev vhost-user,id=net0,chardev=nic0,queues=2 ",
+            ",guest_ufo=off,mq=on,vectors=6",
             "virtio-net-pci,netdev=net0,mac=52:54:00:00:00:01,romfile=,csum=off,gso=off,",
             "-qmp none",
         ] {

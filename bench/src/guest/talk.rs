@@ -53,6 +53,44 @@ pub fn exchange(from: &mut Guest, to: &mut Guest) -> Result<String> {
     Ok(sent)
 }
 
+/// So much is in a block of [`send_large`].
+pub const BLOCK_MIB: u64 = 4;
+
+/// One sends the other so many blocks of [`BLOCK_MIB`], which neither keeps; both say the same of
+/// what it was.
+///
+/// # Errors
+/// When a guest fails, or the other one got something else.
+pub fn send_large(from: &mut Guest, to: &mut Guest, blocks: u64) -> Result<()> {
+    to.type_line("hash")?;
+    to.wait_for("hashing", PATIENCE)?;
+    from.type_line(&format!("large {blocks}"))?;
+    let sent = from.wait_for("large", PATIENCE)?;
+    let got = to.wait_for("hashed", PATIENCE)?;
+    ensure!(sent == got, "one guest sent {sent} (MD5), and the other got {got}");
+    Ok(())
+}
+
+/// How many queues bring a guest frames, and by how many some have come.
+///
+/// # Errors
+/// When the guest fails.
+pub fn queues(guest: &mut Guest) -> Result<[u64; 2]> {
+    guest.type_line("queues")?;
+    let said = guest.wait_for("queues", PATIENCE)?;
+    let (there, used) = said.split_once(' ').context("two numbers")?;
+    Ok([there.parse()?, used.parse()?])
+}
+
+/// What a guest itself has lost by now: datagrams of UDP, for which it had no room, and frames.
+///
+/// # Errors
+/// When the guest fails.
+pub fn lost(guest: &mut Guest) -> Result<u64> {
+    guest.type_line("lost")?;
+    Ok(guest.wait_for("lost", PATIENCE)?.parse()?)
+}
+
 /// Has a guest wait for streams.
 ///
 /// # Errors

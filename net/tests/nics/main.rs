@@ -4,3 +4,4 @@ mod allocations;
 #[path = "../../../sidecore/tests/counting/mod.rs"]
 mod counting;
 mod frames;
+mod pairs;
