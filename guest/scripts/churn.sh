@@ -5,6 +5,12 @@ THREADS=${THREADS:-16}
 SECONDS_MAX=${SECONDS_MAX:-600}
 SEED=${SEED:-1}
 
+# With a card it can be pinged.
+if [ -n "${ADDRESS:-}" ]; then
+    until ip link set eth0 up 2>/dev/null; do sleep 0.2; done
+    ip addr add "$ADDRESS/24" dev eth0
+fi
+
 set -- "/sys/block/${DISK#/dev/}"/mq/*
 # The features are a digit each; VIRTIO_F_RING_PACKED is number 34.
 packed=$(cut -c 35 "/sys/block/${DISK#/dev/}/device/features")

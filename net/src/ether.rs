@@ -23,6 +23,8 @@ pub const TYPE_IPV4: u16 = 0x0800;
 pub const TYPE_IPV6: u16 = 0x86dd;
 /// The type of ARP.
 pub const TYPE_ARP: u16 = 0x0806;
+/// The type of reverse ARP.
+pub const TYPE_RARP: u16 = 0x8035;
 
 /// ICMP's number.
 pub const ICMP: u8 = 1;

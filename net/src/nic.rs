@@ -8,12 +8,13 @@
 //! Queue `2 i` brings frames to the guest, queue `2 i + 1` from it. All of them are served where
 //! the network lives.
 
+mod announce;
 mod header;
 mod port;
 mod queues;
 mod receiver;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -32,8 +33,9 @@ use crate::ether::Mac;
 use crate::network::{AttachError, Attached, Network};
 use crate::port::{Port, PortCounters};
 use crate::stage::{Staged, Stages};
-use crate::switch::PortOptions;
+use crate::switch::{PortOptions, Vlans};
 
+use announce::Announced;
 pub(crate) use header::header_bytes;
 pub use header::{feature, features};
 pub use port::NicPort;
@@ -265,13 +267,16 @@ impl Nic {
         let core = NicCore::new(&options.name);
         let id = NEXT.fetch_add(1, Relaxed);
         let queues = 2 * usize::from(options.pairs);
-        let (shared, mtu) = (Arc::clone(&core), options.mtu);
+        let (shared, mtu, mac) = (Arc::clone(&core), options.mtu, options.mac);
         let make = move |local: &mut Local| {
             let counters = Arc::clone(&shared.counters);
             let queues = Rc::new(RefCell::new(NicQueues::new(shared, queues, mtu)));
             let stages = Rc::<RefCell<Stages>>::default();
             let port = Staged::new(NicPort::new(Rc::clone(&queues)), Rc::clone(&stages), counters);
-            nics(local).borrow_mut().0.insert(id, Parts { queues, stages });
+            let announces = Rc::<Cell<bool>>::default();
+            // No rule of the guest's filter is about what its host says of it.
+            let port = Announced::new(port, mac, Rc::clone(&announces));
+            nics(local).borrow_mut().0.insert(id, Parts { queues, stages, announces });
             Box::new(port) as Box<dyn Port>
         };
         let counters = Arc::clone(&core.counters);
@@ -308,9 +313,12 @@ impl Nic {
         if index >= self.running.len() {
             return Err(StartError::NoSuchQueue { nic, pairs: self.options.pairs });
         }
-        if !self.running.contains(&true) {
+        let is_first = !self.running.contains(&true);
+        if is_first {
             self.core.mend();
         }
+        // Its ring was used by somebody before: the guest may have come from another host.
+        let came = is_first && config.base != config.kind.base_fresh();
         let acked = self.acked;
         // No frame outlives its round.
         config.in_order = true;
@@ -321,6 +329,9 @@ impl Nic {
             Ok(Ok(())) => {
                 self.running[index] = true;
                 self.core.queues.fetch_add(1, Relaxed);
+                if came {
+                    self.announce();
+                }
                 Ok(())
             }
             Ok(Err(source)) => {
@@ -329,6 +340,20 @@ impl Nic {
             }
             Err(source) => Err(StartError::Sidecore { nic, source }),
         }
+    }
+
+    /// Has the network hear where the guest is, unless frames without a tag go nowhere.
+    fn announce(&self) {
+        if matches!(self.options.port.vlans, Vlans::Trunk { native: None, .. }) {
+            return;
+        }
+        let id = self.id;
+        // Without the sidecore there is nobody to tell.
+        let _ = self.attached.network().sidecore().call(move |local| {
+            if let Some(parts) = nics(local).borrow().0.get(&id) {
+                parts.announces.set(true);
+            }
+        });
     }
 
     fn stop_queue(&mut self, index: usize) -> u32 {
@@ -447,6 +472,8 @@ impl NicChain {
 struct Parts {
     queues: Rc<RefCell<NicQueues>>,
     stages: Rc<RefCell<Stages>>,
+    /// Set, its guest is announced.
+    announces: Rc<Cell<bool>>,
 }
 
 /// All nics on a sidecore, by number: how closures from control threads find theirs.

@@ -1,11 +1,17 @@
 //! Real guests that are changed from outside while they work: migrated between two VMhosts, or
-//! given memory. Their disk is on an IOhost.
+//! given memory. Their disk is on an IOhost. One has a nic as well, in a network of the VMhost: both
+//! have one of that name, in which somebody listens.
+
+mod ear;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, Monitor, VhostDisk, monitor, scripts};
+use bench::guest::{
+    self, BOOT_TIMEOUT, Builder, Guest, Monitor, VhostDisk, VhostNic, monitor, scripts,
+};
 use bench::nodes::{Keys, Node, NodePlan};
+use ear::Ear;
 use serde_json::json;
 use virtio::driver::{Data, FrontEnd, FrontEndConfig, Op, Request, RingDriver, Role, Status};
 
@@ -27,6 +33,12 @@ const MODULE_MIB: u32 = 128;
 
 /// What the guest does between two events.
 const REQUESTS_BETWEEN: u64 = 300;
+
+/// The guest's card and address, and those of who listens in its network.
+const MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
+const ADDRESS: [u8; 4] = [10, 9, 0, 1];
+const EAR_MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 9];
+const EAR_ADDRESS: [u8; 4] = [10, 9, 0, 9];
 
 /// An IOhost with one volume, and two VMhosts that show it under the same name.
 struct Rack {
@@ -67,7 +79,10 @@ impl Rack {
     fn vm(&self, number: u16) -> NodePlan {
         let config = format!(
             "[[peer]]\nname = \"io1\"\naddress = \"127.0.0.1:{}\"\n{}\
-             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\nqueues = 4\n{}",
+             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\nqueues = 4\n{}\
+             [[network]]\nname = \"blue\"\n\
+             [[nic]]\nsocket = \"card.sock\"\nnetwork = \"blue\"\nmac = \"52:54:00:00:00:01\"\n\
+             [[nic]]\nsocket = \"ear.sock\"\nnetwork = \"blue\"\nmac = \"52:54:00:00:00:09\"\n",
             self.port,
             self.keys.peer("io1"),
             self.keys.disk()
@@ -77,6 +92,19 @@ impl Rack {
 
     fn socket(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
+    }
+
+    /// Somebody who listens in a VMhost's network.
+    fn ear(&self, number: u16) -> Ear {
+        let socket = self.vm(number).socket("ear");
+        Ear::new(&socket, EAR_MAC, EAR_ADDRESS, PATIENCE)
+    }
+
+    /// The guest's card there.
+    fn card(&self, number: u16) -> VhostNic {
+        let socket = self.vm(number).socket("card");
+        let mac = "52:54:00:00:00:01".to_owned();
+        VhostNic { socket, mac, packed: false, offloads: true, pairs: 1 }
     }
 }
 
@@ -92,14 +120,23 @@ struct Host {
 }
 
 impl Host {
-    fn start(image: &guest::Image, rack: &Rack, name: &str, disk: &Path, waits: bool) -> Self {
+    /// On the VMhost of this number, whose disk that is.
+    fn start(
+        image: &guest::Image,
+        rack: &Rack,
+        name: &str,
+        (number, disk): (u16, &Path),
+        waits: bool,
+    ) -> Self {
         let monitor_socket = rack.socket(&format!("{name}.qmp"));
         let mut arguments = monitor::arguments(&monitor_socket).to_vec();
         if waits {
             arguments.extend(["-incoming".to_owned(), monitor::uri(&rack.socket(name))]);
         }
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        Self::boot(on_disk(image, name, disk).script(scripts::CHURN), &arguments, &monitor_socket)
+        let builder = on_disk(image, name, disk).nic(rack.card(number)).script(scripts::CHURN);
+        let address = std::net::Ipv4Addr::from(ADDRESS);
+        Self::boot(builder.set("ADDRESS", address), &arguments, &monitor_socket)
     }
 
     fn boot(builder: Builder, arguments: &[&str], monitor_socket: &Path) -> Self {
@@ -193,26 +230,34 @@ fn a_guest_migrates_under_load_there_and_back() {
     let (mut vm1, mut vm2) = (rack.vm(1).start().unwrap(), rack.vm(2).start().unwrap());
     let sockets = [vm1.wait_for_disk("far").unwrap(), vm2.wait_for_disk("far").unwrap()];
 
-    let mut first = Host::start(&image, &rack, "first", &sockets[0], false);
+    let mut ears = [1, 2].map(|number| rack.ear(number));
+    let mut first = Host::start(&image, &rack, "first", (1, &sockets[0]), false);
     first.guest.wait_for("churn", BOOT_TIMEOUT).unwrap();
     let mut requests = first.work(0);
+    assert_eq!(ears[0].ping(ADDRESS, PATIENCE), MAC);
     // The destination has its disk long before it has the guest; that disturbs nobody.
-    let mut second = Host::start(&image, &rack, "second", &sockets[1], true);
+    let mut second = Host::start(&image, &rack, "second", (2, &sockets[1]), true);
     requests = first.work(requests);
     let states = |vm1, vm2| (state(vm1), state(vm2));
     assert_eq!(states(&vm1, &vm2), ("running".to_owned(), "ready".to_owned()));
     let told = first.monitor.migrate(&rack.socket("second"), DOWNTIME, PATIENCE).unwrap();
     println!("to vm2: downtime {} ms of {} ms", told["downtime"], told["total-time"]);
+    // Everybody there hears where it is now, before it is looked for; and it answers.
+    ears[1].wait_for_announcements(MAC, PATIENCE);
+    assert_eq!(ears[1].ping(ADDRESS, PATIENCE), MAC);
     requests = second.work(requests);
     assert_eq!(states(&vm1, &vm2), ("ready".to_owned(), "running".to_owned()));
     drop(first);
 
     // And back; what it leaves is killed as soon as it is gone from there.
-    let mut third = Host::start(&image, &rack, "third", &sockets[0], true);
+    let mut third = Host::start(&image, &rack, "third", (1, &sockets[0]), true);
     requests = second.work(requests);
+    ears[0].hear();
     let told = second.monitor.migrate(&rack.socket("third"), DOWNTIME, PATIENCE).unwrap();
     vm2.kill().unwrap();
     println!("to vm1: downtime {} ms of {} ms", told["downtime"], told["total-time"]);
+    ears[0].wait_for_announcements(MAC, PATIENCE);
+    assert_eq!(ears[0].ping(ADDRESS, PATIENCE), MAC);
     third.work(requests);
     drop(second);
     let report = third.guest.ask("stop", "churned", PATIENCE).unwrap();
