@@ -5,3 +5,4 @@ mod hostile;
 mod links;
 mod places;
 mod rig;
+mod whole;

@@ -255,11 +255,25 @@ impl Host {
 
     /// A nic that is to be in a network of the other node.
     pub(crate) fn nic(&mut self, network: &str, last: u8, vlans: Vlans) -> Nic {
+        let (nic, bridge) = self.way(network, last, vlans.clone());
+        let options = PortOptions { vlans: here(vlans), ..PortOptions::of_guest(mac(last)) };
+        let talker = Box::new(nic.talker.clone());
+        bridge.borrow_mut().add(options, talker, Arc::default()).unwrap();
+        nic
+    }
+
+    /// The same without the nic: the way there, and the bridge in which the nic is to be.
+    pub(crate) fn way(
+        &mut self,
+        network: &str,
+        last: u8,
+        vlans: Vlans,
+    ) -> (Nic, Rc<RefCell<Bridge>>) {
         let (core, counters) = (Arc::<CableCore>::default(), Arc::<PortCounters>::default());
         let link = Arc::<Mutex<Vec<bool>>>::default();
         let wanted = Wanted {
             peer: "io1".to_owned(),
-            join: join(network, &format!("nic{last}"), mac(last), 1500, vlans.clone()),
+            join: join(network, &format!("nic{last}"), mac(last), 1500, vlans),
             prove: Box::new(|_, _| None),
             told: Box::new({
                 let link = Arc::clone(&link);
@@ -269,13 +283,12 @@ impl Host {
         let made = self.plane.borrow_mut().join(wanted, Arc::clone(&core), Arc::clone(&counters));
         let (flow, port) = made;
         let bridge = Rc::new(RefCell::new(Bridge::new(1)));
-        let talker = Talker::default();
-        let options = PortOptions { vlans: here(vlans), ..PortOptions::of_guest(mac(last)) };
-        bridge.borrow_mut().add(options, Box::new(talker.clone()), Arc::default()).unwrap();
         let uplink = PortOptions::of_uplink();
         bridge.borrow_mut().add(uplink, port, Arc::clone(&counters)).unwrap();
         self.bridges.push(Rc::clone(&bridge));
-        Nic { talker, core, counters, flow, link, bridge }
+        let nic = Nic { talker: Talker::default(), core, counters, flow, link, bridge };
+        let bridge = Rc::clone(&nic.bridge);
+        (nic, bridge)
     }
 
     /// Takes it away.
