@@ -236,7 +236,11 @@ fn two_nodes(home: &std::path::Path, keys: &Keys) -> [NodePlan; 2] {
     };
     let nic = |name: &str, number: u8, network: &str| {
         let mac = format!("52:54:00:00:00:0{number}");
-        format!("[[nic]]\nsocket = \"{name}.sock\"\nnetwork = \"{network}\"\nmac = \"{mac}\"\n")
+        let pairs = pairs(number, Kind::Split);
+        format!(
+            "[[nic]]\nsocket = \"{name}.sock\"\nnetwork = \"{network}\"\nmac = \"{mac}\"\n\
+             queues = {pairs}\n"
+        )
     };
     let of_io = format!(
         "{}[[network]]\nname = \"blue\"\n{}{}",
