@@ -38,7 +38,7 @@ impl Gate for Open {
             sidecores: 1,
             options: PortOptions::of_guest(join.mac),
             chain: Box::new(|port, _| port),
-            right: Right { peer: peer.name.clone(), network, key: None },
+            right: Right { peer: peer.name.clone(), network, key: None, terms: 0 },
         })
     }
 

@@ -97,8 +97,15 @@ fn a_network_is_opened_and_closed_in_place() {
         &[&one, nic],
         &[&isolated, nic],
         &expect![[r#"
+            change network "blue": "allow", "remote"
+        "#]],
+    );
+    check(
+        &[&none, nic],
+        &[&blue("uplink = \"tap:t0\""), nic],
+        &expect![[r#"
             remove nic "n", to add it again below (its network changed)
-            remove network "blue", to add it again below (remote changed)
+            remove network "blue", to add it again below (uplink changed)
             add network "blue"
             add nic "n" to network blue
         "#]],

@@ -1,4 +1,5 @@
-//! The demo without a guest, as anybody may run it: it does what it says and leaves nothing behind.
+//! The demo, with guests and without one, as anybody may run it: it does what it says and leaves
+//! nothing behind.
 
 use std::fs;
 use std::path::Path;
@@ -6,14 +7,21 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bench::guest::{self, talk};
 use serde_json::Value;
 
 /// For what a busy machine takes to start two nodes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn demo(temporary: &Path) -> Command {
+    let mut command = demo_of_guests(temporary);
+    command.arg("--no-guest");
+    command
+}
+
+fn demo_of_guests(temporary: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
-    command.args(["demo", "--no-guest", "--json"]).env("TMPDIR", temporary);
+    command.args(["demo", "--json"]).env("TMPDIR", temporary);
     command
 }
 
@@ -61,6 +69,31 @@ fn the_demo_without_a_guest_proves_and_measures() {
     for node in ["io1", "vm1"] {
         assert!(kept.path().join(node).join("log").is_file(), "the logs are kept");
     }
+    assert_nothing_is_left(temporary.path());
+}
+
+#[test]
+fn the_demos_guests_have_a_disk_and_cards_and_reach_the_host() {
+    let test = "the_demos_guests_have_a_disk_and_cards_and_reach_the_host";
+    let Some(image) = guest::available(test) else { return };
+    let temporary = tempfile::tempdir().unwrap();
+    let output = demo_of_guests(temporary.path()).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let outage = &report["outage"];
+    assert!(outage["user"]["guest"]["kernel"].is_string(), "{report}, {image:?}");
+    assert!(outage["kills"].as_u64().unwrap() >= 1, "{report}");
+    assert!(outage["files_verified"].as_u64().unwrap() > 0, "{report}");
+    let talk = &report["talk"];
+    assert!(talk["file_bytes_verified"].as_u64().unwrap() >= 4 << 20, "{report}");
+    assert!(talk["reached_again_ms"].as_u64().unwrap() > 0, "{report}");
+    if talk::iperf().is_some() {
+        let rates = talk["bits_per_s"].as_array().unwrap();
+        assert!(rates.iter().all(|rate| rate.as_f64().unwrap() > 1e6), "{report}");
+    }
+    // Where the nodes have a network of their own, the IOhost has a tap.
+    let has_tap = report["network"] == "namespaces";
+    assert_eq!(talk["host"].is_string(), has_tap, "{report}");
     assert_nothing_is_left(temporary.path());
 }
 

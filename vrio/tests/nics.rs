@@ -10,8 +10,8 @@ use serde_json::Value;
 /// For what a script does: an emulated guest on a busy machine is slow.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Of a file that is larger than all buffers on its way: 256 MiB.
-const LARGE_BLOCKS: u64 = (256 << 20) / (talk::BLOCK_MIB << 20);
+/// Of a file that is larger than all buffers on its way: 128 MiB, some twenty seconds of emulation.
+const LARGE_BLOCKS: u64 = (128 << 20) / (talk::BLOCK_MIB << 20);
 
 const CONFIG: &str = r#"[sidecores]
 idle = "adaptive"

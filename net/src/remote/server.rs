@@ -76,6 +76,8 @@ pub struct Right {
     pub network: String,
     /// The key that it proved.
     pub key: Option<[u8; 32]>,
+    /// The number of the terms on which it joined, for its gate.
+    pub terms: u64,
 }
 
 /// Says who may join. Asked on sidecores, at joins only; it must not wait for anything.

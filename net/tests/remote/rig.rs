@@ -130,7 +130,12 @@ impl Gate for TestGate {
                 ..PortOptions::of_guest(join.mac)
             },
             chain: Box::new(|port, _| port),
-            right: Right { peer: peer.name.clone(), network: join.network.clone(), key: None },
+            right: Right {
+                peer: peer.name.clone(),
+                network: join.network.clone(),
+                key: None,
+                terms: 0,
+            },
         })
     }
 

@@ -16,7 +16,7 @@ use block::Allow;
 
 use super::{
     Backend, Config, DiskConfig, DomainConfig, Lines, NetworkConfig, NicConfig, PeerConfig,
-    StageConfig, VfConfig, VolumeConfig, show_chain, show_size,
+    RemotePorts, StageConfig, VfConfig, VolumeConfig, show_chain, show_size,
 };
 
 /// One step. Applied in the order of [`changes`], each finds what it needs.
@@ -71,8 +71,13 @@ pub enum Change {
     },
     /// Makes a network.
     AddNetwork(NetworkConfig),
-    /// Says anew which nodes may join a network, in place.
-    ChangeNetworkAllow(NetworkConfig),
+    /// Says anew which nodes may join a network, and as what, in place.
+    ChangeNetwork {
+        /// What it is to be.
+        network: NetworkConfig,
+        /// The keys that are different.
+        keys: Vec<&'static str>,
+    },
     /// Shows a nic.
     AddNic(NicConfig),
     /// Gives a nic other stages, or another state of its link, in place.
@@ -120,7 +125,7 @@ impl Change {
             Self::RemoveNic { name, .. } => format!("nic {name:?}"),
             Self::AddNic(nic) | Self::ChangeNic { nic, .. } => format!("nic {:?}", nic.name),
             Self::RemoveNetwork { name, .. } => format!("network {name:?}"),
-            Self::AddNetwork(network) | Self::ChangeNetworkAllow(network) => {
+            Self::AddNetwork(network) | Self::ChangeNetwork { network, .. } => {
                 format!("network {:?}", network.name)
             }
             Self::RemoveDomain { name, .. } => format!("domain {name:?}"),
@@ -172,8 +177,9 @@ impl fmt::Display for Change {
             Self::AddVf(vf) => write!(f, "add {object} into domain {}", vf.domain),
             Self::ChangeDomainKey(_) => write!(f, "change {object}: its key"),
             Self::ChangePeer(_) => write!(f, "change {object}: how it is reached"),
-            Self::ChangeAllow(_) | Self::ChangeNetworkAllow(_) => {
-                write!(f, "change {object}: \"allow\"")
+            Self::ChangeAllow(_) => write!(f, "change {object}: \"allow\""),
+            Self::ChangeNetwork { keys, .. } => {
+                write!(f, "change {object}: \"{}\"", keys.join("\", \""))
             }
             Self::ChangeSize(volume) => {
                 let size = size_of(volume).map(show_size).unwrap_or_default();
@@ -338,10 +344,16 @@ fn add_networks(
         let now = running.networks.iter().find(|it| it.name == network.name);
         match now.filter(|_| again(networks, &network.name).is_empty()) {
             None => changes.push(Change::AddNetwork(network.clone())),
-            Some(now) if now.allow != network.allow => {
-                changes.push(Change::ChangeNetworkAllow(network.clone()));
+            Some(now) => {
+                let different = [
+                    ("allow", now.allow != network.allow),
+                    ("remote", now.remote != network.remote),
+                ];
+                let keys = keys(&different, false);
+                if !keys.is_empty() {
+                    changes.push(Change::ChangeNetwork { network: network.clone(), keys });
+                }
             }
-            Some(_) => {}
         }
     }
     for nic in &wanted.nics {
@@ -527,8 +539,7 @@ fn replaced_networks(running: &Config, wanted: &Config) -> Replaced {
         Some((now, wanted.networks.iter().find(|network| network.name == now.name)?))
     });
     let keys = pairs.map(|(now, wanted)| {
-        let different =
-            [("uplink", now.uplink != wanted.uplink), ("remote", now.remote != wanted.remote)];
+        let different = [("uplink", now.uplink != wanted.uplink)];
         (now.name.clone(), keys(&different, bare_network(now) != bare_network(wanted)))
     });
     keys.filter(|(_, keys)| !keys.is_empty()).collect()
@@ -622,7 +633,8 @@ fn bare_disk(disk: &DiskConfig) -> DiskConfig {
 
 /// Without what can be changed in place.
 fn bare_network(network: &NetworkConfig) -> NetworkConfig {
-    NetworkConfig { lines: Lines::default(), allow: Vec::new(), ..network.clone() }
+    let (allow, remote) = (Vec::new(), RemotePorts::default());
+    NetworkConfig { lines: Lines::default(), allow, remote, ..network.clone() }
 }
 
 /// Without what can be changed in place.

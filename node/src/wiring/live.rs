@@ -186,7 +186,7 @@ impl Inside {
             Change::RemoveNic { name, .. } => self.remove_nic(name, force),
             Change::RemoveNetwork { name, .. } => self.remove_network(name, force),
             Change::AddNetwork(network) => self.add_network(network),
-            Change::ChangeNetworkAllow(network) => self.set_network_allow(network),
+            Change::ChangeNetwork { network, .. } => self.change_network(network),
             Change::AddNic(nic) => self.add_nic(nic),
             Change::ChangeNic { nic, .. } => self.change_nic(nic),
             Change::RemoveDomain { name, .. } => self.remove_domain(name, force),

@@ -224,11 +224,12 @@ impl Nics {
     }
 
     /// Peers may join a network as this configuration says, from now on.
-    fn set_allow(&mut self, network: &NetworkConfig) {
+    fn set_open(&mut self, network: &NetworkConfig) {
         let live = self.networks.iter_mut().find(|live| live.config.name == network.name);
         let live = live.expect("the caller has looked");
         live.config.allow.clone_from(&network.allow);
-        self.doors.set_allow(network);
+        live.config.remote.clone_from(&network.remote);
+        self.doors.set_open(network);
     }
 
     /// The network of a nic, or the way to it.

@@ -235,6 +235,29 @@ fn a_network_is_opened_to_others_while_its_guests_are_in_it() {
 }
 
 #[test]
+fn the_terms_of_a_network_change_while_its_guests_are_in_it() {
+    let pair = Pair::new(false);
+    let text = pair.text(IO1, &pair.io, 1);
+    let (io, vm) = (start_file(&pair.io, "io1.toml", &text), pair.start_vm());
+    joined(&vm, 0);
+    let (mut one, mut two) =
+        (Guest::new(&pair.vm, "one.sock", false), Guest::new(&pair.io, "io.sock", false));
+    one.say(&frame(1, 2, 2000, 60));
+    assert_eq!(two.hear(), frame(1, 2, 2000, 60));
+    let joins = vm.status().nics[0].counters["remote_joins"];
+    write_file(&pair.io, "io1.toml", &text.replace("to any port 9\"", "to any port 2000\""));
+    let applied = done(&io, "POST", "/v1/reload", &json!({})).applied;
+    assert_eq!(applied, ["change network \"blue\": \"remote\""]);
+    wait_for(&vm, "in again", |status| {
+        status.nics[0].counters["remote_joins"] > joins && status.nics[0].detail.is_empty()
+    });
+    one.say(&frame(1, 2, 2000, 61));
+    one.say(&frame(1, 2, 2001, 62));
+    assert_eq!(two.hear(), frame(1, 2, 2001, 62), "and nothing before it");
+    assert_eq!(io.status().nics[0].state, DiskState::Running, "its own guest stays");
+}
+
+#[test]
 fn a_guest_whose_networks_node_is_away_sees_its_link_go_and_come_back() {
     let pair = Pair::new(true);
     let (mut io, vm) = (pair.start_io(), pair.start_vm());

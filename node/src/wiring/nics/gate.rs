@@ -37,6 +37,8 @@ struct Open {
     sidecore: u16,
     allow: Vec<Allow>,
     remote: RemotePorts,
+    /// Another number whenever `remote` is another.
+    terms: u64,
 }
 
 #[derive(Debug, Default)]
@@ -73,15 +75,21 @@ impl Doors {
             sidecore: sidecore as u16,
             allow: config.allow.clone(),
             remote: config.remote.clone(),
+            terms: 0,
         };
         self.guard().networks.insert(config.name.clone(), open);
         self.generation.fetch_add(1, SeqCst);
     }
 
-    /// A network is open to others than before: to those that its configuration names.
-    pub(super) fn set_allow(&self, config: &NetworkConfig) {
+    /// A network is open to others than before, or on other terms: to those that its configuration
+    /// names. Who is in on terms that do not hold any more is out, and joins again by himself.
+    pub(super) fn set_open(&self, config: &NetworkConfig) {
         if let Some(open) = self.guard().networks.get_mut(&config.name) {
             open.allow.clone_from(&config.allow);
+            if open.remote != config.remote {
+                open.remote.clone_from(&config.remote);
+                open.terms += 1;
+            }
         }
         self.generation.fetch_add(1, SeqCst);
     }
@@ -202,14 +210,21 @@ impl Gate for Doors {
             sidecores: self.sidecores.load(SeqCst) as u16,
             options,
             chain: chain(&open.remote),
-            right: Right { peer: peer.name.clone(), network: join.network.clone(), key },
+            right: Right {
+                peer: peer.name.clone(),
+                network: join.network.clone(),
+                key,
+                terms: open.terms,
+            },
         })
     }
 
     fn holds(&self, right: &Right) -> bool {
         let inside = self.guard();
         let open = inside.networks.get(&right.network);
-        open.is_some_and(|open| allows(&open.allow, &right.peer, right.key))
+        open.is_some_and(|open| {
+            open.terms == right.terms && allows(&open.allow, &right.peer, right.key)
+        })
     }
 
     fn generation(&self) -> u64 {

@@ -32,8 +32,8 @@ impl Inside {
         Ok(Vec::new())
     }
 
-    /// Says anew which nodes may join a network.
-    pub(in crate::wiring) fn set_network_allow(
+    /// Says anew which nodes may join a network, and as what.
+    pub(in crate::wiring) fn change_network(
         &self,
         network: &NetworkConfig,
     ) -> Result<Vec<String>, Refused> {
@@ -43,15 +43,17 @@ impl Inside {
             let mut objects = self.objects();
             let mut networks = objects.config.networks.iter_mut();
             let config = networks.find(|it| it.name == network.name);
-            config.expect("the caller has looked").allow.clone_from(&network.allow);
+            let config = config.expect("the caller has looked");
+            config.allow.clone_from(&network.allow);
+            config.remote.clone_from(&network.remote);
         }
         self.accept_as_allowed();
         Ok(Vec::new())
     }
 
-    /// Opens a network to those that this configuration names, and to nobody else.
+    /// Opens a network to those that this configuration names, on its terms, and to nobody else.
     pub(in crate::wiring) fn open_network(&self, network: &NetworkConfig) {
-        self.nics().set_allow(network);
+        self.nics().set_open(network);
         // Their servers look at the doors, each round.
         wake(&self.cores);
     }

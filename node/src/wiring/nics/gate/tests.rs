@@ -31,7 +31,7 @@ fn doors(nodes: &[&str], key: [u8; 32]) -> Arc<Doors> {
     let allow =
         nodes.iter().map(|node| Allow { node: (*node).to_owned(), key: Some(AttachmentKey(key)) });
     let (allow, remote) = (allow.collect(), RemotePorts::default());
-    let open = Open { id: 1, sidecore: 0, allow, remote };
+    let open = Open { id: 1, sidecore: 0, allow, remote, terms: 0 };
     doors.guard().networks.insert("blue".to_owned(), open);
     doors
 }
