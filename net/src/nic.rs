@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{CallError, Local, Sidecore};
-use virtio::{Device, DeviceError, Logging, Memory, Queue, QueueConfig};
+use virtio::{Device, DeviceError, Logging, Memory, Queue, QueueConfig, RingKind};
 
 use crate::ether::Mac;
 use crate::network::{AttachError, Attached, Network};
@@ -318,7 +318,7 @@ impl Nic {
             self.core.mend();
         }
         // Its ring was used by somebody before: the guest may have come from another host.
-        let came = is_first && config.base != config.kind.base_fresh();
+        let came = is_first && is_used(config.kind, config.base);
         let acked = self.acked;
         // No frame outlives its round.
         config.in_order = true;
@@ -440,6 +440,15 @@ impl Drop for Nic {
         let _ = self.attached.network().sidecore().call(move |local| {
             nics(local).borrow_mut().0.remove(&id);
         });
+    }
+}
+
+/// Whether a ring that starts here was used: it does not start at its first place. Of a packed one
+/// some front ends leave out how often its ends have come by, which is beside the places.
+fn is_used(kind: RingKind, base: u32) -> bool {
+    match kind {
+        RingKind::Split => base != 0,
+        RingKind::Packed => base & 0x7fff_7fff != 0,
     }
 }
 

@@ -1,10 +1,12 @@
-//! Real guests that are changed from outside while they work: migrated between two VMhosts, or
-//! given memory. Their disk is on an IOhost. One has a nic as well, in a network of the VMhost: both
-//! have one of that name, in which somebody listens.
+//! Guests, real ones mostly, that are changed from outside while they work: migrated between two
+//! VMhosts, given memory, or served by another process. Their disk is on an IOhost. Who migrates
+//! has a nic as well, in a network of the VMhost: both have one of that name, in which somebody
+//! listens.
 
 mod ear;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use bench::guest::{
@@ -234,7 +236,7 @@ fn a_guest_migrates_under_load_there_and_back() {
     let mut first = Host::start(&image, &rack, "first", (1, &sockets[0]), false);
     first.guest.wait_for("churn", BOOT_TIMEOUT).unwrap();
     let mut requests = first.work(0);
-    assert_eq!(ears[0].ping(ADDRESS, PATIENCE), MAC);
+    assert_eq!(ears[0].ping(ADDRESS, PATIENCE), Some(MAC));
     // The destination has its disk long before it has the guest; that disturbs nobody.
     let mut second = Host::start(&image, &rack, "second", (2, &sockets[1]), true);
     requests = first.work(requests);
@@ -244,7 +246,7 @@ fn a_guest_migrates_under_load_there_and_back() {
     println!("to vm2: downtime {} ms of {} ms", told["downtime"], told["total-time"]);
     // Everybody there hears where it is now, before it is looked for; and it answers.
     ears[1].wait_for_announcements(MAC, PATIENCE);
-    assert_eq!(ears[1].ping(ADDRESS, PATIENCE), MAC);
+    assert_eq!(ears[1].ping(ADDRESS, PATIENCE), Some(MAC));
     requests = second.work(requests);
     assert_eq!(states(&vm1, &vm2), ("ready".to_owned(), "running".to_owned()));
     drop(first);
@@ -257,7 +259,7 @@ fn a_guest_migrates_under_load_there_and_back() {
     vm2.kill().unwrap();
     println!("to vm1: downtime {} ms of {} ms", told["downtime"], told["total-time"]);
     ears[0].wait_for_announcements(MAC, PATIENCE);
-    assert_eq!(ears[0].ping(ADDRESS, PATIENCE), MAC);
+    assert_eq!(ears[0].ping(ADDRESS, PATIENCE), Some(MAC));
     third.work(requests);
     drop(second);
     let report = third.guest.ask("stop", "churned", PATIENCE).unwrap();
@@ -267,6 +269,51 @@ fn a_guest_migrates_under_load_there_and_back() {
     let digest = guest::image_digest(&rack.io().file("far.img")).unwrap();
     assert!(report.ends_with(&format!("digest={digest:016x}")), "{report}, image {digest:016x}");
     println!("{report}");
+}
+
+/// One pings while the other one is there; whether that answers.
+fn pings(one: &mut Ear, other: &mut Ear, wait: Duration) -> bool {
+    let (is_over, address) = (AtomicBool::new(false), other.address());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                other.hear();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let mac = one.ping(address, wait);
+        is_over.store(true, Relaxed);
+        mac.is_some()
+    })
+}
+
+/// A node goes over to another process, and its guest's filter knows whom it talks to.
+#[test]
+fn the_conversations_of_a_filter_go_over_with_its_node() {
+    let home = tempfile::tempdir().unwrap();
+    let nic = |name: &str, last: u8, rest: &str| {
+        format!(
+            "[[nic]]\nsocket = \"{name}.sock\"\nnetwork = \"blue\"\n\
+             mac = \"52:54:00:00:00:0{last}\"\n{rest}\n"
+        )
+    };
+    let filter =
+        "filter = { default = \"deny\", rules = [\"allow arp\", \"allow sent icmp keep\"] }";
+    let config = format!(
+        "[sidecores]\ncount = 1\nidle = \"adaptive\"\n[[network]]\nname = \"blue\"\n{}{}",
+        nic("one", 1, filter),
+        nic("ear", 9, "")
+    );
+    let plan = NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home.path(), "vm1", config);
+    let node = plan.start().unwrap();
+    let mut one = Ear::new(&plan.socket("one"), MAC, ADDRESS, PATIENCE);
+    let mut other = Ear::new(&plan.socket("ear"), EAR_MAC, EAR_ADDRESS, PATIENCE);
+    assert!(!pings(&mut other, &mut one, Duration::from_secs(2)), "it may not begin");
+    assert!(pings(&mut one, &mut other, PATIENCE));
+    assert!(pings(&mut other, &mut one, PATIENCE), "they talk");
+    let node = node.hand_over().unwrap();
+    assert!(pings(&mut other, &mut one, PATIENCE), "they talk still");
+    node.stop().unwrap();
 }
 
 /// Gives the guest one module of memory more.

@@ -1,10 +1,13 @@
 //! Real guests that talk to each other over a node's network.
 
+mod relay;
+
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bench::guest::{self, BOOT_TIMEOUT, Guest, VhostNic, scripts, talk};
 use bench::nodes::{Keys, Node, NodePlan};
+use relay::Relay;
 use serde_json::Value;
 
 /// For what a script does: an emulated guest on a busy machine is slow.
@@ -223,10 +226,18 @@ fn two_guests_talk_and_go_on_after_their_node_was_killed() {
     talk_over_everything(&image, Kind::Split);
 }
 
+/// One datagram in so many is lost: 0.1 %.
+const LOSES_ONE_IN: u64 = 1000;
+
+/// The IOhost's port; the next one is the relay's, and the one behind that the VMhost's. Below the
+/// ports of other tests, and below those that the system gives away.
+fn port() -> u16 {
+    18_000 + (std::process::id() % 500) as u16 * 4
+}
+
 /// An IOhost with a network and a guest, and a VMhost whose guest is in that network.
 fn two_nodes(home: &std::path::Path, keys: &Keys) -> [NodePlan; 2] {
-    // Below the ports of other tests, and below those that the system gives away.
-    let port = 18_000 + (std::process::id() % 500) as u16 * 4;
+    let port = port();
     let plan = |name: &str, port: u16, rest: String| {
         let config = format!(
             "listen = \"127.0.0.1:{port}\"\n{}[sidecores]\ncount = 1\nidle = \"adaptive\"\n{rest}",
@@ -255,6 +266,26 @@ fn two_nodes(home: &std::path::Path, keys: &Keys) -> [NodePlan; 2] {
         keys.disk()
     );
     [plan("io1", port, of_io), plan("vm1", port + 2, of_vm)]
+}
+
+/// What a loss of datagrams between the nodes costs a stream of TCP, whose segments of 64 KiB are
+/// some 45 datagrams each.
+fn lose(one: &mut Guest, relay: &Relay) {
+    let mut stream = || talk::stream(one, "--bytes 16M").unwrap().bits_per_s / 1e6;
+    let whole = stream();
+    let (before, _) = relay.counts();
+    relay.lose(LOSES_ONE_IN);
+    let lossy = stream();
+    let (passed, lost) = relay.counts();
+    relay.lose(0);
+    println!(
+        "tcp over Ethernet: {whole:.0} Mbit/s; with {lost} of {} datagrams lost: {lossy:.0} \
+         Mbit/s, {:.2} of it",
+        passed - before + lost,
+        lossy / whole
+    );
+    assert!(lost > 0, "it is lossy");
+    assert!(whole > 1.0 && lossy > 1.0, "{whole} and {lossy} Mbit/s");
 }
 
 fn member_counter(io: &Node, name: &str) -> u64 {
@@ -286,8 +317,13 @@ fn guests_of_two_nodes_talk_and_go_on_after_either_node_was_killed() {
     let io = down.start().unwrap();
     wait_for_link(&mut one, "carrier 1");
     talk::exchange(&mut two, &mut one).unwrap();
-    let vm = vm.kill().unwrap().start().unwrap();
+    let mut plan = vm.kill().unwrap();
+    let [own, relays] = [port(), port() + 1].map(|port| format!("\"127.0.0.1:{port}\""));
+    plan.config = plan.config.replace(&own, &relays);
+    let relay = Relay::new(port() + 1, port());
+    let vm = plan.start().unwrap();
     talk::exchange(&mut one, &mut two).unwrap();
+    lose(&mut one, &relay);
     // Both ways with segments as the guests left them, and nothing that was not understood.
     for reason in ["drops_in_offload_unknown", "drops_in_source_foreign", "drops_in_short"] {
         assert_eq!(member_counter(&io, reason), 0, "{reason}");

@@ -244,6 +244,18 @@ impl Filter {
         self.flows.inherit(&mut before.flows);
     }
 
+    /// The conversations that are kept now, for [`Filter::go_on_with`] in another process of this
+    /// host, as long as the clock (monotonic, ns) is the same. Empty where nothing is kept.
+    pub fn conversations(&self, now_ns: u64) -> Vec<u8> {
+        self.flows.rows(now_ns)
+    }
+
+    /// Keeps those that another process kept, as far as these rules would; what is no conversation
+    /// is left out.
+    pub fn go_on_with(&mut self, conversations: &[u8], now_ns: u64) {
+        self.flows.go_on_with(conversations, now_ns);
+    }
+
     /// Whether this frame is part of a conversation that is kept, or an error about one.
     fn is_kept(&mut self, facts: &Facts, frame: &Frame, now_ns: u64) -> bool {
         let Self { rules, flows, .. } = self;

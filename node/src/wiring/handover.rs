@@ -367,6 +367,9 @@ impl<'i> Still<'i> {
         let state_lock = inside.volumes.state_lock()?.map(|lock| sent.put(lock));
         let links = inside.cores.iter().filter_map(|core| core.socket.as_ref());
         let metrics = heirlooms.metrics.as_ref();
+        // Each by itself: either looks at the nics, which nobody may twice in one expression.
+        let uplinks = inside.nics().take_down_uplinks(sent)?;
+        let nics = self.nics(sent)?;
         Ok(State {
             version: STATE_VERSION,
             control: sent.copy(&heirlooms.control)?,
@@ -377,14 +380,19 @@ impl<'i> Still<'i> {
             links: links.map(|link| sent.copy(link)).collect::<io::Result<_>>()?,
             volumes: self.volumes(sent)?,
             disks: self.disks(sent),
-            uplinks: inside.nics().take_down_uplinks(sent)?,
-            nics: self
-                .nics
-                .iter_mut()
-                .filter_map(|(n, parked)| nic_state(n, parked, sent))
-                .collect(),
+            uplinks,
+            nics,
             fabric: inside.domains.take_down(sent)?,
         })
+    }
+
+    fn nics(&mut self, sent: &mut Sent) -> io::Result<Vec<NicState>> {
+        let mut states = Vec::new();
+        for (name, parked) in &mut self.nics {
+            let conversations = self.inside.nics().conversations(name)?;
+            states.extend(nic_state(name, parked, conversations, sent));
+        }
+        Ok(states)
     }
 
     fn volumes(&self, sent: &mut Sent) -> io::Result<Vec<VolumeState>> {

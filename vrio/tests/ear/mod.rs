@@ -1,5 +1,5 @@
 //! Somebody in a guest's network who hears all that is said there, answers when it is asked for its
-//! address, and pings: a driver of a nic without a system above.
+//! address or pinged, and pings: a driver of a nic without a system above.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -64,6 +64,11 @@ impl Ear {
         ear
     }
 
+    /// Its address of IPv4.
+    pub(crate) fn address(&self) -> [u8; 4] {
+        self.address
+    }
+
     fn post_buffers(&mut self) {
         while let Some(slot) = self.receive.take_slot() {
             assert!(self.receive.post(slot, &[Part { offset: 0, len: 2048 }], false));
@@ -106,6 +111,12 @@ impl Ear {
                 let who = *who.first_chunk().expect("six bytes");
                 self.arp(2, who, who, *address.first_chunk().expect("four bytes"));
             }
+            let is_echo = kind(frame) == IPV4 && frame[23] == 1 && frame[34] == 8;
+            if is_echo && frame[30..34] == self.address {
+                let (who, address) = (frame[6..].first_chunk(), frame[26..].first_chunk());
+                let number = [frame[40], frame[41]];
+                self.echo(0, *who.expect("six bytes"), *address.expect("four bytes"), number);
+            }
         }
         frames
     }
@@ -122,11 +133,8 @@ impl Ear {
         None
     }
 
-    /// Pings an address until it answers; gives whose it is.
-    ///
-    /// # Panics
-    /// When it never does.
-    pub(crate) fn ping(&mut self, address: [u8; 4], wait: Duration) -> [u8; 6] {
+    /// Pings an address until it answers; gives whose it is, if it does in that time.
+    pub(crate) fn ping(&mut self, address: [u8; 4], wait: Duration) -> Option<[u8; 6]> {
         let until = Instant::now() + wait;
         while Instant::now() < until {
             self.arp(1, EVERYONE, [0; 6], address);
@@ -137,20 +145,21 @@ impl Ear {
             let Some(mac) = self.wait(AGAIN, answer) else { continue };
             self.pings += 1;
             let number = self.pings.to_be_bytes();
-            self.ask_echo(mac, address, number);
+            self.echo(8, mac, address, number);
             let echoed = |frame: &[u8]| {
                 let is_echo = kind(frame) == IPV4 && frame[23] == 1 && frame[34] == 0;
                 (is_echo && frame[40..42] == number).then_some(())
             };
             if self.wait(AGAIN, echoed).is_some() {
-                return mac;
+                return Some(mac);
             }
         }
-        panic!("{address:?} does not answer");
+        None
     }
 
-    fn ask_echo(&mut self, mac: [u8; 6], address: [u8; 4], number: [u8; 2]) {
-        let mut echo = [&[8, 0, 0, 0, 0x76, 0x72], &number[..], &[7; 40]].concat();
+    /// Asks for an echo (8), or is one (0).
+    fn echo(&mut self, what: u8, mac: [u8; 6], address: [u8; 4], number: [u8; 2]) {
+        let mut echo = [&[what, 0, 0, 0, 0x76, 0x72], &number[..], &[7; 40]].concat();
         let sum = checksum(&echo);
         echo[2..4].copy_from_slice(&sum);
         let bytes = (20 + echo.len() as u16).to_be_bytes();

@@ -106,6 +106,14 @@ pub(super) struct First {
     pub(super) ends: [(u128, u16); 2],
 }
 
+/// A conversation as another process is told of it, little-endian: until when (8), both ends (16
+/// for the address, 2 for the port, each), protocol (1), VLAN (2), how far it has come (1), which
+/// end began it (1), and which way (1).
+const ROW_BYTES: usize = 50;
+
+/// How far one has come, by its number in a row.
+const STAGES: [Stage; 4] = [Stage::Begun, Stage::Answered, Stage::Established, Stage::Ended];
+
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Flows {
@@ -128,6 +136,28 @@ impl Flows {
         if !self.sets.is_empty() && !before.sets.is_empty() {
             std::mem::swap(self, before);
             self.generation = self.generation.wrapping_add(1);
+        }
+    }
+
+    /// All that are kept now, for [`Flows::go_on_with`] in another process of this host.
+    pub(super) fn rows(&self, now_ns: u64) -> Vec<u8> {
+        let live = self.sets.iter().flatten().filter(|flow| flow.until_ns > now_ns);
+        live.flat_map(Flow::row).collect()
+    }
+
+    /// Keeps what another process kept. The rules are asked about each, for they may be others.
+    pub(super) fn go_on_with(&mut self, rows: &[u8], now_ns: u64) {
+        let generation = self.generation.wrapping_sub(1);
+        if self.sets.is_empty() {
+            return;
+        }
+        let (rows, _) = rows.as_chunks::<ROW_BYTES>();
+        for flow in rows.iter().filter_map(Flow::read).take(FLOWS_MAX) {
+            if flow.until_ns > now_ns {
+                let from = usize::from(flow.opener);
+                let (place, _) = place(self.set(&flow.key), &flow.key, from, now_ns);
+                *place = Flow { generation, ..flow };
+            }
         }
     }
 
@@ -245,6 +275,40 @@ fn place<'s>(
 }
 
 impl Flow {
+    fn row(&self) -> [u8; ROW_BYTES] {
+        let mut row = [0; ROW_BYTES];
+        row[..8].copy_from_slice(&self.until_ns.to_le_bytes());
+        for ((ip, port), into) in self.key.ends.iter().zip(row[8..].chunks_exact_mut(18)) {
+            into[..16].copy_from_slice(&ip.to_le_bytes());
+            into[16..].copy_from_slice(&port.to_le_bytes());
+        }
+        row[44] = self.key.protocol;
+        row[45..47].copy_from_slice(&self.key.vlan.to_le_bytes());
+        let stage = STAGES.iter().position(|stage| *stage == self.stage).expect("one of all");
+        row[47..].copy_from_slice(&[
+            stage as u8,
+            self.opener,
+            u8::from(self.direction == Direction::Received),
+        ]);
+        row
+    }
+
+    fn read(row: &[u8; ROW_BYTES]) -> Option<Self> {
+        let end = |at: usize| {
+            let ip = u128::from_le_bytes(*row[at..].first_chunk()?);
+            Some((ip, u16::from_le_bytes([row[at + 16], row[at + 17]])))
+        };
+        let vlan = u16::from_le_bytes([row[45], row[46]]);
+        Some(Self {
+            key: Key { ends: [end(8)?, end(26)?], protocol: row[44], vlan },
+            until_ns: u64::from_le_bytes(*row.first_chunk()?),
+            generation: 0,
+            stage: *STAGES.get(usize::from(row[47]))?,
+            opener: Some(row[48]).filter(|opener| *opener < 2)?,
+            direction: if row[49] == 0 { Direction::Sent } else { Direction::Received },
+        })
+    }
+
     fn opener_address(&self) -> u128 {
         self.key.ends[usize::from(self.opener)].0
     }

@@ -306,6 +306,37 @@ fn conversations_outlive_other_rules_that_would_keep_them() {
 }
 
 #[test]
+fn another_process_goes_on_with_the_conversations_that_its_rules_would_keep() {
+    let text = "allow received tcp to any port 80 keep";
+    let (mut before, _) = filter_of(rules(&[text]));
+    let (other, ended) = ((ME.0, 1001), (ME.0, 1002));
+    for client in [ME, other, ended] {
+        connect(&mut before, client, 1);
+    }
+    assert!(pass(&mut before, Sent, &says(GUEST, ended, ether::FIN), 1));
+    let rows = before.conversations(2);
+    let after = |text: &[&str], rows: &[u8], now_ns| {
+        let rules = rules(text);
+        let core = FilterCore::new(&rules);
+        // Another seed: its table has other places.
+        let mut filter = Filter::new(rules, core, 99);
+        filter.go_on_with(rows, now_ns);
+        filter
+    };
+    let mut filter = after(&["deny received tcp from any port 1001", text], &rows, 3);
+    assert!(pass(&mut filter, Sent, &says(GUEST, ME, ether::ACK), 3000 * SECOND));
+    assert!(!pass(&mut filter, Sent, &says(GUEST, other, ether::ACK), 4));
+    let mut filter = after(&[text], &rows, 3);
+    assert!(pass(&mut filter, Received, &says(other, GUEST, ether::ACK), 4));
+    assert!(!pass(&mut filter, Sent, &says(GUEST, ended, ether::ACK), 31 * SECOND), "as before");
+    // Rubbish is nothing, and half a conversation neither.
+    for rubbish in [&[0xff; 5000][..], &rows[..49]] {
+        let mut filter = after(&[text], rubbish, 3);
+        assert!(!pass(&mut filter, Sent, &says(GUEST, ME, ether::ACK), 4));
+    }
+}
+
+#[test]
 fn the_table_of_conversations_is_bounded() {
     let (mut filter, core) = filter_of(rules(&["allow sent udp keep"]));
     let answer = |number: u32| {

@@ -12,7 +12,7 @@ use virtio::hand_over::{Served, TryMap};
 
 /// The version of what is told. A node hands over to no other: a program that changes the meaning
 /// of a field has another one.
-pub(super) const STATE_VERSION: u32 = 5;
+pub(super) const STATE_VERSION: u32 = 6;
 
 /// The number of a descriptor in its message.
 pub(in crate::wiring) type Number = usize;
@@ -82,6 +82,8 @@ pub(in crate::wiring) enum OpenState {
 pub(in crate::wiring) struct NicState {
     pub(in crate::wiring) name: String,
     pub(in crate::wiring) served: Served<Number>,
+    /// The conversations that its filter keeps, in memory.
+    pub(in crate::wiring) conversations: Option<Number>,
 }
 
 /// A volume.

@@ -1,12 +1,15 @@
-//! Networks and nics that another process goes on with. What a switch has learned, which
-//! conversations a filter keeps and what was counted begins anew there.
+//! Networks and nics that another process goes on with. What a switch has learned, and what was
+//! counted begins anew there; the conversations that filters keep go over.
 
 use std::collections::HashMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use link::{XdpCardFds, XdpQueueFds};
 use net::uplink::UplinkFds;
+use rustix::fs::{MemfdFlags, memfd_create};
 use virtio::{Adopted, Parked, Parking};
 
 use super::uplinks::adopt_uplink;
@@ -15,6 +18,9 @@ use crate::config::{Config, NicConfig};
 use crate::privilege::Opener;
 use crate::wiring::handover::{NicState, OpenState, Received, Sent, UplinkState};
 use crate::wiring::sidecores::Core;
+
+/// More than all conversations of a filter are.
+const CONVERSATIONS_BYTES_MAX: u64 = 4 << 20;
 
 /// A nic that is ready to be gone on with.
 #[derive(Debug)]
@@ -43,6 +49,25 @@ impl Nics {
                 let _ = live.network.look(|_| ());
             }
         }
+    }
+
+    /// The conversations that a nic's filter keeps, if it keeps any, in memory.
+    pub(in crate::wiring) fn conversations(&self, nic: &str) -> io::Result<Option<OwnedFd>> {
+        let shown = self.nics.iter().find(|shown| shown.config.name == nic);
+        let Some(shown) = shown.filter(|shown| shown.watched.filter.is_some()) else {
+            return Ok(None);
+        };
+        let kept = shown.chain.change(|stages| {
+            let filter = stages.filter.as_ref();
+            filter.map_or_else(Vec::new, |filter| filter.conversations(sidecore::now_ns()))
+        });
+        let kept = kept.map_err(io::Error::other)?;
+        if kept.is_empty() {
+            return Ok(None);
+        }
+        let mut file = File::from(memfd_create("conversations", MemfdFlags::CLOEXEC)?);
+        file.write_all(&kept)?;
+        Ok(Some(file.into()))
     }
 
     /// The uplinks that are there.
@@ -77,7 +102,7 @@ impl Nics {
             opened.insert(network, taken);
         }
         let mut states: HashMap<_, _> =
-            nics.into_iter().map(|NicState { name, served }| (name, served)).collect();
+            nics.into_iter().map(|state| (state.name.clone(), state)).collect();
         let mut all = Self { opener: opener.clone(), ..Self::default() };
         for network in &config.networks {
             let named = |error: String| format!("network {:?}: {error}", network.name);
@@ -98,11 +123,16 @@ impl Nics {
             let without = NicConfig { mirror: None, ..nic.clone() };
             let place = all.place(nic, cores).map_err(named)?;
             let (device, made) = make(&without, place).map_err(named)?;
-            let adopted = states.remove(&nic.name).map(|served| {
-                let served = fds.served(served).map_err(|error| error.to_string())?;
-                let adopted = virtio::adopt(super::socket(nic), Box::new(device), served);
-                adopted.map_err(|error| error.to_string())
-            });
+            let adopted =
+                states.remove(&nic.name).map(|NicState { served, conversations, .. }| {
+                    if let Some(number) = conversations {
+                        let kept = fds.take(number).map_err(|error| error.to_string())?;
+                        go_on_with(&made, kept).map_err(|error| format!("its filter: {error}"))?;
+                    }
+                    let served = fds.served(served).map_err(|error| error.to_string())?;
+                    let adopted = virtio::adopt(super::socket(nic), Box::new(device), served);
+                    adopted.map_err(|error| error.to_string())
+                });
             let adopted = adopted.transpose().map_err(named)?;
             Ok(TakenNic { config: nic.clone(), made, adopted })
         });
@@ -133,14 +163,29 @@ impl Nics {
     }
 }
 
+/// Has a nic's filter keep what another process's kept.
+fn go_on_with(made: &Made, kept: OwnedFd) -> io::Result<()> {
+    let (mut file, mut conversations) = (File::from(kept), Vec::new());
+    file.rewind()?;
+    file.take(CONVERSATIONS_BYTES_MAX).read_to_end(&mut conversations)?;
+    let changed = made.chain.change(move |stages| {
+        if let Some(filter) = &mut stages.filter {
+            filter.go_on_with(&conversations, sidecore::now_ns());
+        }
+    });
+    changed.map_err(io::Error::other)
+}
+
 /// What a nic that stands still is to another process: nothing if it was not served.
 pub(in crate::wiring) fn nic_state(
     name: &str,
     parked: &mut Parked,
+    conversations: Option<OwnedFd>,
     sent: &mut Sent,
 ) -> Option<NicState> {
     let served = sent.served(parked.state.take()?);
-    Some(NicState { name: name.to_owned(), served })
+    let conversations = conversations.map(|kept| sent.put(kept));
+    Some(NicState { name: name.to_owned(), served, conversations })
 }
 
 fn open_state(fds: UplinkFds, sent: &mut Sent) -> OpenState {
