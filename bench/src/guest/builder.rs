@@ -423,7 +423,7 @@ mod tests {
             "-smp 4",
             "path=/run/a,,b.sock,reconnect-ms=500",
             "vhost-user-blk-pci,chardev=disk0,num-queues=4,packed=on",
-            "path=/run/a,,b.sock,reconnect-ms=500 -netdev vhost-user,id=net0,chardev=nic0,queues=2 ",
+            "b.sock,reconnect-ms=500 -netdev vhost-user,id=net0,chardev=nic0,queues=2 ",
             ",guest_ufo=off,mq=on,vectors=6",
             "virtio-net-pci,netdev=net0,mac=52:54:00:00:00:01,romfile=,csum=off,gso=off,",
             "-qmp none",

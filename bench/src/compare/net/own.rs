@@ -189,9 +189,9 @@ impl Measurer<'_> {
         echo_of(link, Datagrams { ask, answer, body: 0 }, length, &seats, &stage)
     }
 
-    /// Guest to guest, by netperf's UDP_RR. Adaptive on either path, for a ratio of the two is about
-    /// the path: with an IOhost there are more threads than cores, and local ones that spin have
-    /// nobody to wait for.
+    /// Guest to guest, by netperf's UDP_RR. Adaptive on either path, for a ratio of the two is
+    /// about the path: with an IOhost there are more threads than cores, and local ones that spin
+    /// have nobody to wait for.
     fn whole(&self, path: Path) -> net::Options {
         let is_remote = path == Path::Remote;
         net::Options {
