@@ -7,11 +7,12 @@
 //! kept their distance. Figures of our own that goals are about come last, and then all goals.
 //!
 //! This file and those beside it know rounds, ratios and goals, of whatever it is; [`block`] knows
-//! virtual disks, [`net`] network cards.
+//! virtual disks, [`net`] network cards, [`mpi`] the messages of MPI.
 
 pub mod block;
 mod goals;
 mod huge;
+pub mod mpi;
 pub mod net;
 mod running;
 mod table;
@@ -76,9 +77,15 @@ impl Plan {
     }
 }
 
-/// One kind of requests, or of frames.
+/// One kind of requests, of frames, or of messages.
 trait Case {
     fn name(&self) -> String;
+
+    /// Whether a turn that measures this one measures the other one as well, which follows it.
+    fn shares_turn(&self, other: &Self) -> bool {
+        let _ = other;
+        false
+    }
 }
 
 /// Who is measured.
@@ -102,7 +109,7 @@ trait Contestant: Clone {
         None
     }
 
-    /// How long its turn will take.
+    /// How long its turn will take, with so much that is measured.
     fn takes(&self, seconds: f64) -> Duration {
         let more = if self.is_slow() { SLOW_TURN_MORE } else { TURN_MORE };
         Duration::from_secs_f64(seconds) + more
@@ -127,6 +134,9 @@ struct Sample {
     /// The cache line's round trips before and after.
     trips_ns: [Option<u64>; 2],
 }
+
+/// Starts somebody, measures them in cases that share a turn, and ends them: a sample of each.
+type Turn<'a, C> = dyn Fn(&[<C as Contestant>::Case], &C) -> Result<Vec<Sample>> + 'a;
 
 /// Contestants for the same thing.
 #[derive(Clone, Debug)]
@@ -218,10 +228,11 @@ impl<C: Contestant> Field<'_, C> {
         }
         let (rounds, seconds) = (u32::from(self.plan.rounds), self.plan.seconds);
         let turns = self.contests.iter().flat_map(|contest| {
-            let cases = self.cases.iter().filter(|case| contest.has_both(case));
-            cases.flat_map(|case| contest.of(case))
+            let groups = self.cases.chunk_by(C::Case::shares_turn);
+            let groups = groups.filter(|cases| contest.has_both(&cases[0]));
+            groups.flat_map(|cases| contest.of(&cases[0]).map(move |it| (it, cases.len() as f64)))
         });
-        let turns: Vec<_> = turns.map(|it| it.takes(seconds)).collect();
+        let turns: Vec<_> = turns.map(|(it, cases)| it.takes(seconds * cases)).collect();
         let own_turn = TURN_MORE + Duration::from_secs_f64(seconds);
         let all = (turns.iter().sum::<Duration>() + own_turn * own_turns) * rounds;
         let minutes = all.as_secs().div_ceil(60);
@@ -231,8 +242,15 @@ impl<C: Contestant> Field<'_, C> {
         ));
     }
 
-    /// Runs all contests.
+    /// Runs all contests, one case in a turn.
     fn run(&mut self, turn: &dyn Fn(&C::Case, &C) -> Result<Sample>) -> Vec<Outcome> {
+        self.run_shared(&|cases, contestant| {
+            cases.iter().map(|case| turn(case, contestant)).collect()
+        })
+    }
+
+    /// Runs all contests. A turn is of all cases that share it, and gives a sample of each.
+    fn run_shared(&mut self, turn: &Turn<'_, C>) -> Vec<Outcome> {
         let Self { subject, plan, cleanup, progress, .. } = *self;
         let contests = std::mem::take(&mut self.contests);
         let run = |contest| {

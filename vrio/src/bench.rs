@@ -1,5 +1,6 @@
 //! `vrio bench`.
 
+mod mpi;
 mod net;
 
 use std::fmt::Display;
@@ -83,6 +84,9 @@ pub(crate) enum BenchCommand {
     /// Measure what two guests' network cards do for each other.
     #[command(after_help = net::EXAMPLES)]
     Net(Box<net::NetArgs>),
+    /// Measure what MPI's messages take by vrio's provider and by every other way, in turn.
+    #[command(after_help = mpi::EXAMPLES)]
+    Mpi(mpi::MpiArgs),
     /// Measure what more sidecores, queues and guests do to throughput and to a request's cost.
     #[command(after_help = SCALE_EXAMPLES)]
     Scale(ScaleArgs),
@@ -105,7 +109,7 @@ pub(crate) struct TurnArgs {
     /// as often where the cores move.
     #[arg(long)]
     rounds: Option<u16>,
-    /// How long each time (1 unless said, 0.3 with --quick).
+    /// How long each time (1 unless said, 0.3 with --quick; of MPI, each case 0.2 and 0.05).
     #[arg(long)]
     seconds: Option<f64>,
     /// Few rounds and short ones: to see whether all of it works.
@@ -117,19 +121,20 @@ pub(crate) struct TurnArgs {
     /// Only cases with this in their name.
     #[arg(long, value_name = "WORDS")]
     case: Option<String>,
-    /// What our sidecores do without work: peers poll.
-    #[arg(long, default_value = "spin")]
-    idle: Idle,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
+/// How long each time unless said, and with --quick.
+const TURN_SECONDS: [f64; 2] = [1.0, 0.3];
+
 impl TurnArgs {
-    fn plan(&self) -> compare::Plan {
+    /// With those seconds each time unless said, and with --quick.
+    fn plan(&self, [usual_seconds, quick_seconds]: [f64; 2]) -> compare::Plan {
         compare::Plan {
             rounds: self.rounds.unwrap_or(if self.quick { 3 } else { 5 }),
-            seconds: self.seconds.unwrap_or(if self.quick { 0.3 } else { 1.0 }),
+            seconds: self.seconds.unwrap_or(if self.quick { quick_seconds } else { usual_seconds }),
             contest: self.contest.clone(),
             case: self.case.clone(),
         }
@@ -140,12 +145,18 @@ impl TurnArgs {
 pub(crate) struct CompareNetArgs {
     #[command(flatten)]
     turns: TurnArgs,
+    /// What our sidecores do without work: peers poll.
+    #[arg(long, default_value = "spin")]
+    idle: Idle,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompareBlockArgs {
     #[command(flatten)]
     turns: TurnArgs,
+    /// What our sidecores do without work: peers poll.
+    #[arg(long, default_value = "spin")]
+    idle: Idle,
     /// Whether our sessions are sealed; what peers say to each other is in clear.
     #[arg(long, value_enum, default_value_t = Switch::Off)]
     encrypt: Switch,
@@ -388,6 +399,12 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             print(&floor::run(&options).map_err(Failure::running)?, args.json)
         }
         BenchCommand::Compare(command) => compare(command),
+        BenchCommand::Mpi(args) => {
+            let options = args.options().map_err(Failure::configuration)?;
+            options.check().map_err(Failure::configuration)?;
+            let report = compare::mpi::run(&options).map_err(Failure::running)?;
+            print(&report, args.turns.json)
+        }
         BenchCommand::Scale(args) => {
             let program = std::env::current_exe().context("finding this program");
             let options = scale::Options {
@@ -410,8 +427,8 @@ fn compare(command: &CompareCommand) -> Result<(), Failure> {
             let turns = &args.turns;
             let options = compare::block::Options {
                 program,
-                plan: turns.plan(),
-                idle: turns.idle,
+                plan: turns.plan(TURN_SECONDS),
+                idle: args.idle,
                 encrypt: args.encrypt == Switch::On,
                 reuse: args.reuse.into(),
                 folder: args.folder.clone(),
@@ -423,8 +440,9 @@ fn compare(command: &CompareCommand) -> Result<(), Failure> {
             options.check().map_err(Failure::configuration)?;
             print(&compare::block::run(&options).map_err(Failure::running)?, turns.json)
         }
-        CompareCommand::Net(CompareNetArgs { turns }) => {
-            let options = compare::net::Options { program, plan: turns.plan(), idle: turns.idle };
+        CompareCommand::Net(CompareNetArgs { turns, idle }) => {
+            let plan = turns.plan(TURN_SECONDS);
+            let options = compare::net::Options { program, plan, idle: *idle };
             options.check().map_err(Failure::configuration)?;
             print(&compare::net::run(&options).map_err(Failure::running)?, turns.json)
         }

@@ -184,10 +184,11 @@ impl fmt::Display for Comparison {
             let mut pairs: Vec<_> = outcome.rows.iter().map(|it| (&it.ours, &it.theirs)).collect();
             let mut seen = std::collections::HashSet::new();
             pairs.retain(|pair| seen.insert(*pair));
+            let has_cpu = outcome.rows.iter().any(|row| row.cpu_ratio.is_some());
             for pair in pairs {
-                heading(f, self.subject, pair)?;
+                heading(f, self.subject, pair, has_cpu)?;
                 let mut rows = outcome.rows.iter().filter(|it| (&it.ours, &it.theirs) == pair);
-                rows.try_for_each(|row| row.line(f))?;
+                rows.try_for_each(|row| row.line(f, has_cpu))?;
             }
             writeln!(f)?;
         }
@@ -203,17 +204,22 @@ fn heading(
     f: &mut fmt::Formatter<'_>,
     Subject { rate, each, .. }: &Subject,
     (ours, theirs): (&String, &String),
+    has_cpu: bool,
 ) -> fmt::Result {
     let ratio = "ours / theirs: median (least-most)";
     writeln!(f, "  {ours} (ours) and {theirs} (theirs)")?;
     writeln!(f, "  {:22}{rate:>20}{:>20}{:>20}   {ratio}", "", "p50 us", "p99 us")?;
     let both = format!("{:>10}{:>10}", "ours", "theirs");
-    writeln!(f, "  {:22}{both}{both}{both}   {rate:20} {:20} CPU/{each}", "", "p50")
+    let cpu = if has_cpu { format!("CPU/{each}") } else { String::new() };
+    let line = format!("  {:22}{both}{both}{both}   {rate:20} {:20} {cpu}", "", "p50");
+    writeln!(f, "{}", line.trim_end())
 }
 
 impl Row {
-    fn line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// With a column for processor time, if any row has that.
+    fn line(&self, f: &mut fmt::Formatter<'_>, has_cpu: bool) -> fmt::Result {
         let cpu = self.cpu_ratio.map_or("not known".to_owned(), |ratio| ratio.to_string());
+        let cpu = if has_cpu { format!("{cpu:20} ") } else { String::new() };
         let p50 = self.p50_ratio.map_or("-".to_owned(), |ratio| ratio.to_string());
         let latencies = [self.our_p50_us, self.their_p50_us, self.our_p99_us, self.their_p99_us];
         let latencies = latencies.map(|latency| match latency {
@@ -221,7 +227,7 @@ impl Row {
             None => format!("{:>10}", "-"),
         });
         let line = format!(
-            "  {:22}{:>10.0}{:>10.0}{}   {:20} {p50:20} {cpu:20} {}",
+            "  {:22}{:>10.0}{:>10.0}{}   {:20} {p50:20} {cpu}{}",
             self.case,
             self.our_rate.median,
             self.their_rate.median,

@@ -5,8 +5,8 @@ use std::fs;
 use anyhow::Result;
 
 use super::goals::Subject;
-use super::table::Pair;
-use super::{Case, Contest, Contestant, Outcome, Sample};
+use super::table::{Pair, Row};
+use super::{Case, Contest, Contestant, Outcome, Sample, Turn};
 use crate::cleanup::Cleanup;
 use crate::progress::Progress;
 use crate::verdict;
@@ -17,14 +17,16 @@ pub(super) struct Runner<'a, C: Contestant> {
     /// How many are asked for.
     pub(super) rounds: u16,
     pub(super) contest: Contest<C>,
-    /// Starts somebody, measures them in a case, and ends them.
-    pub(super) turn: &'a dyn Fn(&C::Case, &C) -> Result<Sample>,
+    pub(super) turn: &'a Turn<'a, C>,
     pub(super) cleanup: &'a Cleanup,
     pub(super) progress: &'a Progress,
 }
 
 /// By round, then by contestant.
 type Rounds = Vec<Vec<Sample>>;
+
+/// Of each case that shares a turn.
+type RoundsOfAll = Vec<Rounds>;
 
 impl<C: Contestant> Runner<'_, C> {
     /// All cases. A contestant that fails takes part no more, and is named.
@@ -40,23 +42,17 @@ impl<C: Contestant> Runner<'_, C> {
 
     fn all(&mut self, cases: &[C::Case], missing: &mut Vec<String>) -> Outcome {
         let mut rows = Vec::new();
-        for case in cases {
-            while self.contest.has_both(case) {
-                match self.rounds(case) {
-                    Ok((contestants, rounds)) => {
-                        let pairs = pairs(&contestants);
-                        rows.extend(pairs.iter().map(|&(ours, theirs)| {
-                            let names = [ours, theirs].map(|at| contestants[at].name());
-                            let counted = counted(&rounds, [ours, theirs]);
-                            let pair = Pair { ours, theirs, rounds: &rounds, counted: &counted };
-                            pair.row(self.subject, &self.contest.name, &case.name(), names)
-                        }));
+        for cases in cases.chunk_by(Case::shares_turn) {
+            while self.contest.has_both(&cases[0]) {
+                match self.rounds(cases) {
+                    Ok((contestants, of_all)) => {
+                        rows.extend(self.rows(cases, &contestants, &of_all));
                         break;
                     }
                     Err((failed, error)) => {
                         self.cleanup.yield_to_interruption();
                         self.contest.contestants.retain(|it| it.name() != failed);
-                        let (contest, case) = (&self.contest.name, case.name());
+                        let (contest, case) = (&self.contest.name, cases[0].name());
                         missing.push(format!("{failed} ({contest}), from {case} on: {error:#}"));
                         self.progress.done(missing[missing.len() - 1].clone());
                     }
@@ -68,31 +64,56 @@ impl<C: Contestant> Runner<'_, C> {
         Outcome { contest, rows }
     }
 
+    /// Of every case, what each of ours and each of theirs make together.
+    fn rows(&self, cases: &[C::Case], contestants: &[C], of_all: &RoundsOfAll) -> Vec<Row> {
+        let of_case = |(case, rounds): (&C::Case, &Rounds)| {
+            let row = |(ours, theirs): (usize, usize)| {
+                let names = [ours, theirs].map(|at| contestants[at].name());
+                let counted = counted(rounds, [ours, theirs]);
+                let pair = Pair { ours, theirs, rounds, counted: &counted };
+                pair.row(self.subject, &self.contest.name, &case.name(), names)
+            };
+            pairs(contestants).into_iter().map(row).collect::<Vec<_>>()
+        };
+        cases.iter().zip(of_all).flat_map(of_case).collect()
+    }
+
     /// As many rounds as were asked for, and more where too few of a pair are of one level. If
     /// somebody fails, who.
-    fn rounds(&self, case: &C::Case) -> Result<(Vec<C>, Rounds), (String, anyhow::Error)> {
-        let contestants: Vec<_> = self.contest.of(case).cloned().collect();
-        let (pairs, mut rounds) = (pairs(&contestants), Rounds::new());
-        let fewest = |rounds: &Rounds| {
-            pairs.iter().map(|&(ours, theirs)| counted(rounds, [ours, theirs]).len()).min()
+    fn rounds(&self, cases: &[C::Case]) -> Result<(Vec<C>, RoundsOfAll), (String, anyhow::Error)> {
+        let contestants: Vec<_> = self.contest.of(&cases[0]).cloned().collect();
+        let (pairs, mut of_all) = (pairs(&contestants), vec![Rounds::new(); cases.len()]);
+        let fewest = |of_all: &RoundsOfAll| {
+            let counts = of_all.iter().flat_map(|rounds| {
+                pairs.iter().map(|&(ours, theirs)| counted(rounds, [ours, theirs]).len())
+            });
+            counts.min().unwrap_or_default()
         };
-        while verdict::wants_more(self.rounds, rounds.len(), fewest(&rounds).unwrap_or_default()) {
+        while verdict::wants_more(self.rounds, of_all[0].len(), fewest(&of_all)) {
             let turn = |contestant: &C| {
                 self.progress.doing(format!(
                     "{}, {}: round {} of {}, {}",
                     self.contest.name,
-                    case.name(),
-                    rounds.len() + 1,
+                    told(cases),
+                    of_all[0].len() + 1,
                     self.rounds,
                     contestant.name()
                 ));
-                (self.turn)(case, contestant).map_err(|error| (contestant.name(), error))
+                (self.turn)(cases, contestant).map_err(|error| (contestant.name(), error))
             };
             let round = contestants.iter().map(turn).collect::<Result<Vec<_>, _>>()?;
-            rounds.push(round);
+            for (at, rounds) in of_all.iter_mut().enumerate() {
+                rounds.push(round.iter().map(|samples| samples[at]).collect());
+            }
         }
-        Ok((contestants, rounds))
+        Ok((contestants, of_all))
     }
+}
+
+/// What a turn is about.
+fn told(cases: &[impl Case]) -> String {
+    let name = cases[0].name();
+    if cases.len() == 1 { name } else { format!("{name} and {} more", cases.len() - 1) }
 }
 
 /// Every one of ours with every one of theirs.
@@ -136,6 +157,10 @@ mod tests {
     impl Case for Thing {
         fn name(&self) -> String {
             "thing".to_owned()
+        }
+
+        fn shares_turn(&self, _: &Self) -> bool {
+            true
         }
     }
 
@@ -183,12 +208,12 @@ mod tests {
     fn turns_alternate_and_who_fails_is_named_and_left_out() {
         let (cleanup, progress, took) =
             (Cleanup::default(), Progress::silent(), RefCell::new(Vec::new()));
-        let turn = |_: &Thing, who: &&'static str| {
+        let turn = |things: &[Thing], who: &&'static str| {
             took.borrow_mut().push(*who);
             if *who == "broken" {
                 bail!("it is broken");
             }
-            Ok(sample(10.0))
+            Ok(things.iter().enumerate().map(|(at, _)| sample(10.0 + at as f64)).collect())
         };
         let contestants = vec!["ours", "broken", "guest", "one"];
         let contest = Contest { name: "contest".to_owned(), contestants };
@@ -201,10 +226,11 @@ mod tests {
             progress: &progress,
         };
         let mut missing = Vec::new();
-        let outcome = runner.run(&[Thing], &mut missing);
+        let outcome = runner.run(&[Thing, Thing], &mut missing);
         assert_eq!(*took.borrow(), ["ours", "broken", "ours", "one", "ours", "one"]);
-        let [row] = &outcome.rows[..] else { panic!("{outcome:?}") };
+        let [row, with] = &outcome.rows[..] else { panic!("{outcome:?}") };
         assert_eq!((row.theirs.as_str(), row.tried), ("one", 2));
+        assert_eq!((row.our_rate.median, with.our_rate.median), (10e3, 11e3));
         assert_eq!(missing, ["broken (contest), from thing on: it is broken"]);
     }
 }

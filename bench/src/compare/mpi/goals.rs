@@ -1,0 +1,122 @@
+//! What we mean to reach with the messages of MPI.
+
+use super::ways::name;
+use super::{Messages, TWO_HOSTS};
+use crate::compare::Case;
+use crate::compare::goals::{Figure, Part, Subject};
+
+pub(super) static MESSAGES: Subject = Subject {
+    rate: "MB/s or 1/s",
+    each: "message",
+    texts: &TEXTS,
+    parts: &PARTS,
+    own: &[],
+    cases: || Messages::all(2).iter().map(Messages::name).collect(),
+};
+
+const TEXTS: [&str; 5] = [
+    "one host, 8 B: median at most 1.3 times that of Open MPI's own shared memory",
+    "one host, 8 B: median below that of libfabric's shm and tcp",
+    "one host, 64 KiB and 1 MiB: bandwidth at least that of Open MPI's own shared memory",
+    "two hosts, 8 B: median at most that of libfabric's tcp",
+    "two hosts, 64 KiB and 1 MiB: bandwidth above that of libfabric's tcp and of UCX's",
+];
+
+const SHORT: &str = "latency 8 B";
+const LONG: &str = "bandwidth 64 KiB";
+const LONGEST: &str = "bandwidth 1 MiB";
+
+const fn median(
+    goal: u8,
+    contest: &'static str,
+    theirs: &'static [&'static str],
+    bound: f64,
+) -> Part {
+    Part { goal, contest, case: SHORT, ours: name::VRIO, theirs, figure: Figure::P50, bound }
+}
+
+const fn bandwidth(
+    goal: u8,
+    contest: &'static str,
+    case: &'static str,
+    theirs: &'static [&'static str],
+) -> Part {
+    Part { goal, contest, case, ours: name::VRIO, theirs, figure: Figure::Rate, bound: 1.0 }
+}
+
+/// Open MPI refuses libfabric's shm; MPICH takes it.
+const PARTS: [Part; 8] = [
+    median(1, "one host, Open MPI", &[name::OWN], 1.3),
+    median(2, "one host, MPICH", &[name::SHM, name::TCP], 1.0),
+    median(2, "one host, Open MPI", &[name::TCP], 1.0),
+    bandwidth(3, "one host, Open MPI", LONG, &[name::OWN]),
+    bandwidth(3, "one host, Open MPI", LONGEST, &[name::OWN]),
+    median(4, TWO_HOSTS, &[name::TCP], 1.0),
+    bandwidth(5, TWO_HOSTS, LONG, &[name::TCP, name::UCX_TCP]),
+    bandwidth(5, TWO_HOSTS, LONGEST, &[name::TCP, name::UCX_TCP]),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::super::ONE_HOST;
+    use super::*;
+    use crate::compare::goals::Reached;
+    use crate::compare::table::{Row, tests};
+    use crate::verdict::Standing;
+
+    const OPEN_MPI: &str = "one host, Open MPI 4.1.4";
+    const MPICH: &str = "one host, MPICH 5.0.2";
+
+    fn row(contest: &'static str, case: &str, theirs: &str, ratio: f64) -> (&'static str, Row) {
+        assert!((MESSAGES.cases)().iter().any(|it| it == case), "{case}");
+        assert!(contest.starts_with(ONE_HOST) || contest.starts_with(TWO_HOSTS));
+        let rounds = &[[10.0 * ratio, 10.0]; 3];
+        (contest, tests::row(&MESSAGES, contest, case, [name::VRIO, theirs], rounds))
+    }
+
+    fn goals(rows: &[(&'static str, Row)]) -> Vec<Reached> {
+        let rows: Vec<_> = rows.iter().map(|(contest, row)| (*contest, row)).collect();
+        MESSAGES.reached(&rows, &[])
+    }
+
+    #[test]
+    fn short_messages_are_judged_beside_shared_memory_and_libfabric() {
+        let vader = "its own shared memory (vader)";
+        let rows = [
+            row(OPEN_MPI, SHORT, vader, 0.8),
+            row(OPEN_MPI, SHORT, "libfabric tcp (net)", 5.0),
+            row(MPICH, SHORT, name::SHM, 2.0),
+            row(MPICH, SHORT, name::TCP, 5.0),
+        ];
+        let all = goals(&rows);
+        assert_eq!((all[0].standing, all[0].verdicts), (Standing::Holds, 1), "{}", all[0]);
+        assert_eq!((all[1].standing, all[1].verdicts), (Standing::Holds, 3), "{}", all[1]);
+        assert_eq!(goals(&rows[..2])[1].standing, Standing::NotMeasured, "MPICH is missing");
+        let slow = [row(OPEN_MPI, SHORT, vader, 0.7)];
+        assert_eq!(goals(&slow)[0].standing, Standing::DoesNotHold);
+        // What MPICH has of its own is for information.
+        assert!(row(MPICH, SHORT, name::OWN, 0.1).1.goals.is_empty());
+    }
+
+    #[test]
+    fn long_ones_are_judged_by_their_rate_one_way() {
+        let vader = "its own shared memory (vader)";
+        let rows = [row(OPEN_MPI, LONG, vader, 1.2), row(OPEN_MPI, LONGEST, vader, 0.9)];
+        let all = goals(&rows);
+        assert_eq!((all[2].standing, all[2].verdicts), (Standing::DoesNotHold, 2), "{}", all[2]);
+        assert!(row(OPEN_MPI, "both ways 1 MiB", vader, 0.9).1.goals.is_empty());
+        assert_eq!(goals(&rows[..1])[2].standing, Standing::NotMeasured);
+    }
+
+    #[test]
+    fn nothing_of_two_hosts_is_said_by_one() {
+        let rows = [row(OPEN_MPI, SHORT, name::TCP, 2.0)];
+        let all = goals(&rows);
+        assert_eq!(
+            (all[3].standing, all[4].standing),
+            (Standing::NotMeasured, Standing::NotMeasured)
+        );
+        let two = [row("two hosts, MPICH 5.0.2", LONG, name::UCX_TCP, 2.0)];
+        assert_eq!(two[0].1.goals.len(), 1);
+    }
+}

@@ -1,0 +1,188 @@
+//! The ways that messages of an MPI can go, and what the MPI has to be told for each.
+
+use super::kinds::{Family, Mpi};
+
+/// What peers are called, which goals refer to.
+pub(super) mod name {
+    pub(in crate::compare::mpi) const VRIO: &str = "vrio";
+    pub(in crate::compare::mpi) const OWN: &str = "its own shared memory";
+    pub(in crate::compare::mpi) const SHM: &str = "libfabric shm";
+    pub(in crate::compare::mpi) const TCP: &str = "libfabric tcp";
+    pub(in crate::compare::mpi) const RXM: &str = "libfabric tcp;ofi_rxm";
+    pub(in crate::compare::mpi) const UCX_SHM: &str = "UCX shm";
+    pub(in crate::compare::mpi) const UCX_TCP: &str = "UCX tcp";
+}
+
+/// What carries messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Our provider, as `vrio mpi env` has it.
+    Vrio,
+    /// What the MPI itself has for one host.
+    Own,
+    /// Providers of libfabric.
+    Shm,
+    Tcp,
+    Rxm,
+    UcxShm,
+    UcxTcp,
+}
+
+type Variables = Vec<(&'static str, &'static str)>;
+
+impl Way {
+    /// All that an MPI can have. Whether it was built with one is found by trying.
+    pub(super) fn all(family: Family) -> &'static [Self] {
+        match family {
+            Family::OpenMpi => {
+                &[Self::Vrio, Self::Own, Self::Tcp, Self::Rxm, Self::UcxShm, Self::UcxTcp]
+            }
+            Family::Mpich => &[
+                Self::Vrio,
+                Self::Own,
+                Self::Shm,
+                Self::Tcp,
+                Self::Rxm,
+                Self::UcxShm,
+                Self::UcxTcp,
+            ],
+        }
+    }
+
+    pub(super) fn name(self, mpi: &Mpi) -> String {
+        let (name, more) = match self {
+            Self::Vrio => (name::VRIO, ""),
+            Self::Own => (name::OWN, own(mpi)),
+            Self::Shm => (name::SHM, ""),
+            Self::Tcp => (name::TCP, if tcp(mpi) == "net" { "net" } else { "" }),
+            Self::Rxm => (name::RXM, ""),
+            Self::UcxShm => (name::UCX_SHM, ""),
+            Self::UcxTcp => (name::UCX_TCP, ""),
+        };
+        if more.is_empty() { name.to_owned() } else { format!("{name} ({more})") }
+    }
+
+    /// What the MPI is told in its environment. For [`Self::Vrio`] that is what `vrio mpi env`
+    /// prints, and besides it what is here.
+    pub(super) fn variables(self, mpi: &Mpi) -> Variables {
+        match mpi.family {
+            Family::OpenMpi => self.of_open_mpi(mpi),
+            Family::Mpich => self.of_mpich(),
+        }
+    }
+
+    fn of_open_mpi(self, mpi: &Mpi) -> Variables {
+        let provider = |provider| {
+            vec![
+                ("OMPI_MCA_pml", "cm"),
+                ("OMPI_MCA_mtl", "ofi"),
+                ("OMPI_MCA_mtl_ofi_provider_include", provider),
+                // Open MPI 5's name for the same.
+                ("OMPI_MCA_opal_common_ofi_provider_include", provider),
+            ]
+        };
+        let ucx = |transports| {
+            vec![
+                ("OMPI_MCA_pml", "ucx"),
+                // Else it takes UCX for fast networks only.
+                ("OMPI_MCA_opal_common_ucx_tls", "any"),
+                ("OMPI_MCA_opal_common_ucx_devices", "any"),
+                ("UCX_TLS", transports),
+            ]
+        };
+        match self {
+            Self::Vrio => Vec::new(),
+            Self::Own => {
+                let shared = if own(mpi) == "vader" { "self,vader" } else { "self,sm" };
+                vec![("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", shared)]
+            }
+            Self::Shm => provider("shm"),
+            Self::Tcp => provider(tcp(mpi)),
+            Self::Rxm => provider("tcp;ofi_rxm"),
+            Self::UcxShm => ucx("self,sm"),
+            Self::UcxTcp => ucx("self,tcp"),
+        }
+    }
+
+    fn of_mpich(self) -> Variables {
+        // Else it has memory of its own between ranks of a host, whatever the way.
+        const NOT_ITS_OWN: (&str, &str) = ("MPIR_CVAR_NOLOCAL", "1");
+        let provider = |provider| {
+            vec![("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", provider), NOT_ITS_OWN]
+        };
+        let ucx = |transports| {
+            vec![("MPIR_CVAR_CH4_NETMOD", "ucx"), ("UCX_TLS", transports), NOT_ITS_OWN]
+        };
+        match self {
+            Self::Vrio => vec![NOT_ITS_OWN],
+            // The network that it has besides is not used.
+            Self::Own => vec![("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp")],
+            Self::Shm => provider("shm"),
+            Self::Tcp => provider("tcp"),
+            Self::Rxm => provider("tcp;ofi_rxm"),
+            Self::UcxShm => ucx("self,sm"),
+            Self::UcxTcp => ucx("self,tcp"),
+        }
+    }
+}
+
+/// What Open MPI calls its shared memory.
+fn own(mpi: &Mpi) -> &'static str {
+    match (mpi.family, mpi.major()) {
+        (Family::OpenMpi, ..=4) => "vader",
+        (Family::OpenMpi, _) => "sm",
+        (Family::Mpich, _) => "",
+    }
+}
+
+/// libfabric's TCP for endpoints without connections: `net` in those 1.x that Open MPI 4 comes
+/// with, part of `tcp` since 2.0.
+fn tcp(mpi: &Mpi) -> &'static str {
+    match (mpi.family, mpi.major()) {
+        (Family::OpenMpi, ..=4) => "net",
+        _ => "tcp",
+    }
+}
+
+/// Ways that there are, and that an MPI refuses.
+pub(super) fn impossible(mpi: &Mpi) -> Option<String> {
+    (mpi.family == Family::OpenMpi).then(|| {
+        format!("{} by {}: that reaches no other host, as it asks for", mpi.name(), name::SHM)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mpi(family: Family, version: &str) -> Mpi {
+        let (run, compile) = ("mpirun".into(), "mpicc".into());
+        Mpi { family, version: version.to_owned(), run, compile }
+    }
+
+    #[test]
+    fn each_way_is_told_apart() {
+        for mpi in
+            [mpi(Family::OpenMpi, "4.1.4"), mpi(Family::OpenMpi, "5.0.1"), mpi(Family::Mpich, "5")]
+        {
+            let ways = Way::all(mpi.family);
+            for (at, way) in ways.iter().enumerate() {
+                for other in &ways[..at] {
+                    assert_ne!(way.name(&mpi), other.name(&mpi));
+                    assert_ne!(way.variables(&mpi), other.variables(&mpi), "{way:?}, {other:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_follow_the_version() {
+        let four = mpi(Family::OpenMpi, "4.1.4");
+        assert_eq!(Way::Own.name(&four), "its own shared memory (vader)");
+        assert_eq!(Way::Tcp.name(&four), "libfabric tcp (net)");
+        let five = mpi(Family::OpenMpi, "5.0.1");
+        assert_eq!(Way::Own.name(&five), "its own shared memory (sm)");
+        assert_eq!(Way::Tcp.name(&five), "libfabric tcp");
+        assert!(Way::Own.variables(&five).contains(&("OMPI_MCA_btl", "self,sm")));
+    }
+}
