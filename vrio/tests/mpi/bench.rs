@@ -1,0 +1,140 @@
+//! `vrio bench mpi` for a moment, with Open MPI by all of its ways and with MPICH by some: that it
+//! works. No time is looked at.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::built::compile;
+use crate::house::{Mpi, install, mpich};
+
+/// Ways that Debian's Open MPI has; the first of them is what ours is compared with.
+const WAYS: [&str; 5] = [
+    "its own shared memory (vader)",
+    "libfabric tcp (net)",
+    "libfabric tcp;ofi_rxm",
+    "UCX shm",
+    "UCX tcp",
+];
+
+/// All cases, and those of 8 bytes.
+const CASES: usize = 17;
+const SHORT_CASES: usize = 4;
+
+fn bench(home: &Path, words: &[&str]) -> Output {
+    let temporary = home.join("tmp");
+    fs::create_dir_all(&temporary).expect("ours");
+    let mut bench = Command::new(install(home));
+    bench.args(["bench", "mpi", "--rounds", "1"]).args(words).env("TMPDIR", &temporary);
+    let output = bench.output().expect("it was built");
+    let left: Vec<_> = fs::read_dir(temporary).expect("ours").flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+    output
+}
+
+/// What it says as JSON.
+fn report(home: &Path, words: &[&str]) -> Value {
+    let output = bench(home, &[words, &["--json"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn rows(report: &Value) -> Vec<&Value> {
+    let contests = report["contests"].as_array().expect("a list").iter();
+    contests.flat_map(|it| it["rows"].as_array().expect("a list")).collect()
+}
+
+fn theirs<'a>(rows: &[&'a Value], name: &str) -> Vec<&'a Value> {
+    rows.iter().copied().filter(|row| row["theirs"] == name).collect()
+}
+
+#[test]
+fn open_mpi_is_measured_in_all_cases_with_every_byte_looked_at() {
+    let home = TempDir::new().expect("a directory");
+    let words = ["--contest", "Open MPI 4", "--seconds", "0.005", "--validate", "--way", "own sh"];
+    let report = report(home.path(), &words);
+    let rows = theirs(&rows(&report), WAYS[0]);
+    assert_eq!(rows.len(), CASES, "{}", report["missing"]);
+    for row in rows {
+        assert_eq!(row["ours"], "vrio");
+        for ratio in ["rate_ratio", "p50_ratio", "p99_ratio"] {
+            assert!(row[ratio]["median"].as_f64().expect("a number") > 0.0, "{row}");
+        }
+    }
+    let goals = report["goals"].as_array().expect("a list");
+    let verdicts = goals.iter().map(|goal| goal["verdicts"].as_u64().expect("a number"));
+    // Of short messages; of two sizes. Nothing of other ways, and of two hosts.
+    assert_eq!(verdicts.collect::<Vec<_>>(), [1, 0, 2, 0, 0], "{goals:?}");
+    assert!(goals.iter().all(|goal| goal["standing"] != "holds"), "one round: {goals:?}");
+}
+
+#[test]
+fn open_mpi_is_measured_by_all_its_ways() {
+    let home = TempDir::new().expect("a directory");
+    let words = ["--contest", "Open MPI 4", "--seconds", "0.005", "--case", "8 B"];
+    let report = report(home.path(), &words);
+    for way in WAYS {
+        assert_eq!(theirs(&rows(&report), way).len(), SHORT_CASES, "{way}: {}", report["missing"]);
+    }
+}
+
+#[test]
+fn mpich_is_measured_by_the_providers_that_open_mpi_refuses() {
+    let home = TempDir::new().expect("a directory");
+    let mpich = mpich();
+    let mpich = mpich.to_str().expect("a plain name");
+    let words = ["--mpi", mpich, "--contest", "MPICH 5", "--seconds", "0.005"];
+    let report = report(home.path(), &[&words[..], &["--case", "8 B"]].concat());
+    let own = "its own shared memory";
+    for way in [own, "libfabric shm", "libfabric tcp", "libfabric tcp;ofi_rxm"] {
+        assert_eq!(theirs(&rows(&report), way).len(), SHORT_CASES, "{way}: {}", report["missing"]);
+    }
+}
+
+/// OSU's programs are not here: `like_osu.c` prints what they print, with numbers made up.
+#[test]
+fn osus_own_programs_are_run_and_read() {
+    let home = TempDir::new().expect("a directory");
+    let inner = home.path().join("osu/pt2pt");
+    fs::create_dir_all(&inner).expect("ours");
+    let program = inner.join("osu_latency");
+    let (_built, built) = compile(&Mpi::Open.compiler(), "like_osu", &[]);
+    fs::copy(built, &program).expect("ours");
+    for name in ["osu_bw", "osu_bibw", "osu_mbw_mr", "osu_alltoall", "osu_allreduce"] {
+        symlink(&program, inner.join(name)).expect("ours");
+    }
+    let folder = home.path().join("osu");
+    let folder = folder.to_str().expect("a plain name");
+    let words = ["--osu", folder, "--way", "own shared memory", "--validate"];
+    let report = report(home.path(), &words);
+    let all = rows(&report);
+    assert_eq!(all.len(), CASES, "{}", report["missing"]);
+    let of = |case: &str| all.iter().find(|row| row["case"] == case).expect("it is there");
+    assert_eq!(of("latency 8 B")["our_p50_us"]["median"], 8.0);
+    assert_eq!(of("bandwidth 64 KiB")["our_rate"]["median"], 65_536.0);
+    assert_eq!(of("message rate 8 B")["our_rate"]["median"], 80.0);
+    assert_eq!(of("all-reduce 1 KiB")["our_rate"]["median"], 976.5625);
+}
+
+#[test]
+fn what_makes_no_sense_is_the_command_lines_fault() {
+    let home = TempDir::new().expect("a directory");
+    for (words, told) in [
+        (&["--ranks", "3"][..], "--ranks 3"),
+        (&["--seconds", "0"], "--seconds 0"),
+        (&["--domain", "blue"], "--control"),
+    ] {
+        let output = bench(home.path(), words);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(told), "{text}");
+    }
+    let output = bench(home.path(), &["--mpi", "/nowhere"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("--mpi /nowhere"), "{text}");
+}

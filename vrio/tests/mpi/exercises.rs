@@ -1,0 +1,179 @@
+//! What MPI promises, over the fabric of a real node. `exercise.c` says what is exercised.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+use crate::built::{self, compile, said};
+use crate::house::{Mpi, Stage};
+
+/// The exercises, built once for each MPI.
+fn exercise(mpi: Mpi) -> &'static Path {
+    static OF_MPICH: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    match mpi {
+        Mpi::Open => built::exercise(),
+        Mpi::Mpich => &OF_MPICH.get_or_init(|| compile(&mpi.compiler(), "exercise", &[])).1,
+    }
+}
+
+/// A shell that becomes an exercise.
+fn exercising(stage: &Stage, mpi: Mpi, domain: &str, ranks: usize, what: &str) -> Command {
+    let (run, program) = (mpi.run(), exercise(mpi));
+    stage.shell(mpi, domain, &format!("exec {run} -n {ranks} {program:?} {what}"))
+}
+
+fn mpirun(stage: &Stage, domain: &str, ranks: usize, what: &str) -> Command {
+    exercising(stage, Mpi::Open, domain, ranks, what)
+}
+
+fn exercised(stage: &Stage, mpi: Mpi, ranks: usize, what: &str) {
+    let mut run = exercising(stage, mpi, "blue", ranks, what);
+    let ended = run.output().expect("sh is everywhere");
+    let text = said(&ended);
+    let is_done = ended.status.success() && text.contains(&format!("ok {what}"));
+    assert!(is_done, "{what} of {ranks}: {}\n{text}\n{}", ended.status, stage.node.log_tail());
+}
+
+/// A job that waits; ended when dropped.
+fn waiting(stage: &Stage, ranks: usize) -> Waiting {
+    let mut run = mpirun(stage, "blue", ranks, "wait");
+    let mut job = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("as above");
+    let mut lines = BufReader::new(job.stdout.take().expect("it is piped")).lines();
+    let line = lines.next().expect("it says something").expect("in letters");
+    assert_eq!(line, "waiting");
+    Waiting(job)
+}
+
+struct Waiting(Child);
+
+impl Waiting {
+    fn end(mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().expect("it was begun").success());
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What any two ranks or more do.
+const EXERCISES: [&str; 8] = [
+    "ping-pong",
+    "unexpected",
+    "all-to-all",
+    "any-source",
+    "probe",
+    "cancel",
+    "truncate",
+    "strided",
+];
+
+/// Four polling ranks on whatever cores there are: they have to yield to each other.
+fn all_exercises(mpi: Mpi) {
+    let stage = Stage::new();
+    for what in EXERCISES {
+        exercised(&stage, mpi, 2, what);
+        exercised(&stage, mpi, 4, what);
+    }
+    stage.until_empty();
+}
+
+#[test]
+fn open_mpis_jobs_of_two_and_of_four_find_everything_as_it_was_sent() {
+    all_exercises(Mpi::Open);
+}
+
+#[test]
+fn mpichs_jobs_of_two_and_of_four_find_everything_as_it_was_sent() {
+    all_exercises(Mpi::Mpich);
+}
+
+#[test]
+fn libfabric_lists_the_provider() {
+    let stage = Stage::new();
+    let ended =
+        stage.shell(Mpi::Open, "blue", "fi_info -p vrio").output().expect("sh is everywhere");
+    let text = said(&ended);
+    assert!(ended.status.success(), "libfabric-bin (scripts/install test): {text}");
+    assert!(text.contains("provider: vrio") && text.contains("FI_EP_RDM"), "{text}");
+    assert!(!text.contains("ofi_rx"), "nothing is layered over it: {text}");
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_its_job_and_nothing_else() {
+    let stage = Stage::new();
+    let other = waiting(&stage, 2);
+    for _ in 0..3 {
+        let ended = mpirun(&stage, "blue", 3, "killed").output().expect("sh is everywhere");
+        let text = said(&ended);
+        assert!(!ended.status.success() && !text.contains("ok killed"), "{text}");
+        assert_ne!(ended.status.code(), Some(124), "it waited for ever: {text}");
+        assert!(text.contains("exited on signal 9"), "MPI says why: {text}");
+    }
+    // The slots of the dead are somebody's again, and who was there goes on.
+    exercised(&stage, Mpi::Open, 4, "all-to-all");
+    other.end();
+    stage.until_empty();
+}
+
+#[test]
+fn who_has_another_key_or_finds_no_slot_is_told_so() {
+    let stage = Stage::new();
+    let wrong = stage.path("red.key");
+    let line = format!(
+        "export VRIO_DOMAIN_KEY_FILE={wrong:?}\n\
+         exec {} -n 2 {:?} ping-pong",
+        Mpi::Open.run(),
+        exercise(Mpi::Open)
+    );
+    let ended = stage.shell(Mpi::Open, "blue", &line).output().expect("sh is everywhere");
+    let text = said(&ended);
+    assert!(!ended.status.success() && !text.contains("ok ping-pong"), "{text}");
+    assert!(text.contains("does not let this process into domain"), "{text}");
+    // Two endpoints are one too few.
+    let ended = mpirun(&stage, "red", 3, "ping-pong").output().expect("sh is everywhere");
+    let text = said(&ended);
+    assert!(!ended.status.success() && text.contains("endpoints-max"), "{text}");
+    exercised(&stage, Mpi::Open, 2, "ping-pong");
+}
+
+#[test]
+fn what_is_in_use_is_neither_removed_nor_handed_over() {
+    let stage = Stage::new();
+    let job = waiting(&stage, 2);
+    let blue = stage.domain("blue");
+    assert_eq!((&blue["members"], &blue["endpoints"]), (&2.into(), &2.into()), "{blue}");
+    let vrio = |words: &[&str]| {
+        let mut vrio = Command::new(env!("CARGO_BIN_EXE_vrio"));
+        vrio.args(words).arg("--control").arg(stage.node.plan().control());
+        let ended = vrio.output().expect("it was built");
+        (ended.status.success(), said(&ended))
+    };
+    let (done, text) = vrio(&["domain", "list"]);
+    assert!(done && text.contains("blue") && text.contains("red"), "{text}");
+    let (done, text) = vrio(&["domain", "remove", "blue"]);
+    assert!(!done && text.contains("2 processes") && text.contains("--force"), "{text}");
+    let (done, text) = vrio(&["node", "drain"]);
+    assert!(done && text.contains("2 processes"), "{text}");
+    let (done, text) = vrio(&["node", "drain", "--undo"]);
+    assert!(done, "{text}");
+    job.end();
+    stage.until_empty();
+    // Nobody is in: a successor goes on with the same door.
+    let stage = stage.hand_over();
+    exercised(&stage, Mpi::Open, 2, "all-to-all");
+    let (done, text) = {
+        let mut vrio = Command::new(env!("CARGO_BIN_EXE_vrio"));
+        vrio.args(["domain", "remove", "red", "--control"]).arg(stage.node.plan().control());
+        let ended = vrio.output().expect("it was built");
+        (ended.status.success(), said(&ended))
+    };
+    assert!(done, "{text}");
+}

@@ -1,0 +1,8 @@
+//! Unmodified MPIs and unmodified programs over the fabric of a real node, by the environment that
+//! `vrio mpi env` prints.
+
+mod applications;
+mod bench;
+mod built;
+mod exercises;
+mod house;
