@@ -4,6 +4,7 @@ pub mod block;
 pub mod checker;
 mod cleanup;
 pub mod compare;
+pub mod connections;
 pub mod demo;
 mod events;
 pub mod guest;

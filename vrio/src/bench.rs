@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow};
 use bench::block::floor::{self, FloorOptions};
 use bench::block::{self, LinkKind, Options, Path, Volume};
 use bench::compare;
+use bench::connections;
 use bench::load::Pattern;
 use bench::measure::{Reuse, Waiting};
 use bench::pair::Meeting;
@@ -38,6 +39,10 @@ pub(crate) const SCALE_EXAMPLES: &str = "Examples:
   vrio bench scale                                     local disks, null volumes
   vrio bench scale --volume memory --depth 32 --json | jq '.series[1].points[].report.iops'
 Where cores are shared, only processor time and events per request mean something.";
+
+pub(crate) const CONNECTIONS_EXAMPLES: &str = "Examples:
+  vrio bench connections                               128 processes on 8 hosts
+  vrio bench connections --hosts 32 --sidecores 2 --json | jq '.lines[] | select(.is_ours)'";
 
 pub(crate) const FLOOR_EXAMPLES: &str = "Examples:
   vrio bench floor                                     what is under a read over UDP
@@ -87,6 +92,10 @@ pub(crate) enum BenchCommand {
     /// Measure what MPI's messages take by vrio's provider and by every other way, in turn.
     #[command(after_help = mpi::EXAMPLES)]
     Mpi(mpi::MpiArgs),
+    /// Count the connections of an MPI job's processes, by InfiniBand's ways and by vrio, and
+    /// measure what sessions take of memory.
+    #[command(after_help = CONNECTIONS_EXAMPLES)]
+    Connections(ConnectionsArgs),
     /// Measure what more sidecores, queues and guests do to throughput and to a request's cost.
     #[command(after_help = SCALE_EXAMPLES)]
     Scale(ScaleArgs),
@@ -178,6 +187,25 @@ pub(crate) struct CompareBlockArgs {
     /// A vhost-user-blk server that runs already, to compare a null volume with.
     #[arg(long = "socket", value_name = "NAME=PATH", value_parser = named_socket)]
     sockets: Vec<(String, PathBuf)>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConnectionsArgs {
+    /// Hosts of the job.
+    #[arg(long, default_value_t = 8)]
+    hosts: u16,
+    /// Processes on each host.
+    #[arg(long, default_value_t = 16)]
+    processes: u16,
+    /// Sidecores of each host's node.
+    #[arg(long, default_value_t = 1)]
+    sidecores: u16,
+    /// Live sessions whose memory is measured.
+    #[arg(long, default_value_t = 1000)]
+    sessions: u16,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -404,6 +432,12 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             options.check().map_err(Failure::configuration)?;
             let report = compare::mpi::run(&options).map_err(Failure::running)?;
             print(&report, args.turns.json)
+        }
+        BenchCommand::Connections(args) => {
+            let ConnectionsArgs { hosts, processes, sidecores, sessions, json } = *args;
+            let options = connections::Options { hosts, processes, sidecores, sessions };
+            options.check().map_err(Failure::configuration)?;
+            print(&connections::run(&options).map_err(Failure::running)?, json)
         }
         BenchCommand::Scale(args) => {
             let program = std::env::current_exe().context("finding this program");

@@ -1,0 +1,184 @@
+//! What live sessions take of memory, and what a host of a large cluster would need.
+
+use std::fs;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde::Serialize;
+
+use super::hosts::{Host, connected, keys, rounds, until};
+
+/// What each session has carried each way before its memory counts.
+const BODY_BYTES: usize = 1 << 20;
+
+/// Rounds of the clock after which everything that was sent is acknowledged.
+const QUIET_ROUNDS: u64 = 40;
+
+/// The cluster of the slide: 64 K processes on hosts of 16.
+const HOSTS: u64 = 4096;
+const PROCESSES: u64 = 16;
+
+/// What the slides say of the others at that size.
+pub(super) const VM_PROOF_XRC_MB: f64 = 805.0;
+pub(super) const VM_XRC_MB: f64 = 12_900.0;
+
+/// What ours may be.
+pub(super) const GOAL_MB: f64 = 100.0;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Memory {
+    /// Live sessions of one endpoint.
+    pub sessions: u16,
+    /// By how much the resident memory of the process had grown by them, in bytes.
+    pub resident_bytes: u64,
+    /// That of each.
+    pub session_bytes: f64,
+    /// What the endpoint itself says of each: its tables.
+    pub tables_bytes: f64,
+}
+
+/// A host of a cluster of 64 K processes, worked out and not measured.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Extrapolation {
+    /// Hosts, and processes on each.
+    pub hosts: u64,
+    /// Processes of each host.
+    pub processes: u64,
+    /// Sessions of a host.
+    pub sessions: u64,
+    /// Their memory, in MB (a million bytes).
+    pub sessions_mb: f64,
+    /// What the processes of the host have in their address vectors, in MB.
+    pub vectors_mb: f64,
+    /// What is known of the order of messages and of hosts, in MB.
+    pub order_mb: f64,
+    /// All of it, in MB.
+    pub total_mb: f64,
+    /// What VM-proof XRC takes there, by its slides.
+    pub vm_proof_xrc_mb: f64,
+    /// What unmodified XRC takes there in machines of one core, by the same.
+    pub vm_xrc_mb: f64,
+}
+
+/// Bytes that an address takes in a vector of the provider: the address (16 bytes) with a word
+/// whether it is there, and the way back, a hash table's entry of an address and a number with its
+/// control byte, of which seven in eight are used at best and half as many after it has grown.
+const VECTOR_ENTRY_BYTES: f64 = 24.0 + (16.0 + 8.0 + 1.0) * 8.0 / 7.0 * 1.5;
+
+/// Bytes for each host in a region's two tables: its name, and the gateways that hold back.
+const HOST_ENTRY_BYTES: f64 = 16.0;
+
+/// Bytes that a process keeps for each slot of its region: whose it is, and how far.
+const PEER_ENTRY_BYTES: f64 = 16.0;
+
+/// Slots of a region, unless its file says otherwise.
+const SLOTS: f64 = 256.0;
+
+impl Extrapolation {
+    pub(super) fn of(memory: &Memory, sidecores: u16) -> Self {
+        let sessions = (HOSTS - 1) * u64::from(sidecores);
+        let mb = |bytes: f64| bytes / 1e6;
+        let sessions_mb = mb(sessions as f64 * memory.session_bytes);
+        let all = (HOSTS * PROCESSES) as f64;
+        let vectors_mb = mb(PROCESSES as f64 * all * VECTOR_ENTRY_BYTES);
+        let of_region = HOSTS as f64 * HOST_ENTRY_BYTES;
+        let of_processes = PROCESSES as f64 * SLOTS * PEER_ENTRY_BYTES;
+        let order_mb = mb(of_region + of_processes);
+        Self {
+            hosts: HOSTS,
+            processes: PROCESSES,
+            sessions,
+            sessions_mb,
+            vectors_mb,
+            order_mb,
+            total_mb: sessions_mb + vectors_mb + order_mb,
+            vm_proof_xrc_mb: VM_PROOF_XRC_MB,
+            vm_xrc_mb: VM_XRC_MB,
+        }
+    }
+}
+
+/// Measures so many sessions of one endpoint, after 1 MiB each way on each of them. The other ends
+/// are made and gone one after the other, so that only their memory is in it once.
+pub(super) fn measure(sessions: u16) -> Result<Memory> {
+    let clients = 1..u32::from(sessions) + 2;
+    let server = Host::new(0, keys(clients.clone())?);
+    let of_clients = keys(std::iter::once(0))?;
+    let (mut hosts, mut now_ns, mut before) = (vec![server], 1, 0);
+    for number in clients {
+        hosts.push(Host::new(number, of_clients.clone()));
+        exchange(&mut hosts, &mut now_ns)?;
+        hosts.pop();
+        // The first one brought what all share: buffers, and what an allocator keeps.
+        if number == 1 {
+            before = resident_bytes()?;
+        }
+    }
+    let resident_bytes = resident_bytes()?.saturating_sub(before);
+    let live = connected(&hosts[0]);
+    ensure!(live == usize::from(sessions) + 1, "{live} sessions are live, not {sessions} and one");
+    let tables: usize = hosts[0].endpoint.sessions().map(|it| it.state_bytes).sum();
+    Ok(Memory {
+        sessions,
+        resident_bytes,
+        session_bytes: resident_bytes as f64 / f64::from(sessions),
+        tables_bytes: tables as f64 / live as f64,
+    })
+}
+
+/// The last host asks the first one for a session, sends as much as is meant, and gets as much.
+fn exchange(hosts: &mut [Host], now_ns: &mut u64) -> Result<()> {
+    let address = hosts[0].address;
+    let client = hosts.len() - 1;
+    let session = hosts[client].endpoint.connect(*now_ns, address, "host0", 0);
+    until(now_ns, hosts, |hosts| hosts[client].notes.connected > 0)?;
+    let body = |host: &mut Host| {
+        let buffer = host.endpoint.pool_mut().alloc(BODY_BYTES).context("a pool with room")?;
+        host.endpoint.pool_mut().bytes_mut(buffer).fill(0x5a);
+        Ok::<_, anyhow::Error>(buffer)
+    };
+    let buffer = body(&mut hosts[client])?;
+    let endpoint = &mut hosts[client].endpoint;
+    let asked = endpoint.call(*now_ns, session, 0, 1, b"question", Some((buffer, BODY_BYTES)));
+    asked.map_err(|error| anyhow!("{error}"))?;
+    endpoint.pool_mut().release(buffer);
+    until(now_ns, hosts, |hosts| !hosts[0].notes.calls.is_empty())?;
+    let (call, question) = hosts[0].notes.calls.pop().context("a call")?;
+    let buffer = body(&mut hosts[0])?;
+    let endpoint = &mut hosts[0].endpoint;
+    let answered = endpoint.reply(*now_ns, call, b"answer", Some((buffer, BODY_BYTES)));
+    answered.map_err(|error| anyhow!("{error}"))?;
+    [Some(buffer), question].into_iter().flatten().for_each(|it| endpoint.pool_mut().release(it));
+    until(now_ns, hosts, |hosts| hosts[client].notes.replies > 0)?;
+    rounds(now_ns, hosts, QUIET_ROUNDS);
+    Ok(())
+}
+
+/// What this process has of memory.
+fn resident_bytes() -> Result<u64> {
+    let statm = fs::read_to_string("/proc/self/statm").context("reading /proc/self/statm")?;
+    let pages = statm.split(' ').nth(1).and_then(|it| it.parse::<u64>().ok());
+    Ok(pages.context("a number of pages")? * rustix::param::page_size() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_are_live_and_take_something() {
+        let memory = measure(20).unwrap();
+        assert_eq!(memory.sessions, 20);
+        assert!(memory.tables_bytes > 0.0, "{memory:?}");
+    }
+
+    #[test]
+    fn a_host_has_a_session_for_every_other_one() {
+        let memory =
+            Memory { sessions: 1, resident_bytes: 9, session_bytes: 10_000.0, tables_bytes: 1.0 };
+        let one = Extrapolation::of(&memory, 1);
+        assert_eq!((one.sessions, one.sessions_mb), (4095, 40.95));
+        assert!((one.total_mb - one.sessions_mb - one.vectors_mb - one.order_mb).abs() < 1e-9);
+        assert_eq!(Extrapolation::of(&memory, 2).sessions, 8190);
+    }
+}
