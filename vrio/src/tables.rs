@@ -255,7 +255,7 @@ fn traffic(counters: &Counters) -> [String; 4] {
 fn sessions(sessions: &[SessionStatus]) -> Table {
     let header = [
         "peer", "address", "state", "sealed", "core", "index", "rtt", "open", "sent", "received",
-        "lost",
+        "lost", "memory",
     ];
     let mut table = table(&header, 4);
     for session in sessions {
@@ -272,6 +272,7 @@ fn sessions(sessions: &[SessionStatus]) -> Table {
             number(&session.counters, "packets_sent"),
             number(&session.counters, "packets_received"),
             number(&session.counters, "packets_lost"),
+            session.counters.get("state_bytes_now").map_or_else(String::new, |it| show_size(*it)),
         ]);
     }
     table

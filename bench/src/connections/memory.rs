@@ -1,8 +1,10 @@
 //! What live sessions take of memory, and what a host of a large cluster would need.
 
+use std::collections::HashMap;
 use std::fs;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use fabric::{Address, RegionOptions};
 use serde::Serialize;
 
 use super::hosts::{Host, connected, keys, rounds, until};
@@ -35,6 +37,9 @@ pub struct Memory {
     pub session_bytes: f64,
     /// What the endpoint itself says of each: its tables.
     pub tables_bytes: f64,
+    /// By how much it had grown by an address vector of all processes of the large cluster, as the
+    /// provider has it: addresses by number, and numbers by address.
+    pub vector_bytes: u64,
 }
 
 /// A host of a cluster of 64 K processes, worked out and not measured.
@@ -52,6 +57,8 @@ pub struct Extrapolation {
     pub vectors_mb: f64,
     /// What is known of the order of messages and of hosts, in MB.
     pub order_mb: f64,
+    /// Rings and buffers of the host's endpoints when all of them were used, in MB.
+    pub endpoints_mb: f64,
     /// All of it, in MB.
     pub total_mb: f64,
     /// What VM-proof XRC takes there, by its slides.
@@ -59,11 +66,6 @@ pub struct Extrapolation {
     /// What unmodified XRC takes there in machines of one core, by the same.
     pub vm_xrc_mb: f64,
 }
-
-/// Bytes that an address takes in a vector of the provider: the address (16 bytes) with a word
-/// whether it is there, and the way back, a hash table's entry of an address and a number with its
-/// control byte, of which seven in eight are used at best and half as many after it has grown.
-const VECTOR_ENTRY_BYTES: f64 = 24.0 + (16.0 + 8.0 + 1.0) * 8.0 / 7.0 * 1.5;
 
 /// Bytes for each host in a region's two tables: its name, and the gateways that hold back.
 const HOST_ENTRY_BYTES: f64 = 16.0;
@@ -74,16 +76,26 @@ const PEER_ENTRY_BYTES: f64 = 16.0;
 /// Slots of a region, unless its file says otherwise.
 const SLOTS: f64 = 256.0;
 
+/// A cell of a ring with the word by which it is claimed, and the page of an endpoint's own words.
+const CELL_BYTES: u32 = 256 + 8;
+const CONTROL_BYTES: u32 = 4096;
+
+/// What an endpoint has in its domain's memory, at most: what was never used is not there.
+fn endpoint_bytes() -> u32 {
+    let RegionOptions { cells, buffers, buffer_bytes, .. } = RegionOptions::default();
+    CONTROL_BYTES + cells * CELL_BYTES + buffers * buffer_bytes
+}
+
 impl Extrapolation {
     pub(super) fn of(memory: &Memory, sidecores: u16) -> Self {
         let sessions = (HOSTS - 1) * u64::from(sidecores);
         let mb = |bytes: f64| bytes / 1e6;
         let sessions_mb = mb(sessions as f64 * memory.session_bytes);
-        let all = (HOSTS * PROCESSES) as f64;
-        let vectors_mb = mb(PROCESSES as f64 * all * VECTOR_ENTRY_BYTES);
+        let vectors_mb = mb((PROCESSES * memory.vector_bytes) as f64);
         let of_region = HOSTS as f64 * HOST_ENTRY_BYTES;
         let of_processes = PROCESSES as f64 * SLOTS * PEER_ENTRY_BYTES;
         let order_mb = mb(of_region + of_processes);
+        let endpoints_mb = mb(PROCESSES as f64 * endpoint_bytes() as f64);
         Self {
             hosts: HOSTS,
             processes: PROCESSES,
@@ -91,7 +103,8 @@ impl Extrapolation {
             sessions_mb,
             vectors_mb,
             order_mb,
-            total_mb: sessions_mb + vectors_mb + order_mb,
+            endpoints_mb,
+            total_mb: sessions_mb + vectors_mb + order_mb + endpoints_mb,
             vm_proof_xrc_mb: VM_PROOF_XRC_MB,
             vm_xrc_mb: VM_XRC_MB,
         }
@@ -117,13 +130,30 @@ pub(super) fn measure(sessions: u16) -> Result<Memory> {
     let resident_bytes = resident_bytes()?.saturating_sub(before);
     let live = connected(&hosts[0]);
     ensure!(live == usize::from(sessions) + 1, "{live} sessions are live, not {sessions} and one");
+    let vector_bytes = vector_bytes()?;
     let tables: usize = hosts[0].endpoint.sessions().map(|it| it.state_bytes).sum();
     Ok(Memory {
         sessions,
         resident_bytes,
         session_bytes: resident_bytes as f64 / f64::from(sessions),
         tables_bytes: tables as f64 / live as f64,
+        vector_bytes,
     })
+}
+
+/// What a vector of all processes takes: the two tables that `ofi/src/av.rs` has.
+fn vector_bytes() -> Result<u64> {
+    let before = resident_bytes()?;
+    let (mut addresses, mut numbers) = (Vec::new(), HashMap::new());
+    for process in 0..HOSTS * PROCESSES {
+        let (host, slot) = (process / PROCESSES + 1, (process % PROCESSES) as u16);
+        let address = Address { host, incarnation: 1, slot };
+        addresses.push(Some(address));
+        numbers.insert(address, process);
+    }
+    let grown = resident_bytes()?.saturating_sub(before);
+    ensure!(addresses.len() == numbers.len(), "addresses are not each others'");
+    Ok(grown)
 }
 
 /// The last host asks the first one for a session, sends as much as is meant, and gets as much.
@@ -174,11 +204,18 @@ mod tests {
 
     #[test]
     fn a_host_has_a_session_for_every_other_one() {
-        let memory =
-            Memory { sessions: 1, resident_bytes: 9, session_bytes: 10_000.0, tables_bytes: 1.0 };
+        let memory = Memory {
+            sessions: 1,
+            resident_bytes: 9,
+            session_bytes: 10_000.0,
+            tables_bytes: 1.0,
+            vector_bytes: 4_000_000,
+        };
         let one = Extrapolation::of(&memory, 1);
         assert_eq!((one.sessions, one.sessions_mb), (4095, 40.95));
-        assert!((one.total_mb - one.sessions_mb - one.vectors_mb - one.order_mb).abs() < 1e-9);
+        let parts = [one.sessions_mb, one.vectors_mb, one.order_mb, one.endpoints_mb];
+        assert!((one.total_mb - parts.iter().sum::<f64>()).abs() < 1e-9);
+        assert_eq!((one.vectors_mb, endpoint_bytes()), (64.0, 1_323_008));
         assert_eq!(Extrapolation::of(&memory, 2).sessions, 8190);
     }
 }

@@ -104,7 +104,7 @@ impl Scheme {
         match self {
             Self::Rc => "RC".to_owned(),
             Self::Xrc => "XRC".to_owned(),
-            Self::VmXrc(cores) => format!("VM-XRC, {cores} cores per VM"),
+            Self::VmXrc(cores) => format!("VM-XRC, VMs of {cores}"),
             Self::VmProofXrc => "VM-proof XRC".to_owned(),
         }
     }

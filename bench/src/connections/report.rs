@@ -121,13 +121,15 @@ impl Connections {
         writeln!(
             f,
             "EXTRAPOLATED to {} hosts of {} processes: a host has {} sessions, {:.1} MB; its \
-             processes' address vectors {:.1} MB, order and hosts {:.1} MB: {:.1} MB in all",
+             processes' address vectors {:.1} MB, order and hosts {:.1} MB, endpoints at most \
+             {:.1} MB: {:.1} MB in all",
             cluster.hosts,
             cluster.processes,
             cluster.sessions,
             cluster.sessions_mb,
             cluster.vectors_mb,
             cluster.order_mb,
+            cluster.endpoints_mb,
             cluster.total_mb
         )?;
         writeln!(

@@ -4,5 +4,6 @@
 mod applications;
 mod bench;
 mod built;
+mod connections;
 mod exercises;
 mod house;
