@@ -2,7 +2,9 @@
 //! Open MPI as Debian has it, over a domain of the node on the host.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -63,12 +65,16 @@ fn stripped(home: &Path) -> PathBuf {
     small
 }
 
+fn write_key(path: &Path) {
+    fs::write(path, format!("{KEY}\n")).expect("ours");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o640)).expect("ours");
+}
+
 impl Stage {
     fn new(image: &Image) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let key = home.path().join("blue.key");
-        fs::write(&key, format!("{KEY}\n")).expect("ours");
-        fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).expect("ours");
+        write_key(&key);
         let domain =
             format!("{CONFIG}[[domain]]\nname = \"blue\"\nkey = {key:?}\nendpoints-max = 16\n");
         let plan = NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home.path(), "n", domain);
@@ -218,4 +224,51 @@ fn a_vm_that_is_killed_ends_its_job_with_mpis_error() {
     // Who is left goes on, and finds the slots of those that were ended.
     stage.exercise("10.9.0.1:2", 2, "all-to-all");
     stage.until_empty();
+}
+
+#[test]
+fn windows_come_and_go_while_the_node_runs() {
+    let home = tempfile::tempdir().expect("a directory");
+    let key = home.path().join("blue.key");
+    write_key(&key);
+    let domain = format!("[[domain]]\nname = \"blue\"\nkey = {key:?}\nendpoints-max = 4\n");
+    let plan = NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home.path(), "n", domain.clone());
+    let node = plan.start().expect("it starts");
+    let vrio = |words: &[&str]| {
+        let mut vrio = Command::new(env!("CARGO_BIN_EXE_vrio"));
+        vrio.args(words).arg("--control").arg(node.plan().control());
+        let ended = vrio.output().expect("it was built");
+        (ended.status.success(), said(&ended))
+    };
+    let (done, text) = vrio(&["vf", "add", "--domain", "red", "--socket", "one.vf"]);
+    assert!(!done && text.contains("no domain \"red\""), "{text}");
+    let (done, text) = vrio(&["vf", "add", "--domain", "blue", "--socket", "one.vf"]);
+    assert!(done, "{text}");
+    // What QEMU hears first: the protocol's version, and its number.
+    let socket = node.plan().socket("one").with_extension("vf");
+    let mut qemu = UnixStream::connect(&socket).expect("it answers");
+    let mut numbers = [0; 16];
+    qemu.read_exact(&mut numbers).expect("it says them");
+    assert_eq!(numbers, [[0, 0, 0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]].concat()[..]);
+    let (done, text) = vrio(&["vf", "list"]);
+    let pid = std::process::id().to_string();
+    assert!(done && text.contains("blue") && text.contains(&pid), "{text}");
+    let (done, text) = vrio(&["vf", "remove", "one"]);
+    assert!(!done && text.contains("a VM (process") && text.contains("--force"), "{text}");
+    let (done, text) = vrio(&["domain", "remove", "blue"]);
+    assert!(!done && text.contains("used by a VM"), "{text}");
+    let (done, text) = vrio(&["vf", "remove", "one", "--force"]);
+    assert!(done && text.contains("keeps the endpoints"), "{text}");
+    assert!(!socket.exists());
+    drop(qemu);
+    // The file's come by a reload, and go with their domain.
+    let config = format!("{domain}[[vf]]\ndomain = \"blue\"\nsocket = \"two.vf\"\n");
+    NodePlan { config, ..plan.clone() }.write().expect("ours");
+    let (done, text) = vrio(&["node", "reload", "--yes"]);
+    assert!(done && text.contains("add vf \"two\" into domain blue"), "{text}");
+    let (done, text) = vrio(&["mpi", "env", "--help"]);
+    assert!(done && text.contains("--vm"), "{text}");
+    let (done, text) = vrio(&["domain", "remove", "blue"]);
+    assert!(done && text.contains("vf \"two\" was removed with its domain"), "{text}");
+    assert!(node.status().expect("it answers").get("vfs").is_none());
 }
