@@ -82,6 +82,12 @@ impl Region {
             mapping.store(at, word, Relaxed);
         }
         mapping.store(layout.host(0), options.host, Relaxed);
+        let mut id = [0; 8];
+        rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
+            .map_err(refuse("mark"))?;
+        for at in [layout::header::ID, layout::MARK] {
+            mapping.store(at, u64::from_le_bytes(id), Relaxed);
+        }
         Ok((Keeper::new(Self { mapping, layout }), fd))
     }
 
@@ -105,6 +111,24 @@ impl Region {
     /// As [`Region::map`], but that it is not sealed.
     pub(crate) fn map_device(fd: BorrowedFd<'_>) -> Result<Self, RegionError> {
         Self::map_as_long(fd)
+    }
+
+    /// The same, with the slots through another device that shows the file from
+    /// [`layout::DATA`] on, and is mapped cached.
+    ///
+    /// # Errors
+    /// As [`Region::map_device`]; also when the two are not of one region.
+    pub(crate) fn map_devices(
+        fd: BorrowedFd<'_>,
+        data: BorrowedFd<'_>,
+    ) -> Result<Self, RegionError> {
+        let layout = Self::map_as_long(fd)?.layout;
+        let (from, bytes) = (layout::DATA, layout.region_bytes);
+        let refuse = |errno| RegionError::System { what: "map the other device of", errno };
+        let mut mapping = Mapping::of_two(fd, (data, from), bytes).map_err(refuse)?;
+        mapping.keep_from_children().map_err(refuse)?;
+        let [id, mark] = [layout::header::ID, layout::MARK].map(|at| mapping.load(at, Relaxed));
+        if id == mark { Ok(Self { mapping, layout }) } else { Err(RegionError::Foreign) }
     }
 
     /// Maps what a file shows that does not change its length.
@@ -136,9 +160,9 @@ impl Region {
         let nothing = std::hint::black_box(0);
         let series = || {
             let begun = std::time::Instant::now();
-            let mut at = layout::header::MAGIC;
+            let mut at = layout::MARK;
             for _ in 0..LOADS {
-                at = (self.mapping.load(at, Relaxed) as usize) & nothing;
+                at = layout::MARK + ((self.mapping.load(at, Relaxed) as usize) & nothing);
             }
             std::hint::black_box(at);
             begun.elapsed().as_nanos() as f64 / f64::from(LOADS)
@@ -315,8 +339,33 @@ mod tests {
         assert_eq!(member.layout, keeper.region().layout);
         assert_eq!(member.options(), options);
         assert_eq!((member.host(0), member.host(1)), (Some(77), None));
-        assert_eq!(fstat(&fd).expect("ours").st_size, 4 << 20, "a power of two");
+        assert_eq!(fstat(&fd).expect("ours").st_size, 8 << 20, "a power of two");
         assert!(ftruncate(&fd, 4096).is_err() && ftruncate(&fd, 1 << 40).is_err(), "sealed");
+    }
+
+    #[test]
+    fn slots_are_seen_through_another_device_of_the_same_region() {
+        let options = RegionOptions { slots: 3, ..RegionOptions::default() };
+        let (keeper, fd) = Region::create(&options).expect("memory");
+        let rest = (keeper.region().layout.file_bytes() - layout::DATA) as u64;
+        let data = rustix::fs::memfd_create("data", MemfdFlags::CLOEXEC).expect("memory");
+        ftruncate(&data, rest).expect("sized");
+        let mapped = || Region::map_devices(fd.as_fd(), data.as_fd());
+        assert_eq!(mapped().expect_err("another one's"), RegionError::Foreign);
+        // What the device of this region would show where it begins.
+        let mark = keeper.region().mapping.load(layout::MARK, Relaxed);
+        rustix::io::pwrite(&data, &mark.to_le_bytes(), 0).expect("ours");
+        let member = mapped().expect("this region's");
+        let load = |region: &Region, at| region.mapping.load(at, Relaxed);
+        let (before, within) = (member.layout.desk(), member.layout.life(1));
+        for at in [before, within] {
+            member.mapping.store(at, 4711, Relaxed);
+        }
+        assert_eq!((load(keeper.region(), before), load(keeper.region(), within)), (4711, 0));
+        let mut word = [0; 8];
+        let at = (within - layout::DATA) as u64;
+        rustix::io::pread(&data, &mut word, at).expect("ours");
+        assert_eq!(u64::from_le_bytes(word), 4711);
     }
 
     #[test]

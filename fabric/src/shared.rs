@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("a region is little-endian and is read as it is");
@@ -43,6 +43,45 @@ impl Mapping {
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing of ours.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, fd.as_fd(), 0) }?;
         Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, bytes, owner: None })
+    }
+
+    /// Maps a range of addresses to two files: `fd` up to byte number `from`, then `data`, as whole
+    /// large pages, which a device may insist on. Both stay as long as they are.
+    pub(crate) fn of_two(
+        fd: BorrowedFd<'_>,
+        (data, from): (BorrowedFd<'_>, usize),
+        bytes: usize,
+    ) -> Result<Self, Errno> {
+        const LARGE: usize = 2 << 20;
+        assert!(from.is_multiple_of(LARGE) && from < bytes, "{from} of {bytes}");
+        let bytes = bytes.next_multiple_of(LARGE);
+        let (nothing, private) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let null = std::ptr::null_mut();
+        // SAFETY: new addresses at a place of the kernel's choice touch nothing of ours.
+        let all = unsafe { mmap_anonymous(null, bytes + LARGE, nothing, private) }?.cast::<u8>();
+        let skipped = all.addr().next_multiple_of(LARGE) - all.addr();
+        let start = all.wrapping_add(skipped);
+        // SAFETY: what is left of our own new addresses before and after the aligned part, which
+        // nobody has.
+        unsafe {
+            if skipped > 0 {
+                munmap(all.cast(), skipped)?;
+            }
+            if skipped < LARGE {
+                munmap(start.wrapping_add(bytes).cast(), LARGE - skipped)?;
+            }
+        }
+        let start_of = NonNull::new(start).ok_or(Errno::NOMEM)?;
+        let mapping = Self { start: start_of, bytes, owner: None };
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: both lie in the addresses that were made above for nothing else.
+        unsafe {
+            mmap(start.cast(), from, protection, flags, fd, 0)?;
+            let rest = start.wrapping_add(from);
+            mmap(rest.cast(), bytes - from, protection, flags, data, 0)?;
+        }
+        Ok(mapping)
     }
 
     /// The address of a range, which lies in the mapping.

@@ -1,7 +1,8 @@
 # shellcheck shell=dash
 # One of two guests of an MPI job: ADDRESS is its own, PEER the other's, of the network card. The
 # region is behind an ivshmem device, DOMAIN and KEY let in. Programs are started in the other guest
-# by a command that is sent to its port 4000: nothing of a job's messages takes that way.
+# by a command that is sent to its port 4000: nothing of a job's messages takes that way. With
+# CACHED=1 there is an NVDIMM over the same memory as well.
 ADDRESS=${ADDRESS:?}
 PEER=${PEER:?}
 export VRIO_DOMAIN="${DOMAIN:?}" VRIO_FABRIC=ivshmem VRIO_FI_LOG=1
@@ -10,6 +11,24 @@ ip addr add "$ADDRESS/24" dev eth0
 ip link set lo up
 # MPI tells hosts apart by their names.
 hostname "guest-${ADDRESS##*.}"
+
+# What ndctl does: the whole NVDIMM is one device without a file system, whose pages are kept in
+# this guest's own memory. A guest that comes later finds it done.
+make_dax() {
+    for module in /usr/lib/dax/*; do insmod "$module"; done
+    sleep 1
+    if ! ls /dev/dax* >/dev/null 2>&1; then
+        bus=/sys/bus/nd
+        echo namespace0.0 >$bus/drivers/nd_pmem/unbind
+        cat /proc/sys/kernel/random/uuid >$bus/devices/dax0.0/uuid
+        echo ram >$bus/devices/dax0.0/mode
+        echo namespace0.0 >$bus/devices/dax0.0/namespace
+        echo dax0.0 >$bus/drivers/dax_pmem/bind
+    fi
+    until ls /dev/dax* >/dev/null 2>&1; do sleep 0.2; done
+    VRIO_FABRIC=$(echo /dev/dax*)
+}
+[ "${CACHED:-0}" = 0 ] || make_dax
 mkdir -p /dev/shm /prov
 mount -t tmpfs shm /dev/shm
 printf '%s\n' "${KEY:?}" >/etc/domain.key
@@ -39,17 +58,18 @@ chmod 755 /bin/send-order
 # job SECONDS HOSTS RANKS EXERCISE: its lines are told as they come, then how it ended.
 job() {
     {
+        status=0
         timeout "$1" mpirun --allow-run-as-root --host "$2" -n "$3" --map-by node --bind-to none \
             --mca plm_rsh_agent /bin/send-order --mca plm_rsh_no_tree_spawn 1 \
             --mca oob_tcp_if_include eth0 --mca oob_tcp_keepalive_time 5 \
             --mca oob_tcp_keepalive_intvl 2 --mca oob_tcp_keepalive_probes 3 \
             -x FI_PROVIDER_PATH -x FI_PROVIDER -x VRIO_FABRIC -x VRIO_DOMAIN -x VRIO_FI_LOG \
-            -x VRIO_DOMAIN_KEY_FILE /bin/exercise "$4" </dev/null 2>&1
-        echo "ended $?"
+            -x VRIO_DOMAIN_KEY_FILE /bin/exercise "$4" </dev/null 2>&1 || status=$?
+        echo "ended $status"
     } | while read -r line; do say "job $line"; done
 }
 
-say "ready $(cat /sys/bus/pci/devices/*/device | grep -c 0x1110)"
+say "ready $VRIO_FABRIC"
 while read -r word; do
     case $word in
         info)

@@ -366,6 +366,9 @@ pub struct VfStatus {
     pub endpoints: usize,
     /// What processes asked without the domain's key.
     pub denied: u64,
+    /// Where the node shows the domain's memory, for an NVDIMM over it: while this node runs.
+    #[serde(default)]
+    pub memory: String,
 }
 
 /// A nic of another node in a network of this one.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bench::guest::{self, BOOT_TIMEOUT, Guest, Image, VhostNic, scripts};
+use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, Image, VhostNic, scripts};
 use bench::nodes::{Node, NodePlan};
 
 #[path = "mpi/built.rs"]
@@ -49,6 +49,15 @@ domain = "blue"
 socket = "two.vf"
 "#;
 
+/// How guests see the region.
+#[derive(Clone, Copy, PartialEq)]
+enum Mapping {
+    /// Through the device alone.
+    Window,
+    /// Slots through an NVDIMM over the same memory.
+    Cached,
+}
+
 /// A node with a domain, and two guests in it.
 struct Stage {
     node: Node,
@@ -65,13 +74,24 @@ fn stripped(home: &Path) -> PathBuf {
     small
 }
 
+/// With an NVDIMM over the domain's memory, as the node shows it.
+fn with_nvdimm(builder: Builder, node: &Node) -> Builder {
+    let status = node.status().expect("it answers");
+    let memory = status["vfs"][0]["memory"].as_str().expect("it says where");
+    let bytes = fs::metadata(memory).expect("it shows it").len();
+    let file = format!("memory-backend-file,id=nv,share=on,mem-path={memory},size={bytes}");
+    builder
+        .arguments(&["-machine", "nvdimm=on", "-m", "slots=2,maxmem=4G", "-object", &file])
+        .arguments(&["-device", "nvdimm,memdev=nv"])
+}
+
 fn write_key(path: &Path) {
     fs::write(path, format!("{KEY}\n")).expect("ours");
     fs::set_permissions(path, fs::Permissions::from_mode(0o640)).expect("ours");
 }
 
 impl Stage {
-    fn new(image: &Image) -> Self {
+    fn new(image: &Image, mapping: Mapping) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let key = home.path().join("blue.key");
         write_key(&key);
@@ -87,7 +107,11 @@ impl Stage {
             let mac = format!("52:54:00:00:00:0{number}");
             let nic = VhostNic { socket, mac, packed: false, offloads: true, pairs: 1 };
             let chardev = format!("socket,id=vf,path={}", vf.display());
-            Guest::builder(image)
+            let builder = match mapping {
+                Mapping::Window => Guest::builder(image),
+                Mapping::Cached => with_nvdimm(Guest::builder(image), &node).set("CACHED", 1),
+            };
+            builder
                 .name(name)
                 .memory_mib(512)
                 .nic(nic)
@@ -109,7 +133,8 @@ impl Stage {
         };
         let mut guests = vec![start(1, "one"), start(2, "two")];
         for guest in &mut guests {
-            assert_eq!(guest.wait_for("ready", BOOT_TIMEOUT).expect("it boots"), "1");
+            let seen = guest.wait_for("ready", BOOT_TIMEOUT).expect("it boots");
+            assert_eq!(seen.starts_with("/dev/dax"), mapping == Mapping::Cached, "{seen}");
         }
         Self { node, guests, _home: home }
     }
@@ -184,7 +209,7 @@ fn available(test: &str) -> Option<Image> {
 fn four_ranks_in_two_vms_find_everything_as_it_was_sent() {
     let test = "four_ranks_in_two_vms_find_everything_as_it_was_sent";
     let Some(image) = available(test) else { return };
-    let mut stage = Stage::new(&image);
+    let mut stage = Stage::new(&image, Mapping::Window);
     assert!(stage.vfs().iter().all(|vf| vf["process"].is_number()), "{:?}", stage.vfs());
     let text = stage.exercise(BOTH, 4, "all-to-all");
     assert!(text.contains("a load of the domain's memory takes"), "it says what it costs: {text}");
@@ -206,10 +231,19 @@ fn four_ranks_in_two_vms_find_everything_as_it_was_sent() {
 }
 
 #[test]
+fn ranks_in_vms_with_an_nvdimm_find_everything_as_it_was_sent() {
+    let test = "ranks_in_vms_with_an_nvdimm_find_everything_as_it_was_sent";
+    let Some(image) = available(test) else { return };
+    let mut stage = Stage::new(&image, Mapping::Cached);
+    stage.exercise(BOTH, 4, "all-to-all");
+    stage.until_empty();
+}
+
+#[test]
 fn a_vm_that_is_killed_ends_its_job_with_mpis_error() {
     let test = "a_vm_that_is_killed_ends_its_job_with_mpis_error";
     let Some(image) = available(test) else { return };
-    let mut stage = Stage::new(&image);
+    let mut stage = Stage::new(&image, Mapping::Window);
     stage.begin(BOTH, 4, "endless");
     stage.lines_until("going");
     stage.guests[1].kill();

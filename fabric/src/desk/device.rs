@@ -70,16 +70,17 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// The one at this PCI address, or the only one.
-    pub(crate) fn find(address: Option<&str>) -> Result<Self, DeviceError> {
+    /// The one at this PCI address, or the only one; with the slots through `data`, another device
+    /// over the same memory, where that is given.
+    pub(crate) fn find(address: Option<&str>, data: Option<&Path>) -> Result<Self, DeviceError> {
         let home = Path::new(PCI_DEVICES);
         match address {
-            Some(address) => Self::open(&home.join(address)),
-            None => Self::open(&home.join(only(home)?)),
+            Some(address) => Self::open(&home.join(address), data),
+            None => Self::open(&home.join(only(home)?), data),
         }
     }
 
-    fn open(folder: &Path) -> Result<Self, DeviceError> {
+    fn open(folder: &Path, data: Option<&Path>) -> Result<Self, DeviceError> {
         let path = folder.join("resource0");
         let refuse = |path: &Path| {
             let path = path.to_owned();
@@ -97,7 +98,14 @@ impl Device {
         // Not `resource2_wc`: stores that are combined are not seen in the order in which they were
         // made.
         let file = writable(&path).map_err(refuse(&path))?;
-        let region = Region::map_device(file.as_fd());
+        let region = match data {
+            None => Region::map_device(file.as_fd()),
+            Some(data) => {
+                let data = writable(data).map_err(refuse(data))?;
+                Region::map_devices(file.as_fd(), data.as_fd())
+            }
+        };
+        let path = data.map_or(path, Path::to_owned);
         let region = region.map_err(|source| DeviceError::Region { path, source })?;
         Ok(Self { registers, region: Arc::new(region), number })
     }

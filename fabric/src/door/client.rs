@@ -157,15 +157,21 @@ enum Place {
     Socket(PathBuf),
     /// The only `ivshmem` device, or the one at a PCI address.
     Device(Option<String>),
+    /// The only one, with the slots through a `/dev/dax..` over the same memory.
+    Cached(PathBuf),
 }
 
 /// What the variable for the node's socket says inside of a VM that has one device.
 pub const IN_VM: &str = "ivshmem";
 
+/// How devices begin that show memory as it is.
+const CACHED: &str = "/dev/dax";
+
 impl Place {
     fn new(said: &str) -> Self {
         match said {
             IN_VM => Self::Device(None),
+            path if path.starts_with(CACHED) => Self::Cached(path.into()),
             address if is_pci(address) => Self::Device(Some(address.to_owned())),
             path => Self::Socket(path.into()),
         }
@@ -192,8 +198,8 @@ pub struct Invitation {
 
 impl Invitation {
     /// As the environment says: `VRIO_FABRIC` (the node's socket; inside of a VM "ivshmem", or the
-    /// PCI address of the device where there are several), `VRIO_DOMAIN` (the domain's
-    /// name), and `VRIO_DOMAIN_KEY` or `VRIO_DOMAIN_KEY_FILE`.
+    /// PCI address of the device where there are several, or a `/dev/dax..` over the same memory),
+    /// `VRIO_DOMAIN` (the domain's name), and `VRIO_DOMAIN_KEY` or `VRIO_DOMAIN_KEY_FILE`.
     ///
     /// # Errors
     /// Which of them is missing, or what is wrong with it.
@@ -225,7 +231,10 @@ impl Invitation {
         match &self.place {
             Place::Socket(socket) => Domain::join_with(socket, &self.name, &self.key),
             Place::Device(address) => {
-                Domain::join_by_device(address.as_deref(), &self.name, &self.key)
+                Domain::join_by_device((address.as_deref(), None), &self.name, &self.key)
+            }
+            Place::Cached(data) => {
+                Domain::join_by_device((None, Some(data)), &self.name, &self.key)
             }
         }
     }
@@ -263,9 +272,13 @@ impl Domain {
     }
 
     /// Joins from inside of a VM.
-    fn join_by_device(address: Option<&str>, name: &str, key: &Key) -> Result<Self, JoinError> {
+    fn join_by_device(
+        (address, data): (Option<&str>, Option<&Path>),
+        name: &str,
+        key: &Key,
+    ) -> Result<Self, JoinError> {
         check_name(name)?;
-        let device = Arc::new(Device::find(address)?);
+        let device = Arc::new(Device::find(address, data)?);
         let (region, number) = (Arc::clone(&device.region), device.number);
         let load_cost_ns = Some(region.load_cost_ns());
         let bell = Box::new(move || device.ring());

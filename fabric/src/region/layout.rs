@@ -25,7 +25,15 @@ pub(super) mod header {
     pub(in crate::region) const BYTES: usize = 32;
     /// This host's name; 0 where nobody gave one.
     pub(in crate::region) const HOST: usize = 40;
+    /// Random; stands at [`MARK`](super::MARK) as well.
+    pub(in crate::region) const ID: usize = 48;
 }
+
+/// Where the part begins that such a device shows: whole large pages.
+pub(super) const DATA: usize = 2 << 20;
+
+/// By which the two parts of a region are known to be of one: the header's random word.
+pub(super) const MARK: usize = DATA;
 
 /// What lies between the header and the slots, each from a page on.
 mod before_slots {
@@ -33,13 +41,15 @@ mod before_slots {
     use crate::desk::DESK_BYTES;
     use crate::shared::WORD;
 
-    /// A word for each host.
-    pub(super) const HOSTS: usize = PAGE;
+    /// A word for each host. Before it is a page that a guest's kernel writes over when it makes a
+    /// device of the file (`/dev/dax0.0`).
+    pub(super) const HOSTS: usize = 2 * PAGE;
     /// For processes that ask for slots through memory.
     pub(super) const DESK: usize = HOSTS + HOSTS_MAX * WORD;
     /// Another word for each host.
     pub(super) const HOLDS: usize = DESK + DESK_BYTES;
-    pub(super) const BYTES: usize = HOLDS + HOSTS_MAX * WORD;
+    pub(super) const BYTES: usize = super::DATA + PAGE;
+    const _: () = assert!(HOLDS + HOSTS_MAX * WORD <= super::DATA);
 }
 
 /// Where a slot's words are in its control part; each on lines of its own, by who writes them.
@@ -245,8 +255,9 @@ mod tests {
     #[test]
     fn a_default_region_is_as_its_page_says() {
         let layout = Layout::new(RegionOptions::default()).expect("sound");
-        assert_eq!((layout.host(1), layout.hold(1)), (4096 + 8, 102_400 + 8));
-        let slot = 135_168;
+        assert_eq!((layout.host(1), layout.hold(1)), (8192 + 8, 106_496 + 8));
+        assert_eq!(layout.desk(), 40_960);
+        let slot = 2_101_248;
         assert_eq!((layout.life(0), layout.asleep(0)), (slot, slot + 320));
         assert_eq!(layout.claim(0, 1024 + 3), slot + 4096 + 24);
         assert_eq!(layout.cell(0, 1), slot + 12_288 + 256);

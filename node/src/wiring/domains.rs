@@ -148,6 +148,7 @@ impl Domains {
                 process: report.pid,
                 endpoints: report.endpoints,
                 denied: report.denied,
+                memory: report.memory.display().to_string(),
             })
         };
         objects.config.vfs.iter().filter_map(status).collect()

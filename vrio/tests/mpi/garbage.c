@@ -70,7 +70,7 @@ int main(void) {
     uint64_t cells = (uint32_t)region[2], buffers = region[2] >> 32, bytes = (uint32_t)region[3];
     CHECK((uint32_t)region[1] == 2);
     uint64_t slot_bytes = 4096 + (8 * cells + 4095) / 4096 * 4096 + 256 * cells + buffers * bytes;
-    volatile uint64_t *words = region + (135168 + slot * slot_bytes) / 8;
+    volatile uint64_t *words = region + ((2 << 20) + 4096 + slot * slot_bytes) / 8;
     printf("begins in slot %u\n", slot);
     fflush(stdout);
     for (uint64_t random = 88172645463325252u;;) {

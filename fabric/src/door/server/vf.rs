@@ -9,7 +9,7 @@
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -68,6 +68,8 @@ pub struct VfReport {
     pub endpoints: usize,
     /// What was asked without the domain's key, or made no sense.
     pub denied: u64,
+    /// Where this process shows the domain's memory to others, while it runs and has the domain.
+    pub memory: PathBuf,
 }
 
 /// Why there is no way in.
@@ -161,18 +163,21 @@ impl Server {
     pub fn vf_reports(&self) -> Vec<VfReport> {
         let house = self.shared.house();
         let there = house.vfs.iter().filter(|vf| vf.listener.is_some());
-        there.map(Vf::report).collect()
+        there.map(|vf| vf.report(&house.domains)).collect()
     }
 }
 
 impl Vf {
-    fn report(&self) -> VfReport {
+    fn report(&self, domains: &[Served]) -> VfReport {
+        let domain = domains.iter().find(|it| it.is_called(&self.settings.domain));
+        let fd = domain.map_or(-1, |domain| domain.memory().as_raw_fd());
         VfReport {
             name: self.settings.name.clone(),
             domain: self.settings.domain.clone(),
             pid: self.vm.as_ref().map(|vm| vm.pid),
             endpoints: self.vm.as_ref().map_or(0, |vm| vm.clerk.seats().len()),
             denied: self.denied,
+            memory: format!("/proc/{}/fd/{fd}", std::process::id()).into(),
         }
     }
 }
