@@ -26,6 +26,7 @@ pub(crate) const INLINE_BYTES_MAX: usize = CELL_BYTES - BODY;
 
 const TAGGED: u8 = 1;
 const HAS_DATA: u8 = 2;
+const MARKED: u8 = 4;
 
 /// What a cell says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +43,29 @@ pub(crate) enum Kind {
     Clear,
     /// To who cleared: a piece of it; [`Lent`] and where it belongs.
     Piece,
+    /// From a gateway: the endpoint of another host that it is from is no more, nor are those that
+    /// had its slot before.
+    Gone,
+    /// From a gateway: what was marked has been put into the ring of who it is from.
+    Credit,
+    /// To a gateway: say whether this endpoint is gone, now and when it goes.
+    Ask,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Inline, Self::Eager, Self::Offer, Self::Finish, Self::Clear, Self::Piece];
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Inline,
+        Self::Eager,
+        Self::Offer,
+        Self::Finish,
+        Self::Clear,
+        Self::Piece,
+        Self::Gone,
+        Self::Credit,
+        Self::Ask,
+    ];
 
-    fn from_byte(byte: u8) -> Option<Self> {
+    pub(crate) fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.get(usize::from(byte)).copied()
     }
 }
@@ -73,6 +90,8 @@ pub(crate) struct Head {
     pub(crate) to: Local,
     pub(crate) tag: u64,
     pub(crate) data: Option<u64>,
+    /// Its gateway is to say when it is in its receiver's ring.
+    pub(crate) marked: bool,
 }
 
 /// A buffer of a slab, the sender's or a gateway's, lent until its number is written into its word.
@@ -147,7 +166,7 @@ impl<'a> Cell<'a> {
     /// Writes all but the body, and with the last store lets the receiver see the cell.
     #[inline]
     pub(crate) fn publish(&self, head: &Head) {
-        let Head { kind, class, inline_bytes, source, to, tag, data } = *head;
+        let Head { kind, class, inline_bytes, source, to, tag, data, marked } = *head;
         let named = |local: Local| u64::from(local.host) << 16 | u64::from(local.slot);
         self.set_word(1, u64::from(source.incarnation) << 32 | named(source));
         self.set_word(2, named(to) << 32 | u64::from(to.incarnation));
@@ -156,7 +175,8 @@ impl<'a> Cell<'a> {
             self.set_word(4, data);
         }
         let tagged = if class == Class::Tagged { TAGGED } else { 0 };
-        let flags = tagged | if data.is_some() { HAS_DATA } else { 0 };
+        let flag = |is: bool, bit| if is { bit } else { 0 };
+        let flags = tagged | flag(data.is_some(), HAS_DATA) | flag(marked, MARKED);
         let low = u32::from(kind as u8) << 24 | u32::from(flags) << 16 | u32::from(inline_bytes);
         publish(&self.region.ring(self.slot), self.position, low);
     }
@@ -167,7 +187,7 @@ impl<'a> Cell<'a> {
         let (flags, inline_bytes) = ((low >> 16) as u8, low as u16);
         let kind = Kind::from_byte((low >> 24) as u8)?;
         let [source, to] = [self.word(1), self.word(2)];
-        if usize::from(inline_bytes) > INLINE_BYTES_MAX || flags > (TAGGED | HAS_DATA) {
+        if usize::from(inline_bytes) > INLINE_BYTES_MAX || flags > (TAGGED | HAS_DATA | MARKED) {
             return None;
         }
         let source = self.named(source as u32, (source >> 32) as u32)?;
@@ -180,6 +200,7 @@ impl<'a> Cell<'a> {
             to,
             tag: self.word(3),
             data: (flags & HAS_DATA != 0).then(|| self.word(4)),
+            marked: flags & MARKED != 0,
         })
     }
 
@@ -283,6 +304,7 @@ mod tests {
                 to: Local { host: 0, slot: 255, incarnation: u32::MAX - 1 },
                 tag: u64::MAX - 2,
                 data: (at % 3 == 0).then_some(77),
+                marked: at % 4 == 0,
             };
             cell.publish(&head);
             let low = crate::ring::Words::stamp(&region.ring(3), 9) as u32;
@@ -310,8 +332,8 @@ mod tests {
         let cell = Cell::new(keeper.region(), 3, 9);
         cell.set_word(1, 1 << 32);
         assert!(cell.head(0).is_some());
-        assert_eq!(cell.head(6 << 24), None, "a kind");
-        assert_eq!(cell.head(4 << 16), None, "a flag");
+        assert_eq!(cell.head(9 << 24), None, "a kind");
+        assert_eq!(cell.head(8 << 16), None, "a flag");
         assert_eq!(cell.head(INLINE_BYTES_MAX as u32 + 1), None, "a length");
         for source in [256, 4096 << 16, 1 << 16 | 4096, u64::MAX] {
             cell.set_word(1, source);

@@ -18,6 +18,7 @@ mod hosts;
 mod offers;
 mod peers;
 mod receives;
+mod remote;
 mod sends;
 #[cfg(test)]
 mod tests;
@@ -27,11 +28,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(crate) use self::arrivals::is_whole;
 pub use self::counters::EndpointCounters;
 use self::hosts::Hosts;
 use self::offers::{Answer, Pulls};
 use self::peers::Peers;
 use self::receives::{Multis, Posted, Unexpected};
+pub use self::remote::Home;
 use self::sends::Sends;
 use crate::cell::Local;
 use crate::matcher::{Envelope, Matcher};
@@ -277,6 +280,12 @@ impl Endpoint {
         Ok(Self { region, engine, at_end: None })
     }
 
+    /// The node of this host: without it, nothing is woken that sleeps, and nobody notices when the
+    /// node goes.
+    pub fn set_home(&mut self, home: Box<dyn Home>) {
+        self.engine.set_home(home);
+    }
+
     /// What is done when the endpoint is dropped, after its last store to the region.
     pub fn at_end(&mut self, then: Box<dyn FnOnce() + Send>) {
         self.at_end = Some(then);
@@ -419,6 +428,7 @@ impl Engine {
         self.looks += 1;
         if self.looks >= LOOKS_FOR_LIVES {
             self.looks = 0;
+            self.look_at_remotes(region);
             self.look_for_lives(region);
         }
         let ring = region.ring(self.me.slot);

@@ -10,6 +10,7 @@ mod cell;
 mod desk;
 pub mod door;
 mod endpoint;
+pub mod gateway;
 pub mod matcher;
 mod message;
 mod parts;
@@ -23,7 +24,7 @@ pub use address::{ADDRESS_BYTES, Address, AddressError};
 pub use desk::DeviceError;
 pub use door::{Domain, IN_VM, Invitation, JoinError, LOAD_COST_CACHED_NS_MAX, OpenEndpointError};
 pub use endpoint::{
-    Endpoint, EndpointCounters, EndpointError, EndpointOptions, INJECT_BYTES_MAX, Process,
+    Endpoint, EndpointCounters, EndpointError, EndpointOptions, Home, INJECT_BYTES_MAX, Process,
     ReceiveError, SendError,
 };
 pub use message::{Class, Completion, Context, Done, Failure, Found, Message, Part, Peek, Receive};

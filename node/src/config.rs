@@ -388,6 +388,8 @@ pub struct DomainConfig {
     pub key: PathBuf,
     /// How many endpoints there may be at once.
     pub endpoints_max: u16,
+    /// The peers that have a domain of the same name and key, to which its messages go.
+    pub peers: Vec<String>,
     /// Where its keys are.
     pub lines: Lines,
 }
@@ -608,7 +610,8 @@ impl Config {
     /// Whether it has anything for peers: whether they may open sessions.
     pub fn is_for_peers(&self) -> bool {
         let volumes = self.volumes.iter().any(|volume| !volume.allow.is_empty());
-        volumes || self.networks.iter().any(|network| !network.allow.is_empty())
+        let networks = self.networks.iter().any(|network| !network.allow.is_empty());
+        volumes || networks || self.domains.iter().any(|domain| !domain.peers.is_empty())
     }
 
     /// The peer of that name.

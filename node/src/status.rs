@@ -346,6 +346,22 @@ pub struct DomainStatus {
     pub members: usize,
     /// The memory that the endpoints share; of it, what was ever used is taken.
     pub region_bytes: u64,
+    /// The peers that its messages go to.
+    #[serde(default)]
+    pub peers: Vec<DomainPeerStatus>,
+}
+
+/// A peer of a domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainPeerStatus {
+    /// Its name.
+    pub name: String,
+    /// Whether messages can be sent to it.
+    pub is_joined: bool,
+    /// Its host's name in the addresses of endpoints, if it is known.
+    pub host: Option<String>,
+    /// Why they cannot.
+    pub why: Option<String>,
 }
 
 /// A virtual machine's window into a domain.

@@ -12,6 +12,7 @@ pub mod direct;
 mod disks;
 mod domains;
 mod drain;
+mod gateways;
 mod handover;
 mod keys;
 mod links;
@@ -327,6 +328,7 @@ impl Node {
         let nics = nics::start(config, &cores, uplinks, (doors, opener));
         let nics = Mutex::new(nics.inspect_err(|_| sidecores::stop(&cores))?);
         let domains = Domains::start(config).inspect_err(|_| sidecores::stop(&cores))?;
+        domains.open_gateways(&cores);
         let (started, turns) = (Instant::now(), Turns::default());
         let objects = Mutex::new(Objects::new(config, served, Vec::new()));
         let inside = Arc::new(Inside {

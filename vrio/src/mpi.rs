@@ -14,6 +14,7 @@ pub(crate) const MPI_EXAMPLES: &str = "Examples:
   eval \"$(vrio mpi env)\"              this shell's Open MPI uses the fabric of this host's node
   mpirun -n 4 ./program
   eval \"$(vrio mpi env --mpi mpich --domain science)\"
+  $(vrio mpi env --hosts h1,h2) -n 4 ./program    over two hosts: it prints a whole mpirun
   vrio mpi env --config /etc/vrio/io1.toml    for users who may not ask the node
   vrio mpi env --vm > vm.env          to be read (. ./vm.env) inside of a VM that has a vf";
 
@@ -35,6 +36,10 @@ pub(crate) struct EnvArgs {
     /// Which MPI.
     #[arg(long, value_enum, default_value_t = Mpi::Openmpi)]
     mpi: Mpi,
+    /// Print the beginning of a command line instead, which starts a job on these hosts and has MPI
+    /// carry the environment to them: sockets, keys and libraries have the same paths there.
+    #[arg(long, value_name = "HOST,..")]
+    hosts: Option<String>,
     /// The domain; not needed where there is only one.
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
@@ -98,7 +103,10 @@ pub(crate) fn mpi(command: &MpiCommand) -> Result<(), Failure> {
     let program =
         std::env::current_exe().context("this program's path").map_err(Failure::running)?;
     let directory = provider_directory(&program)?;
-    print(&script(args.mpi, &domain, &directory))
+    match &args.hosts {
+        Some(hosts) => print(&command_line(args.mpi, hosts, &domain, &directory)),
+        None => print(&script(args.mpi, &domain, &directory)),
+    }
 }
 
 fn of_file(path: &Path) -> Result<Vec<Domain>, Failure> {
@@ -165,18 +173,41 @@ fn provider_directory(program: &Path) -> Result<PathBuf, Failure> {
     Err(Failure::configuration(anyhow!(text)))
 }
 
+/// All that is to be set.
+fn environment(mpi: Mpi, domain: &Domain, directory: &Path) -> Vec<(&'static str, String)> {
+    let own = [
+        ("FI_PROVIDER_PATH", directory.display().to_string()),
+        ("FI_PROVIDER", "vrio".to_owned()),
+        ("VRIO_FABRIC", domain.socket.clone()),
+        ("VRIO_DOMAIN", domain.name.clone()),
+        ("VRIO_DOMAIN_KEY_FILE", domain.key.clone()),
+    ];
+    let of_mpi = mpi.variables().iter().map(|(name, value)| (*name, (*value).to_owned()));
+    own.into_iter().chain(of_mpi).collect()
+}
+
 /// Lines for a shell.
 fn script(mpi: Mpi, domain: &Domain, directory: &Path) -> String {
-    let directory = directory.display().to_string();
-    let own = [
-        ("FI_PROVIDER_PATH", directory.as_str()),
-        ("FI_PROVIDER", "vrio"),
-        ("VRIO_FABRIC", &domain.socket),
-        ("VRIO_DOMAIN", &domain.name),
-        ("VRIO_DOMAIN_KEY_FILE", &domain.key),
-    ];
-    let all = own.iter().chain(mpi.variables());
-    all.map(|(name, value)| format!("export {name}={}\n", quoted(value))).collect()
+    let all = environment(mpi, domain, directory).into_iter();
+    all.map(|(name, value)| format!("export {name}={}\n", quoted(&value))).collect()
+}
+
+/// The beginning of a command line, up to the program. Its words are not quoted: a shell that is
+/// given them by `$(..)` splits at spaces and nowhere else.
+fn command_line(mpi: Mpi, hosts: &str, domain: &Domain, directory: &Path) -> String {
+    let (run, option) = match mpi {
+        Mpi::Openmpi => ("mpirun", "--host"),
+        Mpi::Mpich | Mpi::Intel => ("mpiexec", "-hosts"),
+    };
+    let mut words = [run, option, hosts].map(str::to_owned).to_vec();
+    for (name, value) in environment(mpi, domain, directory) {
+        match (mpi, name.strip_prefix("OMPI_MCA_")) {
+            (Mpi::Openmpi, Some(option)) => words.extend(["--mca".into(), option.into(), value]),
+            (Mpi::Openmpi, None) => words.extend(["-x".into(), format!("{name}={value}")]),
+            _ => words.extend(["-genv".into(), name.into(), value]),
+        }
+    }
+    words.join(" ") + "\n"
 }
 
 /// A word of a shell, whatever is in it.
@@ -209,6 +240,20 @@ mod tests {
             };
             assert_eq!(said, format!("/opt/my vrio|vrio|/etc/vrio/it's.key|{own}"));
         }
+    }
+
+    #[test]
+    fn a_job_over_several_hosts_carries_the_environment_along() {
+        let line = |mpi| command_line(mpi, "h1,h2", &domain("blue"), Path::new("/opt/vrio"));
+        let open = line(Mpi::Openmpi);
+        assert!(
+            open.starts_with("mpirun --host h1,h2 -x FI_PROVIDER_PATH=/opt/vrio -x "),
+            "{open}"
+        );
+        assert!(open.contains(" --mca pml cm --mca mtl ofi "), "{open}");
+        let mpich = line(Mpi::Mpich);
+        assert!(mpich.starts_with("mpiexec -hosts h1,h2 -genv FI_PROVIDER_PATH /opt"), "{mpich}");
+        assert!(mpich.ends_with(" -genv MPIR_CVAR_CH4_NETMOD ofi\n"), "{mpich}");
     }
 
     #[test]

@@ -346,6 +346,9 @@ fn queues(disks: &[DiskStatus]) -> Table {
 pub(crate) fn domain_list(all: &[DomainStatus]) -> String {
     let mut text = String::new();
     section(&mut text, "domains", domains(all));
+    if all.iter().any(|domain| !domain.peers.is_empty()) {
+        section(&mut text, "peers of domains", domain_peers(all));
+    }
     text.trim_start().to_owned()
 }
 
@@ -382,6 +385,22 @@ fn vfs(vfs: &[VfStatus]) -> Table {
             vf.endpoints.to_string(),
             vf.denied.to_string(),
         ]);
+    }
+    table
+}
+
+fn domain_peers(domains: &[DomainStatus]) -> Table {
+    let mut table = table(&["domain", "peer", "joined", "host", "why not"], 5);
+    for domain in domains {
+        for peer in &domain.peers {
+            table.add_row(vec![
+                domain.name.clone(),
+                peer.name.clone(),
+                if peer.is_joined { "yes" } else { "no" }.to_owned(),
+                peer.host.clone().unwrap_or_default(),
+                peer.why.clone().unwrap_or_default(),
+            ]);
+        }
     }
     table
 }

@@ -164,6 +164,11 @@ impl Desk {
         Err(Lost::Silent)
     }
 
+    /// Rings the node.
+    pub(crate) fn ring(&self) {
+        (self.bell)();
+    }
+
     /// Waits a moment; rings when it is time to.
     fn wait(&self, rung: &mut Option<Instant>) {
         if rung.is_none_or(|rung| rung.elapsed() >= RING_AGAIN) {

@@ -13,7 +13,7 @@ use super::key::{Key, KeyError};
 use super::wire::{Answer, NAME_BYTES_MAX, Refusal, Request, Seat};
 use crate::desk::{Desk, Device, DeviceError, Held, Lost as Unanswered, Reply};
 use crate::region::{Region, RegionError};
-use crate::{Endpoint, EndpointError, EndpointOptions, Process};
+use crate::{Endpoint, EndpointError, EndpointOptions, Home, Process};
 
 /// How often a process calls that is hung up on before it was answered: at a door with a crowd of
 /// its user's, the one that has been silent for longest gives way.
@@ -45,6 +45,8 @@ pub struct Domain {
 struct Membership {
     host: u64,
     region: Arc<Region>,
+    /// A gateway's each, at the door.
+    bells: Vec<OwnedFd>,
     node: Way,
     /// What a load of the region costs, where that is not plain memory.
     load_cost_ns: Option<f64>,
@@ -253,7 +255,7 @@ impl Domain {
     fn join_with(socket: &Path, name: &str, key: &Key) -> Result<Self, JoinError> {
         check_name(name)?;
         let hello = Request::Hello { name: name.to_owned(), key: Box::new(*key.bytes()) };
-        let (connection, answer, memory) = greet(socket, &hello)?;
+        let (connection, answer, along) = greet(socket, &hello)?;
         let host = match answer {
             Answer::Welcome { host } => host,
             Answer::Refused(Refusal::Denied) => return Err(JoinError::Denied(name.to_owned())),
@@ -264,10 +266,12 @@ impl Domain {
                 return Err(JoinError::Foreign(socket.to_owned()));
             }
         };
-        let memory = memory.ok_or_else(|| JoinError::Foreign(socket.to_owned()))?;
+        let mut along = along.into_iter();
+        let memory = along.next().ok_or_else(|| JoinError::Foreign(socket.to_owned()))?;
         let region = Arc::new(Region::map(memory.as_fd())?);
         let node = Way::Door(Mutex::new(connection));
-        let membership = Membership { host, region, node, load_cost_ns: None };
+        let bells = along.collect();
+        let membership = Membership { host, region, bells, node, load_cost_ns: None };
         Ok(Self { membership: Arc::new(membership) })
     }
 
@@ -305,7 +309,8 @@ impl Domain {
             Reply::Seat(_) | Reply::Full => return Err(JoinError::DeskSilent),
         }
         let host = region.options().host;
-        let membership = Membership { host, region, node: Way::Desk(Box::new(desk)), load_cost_ns };
+        let (node, bells) = (Way::Desk(Box::new(desk)), Vec::new());
+        let membership = Membership { host, region, bells, node, load_cost_ns };
         Ok(Self { membership: Arc::new(membership) })
     }
 
@@ -368,6 +373,7 @@ impl Domain {
                 })
             });
         }
+        endpoint.set_home(Box::new(Arc::clone(membership)));
         endpoint.at_end(Box::new(move || drop(lease)));
         Ok(endpoint)
     }
@@ -385,13 +391,13 @@ fn check_name(name: &str) -> Result<(), JoinError> {
 }
 
 /// Says who this is, and again where others were in the way.
-fn greet(socket: &Path, hello: &Request) -> Result<(Talk, Answer, Option<OwnedFd>), JoinError> {
+fn greet(socket: &Path, hello: &Request) -> Result<(Talk, Answer, Vec<OwnedFd>), JoinError> {
     let refuse = |source| JoinError::NoNode { path: socket.to_owned(), source };
     let mut pause = CALL_AGAIN;
     for call in 1.. {
         let mut talk = Talk::call(socket).map_err(refuse)?;
         match talk.ask(hello) {
-            Ok((answer, memory)) => return Ok((talk, answer, memory)),
+            Ok((answer, along)) => return Ok((talk, answer, along)),
             Err(Lost::Silent) => return Err(JoinError::Silent),
             Err(Lost::Foreign) => return Err(JoinError::Foreign(socket.to_owned())),
             Err(Lost::Gone(source)) if call == CALLS => return Err(refuse(source)),
@@ -432,6 +438,25 @@ fn seat_at_desk(desk: &Desk) -> Result<Held, OpenEndpointError> {
         Reply::Full => OpenEndpointError::Full,
         _ => OpenEndpointError::Foreign,
     })
+}
+
+impl Home for Arc<Membership> {
+    fn wake(&self, gateway: u16) {
+        match (&self.node, self.bells.get(usize::from(gateway))) {
+            // It can only fail when the counter is full, and then it is readable anyhow.
+            (Way::Door(_), Some(bell)) => drop(rustix::io::write(bell, &1_u64.to_ne_bytes())),
+            (Way::Door(_), None) => {}
+            // The node's end of the VM's doorbell wakes the gateways.
+            (Way::Desk(desk), _) => desk.ring(),
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        // From inside of a VM the node's end cannot be told from its silence.
+        let Way::Door(talk) = &self.node else { return true };
+        // Who asks the node something notices by himself.
+        talk.try_lock().map_or(true, |talk| talk.is_up())
+    }
 }
 
 /// A slot that the node has given to this process. Dropped, it is the node's again: the endpoint

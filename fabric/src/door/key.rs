@@ -102,8 +102,8 @@ impl Key {
         Self::new(text.trim_end())
     }
 
-    /// As it is sent.
-    pub(crate) fn bytes(&self) -> &[u8; KEY_BYTES_MAX] {
+    /// As it is sent: filled up with zeroes.
+    pub fn bytes(&self) -> &[u8; KEY_BYTES_MAX] {
         &self.bytes
     }
 

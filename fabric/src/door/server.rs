@@ -35,7 +35,8 @@ pub use self::domain::{DomainReport, DomainSettings, OpenError};
 use self::vf::Vf;
 pub use self::vf::{VfError, VfReport, VfSettings};
 use super::key::KEY_BYTES_MAX;
-use super::wire::{Answer, Foreign, MESSAGE_BYTES, Refusal, Request, Seat};
+use super::wire::{ALONG_MAX, Answer, Foreign, MESSAGE_BYTES, Refusal, Request, Seat};
+use crate::Keeper;
 
 /// Callers that wait in the socket's queue.
 const QUEUE_MAX: i32 = 1024;
@@ -276,6 +277,15 @@ impl Server {
         domain.map(|domain| domain.set_key(key)).is_some()
     }
 
+    /// The memory of a domain, for its gateways, and a bell for each of them, which members ring
+    /// when it sleeps. None: there is no such domain, or no descriptor left.
+    pub fn gateways(&self, name: &str) -> Option<(Arc<Keeper>, Vec<OwnedFd>)> {
+        let house = self.shared.house();
+        let (keeper, bells) = house.domains.iter().find(|it| it.is_called(name))?.keeper();
+        let bells = bells.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>();
+        Some((keeper, bells.ok()?))
+    }
+
     /// Whether nobody new is let in from now on. Members go on, also with new endpoints.
     pub fn set_turning_away(&self, turning_away: bool) {
         self.shared.house().turning_away = turning_away;
@@ -401,7 +411,7 @@ impl Shared {
             Ok(Request::Process(seat)) => client.process_of(domains, seat),
             Ok(Request::Hello { .. }) | Err(Foreign::Bytes) => Then::HangUp("it makes no sense"),
             Err(Foreign::Version) => {
-                client.say(&Answer::Refused(Refusal::Version), None);
+                client.say(&Answer::Refused(Refusal::Version), &[]);
                 Then::HangUp("it speaks another version")
             }
         }
@@ -420,7 +430,7 @@ impl Shared {
         }
         match admitted {
             Ok(memory) => {
-                if !client.say(&Answer::Welcome { host: self.host }, Some(memory)) {
+                if !client.say(&Answer::Welcome { host: self.host }, &memory) {
                     return Then::HangUp("it does not listen");
                 }
                 house.strangers -= 1;
@@ -430,7 +440,7 @@ impl Shared {
             }
             Err(refusal) => {
                 house.refusals.note(client.pid, refusal);
-                client.say(&Answer::Refused(refusal), None);
+                client.say(&Answer::Refused(refusal), &[]);
                 Then::HangUp("it is not let in")
             }
         }
@@ -503,12 +513,12 @@ impl Client {
     }
 
     /// Says something, without waiting. `false`: it does not read.
-    fn say(&self, answer: &Answer, memory: Option<BorrowedFd<'_>>) -> bool {
+    fn say(&self, answer: &Answer, along: &[BorrowedFd<'_>]) -> bool {
         let bytes = answer.to_bytes();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ALONG_MAX))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if let Some(memory) = &memory {
-            let rights = SendAncillaryMessage::ScmRights(std::slice::from_ref(memory));
+        if !along.is_empty() {
+            let rights = SendAncillaryMessage::ScmRights(along);
             assert!(ancillary.push(rights), "room was made for it");
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -533,7 +543,7 @@ impl Client {
             }
             None => Answer::Full,
         };
-        if self.say(&answer, None) { Then::Stay } else { Then::HangUp("it does not listen") }
+        if self.say(&answer, &[]) { Then::Stay } else { Then::HangUp("it does not listen") }
     }
 
     /// Whose an endpoint is, for who is to read that process's memory.
@@ -545,7 +555,7 @@ impl Client {
             return Then::HangUp("its domain was removed");
         };
         let answer = Answer::Process { seat, process: domain.process_of(seat) };
-        if self.say(&answer, None) { Then::Stay } else { Then::HangUp("it does not listen") }
+        if self.say(&answer, &[]) { Then::Stay } else { Then::HangUp("it does not listen") }
     }
 
     fn close_endpoint(&mut self, domains: &[Served], seat: Seat) -> Then {

@@ -433,7 +433,6 @@ fn memory_is_read_of_the_process_that_the_node_names() {
         }
         assert!(got == sent);
     }
-    assert!(other.counters().pipelines > 0, "nothing waits for the node");
 }
 
 #[test]

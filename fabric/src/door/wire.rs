@@ -6,7 +6,7 @@
 //!   10  kind u16
 //!   12  zero u32
 //!   16  Hello:          name, 64 bytes; key, 128 bytes; both filled up with zeroes
-//!       Welcome:        host u64; the region's memory comes along
+//!       Welcome:        host u64; the region's memory comes along, and a bell for each gateway
 //!       Refused:        why u16
 //!       Endpoint, CloseEndpoint, Process:  incarnation u32, slot u16, zero u16; in answers
 //!                       process u32
@@ -23,6 +23,9 @@ pub const NAME_BYTES_MAX: usize = 63;
 
 /// The bytes of every message.
 pub(super) const MESSAGE_BYTES: usize = 256;
+
+/// Descriptors that come along at most: the memory, and bells.
+pub(super) const ALONG_MAX: usize = 1 + crate::GATEWAYS_MAX as usize;
 
 pub(super) const VERSION: u16 = 2;
 

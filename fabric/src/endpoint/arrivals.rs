@@ -33,6 +33,7 @@ impl Engine {
                 None => false,
             },
             Kind::Piece => self.piece(region, &cell, &head),
+            Kind::Gone | Kind::Credit | Kind::Ask => self.told(head.kind, head.source),
         };
         if !is_sound {
             self.counters.nonsense += 1;
@@ -122,7 +123,7 @@ impl Engine {
 /// Whether a slot is still its sender's, or was left by it as it was. After a copy out of its slab:
 /// whether that was the sender's content.
 #[inline]
-pub(super) fn is_whole(region: &Region, sender: Local) -> bool {
+pub(crate) fn is_whole(region: &Region, sender: Local) -> bool {
     // What was copied before was loaded before this.
     std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
     region.life(sender.slot).is_some_and(|life| life.incarnation == sender.incarnation)

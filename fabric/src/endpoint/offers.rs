@@ -2,7 +2,7 @@
 //! come piece by piece.
 
 use super::arrivals::is_whole;
-use super::peers::{Reading, is_live};
+use super::peers::Reading;
 use super::receives::Place;
 use super::{ANSWERS, Engine, Process, SendError};
 use crate::cell::{Cell, Clear, Head, Kind, Local, Offer};
@@ -70,7 +70,7 @@ impl Engine {
     ) {
         let Some(source) = self.local_of(region, envelope.source) else { return };
         let (bytes, operation, class) = (offer.bytes, offer.operation, place.class);
-        if !is_live(region, source) {
+        if !self.lives(region, source) {
             self.counters.gone += 1;
             return self.received(place, envelope, data, bytes, Some(Failure::Gone));
         }
@@ -93,6 +93,7 @@ impl Engine {
 
     /// Reads the message out of the sender's memory, if that can be.
     fn read(&mut self, region: &Region, source: Local, offer: &Offer, place: &Place) -> bool {
+        // Another host's memory is not to be read.
         if offer.bytes < self.options.single_copy_bytes_min || source.host != 0 {
             return false;
         }
@@ -113,7 +114,7 @@ impl Engine {
         };
         match read(pid, offer, &place.parts.cut(0, offer.bytes)) {
             // Of one that has ended meanwhile the number may be another's by now.
-            Ok(()) => is_live(region, source),
+            Ok(()) => self.lives(region, source),
             Err(NotCopied::Refused) => {
                 self.peers.get(source).reading = Reading::Refused;
                 false
@@ -164,7 +165,7 @@ impl Engine {
     /// `false`: the ring is full. Who is gone, or whose ring is broken, needs no answer.
     fn try_answer(&mut self, region: &Region, answer: &Answer) -> bool {
         let &Answer { to, class, operation, clear } = answer;
-        if !is_live(region, to) {
+        if !self.lives(region, to) {
             return true;
         }
         self.peers.meet(to);
@@ -185,7 +186,8 @@ impl Engine {
         let kind = if clear.is_some() { Kind::Clear } else { Kind::Finish };
         let (source, tag) = (self.me, operation);
         let (inline_bytes, data) = (0, None);
-        cell.publish(&Head { kind, class, inline_bytes, source, to, tag, data });
+        let head = Head { kind, class, inline_bytes, source, to, tag, data, marked: false };
+        self.publish(region, &cell, &head, 0);
         true
     }
 

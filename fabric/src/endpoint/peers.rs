@@ -1,5 +1,6 @@
 //! Who an endpoint has to do with, and what becomes of requests whose other end is gone.
 
+use super::remote::Remotes;
 use super::{Engine, index};
 use crate::cell::Local;
 use crate::message::{Class, Failure};
@@ -38,12 +39,19 @@ pub(super) struct Peers {
     /// Those who were found gone while cells were in the ring, and the position before which all
     /// of theirs are.
     mourned: Option<(Vec<Local>, u64)>,
+    /// Those of other hosts.
+    pub(super) remotes: Remotes,
 }
 
 impl Peers {
     pub(super) fn new(region: &Region) -> Self {
         let slots = usize::from(region.options().slots);
-        Self { slots: vec![Peer::default(); slots].into(), former: Vec::new(), mourned: None }
+        Self {
+            slots: vec![Peer::default(); slots].into(),
+            former: Vec::new(),
+            mourned: None,
+            remotes: Remotes::default(),
+        }
     }
 
     #[inline]
@@ -54,6 +62,10 @@ impl Peers {
     /// Turns to this owner of the slot, which lives.
     #[inline]
     pub(super) fn meet(&mut self, local: Local) {
+        if local.host != 0 {
+            let former = self.remotes.meet(local);
+            return self.former.extend(former);
+        }
         let peer = &mut self.slots[usize::from(local.slot)];
         if peer.incarnation != local.incarnation {
             if peer.outstanding > 0 {
@@ -71,12 +83,18 @@ impl Peers {
             return self.former.push(local);
         }
         self.meet(local);
-        self.get(local).outstanding += 1;
+        match local.host {
+            0 => self.get(local).outstanding += 1,
+            _ => self.remotes.expect(local),
+        }
     }
 
     /// It does not any more.
     #[inline]
     pub(super) fn settle(&mut self, local: Local) {
+        if local.host != 0 {
+            return self.remotes.settle(local);
+        }
         let peer = self.get(local);
         if peer.incarnation == local.incarnation {
             peer.outstanding = peer.outstanding.saturating_sub(1);
@@ -86,6 +104,7 @@ impl Peers {
     /// Those with whom something is outstanding and who are no more.
     fn gone(&mut self, region: &Region) -> Vec<Local> {
         let mut gone = std::mem::take(&mut self.former);
+        gone.extend(self.remotes.gone(region));
         for (slot, peer) in self.slots.iter().enumerate() {
             let local = Local { host: 0, slot: slot as u16, incarnation: peer.incarnation };
             if peer.outstanding > 0 && !is_live(region, local) {
@@ -96,13 +115,22 @@ impl Peers {
     }
 }
 
-/// Whether an endpoint is still there.
+/// Whether an endpoint of this host is still there.
 #[inline]
-pub(super) fn is_live(region: &Region, local: Local) -> bool {
+fn is_live(region: &Region, local: Local) -> bool {
     region.life(local.slot).is_some_and(|life| life.is_live(local.incarnation))
 }
 
 impl Engine {
+    /// Whether an endpoint is still there, for all that is known here.
+    #[inline]
+    pub(super) fn lives(&self, region: &Region, local: Local) -> bool {
+        match local.host {
+            0 => is_live(region, local),
+            _ => self.peers.remotes.lives(region, local),
+        }
+    }
+
     /// An address as the region names it, if it is one of this host or of one that can be reached.
     #[inline]
     pub(super) fn local_of(&mut self, region: &Region, address: Address) -> Option<Local> {
@@ -140,7 +168,7 @@ impl Engine {
         }
     }
 
-    fn bury(&mut self, local: Local) {
+    pub(super) fn bury(&mut self, local: Local) {
         self.bury_sends(local);
         self.bury_pulls(local);
         let source = self.address_of(local);

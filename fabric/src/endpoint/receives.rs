@@ -1,6 +1,5 @@
 //! Receives: what the program asks for, and where a message goes when the two have met.
 
-use super::peers::is_live;
 use super::{Engine, ReceiveError, index};
 use crate::cell::{Local, Offer};
 use crate::matcher::store::{Id, Store};
@@ -170,7 +169,8 @@ impl Engine {
     ) {
         let source = pattern.source.and_then(|source| self.local_of(region, source));
         if let Some(source) = source {
-            self.peers.expect(source, is_live(region, source));
+            let is_live = self.lives(region, source);
+            self.peers.expect(source, is_live);
         }
         self.spaces[index(class)].post(pattern, context, Posted { parts, source, multi });
     }

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use super::peers::is_live;
 use super::{Engine, INJECT_BYTES_MAX, OFFERS_MAX, SendError};
 use crate::cell::{Cell, Clear, Head, INLINE_BYTES_MAX, Kind, Local, Offer};
 use crate::matcher::store::{Id, List, Store};
@@ -82,14 +81,15 @@ impl Engine {
         if message.inject && parts.bytes() > INJECT_BYTES_MAX {
             return Err(SendError::TooLong);
         }
-        let is_process = |local: &Local| local.slot >= region.options().gateways;
+        let is_process = |local: &Local| local.host != 0 || local.slot >= region.options().gateways;
         let to = self.local_of(region, message.to).filter(is_process);
         let to = to.ok_or(SendError::Unreachable(message.to))?;
-        if !is_live(region, to) {
+        if !self.lives(region, to) {
             return Err(SendError::Gone);
         }
         self.peers.meet(to);
         let sent = match parts.bytes() {
+            _ if !self.is_open(region, to) => Err(SendError::Busy),
             bytes if bytes <= INLINE_BYTES_MAX => self.send_inline(region, to, message, &parts),
             bytes if message.inject || bytes <= self.options.eager_bytes_max => {
                 self.send_eager(region, to, message, &parts)
@@ -106,19 +106,19 @@ impl Engine {
     #[inline]
     fn head_of(&self, kind: Kind, to: Local, message: &Message) -> Head {
         let &Message { class, tag, data, .. } = message;
-        Head { kind, class, inline_bytes: 0, source: self.me, to, tag, data }
+        Head { kind, class, inline_bytes: 0, source: self.me, to, tag, data, marked: false }
     }
 
-    /// Claims a cell of somebody's ring.
+    /// Claims a cell of the ring that leads to somebody.
     #[inline]
     pub(super) fn claim<'a>(
         &mut self,
         region: &'a Region,
         to: Local,
     ) -> Result<Cell<'a>, SendError> {
-        let producer = self.producer();
-        match self.peers.get(to).way.claim(&region.ring(to.slot), producer) {
-            Ok(position) => Ok(Cell::new(region, to.slot, position)),
+        let (producer, ring) = (self.producer(), self.ring_to(region, to));
+        match self.peers.get(ring).way.claim(&region.ring(ring.slot), producer) {
+            Ok(position) => Ok(Cell::new(region, ring.slot, position)),
             Err(none) => Err(self.no_cell(none)),
         }
     }
@@ -151,7 +151,8 @@ impl Engine {
         let cell = self.claim(region, to)?;
         parts.copy_in(0, parts.bytes(), region.mapping(), cell.body_at());
         let head = self.head_of(Kind::Inline, to, message);
-        cell.publish(&Head { inline_bytes: parts.bytes() as u16, ..head });
+        let head = Head { inline_bytes: parts.bytes() as u16, ..head };
+        self.publish(region, &cell, &head, 0);
         self.counters.inline_sends += 1;
         self.sent(message, parts.bytes());
         Ok(())
@@ -164,8 +165,9 @@ impl Engine {
         message: &Message,
         parts: &Parts,
     ) -> Result<(), SendError> {
-        self.find_room(region, to)?;
-        let Some(buffer) = self.slab.take(region, self.me.slot, to.slot) else {
+        let ring = self.ring_to(region, to);
+        self.find_room(region, ring)?;
+        let Some(buffer) = self.slab.take(region, self.me.slot, ring.slot) else {
             // It does not poll, or many do not. What need not be copied waits where it is.
             return match message.inject {
                 true => Err(SendError::Busy),
@@ -176,8 +178,9 @@ impl Engine {
         // Before the cell is claimed, so that nobody behind it waits for the copy.
         parts.copy_in(0, parts.bytes(), region.mapping(), at);
         let cell = self.claim(region, to).inspect_err(|_| self.slab.untake(buffer))?;
-        cell.set_lent(&self.slab.lend(buffer, parts.bytes(), to));
-        cell.publish(&self.head_of(Kind::Eager, to, message));
+        cell.set_lent(&self.slab.lend(buffer, parts.bytes(), ring));
+        let head = self.head_of(Kind::Eager, to, message);
+        self.publish(region, &cell, &head, parts.bytes());
         self.slab.tidy(region, self.me.slot);
         self.counters.eager_sends += 1;
         self.sent(message, parts.bytes());
@@ -212,7 +215,8 @@ impl Engine {
             *entry = (part.start as u64, part.bytes);
         }
         cell.set_offer(&offer);
-        cell.publish(&self.head_of(Kind::Offer, to, message));
+        let head = self.head_of(Kind::Offer, to, message);
+        self.publish(region, &cell, &head, 0);
         self.counters.rendezvous_sends += 1;
         Ok(())
     }
@@ -292,21 +296,23 @@ impl Engine {
         let Some(&Feeding { answer, bytes, sent }) = sending.feeding.as_ref() else {
             return Ok(());
         };
-        if !is_live(region, to) {
-            // Which ends it when it is noticed.
+        if !self.lives(region, to) || !self.is_open(region, to) {
+            // The first ends it when it is noticed.
             return Err(SendError::Busy);
         }
-        self.find_room(region, to)?;
-        let buffer = self.slab.take(region, self.me.slot, to.slot).ok_or(SendError::Busy)?;
+        let ring = self.ring_to(region, to);
+        self.find_room(region, ring)?;
+        let buffer = self.slab.take(region, self.me.slot, ring.slot).ok_or(SendError::Busy)?;
         let piece = (bytes - sent).min(region.options().buffer_bytes as usize);
         let at = region.layout().buffer(self.me.slot, buffer);
         parts.copy_in(sent, piece, region.mapping(), at);
         let cell = self.claim(region, to).inspect_err(|_| self.slab.untake(buffer))?;
-        cell.set_lent(&self.slab.lend(buffer, piece, to));
+        cell.set_lent(&self.slab.lend(buffer, piece, ring));
         cell.set_piece_at(sent);
         let (source, tag) = (self.me, answer);
         let (kind, inline_bytes, data) = (Kind::Piece, 0, None);
-        cell.publish(&Head { kind, class, inline_bytes, source, to, tag, data });
+        let head = Head { kind, class, inline_bytes, source, to, tag, data, marked: false };
+        self.publish(region, &cell, &head, piece);
         self.slab.tidy(region, self.me.slot);
         if let Some(sending) = self.sends.store.get_mut(id) {
             let sent = sent + piece;

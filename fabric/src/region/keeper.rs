@@ -1,7 +1,8 @@
 //! The node's side of a region: whose each slot is.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{HOST_ENDED, HOSTS_MAX, Region};
@@ -36,6 +37,8 @@ pub struct HostsFull;
 pub struct Keeper {
     region: Arc<Region>,
     ledger: Mutex<Ledger>,
+    /// Counts endpoints that died, so that gateways see without the lock that there is news.
+    deaths: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -49,6 +52,8 @@ struct Ledger {
     sweeps: u64,
     /// Places in the table of hosts that were ever taken, this host's among them.
     hosts: usize,
+    /// Of hosts, which gateways take nothing for them; those of which some do not.
+    holds: HashMap<u16, u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +77,9 @@ impl Keeper {
         let entry =
             Entry { state: State::Free, incarnation: 0, pid: 0, given: 0, died: 0, spoiled: None };
         let slots = vec![entry; usize::from(region.options().slots)];
-        let ledger = Mutex::new(Ledger { slots, given: 0, deaths: 0, sweeps: 0, hosts: 1 });
-        Self { region: Arc::new(region), ledger }
+        let (given, deaths, sweeps, hosts, holds) = (0, 0, 0, 1, HashMap::new());
+        let ledger = Mutex::new(Ledger { slots, given, deaths, sweeps, hosts, holds });
+        Self { region: Arc::new(region), ledger, deaths: AtomicU64::new(0) }
     }
 
     /// The region itself.
@@ -208,6 +214,29 @@ impl Keeper {
         (is_live && entry.pid != 0).then_some(entry.pid)
     }
 
+    /// Has producers leave what is for a host and would go through this gateway, or not.
+    pub(crate) fn hold(&self, host: u16, gateway: u16, held: bool) {
+        let ledger = &mut *self.ledger();
+        let holds = ledger.holds.entry(host).or_default();
+        *holds = *holds & !(1 << gateway) | u64::from(held) << gateway;
+        self.region.mapping.store(self.region.layout.hold(host), *holds, Release);
+        if *holds == 0 {
+            ledger.holds.remove(&host);
+        }
+    }
+
+    /// Another number whenever an endpoint has died.
+    pub(crate) fn deaths(&self) -> u64 {
+        self.deaths.load(Acquire)
+    }
+
+    /// The last owner of a slot that is dead, and with it all before it; 0 if none is.
+    pub(crate) fn last_dead(&self, slot: u16) -> u32 {
+        let ledger = self.ledger();
+        let Some(entry) = ledger.slots.get(usize::from(slot)) else { return 0 };
+        entry.incarnation - u32::from(entry.state == State::Live)
+    }
+
     /// Which owner of a slot lives, if one does.
     pub fn live_in(&self, slot: u16) -> Option<u32> {
         let ledger = self.ledger();
@@ -227,6 +256,7 @@ impl Keeper {
         ledger.deaths += 1;
         (entry.state, entry.died) = (State::Dead, ledger.deaths);
         self.tell(slot, entry);
+        self.deaths.fetch_add(1, Release);
         true
     }
 
@@ -239,6 +269,7 @@ impl Keeper {
         {
             entry.state = State::Left;
             self.tell(slot, entry);
+            self.deaths.fetch_add(1, Release);
         }
     }
 
@@ -273,7 +304,10 @@ impl Keeper {
 
     /// How many slots have an endpoint.
     pub fn live_count(&self) -> usize {
-        self.ledger().slots.iter().filter(|entry| entry.state == State::Live).count()
+        let gateways = usize::from(self.region.options().gateways);
+        let ledger = self.ledger();
+        let endpoints = ledger.slots.iter().skip(gateways);
+        endpoints.filter(|entry| entry.state == State::Live).count()
     }
 
     /// Lets members see what a slot is.

@@ -61,7 +61,6 @@ mod control {
     /// The owner's.
     pub(super) const HEAD: usize = 256;
     /// The owner's, of a gateway: whether it sleeps.
-    #[cfg(test)]
     pub(super) const ASLEEP: usize = 320;
     /// The receivers' of its buffers: a word for each.
     pub(super) const RETURNED: usize = 512;
@@ -187,7 +186,6 @@ impl Layout {
         before_slots::HOSTS + usize::from(index) * crate::shared::WORD
     }
 
-    #[cfg(test)]
     /// The word that says which gateways take nothing for a host.
     #[inline]
     pub(crate) fn hold(&self, index: u16) -> usize {
@@ -195,7 +193,6 @@ impl Layout {
         before_slots::HOLDS + usize::from(index) * crate::shared::WORD
     }
 
-    #[cfg(test)]
     /// The word by which a gateway says that it sleeps.
     #[inline]
     pub(crate) fn asleep(&self, gateway: u16) -> usize {

@@ -96,8 +96,8 @@ pub enum Change {
     },
     /// Makes a domain.
     AddDomain(DomainConfig),
-    /// Lets in by the key of another file, in place.
-    ChangeDomainKey(DomainConfig),
+    /// Lets in by the key of another file, or joins with other peers, in place.
+    ChangeDomain(DomainConfig),
     /// Takes a VM's window into a domain away.
     RemoveVf {
         /// Its name.
@@ -131,7 +131,7 @@ impl Change {
             Self::RemoveDomain { name, .. } => format!("domain {name:?}"),
             Self::RemoveVf { name, .. } => format!("vf {name:?}"),
             Self::AddVf(vf) => format!("vf {:?}", vf.name),
-            Self::AddDomain(domain) | Self::ChangeDomainKey(domain) => {
+            Self::AddDomain(domain) | Self::ChangeDomain(domain) => {
                 format!("domain {:?}", domain.name)
             }
         }
@@ -175,7 +175,7 @@ impl fmt::Display for Change {
             Self::ChangeNic { keys, .. } => write!(f, "change {object}: {}", keys.join(", ")),
             Self::AddDisk(disk) => write!(f, "add {object} of volume {}", disk.volume),
             Self::AddVf(vf) => write!(f, "add {object} into domain {}", vf.domain),
-            Self::ChangeDomainKey(_) => write!(f, "change {object}: its key"),
+            Self::ChangeDomain(_) => write!(f, "change {object}: its key or peers"),
             Self::ChangePeer(_) => write!(f, "change {object}: how it is reached"),
             Self::ChangeAllow(_) => write!(f, "change {object}: \"allow\""),
             Self::ChangeNetwork { keys, .. } => {
@@ -388,8 +388,8 @@ fn add_domains(running: &Config, wanted: &Config, domains: &Replaced, changes: &
         let now = running.domains.iter().find(|it| it.name == domain.name);
         match now.filter(|_| again(domains, &domain.name).is_empty()) {
             None => changes.push(Change::AddDomain(domain.clone())),
-            Some(now) if now.key != domain.key => {
-                changes.push(Change::ChangeDomainKey(domain.clone()));
+            Some(now) if (&now.key, &now.peers) != (&domain.key, &domain.peers) => {
+                changes.push(Change::ChangeDomain(domain.clone()));
             }
             Some(_) => {}
         }
@@ -639,7 +639,8 @@ fn bare_network(network: &NetworkConfig) -> NetworkConfig {
 
 /// Without what can be changed in place.
 fn bare_domain(domain: &DomainConfig) -> DomainConfig {
-    DomainConfig { lines: Lines::default(), key: std::path::PathBuf::new(), ..domain.clone() }
+    let (key, peers) = (std::path::PathBuf::new(), Vec::new());
+    DomainConfig { lines: Lines::default(), key, peers, ..domain.clone() }
 }
 
 fn bare_vf(vf: &VfConfig) -> VfConfig {

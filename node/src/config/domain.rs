@@ -9,7 +9,7 @@ use super::read::{absolute_path, alone, beside_sockets, name, objects, socket_pa
 use super::reader::{Reader, Table, Value};
 use super::{Config, Directories, DomainConfig, check};
 
-const DOMAIN_KEYS: [&str; 3] = ["name", "key", "endpoints-max"];
+const DOMAIN_KEYS: [&str; 4] = ["name", "key", "endpoints-max", "peers"];
 
 /// Enough for a process on each of many cores, and a third of a gibibyte of addresses; memory is
 /// taken as it is used.
@@ -34,10 +34,13 @@ fn domain(value: &Value<'_, '_>) -> Option<DomainConfig> {
     let key = key.and_then(|value| absolute_path(&value));
     let range = 1..=u64::from(fabric::SLOTS_MAX - fabric::GATEWAYS_MAX);
     let endpoints = table.get("endpoints-max").and_then(|value| value.integer(range));
+    let peers = table.get("peers").and_then(|value| value.array()).unwrap_or_default();
+    let peers = peers.iter().filter_map(super::read::name).collect();
     Some(DomainConfig {
         name: name?,
         key: key?,
         endpoints_max: endpoints.map_or(ENDPOINTS_DEFAULT, |count| count as u16),
+        peers,
         lines: table.lines.clone(),
     })
 }
@@ -56,4 +59,18 @@ pub(super) fn socket(file: &Table<'_, '_>, name: &str, directories: &Directories
 pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
     let domains = config.domains.iter().map(|it| (it.name.as_str(), &it.lines));
     check::unique(reader, "domain", "name", domains);
+    for domain in &config.domains {
+        let named = domain.peers.iter().enumerate();
+        for (at, peer) in named {
+            let text = match config.peer(peer) {
+                Some(_) if !domain.peers[..at].contains(peer) => continue,
+                Some(_) => format!("\"peers\": {peer:?} is there twice"),
+                None => format!(
+                    "\"peers\": there is no [[peer]] {peer:?}; write one with its address, or \
+                     take it out of the list"
+                ),
+            };
+            reader.note(domain.lines.of("peers"), &format!("domain {:?}", domain.name), text);
+        }
+    }
 }

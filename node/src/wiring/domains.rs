@@ -3,19 +3,23 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use aws_lc_rs::hmac;
 use fabric::HOST_ENDED;
 use fabric::door::{DomainReport, DomainSettings, Key, Server, VfReport, VfSettings};
+use fabric::gateway::{Associations, PROOF_BYTES, PeerReport};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use super::gateways::Gateways;
 use super::handover::{FabricState, Sent};
 use super::live::{refuse_used, takes_restart};
 use super::objects::Objects;
+use super::sidecores::Core;
 use super::{Inside, ObjectError, StartError};
 use crate::api::{Refused, RefusedKind};
 use crate::config::{Config, DomainConfig, Kind, VfConfig};
-use crate::status::{DomainStatus, VfStatus};
+use crate::status::{DomainPeerStatus, DomainStatus, VfStatus};
 
 /// The node's side of the fabric. Its socket is made with the first domain.
 #[derive(Debug)]
@@ -27,6 +31,17 @@ pub(super) struct Domains {
     /// A gateway on each sidecore.
     gateways: u16,
     server: Mutex<Option<Server>>,
+    /// What gateways have of each domain.
+    open: Mutex<Vec<Open>>,
+}
+
+/// A domain, as its gateways know it.
+#[derive(Debug)]
+struct Open {
+    name: String,
+    key: Arc<Mutex<Key>>,
+    associations: Arc<Associations>,
+    bells: Vec<OwnedFd>,
 }
 
 impl Domains {
@@ -61,7 +76,8 @@ impl Domains {
         let server = listener.map(|listener| Server::adopt(&path, host, listener)).transpose();
         let server = server.map_err(system("serve the fabric's socket"))?;
         let gateways = config.sidecores.cores.len() as u16;
-        let domains = Self { path, host, gateways, server: Mutex::new(server) };
+        let domains =
+            Self { path, host, gateways, server: Mutex::new(server), open: Mutex::default() };
         let refused = |domain: &DomainConfig, text: String| ObjectError {
             place: config.place(&domain.lines, "key"),
             object: format!("domain {:?}", domain.name),
@@ -95,7 +111,35 @@ impl Domains {
         let name = domain.name.clone();
         let (endpoints_max, gateways) = (domain.endpoints_max, self.gateways);
         let settings = DomainSettings { name, key, endpoints_max, gateways };
-        server.add(settings).map_err(|error| error.to_string())
+        let shared = Arc::new(Mutex::new(settings.key.clone()));
+        server.add(settings).map_err(|error| error.to_string())?;
+        let Some((keeper, bells)) = server.gateways(&domain.name) else {
+            server.remove(&domain.name);
+            return Err("no descriptor is left for its gateways; raise the limit".to_owned());
+        };
+        let epoch = random().map_err(|error| error.to_string())?;
+        let associations = Associations::new(keeper, epoch as u32);
+        associations.set_peers(&domain.peers);
+        let name = domain.name.clone();
+        self.opened().push(Open { name, key: shared, associations, bells });
+        Ok(())
+    }
+
+    fn opened(&self) -> MutexGuard<'_, Vec<Open>> {
+        // Each is there or not.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts the gateways of all domains onto their sidecores.
+    pub(super) fn open_gateways(&self, cores: &[Core]) {
+        self.opened().iter().for_each(|open| open.place(cores));
+    }
+
+    /// A domain has other peers.
+    pub(super) fn set_peers(&self, domain: &DomainConfig) {
+        for open in self.opened().iter().filter(|open| open.name == domain.name) {
+            open.associations.set_peers(&domain.peers);
+        }
     }
 
     fn add_vf(&self, vf: &VfConfig) -> Result<(), String> {
@@ -192,7 +236,17 @@ impl Domains {
         }
     }
 
-    fn remove(&self, name: &str) {
+    fn remove(&self, name: &str, cores: &[Core]) {
+        self.opened().retain(|open| open.name != name);
+        for core in cores {
+            let name = name.to_owned();
+            // A sidecore that has stopped has none.
+            let _ = core.sidecore.call(move |local| {
+                if let Some(gateways) = local.services().get::<Gateways>() {
+                    gateways.borrow_mut().remove(&name);
+                }
+            });
+        }
         if let Some(server) = &*self.server() {
             server.remove(name);
         }
@@ -210,6 +264,9 @@ impl Domains {
 
     fn read_key(&self, domain: &DomainConfig) -> Result<(), String> {
         let key = Key::read(&domain.key).map_err(|error| error.to_string())?;
+        for open in self.opened().iter().filter(|open| open.name == domain.name) {
+            *open.key.lock().unwrap_or_else(PoisonError::into_inner) = key.clone();
+        }
         if let Some(server) = &*self.server() {
             server.set_key(&domain.name, key);
         }
@@ -255,9 +312,23 @@ impl Domains {
                 endpoints_max: report.endpoints_max,
                 members: report.members,
                 region_bytes: report.region_bytes,
+                peers: self.peers_of(&domain.name),
             })
         };
         objects.config.domains.iter().filter_map(status).collect()
+    }
+
+    fn peers_of(&self, name: &str) -> Vec<DomainPeerStatus> {
+        let opened = self.opened();
+        let open = opened.iter().find(|open| open.name == name);
+        let status = |report: PeerReport| {
+            let is_joined = report.joined > 0;
+            let waits = || "it was not asked yet".to_owned();
+            let why = if is_joined { None } else { report.why.or_else(|| Some(waits())) };
+            let host = report.host.map(|host| format!("{host:016x}"));
+            DomainPeerStatus { name: report.peer, is_joined, host, why }
+        };
+        open.into_iter().flat_map(|open| open.associations.reports()).map(status).collect()
     }
 
     /// Closes the door. Processes that are in go on among themselves.
@@ -282,12 +353,46 @@ fn make_way(path: &Path) -> io::Result<()> {
     opened.unwrap_or_else(|| link::make_way(path))
 }
 
-fn random_host() -> io::Result<u64> {
+impl Open {
+    /// Puts the domain's gateways onto their sidecores. A node without sessions has none.
+    fn place(&self, cores: &[Core]) {
+        for (gateway, (core, bell)) in cores.iter().zip(&self.bells).enumerate() {
+            let (name, associations) = (self.name.clone(), Arc::clone(&self.associations));
+            let key = Arc::clone(&self.key);
+            let Ok(bell) = bell.try_clone() else {
+                tracing::error!(domain = name, "no descriptor is left for a gateway");
+                continue;
+            };
+            // A sidecore that has stopped needs none.
+            let _ = core.sidecore.call(move |local| {
+                let Some(gateways) = local.services().get::<Gateways>() else { return };
+                let prove = Box::new(move |statement: &[u8]| {
+                    prove(&key.lock().unwrap_or_else(PoisonError::into_inner), statement)
+                });
+                let which = (name, gateway as u16);
+                gateways.borrow_mut().add(which, prove, associations, bell);
+            });
+        }
+    }
+}
+
+/// That who says this has the key.
+fn prove(key: &Key, statement: &[u8]) -> [u8; PROOF_BYTES] {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key.bytes());
+    let tag = hmac::sign(&key, statement);
+    tag.as_ref().try_into().expect("32 bytes")
+}
+
+fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
+    // Up to 256 bytes come whole.
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn random_host() -> io::Result<u64> {
     loop {
-        // Up to 256 bytes come whole.
-        getrandom(&mut bytes, GetRandomFlags::empty())?;
-        match u64::from_le_bytes(bytes) {
+        match random()? {
             0 | HOST_ENDED => {}
             host => return Ok(host),
         }
@@ -297,8 +402,15 @@ fn random_host() -> io::Result<u64> {
 impl Inside {
     pub(super) fn add_domain(&self, domain: &DomainConfig) -> Result<Vec<String>, Refused> {
         self.refuse_while_drained()?;
+        if !domain.peers.is_empty() {
+            self.check_listens(true, "a domain has peers")?;
+        }
         self.domains.add(domain).map_err(|text| failed(&named(domain), &text))?;
+        let opened = self.domains.opened();
+        opened.iter().filter(|open| open.name == domain.name).for_each(|it| it.place(&self.cores));
+        drop(opened);
         self.objects().config.domains.push(domain.clone());
+        self.accept_as_allowed();
         Ok(Vec::new())
     }
 
@@ -310,10 +422,12 @@ impl Inside {
             let vfs = objects.config.vfs.iter().filter(|vf| vf.domain == name);
             vfs.map(|vf| vf.name.clone()).collect()
         };
-        self.domains.remove(name);
+        self.domains.remove(name, &self.cores);
         let mut objects = self.objects();
         vfs.iter().for_each(|vf| objects.remove_vf(vf));
         objects.remove_domain(name);
+        drop(objects);
+        self.accept_as_allowed();
         Ok(vfs.iter().map(|vf| format!("vf {vf:?} was removed with its domain")).collect())
     }
 
@@ -338,11 +452,16 @@ impl Inside {
         Ok(if users.is_empty() { Vec::new() } else { vec![note.to_owned()] })
     }
 
-    pub(super) fn change_domain_key(&self, domain: &DomainConfig) -> Result<Vec<String>, Refused> {
+    pub(super) fn change_domain(&self, domain: &DomainConfig) -> Result<Vec<String>, Refused> {
         self.domains.read_key(domain).map_err(|text| failed(&named(domain), &text))?;
         let mut objects = self.objects();
         let config = objects.config.domains.iter_mut().find(|it| it.name == domain.name);
-        config.expect("the caller has the turn").key.clone_from(&domain.key);
+        let config = config.expect("the caller has the turn");
+        config.key.clone_from(&domain.key);
+        config.peers.clone_from(&domain.peers);
+        drop(objects);
+        self.domains.set_peers(domain);
+        self.accept_as_allowed();
         Ok(Vec::new())
     }
 }

@@ -11,7 +11,7 @@ use super::domains::Domains;
 use super::nics::Nics;
 use super::objects::{Objects, unknown};
 use super::turns::{NoTurn, Turn};
-use super::{Inside, keys, peers, shared, sidecores};
+use super::{Inside, gateways, keys, peers, shared, sidecores};
 use crate::api::{API_VERSION, Done, Plan, Planned, Refused, RefusedKind, Reload};
 use crate::config::change::{Change, Revoked, changes, needs_restart, revoked};
 use crate::config::{Config, DiskConfig, Kind, PeerConfig, Problem, VolumeConfig};
@@ -191,7 +191,7 @@ impl Inside {
             Change::ChangeNic { nic, .. } => self.change_nic(nic),
             Change::RemoveDomain { name, .. } => self.remove_domain(name, force),
             Change::AddDomain(domain) => self.add_domain(domain),
-            Change::ChangeDomainKey(domain) => self.change_domain_key(domain),
+            Change::ChangeDomain(domain) => self.change_domain(domain),
             Change::RemoveVf { name, .. } => self.remove_vf(name, force),
             Change::AddVf(vf) => self.add_vf(vf),
         };
@@ -349,6 +349,10 @@ impl Inside {
         let at = wanted.peers.iter().position(|peer| peer.name == name);
         let peer = wanted.peers.remove(at.expect("the caller has looked"));
         self.read_keys(&wanted)?;
+        // No domain has it for a peer any more either.
+        let domains = self.objects().take_peer_from_domains(name);
+        domains.iter().for_each(|domain| self.domains.set_peers(domain));
+        gateways::look_for_sessions(&self.cores);
         if !peers::remove(&self.cores, &peer) {
             return Err(self.still_needed(name));
         }

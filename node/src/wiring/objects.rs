@@ -9,7 +9,7 @@ use super::volumes::Served;
 use super::{ObjectError, keys};
 use crate::api::{Refused, RefusedKind};
 use crate::config::change::{Revoked, changes, needs_restart, revoked};
-use crate::config::{Config, ConfigError, DiskConfig, Kind, VolumeConfig};
+use crate::config::{Config, ConfigError, DiskConfig, DomainConfig, Kind, VolumeConfig};
 use crate::status::Origin;
 
 /// The objects of a running node. Whoever changes them has the turn; whoever looks takes a copy.
@@ -90,6 +90,18 @@ impl Objects {
     pub(super) fn remove_network(&mut self, name: &str) {
         self.config.networks.retain(|network| network.name != name);
         self.commanded.remove(&(Kind::Network, name.to_owned()));
+    }
+
+    /// Takes a peer out of the domains that name it; what those are then.
+    pub(super) fn take_peer_from_domains(&mut self, peer: &str) -> Vec<DomainConfig> {
+        let mut changed = Vec::new();
+        for domain in &mut self.config.domains {
+            if domain.peers.iter().any(|name| name == peer) {
+                domain.peers.retain(|name| name != peer);
+                changed.push(domain.clone());
+            }
+        }
+        changed
     }
 
     pub(super) fn remove_domain(&mut self, name: &str) {

@@ -20,6 +20,7 @@ use sidecore::{Local, PollerId, Sidecore, Stage};
 use transport::{Endpoint, EndpointConfig, LostReason, SessionId, Sink, TransmitBatch};
 
 use super::StartError;
+use super::gateways::{Gateways, GatewaysPoll};
 use super::keys::{Keys, WallClock};
 use super::nics::Doors;
 use super::planes::Planes;
@@ -52,7 +53,7 @@ struct Wired {
     watch: PollerId,
     /// Of a node with a key.
     clock: Option<PollerId>,
-    planes: [PollerId; 2],
+    planes: [PollerId; 3],
     /// Not while the sidecore is suspended.
     driver: Option<Driver>,
     link: Rc<RefCell<dyn Link>>,
@@ -285,8 +286,11 @@ fn connect_one(
         let members = Arc::clone(&doors.members);
         let net =
             net::remote::Plane::new((index, count), Rc::clone(&endpoint), doors, members, services);
-        let (block, for_net) = (Rc::clone(&plane), Rc::clone(&net));
-        let planes = Rc::new(RefCell::new(Planes { block, net: for_net }));
+        let gateways = Gateways::new(&endpoint, &plane);
+        let (block, for_net, for_domains) =
+            (Rc::clone(&plane), Rc::clone(&net), Rc::clone(&gateways));
+        let planes = Planes { block, net: for_net, gateways: for_domains };
+        let planes = Rc::new(RefCell::new(planes));
         for (name, address) in &peers {
             plane.borrow_mut().clients.add_peer(name, *address);
         }
@@ -298,12 +302,15 @@ fn connect_one(
         let poll = local.add(Stage::Serve, Box::new(PlanePoll(Rc::clone(&plane))));
         let net_poll = net::remote::PlanePoll(Rc::clone(&net));
         let net_poll = local.add(Stage::Serve, Box::new(net_poll));
+        let gate_poll = GatewaysPoll(Rc::clone(&gateways));
+        let gate_poll = local.add(Stage::Serve, Box::new(gate_poll));
         let counters = (plane.borrow().server.counters(), net.borrow().server().counters());
         local.services().insert(plane);
         local.services().insert(net);
         local.services().insert(planes);
         local.services().insert(endpoint);
-        let planes = [poll, net_poll];
+        local.services().insert(gateways);
+        let planes = [poll, net_poll, gate_poll];
         let wired = Wired { watch, clock, planes, driver: Some(driver), link };
         local.services().insert(Rc::new(RefCell::new(Some(wired))));
         counters
@@ -341,6 +348,7 @@ fn take_off(local: &mut Local) {
     // The plane's lanes go before the buffers that the kernel may still fill for them: dropping a
     // file's channel waits for the kernel, and the buffers are the endpoint's.
     drop(local.services().remove::<Planes>());
+    drop(local.services().remove::<Gateways>());
     drop(local.services().remove::<net::remote::Plane>());
     drop(local.services().remove::<Plane>());
     drop(local.services().remove::<Endpoint>());

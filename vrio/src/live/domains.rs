@@ -9,7 +9,8 @@ use crate::{Failure, tables};
 
 pub(crate) const DOMAIN_EXAMPLES: &str = "Examples:
   vrio domain add science --key /etc/vrio/science.key --endpoints-max 64
-  vrio domain list
+  vrio domain add science --key /etc/vrio/science.key --peer h2 --peer h3
+  vrio domain list                    also which peers are joined, and why others are not
   vrio domain remove science --force  also while processes use it: their MPI says an error
 
 A key is a line of 16 to 128 characters in a file that its owner and group may read, for instance
@@ -36,6 +37,10 @@ pub(crate) struct DomainAdd {
     /// How many endpoints there may be at once: one for each process of a job, as a rule.
     #[arg(long, value_name = "COUNT")]
     endpoints_max: Option<u64>,
+    /// A peer of the node with a domain of the same name and key, to which messages go; several
+    /// times for several.
+    #[arg(long = "peer", value_name = "PEER")]
+    peers: Vec<String>,
     #[command(flatten)]
     which: Which,
 }
@@ -47,6 +52,8 @@ pub(crate) fn domain(command: &DomainCommand) -> Result<(), Failure> {
             fields.text("name", Some(&add.name));
             fields.text("key", Some(&add.key));
             fields.put("endpoints-max", add.endpoints_max.map(Value::from));
+            let peers = add.peers.iter().cloned().map(Value::from).collect::<Vec<_>>();
+            fields.put("peers", (!peers.is_empty()).then(|| Value::from(peers)));
             change(&add.which, "POST", "/v1/domains", &fields.0.into())
         }
         DomainCommand::Remove(remove) => take_away("domains", remove),

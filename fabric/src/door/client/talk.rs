@@ -15,7 +15,7 @@ use rustix::net::{
     SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::super::wire::{Answer, MESSAGE_BYTES, Request, Seat};
+use super::super::wire::{ALONG_MAX, Answer, MESSAGE_BYTES, Request, Seat};
 use crate::Process;
 
 /// How long the node may take to let somebody in, and to answer. It does nothing slow meanwhile;
@@ -39,7 +39,7 @@ pub(super) struct Talk {
     processes: HashMap<u16, (u32, Option<u32>)>,
 }
 
-type Heard = (Answer, Option<OwnedFd>);
+type Heard = (Answer, Vec<OwnedFd>);
 
 impl Talk {
     pub(super) fn call(path: &Path) -> io::Result<Self> {
@@ -66,7 +66,15 @@ impl Talk {
         rustix::io::retry_on_intr(|| rustix::net::send(&self.socket, &bytes, flags).map(drop))
     }
 
-    /// A question and its answer, with the memory that may come along.
+    /// Whether the node has not hung up.
+    pub(super) fn is_up(&self) -> bool {
+        let mut look = [PollFd::new(&self.socket, PollFlags::empty())];
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Hanging up is told without being asked for.
+        !matches!(poll(&mut look, Some(&none)), Ok(1))
+    }
+
+    /// A question and its answer, with the descriptors that may come along.
     pub(super) fn ask(&mut self, request: &Request) -> Result<Heard, Lost> {
         self.say(request).map_err(gone)?;
         let end = Instant::now() + PATIENCE;
@@ -113,15 +121,15 @@ impl Talk {
     /// The next answer that is there. None: it was about a process, and is kept.
     fn hear(&mut self) -> Result<Option<Heard>, Lost> {
         let mut bytes = [0; MESSAGE_BYTES + 1];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ALONG_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let parts = &mut [IoSliceMut::new(&mut bytes)];
         let got = rustix::net::recvmsg(&self.socket, parts, &mut ancillary, flags).map_err(gone)?;
-        let mut memory = None;
+        let mut along = Vec::new();
         for part in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = part {
-                memory = rights.last();
+                along.extend(rights);
             }
         }
         if got.bytes == 0 {
@@ -131,7 +139,7 @@ impl Talk {
             return Err(Lost::Foreign);
         }
         let answer = Answer::from_bytes(&bytes[..got.bytes]).map_err(|_| Lost::Foreign)?;
-        let Answer::Process { seat, process } = answer else { return Ok(Some((answer, memory))) };
+        let Answer::Process { seat, process } = answer else { return Ok(Some((answer, along))) };
         if let Some((asked, known)) = self.processes.get_mut(&seat.slot)
             && *asked == seat.incarnation
         {

@@ -1,6 +1,9 @@
 //! A domain as the node serves it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::door::key::{KEY_BYTES_MAX, Key};
 use crate::door::wire::{Refusal, Seat};
@@ -58,8 +61,10 @@ pub enum OpenError {
 #[derive(Debug)]
 pub(super) struct Served {
     settings: DomainSettings,
-    keeper: Keeper,
+    keeper: Arc<Keeper>,
     memory: OwnedFd,
+    /// A gateway's each.
+    bells: Vec<OwnedFd>,
 }
 
 impl Served {
@@ -68,7 +73,11 @@ impl Served {
         let slots = settings.endpoints_max.saturating_add(gateways);
         let options = RegionOptions { slots, gateways, host, ..RegionOptions::default() };
         let (keeper, memory) = Region::create(&options)?;
-        Ok(Self { settings, keeper, memory })
+        let bell = |_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let bells = (0..gateways).map(bell).collect::<Result<_, _>>();
+        let bells =
+            bells.map_err(|errno| RegionError::System { what: "make a bell beside", errno })?;
+        Ok(Self { settings, keeper: Arc::new(keeper), memory, bells })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -85,6 +94,14 @@ impl Served {
 
     pub(super) fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
+    }
+
+    /// Wakes the gateways, for somebody who has no bells of theirs.
+    pub(super) fn ring_gateways(&self) {
+        for bell in &self.bells {
+            // It can only fail when the counter is full, and then it is readable anyhow.
+            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        }
     }
 
     pub(super) fn is_called(&self, name: &str) -> bool {
@@ -104,6 +121,10 @@ impl Served {
             vms,
             region_bytes: self.keeper.region().layout().region_bytes as u64,
         }
+    }
+
+    pub(super) fn keeper(&self) -> (Arc<Keeper>, &[OwnedFd]) {
+        (Arc::clone(&self.keeper), &self.bells)
     }
 
     /// A slot for an endpoint of this process, if there is one left.
@@ -132,14 +153,14 @@ impl Served {
     }
 }
 
-/// The memory for who says this name and key. Takes as long, and says the same, whether the name or
-/// the key is wrong.
+/// The memory and the gateways' bells for who says this name and key. Takes as long, and says the
+/// same, whether the name or the key is wrong.
 pub(super) fn admit<'d>(
     domains: &'d [Served],
     name: &str,
     key: &[u8; KEY_BYTES_MAX],
     members: usize,
-) -> Result<BorrowedFd<'d>, Refusal> {
+) -> Result<Vec<BorrowedFd<'d>>, Refusal> {
     // A key that nobody has, for a domain that is not there.
     let nobodys = [0; KEY_BYTES_MAX];
     let found = domains.iter().find(|domain| domain.is_called(name));
@@ -152,5 +173,5 @@ pub(super) fn admit<'d>(
     if members >= members_max {
         return Err(Refusal::Crowded);
     }
-    Ok(domain.memory.as_fd())
+    Ok(std::iter::once(&domain.memory).chain(&domain.bells).map(AsFd::as_fd).collect())
 }

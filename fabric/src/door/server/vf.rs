@@ -322,6 +322,8 @@ impl House {
         let _ = rustix::io::read(&vm.bell, &mut count);
         let wanted = &vf.settings.domain;
         let Some(domain) = domains.iter().find(|it| it.is_called(wanted)) else { return };
+        // It may be for a gateway that sleeps.
+        domain.ring_gateways();
         let takes_new = vf.listener.is_some() && !*turning_away;
         let desk = AtDesk { domain, takes_new, takes_seats: vf.listener.is_some() };
         let denied = vm.clerk.serve(domain.region(), &desk);

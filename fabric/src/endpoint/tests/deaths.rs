@@ -201,11 +201,11 @@ fn lie(hostile: &mut Endpoint, to: Local, random: &mut Random) {
         let word = if random.below(2) == 0 { random.below(9) } else { random.next() };
         region.mapping().store(cell.body_at() + at, word, Relaxed);
     }
-    let kind = Kind::ALL[random.below(6) as usize];
+    let kind = Kind::ALL[random.below(9) as usize];
     let (class, data, tag) = (Class::Tagged, None, random.below(5));
     let source = hostile.engine.me;
     let inline_bytes = random.below(217) as u16;
-    cell.publish(&Head { kind, class, inline_bytes, source, to, tag, data });
+    cell.publish(&Head { kind, class, inline_bytes, source, to, tag, data, marked: false });
 }
 
 /// Messages of each way from the first to the second, whatever else they are sent.

@@ -387,6 +387,7 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
     sidecores::connect(config, &mut cores, links, volumes.exports(), &doors);
     door.iter().for_each(|door| door.answer(true));
     domains.take_vfs(&config.vfs);
+    domains.open_gateways(&cores);
     domains.answer();
     let mut nics = nics.with_doors(doors);
     nics.go_on(taken_nics, &cores);

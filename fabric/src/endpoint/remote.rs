@@ -1,0 +1,210 @@
+//! Endpoints of other hosts: their messages go by the ring of a gateway, which is everybody's.
+//!
+//! So that one who does not look into its ring fills neither that ring nor the node's memory, a
+//! sender has no more than a *window* of bytes under way to each of them. It *marks* a cell each
+//! time that a quarter of the window has been sent since the last one; the gateway there says when
+//! it has put that one into its receiver's ring. Nobody else keeps anything for it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::fence;
+
+use super::Engine;
+use crate::cell::{Cell, Head, Kind, Local};
+use crate::gateway::gateway_of;
+use crate::message::Class;
+use crate::region::{CELL_BYTES, Region};
+
+/// What is sent between two marks.
+const MARK_BYTES: usize = 64 << 10;
+
+/// Marks that may be outstanding; then the receiver's node is waited for.
+const MARKS_MAX: u32 = 4;
+
+/// The node of this host, as an endpoint knows it.
+pub trait Home: fmt::Debug + Send {
+    /// Wakes a gateway that sleeps.
+    fn wake(&self, gateway: u16);
+
+    /// Whether the node is there still, without which nothing goes to other hosts.
+    fn is_there(&self) -> bool;
+}
+
+/// What is known of a slot of another host.
+#[derive(Clone, Copy, Debug, Default)]
+struct Remote {
+    /// Of the owner that the rest is about.
+    incarnation: u32,
+    /// The last one that is known to be gone.
+    gone: u32,
+    outstanding: u32,
+    /// Bytes since the last mark, and marks that nobody has answered.
+    unmarked: usize,
+    marks: u32,
+    /// Its gateway was asked to say when it goes.
+    asked: bool,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Remotes {
+    known: HashMap<(u16, u16), Remote>,
+    home: Option<Box<dyn Home>>,
+    /// The node is gone.
+    orphaned: bool,
+}
+
+impl Remotes {
+    fn get(&mut self, local: Local) -> &mut Remote {
+        self.known.entry((local.host, local.slot)).or_default()
+    }
+
+    /// Turns to this owner of the slot; what was outstanding with the one before, if anything was.
+    pub(super) fn meet(&mut self, local: Local) -> Option<Local> {
+        let remote = self.get(local);
+        if remote.incarnation == local.incarnation {
+            return None;
+        }
+        let former = Local { incarnation: remote.incarnation, ..local };
+        let had = remote.outstanding > 0;
+        *remote = Remote { incarnation: local.incarnation, gone: remote.gone, ..Remote::default() };
+        had.then_some(former)
+    }
+
+    /// Something waits for it, or does not any more.
+    pub(super) fn expect(&mut self, local: Local) {
+        self.get(local).outstanding += 1;
+    }
+
+    pub(super) fn settle(&mut self, local: Local) {
+        let remote = self.get(local);
+        if remote.incarnation == local.incarnation {
+            remote.outstanding = remote.outstanding.saturating_sub(1);
+        }
+    }
+
+    /// Whether it lives, for all that is known here.
+    #[inline]
+    pub(super) fn lives(&self, region: &Region, local: Local) -> bool {
+        let is_gone = |remote: &Remote| remote.gone >= local.incarnation;
+        let known = self.known.get(&(local.host, local.slot));
+        !self.orphaned && region.host(local.host).is_some() && !known.is_some_and(is_gone)
+    }
+
+    /// Those with whom something is outstanding and who are no more.
+    pub(super) fn gone(&self, region: &Region) -> Vec<Local> {
+        let waited_for = self.known.iter().filter(|(_, remote)| remote.outstanding > 0);
+        let locals = waited_for.map(|(&(host, slot), remote)| {
+            let incarnation = remote.incarnation;
+            Local { host, slot, incarnation }
+        });
+        locals.filter(|local| !self.lives(region, *local)).collect()
+    }
+}
+
+impl Engine {
+    pub(super) fn set_home(&mut self, home: Box<dyn Home>) {
+        self.peers.remotes.home = Some(home);
+    }
+
+    /// Whose ring leads to an endpoint: its own, or that of the pair's gateway.
+    #[inline]
+    pub(super) fn ring_to(&self, region: &Region, to: Local) -> Local {
+        if to.host == 0 {
+            return to;
+        }
+        let slot = gateway_of(self.me.slot, to.slot, region.options().gateways);
+        let incarnation = region.life(slot).map_or(0, |life| life.incarnation);
+        Local { host: 0, slot, incarnation }
+    }
+
+    /// Whether something can be sent to an endpoint now, as far as that is not its ring's to say.
+    #[inline]
+    pub(super) fn is_open(&mut self, region: &Region, to: Local) -> bool {
+        if to.host == 0 {
+            return true;
+        }
+        if region.options().gateways == 0 {
+            return false;
+        }
+        let gateway = self.ring_to(region, to).slot;
+        let holds = region.mapping().load(region.layout().hold(to.host), Acquire);
+        holds >> gateway & 1 == 0 && self.peers.remotes.get(to).marks < MARKS_MAX
+    }
+
+    /// Publishes a cell with a message of so many bytes beside it.
+    #[inline]
+    pub(super) fn publish(&mut self, region: &Region, cell: &Cell<'_>, head: &Head, bytes: usize) {
+        if head.to.host == 0 {
+            return cell.publish(head);
+        }
+        let remote = self.peers.remotes.get(head.to);
+        remote.unmarked += CELL_BYTES + bytes;
+        let marked = remote.unmarked >= MARK_BYTES;
+        if marked {
+            remote.unmarked = 0;
+            remote.marks += 1;
+        }
+        cell.publish(&Head { marked, ..*head });
+        let gateway = self.ring_to(region, head.to).slot;
+        // A gateway that falls asleep says so before it looks for the last time.
+        fence(SeqCst);
+        if region.mapping().load(region.layout().asleep(gateway), Relaxed) != 0
+            && let Some(home) = &self.peers.remotes.home
+        {
+            home.wake(gateway);
+        }
+    }
+
+    /// What a gateway says of an endpoint of another host. `false`: it is none, or nothing to say.
+    pub(super) fn told(&mut self, kind: Kind, about: Local) -> bool {
+        if about.host == 0 {
+            return false;
+        }
+        let remote = self.peers.remotes.get(about);
+        match kind {
+            Kind::Credit if remote.incarnation == about.incarnation => {
+                remote.marks = remote.marks.saturating_sub(1);
+            }
+            Kind::Credit => {}
+            Kind::Gone => {
+                remote.gone = remote.gone.max(about.incarnation);
+                let (last, gone) = (remote.incarnation, remote.gone);
+                if remote.outstanding > 0 && last <= gone {
+                    self.bury(Local { incarnation: last, ..about });
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Has gateways say when those go with whom something is outstanding; and looks whether the
+    /// node is there.
+    pub(super) fn look_at_remotes(&mut self, region: &Region) {
+        let remotes = &mut self.peers.remotes;
+        if remotes.known.is_empty() || remotes.orphaned {
+            return;
+        }
+        if remotes.home.as_ref().is_some_and(|home| !home.is_there()) {
+            remotes.orphaned = true;
+            return;
+        }
+        let unasked = remotes.known.iter().filter(|(_, it)| it.outstanding > 0 && !it.asked);
+        let unasked: Vec<_> = unasked
+            .map(|(&(host, slot), it)| Local { host, slot, incarnation: it.incarnation })
+            .collect();
+        for to in unasked {
+            if !self.lives(region, to) {
+                continue;
+            }
+            let Ok(cell) = self.claim(region, to) else { return };
+            let (class, tag, data) = (Class::Untagged, 0, None);
+            let (kind, source, inline_bytes) = (Kind::Ask, self.me, 0);
+            let head = Head { kind, class, inline_bytes, source, to, tag, data, marked: false };
+            self.publish(region, &cell, &head, 0);
+            self.peers.remotes.get(to).asked = true;
+        }
+    }
+}

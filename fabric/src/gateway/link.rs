@@ -1,0 +1,256 @@
+//! One direction between two gateways: batches that are numbered, kept until the other side has
+//! them, and sent again in the next session. Pure.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// Batches that are sent and not known to have been taken.
+pub(super) const WINDOW: usize = 32;
+
+/// Batches that wait to be sent before producers are held up: a mebibyte of them.
+const QUEUE_HOLD: usize = 16;
+
+/// And when they may go on.
+const QUEUE_RELEASE: usize = 4;
+
+/// What is to be sent. `B` is what a batch is kept as while it is on its way.
+#[derive(Debug)]
+pub(super) struct Outbox<B> {
+    /// Not numbered yet.
+    queue: VecDeque<Vec<u8>>,
+    /// From `first` on, without a gap.
+    sent: VecDeque<B>,
+    first: u64,
+    /// How many of those went out in this session.
+    out: usize,
+    held: bool,
+}
+
+impl<B> Outbox<B> {
+    pub(super) fn new() -> Self {
+        Self { queue: VecDeque::new(), sent: VecDeque::new(), first: 0, out: 0, held: false }
+    }
+
+    /// The last batch of the queue, if it has room for so many bytes more, or a new one.
+    pub(super) fn room(
+        &mut self,
+        bytes: usize,
+        batch_bytes_max: usize,
+        spare: &mut Vec<Vec<u8>>,
+    ) -> &mut Vec<u8> {
+        let fits = |batch: &Vec<u8>| batch.is_empty() || batch.len() + bytes <= batch_bytes_max;
+        if !self.queue.back().is_some_and(fits) {
+            self.queue.push_back(spare.pop().unwrap_or_default());
+        }
+        self.queue.back_mut().expect("one was just made")
+    }
+
+    /// Whether producers have to wait, where that has changed.
+    pub(super) fn hold(&mut self) -> Option<bool> {
+        let held = self.queue.len() > if self.held { QUEUE_RELEASE } else { QUEUE_HOLD };
+        (held != std::mem::replace(&mut self.held, held)).then_some(held)
+    }
+
+    /// The next batch that has not been numbered, if there is room for it.
+    pub(super) fn front(&self) -> Option<&Vec<u8>> {
+        self.queue.front().filter(|batch| self.sent.len() < WINDOW && !batch.is_empty())
+    }
+
+    /// The next batch is kept as this from now on, and has the next number. Its bytes.
+    pub(super) fn keep(&mut self, kept: B) -> Vec<u8> {
+        self.sent.push_back(kept);
+        self.queue.pop_front().expect("its front was looked at")
+    }
+
+    /// What is to go out next in this session: its number, and as what it is kept.
+    pub(super) fn next_out(&self) -> Option<(u64, &B)> {
+        Some((self.first + self.out as u64, self.sent.get(self.out)?))
+    }
+
+    /// That went out.
+    pub(super) fn went_out(&mut self) {
+        self.out += 1;
+    }
+
+    /// The other side has all before `received`: what they were kept as. `None`: it cannot have.
+    pub(super) fn taken(&mut self, received: u64) -> Option<Vec<B>> {
+        let count = received.saturating_sub(self.first);
+        if count > self.sent.len() as u64 {
+            return None;
+        }
+        let count = count as usize;
+        self.first += count as u64;
+        self.out = self.out.saturating_sub(count);
+        Some(self.sent.drain(..count).collect())
+    }
+
+    /// A new session: all that was not taken goes out again.
+    pub(super) fn begin_again(&mut self) {
+        self.out = 0;
+    }
+
+    /// Everything is given up.
+    pub(super) fn clear(&mut self) -> Vec<B> {
+        std::mem::replace(self, Self::new()).sent.into()
+    }
+
+    /// The first that is not known to have been taken.
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
+}
+
+/// What has come. `C` is a batch that came before its turn.
+#[derive(Debug)]
+pub(super) struct Inbox<C> {
+    next: u64,
+    early: BTreeMap<u64, C>,
+}
+
+/// What is to be done with a batch.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict<C> {
+    /// It is kept for its turn, or has it now: [`Inbox::next`].
+    Kept,
+    /// It has been taken before.
+    Again(C),
+    /// Nobody sends so far ahead.
+    TooFar(C),
+}
+
+impl<C> Inbox<C> {
+    pub(super) fn new() -> Self {
+        Self { next: 0, early: BTreeMap::new() }
+    }
+
+    /// All before this one have been taken.
+    pub(super) fn received(&self) -> u64 {
+        self.next
+    }
+
+    pub(super) fn arrive(&mut self, number: u64, batch: C) -> Verdict<C> {
+        if number < self.next || self.early.contains_key(&number) {
+            return Verdict::Again(batch);
+        }
+        if number - self.next >= WINDOW as u64 {
+            return Verdict::TooFar(batch);
+        }
+        self.early.insert(number, batch);
+        Verdict::Kept
+    }
+
+    /// The batch whose turn it is.
+    pub(super) fn take(&mut self) -> Option<C> {
+        let batch = self.early.remove(&self.next)?;
+        self.next += 1;
+        Some(batch)
+    }
+
+    /// Whether there is one.
+    pub(super) fn has_next(&self) -> bool {
+        self.early.contains_key(&self.next)
+    }
+
+    /// What came in a session that is over comes again.
+    pub(super) fn forget_early(&mut self) -> Vec<C> {
+        std::mem::take(&mut self.early).into_values().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn put(outbox: &mut Outbox<u64>, value: u64, spare: &mut Vec<Vec<u8>>) {
+        outbox.room(8, 8, spare).extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// Numbers what waits, as far as there is room.
+    fn number(outbox: &mut Outbox<u64>, spare: &mut Vec<Vec<u8>>) {
+        while let Some(batch) = outbox.front() {
+            let value = u64::from_le_bytes(batch[..].try_into().expect("one value"));
+            let mut batch = outbox.keep(value);
+            batch.clear();
+            spare.push(batch);
+        }
+    }
+
+    proptest! {
+        /// Batches overtake each other, answers are lost with their sessions; each value is taken
+        /// once and in order.
+        #[test]
+        fn all_is_taken_once_and_in_order(steps in prop::collection::vec(0_u8..6, 1..2000)) {
+            let (mut outbox, mut inbox) = (Outbox::new(), Inbox::new());
+            let (mut way, mut answers) = (Vec::new(), Vec::new());
+            let (mut spare, mut said, mut heard) = (Vec::new(), 0_u64, 0_u64);
+            let tail = std::iter::repeat_n([1, 2, 5], 4000).flatten();
+            for (at, step) in steps.iter().copied().chain(tail).enumerate() {
+                match step {
+                    0 => {
+                        put(&mut outbox, said, &mut spare);
+                        said += 1;
+                    }
+                    1 => {
+                        number(&mut outbox, &mut spare);
+                        while let Some((number, value)) = outbox.next_out() {
+                            way.push((number, *value));
+                            outbox.went_out();
+                        }
+                    }
+                    2 if !way.is_empty() => {
+                        let (number, value) = way.swap_remove(at * 7 % way.len());
+                        let verdict = inbox.arrive(number, value);
+                        prop_assert!(!matches!(verdict, Verdict::TooFar(_)));
+                        while let Some(value) = inbox.take() {
+                            prop_assert_eq!(value, heard);
+                            heard += 1;
+                        }
+                        answers.push(inbox.received());
+                    }
+                    3 => {
+                        way.clear();
+                        answers.clear();
+                        inbox.forget_early();
+                        prop_assert!(outbox.taken(inbox.received()).is_some());
+                        outbox.begin_again();
+                    }
+                    4 | 5 if !answers.is_empty() => {
+                        let received = answers.swap_remove(at * 5 % answers.len());
+                        prop_assert!(outbox.taken(received).is_some());
+                    }
+                    _ => {}
+                }
+            }
+            prop_assert_eq!(heard, said);
+            prop_assert!(outbox.front().is_none() && outbox.next_out().is_none());
+        }
+    }
+
+    #[test]
+    fn a_full_queue_holds_producers_up_until_it_has_drained() {
+        let (mut outbox, mut spare) = (Outbox::new(), Vec::new());
+        for value in 0..=QUEUE_HOLD as u64 {
+            assert_eq!(outbox.hold(), None);
+            put(&mut outbox, value, &mut spare);
+        }
+        assert_eq!((outbox.hold(), outbox.hold()), (Some(true), None));
+        while outbox.queue.len() > QUEUE_RELEASE {
+            assert_eq!(outbox.hold(), None);
+            outbox.keep(0);
+        }
+        assert_eq!(outbox.hold(), Some(false));
+        assert_eq!(outbox.taken(99), None, "nobody has what was not sent");
+        assert_eq!(outbox.clear().len(), QUEUE_HOLD + 1 - QUEUE_RELEASE);
+    }
+
+    #[test]
+    fn who_sends_too_far_ahead_is_found_out() {
+        let mut inbox = Inbox::new();
+        assert_eq!(inbox.arrive(WINDOW as u64, 'a'), Verdict::TooFar('a'));
+        assert_eq!(inbox.arrive(WINDOW as u64 - 1, 'b'), Verdict::Kept);
+        assert_eq!(inbox.arrive(WINDOW as u64 - 1, 'c'), Verdict::Again('c'));
+        assert!(!inbox.has_next());
+        assert_eq!(inbox.forget_early(), ['b']);
+    }
+}

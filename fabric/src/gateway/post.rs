@@ -1,0 +1,401 @@
+//! The region's side of a gateway: what lies in its ring is taken out for other hosts, and what
+//! comes from those is put into the rings of endpoints.
+//!
+//! An endpoint that does not look into its ring must not hold up the others: what is for it waits
+//! here, in order. How much that can be is bounded by what each sender may have under way to each
+//! receiver (`endpoint/remote.rs`); and in all by [`WAITING_BYTES_MAX`], beyond which nothing is
+//! taken from other hosts for a while.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
+
+use super::wire::{self, entry_bytes};
+use crate::cell::{Cell, Clear, Head, INLINE_BYTES_MAX, Kind, Local, Offer};
+use crate::region::{Keeper, Region};
+use crate::ring::{Consumer, NoCell, Producer, Way};
+use crate::slab::{Slab, give_back};
+
+/// What may wait for endpoints that do not look into their rings.
+pub(super) const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// Cells that are taken out of the ring in one round.
+const CELLS_PER_ROUND: usize = 256;
+
+/// After so many empty looks somebody may have died who had claimed the next cell.
+const LOOKS_FOR_CLAIMS: u32 = 1 << 10;
+
+/// What a gateway counts of cells and entries; since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PostCounters {
+    /// Cells that went to other hosts.
+    pub sent: u64,
+    /// Entries of other hosts that were put into rings.
+    pub delivered: u64,
+    /// Entries that had to wait for their receivers first.
+    pub waited: u64,
+    /// Entries for who is no more.
+    pub undelivered: u64,
+    /// Cells and entries that broke the rules.
+    pub nonsense: u64,
+    /// Rounds in which nothing was taken from other hosts, since too much waited.
+    pub full: u64,
+}
+
+/// What became of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Put {
+    /// It is in its receiver's ring, or waits for that; nobody has to be told.
+    Done,
+    /// It is in its receiver's ring, which the sender wants to know.
+    Marked,
+    /// Its receiver is no more.
+    NoReceiver,
+    Nonsense,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Post {
+    keeper: Arc<Keeper>,
+    me: Local,
+    consumer: Consumer,
+    slab: Slab,
+    /// To each slot's ring.
+    ways: Box<[Way]>,
+    /// By slot.
+    waiting: BTreeMap<u16, VecDeque<Waiting>>,
+    waiting_bytes: usize,
+    empty_looks: u32,
+    pub(super) counters: PostCounters,
+}
+
+/// An entry, and the host that it is from.
+type Waiting = (u16, Box<[u8]>);
+
+/// A cell that was taken out, as the entry that it becomes.
+pub(super) struct Taken {
+    pub(super) head: Head,
+    /// Of the entry.
+    pub(super) bytes: usize,
+}
+
+impl Post {
+    pub(super) fn new(keeper: Arc<Keeper>, gateway: u16) -> Self {
+        let me = Local { host: 0, slot: gateway, incarnation: keeper.take_gateway(gateway) };
+        let region = keeper.region();
+        let (consumer, slab) = (Consumer::new(&region.ring(gateway)), Slab::new(region, me));
+        let ways = vec![Way::default(); usize::from(region.options().slots)].into();
+        let (waiting, counters) = (BTreeMap::new(), PostCounters::default());
+        let (waiting_bytes, empty_looks) = (0, 0);
+        Self { keeper, me, consumer, slab, ways, waiting, waiting_bytes, empty_looks, counters }
+    }
+
+    fn region(&self) -> &Arc<Region> {
+        self.keeper.region()
+    }
+
+    /// Takes cells out; `room` gives the batch that one goes into, if its host can be reached.
+    /// Whether there were any.
+    pub(super) fn collect(
+        &mut self,
+        mut room: impl FnMut(&Head, usize, &mut dyn FnMut(&mut Vec<u8>) -> bool),
+    ) -> bool {
+        let region = Arc::clone(self.region());
+        let ring = region.ring(self.me.slot);
+        for count in 0..CELLS_PER_ROUND {
+            let Some(low) = self.consumer.look(&ring) else {
+                self.empty_looks = self.empty_looks.wrapping_add(1);
+                if self.empty_looks.is_multiple_of(LOOKS_FOR_CLAIMS) {
+                    while self.consumer.skip_dead(&ring) {}
+                    self.consumer.rest(&ring);
+                }
+                return count > 0;
+            };
+            let cell = Cell::new(&region, self.me.slot, self.consumer.position());
+            match self.read(&cell, low) {
+                Some(Taken { head, bytes }) => {
+                    let mut fill = |batch: &mut Vec<u8>| copy(&region, &cell, &head, bytes, batch);
+                    room(&head, entry_bytes(bytes), &mut fill);
+                    if let Some(lent) = lent_of(&cell, &head) {
+                        give_back(&region, &lent);
+                    }
+                    self.counters.sent += 1;
+                }
+                None => self.counters.nonsense += 1,
+            }
+            self.consumer.advance(&ring);
+        }
+        true
+    }
+
+    /// What a cell says, if it is one for another host.
+    fn read(&self, cell: &Cell<'_>, low: u32) -> Option<Taken> {
+        let head = cell.head(low)?;
+        if head.source.host != 0 || head.to.host == 0 {
+            return None;
+        }
+        let (mut bytes, mut data) = (0, head.data);
+        match head.kind {
+            Kind::Inline => bytes = usize::from(head.inline_bytes),
+            Kind::Eager => bytes = cell.lent(head.source)?.bytes,
+            Kind::Piece => {
+                bytes = cell.lent(head.source)?.bytes;
+                data = Some(cell.piece_at());
+            }
+            Kind::Offer => bytes = cell.offer().map(|_| 16)?,
+            Kind::Clear => bytes = cell.clear().map(|_| 16)?,
+            Kind::Finish | Kind::Ask => {}
+            Kind::Gone | Kind::Credit => return None,
+        }
+        Some(Taken { head: Head { data, ..head }, bytes })
+    }
+
+    /// Puts an entry of another host into its receiver's ring, or lets it wait for that.
+    pub(super) fn put(&mut self, head: &Head, bytes: &[u8]) -> Put {
+        let slot = head.to.slot;
+        if !self.is_endpoint(head.to) {
+            self.counters.undelivered += 1;
+            return Put::NoReceiver;
+        }
+        if !self.waiting.contains_key(&slot) {
+            match self.try_put(head, bytes) {
+                Ok(true) => return if head.marked { Put::Marked } else { Put::Done },
+                Ok(false) => {}
+                Err(wire::Malformed) => {
+                    self.counters.nonsense += 1;
+                    return Put::Nonsense;
+                }
+            }
+        }
+        let mut entry = Vec::with_capacity(entry_bytes(bytes.len()));
+        wire::push_entry(&mut entry, head, bytes);
+        self.waiting_bytes += entry.len();
+        let entry = (head.source.host, entry.into_boxed_slice());
+        self.waiting.entry(slot).or_default().push_back(entry);
+        self.counters.waited += 1;
+        Put::Done
+    }
+
+    /// Whether nothing more is to be taken from other hosts for now.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting_bytes >= WAITING_BYTES_MAX
+    }
+
+    /// Whether something waits for its receiver.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Puts what waits into rings that have room again; tells what became of each.
+    pub(super) fn put_waiting(&mut self, mut told: impl FnMut(&Head, Put)) {
+        let slots: Vec<u16> = self.waiting.keys().copied().collect();
+        for slot in slots {
+            while let Some((host, entry)) =
+                self.waiting.get_mut(&slot).and_then(|it| it.pop_front())
+            {
+                let (head, bytes, _) = wire::split_entry(&entry, host).expect("we made it");
+                let put = match self.is_endpoint(head.to) {
+                    false => Put::NoReceiver,
+                    true => match self.try_put(&head, bytes) {
+                        Ok(true) if head.marked => Put::Marked,
+                        Ok(true) => Put::Done,
+                        Ok(false) => {
+                            let waiting = self.waiting.get_mut(&slot).expect("it was there");
+                            waiting.push_front((host, entry));
+                            break;
+                        }
+                        Err(wire::Malformed) => Put::Nonsense,
+                    },
+                };
+                self.waiting_bytes -= entry.len();
+                told(&head, put);
+            }
+            if self.waiting.get(&slot).is_some_and(VecDeque::is_empty) {
+                self.waiting.remove(&slot);
+            }
+        }
+    }
+
+    fn is_endpoint(&self, to: Local) -> bool {
+        let is_slot = to.slot >= self.region().options().gateways;
+        is_slot && self.region().life(to.slot).is_some_and(|life| life.is_live(to.incarnation))
+    }
+
+    /// `false`: there is no room now.
+    fn try_put(&mut self, head: &Head, bytes: &[u8]) -> Result<bool, wire::Malformed> {
+        let region = Arc::clone(self.region());
+        let slot = head.to.slot;
+        let ring = region.ring(slot);
+        let producer = Producer { slot: self.me.slot, incarnation: self.me.incarnation as u16 };
+        let is_message = matches!(head.kind, Kind::Inline | Kind::Eager);
+        let buffer = match head.kind {
+            Kind::Inline | Kind::Eager if bytes.len() <= INLINE_BYTES_MAX => None,
+            Kind::Inline | Kind::Eager | Kind::Piece => {
+                if bytes.len() > region.options().buffer_bytes as usize {
+                    return Err(wire::Malformed);
+                }
+                match self.ways[usize::from(slot)].find_room(&ring) {
+                    Ok(()) => {}
+                    Err(NoCell::Full) => return Ok(false),
+                    Err(NoCell::Broken) => return Err(wire::Malformed),
+                }
+                let buffer = self.slab.take(&region, self.me.slot, slot);
+                let Some(buffer) = buffer else { return Ok(false) };
+                copy_in(&region, region.layout().buffer(self.me.slot, buffer), bytes);
+                Some(buffer)
+            }
+            _ => None,
+        };
+        let claimed = self.ways[usize::from(slot)].claim(&ring, producer);
+        let position = match claimed {
+            Ok(position) => position,
+            Err(none) => {
+                if let Some(buffer) = buffer {
+                    self.slab.untake(buffer);
+                }
+                // A ring that is broken stays so as long as its owner lives.
+                return if none == NoCell::Full { Ok(false) } else { Err(wire::Malformed) };
+            }
+        };
+        let cell = Cell::new(&region, slot, position);
+        let (mut kind, mut inline_bytes) = (head.kind, 0);
+        if is_message {
+            kind = if buffer.is_some() { Kind::Eager } else { Kind::Inline };
+        }
+        if let Some(buffer) = buffer {
+            cell.set_lent(&self.slab.lend(buffer, bytes.len(), head.to));
+        }
+        if kind == Kind::Inline {
+            copy_in(&region, cell.body_at(), bytes);
+            inline_bytes = bytes.len() as u16;
+        }
+        set_words(&cell, kind, head.data, bytes);
+        let data = head.data.filter(|_| kind != Kind::Piece);
+        cell.publish(&Head { kind, inline_bytes, data, marked: false, ..*head });
+        self.slab.tidy(&region, self.me.slot);
+        self.counters.delivered += 1;
+        Ok(true)
+    }
+
+    /// Lets producers ring from now on. `false`: something is there already.
+    pub(super) fn fall_asleep(&self) -> bool {
+        let region = self.region();
+        region.mapping().store(region.layout().asleep(self.me.slot), 1, Relaxed);
+        // A producer that does not see it has stored its cell before this look.
+        fence(SeqCst);
+        self.consumer.look(&region.ring(self.me.slot)).is_none()
+    }
+
+    /// Producers need not ring any more.
+    pub(super) fn wake_up(&self) {
+        let region = self.region();
+        region.mapping().store(region.layout().asleep(self.me.slot), 0, Relaxed);
+    }
+
+    /// Lets producers leave what is for this host, or not.
+    pub(super) fn hold(&self, host: u16, held: bool) {
+        self.keeper.hold(host, self.me.slot, held);
+    }
+
+    /// Which slots of endpoints there are.
+    pub(super) fn endpoint_slots(&self) -> std::ops::Range<u16> {
+        let options = self.region().options();
+        options.gateways..options.slots
+    }
+
+    /// The last owner of a slot who is dead, if there was one.
+    pub(super) fn last_dead(&self, slot: u16) -> u32 {
+        self.keeper.last_dead(slot)
+    }
+
+    /// The endpoint that has a slot now.
+    pub(super) fn live_in(&self, slot: u16) -> Option<Local> {
+        let incarnation = self.keeper.live_in(slot)?;
+        Some(Local { host: 0, slot, incarnation })
+    }
+
+    /// Another number whenever somebody died.
+    pub(super) fn deaths(&self) -> u64 {
+        self.keeper.deaths()
+    }
+}
+
+/// Writes what an entry of this kind has beside its head and its bytes.
+fn set_words(cell: &Cell<'_>, kind: Kind, data: Option<u64>, bytes: &[u8]) {
+    let word = |at: usize| {
+        bytes.get(at..at + 8).map_or(0, |it| u64::from_le_bytes(it.try_into().expect("eight")))
+    };
+    match kind {
+        Kind::Offer => cell.set_offer(&Offer {
+            operation: word(0),
+            bytes: word(8) as usize,
+            proof_at: 0,
+            proof: 0,
+            // Somewhere: nobody reads the memory of another host.
+            count: 1,
+            parts: std::array::from_fn(|at| (0, if at == 0 { word(8) as usize } else { 0 })),
+        }),
+        Kind::Clear => {
+            let bytes = usize::try_from(word(8)).unwrap_or(usize::MAX);
+            cell.set_clear(&Clear { answer: word(0), bytes });
+        }
+        Kind::Piece => cell.set_piece_at(data.unwrap_or_default() as usize),
+        Kind::Inline | Kind::Eager | Kind::Finish | Kind::Gone | Kind::Credit | Kind::Ask => {}
+    }
+}
+
+fn lent_of(cell: &Cell<'_>, head: &Head) -> Option<crate::cell::Lent> {
+    matches!(head.kind, Kind::Eager | Kind::Piece).then(|| cell.lent(head.source)).flatten()
+}
+
+/// Adds a cell's entry to a batch. `false`, and nothing was added: the sender's buffer is another
+/// one's already.
+fn copy(region: &Region, cell: &Cell<'_>, head: &Head, bytes: usize, batch: &mut Vec<u8>) -> bool {
+    let before = batch.len();
+    let two = |one: u64, other: usize| {
+        let mut both = [0; 16];
+        both[..8].copy_from_slice(&one.to_le_bytes());
+        both[8..].copy_from_slice(&(other as u64).to_le_bytes());
+        both
+    };
+    let from = match head.kind {
+        Kind::Offer => {
+            let Some(offer) = cell.offer() else { return false };
+            wire::push_entry(batch, head, &two(offer.operation, offer.bytes));
+            return true;
+        }
+        Kind::Clear => {
+            let Some(clear) = cell.clear() else { return false };
+            wire::push_entry(batch, head, &two(clear.answer, clear.bytes));
+            return true;
+        }
+        Kind::Inline => cell.body_at(),
+        Kind::Eager | Kind::Piece => {
+            let Some(lent) = cell.lent(head.source).filter(|lent| lent.bytes == bytes) else {
+                return false;
+            };
+            region.layout().buffer(lent.owner.slot, lent.buffer)
+        }
+        Kind::Finish | Kind::Ask | Kind::Gone | Kind::Credit => {
+            wire::push_entry(batch, head, &[]);
+            return true;
+        }
+    };
+    wire::push_header(batch, head, bytes);
+    let at = batch.len();
+    batch.resize(before + entry_bytes(bytes), 0);
+    // SAFETY: the batch has room for so many bytes there, and is our own.
+    unsafe { region.mapping().copy_out(from, batch[at..].as_mut_ptr(), bytes) };
+    let is_whole = head.kind == Kind::Inline || crate::endpoint::is_whole(region, head.source);
+    if !is_whole {
+        batch.truncate(before);
+    }
+    is_whole
+}
+
+fn copy_in(region: &Region, at: usize, bytes: &[u8]) {
+    // SAFETY: the bytes are readable and our own.
+    unsafe { region.mapping().copy_in(at, bytes.as_ptr(), bytes.len()) };
+}

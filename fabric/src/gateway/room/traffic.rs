@@ -1,0 +1,307 @@
+//! Cells to batches, and batches to cells.
+
+use super::super::post::Put;
+use super::super::wire::{
+    self, Answer, BATCH_HEADER_BYTES, Channel, HEAD_MAX, IN_HEAD_BYTES_MAX, batch_header,
+};
+use super::{Carrier, Come, Link, OWED_MAX, OWED_NS, Room, SPARE_MAX, State};
+use crate::cell::{Head, Kind, Local};
+use crate::gateway::gateway_of;
+use crate::gateway::link::Verdict;
+use crate::message::Class;
+
+/// The entries of a batch while it is on its way.
+#[derive(Debug)]
+pub(super) enum Kept<B> {
+    InHead { bytes: [u8; IN_HEAD_BYTES_MAX], count: u8 },
+    Body(B, usize),
+}
+
+impl<B: Copy> Kept<B> {
+    /// Of a batch that has come.
+    pub(super) fn new<C: Carrier<Body = B>>(
+        head: &[u8],
+        body: Option<(B, usize)>,
+        carrier: &mut C,
+    ) -> Self {
+        let in_head = &head[BATCH_HEADER_BYTES..];
+        match body {
+            Some((body, bytes)) if in_head.is_empty() => Self::Body(body, bytes),
+            other => {
+                if let Some((body, _)) = other {
+                    carrier.release(body);
+                }
+                Self::in_head(in_head)
+            }
+        }
+    }
+
+    fn in_head(entries: &[u8]) -> Self {
+        let mut bytes = [0; IN_HEAD_BYTES_MAX];
+        let entries = &entries[..entries.len().min(bytes.len())];
+        bytes[..entries.len()].copy_from_slice(entries);
+        Self::InHead { bytes, count: entries.len() as u8 }
+    }
+
+    pub(super) fn release<C: Carrier<Body = B>>(self, carrier: &mut C) {
+        if let Self::Body(body, _) = self {
+            carrier.release(body);
+        }
+    }
+}
+
+impl<C: Carrier> Room<C> {
+    /// Takes what is in the gateway's ring.
+    pub(super) fn collect(&mut self) -> bool {
+        let Self { post, links, by_host, stirred, spare, batch_bytes_max, .. } = self;
+        post.collect(|head, bytes, fill| {
+            let at = by_host.get(usize::from(head.to.host)).copied().unwrap_or(u16::MAX);
+            // A host that is over: the table has told its sender.
+            let Some(link) = links.get_mut(usize::from(at)) else { return };
+            fill(link.outbox.room(bytes, *batch_bytes_max, spare));
+            if !std::mem::replace(&mut link.stirred, true) {
+                stirred.push(at);
+            }
+        })
+    }
+
+    /// Sends what can be sent, and the answers that are due.
+    pub(super) fn flush(&mut self, at: usize, now_ns: u64, carrier: &mut C) {
+        let mut with = None;
+        if let State::In(session, channel) = self.links[at].state
+            && self.send(at, session, channel, carrier)
+        {
+            with = Some(session);
+        }
+        let link = &mut self.links[at];
+        if let (Some(held), Some(there)) = (link.outbox.hold(), link.there) {
+            self.post.hold(there.index, held);
+        }
+        for incoming in link.incoming.values_mut() {
+            let is_due = with == Some(incoming.session)
+                || incoming.owed.len() >= OWED_MAX
+                || now_ns >= incoming.owed_ns + OWED_NS;
+            if incoming.owed.is_empty() {
+                continue;
+            }
+            if !is_due {
+                self.next_ns = self.next_ns.min(incoming.owed_ns + OWED_NS);
+                continue;
+            }
+            let answer = Answer::Taken { received: incoming.inbox.received() }.encode();
+            incoming.owed.drain(..).for_each(|call| carrier.reply(call, &answer));
+        }
+    }
+
+    /// Whether anything went out.
+    fn send(&mut self, at: usize, session: C::Session, channel: Channel, carrier: &mut C) -> bool {
+        let mut any = false;
+        loop {
+            while let Some((number, kept)) = self.links[at].outbox.next_out() {
+                let mut head = [0; HEAD_MAX];
+                batch_header(&mut head, channel, number);
+                let (mut head_bytes, mut body) = (BATCH_HEADER_BYTES, None);
+                match kept {
+                    Kept::InHead { bytes, count } => {
+                        head[BATCH_HEADER_BYTES..].copy_from_slice(bytes);
+                        head_bytes += usize::from(*count);
+                    }
+                    Kept::Body(buffer, bytes) => body = Some((*buffer, *bytes)),
+                }
+                let token = self.token(at, false, number as u16);
+                if !carrier.call(session, token, &head[..head_bytes], body) {
+                    // The session has no room, or is gone, which is told apart later.
+                    return any;
+                }
+                self.links[at].outbox.went_out();
+                any = true;
+            }
+            let Some(batch) = self.links[at].outbox.front() else { return any };
+            let kept = if batch.len() <= IN_HEAD_BYTES_MAX {
+                Kept::in_head(batch)
+            } else {
+                let Some(body) = carrier.body(batch) else {
+                    // Tried again with the next answer, or soon.
+                    self.next_ns = 0;
+                    self.stir(at);
+                    return any;
+                };
+                Kept::Body(body, batch.len())
+            };
+            let mut batch = self.links[at].outbox.keep(kept);
+            if self.spare.len() < SPARE_MAX {
+                batch.clear();
+                self.spare.push(batch);
+            }
+        }
+    }
+
+    /// A batch has come.
+    pub(super) fn batch(
+        &mut self,
+        now_ns: u64,
+        session: C::Session,
+        (channel, number): (Channel, u64),
+        come: Come<C>,
+        carrier: &mut C,
+    ) {
+        let mut links = self.links.iter_mut().enumerate();
+        let found = links.find_map(|(at, link)| {
+            let mut incoming = link.incoming.iter_mut();
+            let is_it = |it: &(&u16, &mut super::Incoming<C>)| {
+                it.1.channel == channel && it.1.session == session
+            };
+            incoming.find(is_it).map(|(gateway, incoming)| (at, *gateway, incoming))
+        });
+        let Some((at, gateway, incoming)) = found else {
+            come.entries.release(carrier);
+            carrier.reply(come.call, &Answer::NoChannel.encode());
+            return;
+        };
+        match incoming.inbox.arrive(number, come) {
+            Verdict::Kept => self.take(at, gateway, now_ns, carrier),
+            Verdict::Again(come) => {
+                come.entries.release(carrier);
+                owe(incoming, come.call, now_ns);
+                self.stir(at);
+            }
+            Verdict::TooFar(come) => {
+                self.post.counters.nonsense += 1;
+                come.entries.release(carrier);
+                carrier.reply(come.call, &Answer::NoChannel.encode());
+            }
+        }
+    }
+
+    /// Takes the batches of a gateway whose turn it is.
+    fn take(&mut self, at: usize, gateway: u16, now_ns: u64, carrier: &mut C) {
+        while !self.post.is_full() {
+            let link = &mut self.links[at];
+            let Some(incoming) = link.incoming.get_mut(&gateway) else { return };
+            let (Some(come), Some(there)) = (incoming.inbox.take(), link.there) else { return };
+            let from = (there.index, gateway, incoming.gateways);
+            owe(incoming, come.call, now_ns);
+            match &come.entries {
+                Kept::InHead { bytes, count } => {
+                    self.deliver(at, from, &bytes[..usize::from(*count)]);
+                }
+                Kept::Body(body, bytes) => {
+                    carrier.read(*body, *bytes, &mut |bytes| self.deliver(at, from, bytes));
+                }
+            }
+            come.entries.release(carrier);
+            self.stir(at);
+        }
+        self.post.counters.full += 1;
+    }
+
+    /// Puts the entries of a batch where they belong.
+    fn deliver(&mut self, at: usize, from: (u16, u16, u16), mut entries: &[u8]) {
+        while !entries.is_empty() {
+            let Ok((head, bytes, rest)) = wire::split_entry(entries, from.0) else {
+                self.post.counters.nonsense += 1;
+                return;
+            };
+            entries = rest;
+            match head.kind {
+                Kind::Gone if head.to.incarnation == 0 => self.tell_all(&head, from),
+                Kind::Ask => {
+                    if self.post.live_in(head.to.slot) != Some(head.to) {
+                        self.answer(at, &head, Put::NoReceiver);
+                    }
+                }
+                _ => {
+                    let put = self.post.put(&head, bytes);
+                    self.answer(at, &head, put);
+                }
+            }
+        }
+    }
+
+    /// Says what became of an entry to who sent it, where he wants to hear that.
+    fn answer(&mut self, at: usize, head: &Head, put: Put) {
+        let kind = match (put, head.kind) {
+            (Put::Marked, _) => Kind::Credit,
+            (Put::NoReceiver, Kind::Gone | Kind::Credit) | (Put::Done | Put::Nonsense, _) => return,
+            (Put::NoReceiver, _) => Kind::Gone,
+        };
+        self.say(at, kind, head.to, head.source);
+    }
+
+    fn say(&mut self, at: usize, kind: Kind, source: Local, to: Local) {
+        let (class, tag, data) = (Class::Untagged, 0, None);
+        let head = Head { kind, class, inline_bytes: 0, source, to, tag, data, marked: false };
+        let Self { links, spare, batch_bytes_max, .. } = self;
+        let room = links[at].outbox.room(wire::entry_bytes(0), *batch_bytes_max, spare);
+        wire::push_entry(room, &head, &[]);
+        self.stir(at);
+    }
+
+    /// Tells endpoints here of a death there: those whose messages came the same way, so that they
+    /// hear of it after the last of them.
+    fn tell_all(&mut self, head: &Head, (_, gateway, gateways): (u16, u16, u16)) {
+        for slot in self.post.endpoint_slots() {
+            let Some(to) = self.post.live_in(slot) else { continue };
+            if gateway_of(head.source.slot, slot, gateways) == gateway {
+                self.post.put(&Head { to, ..*head }, &[]);
+            }
+        }
+    }
+
+    /// Tells all hosts of endpoints here that have died.
+    pub(super) fn tell_deaths(&mut self) -> bool {
+        let deaths = self.post.deaths();
+        if std::mem::replace(&mut self.deaths, deaths) == deaths {
+            return false;
+        }
+        for slot in self.post.endpoint_slots() {
+            let incarnation = self.post.last_dead(slot);
+            let told = &mut self.told[usize::from(slot)];
+            if std::mem::replace(told, incarnation) == incarnation {
+                continue;
+            }
+            for at in 0..self.links.len() {
+                if self.links[at].there.is_some() {
+                    let dead = Local { host: 0, slot, incarnation };
+                    self.say(at, Kind::Gone, dead, Local { host: 0, slot: 0, incarnation: 0 });
+                }
+            }
+        }
+        true
+    }
+
+    /// Goes on with what waited for room.
+    pub(super) fn put_waiting(&mut self, now_ns: u64, carrier: &mut C) -> bool {
+        if !self.post.has_waiting() {
+            return false;
+        }
+        let was_full = self.post.is_full();
+        let mut told = Vec::new();
+        self.post.put_waiting(|head, put| told.push((*head, put)));
+        for (head, put) in &told {
+            let at = self.by_host.get(usize::from(head.source.host)).copied();
+            if let Some(at) = at.filter(|at| *at != u16::MAX) {
+                self.answer(usize::from(at), head, *put);
+            }
+        }
+        if was_full && !self.post.is_full() {
+            let places = self.links.iter().enumerate();
+            let places: Vec<_> = places.flat_map(|(at, link)| next_of(at, link)).collect();
+            places.into_iter().for_each(|(at, it)| self.take(at, it, now_ns, carrier));
+        }
+        !told.is_empty()
+    }
+}
+
+/// The gateways of a peer whose next batch is here.
+fn next_of<C: Carrier>(at: usize, link: &Link<C>) -> Vec<(usize, u16)> {
+    let ready = link.incoming.iter().filter(|(_, incoming)| incoming.inbox.has_next());
+    ready.map(|(gateway, _)| (at, *gateway)).collect()
+}
+
+fn owe<C: Carrier>(incoming: &mut super::Incoming<C>, call: C::Call, now_ns: u64) {
+    if incoming.owed.is_empty() {
+        incoming.owed_ns = now_ns;
+    }
+    incoming.owed.push(call);
+}

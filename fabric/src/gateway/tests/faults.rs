@@ -1,0 +1,226 @@
+//! Who does not receive, who dies, who cannot be reached, who may not.
+
+use super::*;
+use crate::message::{Done, Failure};
+
+/// Polls so often that what is looked for rarely is looked for.
+fn look_long(endpoint: &mut Endpoint) {
+    (0..1 << 15).for_each(|_| endpoint.progress());
+}
+
+fn failures(endpoint: &mut Endpoint) -> Vec<Option<Failure>> {
+    ended(endpoint).into_iter().map(|completion| completion.failure).collect()
+}
+
+#[test]
+fn who_does_not_receive_holds_nobody_else_up() {
+    let mut world = World::joined(2, 2, 1);
+    let [deaf, other] = [world.address(1, 0), world.address(1, 1)];
+    // It never polls from here on.
+    let sleeper = world.hosts[1].endpoints.remove(0);
+    let bytes = content(1, 9000);
+    let (mut sent, mut refused) = (0_u64, 0);
+    for _ in 0..3000 {
+        match send(&mut world.hosts[0].endpoints[0], deaf, sent, &bytes) {
+            Ok(()) => sent += 1,
+            Err(SendError::Busy) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+        world.step();
+        ended(&mut world.hosts[0].endpoints[0]);
+    }
+    assert!(refused > 1000, "there is an end to what is under way: {sent} sent");
+    let counters = world.hosts[1].room.counters();
+    assert!(counters.waited > 0 && counters.full == 0, "{counters:?}");
+    // From the same sender and from another one.
+    for sender in 0..2 {
+        let mut got = vec![0; 9000];
+        ask(&mut world.hosts[1].endpoints[0], None, 5, &mut got);
+        send(&mut world.hosts[0].endpoints[sender], other, 5, &bytes).expect("there is room");
+        world.run_until("it arrives", |world| {
+            ended(&mut world.hosts[1].endpoints[0]).iter().any(|it| it.context.0 == 5)
+        });
+        assert_eq!(got, bytes);
+    }
+    // It wakes up, and finds all of them.
+    world.hosts[1].endpoints.insert(0, sleeper);
+    for number in 0..sent {
+        let mut got = vec![0; 9000];
+        ask(&mut world.hosts[1].endpoints[0], None, number, &mut got);
+        let mut tag = None;
+        world.run_until("all that was sent", |world| {
+            tag = ended(&mut world.hosts[1].endpoints[0]).first().map(|it| it.tag);
+            tag.is_some()
+        });
+        assert_eq!((tag, got), (Some(number), bytes.clone()));
+    }
+}
+
+#[test]
+fn what_is_outstanding_with_the_dead_ends() {
+    let mut world = World::joined(2, 2, 2);
+    let dead = world.address(1, 0);
+    let long = content(1, 300_000);
+    let mut place = [0; 8];
+    send(&mut world.hosts[0].endpoints[0], dead, 1, &long).expect("it is offered");
+    ask(&mut world.hosts[0].endpoints[1], Some(dead), 2, &mut place);
+    world.run(200);
+    look_long(&mut world.hosts[0].endpoints[1]);
+    drop(world.hosts[1].endpoints.remove(0));
+    assert!(world.hosts[1].keeper.declare_dead(dead.slot));
+    world.hosts[1].keeper.sweep();
+    let mut ends = [Vec::new(), Vec::new()];
+    world.run_until("both hear of it", |world| {
+        for (at, ends) in ends.iter_mut().enumerate() {
+            ends.extend(failures(&mut world.hosts[0].endpoints[at]));
+        }
+        ends.iter().all(|ends| !ends.is_empty())
+    });
+    assert_eq!(ends, [vec![Some(Failure::Gone)], vec![Some(Failure::Gone)]]);
+    let again = send(&mut world.hosts[0].endpoints[0], dead, 3, b"hello");
+    assert_eq!(again, Err(SendError::Gone));
+    // Who asks for it only now.
+    world.hosts[0].join();
+    ask(&mut world.hosts[0].endpoints[2], Some(dead), 4, &mut place);
+    look_long(&mut world.hosts[0].endpoints[2]);
+    world.run_until("it hears of it too", |world| {
+        failures(&mut world.hosts[0].endpoints[2]) == [Some(Failure::Gone)]
+    });
+    // Who has the slot now gets nothing of that, and can be reached.
+    let next = loop {
+        let next = world.hosts[1].join();
+        if next.slot == dead.slot {
+            break next;
+        }
+        world.hosts[1].endpoints.pop();
+        assert!(world.hosts[1].keeper.declare_dead(next.slot));
+    };
+    assert_eq!(next.incarnation, dead.incarnation + 1);
+    ask(&mut world.hosts[1].endpoints[1], None, 7, &mut place);
+    send(&mut world.hosts[0].endpoints[0], next, 7, b"anew").expect("it is there");
+    world.run_until("it arrives", |world| {
+        ended(&mut world.hosts[1].endpoints[1]).iter().any(|it| it.tag == 7)
+    });
+    assert_eq!(&place[..4], b"anew");
+}
+
+#[test]
+fn a_host_that_is_out_of_reach_for_long_is_given_up_by_both() {
+    let mut world = World::joined(2, 1, 3);
+    let there = world.address(1, 0);
+    let mut place = [0; 8];
+    ask(&mut world.hosts[0].endpoints[0], Some(there), 1, &mut place);
+    world.cut = true;
+    world.lose_all();
+    // What is sent meanwhile is kept, and then it is not.
+    send(&mut world.hosts[0].endpoints[0], there, 2, b"lost").expect("it is not known yet");
+    world.run(100);
+    assert_eq!(ended(&mut world.hosts[0].endpoints[0]).len(), 1, "the send alone");
+    let given_up_by = world.now_ns + 11_000_000_000;
+    world.now_ns = given_up_by;
+    world.run(10);
+    look_long(&mut world.hosts[0].endpoints[0]);
+    assert_eq!(failures(&mut world.hosts[0].endpoints[0]), [Some(Failure::Gone)]);
+    let again = send(&mut world.hosts[0].endpoints[0], there, 3, b"never");
+    assert_eq!(again, Err(SendError::Gone));
+    // It is back: those who had to do with it before have not, others have.
+    world.cut = false;
+    world.hosts[0].join();
+    world.run_until("they are joined again", |world| {
+        world.hosts.iter().all(|host| host.associations.reports()[0].joined == 1)
+    });
+    let again = send(&mut world.hosts[0].endpoints[0], there, 4, b"never");
+    assert_eq!(again, Err(SendError::Gone));
+    ask(&mut world.hosts[1].endpoints[0], None, 5, &mut place);
+    send(&mut world.hosts[0].endpoints[1], there, 5, b"anew").expect("it is there");
+    world.run_until("it arrives", |world| {
+        ended(&mut world.hosts[1].endpoints[0]).iter().any(|it| it.tag == 5)
+    });
+    assert_eq!(&place[..4], b"anew");
+}
+
+#[test]
+fn a_node_that_is_another_one_has_other_endpoints() {
+    let mut world = World::joined(2, 1, 4);
+    let there = world.address(1, 0);
+    let mut place = [0; 8];
+    ask(&mut world.hosts[0].endpoints[0], Some(there), 1, &mut place);
+    world.lose_all();
+    let mut peers = world.hosts[1].associations.names();
+    world.hosts[1] = Host::new(1, 999, KEY, &peers, &world.wires);
+    let new = world.hosts[1].join();
+    world.run_until("they are joined", |world| {
+        world.hosts.iter().all(|host| host.associations.reports()[0].joined == 1)
+    });
+    look_long(&mut world.hosts[0].endpoints[0]);
+    assert_eq!(failures(&mut world.hosts[0].endpoints[0]), [Some(Failure::Gone)]);
+    world.hosts[0].join();
+    send(&mut world.hosts[0].endpoints[1], new, 5, b"hello").expect("it is there");
+    ask(&mut world.hosts[1].endpoints[0], None, 5, &mut place);
+    world.run_until("it arrives", |world| {
+        ended(&mut world.hosts[1].endpoints[0]).iter().any(|it| it.tag == 5)
+    });
+    // The own node goes.
+    world.hosts[0].bell.gone.store(true, std::sync::atomic::Ordering::Relaxed);
+    ask(&mut world.hosts[0].endpoints[1], Some(new), 6, &mut place);
+    look_long(&mut world.hosts[0].endpoints[1]);
+    let completions = ended(&mut world.hosts[0].endpoints[1]);
+    let last = completions.last().expect("it has ended");
+    assert!(matches!(last.done, Done::Receive { .. }) && last.failure == Some(Failure::Gone));
+    // No peer any more, which who sends to it finds out.
+    world.hosts[0].bell.gone.store(false, std::sync::atomic::Ordering::Relaxed);
+    world.hosts[0].join();
+    peers.clear();
+    world.hosts[1].associations.set_peers(&peers);
+    send(&mut world.hosts[0].endpoints[2], new, 7, b"hello").expect("it is not known yet");
+    world.run_until("they are not joined", |world| {
+        world.hosts[0].associations.reports()[0].joined == 0
+    });
+}
+
+#[test]
+fn who_has_another_key_or_is_no_peer_is_not_let_in() {
+    for (key, names_it) in [(KEY + 1, true), (KEY, false)] {
+        let mut world = World::new(2, 1, 5);
+        let peers: Vec<_> = ["h0".to_owned()].into_iter().filter(|_| names_it).collect();
+        world.hosts[1] = Host::new(1, 101, key, &peers, &world.wires);
+        let there = world.hosts[1].join();
+        world.run(3000);
+        let report = &world.hosts[0].associations.reports()[0];
+        assert_eq!((report.joined, report.host), (0, None));
+        let why = report.why.as_deref().expect("it is known why");
+        assert!(why.contains("is not open to this node"), "{why}");
+        let refused = send(&mut world.hosts[0].endpoints[0], there, 1, b"hello");
+        assert_eq!(refused, Err(SendError::Unreachable(there)));
+    }
+    let nobody = answer_nobody(
+        &Join {
+            gateway: 0,
+            gateways: 1,
+            host: 9,
+            epoch: 1,
+            buffer_bytes: 16_384,
+            proof: [0; PROOF_BYTES],
+            domain: "blue".to_owned(),
+        }
+        .head(),
+    );
+    assert!(String::from_utf8_lossy(&nobody).contains("is not open to this node"));
+}
+
+#[test]
+fn a_room_that_sleeps_is_woken_by_who_sends() {
+    let mut world = World::joined(2, 1, 6);
+    world.run(500);
+    let there = world.address(1, 0);
+    let woken =
+        |world: &World| world.hosts[0].bell.woken.load(std::sync::atomic::Ordering::Relaxed);
+    let now_ns = world.now_ns;
+    assert!(world.hosts[0].room.fall_asleep(now_ns).is_some(), "there is nothing to do");
+    send(&mut world.hosts[0].endpoints[0], there, 1, b"hello").expect("there is room");
+    assert_eq!(woken(&world), 1);
+    assert_eq!(world.hosts[0].room.fall_asleep(now_ns), None, "there is something to do");
+    world.hosts[0].room.wake_up();
+    send(&mut world.hosts[0].endpoints[0], there, 2, b"hello").expect("there is room");
+    assert_eq!(woken(&world), 1);
+}

@@ -1,0 +1,402 @@
+//! One sidecore's part in domains across nodes: the rooms of its gateways, behind its sessions.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fabric::gateway::{self, About, Associations, Carrier, KIND_MIN, Peer, Room, RoomSettings};
+use sidecore::{Poll, Progress, Wake};
+use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId, Sink};
+
+use super::sidecores::Core;
+
+/// A node whose name comes later has so long to ask for a session, before it is asked for one: of
+/// two nodes that know each other's addresses one asks.
+const PATIENCE_NS: u64 = 3_000_000_000;
+
+/// How often it is looked whether sessions are to be asked for.
+const LOOK_NS: u64 = 500_000_000;
+
+/// The longest head of a message.
+const HEAD_BYTES: usize = transport::HEAD_MAX;
+
+/// The sessions of a sidecore, as rooms use them.
+pub(super) struct Sessions {
+    endpoint: Rc<RefCell<Endpoint>>,
+    now_ns: u64,
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions").finish_non_exhaustive()
+    }
+}
+
+impl Carrier for Sessions {
+    type Session = SessionId;
+    type Call = CallId;
+    type Body = BufId;
+
+    fn body(&mut self, bytes: &[u8]) -> Option<BufId> {
+        let mut endpoint = self.endpoint.borrow_mut();
+        let buffer = endpoint.pool_mut().alloc(bytes.len())?;
+        endpoint.pool_mut().bytes_mut(buffer)[..bytes.len()].copy_from_slice(bytes);
+        Some(buffer)
+    }
+
+    fn read(&self, body: BufId, bytes: usize, show: &mut dyn FnMut(&[u8])) {
+        show(&self.endpoint.borrow().pool().bytes(body)[..bytes]);
+    }
+
+    fn release(&mut self, body: BufId) {
+        self.endpoint.borrow_mut().pool_mut().release(body);
+    }
+
+    fn call(
+        &mut self,
+        session: SessionId,
+        token: u64,
+        head: &[u8],
+        body: Option<(BufId, usize)>,
+    ) -> bool {
+        let mut endpoint = self.endpoint.borrow_mut();
+        endpoint.call(self.now_ns, session, FLOW, token, head, body).is_ok()
+    }
+
+    fn reply(&mut self, call: CallId, head: &[u8]) {
+        // A session that is gone has nobody to tell.
+        let _ = self.endpoint.borrow_mut().reply(self.now_ns, call, head, None);
+    }
+}
+
+/// The flow of gateways' calls: the last, which channels of disks come to last.
+const FLOW: u16 = transport::FLOWS_MAX as u16 - 1;
+
+/// What sessions have brought, until the rooms have their turn: the endpoint is at work.
+#[derive(Debug)]
+enum Event {
+    Up(SessionId, Peer),
+    Lost(SessionId),
+    Call { session: SessionId, call: CallId, head: Head, body: Option<(BufId, usize)> },
+    Reply { token: u64, head: Head },
+}
+
+#[derive(Debug)]
+struct Head([u8; HEAD_BYTES], usize);
+
+impl Head {
+    fn new(head: &[u8]) -> Self {
+        let mut bytes = [0; HEAD_BYTES];
+        bytes[..head.len()].copy_from_slice(head);
+        Self(bytes, head.len())
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.0[..self.1]
+    }
+}
+
+#[derive(Debug)]
+struct Placed {
+    room: Room<Sessions>,
+    associations: Arc<Associations>,
+    /// Rung by processes while it sleeps.
+    bell: OwnedFd,
+}
+
+/// A peer of a domain, and how it is reached.
+#[derive(Debug)]
+struct Wanted {
+    /// Sessions with it that are up: asked for here, and by it.
+    outgoing: usize,
+    incoming: usize,
+    /// It is asked for one.
+    held: bool,
+    /// Since when there is none.
+    since_ns: u64,
+}
+
+/// See the module. A service of its sidecore.
+#[derive(Debug)]
+pub(super) struct Gateways {
+    node: String,
+    process_nonce: u64,
+    carrier: Sessions,
+    block: Rc<RefCell<block::Plane>>,
+    rooms: Vec<Placed>,
+    room_next: u16,
+    sessions: BTreeMap<SessionId, (Peer, bool)>,
+    events: VecDeque<Event>,
+    wanted: BTreeMap<String, Wanted>,
+    look_at_ns: u64,
+}
+
+impl Gateways {
+    /// Without rooms.
+    pub(super) fn new(
+        endpoint: &Rc<RefCell<Endpoint>>,
+        block: &Rc<RefCell<block::Plane>>,
+    ) -> Rc<RefCell<Self>> {
+        let (node, process_nonce) = {
+            let endpoint = endpoint.borrow();
+            (endpoint.config().name.clone(), endpoint.config().process_nonce)
+        };
+        Rc::new(RefCell::new(Self {
+            node,
+            process_nonce,
+            carrier: Sessions { endpoint: Rc::clone(endpoint), now_ns: 0 },
+            block: Rc::clone(block),
+            rooms: Vec::new(),
+            room_next: 0,
+            sessions: BTreeMap::new(),
+            events: VecDeque::new(),
+            wanted: BTreeMap::new(),
+            look_at_ns: 0,
+        }))
+    }
+
+    /// Whether a call is for gateways.
+    pub(super) fn takes_call(head: &[u8]) -> bool {
+        head.first().is_some_and(|kind| *kind >= KIND_MIN)
+    }
+
+    /// Whether the answer to a call with this token is for gateways.
+    pub(super) fn takes_reply(token: u64) -> bool {
+        token >> gateway::TOKEN_BITS == gateway::TOKEN >> gateway::TOKEN_BITS
+    }
+
+    /// A domain's room on this sidecore. `bell` is what its members ring.
+    pub(super) fn add(
+        &mut self,
+        (domain, gateway): (String, u16),
+        prove: gateway::Prove,
+        associations: Arc<Associations>,
+        bell: OwnedFd,
+    ) {
+        // As many are not made in a node's life; a number that is used again could only be taken
+        // for one of eight thousand domains ago.
+        let number = self.room_next;
+        self.room_next = (number + 1) % gateway::ROOMS_MAX;
+        let settings = RoomSettings { number, domain, gateway, prove };
+        let mut room = Room::new(settings, Arc::clone(&associations));
+        for (session, (peer, _)) in &self.sessions {
+            room.connected(*session, peer);
+        }
+        self.rooms.push(Placed { room, associations, bell });
+        self.look_at_ns = 0;
+    }
+
+    /// Takes a domain's room away.
+    pub(super) fn remove(&mut self, domain: &str) {
+        let carrier = &mut self.carrier;
+        for mut placed in self.rooms.extract_if(.., |placed| placed.room.domain() == domain) {
+            placed.room.end(carrier);
+        }
+        self.look_at_ns = 0;
+    }
+
+    fn poll(&mut self, now_ns: u64) -> Progress {
+        self.carrier.now_ns = now_ns;
+        let mut busy = false;
+        while let Some(event) = self.events.pop_front() {
+            self.happened(now_ns, event);
+            busy = true;
+        }
+        for placed in &mut self.rooms {
+            busy |= placed.room.poll(now_ns, &mut self.carrier);
+        }
+        if now_ns >= self.look_at_ns {
+            self.look_for_sessions(now_ns);
+        }
+        Progress::busy_if(busy)
+    }
+
+    fn happened(&mut self, now_ns: u64, event: Event) {
+        let Self { rooms, carrier, .. } = self;
+        match event {
+            Event::Up(session, peer) => {
+                rooms.iter_mut().for_each(|placed| placed.room.connected(session, &peer));
+            }
+            Event::Lost(session) => {
+                rooms.iter_mut().for_each(|placed| placed.room.lost(now_ns, session, carrier));
+            }
+            Event::Call { session, call, head, body } => {
+                let about = gateway::about(head.bytes());
+                let is_meant = |placed: &&mut Placed| match &about {
+                    About::Domain(domain) => placed.room.domain() == domain,
+                    About::Room(number) => placed.room.number() == *number,
+                    About::Nothing => false,
+                };
+                if let Some(placed) = rooms.iter_mut().find(is_meant) {
+                    placed.room.called(now_ns, session, call, head.bytes(), body, carrier);
+                    return;
+                }
+                if let Some((body, _)) = body {
+                    carrier.release(body);
+                }
+                carrier.reply(call, &gateway::answer_nobody(head.bytes()));
+            }
+            Event::Reply { token, head } => {
+                let number = gateway::room_of_token(token);
+                let meant = rooms.iter_mut().find(|placed| placed.room.number() == number);
+                if let Some(placed) = meant {
+                    placed.room.replied(now_ns, token, head.bytes(), carrier);
+                }
+            }
+        }
+    }
+
+    /// Asks for sessions with those that domains have for peers.
+    fn look_for_sessions(&mut self, now_ns: u64) {
+        self.look_at_ns = now_ns + LOOK_NS;
+        // Who closes a session himself, as for a peer that has moved, is told nothing.
+        let endpoint = self.carrier.endpoint.borrow();
+        let up: Vec<_> = endpoint.sessions().map(|status| status.session).collect();
+        for (session, _) in self.sessions.extract_if(.., |session, _| !up.contains(session)) {
+            self.events.push_back(Event::Lost(session));
+        }
+        drop(endpoint);
+        let names: Vec<_> = self.rooms.iter().flat_map(|it| it.associations.names()).collect();
+        let clients = &mut self.block.borrow_mut().clients;
+        for (name, gone) in self.wanted.extract_if(.., |name, _| !names.contains(name)) {
+            if gone.held {
+                clients.let_go(&name);
+            }
+        }
+        for name in names {
+            let is_ours = self.node < name;
+            let wanted = self.wanted.entry(name.clone()).or_insert(Wanted {
+                outgoing: 0,
+                incoming: 0,
+                held: false,
+                since_ns: now_ns,
+            });
+            let of_peer = self.sessions.values().filter(|(peer, _)| peer.name == name);
+            let (outgoing, incoming): (Vec<_>, Vec<_>) = of_peer.partition(|(_, out)| *out);
+            (wanted.outgoing, wanted.incoming) = (outgoing.len(), incoming.len());
+            if wanted.outgoing + wanted.incoming > 0 {
+                wanted.since_ns = now_ns;
+            }
+            let is_late = now_ns.saturating_sub(wanted.since_ns) >= PATIENCE_NS;
+            if wanted.held && is_late {
+                // Of a peer that was taken away and added again nobody holds anything.
+                clients.let_go(&name);
+                wanted.held = false;
+            }
+            let wants = wanted.incoming == 0 && (is_ours || wanted.held || is_late);
+            if wants != wanted.held {
+                wanted.held = wants;
+                if wants {
+                    clients.hold(&name);
+                } else {
+                    clients.let_go(&name);
+                }
+            }
+        }
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        let mut idle = self.events.is_empty();
+        let now_ns = self.carrier.now_ns;
+        if !self.rooms.is_empty() {
+            wake.at(self.look_at_ns);
+        }
+        for placed in &mut self.rooms {
+            match placed.room.fall_asleep(now_ns) {
+                Some(at_ns) => {
+                    wake.on_readable(placed.bell.as_fd());
+                    if at_ns != u64::MAX {
+                        wake.at(at_ns);
+                    }
+                }
+                None => idle = false,
+            }
+        }
+        Progress::busy_if(!idle)
+    }
+
+    fn disarm(&mut self) {
+        for placed in &mut self.rooms {
+            placed.room.wake_up();
+            // Nothing to take is fine: the descriptor does not block.
+            let _ = rustix::io::read(&placed.bell, &mut [0_u8; 8]);
+        }
+    }
+}
+
+impl Sink for Gateways {
+    fn connected(&mut self, session: SessionId, info: &PeerInfo) {
+        let mut binding = info.binding;
+        if binding == [0; 32] {
+            // In a plain session, the two processes.
+            let mut both = [self.process_nonce, info.process_nonce];
+            both.sort_unstable();
+            binding[..8].copy_from_slice(&both[0].to_le_bytes());
+            binding[8..16].copy_from_slice(&both[1].to_le_bytes());
+        }
+        let peer = Peer { name: info.name.clone(), binding };
+        self.sessions.insert(session, (peer.clone(), info.outgoing));
+        self.events.push_back(Event::Up(session, peer));
+    }
+
+    fn lost(&mut self, session: SessionId, _: &LostReason) {
+        if self.sessions.remove(&session).is_some() {
+            self.events.push_back(Event::Lost(session));
+            self.look_at_ns = 0;
+        }
+    }
+
+    fn reply_body(&mut self, _: SessionId, _: u64, _: usize, _: &[u8]) {
+        // No answer of ours has a body.
+    }
+
+    fn reply(&mut self, _: SessionId, token: u64, head: &[u8], _: usize) {
+        self.events.push_back(Event::Reply { token, head: Head::new(head) });
+    }
+
+    fn call(
+        &mut self,
+        session: SessionId,
+        _: u16,
+        call: CallId,
+        head: &[u8],
+        body: Option<(BufId, usize)>,
+    ) {
+        // Bounded by what the transport accepts before it is answered.
+        self.events.push_back(Event::Call { session, call, head: Head::new(head), body });
+    }
+}
+
+/// Has all sidecores let go at once of sessions that no domain needs any more.
+pub(super) fn look_for_sessions(cores: &[Core]) {
+    for core in cores {
+        // A sidecore that has stopped has none.
+        let _ = core.sidecore.call(|local| {
+            let now_ns = local.now_ns();
+            if let Some(gateways) = local.services().get::<Gateways>() {
+                gateways.borrow_mut().look_for_sessions(now_ns);
+            }
+        });
+    }
+}
+
+/// [`Gateways`] as a poller of the serving stage.
+#[derive(Debug)]
+pub(super) struct GatewaysPoll(pub(super) Rc<RefCell<Gateways>>);
+
+impl Poll for GatewaysPoll {
+    fn poll(&mut self, now_ns: u64) -> Progress {
+        self.0.borrow_mut().poll(now_ns)
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        self.0.borrow_mut().arm(wake)
+    }
+
+    fn disarm(&mut self) {
+        self.0.borrow_mut().disarm();
+    }
+}
