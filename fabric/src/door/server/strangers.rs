@@ -34,7 +34,7 @@ pub(super) struct Caller {
     pub(super) pid: u32,
     uid: u32,
     /// Readable once the process has ended; none where the system does not tell.
-    process: Option<OwnedFd>,
+    pub(super) process: Option<OwnedFd>,
 }
 
 impl Caller {

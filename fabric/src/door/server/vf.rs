@@ -23,7 +23,7 @@ use rustix::net::{
 
 use super::domain::Served;
 use super::strangers::Caller;
-use super::{House, Server, Shared, watch};
+use super::{House, Leaver, Server, Shared, has_ended, watch};
 use crate::desk::{self, Clerk, VMS_MAX};
 use crate::door::{Key, Seat};
 
@@ -117,6 +117,9 @@ struct Vm {
     /// Rung by the VM's doorbell.
     bell: OwnedFd,
     pid: u32,
+    /// Readable once QEMU has ended; none where the system does not tell. An event about it has
+    /// this number.
+    process: (Option<OwnedFd>, u64),
     clerk: Clerk,
 }
 
@@ -257,10 +260,14 @@ impl Shared {
         let vm = met.and_then(|vm| {
             watch(&self.epoll, &vm.connection, event(number, END))?;
             watch(&self.epoll, &vm.bell, event(number, RING))?;
+            if let (Some(process), number) = &vm.process {
+                watch(&self.epoll, process, *number)?;
+            }
             Ok(vm)
         });
         match vm {
             Ok(vm) => {
+                house.next_client += 1;
                 tracing::info!(vf = name, pid = vm.pid, "a VM is in the fabric");
                 house.vfs[at].vm = Some(vm);
             }
@@ -279,7 +286,7 @@ impl Shared {
         };
         let part = (1..=VMS_MAX).find(|part| !is_used(*part));
         let part = part.ok_or_else(|| io::Error::other("the domain has as many VMs as it can"))?;
-        let Caller { pid, .. } = Caller::of(&connection)?;
+        let Caller { pid, process, .. } = Caller::of(&connection)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let clerk = Clerk::new(domain.region(), part)?;
         for (number, fd) in [
@@ -290,7 +297,7 @@ impl Shared {
         ] {
             say(&connection, number, fd)?;
         }
-        Ok(Vm { connection, bell, pid, clerk })
+        Ok(Vm { connection, bell, pid, process: (process, house.next_client), clerk })
     }
 }
 
@@ -333,7 +340,8 @@ impl House {
         }
     }
 
-    /// Whether the VM of a way in is gone: then all that it had is nobody's.
+    /// Whether the VM of a way in is gone: then its endpoints are, and their slots are others' when
+    /// its QEMU has ended, which may have the memory by other devices as well.
     fn look_for_end(&mut self, at: usize) {
         let vf = &mut self.vfs[at];
         let Some(vm) = &vf.vm else { return };
@@ -348,8 +356,16 @@ impl House {
         let (name, wanted) = (&vf.settings.name, &vf.settings.domain);
         tracing::info!(vf = name, pid = vm.pid, "a VM has left the fabric");
         if let Some(domain) = self.domains.iter().find(|it| it.is_called(wanted)) {
-            let desk = AtDesk { domain, takes_new: false, takes_seats: false };
-            vm.clerk.end(domain.region(), &desk);
+            let seats = vm.clerk.end(domain.region());
+            match vm.process {
+                (Some(process), number) if !seats.is_empty() && !has_ended(&process) => {
+                    domain.leave(&seats);
+                    let leaver = Leaver { process, domain: wanted.clone(), seats };
+                    self.leavers.insert(number, leaver);
+                }
+                // It has ended, or nothing else will say so.
+                _ => domain.bury(&seats),
+            }
         }
         self.vfs.retain(|vf| vf.listener.is_some() || vf.vm.is_some());
     }
