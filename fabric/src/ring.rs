@@ -165,7 +165,8 @@ impl Way {
     #[inline]
     pub(crate) fn claim(&mut self, ring: &impl Words, me: Producer) -> Result<u64, NoCell> {
         let mut position = ahead(ring.tail(), self.next);
-        // Each step goes one position on, and no further than a ring's length beyond the head.
+        // Each step goes one position on, and no further than a ring's length beyond the head; or
+        // looks again where the node has just cleared up.
         for _ in 0..=ring.cells() {
             position = self.within(ring, position)?;
             let turn = ring.turn(position);
@@ -174,11 +175,19 @@ impl Way {
             if behind > 1 {
                 return Err(NoCell::Broken);
             }
-            let claim = Claim { turn, producer: me };
-            if behind == 1 && ring.exchange_claim(position, current, claim.to_word()).is_ok() {
-                self.next = position.wrapping_add(1);
-                ring.set_tail(self.next);
-                return Ok(position);
+            if behind == 1 {
+                let claim = Claim { turn, producer: me };
+                match ring.exchange_claim(position, current, claim.to_word()) {
+                    Ok(()) => {
+                        self.next = position.wrapping_add(1);
+                        ring.set_tail(self.next);
+                        return Ok(position);
+                    }
+                    // A dead one's claim of the turn before was just made nobody's. Who went on
+                    // would move the tail beyond a cell that nobody claims any more.
+                    Err(now) if Claim::from_word(now).turn != turn => continue,
+                    Err(_) => {}
+                }
             }
             // It is somebody's, or has just become so.
             position = position.wrapping_add(1);

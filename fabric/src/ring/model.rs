@@ -11,6 +11,9 @@ use loom::thread;
 
 use super::*;
 
+/// What all claims are in the beginning: of one who died in the turn before the first.
+const OLD: Claim = Claim { turn: 0, producer: Producer { slot: 2, incarnation: 1 } };
+
 struct Modelled {
     tail: AtomicU64,
     head: AtomicU64,
@@ -31,7 +34,7 @@ impl Modelled {
         Self {
             tail: AtomicU64::new(0),
             head: AtomicU64::new(0),
-            claims: zeroes(),
+            claims: (0..cells).map(|_| AtomicU64::new(OLD.to_word())).collect(),
             stamps: zeroes(),
             lives: [(); 2].map(|()| AtomicU64::new(live)),
             contents: (0..cells).map(|_| UnsafeCell::new(0)).collect(),
@@ -195,4 +198,26 @@ fn a_producer_dies_in_between() {
             assert_eq!(taken, if publishes { vec![1, 2, 7] } else { vec![1, 2] });
         });
     }
+}
+
+/// The node takes the dead one's old claims away while one sends: what it sends all comes.
+#[test]
+fn old_claims_are_swept_meanwhile() {
+    check(3, || {
+        let taken = race(
+            |ring| {
+                let mut way = Way::default();
+                (1..=2).for_each(|message| ring.send(&mut way, 0, message));
+            },
+            |ring| {
+                let nobodys = Producer { slot: NOBODY, incarnation: 0 };
+                let swept = Claim { producer: nobodys, ..OLD }.to_word();
+                (0..2).for_each(|position| {
+                    // If it is another's by now, that is as good.
+                    let _ = ring.exchange_claim(position, OLD.to_word(), swept);
+                });
+            },
+        );
+        assert_eq!(taken, [1, 2]);
+    });
 }

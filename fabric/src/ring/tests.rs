@@ -15,6 +15,8 @@ struct Local {
     claims: Vec<Cell<u64>>,
     stamps: Vec<Cell<u64>>,
     lives: Vec<Cell<Life>>,
+    /// The next exchange of a claim meets another that was made just before it.
+    swept: Cell<bool>,
 }
 
 impl Local {
@@ -26,6 +28,7 @@ impl Local {
             claims: vec![Cell::new(0); CELLS as usize],
             stamps: vec![Cell::new(0); CELLS as usize],
             lives: vec![Cell::new(LIVE); 4],
+            swept: Cell::new(false),
         };
         for past in (1..=u64::from(CELLS)).map(|back| position.wrapping_sub(back)) {
             let producer = Producer { slot: NOBODY, incarnation: 0 };
@@ -61,6 +64,10 @@ impl Words for Local {
     }
     fn exchange_claim(&self, position: u64, current: u64, new: u64) -> Result<(), u64> {
         let claim = &self.claims[self.index(position)];
+        if self.swept.take() {
+            let producer = Producer { slot: NOBODY, incarnation: 0 };
+            claim.set(Claim { producer, ..Claim::from_word(claim.get()) }.to_word());
+        }
         if claim.get() != current {
             return Err(claim.get());
         }
@@ -167,6 +174,20 @@ fn a_producer_that_dies_with_the_tail_in_hand_holds_up_nobody() {
     ring.set_tail(0);
     assert_eq!(other.claim(&ring, producer(1)), Ok(1));
     assert_eq!(ring.tail(), 2);
+}
+
+#[test]
+fn a_claim_that_is_taken_from_the_dead_meanwhile_leaves_no_cell_behind() {
+    for start in starts() {
+        let ring = Local::at(start);
+        let before = ring.turn(start).wrapping_sub(1);
+        let old = Claim { turn: before, producer: producer(3) };
+        ring.claims[ring.index(start)].set(old.to_word());
+        ring.swept.set(true);
+        let mut way = Way { next: start, head: start };
+        assert_eq!(way.claim(&ring, producer(0)), Ok(start), "and not the one behind it");
+        assert_eq!(ring.tail(), start.wrapping_add(1));
+    }
 }
 
 #[test]
