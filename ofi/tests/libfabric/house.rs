@@ -67,10 +67,11 @@ impl House {
     }
 }
 
-/// Compiles a C program of this directory.
-pub(crate) fn compile(compiler: &str, name: &str, options: &[&str]) -> String {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/libfabric/{name}.c"));
+/// Compiles a C program, whose source is at this path from the package on.
+pub(crate) fn compile(compiler: &str, source: &str, options: &[&str]) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let program = source.file_stem().expect("it has a name");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(program);
     let mut compile = Command::new(compiler);
     compile.args(["-O1", "-Wall", "-o"]).arg(&program).arg(source).args(options);
     well(compile.output().expect("it is installed"));

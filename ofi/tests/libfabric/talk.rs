@@ -10,8 +10,9 @@ fn talk(about: &str) {
         return println!("SKIP talk {about}: no headers of libfabric here (package libfabric-dev)");
     }
     static PROGRAM: OnceLock<String> = OnceLock::new();
-    let program =
-        PROGRAM.get_or_init(|| compile("cc", "talk", &["-Werror", "-lfabric", "-lpthread"]));
+    let program = PROGRAM.get_or_init(|| {
+        compile("cc", "tests/libfabric/talk.c", &["-Werror", "-lfabric", "-lpthread"])
+    });
     well(House::new().command(program).arg(about).output().expect("it was compiled"));
 }
 
