@@ -1,12 +1,11 @@
 //! Endpoints: opened over a domain, bound to a vector, to queues and counters, enabled, and then
 //! asked to send and receive.
 
+mod calls;
 pub(crate) mod failure;
 mod quiet;
 mod refused;
-mod tagged;
 mod traffic;
-mod untagged;
 
 pub(crate) use traffic::{Ended, Traffic};
 use traffic::{Incoming, Outgoing, Sending, Side};
@@ -203,9 +202,9 @@ pub(crate) unsafe extern "C" fn open(
         fid: object::fid::<Object>(context, &FID),
         ops: &OPS,
         cm: &CM,
-        msg: &untagged::OPS,
+        msg: &calls::untagged::OPS,
         rma: &refused::RMA,
-        tagged: &tagged::OPS,
+        tagged: &calls::tagged::OPS,
         atomic: &refused::ATOMIC,
         collective: &refused::COLLECTIVE,
     };

@@ -1,0 +1,180 @@
+//! The calls that carry messages: without a tag (`fi_send`, `fi_recv` and their kin), with one
+//! (`fi_tsend`, ...), and those that look for one (`fi_trecvmsg` with `FI_PEEK`). Both tables are of
+//! one shape: the tagged calls have a tag more, and those that receive also what of it to ignore.
+
+use super::{Incoming, Object, Outgoing, Pieces, Sending, one};
+use crate::abi::{FI_EINVAL, FI_REMOTE_CQ_DATA, IoVec, Msg, MsgOps, MsgTagged, TaggedOps};
+use fabric::Class;
+use std::ffi::c_void;
+
+fn plainly(context: *mut c_void) -> Sending {
+    Sending::Plainly(context.addr() as u64)
+}
+
+/// A table of calls, for messages as C has them, of a class; with what the class has beside.
+macro_rules! calls {
+    ($table:ident, $message:ident, $class:ident $(, $tag:ident, $ignore:ident)?) => {
+        pub(in crate::endpoint) static OPS: $table = $table {
+            size: size_of::<$table>(),
+            recv,
+            recvv,
+            recvmsg,
+            send,
+            sendv,
+            sendmsg,
+            inject,
+            senddata,
+            injectdata,
+        };
+
+        fn outgoing(to: u64, $($tag: u64,)? data: Option<u64>, how: Sending) -> Outgoing {
+            Outgoing { class: Class::$class, to, tag: 0 $(| $tag)?, data, how }
+        }
+
+        fn incoming(from: u64, $($tag: u64, $ignore: u64,)? context: *mut c_void) -> Incoming {
+            let (tag, ignore) = (0 $(| $tag)?, 0 $(| $ignore)?);
+            let context = context.addr() as u64;
+            Incoming { class: Class::$class, from, tag, ignore, context, flags: None }
+        }
+
+        unsafe extern "C" fn recv(
+            endpoint: &Object,
+            buffer: *mut c_void,
+            bytes: usize,
+            _: *mut c_void,
+            from: u64,
+            $($tag: u64, $ignore: u64,)?
+            context: *mut c_void,
+        ) -> isize {
+            let incoming = incoming(from, $($tag, $ignore,)? context);
+            // SAFETY: libfabric's contract: the buffer is ours until the completion.
+            unsafe { endpoint.receive(incoming, Some(&one(buffer, bytes))) }
+        }
+
+        unsafe extern "C" fn recvv(
+            endpoint: &Object,
+            parts: *const IoVec,
+            _: *mut *mut c_void,
+            count: usize,
+            from: u64,
+            $($tag: u64, $ignore: u64,)?
+            context: *mut c_void,
+        ) -> isize {
+            let incoming = incoming(from, $($tag, $ignore,)? context);
+            // SAFETY: libfabric's contract: so many parts, each ours until the completion.
+            unsafe { endpoint.receive(incoming, Pieces::new(parts, count).parts()) }
+        }
+
+        unsafe extern "C" fn recvmsg(
+            endpoint: &Object,
+            message: *const $message,
+            flags: u64,
+        ) -> isize {
+            // SAFETY: libfabric's contract: a message.
+            let Some(message) = (unsafe { message.as_ref() }) else { return -(FI_EINVAL as isize) };
+            let incoming =
+                incoming(message.addr, $(message.$tag, message.$ignore,)? message.context);
+            let incoming = Incoming { flags: Some(flags), ..incoming };
+            // SAFETY: libfabric's contract: so many parts, each ours until the completion.
+            unsafe {
+                let pieces = Pieces::new(message.msg_iov, message.iov_count);
+                endpoint.receive(incoming, pieces.parts())
+            }
+        }
+
+        unsafe extern "C" fn send(
+            endpoint: &Object,
+            buffer: *const c_void,
+            bytes: usize,
+            _: *mut c_void,
+            to: u64,
+            $($tag: u64,)?
+            context: *mut c_void,
+        ) -> isize {
+            let message = outgoing(to, $($tag,)? None, plainly(context));
+            // SAFETY: libfabric's contract: the buffer is unchanged until the completion.
+            unsafe { endpoint.send(message, Some(&one(buffer.cast_mut(), bytes))) }
+        }
+
+        unsafe extern "C" fn sendv(
+            endpoint: &Object,
+            parts: *const IoVec,
+            _: *mut *mut c_void,
+            count: usize,
+            to: u64,
+            $($tag: u64,)?
+            context: *mut c_void,
+        ) -> isize {
+            let message = outgoing(to, $($tag,)? None, plainly(context));
+            // SAFETY: libfabric's contract: so many parts, unchanged until the completion.
+            unsafe { endpoint.send(message, Pieces::new(parts, count).parts()) }
+        }
+
+        unsafe extern "C" fn sendmsg(
+            endpoint: &Object,
+            message: *const $message,
+            flags: u64,
+        ) -> isize {
+            // SAFETY: libfabric's contract: a message.
+            let Some(message) = (unsafe { message.as_ref() }) else { return -(FI_EINVAL as isize) };
+            let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(message.data);
+            let how = Sending::By { context: message.context.addr() as u64, flags };
+            let outgoing = outgoing(message.addr, $(message.$tag,)? data, how);
+            // SAFETY: libfabric's contract: so many parts, unchanged until the completion.
+            unsafe {
+                let pieces = Pieces::new(message.msg_iov, message.iov_count);
+                endpoint.send(outgoing, pieces.parts())
+            }
+        }
+
+        unsafe extern "C" fn inject(
+            endpoint: &Object,
+            buffer: *const c_void,
+            bytes: usize,
+            to: u64,
+            $($tag: u64,)?
+        ) -> isize {
+            let message = outgoing(to, $($tag,)? None, Sending::Injected);
+            // SAFETY: libfabric's contract: readable until the call returns.
+            unsafe { endpoint.send(message, Some(&one(buffer.cast_mut(), bytes))) }
+        }
+
+        unsafe extern "C" fn senddata(
+            endpoint: &Object,
+            buffer: *const c_void,
+            bytes: usize,
+            _: *mut c_void,
+            data: u64,
+            to: u64,
+            $($tag: u64,)?
+            context: *mut c_void,
+        ) -> isize {
+            let message = outgoing(to, $($tag,)? Some(data), plainly(context));
+            // SAFETY: libfabric's contract: the buffer is unchanged until the completion.
+            unsafe { endpoint.send(message, Some(&one(buffer.cast_mut(), bytes))) }
+        }
+
+        unsafe extern "C" fn injectdata(
+            endpoint: &Object,
+            buffer: *const c_void,
+            bytes: usize,
+            data: u64,
+            to: u64,
+            $($tag: u64,)?
+        ) -> isize {
+            let message = outgoing(to, $($tag,)? Some(data), Sending::Injected);
+            // SAFETY: libfabric's contract: readable until the call returns.
+            unsafe { endpoint.send(message, Some(&one(buffer.cast_mut(), bytes))) }
+        }
+    };
+}
+
+pub(super) mod untagged {
+    use super::*;
+    calls!(MsgOps, Msg, Untagged);
+}
+
+pub(super) mod tagged {
+    use super::*;
+    calls!(TaggedOps, MsgTagged, Tagged, tag, ignore);
+}
