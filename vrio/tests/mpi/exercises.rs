@@ -19,8 +19,14 @@ fn exercise(mpi: Mpi) -> &'static Path {
     }
 }
 
-/// A shell that becomes an exercise.
-fn exercising(stage: &Stage, mpi: Mpi, domain: &str, ranks: usize, what: &str) -> Command {
+/// A shell that becomes an exercise; `ranks` may have further words for the launcher behind it.
+fn exercising(
+    stage: &Stage,
+    mpi: Mpi,
+    domain: &str,
+    ranks: impl std::fmt::Display,
+    what: &str,
+) -> Command {
     let (run, program) = (mpi.run(), exercise(mpi));
     stage.shell(mpi, domain, &format!("exec {run} -n {ranks} {program:?} {what}"))
 }
@@ -64,7 +70,7 @@ impl Drop for Waiting {
 }
 
 /// What any two ranks or more do.
-const EXERCISES: [&str; 8] = [
+const EXERCISES: [&str; 11] = [
     "ping-pong",
     "unexpected",
     "all-to-all",
@@ -73,6 +79,9 @@ const EXERCISES: [&str; 8] = [
     "cancel",
     "truncate",
     "strided",
+    "order",
+    "synchronous",
+    "collective",
 ];
 
 /// Four polling ranks on whatever cores there are: they have to yield to each other.
@@ -107,16 +116,25 @@ fn libfabric_lists_the_provider() {
 }
 
 #[test]
-fn a_rank_that_is_killed_ends_its_job_and_nothing_else() {
+fn who_waits_for_a_rank_that_is_killed_is_told_by_its_own_call() {
     let stage = Stage::new();
     let other = waiting(&stage, 2);
     for _ in 0..3 {
-        let ended = mpirun(&stage, "blue", 3, "killed").output().expect("sh is everywhere");
+        // Without this mpirun ends the others before they could say anything.
+        let ranks = "3 --enable-recovery";
+        let ended = exercising(&stage, Mpi::Open, "blue", ranks, "killed").output();
+        let ended = ended.expect("sh is everywhere");
         let text = said(&ended);
-        assert!(!ended.status.success() && !text.contains("ok killed"), "{text}");
         assert_ne!(ended.status.code(), Some(124), "it waited for ever: {text}");
-        assert!(text.contains("exited on signal 9"), "MPI says why: {text}");
+        for rank in 0..2 {
+            assert!(text.contains(&format!("rank {rank} was told: class")), "{text}");
+        }
     }
+    // As it is usually: mpirun says it, and ends the job.
+    let ended = mpirun(&stage, "blue", 3, "killed").output().expect("sh is everywhere");
+    let text = said(&ended);
+    assert!(!ended.status.success() && !text.contains("ok killed"), "{text}");
+    assert!(text.contains("exited on signal 9"), "MPI says why: {text}");
     // The slots of the dead are somebody's again, and who was there goes on.
     exercised(&stage, Mpi::Open, 4, "all-to-all");
     other.end();
@@ -124,8 +142,16 @@ fn a_rank_that_is_killed_ends_its_job_and_nothing_else() {
 }
 
 #[test]
+fn a_rank_that_does_not_receive_holds_up_its_sender_alone() {
+    let stage = Stage::new();
+    exercised(&stage, Mpi::Open, 4, "deaf");
+    stage.until_empty();
+}
+
+#[test]
 fn who_has_another_key_or_finds_no_slot_is_told_so() {
     let stage = Stage::new();
+    let job = waiting(&stage, 2);
     let wrong = stage.path("red.key");
     let line = format!(
         "export VRIO_DOMAIN_KEY_FILE={wrong:?}\n\
@@ -137,6 +163,8 @@ fn who_has_another_key_or_finds_no_slot_is_told_so() {
     let text = said(&ended);
     assert!(!ended.status.success() && !text.contains("ok ping-pong"), "{text}");
     assert!(text.contains("does not let this process into domain"), "{text}");
+    // A job of the same name with the other key was there all the time.
+    job.end();
     // Two endpoints are one too few.
     let ended = mpirun(&stage, "red", 3, "ping-pong").output().expect("sh is everywhere");
     let text = said(&ended);
