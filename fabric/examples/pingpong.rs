@@ -1,5 +1,5 @@
-//! How fast two processes on two cores talk: one-way latency and bandwidth by length and by way,
-//! beside what a cache line takes from core to core and back.
+//! How fast two processes on two cores talk: one-way latency and bandwidth by length and by way.
+//! What a cache line takes from core to core and back `vrio bench` says.
 //!
 //! ```text
 //! cargo run --release -p fabric --example pingpong
@@ -8,7 +8,6 @@
 //! Medians of batches, so that a core that was taken away for a while does not count.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::Instant;
 
 use fabric::{
@@ -34,36 +33,6 @@ fn pin(core: usize) {
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
-}
-
-/// A line written by one core, seen by the other, written there and seen here: nanoseconds.
-fn line_round_trip_ns() -> f64 {
-    const ROUNDS: u64 = 2000;
-    let word = AtomicU64::new(0);
-    let await_word = |value| {
-        while word.load(Acquire) != value {
-            std::hint::spin_loop();
-        }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            pin(1);
-            for round in 0..BATCHES as u64 * ROUNDS {
-                await_word(2 * round + 1);
-                word.store(2 * round + 2, Release);
-            }
-        });
-        pin(0);
-        let batch = |batch: u64| {
-            let started = Instant::now();
-            for round in batch * ROUNDS..(batch + 1) * ROUNDS {
-                word.store(2 * round + 1, Release);
-                await_word(2 * round + 2);
-            }
-            started.elapsed().as_nanos() as f64 / ROUNDS as f64
-        };
-        median((0..BATCHES as u64).map(batch).collect())
-    })
 }
 
 /// One of the two.
@@ -164,7 +133,6 @@ impl Side {
 }
 
 fn main() {
-    println!("a cache line there and back: {:.0} ns", line_round_trip_ns());
     println!("{:>9} {:>22} {:>12} {:>12}", "bytes", "way", "one way us", "MB/s");
     let lengths = [8, 200, 256, 1024, 2048, 4096, 8192, 16_384, 65_536, 1 << 20, 4 << 20];
     let ways = [
