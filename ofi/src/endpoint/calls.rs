@@ -1,6 +1,7 @@
 //! The calls that carry messages: without a tag (`fi_send`, `fi_recv` and their kin), with one
-//! (`fi_tsend`, ...), and those that look for one (`fi_trecvmsg` with `FI_PEEK`). Both tables are of
-//! one shape: the tagged calls have a tag more, and those that receive also what of it to ignore.
+//! (`fi_tsend`, ...), and those that look for one (`fi_trecvmsg` with `FI_PEEK`). Both tables are
+//! of one shape: the tagged calls have a tag more, and those that receive also what of it to
+//! ignore.
 
 use super::{Incoming, Object, Outgoing, Pieces, Sending, one};
 use crate::abi::{FI_EINVAL, FI_REMOTE_CQ_DATA, IoVec, Msg, MsgOps, MsgTagged, TaggedOps};

@@ -1,5 +1,5 @@
-//! Open MPI as Debian has it, which knows nothing of vrio, over the provider alone: the exercises that
-//! also run over a whole node (`vrio/tests/mpi`), of which each looks at every byte.
+//! Open MPI as Debian has it, which knows nothing of vrio, over the provider alone: the exercises
+//! that also run over a whole node (`vrio/tests/mpi`), of which each looks at every byte.
 
 use crate::house::{House, compile, installed, said};
 use std::process::Output;
