@@ -128,7 +128,7 @@ fn a_domain_changes_its_key_in_place_and_its_size_anew() {
         &[&one],
         &[&other],
         &expect![[r#"
-            change domain "blue": its key
+            change domain "blue": its key or peers
         "#]],
     );
     check(

@@ -111,7 +111,7 @@ fn a_reload_changes_keys_in_place_and_names_who_is_in_the_way() {
     write_key(&home, "next.key", KEY);
     write_file(&home, "n.toml", &NODE.replace("blue.key", "next.key"));
     let applied = node.reload().unwrap().applied;
-    assert_eq!(applied, ["change domain \"blue\": its key"]);
+    assert_eq!(applied, ["change domain \"blue\": its key or peers"]);
     join(&home, "blue", KEY).unwrap();
     member.endpoint(EndpointOptions::default()).unwrap();
     // A key that cannot be read any more stays as it was, and that is said.
@@ -163,6 +163,7 @@ fn what_is_wrong_with_a_domain_is_said() {
         (domain("key = \"/k\"\nendpoints-max = 0"), "out of range"),
         (domain("key = \"/k\"\nendpoints-max = 5000"), "out of range"),
         (domain("key = \"/k\"\nendpoints = 5"), "endpoints"),
+        (domain("key = \"/k\"\npeers = [\"h2\"]"), "there is no [[peer]] \"h2\""),
         (domain("key = \"/k\"").replace('x', "blue"), "has the same name"),
     ];
     for (more, expected) in cases {
