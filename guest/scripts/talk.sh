@@ -123,7 +123,7 @@ while read -r word; do
                 case $two in *[!0-9]*) two=0 ;; esac
                 [ $((one + two)) = 0 ] || echo came
             done | wc -l)
-            say "queues $(ls -d /sys/class/net/eth0/queues/rx-* | wc -l) $came"
+            say "queues $(find /sys/class/net/eth0/queues/ -name "rx-*" | wc -l) $came"
             ;;
         lost)
             # What this system itself lost of UDP, for want of room, and of its card's frames.
