@@ -151,7 +151,7 @@ durability = "flsh"
             a.toml:3: unknown key "lisen"; did you mean "listen"? (known: name, listen,
                 shm, fabric, key, trust, control, metrics-listen, user, privileges,
                 memory, sidecores, directories, volume, peer, disk, network, nic, domain,
-                link)
+                vf, link)
             a.toml:9: volume "a": unknown key "sise"; did you mean "size"? (known: file,
                 memory, null, size, direct)
             a.toml:9: volume "a": "file": no directory for volumes is named; write
