@@ -573,7 +573,7 @@ mod tests {
              io1  10.0.0.9:4870 command alice
 
             SESSIONS
-             peer address    state    sealed    core index  rtt open sent received lost
+             peer address    state    sealed    core index  rtt open sent received lost memory
              io1  10.0.0.9:4870 connecting AES-256-GCM   0   0 45us
               io1: key kEy1, good until 2027-01-01T00:00:00Z
 
