@@ -109,20 +109,24 @@ impl Desk {
     /// The slot was touched for the last time.
     pub(crate) fn close(&self, held: Held) {
         let Held { seat, ticket } = held;
-        // Without an answer the ticket stays, and tells whoever comes next.
-        if self.ask(Ask::Close(seat), ticket.number, PATIENCE_AT_END).is_ok() {
+        // Without an answer, or with a key that is not the domain's any more, the ticket stays, and
+        // tells whoever comes next.
+        if self.ask(Ask::Close(seat), ticket.number, PATIENCE_AT_END).is_ok_and(is_done) {
             ticket.give_up();
             self.report_dead();
         }
     }
 
-    /// Tells the node of those of this VM who have died. How many there were.
-    fn report_dead(&self) -> usize {
-        let dead = self.tickets.dead();
-        let count = dead.len();
-        for ticket in dead {
-            if self.ask(Ask::Dead, ticket.number, PATIENCE_AT_END).is_ok_and(is_done) {
-                ticket.give_up();
+    /// Tells the node of those of this VM who have died, for as long as it listens. Of how many.
+    pub(super) fn report_dead(&self) -> usize {
+        let mut count = 0;
+        for ticket in self.tickets.dead() {
+            count += 1;
+            match self.ask(Ask::Dead, ticket.number, PATIENCE_AT_END) {
+                Ok(Reply::Done) => ticket.give_up(),
+                Ok(_) => {}
+                // Nor will it hear of the others.
+                Err(_) => break,
             }
         }
         count

@@ -228,6 +228,35 @@ fn the_dead_of_a_vm_are_found_by_who_comes_next() {
 }
 
 #[test]
+fn who_closes_with_a_key_of_before_is_found_by_who_comes_with_the_new_one() {
+    let house = House::new(2);
+    let one = house.plug("one");
+    let desk = one.desk();
+    let held = desk.open().unwrap().unwrap();
+    assert!(house.server.set_key("blue", Key::new("fedcba9876543210").unwrap()));
+    desk.close(held);
+    assert_eq!(desk.hello().unwrap(), Reply::Denied);
+    house.until(1);
+    one.join("blue", "fedcba9876543210").unwrap();
+    house.until(0);
+}
+
+#[test]
+fn a_node_that_is_silent_is_told_of_one_death_and_not_of_all() {
+    let house = House::new(3);
+    let one = house.plug("one");
+    let desk = one.desk();
+    let held = [(); 3].map(|()| desk.open().unwrap().unwrap());
+    held.into_iter().for_each(drop);
+    let nonce = one.part().nonce();
+    one.part().begin(nonce, 0);
+    assert_eq!(desk.report_dead(), 1, "nobody listens");
+    one.part().begin(nonce, DESK_VERSION);
+    assert_eq!(desk.report_dead(), 3);
+    house.until(0);
+}
+
+#[test]
 fn a_system_that_was_started_anew_has_nothing_of_before() {
     let house = House::new(2);
     let one = house.plug("one");

@@ -75,12 +75,11 @@ impl Tickets {
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
-    /// Tickets of the dead, locked for as long as they are looked at, so that they are reported by
-    /// one only.
-    pub(crate) fn dead(&self) -> Vec<Ticket> {
-        let Ok(files) = fs::read_dir(&self.directory) else { return Vec::new() };
-        let found = files.take(LOOKS_MAX).filter_map(|file| self.dead_one(&file.ok()?.path()));
-        found.collect()
+    /// Tickets of the dead, one after the other; each is locked for as long as it is looked at, so
+    /// that it is reported by one only.
+    pub(crate) fn dead(&self) -> impl Iterator<Item = Ticket> {
+        let files = fs::read_dir(&self.directory).into_iter().flatten().take(LOOKS_MAX);
+        files.filter_map(|file| self.dead_one(&file.ok()?.path()))
     }
 
     fn dead_one(&self, path: &Path) -> Option<Ticket> {
