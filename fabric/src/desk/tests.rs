@@ -228,6 +228,20 @@ fn the_dead_of_a_vm_are_found_by_who_comes_next() {
 }
 
 #[test]
+fn when_the_domain_is_removed_its_vms_are_told() {
+    let house = House::new(2);
+    let (one, two) = (house.plug("one"), house.plug("two"));
+    let held = one.desk().open().unwrap().unwrap();
+    assert!(house.server.remove("blue"));
+    let Seat { slot, incarnation } = held.seat;
+    let life = two.region.life(slot).unwrap();
+    assert!(!life.is_live(incarnation), "{life:?}");
+    assert!(matches!(one.desk().hello(), Err(Lost::Foreign)), "nobody answers there");
+    assert!(hear(&one.connection).is_none() && hear(&two.connection).is_none());
+    held.give_up();
+}
+
+#[test]
 fn who_closes_with_a_key_of_before_is_found_by_who_comes_with_the_new_one() {
     let house = House::new(2);
     let one = house.plug("one");

@@ -76,7 +76,7 @@ impl fmt::Debug for Server {
 /// What the thread and the others have in common.
 struct Shared {
     host: u64,
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     listener: OwnedFd,
     /// Rung to end the thread.
     bell: OwnedFd,
@@ -91,7 +91,7 @@ struct House {
     turning_away: bool,
     /// Callers are for this process to answer.
     answering: bool,
-    /// Whether they are taken in, or wait in the queue.
+    /// Whether they are taken in, or wait in the queue; QEMUs as well.
     listening: bool,
     /// Until when they wait because there was no descriptor for one.
     rests_until: Option<Instant>,
@@ -173,7 +173,7 @@ impl Server {
     /// When the system refuses.
     pub fn adopt(path: &Path, host: u64, listener: OwnedFd) -> io::Result<Self> {
         assert_ne!(host, 0, "no address has host 0");
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::empty())?;
         watch(&epoll, &bell, BELL)?;
@@ -208,7 +208,6 @@ impl Server {
     pub fn answer(&self) -> io::Result<()> {
         let house = &mut *self.shared.house();
         house.answering = true;
-        self.shared.answer_vfs(house)?;
         Ok(self.shared.listen_if_room(house)?)
     }
 
@@ -220,7 +219,6 @@ impl Server {
     pub fn let_wait(&self) -> io::Result<()> {
         let house = &mut *self.shared.house();
         house.answering = false;
-        self.shared.answer_vfs(house)?;
         Ok(self.shared.listen_if_room(house)?)
     }
 
@@ -365,10 +363,12 @@ impl Shared {
                     client => self.hear(house, client),
                 }
             }
-            patience = house.hang_up_on_silence();
-            if let Err(errno) = self.listen_if_room(house) {
+            let woken = self.listen_if_room(house).and_then(|()| house.wake_bells());
+            if let Err(errno) = woken {
                 tracing::error!(%errno, "the fabric's door is stuck");
             }
+            let bell = woken.ok().flatten();
+            patience = house.hang_up_on_silence(bell);
         }
     }
 
@@ -454,6 +454,7 @@ impl Shared {
             let wanted = if has_room { EventFlags::IN } else { EventFlags::empty() };
             let data = EventData::new_u64(LISTENER);
             epoll::modify(&self.epoll, &self.listener, data, wanted)?;
+            self.answer_vfs(house, has_room)?;
             house.listening = has_room;
         }
         Ok(())

@@ -76,6 +76,26 @@ unsafe fn option<T>(socket: &OwnedFd, name: libc::c_int) -> Result<T, Errno> {
     Ok(unsafe { value.assume_init() })
 }
 
+/// The next caller at a listener, if one is there and there is a descriptor for it. Without one
+/// callers wait for a while, at all listeners: those stay readable.
+pub(super) fn take_in(listener: &OwnedFd, rests_until: &mut Option<Instant>) -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    for _ in 0..EVENTS_MAX {
+        match rustix::net::accept_with(listener, flags) {
+            Ok(connection) => return Some(connection),
+            Err(Errno::AGAIN) => return None,
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(errno) => {
+                // No descriptors left, most likely.
+                tracing::warn!(%errno, "a caller at the fabric's door has to wait");
+                *rests_until = Some(Instant::now() + REST);
+                return None;
+            }
+        }
+    }
+    None
+}
+
 impl Shared {
     /// Takes the next callers in.
     pub(super) fn let_in(&self, house: &mut House) {
@@ -83,18 +103,8 @@ impl Shared {
             if !house.answering {
                 return;
             }
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let connection = match rustix::net::accept_with(&self.listener, flags) {
-                Ok(connection) => connection,
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(errno) => {
-                    // No descriptors left, most likely.
-                    tracing::warn!(%errno, "a caller at the fabric's door has to wait");
-                    house.rests_until = Some(Instant::now() + REST);
-                    return;
-                }
-            };
+            let connection = take_in(&self.listener, &mut house.rests_until);
+            let Some(connection) = connection else { return };
             let number = house.next_client;
             match self.meet(house, number, connection) {
                 Ok(client) => {
@@ -157,10 +167,11 @@ impl House {
     }
 
     /// Hangs up on strangers who have been silent for too long, and says when there is something to
-    /// look for again.
-    pub(super) fn hang_up_on_silence(&mut self) -> Option<Timespec> {
+    /// look for again: at the latest at `other`.
+    pub(super) fn hang_up_on_silence(&mut self, other: Option<Instant>) -> Option<Timespec> {
         let now = Instant::now();
-        let rest = self.rests_until.map(|until| until.saturating_duration_since(now));
+        let rest = self.rests_until.into_iter().chain(other).min();
+        let rest = rest.map(|until| until.saturating_duration_since(now));
         if self.strangers == 0 && rest.is_none() {
             return None;
         }
@@ -179,7 +190,42 @@ impl House {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::door::Server;
+    use crate::door::{DomainSettings, Key, Server, VfSettings};
+    use rustix::buffer::spare_capacity;
+
+    /// A listener with a caller stays readable: one that is looked at meanwhile is looked at in a
+    /// circle.
+    #[test]
+    fn without_a_descriptor_nobody_is_looked_for_at_any_listener() {
+        let home = tempfile::tempdir().expect("a directory");
+        let server = Server::open(&home.path().join("fabric"), 1).expect("nothing is there");
+        let domain = "blue".to_owned();
+        let key = Key::new("0123456789abcdef").expect("long enough");
+        let settings = DomainSettings { name: domain.clone(), key, endpoints_max: 1, gateways: 0 };
+        server.add(settings).expect("it is new");
+        let (name, path) = ("one".to_owned(), home.path().join("one.vf"));
+        server.add_vf(VfSettings { name, domain, path: path.clone() }).expect("it is new");
+        let shared = &server.shared;
+        let house = &mut *shared.house();
+        // What is no socket gives no caller, and is not merely empty.
+        let none = take_in(&shared.bell, &mut house.rests_until);
+        assert!(none.is_none() && house.rests_until.is_some());
+        house.rests_until = Some(Instant::now() + Duration::from_secs(60));
+        shared.listen_if_room(house).expect("ours");
+        let _qemu = std::os::unix::net::UnixStream::connect(&path).expect("it is there");
+        let look = || {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let mut events = Vec::with_capacity(EVENTS_MAX);
+            let found =
+                rustix::event::epoll::wait(&shared.epoll, spare_capacity(&mut events), Some(&now));
+            found.expect("ours");
+            events.len()
+        };
+        assert_eq!(look(), 0);
+        house.rests_until = None;
+        shared.listen_if_room(house).expect("ours");
+        assert_eq!(look(), 1);
+    }
 
     #[test]
     fn who_comes_when_all_places_are_taken_gets_one_of_the_user_with_most() {

@@ -6,23 +6,26 @@
 //! The protocol is QEMU's (docs/specs/ivshmem-spec.rst): numbers of 8 bytes, little-endian, some
 //! with a descriptor. To QEMU the node is peer 0 with one vector; VMs are not told of each other.
 
+mod bell;
+
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
 
+use self::bell::Bell;
 use super::domain::Served;
-use super::strangers::Caller;
+use super::strangers::{Caller, take_in};
 use super::{House, Leaver, Server, Shared, has_ended, watch};
 use crate::desk::{self, Clerk, VMS_MAX};
 use crate::door::{Key, Seat};
@@ -115,7 +118,7 @@ struct Listener {
 struct Vm {
     connection: OwnedFd,
     /// Rung by the VM's doorbell.
-    bell: OwnedFd,
+    bell: Bell,
     pid: u32,
     /// Readable once QEMU has ended; none where the system does not tell. An event about it has
     /// this number.
@@ -142,7 +145,7 @@ impl Server {
         let listener = Listener::new(&settings.path).map_err(refuse)?;
         let number = house.next_vf;
         let data = EventData::new_u64(event(number, CALL));
-        let wanted = if house.answering { EventFlags::IN } else { EventFlags::empty() };
+        let wanted = if house.listening { EventFlags::IN } else { EventFlags::empty() };
         epoll::add(&self.shared.epoll, &listener.socket, data, wanted)
             .map_err(|errno| refuse(errno.into()))?;
         house.next_vf += 1;
@@ -233,8 +236,8 @@ impl Shared {
     }
 
     /// Whether QEMUs are answered, or wait.
-    pub(super) fn answer_vfs(&self, house: &House) -> Result<(), Errno> {
-        let wanted = if house.answering { EventFlags::IN } else { EventFlags::empty() };
+    pub(super) fn answer_vfs(&self, house: &House, answers: bool) -> Result<(), Errno> {
+        let wanted = if answers { EventFlags::IN } else { EventFlags::empty() };
         for vf in &house.vfs {
             let Some(listener) = &vf.listener else { continue };
             let data = EventData::new_u64(event(vf.number, CALL));
@@ -245,12 +248,15 @@ impl Shared {
 
     /// Takes a QEMU in.
     fn call_at(&self, house: &mut House, at: usize) {
+        if !house.answering {
+            return;
+        }
         // A VM that was started again calls before its end was seen, perhaps.
         house.look_for_end(at);
-        let Some(vf) = house.vfs.get(at) else { return };
+        let House { vfs, rests_until, .. } = house;
+        let Some(vf) = vfs.get(at) else { return };
         let Some(listener) = &vf.listener else { return };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let Ok(connection) = rustix::net::accept_with(&listener.socket, flags) else { return };
+        let Some(connection) = take_in(&listener.socket, rests_until) else { return };
         let (number, name) = (vf.number, vf.settings.name.clone());
         if vf.vm.is_some() {
             tracing::warn!(vf = name, "a second QEMU is hung up on: a vf is one VM's");
@@ -259,9 +265,11 @@ impl Shared {
         let met = self.meet_vm(house, at, connection);
         let vm = met.and_then(|vm| {
             watch(&self.epoll, &vm.connection, event(number, END))?;
-            watch(&self.epoll, &vm.bell, event(number, RING))?;
             if let (Some(process), number) = &vm.process {
-                watch(&self.epoll, process, *number)?;
+                // Once: it is nobody's event as long as the connection is there, which a child
+                // may have as well.
+                let data = EventData::new_u64(*number);
+                epoll::add(&self.epoll, process, data, EventFlags::IN | EventFlags::ONESHOT)?;
             }
             Ok(vm)
         });
@@ -287,7 +295,7 @@ impl Shared {
         let part = (1..=VMS_MAX).find(|part| !is_used(*part));
         let part = part.ok_or_else(|| io::Error::other("the domain has as many VMs as it can"))?;
         let Caller { pid, process, .. } = Caller::of(&connection)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = Bell::new(&self.epoll, event(house.vfs[at].number, RING))?;
         let clerk = Clerk::new(domain.region(), part)?;
         for (number, fd) in [
             (PROTOCOL_VERSION, None),
@@ -324,9 +332,7 @@ impl House {
         let Self { vfs, domains, turning_away, .. } = self;
         let vf = &mut vfs[at];
         let Some(vm) = &mut vf.vm else { return };
-        let mut count = [0; 8];
-        // What is rung after this is seen by the next event.
-        let _ = rustix::io::read(&vm.bell, &mut count);
+        vm.bell.hear();
         let wanted = &vf.settings.domain;
         let Some(domain) = domains.iter().find(|it| it.is_called(wanted)) else { return };
         // It may be for a gateway that sleeps.
@@ -370,10 +376,26 @@ impl House {
         self.vfs.retain(|vf| vf.listener.is_some() || vf.vm.is_some());
     }
 
-    /// Forgets the ways into a domain that is removed. The VMs that are in keep memory that nobody
-    /// else has any more.
-    pub(super) fn forget_vfs(&mut self, domain: &str) {
-        self.vfs.retain(|vf| vf.settings.domain != domain);
+    /// Forgets the ways into a domain that is removed. The VMs that are in keep its memory, in
+    /// which their endpoints are gone to others, and nobody answers any more.
+    pub(super) fn forget_vfs(&mut self, name: &str) {
+        let Self { vfs, domains, .. } = self;
+        let domain = domains.iter().find(|it| it.is_called(name));
+        for vf in vfs.iter_mut().filter(|vf| vf.settings.domain == name) {
+            if let (Some(domain), Some(vm)) = (domain, vf.vm.take()) {
+                domain.leave(&vm.clerk.end(domain.region()));
+            }
+        }
+        vfs.retain(|vf| vf.settings.domain != name);
+    }
+
+    /// Lets bells be heard again that have rested. When the next one is to be.
+    pub(super) fn wake_bells(&mut self) -> Result<Option<Instant>, Errno> {
+        let mut soonest = None;
+        for vm in self.vfs.iter_mut().filter_map(|vf| vf.vm.as_mut()) {
+            soonest = vm.bell.wake()?.into_iter().chain(soonest).min();
+        }
+        Ok(soonest)
     }
 
     /// VMs that are in a domain.
