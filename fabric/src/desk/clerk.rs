@@ -19,6 +19,10 @@ use crate::region::Region;
 /// or stopped. Long, for an emulated machine.
 const STUCK: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 20_000 });
 
+/// Starts of a VM's system that are remembered to be over. What one of those has asked and nobody
+/// has answered is answered at the next ring, long before there were so many others.
+const BOOTS_MAX: usize = 8;
+
 /// One VM's clerk.
 #[derive(Debug)]
 pub(crate) struct Clerk {
@@ -31,6 +35,8 @@ pub(crate) struct Clerk {
     /// Of the VM's system; another one means that it was started anew, and that all who were there
     /// before are gone.
     boot: Option<u64>,
+    /// Those before, the last ones.
+    boots_over: Vec<u64>,
     /// Who holds which ticket.
     held: Vec<(u64, Seat)>,
 }
@@ -66,7 +72,8 @@ impl Clerk {
         }
         words.begin(nonce, DESK_VERSION);
         let (turns, stuck) = ([0; ENTRIES], [None; ENTRIES]);
-        Ok(Self { part, nonce, turns, stuck, boot: None, held: Vec::new() })
+        let (boots_over, held) = (Vec::new(), Vec::new());
+        Ok(Self { part, nonce, turns, stuck, boot: None, boots_over, held })
     }
 
     pub(crate) fn part(&self) -> u8 {
@@ -113,9 +120,14 @@ impl Clerk {
         }
         for (entry, report) in reports.iter().enumerate() {
             let Some(Question { boot, ticket, .. }) = *report else { continue };
-            self.note_boot(boot, house);
-            self.forget(ticket, house);
-            self.answer(part, entry, Reply::Done);
+            let reply = if self.note_boot(boot, house) {
+                self.forget(ticket, house);
+                Reply::Done
+            } else {
+                denied += 1;
+                Reply::Denied
+            };
+            self.answer(part, entry, reply);
         }
         denied
     }
@@ -161,7 +173,9 @@ impl Clerk {
 
     fn reply_to(&mut self, question: Question, house: &impl House) -> Reply {
         let Question { ask, boot, ticket } = question;
-        self.note_boot(boot, house);
+        if !self.note_boot(boot, house) {
+            return Reply::Denied;
+        }
         match ask {
             Ask::Hello if house.takes_new() => Reply::Done,
             Ask::Hello => Reply::Crowded,
@@ -189,12 +203,21 @@ impl Clerk {
         Some(seat)
     }
 
-    /// Whoever was there before the VM's system was started anew is gone.
-    fn note_boot(&mut self, boot: u64, house: &impl House) {
-        if self.boot.replace(boot).is_some_and(|before| before != boot) {
+    /// Whoever was there before the VM's system was started anew is gone. `false`: and so is who
+    /// asked this, which was found late.
+    fn note_boot(&mut self, boot: u64, house: &impl House) -> bool {
+        if self.boots_over.contains(&boot) {
+            return false;
+        }
+        if let Some(before) = self.boot.replace(boot).filter(|before| *before != boot) {
             house.bury(&self.seats());
             self.held.clear();
+            if self.boots_over.len() == BOOTS_MAX {
+                self.boots_over.remove(0);
+            }
+            self.boots_over.push(before);
         }
+        true
     }
 
     fn forget(&mut self, ticket: u64, house: &impl House) {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +27,7 @@ const RING_AGAIN: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 /// Which start of this system it is.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+pub(super) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -73,7 +75,7 @@ impl Desk {
         (domain, key): (&str, &Key),
         bell: Bell,
     ) -> Result<Self, Lost> {
-        let boot = boot().map_err(Lost::System)?;
+        let boot = boot(Path::new(BOOT_ID)).map_err(Lost::System)?;
         let [nonce, ..] = Part::new(&region, part).nonce();
         let tickets = Tickets::of_region(nonce);
         Ok(Self { region, part, domain: domain.to_owned(), key: key.clone(), boot, tickets, bell })
@@ -197,9 +199,17 @@ fn claim(part: Part<'_>) -> Option<(usize, u32)> {
     })
 }
 
-/// The first half of the system's random number of this boot.
-fn boot() -> io::Result<u64> {
-    let text = fs::read_to_string(BOOT_ID)?;
+/// The first half of the system's random number of this boot. Some containers are shown one of
+/// their own (systemd-nspawn): a node that was told it would take the VM for started anew.
+pub(super) fn boot(path: &Path) -> io::Result<u64> {
+    if fs::metadata(path)?.dev() != fs::metadata("/proc")?.dev() {
+        return Err(io::Error::other(format!(
+            "{} is another file, which a container has mounted there; unmount it in there, or run \
+             outside of it",
+            path.display()
+        )));
+    }
+    let text = fs::read_to_string(path)?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     u64::from_str_radix(&digits, 16).map_err(io::Error::other)
 }

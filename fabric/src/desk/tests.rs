@@ -1,7 +1,7 @@
 //! A server as a node has it, and QEMU's side of the protocol played here: what a guest would do
 //! through the device is done through the same memory and an eventfd.
 
-use std::io::IoSliceMut;
+use std::io::{IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -279,7 +279,28 @@ fn a_system_that_was_started_anew_has_nothing_of_before() {
     rebooted.boot = 4711;
     assert_eq!(rebooted.hello().unwrap(), Reply::Done);
     house.until(0);
+    let of_now = rebooted.open().unwrap().unwrap();
+    // What was asked before, and is found late.
+    assert_eq!(one.desk().hello().unwrap(), Reply::Denied);
+    assert_eq!(one.desk().open().unwrap().unwrap_err(), Reply::Denied);
+    house.until(1);
+    rebooted.close(of_now);
+    house.until(0);
     held.give_up();
+}
+
+#[test]
+fn a_number_of_the_boot_that_is_a_file_of_a_containers_is_not_believed() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "6f9e1c0a-0000-4000-8000-000000000000").unwrap();
+    assert!(client::boot(file.path()).is_err());
+    assert_eq!(client::boot(Path::new(client::BOOT_ID)).unwrap(), client_boot());
+}
+
+/// As the system says it.
+fn client_boot() -> u64 {
+    let text = std::fs::read_to_string(client::BOOT_ID).unwrap().replace('-', "");
+    u64::from_str_radix(&text[..16], 16).unwrap()
 }
 
 #[test]

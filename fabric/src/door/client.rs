@@ -125,7 +125,7 @@ pub enum JoinError {
     )]
     DeskSilent,
     /// Inside of a VM: what this system has to give cannot be had.
-    #[error("cannot make or lock a file in /dev/shm: {0}; mount a tmpfs there")]
+    #[error("cannot tell who is who in this VM: {0}; it takes /proc, and a tmpfs at /dev/shm")]
     Ticket(io::Error),
 }
 
