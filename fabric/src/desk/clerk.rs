@@ -148,7 +148,7 @@ impl Clerk {
         match self.stuck[entry] {
             Some((was, since)) if was == word => {
                 if now.duration_since(since) >= STUCK {
-                    self.next_turn(entry);
+                    self.next_turn(part, entry);
                     part.stand(entry, Standing { stage: Stage::Free, turn: self.turns[entry] });
                 }
             }
@@ -157,9 +157,15 @@ impl Clerk {
         false
     }
 
-    fn next_turn(&mut self, entry: usize) {
+    fn next_turn(&mut self, part: Part<'_>, entry: usize) {
         self.turns[entry] = self.turns[entry].wrapping_add(1);
         self.stuck[entry] = None;
+        if self.turns[entry] == 0 {
+            // No proof is to be believed twice, 2^32 questions later either. Who has asked with the
+            // words before asks again. The first word stays: it names the tickets.
+            self.nonce[1] = self.nonce[1].wrapping_add(1);
+            part.begin(self.nonce, DESK_VERSION);
+        }
     }
 
     /// The question of an entry, if who asks has the key.
@@ -230,8 +236,94 @@ impl Clerk {
     fn answer(&mut self, part: Part<'_>, entry: usize, reply: Reply) {
         let turn = self.turns[entry];
         part.set_reply(entry, reply);
-        self.next_turn(entry);
+        self.next_turn(part, entry);
         // If it is something else by now somebody writes over it, and it is cleared away later.
         part.step(entry, turn, Stage::Asked, Stage::Answered);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RegionOptions;
+    use crate::desk::Desk;
+    use std::sync::{Arc, Mutex};
+
+    /// Who has nothing to give.
+    struct Poor(Key);
+
+    impl House for Poor {
+        fn domain(&self) -> &str {
+            "blue"
+        }
+        fn key(&self) -> &Key {
+            &self.0
+        }
+        fn takes_new(&self) -> bool {
+            true
+        }
+        fn seat(&self) -> Option<Seat> {
+            None
+        }
+        fn bury(&self, _: &[Seat]) {}
+    }
+
+    /// A region, a clerk of its first part, and a desk that has it look whenever it rings, after
+    /// `first`.
+    fn pair(
+        first: impl Fn(&mut Clerk, Part<'_>) + Send + Sync + 'static,
+    ) -> (Arc<Region>, Arc<Mutex<Clerk>>, Desk) {
+        let options = RegionOptions { slots: 2, ..RegionOptions::default() };
+        let (keeper, _) = Region::create(&options).expect("memory");
+        let region = Arc::clone(keeper.region());
+        let clerk = Arc::new(Mutex::new(Clerk::new(&region, 1).expect("randomness")));
+        let key = Key::new("0123456789abcdef").expect("long enough");
+        let (its, house) = ((Arc::clone(&region), Arc::clone(&clerk)), Poor(key.clone()));
+        let bell = Box::new(move || {
+            let (region, clerk) = (&its.0, &mut *its.1.lock().expect("no panic"));
+            first(clerk, Part::new(region, 1));
+            clerk.serve(region, &house);
+        });
+        let desk = Desk::new(Arc::clone(&region), 1, ("blue", &key), bell).expect("a boot");
+        (region, clerk, desk)
+    }
+
+    fn stand_at(region: &Region, clerk: &Mutex<Clerk>, turn: u32) {
+        clerk.lock().expect("no panic").turns = [turn; ENTRIES];
+        let free = Standing { stage: Stage::Free, turn };
+        (0..ENTRIES).for_each(|entry| Part::new(region, 1).stand(entry, free));
+    }
+
+    #[test]
+    fn what_was_proven_is_not_believed_again_when_turns_have_gone_round() {
+        let (region, clerk, desk) = pair(|_, _| {});
+        let part = Part::new(&region, 1);
+        let nonce = part.nonce();
+        assert_eq!(desk.hello().expect("an answer"), Reply::Done);
+        let (words, proof) = part.question(0);
+        stand_at(&region, &clerk, u32::MAX);
+        assert_eq!(desk.hello().expect("an answer"), Reply::Done);
+        assert_eq!(part.nonce()[0], nonce[0], "tickets have the same names");
+        // What stood in this entry when it was in this turn for the first time.
+        assert!(part.step(0, 0, Stage::Free, Stage::Claimed));
+        part.ask(0, words, proof);
+        assert!(part.step(0, 0, Stage::Claimed, Stage::Asked));
+        let house = Poor(Key::new("0123456789abcdef").expect("long enough"));
+        assert_eq!(clerk.lock().expect("no panic").serve(&region, &house), 1);
+        assert_eq!(part.reply(0), Some(Reply::Denied));
+    }
+
+    #[test]
+    fn who_asked_with_the_words_before_asks_again() {
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let (region, clerk, desk) = pair(move |clerk, part| {
+            if !done.swap(true, std::sync::atomic::Ordering::Relaxed) {
+                // As if another entry had gone round just now.
+                clerk.turns[3] = u32::MAX;
+                clerk.next_turn(part, 3);
+            }
+        });
+        stand_at(&region, &clerk, 0);
+        assert_eq!(desk.hello().expect("an answer"), Reply::Done);
     }
 }
