@@ -135,8 +135,9 @@ pub enum JoinError {
 pub enum OpenEndpointError {
     /// All slots are taken.
     #[error(
-        "all endpoints of the domain are in use; end what has them, or raise \"endpoints-max\" in \
-         its [[domain]]"
+        "all endpoints of the domain are in use, or were left with messages that a process has not \
+         received; end what has them, or does not receive, or raise \"endpoints-max\" in its \
+         [[domain]]"
     )]
     Full,
     /// The node has ended the membership, or itself.

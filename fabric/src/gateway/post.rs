@@ -62,8 +62,8 @@ pub(super) struct Post {
     me: Local,
     consumer: Consumer,
     slab: Slab,
-    /// To each slot's ring.
-    ways: Box<[Way]>,
+    /// To each slot's ring, and to which of its owners.
+    ways: Box<[(u32, Way)]>,
     /// By slot.
     waiting: BTreeMap<u16, VecDeque<Waiting>>,
     waiting_bytes: usize,
@@ -86,7 +86,7 @@ impl Post {
         let me = Local { host: 0, slot: gateway, incarnation: keeper.take_gateway(gateway) };
         let region = keeper.region();
         let (consumer, slab) = (Consumer::new(&region.ring(gateway)), Slab::new(region, me));
-        let ways = vec![Way::default(); usize::from(region.options().slots)].into();
+        let ways = vec![(0, Way::default()); usize::from(region.options().slots)].into();
         let (waiting, counters) = (BTreeMap::new(), PostCounters::default());
         let (waiting_bytes, empty_looks) = (0, 0);
         Self { keeper, me, consumer, slab, ways, waiting, waiting_bytes, empty_looks, counters }
@@ -223,6 +223,15 @@ impl Post {
         is_slot && self.region().life(to.slot).is_some_and(|life| life.is_live(to.incarnation))
     }
 
+    /// To somebody's ring, which may have been begun anew since the slot's owner before.
+    fn way(&mut self, to: Local) -> &mut Way {
+        let (incarnation, way) = &mut self.ways[usize::from(to.slot)];
+        if *incarnation != to.incarnation {
+            (*incarnation, *way) = (to.incarnation, Way::default());
+        }
+        way
+    }
+
     /// `false`: there is no room now.
     fn try_put(&mut self, head: &Head, bytes: &[u8]) -> Result<bool, wire::Malformed> {
         let region = Arc::clone(self.region());
@@ -236,7 +245,7 @@ impl Post {
                 if bytes.len() > region.options().buffer_bytes as usize {
                     return Err(wire::Malformed);
                 }
-                match self.ways[usize::from(slot)].find_room(&ring) {
+                match self.way(head.to).find_room(&ring) {
                     Ok(()) => {}
                     Err(NoCell::Full) => return Ok(false),
                     Err(NoCell::Broken) => return Err(wire::Malformed),
@@ -248,7 +257,7 @@ impl Post {
             }
             _ => None,
         };
-        let claimed = self.ways[usize::from(slot)].claim(&ring, producer);
+        let claimed = self.way(head.to).claim(&ring, producer);
         let position = match claimed {
             Ok(position) => position,
             Err(none) => {
@@ -398,4 +407,43 @@ fn copy(region: &Region, cell: &Cell<'_>, head: &Head, bytes: usize, batch: &mut
 fn copy_in(region: &Region, at: usize, bytes: &[u8]) {
     // SAFETY: the bytes are readable and our own.
     unsafe { region.mapping().copy_in(at, bytes.as_ptr(), bytes.len()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RegionOptions;
+    use crate::message::Class;
+
+    #[test]
+    fn a_ring_that_was_begun_anew_is_filled_from_its_beginning() {
+        let options =
+            RegionOptions { slots: 2, gateways: 1, cells: 16, ..RegionOptions::default() };
+        let (keeper, _) = Region::create(&options).expect("memory");
+        let keeper = Arc::new(keeper);
+        let region = Arc::clone(keeper.region());
+        let mut post = Post::new(Arc::clone(&keeper), 0);
+        let source = Local { host: 1, slot: 5, incarnation: 1 };
+        let mut put = || {
+            let (slot, incarnation) = keeper.take_slot(1).expect("room");
+            let head = Head {
+                kind: Kind::Inline,
+                class: Class::Tagged,
+                inline_bytes: 0,
+                source,
+                to: Local { host: 0, slot, incarnation },
+                tag: 0,
+                data: None,
+                marked: false,
+            };
+            (0..3).for_each(|_| assert!(matches!(post.try_put(&head, b""), Ok(true))));
+            let ring = region.ring(slot);
+            assert!(Consumer::new(&ring).look(&ring).is_some(), "the first cell");
+            slot
+        };
+        let slot = put();
+        region.mapping().store(region.layout().claim(slot, 5), u64::MAX, Relaxed);
+        assert!(keeper.declare_dead(slot));
+        assert_eq!(put(), slot);
+    }
 }

@@ -1,6 +1,6 @@
 //! The node's side of a region: whose each slot is.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,10 @@ use crate::ring::{Claim, Life, NOBODY, Producer, State, Words, is_sound};
 #[non_exhaustive]
 pub enum SlotError {
     /// All are taken.
-    #[error("all {slots} endpoints of the domain are taken; make the domain with more `slots`")]
+    #[error(
+        "all {slots} endpoints of the domain are taken, or left with messages that somebody has \
+         not received; make the domain with more `slots`"
+    )]
     Full {
         /// How many there are for processes.
         slots: u16,
@@ -122,19 +125,17 @@ impl Keeper {
         free.sort_by_key(|slot| ledger.slots[usize::from(*slot)].died);
         let mut lingering = None;
         free.into_iter().find(|&slot| {
-            let Entry { incarnation, .. } = ledger.slots[usize::from(slot)];
-            let is_new = incarnation == 0;
+            let is_new = ledger.slots[usize::from(slot)].incarnation == 0;
             let lingers = !is_new
-                && lingering
-                    .get_or_insert_with(|| self.senders(ledger))
-                    .contains(&(slot, incarnation));
+                && lingering.get_or_insert_with(|| self.lingering(ledger))[usize::from(slot)];
             !lingers && self.restore(ledger, slot)
         })
     }
 
-    /// Of whom messages lie in rings of the living that were not taken yet.
-    fn senders(&self, ledger: &Ledger) -> HashSet<(u16, u32)> {
-        let mut senders = HashSet::new();
+    /// Of which free slots' last owners messages lie in rings of the living that were not taken
+    /// yet.
+    fn lingering(&self, ledger: &Ledger) -> Vec<bool> {
+        let mut lingering = vec![false; ledger.slots.len()];
         for (slot, entry) in ledger.slots.iter().enumerate() {
             if entry.state != State::Live {
                 continue;
@@ -148,15 +149,18 @@ impl Keeper {
                 }
                 let stamp = ring.stamp(position);
                 let head = Cell::new(&self.region, slot, position).head(stamp as u32);
+                // Anything may stand there: what is of nobody who was the last one is nothing.
                 if let Some(Head { source, .. }) = head
                     && (stamp >> 32) as u32 == turn
                     && source.host == 0
+                    && let Some(entry) = ledger.slots.get(usize::from(source.slot))
+                    && (entry.state, entry.incarnation) == (State::Free, source.incarnation)
                 {
-                    senders.insert((source.slot, source.incarnation));
+                    lingering[usize::from(source.slot)] = true;
                 }
             }
         }
-        senders
+        lingering
     }
 
     /// Gives a gateway its slot: which of the gateways it is that had it. The last one is dead, and
@@ -350,7 +354,10 @@ impl Keeper {
         let was_there = |other: &Entry| {
             matches!(other.state, State::Live | State::Left) && other.given <= since
         };
-        if ledger.slots.iter().any(was_there) {
+        // Gateways stay as long as the node, and are not waited for: they are its own, claim and
+        // fill in one go, and not for somebody who has died.
+        let gateways = usize::from(self.region.options().gateways);
+        if ledger.slots.iter().skip(gateways).any(was_there) {
             return false;
         }
         for position in 0..u64::from(ring.cells()) {
@@ -469,6 +476,7 @@ mod tests {
     #[test]
     fn a_spoiled_slot_rests_until_those_who_saw_it_are_gone() {
         let keeper = keeper(4);
+        keeper.take_gateway(0);
         let [spoiler, witness, third] = [1, 2, 3].map(|pid| keeper.take_slot(pid).expect("room").0);
         let at = keeper.region().layout().claim(spoiler, 5);
         keeper.region().mapping.store(at, u64::MAX, Relaxed);
