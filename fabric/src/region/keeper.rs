@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{HOST_ENDED, HOSTS_MAX, Region};
@@ -40,8 +40,19 @@ pub struct HostsFull;
 pub struct Keeper {
     region: Arc<Region>,
     ledger: Mutex<Ledger>,
-    /// Counts endpoints that died, so that gateways see without the lock that there is news.
+    /// What gateways look at: not behind the lock, under which all rings may be looked through.
+    seen: Seen,
+}
+
+/// What gateways ask for and say, without a lock.
+#[derive(Debug)]
+struct Seen {
+    /// Counts endpoints that died.
     deaths: AtomicU64,
+    /// Of each slot, what was told of it last ([`Life`]).
+    lives: Box<[AtomicU64]>,
+    /// Of each place in the table of hosts, which gateways take nothing for it.
+    holds: Box<[AtomicU64]>,
 }
 
 #[derive(Debug)]
@@ -55,8 +66,6 @@ struct Ledger {
     sweeps: u64,
     /// Places in the table of hosts that were ever taken, this host's among them.
     hosts: usize,
-    /// Of hosts, which gateways take nothing for them; those of which some do not.
-    holds: HashMap<u16, u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -80,9 +89,12 @@ impl Keeper {
         let entry =
             Entry { state: State::Free, incarnation: 0, pid: 0, given: 0, died: 0, spoiled: None };
         let slots = vec![entry; usize::from(region.options().slots)];
-        let (given, deaths, sweeps, hosts, holds) = (0, 0, 0, 1, HashMap::new());
-        let ledger = Mutex::new(Ledger { slots, given, deaths, sweeps, hosts, holds });
-        Self { region: Arc::new(region), ledger, deaths: AtomicU64::new(0) }
+        let words = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
+        let (lives, holds) = (words(slots.len()), words(HOSTS_MAX));
+        let seen = Seen { deaths: AtomicU64::new(0), lives, holds };
+        let (given, deaths, sweeps, hosts) = (0, 0, 0, 1);
+        let ledger = Mutex::new(Ledger { slots, given, deaths, sweeps, hosts });
+        Self { region: Arc::new(region), ledger, seen }
     }
 
     /// The region itself.
@@ -220,32 +232,41 @@ impl Keeper {
 
     /// Has producers leave what is for a host and would go through this gateway, or not.
     pub(crate) fn hold(&self, host: u16, gateway: u16, held: bool) {
-        let ledger = &mut *self.ledger();
-        let holds = ledger.holds.entry(host).or_default();
-        *holds = *holds & !(1 << gateway) | u64::from(held) << gateway;
-        self.region.mapping.store(self.region.layout.hold(host), *holds, Release);
-        if *holds == 0 {
-            ledger.holds.remove(&host);
+        let Some(holds) = self.seen.holds.get(usize::from(host)) else { return };
+        match held {
+            true => holds.fetch_or(1 << gateway, SeqCst),
+            false => holds.fetch_and(!(1 << gateway), SeqCst),
+        };
+        // Of gateways that say something at the same time, the last to store has seen all of it.
+        loop {
+            let word = holds.load(SeqCst);
+            self.region.mapping.store(self.region.layout.hold(host), word, SeqCst);
+            if holds.load(SeqCst) == word {
+                return;
+            }
         }
     }
 
     /// Another number whenever an endpoint has died.
     pub(crate) fn deaths(&self) -> u64 {
-        self.deaths.load(Acquire)
+        self.seen.deaths.load(Acquire)
     }
 
     /// The last owner of a slot that is dead, and with it all before it; 0 if none is.
     pub(crate) fn last_dead(&self, slot: u16) -> u32 {
-        let ledger = self.ledger();
-        let Some(entry) = ledger.slots.get(usize::from(slot)) else { return 0 };
-        entry.incarnation - u32::from(entry.state == State::Live)
+        let Some(life) = self.life(slot) else { return 0 };
+        life.incarnation - u32::from(life.state == State::Live)
+    }
+
+    /// What was told of a slot last.
+    fn life(&self, slot: u16) -> Option<Life> {
+        Some(Life::from_word(self.seen.lives.get(usize::from(slot))?.load(Acquire)))
     }
 
     /// Which owner of a slot lives, if one does.
     pub fn live_in(&self, slot: u16) -> Option<u32> {
-        let ledger = self.ledger();
-        let entry = ledger.slots.get(usize::from(slot))?;
-        (entry.state == State::Live).then_some(entry.incarnation)
+        let life = self.life(slot)?;
+        (life.state == State::Live).then_some(life.incarnation)
     }
 
     /// Says that the slot's endpoint is dead: its process has ended, or has closed it and will not
@@ -260,7 +281,7 @@ impl Keeper {
         ledger.deaths += 1;
         (entry.state, entry.died) = (State::Dead, ledger.deaths);
         self.tell(slot, entry);
-        self.deaths.fetch_add(1, Release);
+        self.seen.deaths.fetch_add(1, Release);
         true
     }
 
@@ -273,7 +294,7 @@ impl Keeper {
         {
             entry.state = State::Left;
             self.tell(slot, entry);
-            self.deaths.fetch_add(1, Release);
+            self.seen.deaths.fetch_add(1, Release);
         }
     }
 
@@ -316,8 +337,9 @@ impl Keeper {
 
     /// Lets members see what a slot is.
     fn tell(&self, slot: u16, entry: &Entry) {
-        let life = Life { state: entry.state, incarnation: entry.incarnation };
-        self.region.mapping.store(self.region.layout.life(slot), life.to_word(), Release);
+        let life = Life { state: entry.state, incarnation: entry.incarnation }.to_word();
+        self.seen.lives[usize::from(slot)].store(life, Release);
+        self.region.mapping.store(self.region.layout.life(slot), life, Release);
     }
 
     /// Takes the claims of the dead in one ring away from them: the number of a slot that is used
@@ -456,6 +478,28 @@ mod tests {
         assert_eq!(region.index_of_host(HOST_ENDED), None);
         assert_eq!((keeper.take_gateway(0), keeper.take_gateway(0)), (1, 2));
         assert_eq!((keeper.live_in(0), keeper.live_in(1)), (Some(2), None));
+    }
+
+    #[test]
+    fn gateways_do_not_wait_for_who_looks_through_rings() {
+        let keeper = keeper(3);
+        let ((slot, incarnation), host) = (keeper.take_slot(1).expect("room"), 1);
+        assert!(keeper.declare_dead(slot));
+        assert_eq!(keeper.take_slot(2), Ok((2, 1)));
+        // As `take_slot` has it meanwhile.
+        let ledger = keeper.ledger();
+        assert_eq!((keeper.last_dead(slot), keeper.last_dead(2)), (incarnation, 0));
+        assert_eq!(
+            (keeper.live_in(slot), keeper.live_in(2), keeper.live_in(9)),
+            (None, Some(1), None)
+        );
+        let held = || keeper.region().mapping.load(keeper.region().layout.hold(host), Relaxed);
+        keeper.hold(host, 0, true);
+        keeper.hold(host, 3, true);
+        assert_eq!(held(), 0b1001);
+        keeper.hold(host, 0, false);
+        assert_eq!(held(), 0b1000);
+        drop(ledger);
     }
 
     #[test]
