@@ -5,7 +5,9 @@
 //! at the words of the buffers it lent, oldest first, after a send: not while somebody waits.
 //!
 //! A receiver that does not give back must not cost others anything: nobody has more buffers at
-//! once than are left. One that keeps all it gets leaves half of them, two leave a third.
+//! once than are left. One that keeps all it gets leaves half of them, two leave a third. A gateway
+//! has to do with many more, most of whom may be at work and not look for long: of its slab
+//! ([`Slab::of_gateway`]) who has given nothing back gets two, and the last is for who has none.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -16,6 +18,9 @@ use crate::region::Region;
 /// How many lent buffers are looked at after each that was lent: two, so that those come back
 /// sooner than they go, and few are in use that a cache has to hold.
 const LOOKS: usize = 2;
+
+/// How many of a gateway's buffers somebody may have who has given none of them back yet.
+const UNPROVEN_MAX: u16 = 2;
 
 #[derive(Debug)]
 struct Out {
@@ -33,6 +38,8 @@ pub(crate) struct Slab {
     out: VecDeque<Out>,
     /// How many each slot has.
     held: Box<[u16]>,
+    /// A gateway's: which slots have given back since they had none. Nothing for others.
+    proven: Option<Box<[bool]>>,
     /// The next lending's number.
     next: u64,
 }
@@ -45,7 +52,13 @@ impl Slab {
         let next = u64::from(owner.incarnation) << 32 | 1;
         let out = VecDeque::with_capacity(usize::from(buffers));
         let held = vec![0; usize::from(region.options().slots)].into();
-        Self { owner, free: (0..buffers).rev().collect(), out, held, next }
+        Self { owner, free: (0..buffers).rev().collect(), out, held, proven: None, next }
+    }
+
+    /// One for messages to everybody, see the module.
+    pub(crate) fn of_gateway(region: &Region, owner: Local) -> Self {
+        let proven = vec![false; usize::from(region.options().slots)].into();
+        Self { proven: Some(proven), ..Self::new(region, owner) }
     }
 
     /// A free buffer for a slot, which is not lent yet. None: there is none, or it has enough.
@@ -61,7 +74,14 @@ impl Slab {
     }
 
     fn may_have(&self, to: u16) -> bool {
-        usize::from(self.held[usize::from(to)]) < self.free.len()
+        let (held, free) = (self.held[usize::from(to)], self.free.len());
+        if let Some(proven) = &self.proven
+            && held > 0
+            && (free == 1 || (held >= UNPROVEN_MAX && !proven[usize::from(to)]))
+        {
+            return false;
+        }
+        usize::from(held) < free
     }
 
     /// Gives a buffer back that was taken and not lent.
@@ -93,7 +113,11 @@ impl Slab {
             let is_gone =
                 |to: Local| region.life(to.slot).is_none_or(|life| !life.is_live(to.incarnation));
             if word == out.number || (lives && is_gone(out.to)) {
-                self.held[usize::from(out.to.slot)] -= 1;
+                let held = &mut self.held[usize::from(out.to.slot)];
+                *held -= 1;
+                if let Some(proven) = &mut self.proven {
+                    proven[usize::from(out.to.slot)] = *held > 0;
+                }
                 self.free.push(out.buffer);
             } else {
                 self.out.push_back(out);
@@ -158,5 +182,28 @@ mod tests {
         slab.look(region, me.slot, 1, true);
         assert_eq!((slab.lent_count(), slab.free.len()), (0, 4), "who had it is dead");
         assert!(slab.held.iter().all(|&held| held == 0));
+    }
+
+    #[test]
+    fn those_who_give_nothing_back_do_not_have_a_gateways_last_buffer() {
+        let options = RegionOptions { slots: 6, buffers: 8, ..RegionOptions::default() };
+        let (keeper, _fd) = Region::create(&options).expect("memory");
+        let region = keeper.region();
+        let all = [0; 6].map(|pid| {
+            let (slot, incarnation) = keeper.take_slot(pid).expect("room");
+            Local { host: 0, slot, incarnation }
+        });
+        let [me, silent @ .., last] = all;
+        let mut slab = Slab::of_gateway(region, me);
+        let mut lend = |to: Local| {
+            let buffer = slab.take(region, me.slot, to.slot)?;
+            Some(slab.lend(buffer, 100, to))
+        };
+        let had = silent.map(|to| std::iter::from_fn(|| lend(to)).count());
+        assert_eq!(had, [2, 2, 2, 1]);
+        let lent = lend(last).expect("it has none");
+        assert_eq!(lend(last), None, "none is left");
+        give_back(region, &lent);
+        assert!(lend(last).is_some());
     }
 }
