@@ -295,6 +295,18 @@ impl Consumer {
         self.advance(ring);
         true
     }
+
+    /// A position before which everything is that has been claimed until now.
+    pub(crate) fn end(&self, ring: &impl Words) -> u64 {
+        self.head.wrapping_add(u64::from(ring.cells()))
+    }
+
+    /// Whether all has been taken that had been claimed when that was [`Consumer::end`]: a ring's
+    /// length was since, or nothing is claimed now.
+    pub(crate) fn is_past(&self, ring: &impl Words, end: u64) -> bool {
+        let is_empty = Claim::from_word(ring.claim(self.head)).turn != ring.turn(self.head);
+        is_empty || self.head.wrapping_sub(end) as i64 >= 0
+    }
 }
 
 /// Whether a ring can be handed to its slot's next owner: nothing in it contradicts the rules, so

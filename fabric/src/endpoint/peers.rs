@@ -5,7 +5,7 @@ use super::{Engine, index};
 use crate::cell::Local;
 use crate::message::{Class, Failure};
 use crate::region::{Region, SLOTS_MAX};
-use crate::ring::{Claim, Way, Words};
+use crate::ring::Way;
 use crate::{Address, matcher::Envelope};
 
 /// Whether a peer's memory can be read.
@@ -147,21 +147,16 @@ impl Engine {
     /// were gone before it is seen here that no cell of the ring is claimed, or before a whole ring
     /// of cells was taken since.
     pub(super) fn look_for_lives(&mut self, region: &Region) {
-        let head = self.consumer.position();
+        let ring = region.ring(self.me.slot);
         let mourned = self.peers.mourned.take();
         let (gone, end) = match mourned {
             Some(mourned) => mourned,
-            None => {
-                let cells = u64::from(region.options().cells);
-                (self.peers.gone(region), head.wrapping_add(cells))
-            }
+            None => (self.peers.gone(region), self.consumer.end(&ring)),
         };
         if gone.is_empty() {
             return;
         }
-        let ring = region.ring(self.me.slot);
-        let is_empty = Claim::from_word(ring.claim(head)).turn != ring.turn(head);
-        if is_empty || head.wrapping_sub(end) as i64 >= 0 {
+        if self.consumer.is_past(&ring, end) {
             gone.into_iter().for_each(|local| self.bury(local));
         } else {
             self.peers.mourned = Some((gone, end));

@@ -141,7 +141,8 @@ impl Engine {
         }
         let remote = self.peers.remotes.get(head.to);
         remote.unmarked += CELL_BYTES + bytes;
-        let marked = remote.unmarked >= MARK_BYTES;
+        // A question comes into no ring, so nobody would say when it does.
+        let marked = remote.unmarked >= MARK_BYTES && head.kind != Kind::Ask;
         if marked {
             remote.unmarked = 0;
             remote.marks += 1;
@@ -206,5 +207,13 @@ impl Engine {
             self.publish(region, &cell, &head, 0);
             self.peers.remotes.get(to).asked = true;
         }
+    }
+}
+
+#[cfg(test)]
+impl super::Endpoint {
+    /// How many marks nobody has answered.
+    pub(crate) fn unanswered_marks(&self) -> u32 {
+        self.engine.peers.remotes.known.values().map(|remote| remote.marks).sum()
     }
 }
