@@ -5,8 +5,8 @@
 //! the last message, or the endpoints of both are told that the others are gone.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::region::Keeper;
@@ -35,7 +35,7 @@ pub struct PeerReport {
 
 #[derive(Debug)]
 struct Peer {
-    /// Another one each time that it was given up.
+    /// Our own count: another one each time that it was given up, or taken out and put back.
     epoch: u32,
     there: Option<There>,
     /// Which of our gateways takes what each of its gateways sends.
@@ -48,7 +48,9 @@ struct Peer {
 #[derive(Debug)]
 pub struct Associations {
     keeper: Arc<Keeper>,
-    epoch: u32,
+    /// The count that the next to be met, or to be given up, gets: none has one that another had,
+    /// or the same one before.
+    epoch_next: AtomicU32,
     peers: Mutex<BTreeMap<String, Peer>>,
     generation: AtomicU64,
 }
@@ -58,7 +60,7 @@ impl Associations {
     /// name: a random number, not zero.
     pub fn new(keeper: Arc<Keeper>, epoch: u32) -> Arc<Self> {
         let (peers, generation) = (Mutex::default(), AtomicU64::new(0));
-        Arc::new(Self { keeper, epoch: epoch.max(1), peers, generation })
+        Arc::new(Self { keeper, epoch_next: AtomicU32::new(epoch), peers, generation })
     }
 
     /// The region's keeper.
@@ -71,6 +73,14 @@ impl Associations {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Never 0, which is no epoch.
+    fn epoch(&self) -> u32 {
+        match self.epoch_next.fetch_add(1, Relaxed) {
+            0 => self.epoch_next.fetch_add(1, Relaxed),
+            epoch => epoch,
+        }
+    }
+
     /// These are the domain's peers from now on; with others it is over.
     pub fn set_peers(&self, names: &[String]) {
         let mut peers = self.peers();
@@ -81,7 +91,7 @@ impl Associations {
         }
         for name in names {
             peers.entry(name.clone()).or_insert_with(|| Peer {
-                epoch: self.epoch,
+                epoch: self.epoch(),
                 there: None,
                 takers: BTreeMap::new(),
                 why: BTreeMap::new(),
@@ -151,7 +161,7 @@ impl Associations {
         let Some(known) = known else { return };
         self.keeper.end_host(there.index);
         (known.there, known.takers) = (None, BTreeMap::new());
-        known.epoch = known.epoch.wrapping_add(1).max(1);
+        known.epoch = self.epoch();
         self.generation.fetch_add(1, Release);
     }
 

@@ -12,6 +12,15 @@ const QUEUE_HOLD: usize = 16;
 /// And when they may go on.
 const QUEUE_RELEASE: usize = 4;
 
+/// Batches that may wait at all: 32 MiB of them. Producers who heed that they are held up come to
+/// about half of it, all their ring's cells with a full buffer each; from others nothing is taken
+/// beyond it.
+const QUEUE_MAX: usize = 512;
+
+/// Batches of answers alone may come to this, if what is answered comes so fast and is taken so
+/// slowly; no host that keeps the rules has it so.
+const QUEUE_FLOODED: usize = 2 * QUEUE_MAX;
+
 /// What is to be sent. `B` is what a batch is kept as while it is on its way.
 #[derive(Debug)]
 pub(super) struct Outbox<B> {
@@ -22,12 +31,15 @@ pub(super) struct Outbox<B> {
     first: u64,
     /// How many of those went out in this session.
     out: usize,
+    /// The other side has no room: one is sent at a time, until it takes that.
+    is_probing: bool,
     held: bool,
 }
 
 impl<B> Outbox<B> {
     pub(super) fn new() -> Self {
-        Self { queue: VecDeque::new(), sent: VecDeque::new(), first: 0, out: 0, held: false }
+        let (queue, sent, first) = (VecDeque::new(), VecDeque::new(), 0);
+        Self { queue, sent, first, out: 0, is_probing: false, held: false }
     }
 
     /// The last batch of the queue, if it has room for so many bytes more, or a new one.
@@ -50,6 +62,32 @@ impl<B> Outbox<B> {
         (held != std::mem::replace(&mut self.held, held)).then_some(held)
     }
 
+    /// How many batches wait.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether nothing more is to be taken from producers.
+    pub(super) fn is_full(&self) -> bool {
+        self.queue.len() >= QUEUE_MAX
+    }
+
+    /// Whether nothing more can be kept for the other side at all.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.queue.len() >= QUEUE_FLOODED
+    }
+
+    /// Whether there is nothing that the other side does not have.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.sent.is_empty()
+    }
+
+    /// A batch that was never in the queue; it has the next number.
+    pub(super) fn send_beside(&mut self, kept: B) {
+        self.sent.push_back(kept);
+    }
+
     /// The next batch that has not been numbered, if there is room for it.
     pub(super) fn front(&self) -> Option<&Vec<u8>> {
         self.queue.front().filter(|batch| self.sent.len() < WINDOW && !batch.is_empty())
@@ -63,6 +101,9 @@ impl<B> Outbox<B> {
 
     /// What is to go out next in this session: its number, and as what it is kept.
     pub(super) fn next_out(&self) -> Option<(u64, &B)> {
+        if self.is_probing && self.out > 0 {
+            return None;
+        }
         Some((self.first + self.out as u64, self.sent.get(self.out)?))
     }
 
@@ -78,6 +119,7 @@ impl<B> Outbox<B> {
             return None;
         }
         let count = count as usize;
+        self.is_probing &= count == 0;
         self.first += count as u64;
         self.out = self.out.saturating_sub(count);
         Some(self.sent.drain(..count).collect())
@@ -85,7 +127,17 @@ impl<B> Outbox<B> {
 
     /// A new session: all that was not taken goes out again.
     pub(super) fn begin_again(&mut self) {
-        self.out = 0;
+        (self.out, self.is_probing) = (0, false);
+    }
+
+    /// The other side does not keep what went out: it goes out again, one for a beginning.
+    pub(super) fn begin_slowly(&mut self) {
+        (self.out, self.is_probing) = (0, true);
+    }
+
+    /// Whether it is not known that the other side has room.
+    pub(super) fn is_probing(&self) -> bool {
+        self.is_probing
     }
 
     /// Everything is given up.
@@ -150,6 +202,12 @@ impl<C> Inbox<C> {
         self.early.contains_key(&self.next)
     }
 
+    /// All but the first so many; they come again.
+    pub(super) fn forget_beyond(&mut self, kept: usize) -> Vec<C> {
+        let beyond = self.early.keys().nth(kept).copied();
+        beyond.map_or_else(Vec::new, |at| self.early.split_off(&at).into_values().collect())
+    }
+
     /// What came in a session that is over comes again.
     pub(super) fn forget_early(&mut self) -> Vec<C> {
         std::mem::take(&mut self.early).into_values().collect()
@@ -177,14 +235,15 @@ mod tests {
     }
 
     proptest! {
-        /// Batches overtake each other, answers are lost with their sessions; each value is taken
-        /// once and in order.
+        /// Batches overtake each other, are sent back for want of room, answers are lost with their
+        /// sessions; each value is taken once and in order.
         #[test]
-        fn all_is_taken_once_and_in_order(steps in prop::collection::vec(0_u8..6, 1..2000)) {
+        fn all_is_taken_once_and_in_order(steps in prop::collection::vec(0_u8..8, 1..2000)) {
             let (mut outbox, mut inbox) = (Outbox::new(), Inbox::new());
             let (mut way, mut answers) = (Vec::new(), Vec::new());
             let (mut spare, mut said, mut heard) = (Vec::new(), 0_u64, 0_u64);
-            let tail = std::iter::repeat_n([1, 2, 5], 4000).flatten();
+            let mut laters = 0;
+            let tail = std::iter::repeat_n([1, 2, 5, 6, 7], 4000).flatten();
             for (at, step) in steps.iter().copied().chain(tail).enumerate() {
                 match step {
                     0 => {
@@ -202,6 +261,11 @@ mod tests {
                         let (number, value) = way.swap_remove(at * 7 % way.len());
                         let verdict = inbox.arrive(number, value);
                         prop_assert!(!matches!(verdict, Verdict::TooFar(_)));
+                        if at < steps.len() && at % 3 == 0 {
+                            // There is no room; the answers are on their way.
+                            laters += inbox.forget_beyond(1).len();
+                            continue;
+                        }
                         while let Some(value) = inbox.take() {
                             prop_assert_eq!(value, heard);
                             heard += 1;
@@ -211,6 +275,7 @@ mod tests {
                     3 => {
                         way.clear();
                         answers.clear();
+                        laters = 0;
                         inbox.forget_early();
                         prop_assert!(outbox.taken(inbox.received()).is_some());
                         outbox.begin_again();
@@ -218,6 +283,21 @@ mod tests {
                     4 | 5 if !answers.is_empty() => {
                         let received = answers.swap_remove(at * 5 % answers.len());
                         prop_assert!(outbox.taken(received).is_some());
+                    }
+                    6 if laters > 0 => {
+                        laters -= 1;
+                        outbox.begin_slowly();
+                    }
+                    7 => {
+                        // There is room again; and it is tried again.
+                        while let Some(value) = inbox.take() {
+                            prop_assert_eq!(value, heard);
+                            heard += 1;
+                            answers.push(inbox.received());
+                        }
+                        if outbox.is_probing() {
+                            outbox.begin_slowly();
+                        }
                     }
                     _ => {}
                 }
@@ -240,8 +320,24 @@ mod tests {
             outbox.keep(0);
         }
         assert_eq!(outbox.hold(), Some(false));
+        assert!(!outbox.is_idle() && !outbox.is_full());
         assert_eq!(outbox.taken(99), None, "nobody has what was not sent");
         assert_eq!(outbox.clear().len(), QUEUE_HOLD + 1 - QUEUE_RELEASE);
+        assert!(outbox.is_idle());
+    }
+
+    #[test]
+    fn there_is_an_end_to_what_waits() {
+        let (mut outbox, mut spare) = (Outbox::<u64>::new(), Vec::new());
+        let at = |value, outbox: &mut Outbox<u64>, spare: &mut Vec<_>| {
+            put(outbox, value, spare);
+            (outbox.is_full(), outbox.is_flooded())
+        };
+        let ends: Vec<_> =
+            (1..=QUEUE_FLOODED as u64).map(|value| at(value, &mut outbox, &mut spare)).collect();
+        let count = |is: fn(&(bool, bool)) -> bool| ends.iter().filter(|it| is(it)).count();
+        assert_eq!(count(|it| it.0), QUEUE_FLOODED - QUEUE_MAX + 1);
+        assert_eq!((count(|it| it.1), ends.last()), (1, Some(&(true, true))));
     }
 
     #[test]

@@ -50,9 +50,29 @@ pub(super) enum Put {
     Done,
     /// It is in its receiver's ring, which the sender wants to know.
     Marked,
-    /// Its receiver is no more.
+    /// Its receiver is no more, or its ring was written over, which stays so as long as it lives.
     NoReceiver,
     Nonsense,
+}
+
+/// Why an entry is not in its receiver's ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NotPut {
+    /// There is no room now.
+    Full,
+    /// The ring contradicts itself.
+    Broken,
+    /// Nothing that a gateway says.
+    Malformed,
+}
+
+impl From<NoCell> for NotPut {
+    fn from(none: NoCell) -> Self {
+        match none {
+            NoCell::Full => Self::Full,
+            NoCell::Broken => Self::Broken,
+        }
+    }
 }
 
 /// See the module.
@@ -82,10 +102,11 @@ pub(super) struct Taken {
 }
 
 impl Post {
-    pub(super) fn new(keeper: Arc<Keeper>, gateway: u16) -> Self {
-        let me = Local { host: 0, slot: gateway, incarnation: keeper.take_gateway(gateway) };
+    pub(super) fn new(keeper: Arc<Keeper>, slot: u16) -> Self {
+        let me = Local { host: 0, slot, incarnation: keeper.take_gateway(slot) };
         let region = keeper.region();
-        let (consumer, slab) = (Consumer::new(&region.ring(gateway)), Slab::new(region, me));
+        let consumer = Consumer::new(&region.ring(slot));
+        let slab = Slab::of_gateway(region, me);
         let ways = vec![(0, Way::default()); usize::from(region.options().slots)].into();
         let (waiting, counters) = (BTreeMap::new(), PostCounters::default());
         let (waiting_bytes, empty_looks) = (0, 0);
@@ -96,11 +117,12 @@ impl Post {
         self.keeper.region()
     }
 
-    /// Takes cells out; `room` gives the batch that one goes into, if its host can be reached.
-    /// Whether there were any.
+    /// Takes cells out; `room` is shown the position of one and what it says, and has it filled
+    /// into the batch that it goes into, if its host can be reached. It stops at one for which
+    /// that says `false`, and begins with it the next time. Whether any was taken.
     pub(super) fn collect(
         &mut self,
-        mut room: impl FnMut(&Head, usize, &mut dyn FnMut(&mut Vec<u8>) -> bool),
+        mut room: impl FnMut(u64, &Head, usize, &mut dyn FnMut(&mut Vec<u8>) -> bool) -> bool,
     ) -> bool {
         let region = Arc::clone(self.region());
         let ring = region.ring(self.me.slot);
@@ -108,16 +130,18 @@ impl Post {
             let Some(low) = self.consumer.look(&ring) else {
                 self.empty_looks = self.empty_looks.wrapping_add(1);
                 if self.empty_looks.is_multiple_of(LOOKS_FOR_CLAIMS) {
-                    while self.consumer.skip_dead(&ring) {}
-                    self.consumer.rest(&ring);
+                    self.pass_dead();
                 }
                 return count > 0;
             };
-            let cell = Cell::new(&region, self.me.slot, self.consumer.position());
+            let position = self.consumer.position();
+            let cell = Cell::new(&region, self.me.slot, position);
             match self.read(&cell, low) {
                 Some(Taken { head, bytes }) => {
                     let mut fill = |batch: &mut Vec<u8>| copy(&region, &cell, &head, bytes, batch);
-                    room(&head, entry_bytes(bytes), &mut fill);
+                    if !room(position, &head, entry_bytes(bytes), &mut fill) {
+                        return count > 0;
+                    }
                     if let Some(lent) = lent_of(&cell, &head) {
                         give_back(&region, &lent);
                     }
@@ -128,6 +152,24 @@ impl Post {
             self.consumer.advance(&ring);
         }
         true
+    }
+
+    /// Goes past cells that were claimed by those who have died since, and tells how far it is.
+    pub(super) fn pass_dead(&mut self) {
+        let region = Arc::clone(self.region());
+        let ring = region.ring(self.me.slot);
+        while self.consumer.skip_dead(&ring) {}
+        self.consumer.rest(&ring);
+    }
+
+    /// A position of the ring before which all that was said until now is.
+    pub(super) fn end(&self) -> u64 {
+        self.consumer.end(&self.region().ring(self.me.slot))
+    }
+
+    /// Whether all was taken out that had been said when that was [`Post::end`].
+    pub(super) fn is_past(&self, end: u64) -> bool {
+        self.consumer.is_past(&self.region().ring(self.me.slot), end)
     }
 
     /// What a cell says, if it is one for another host.
@@ -161,9 +203,13 @@ impl Post {
         }
         if !self.waiting.contains_key(&slot) {
             match self.try_put(head, bytes) {
-                Ok(true) => return if head.marked { Put::Marked } else { Put::Done },
-                Ok(false) => {}
-                Err(wire::Malformed) => {
+                Ok(()) => return if head.marked { Put::Marked } else { Put::Done },
+                Err(NotPut::Full) => {}
+                Err(NotPut::Broken) => {
+                    self.counters.undelivered += 1;
+                    return Put::NoReceiver;
+                }
+                Err(NotPut::Malformed) => {
                     self.counters.nonsense += 1;
                     return Put::Nonsense;
                 }
@@ -190,8 +236,9 @@ impl Post {
 
     /// Puts what waits into rings that have room again; tells what became of each.
     pub(super) fn put_waiting(&mut self, mut told: impl FnMut(&Head, Put)) {
-        let slots: Vec<u16> = self.waiting.keys().copied().collect();
-        for slot in slots {
+        let mut next = self.waiting.keys().next().copied();
+        while let Some(slot) = next {
+            next = self.waiting.range(slot + 1..).next().map(|(slot, _)| *slot);
             while let Some((host, entry)) =
                 self.waiting.get_mut(&slot).and_then(|it| it.pop_front())
             {
@@ -199,14 +246,15 @@ impl Post {
                 let put = match self.is_endpoint(head.to) {
                     false => Put::NoReceiver,
                     true => match self.try_put(&head, bytes) {
-                        Ok(true) if head.marked => Put::Marked,
-                        Ok(true) => Put::Done,
-                        Ok(false) => {
+                        Ok(()) if head.marked => Put::Marked,
+                        Ok(()) => Put::Done,
+                        Err(NotPut::Full) => {
                             let waiting = self.waiting.get_mut(&slot).expect("it was there");
                             waiting.push_front((host, entry));
                             break;
                         }
-                        Err(wire::Malformed) => Put::Nonsense,
+                        Err(NotPut::Broken) => Put::NoReceiver,
+                        Err(NotPut::Malformed) => Put::Nonsense,
                     },
                 };
                 self.waiting_bytes -= entry.len();
@@ -232,8 +280,7 @@ impl Post {
         way
     }
 
-    /// `false`: there is no room now.
-    fn try_put(&mut self, head: &Head, bytes: &[u8]) -> Result<bool, wire::Malformed> {
+    fn try_put(&mut self, head: &Head, bytes: &[u8]) -> Result<(), NotPut> {
         let region = Arc::clone(self.region());
         let slot = head.to.slot;
         let ring = region.ring(slot);
@@ -243,15 +290,10 @@ impl Post {
             Kind::Inline | Kind::Eager if bytes.len() <= INLINE_BYTES_MAX => None,
             Kind::Inline | Kind::Eager | Kind::Piece => {
                 if bytes.len() > region.options().buffer_bytes as usize {
-                    return Err(wire::Malformed);
+                    return Err(NotPut::Malformed);
                 }
-                match self.way(head.to).find_room(&ring) {
-                    Ok(()) => {}
-                    Err(NoCell::Full) => return Ok(false),
-                    Err(NoCell::Broken) => return Err(wire::Malformed),
-                }
-                let buffer = self.slab.take(&region, self.me.slot, slot);
-                let Some(buffer) = buffer else { return Ok(false) };
+                self.way(head.to).find_room(&ring)?;
+                let buffer = self.slab.take(&region, self.me.slot, slot).ok_or(NotPut::Full)?;
                 copy_in(&region, region.layout().buffer(self.me.slot, buffer), bytes);
                 Some(buffer)
             }
@@ -264,8 +306,7 @@ impl Post {
                 if let Some(buffer) = buffer {
                     self.slab.untake(buffer);
                 }
-                // A ring that is broken stays so as long as its owner lives.
-                return if none == NoCell::Full { Ok(false) } else { Err(wire::Malformed) };
+                return Err(none.into());
             }
         };
         let cell = Cell::new(&region, slot, position);
@@ -285,11 +326,13 @@ impl Post {
         cell.publish(&Head { kind, inline_bytes, data, marked: false, ..*head });
         self.slab.tidy(&region, self.me.slot);
         self.counters.delivered += 1;
-        Ok(true)
+        Ok(())
     }
 
     /// Lets producers ring from now on. `false`: something is there already.
-    pub(super) fn fall_asleep(&self) -> bool {
+    pub(super) fn fall_asleep(&mut self) -> bool {
+        // While it sleeps nothing comes that would show how long one has been waited for.
+        self.pass_dead();
         let region = self.region();
         region.mapping().store(region.layout().asleep(self.me.slot), 1, Relaxed);
         // A producer that does not see it has stored its cell before this look.
@@ -436,7 +479,7 @@ mod tests {
                 data: None,
                 marked: false,
             };
-            (0..3).for_each(|_| assert!(matches!(post.try_put(&head, b""), Ok(true))));
+            (0..3).for_each(|_| assert_eq!(post.try_put(&head, b""), Ok(())));
             let ring = region.ring(slot);
             assert!(Consumer::new(&ring).look(&ring).is_some(), "the first cell");
             slot

@@ -3,7 +3,7 @@
 mod joining;
 mod traffic;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use super::link::{Inbox, Outbox};
 use super::post::{Post, PostCounters};
 use super::wire::{Answer, Channel, Request};
 use super::{Carrier, PROOF_BYTES, Peer, ROOMS_MAX, TOKEN};
+use crate::cell::Head;
 
 /// How long a peer with whom the domain was joined may be out of reach before what is outstanding
 /// with it ends. On top of what a session takes to be found lost; a node that is started anew is
@@ -22,6 +23,17 @@ const GIVE_UP_NS: u64 = 10_000_000_000;
 /// Answers to batches wait for so many others, or so long, or for something to go with.
 const OWED_MAX: usize = 8;
 const OWED_NS: u64 = 50_000;
+
+/// What a session had no room for, or there was no buffer for, is tried again after so long: the
+/// time that an answer takes, which makes room.
+const AGAIN_NS: u64 = 50_000;
+
+/// And what a peer had no room for.
+const LATER_NS: u64 = 5_000_000;
+
+/// Who has had nothing to send for so long asks whether it still could: a peer that has removed the
+/// domain, or does not want us any more, says nothing by itself while the session lives.
+const SIGN_NS: u64 = 2_000_000_000;
 
 /// How often it is looked whether those have room for whom something waits, while asleep.
 const LOOK_AGAIN_NS: u64 = 500_000;
@@ -61,6 +73,9 @@ enum State<S> {
     In(S, Channel),
 }
 
+/// Where a batch is from: the index of its host, the gateway there, and how many that has.
+type Origin = (u16, u16, u16);
+
 /// A batch that has come, with the call that brought it.
 #[derive(Debug)]
 struct Come<C: Carrier> {
@@ -91,11 +106,20 @@ struct Link<C: Carrier> {
     state: State<C::Session>,
     ask_at_ns: u64,
     asks: u16,
+    /// Which of those was granted last.
+    granted: u16,
+    /// When something is tried again that did not go out.
+    again_ns: u64,
+    /// While joined: when it is looked whether it still is.
+    sign_ns: u64,
     /// Since when it cannot be sent to, though it is known.
     out_ns: Option<u64>,
     outbox: Outbox<Kept<C::Body>>,
     /// By the peer's gateway.
     incoming: BTreeMap<u16, Incoming<C>>,
+    /// Deaths there, as far as not all here were told. Nothing more is taken until they are, so
+    /// these are at most a batch's.
+    gones: VecDeque<(Head, Origin)>,
     /// In the list of those that have something to do.
     stirred: bool,
 }
@@ -117,9 +141,16 @@ pub struct Room<C: Carrier> {
     batch_bytes_max: usize,
     /// When a link has something to do by itself.
     next_ns: u64,
+    /// A link's outbox is full, and the next cell is for it.
+    is_stuck: bool,
+    /// The position of a cell for a host that was not known here, though it is there.
+    looked_for: Option<u64>,
     deaths: u64,
-    /// Of each slot, the last owner whose death was told.
+    /// Of each slot, the last owner whose death was seen.
     told: Box<[u32]>,
+    /// By slot: owners whose deaths are told when the ring has been taken out to there, since they
+    /// may have said something before.
+    mourned: BTreeMap<u16, (u32, u64)>,
 }
 
 impl<C: Carrier> Link<C> {
@@ -131,9 +162,13 @@ impl<C: Carrier> Link<C> {
             state: State::Out,
             ask_at_ns: 0,
             asks: 0,
+            granted: 0,
+            again_ns: u64::MAX,
+            sign_ns: u64::MAX,
             out_ns: None,
             outbox: Outbox::new(),
             incoming: BTreeMap::new(),
+            gones: VecDeque::new(),
             stirred: false,
         }
     }
@@ -141,18 +176,25 @@ impl<C: Carrier> Link<C> {
     /// Forgets all that was.
     fn reset(&mut self, carrier: &mut C) {
         self.outbox.clear().into_iter().for_each(|kept| kept.release(carrier));
-        for (_, incoming) in std::mem::take(&mut self.incoming) {
-            incoming.end(carrier);
+        for (_, mut incoming) in std::mem::take(&mut self.incoming) {
+            incoming.forget(carrier);
         }
+        self.gones.clear();
         self.generation = self.generation.wrapping_add(1);
         (self.state, self.there, self.out_ns) = (State::Out, None, None);
     }
 }
 
 impl<C: Carrier> Incoming<C> {
-    /// Its session is over; what has come before its turn comes again.
-    fn end(mut self, carrier: &mut C) {
-        self.inbox.forget_early().into_iter().for_each(|come| come.entries.release(carrier));
+    /// What has come before its turn comes again, by another channel if any. Each call is answered:
+    /// its session may live on, and has room for so many only that are not.
+    fn forget(&mut self, carrier: &mut C) {
+        let taken = Answer::Taken { received: self.inbox.received() }.encode();
+        self.owed.drain(..).for_each(|call| carrier.reply(call, &taken));
+        for come in self.inbox.forget_early() {
+            come.entries.release(carrier);
+            carrier.reply(come.call, &Answer::NoChannel.encode());
+        }
     }
 }
 
@@ -176,7 +218,10 @@ impl<C: Carrier> Room<C> {
             spare: Vec::new(),
             batch_bytes_max: (64 << 10).max(2 * options.buffer_bytes as usize),
             next_ns: 0,
+            is_stuck: false,
+            looked_for: None,
             told: vec![0; usize::from(options.slots)].into(),
+            mourned: BTreeMap::new(),
         }
     }
 
@@ -195,6 +240,12 @@ impl<C: Carrier> Room<C> {
         self.post.counters
     }
 
+    /// How many batches wait to be sent.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.links.iter().map(|link| link.outbox.queued()).sum()
+    }
+
     /// A session with somebody is up.
     pub fn connected(&mut self, session: C::Session, peer: &Peer) {
         self.sessions.insert(session, peer.clone());
@@ -209,11 +260,8 @@ impl<C: Carrier> Room<C> {
         let Some(peer) = self.sessions.remove(&session) else { return };
         for at in 0..self.links.len() {
             let link = &mut self.links[at];
-            for incoming in link.incoming.values_mut().filter(|it| it.session == session) {
-                let early = incoming.inbox.forget_early();
-                early.into_iter().for_each(|come| come.entries.release(carrier));
-                incoming.owed.clear();
-            }
+            let of_it = link.incoming.values_mut().filter(|it| it.session == session);
+            of_it.for_each(|incoming| incoming.forget(carrier));
             let was = match link.state {
                 State::Out => None,
                 State::Asked(of, _) | State::In(of, _) => Some(of),
@@ -230,8 +278,9 @@ impl<C: Carrier> Room<C> {
             self.look_around(now_ns, carrier);
         }
         let mut busy = self.put_waiting(now_ns, carrier);
-        busy |= self.tell_deaths();
+        busy |= self.tell_gones(now_ns, carrier);
         busy |= self.collect();
+        busy |= self.tell_deaths();
         if now_ns >= self.next_ns {
             self.look_at_clock(now_ns, carrier);
         }
@@ -246,7 +295,10 @@ impl<C: Carrier> Room<C> {
     /// Before a sleep: lets producers ring. When to wake at the latest; none: there is something to
     /// do already.
     pub fn fall_asleep(&mut self, now_ns: u64) -> Option<u64> {
-        let is_idle = self.post.fall_asleep()
+        // What lies in the ring and cannot be taken is waited for no less.
+        let is_idle = (self.post.fall_asleep() || self.is_stuck)
+            && self.links.iter().all(|link| link.gones.is_empty())
+            && !self.mourned.values().any(|(_, end)| self.post.is_past(*end))
             && self.stirred.is_empty()
             && self.associations.generation() == self.generation
             && self.post.deaths() == self.deaths;
@@ -309,7 +361,19 @@ impl<C: Carrier> Room<C> {
                 }
                 self.stir(at);
             }
-            Answer::NoChannel if !token.is_join && matches!(link.state, State::In(..)) => {
+            Answer::Later { received } if !token.is_join && token.number == link.granted => {
+                for kept in link.outbox.taken(received).into_iter().flatten() {
+                    kept.release(carrier);
+                }
+                link.outbox.begin_slowly();
+                self.try_again(at, now_ns + LATER_NS);
+            }
+            // Of a channel before this one it is known.
+            Answer::NoChannel
+                if !token.is_join
+                    && token.number == link.granted
+                    && matches!(link.state, State::In(..)) =>
+            {
                 self.go_out(at, now_ns, now_ns, "it has forgotten this node".to_owned());
             }
             _ => {}
@@ -341,6 +405,7 @@ struct Token {
     room: u16,
     place: u16,
     generation: u16,
+    /// Which join it is, or by which a batch's channel was granted.
     number: u16,
 }
 

@@ -3,6 +3,7 @@
 
 mod faults;
 mod model;
+mod rules;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -21,26 +22,41 @@ const STEP_NS: u64 = 20_000;
 
 type Session = u64;
 
+/// A sidecore: of which host, and which.
+type End = (usize, usize);
+
+/// By what a call is answered.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    session: Session,
+    from: End,
+    token: u64,
+    serial: u64,
+}
+
 /// A call on its way, or its answer.
 #[derive(Debug)]
 enum Flight {
-    Call { to: usize, call: (Session, usize, u64), head: Vec<u8>, body: Option<Vec<u8>> },
-    Reply { to: usize, session: Session, token: u64, head: Vec<u8> },
+    Call { to: End, call: Call, head: Vec<u8>, body: Option<Vec<u8>> },
+    Reply { to: End, session: Session, token: u64, head: Vec<u8> },
 }
 
 /// All that is on its way.
 #[derive(Debug, Default)]
 struct Wires {
     flights: Vec<Flight>,
-    /// Sessions that are up: the two hosts.
-    up: BTreeMap<Session, [usize; 2]>,
+    /// Sessions that are up: the two ends.
+    up: BTreeMap<Session, [End; 2]>,
     next: Session,
+    /// Calls of those that have not been answered.
+    open: BTreeMap<u64, Session>,
+    calls: u64,
 }
 
-/// One host's end of the wires.
+/// One end of the wires.
 #[derive(Debug)]
 struct Sim {
-    me: usize,
+    me: End,
     wires: Rc<RefCell<Wires>>,
     bodies: HashMap<u64, Vec<u8>>,
     next: u64,
@@ -48,7 +64,7 @@ struct Sim {
 
 impl Carrier for Sim {
     type Session = Session;
-    type Call = (Session, usize, u64);
+    type Call = Call;
     type Body = u64;
 
     fn body(&mut self, bytes: &[u8]) -> Option<u64> {
@@ -76,20 +92,27 @@ impl Carrier for Sim {
         head: &[u8],
         body: Option<(u64, usize)>,
     ) -> bool {
-        let mut wires = self.wires.borrow_mut();
+        let wires = &mut *self.wires.borrow_mut();
         let Some(ends) = wires.up.get(&session) else { return false };
+        wires.calls += 1;
+        // Now and then a session has no room; joins would wait for long.
+        if about(head) != About::Domain("blue".to_owned()) && wires.calls.is_multiple_of(5) {
+            return false;
+        }
         let to = ends[usize::from(ends[0] == self.me)];
         let body = body.map(|(body, bytes)| self.bodies[&body][..bytes].to_vec());
-        let (call, head) = ((session, self.me, token), head.to_vec());
-        wires.flights.push(Flight::Call { to, call, head, body });
+        let call = Call { session, from: self.me, token, serial: wires.calls };
+        wires.open.insert(call.serial, session);
+        wires.flights.push(Flight::Call { to, call, head: head.to_vec(), body });
         true
     }
 
-    fn reply(&mut self, (session, to, token): Self::Call, head: &[u8]) {
-        let mut wires = self.wires.borrow_mut();
+    fn reply(&mut self, call: Call, head: &[u8]) {
+        let wires = &mut *self.wires.borrow_mut();
+        let Call { session, from: to, token, serial } = call;
         if wires.up.contains_key(&session) {
-            let head = head.to_vec();
-            wires.flights.push(Flight::Reply { to, session, token, head });
+            assert!(wires.open.remove(&serial).is_some(), "answered twice");
+            wires.flights.push(Flight::Reply { to, session, token, head: head.to_vec() });
         }
     }
 }
@@ -115,19 +138,34 @@ struct Host {
     name: String,
     keeper: Arc<Keeper>,
     associations: Arc<Associations>,
-    room: Room<Sim>,
-    carrier: Sim,
+    cores: Vec<Core>,
     endpoints: Vec<Endpoint>,
     bell: Arc<Bell>,
+}
+
+/// A sidecore of it.
+struct Core {
+    room: Room<Sim>,
+    carrier: Sim,
     /// Sessions that it knows of.
     knows: Vec<Session>,
 }
 
 impl Host {
     fn new(me: usize, id: u64, key: u8, peers: &[String], wires: &Rc<RefCell<Wires>>) -> Self {
+        Self::with_cores(1, (me, id), key, peers, wires)
+    }
+
+    fn with_cores(
+        cores: usize,
+        (me, id): (usize, u64),
+        key: u8,
+        peers: &[String],
+        wires: &Rc<RefCell<Wires>>,
+    ) -> Self {
         let options = RegionOptions {
             slots: 12,
-            gateways: 1,
+            gateways: cores as u16,
             cells: 64,
             buffers: 8,
             host: id,
@@ -136,22 +174,18 @@ impl Host {
         let keeper = Arc::new(Region::create(&options).expect("memory").0);
         let associations = Associations::new(Arc::clone(&keeper), 1);
         associations.set_peers(peers);
-        let prove = Box::new(move |statement: &[u8]| {
-            let mut proof = [key; PROOF_BYTES];
-            statement.iter().enumerate().for_each(|(at, byte)| {
-                proof[at % PROOF_BYTES] =
-                    proof[at % PROOF_BYTES].wrapping_mul(31).wrapping_add(*byte);
-            });
-            proof
-        });
-        let domain = "blue".to_owned();
-        let settings = RoomSettings { number: me as u16 + 3, domain, gateway: 0, prove };
-        let room = Room::new(settings, Arc::clone(&associations));
-        let carrier =
-            Sim { me, wires: Rc::clone(wires), bodies: HashMap::new(), next: me as u64 * 1000 };
-        let (endpoints, bell, knows) = (Vec::new(), Arc::default(), Vec::new());
-        let name = format!("h{me}");
-        Self { name, keeper, associations, room, carrier, endpoints, bell, knows }
+        let core = |core: usize| {
+            let (domain, prove) = ("blue".to_owned(), Box::new(move |it: &[u8]| prove(key, it)));
+            let number = (10 * me + core) as u16 + 3;
+            let settings = RoomSettings { number, domain, gateway: core as u16, prove };
+            let room = Room::new(settings, Arc::clone(&associations));
+            let (me, wires, next) = ((me, core), Rc::clone(wires), me as u64 * 1000);
+            let carrier = Sim { me, wires, bodies: HashMap::new(), next };
+            Core { room, carrier, knows: Vec::new() }
+        };
+        let cores = (0..cores).map(core).collect();
+        let (name, endpoints, bell) = (format!("h{me}"), Vec::new(), Arc::default());
+        Self { name, keeper, associations, cores, endpoints, bell }
     }
 
     fn join(&mut self) -> Address {
@@ -167,6 +201,15 @@ impl Host {
     }
 }
 
+fn prove(key: u8, statement: &[u8]) -> [u8; PROOF_BYTES] {
+    let mut proof = [key; PROOF_BYTES];
+    for (at, byte) in statement.iter().enumerate() {
+        let place = &mut proof[at % PROOF_BYTES];
+        *place = place.wrapping_mul(31).wrapping_add(*byte);
+    }
+    proof
+}
+
 struct World {
     hosts: Vec<Host>,
     wires: Rc<RefCell<Wires>>,
@@ -174,15 +217,21 @@ struct World {
     random: Random,
     /// Nobody hears of a new session.
     cut: bool,
+    /// Host 0 answers nothing.
+    mute: bool,
 }
 
 impl World {
     fn new(hosts: usize, endpoints: usize, seed: u64) -> Self {
+        Self::with_cores(1, hosts, endpoints, seed)
+    }
+
+    fn with_cores(cores: usize, hosts: usize, endpoints: usize, seed: u64) -> Self {
         let wires = Rc::<RefCell<Wires>>::default();
         let names: Vec<_> = (0..hosts).map(|host| format!("h{host}")).collect();
         let host = |me: usize| {
             let others: Vec<_> = names.iter().filter(|it| **it != names[me]).cloned().collect();
-            Host::new(me, 100 + me as u64, KEY, &others, &wires)
+            Host::with_cores(cores, (me, 100 + me as u64), KEY, &others, &wires)
         };
         let mut hosts: Vec<_> = (0..hosts).map(host).collect();
         for host in &mut hosts {
@@ -191,41 +240,50 @@ impl World {
             }
         }
         let random = Random::new(seed);
-        Self { hosts, wires, now_ns: 1, random, cut: false }
+        Self { hosts, wires, now_ns: 1, random, cut: false, mute: false }
     }
 
     /// Until everybody is joined with everybody.
     fn joined(hosts: usize, endpoints: usize, seed: u64) -> Self {
         let mut world = Self::new(hosts, endpoints, seed);
-        world.run_until("all are joined", |world| {
-            let joined = |report: &PeerReport| report.joined == 1;
-            world.hosts.iter().all(|host| host.associations.reports().iter().all(joined))
-        });
+        world.join();
         world
+    }
+
+    fn join(&mut self) {
+        self.run_until("all are joined", |world| {
+            world.hosts.iter().all(|host| {
+                let joined = |report: &PeerReport| report.joined == host.cores.len();
+                host.associations.reports().iter().all(joined)
+            })
+        });
     }
 
     fn address(&self, host: usize, endpoint: usize) -> Address {
         self.hosts[host].endpoints[endpoint].address()
     }
 
-    /// A session between each two hosts that have none.
+    /// A session between each two hosts' sidecores of one number that have none.
     fn connect(&mut self) {
+        let cores = self.hosts[0].cores.len();
         for one in 0..self.hosts.len() {
-            for other in 0..one {
+            for (other, core) in (0..one).flat_map(|one| (0..cores).map(move |core| (one, core))) {
+                let ends = [(one, core), (other, core)];
                 let mut wires = self.wires.borrow_mut();
-                if self.cut || wires.up.values().any(|ends| *ends == [one, other]) {
+                if self.cut || wires.up.values().any(|it| *it == ends) {
                     continue;
                 }
                 wires.next += 1;
                 let session = wires.next;
-                wires.up.insert(session, [one, other]);
+                wires.up.insert(session, ends);
                 drop(wires);
                 for (host, peer) in [(one, other), (other, one)] {
                     let mut binding = [0; 32];
                     binding[..8].copy_from_slice(&session.to_le_bytes());
                     let peer = Peer { name: self.hosts[peer].name.clone(), binding };
-                    self.hosts[host].knows.push(session);
-                    self.hosts[host].room.connected(session, &peer);
+                    let core = &mut self.hosts[host].cores[core];
+                    core.knows.push(session);
+                    core.room.connected(session, &peer);
                 }
             }
         }
@@ -236,9 +294,10 @@ impl World {
         let mut wires = self.wires.borrow_mut();
         wires.up.remove(&session);
         wires.flights.retain(|flight| match flight {
-            Flight::Call { call, .. } => call.0 != session,
+            Flight::Call { call, .. } => call.session != session,
             Flight::Reply { session: of, .. } => *of != session,
         });
+        wires.open.retain(|_, of| *of != session);
     }
 
     fn lose_all(&mut self) {
@@ -263,15 +322,15 @@ impl World {
         }
         for host in &mut self.hosts {
             let up: Vec<_> = self.wires.borrow().up.keys().copied().collect();
-            // Not at once.
-            if self.random.below(4) == 0 {
-                let (known, gone): (Vec<_>, _) = host.knows.iter().partition(|it| up.contains(it));
-                host.knows = known;
-                for session in gone {
-                    host.room.lost(self.now_ns, session, &mut host.carrier);
+            for Core { room, carrier, knows } in &mut host.cores {
+                // Not at once.
+                if self.random.below(4) == 0 {
+                    for session in knows.extract_if(.., |it| !up.contains(it)) {
+                        room.lost(self.now_ns, session, carrier);
+                    }
                 }
+                room.poll(self.now_ns, carrier);
             }
-            host.room.poll(self.now_ns, &mut host.carrier);
             host.endpoints.iter_mut().for_each(Endpoint::progress);
         }
     }
@@ -279,8 +338,8 @@ impl World {
     fn arrive(&mut self, flight: Flight) {
         match flight {
             Flight::Call { to, call, head, body } => {
-                let Host { room, carrier, knows, .. } = &mut self.hosts[to];
-                if !knows.contains(&call.0) {
+                let Core { room, carrier, knows } = &mut self.hosts[to.0].cores[to.1];
+                if !knows.contains(&call.session) {
                     return;
                 }
                 let body = body.map(|bytes| {
@@ -288,10 +347,11 @@ impl World {
                     carrier.bodies.insert(carrier.next, bytes);
                     (carrier.next, carrier.bodies[&carrier.next].len())
                 });
-                room.called(self.now_ns, call.0, call, &head, body, carrier);
+                room.called(self.now_ns, call.session, call, &head, body, carrier);
             }
+            Flight::Reply { to, .. } if self.mute && to.0 == 1 => {}
             Flight::Reply { to, session, token, head } => {
-                let Host { room, carrier, knows, .. } = &mut self.hosts[to];
+                let Core { room, carrier, knows } = &mut self.hosts[to.0].cores[to.1];
                 if knows.contains(&session) {
                     assert_eq!(room_of_token(token), room.number());
                     room.replied(self.now_ns, token, &head, carrier);
@@ -307,8 +367,16 @@ impl World {
             }
             self.step();
         }
-        let counters: Vec<_> = self.hosts.iter().map(|host| host.room.counters()).collect();
+        let cores = self.hosts.iter().flat_map(|host| &host.cores);
+        let counters: Vec<_> = cores.map(|core| core.room.counters()).collect();
         panic!("not within reason: {what}; {counters:?}");
+    }
+
+    /// Calls that have come and that nobody has answered.
+    fn unanswered(&self) -> usize {
+        let wires = self.wires.borrow();
+        let on_the_way = |flight: &&Flight| matches!(flight, Flight::Call { .. });
+        wires.open.len() - wires.flights.iter().filter(on_the_way).count()
     }
 
     fn run(&mut self, steps: usize) {

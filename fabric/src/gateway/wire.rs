@@ -5,6 +5,7 @@
 
 use crate::cell::{Head, Kind, Local};
 use crate::message::Class;
+use crate::{GATEWAYS_MAX, HOST_ENDED};
 
 /// Calls with a kind from here on are about domains.
 pub const KIND_MIN: u8 = 128;
@@ -140,8 +141,8 @@ impl Join {
         let name = std::str::from_utf8(name).map_err(|_| Malformed)?;
         let (gateway, gateways) = (short(head, 2), short(head, 4));
         let (host, epoch) = (long(head, 8), word(head, 16));
-        if !is_clean || gateway >= gateways || [0, crate::HOST_ENDED].contains(&host) || epoch == 0
-        {
+        let is_one = gateway < gateways && gateways <= GATEWAYS_MAX;
+        if !is_clean || !is_one || [0, HOST_ENDED].contains(&host) || epoch == 0 {
             return Err(Malformed);
         }
         let proof = head[24..56].try_into().expect("so many");
@@ -188,6 +189,9 @@ pub(super) enum Answer {
     Taken { received: u64 },
     /// To a batch: there is no such channel here, join again.
     NoChannel,
+    /// To a batch: it was neither taken nor kept, since too much waits here. Those before this one
+    /// have been taken.
+    Later { received: u64 },
 }
 
 impl Answer {
@@ -213,9 +217,9 @@ impl Answer {
                 head.extend_from_slice(&text.as_bytes()[..end]);
                 head
             }
-            Self::Taken { received } => {
+            Self::Taken { received } | Self::Later { received } => {
                 let mut head = vec![0; TAKEN_BYTES];
-                head[0] = 2;
+                head[0] = if matches!(self, Self::Taken { .. }) { 2 } else { 4 };
                 put(&mut head, 8, &received.to_le_bytes());
                 head
             }
@@ -242,6 +246,7 @@ impl Answer {
             }
             (Some(2), TAKEN_BYTES) => Ok(Self::Taken { received: long(head, 8) }),
             (Some(3), TAKEN_BYTES) => Ok(Self::NoChannel),
+            (Some(4), TAKEN_BYTES) => Ok(Self::Later { received: long(head, 8) }),
             _ => Err(Malformed),
         }
     }
@@ -333,6 +338,7 @@ mod tests {
             Answer::Refused("ä".repeat(20)),
             Answer::Taken { received: 5 },
             Answer::NoChannel,
+            Answer::Later { received: 6 },
         ];
         for answer in answers {
             assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
@@ -374,6 +380,9 @@ mod tests {
         for len in 0..head.len() {
             assert_eq!(Request::decode(&head[..len]), Err(Malformed), "{len} bytes");
         }
+        let crowd = |gateways| Join { gateway: gateways - 1, gateways, ..join() }.head();
+        assert!(Request::decode(&crowd(GATEWAYS_MAX)).is_ok());
+        assert_eq!(Request::decode(&crowd(GATEWAYS_MAX + 1)), Err(Malformed), "nobody has these");
         let mut batch = Vec::new();
         let source = Local { host: 1, slot: 1, incarnation: 1 };
         let (kind, class, tag) = (Kind::Inline, Class::Tagged, 0);

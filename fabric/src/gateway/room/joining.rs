@@ -2,6 +2,7 @@
 
 use super::super::associations::There;
 use super::super::wire::{Answer, Channel, Join};
+use super::traffic::Kept;
 use super::{Carrier, Incoming, Link, Room, State};
 use crate::gateway::link::Inbox;
 
@@ -97,11 +98,12 @@ impl<C: Carrier> Room<C> {
                 }
             }
             self.ask(at, now_ns, carrier);
-            let link = &self.links[at];
+            self.give_sign(at, now_ns);
+            let link = &mut self.links[at];
             let due_ns = match link.state {
                 State::Out => link.ask_at_ns,
                 State::Asked(_, until_ns) => until_ns,
-                State::In(..) => u64::MAX,
+                State::In(..) => link.sign_ns.min(link.again_ns),
             };
             let owed = link.incoming.values().filter(|it| !it.owed.is_empty());
             let owed_ns = owed.map(|it| it.owed_ns + super::OWED_NS).min();
@@ -110,6 +112,33 @@ impl<C: Carrier> Room<C> {
             }
             let owed_ns = owed_ns.filter(|at_ns| *at_ns > now_ns).unwrap_or(u64::MAX);
             self.next_ns = self.next_ns.min(due_ns).min(owed_ns);
+        }
+    }
+
+    /// A link that can be used: sends what did not go out, or a batch of nothing now and then, by
+    /// whose answer it is known whether it still can.
+    fn give_sign(&mut self, at: usize, now_ns: u64) {
+        let link = &mut self.links[at];
+        if !matches!(link.state, State::In(..)) {
+            return;
+        }
+        let mut is_due = now_ns >= link.again_ns;
+        if is_due {
+            link.again_ns = u64::MAX;
+            if link.outbox.is_probing() {
+                link.outbox.begin_slowly();
+                link.again_ns = now_ns + super::LATER_NS;
+            }
+        }
+        if now_ns >= link.sign_ns {
+            link.sign_ns = now_ns + super::SIGN_NS;
+            if link.outbox.is_idle() {
+                link.outbox.send_beside(Kept::nothing());
+                is_due = true;
+            }
+        }
+        if is_due {
+            self.stir(at);
         }
     }
 
@@ -192,7 +221,7 @@ impl<C: Carrier> Room<C> {
                 (channel, host, epoch, received, proof)
             }
             Answer::Refused(text) => return Err(text),
-            Answer::Taken { .. } | Answer::NoChannel => return Err("no proper answer".to_owned()),
+            _ => return Err("no proper answer".to_owned()),
         };
         let peer = self.sessions.get(&session).ok_or("the session is over")?;
         let (name, domain) = (peer.name.clone(), &self.settings.domain);
@@ -215,6 +244,8 @@ impl<C: Carrier> Room<C> {
         taken.into_iter().for_each(|kept| kept.release(carrier));
         link.outbox.begin_again();
         (link.state, link.out_ns) = (State::In(session, channel), None);
+        (link.granted, link.sign_ns) = (link.asks, now_ns + super::SIGN_NS);
+        self.next_ns = 0;
         self.associations.note(&name, self.settings.gateway, None);
         self.stir(at);
         Ok(())
@@ -250,6 +281,8 @@ impl<C: Carrier> Room<C> {
         let epoch = self.associations.look(&peer.name).map_or(1, |(_, epoch)| epoch);
         let place = self.links.iter().position(|link| link.name == peer.name);
         let link = &mut self.links[place.ok_or("it was just taken away")?];
+        // On another thread.
+        link.there.ok_or("it was just given up")?;
         let channel = Channel { room: self.settings.number, number: self.channel_next };
         self.channel_next = self.channel_next.wrapping_add(1);
         let incoming = link.incoming.entry(gateway).or_insert_with(|| Incoming {
@@ -260,10 +293,7 @@ impl<C: Carrier> Room<C> {
             owed: Vec::new(),
             owed_ns: 0,
         });
-        for come in incoming.inbox.forget_early() {
-            come.entries.release(carrier);
-        }
-        incoming.owed.clear();
+        incoming.forget(carrier);
         (incoming.session, incoming.channel) = (session, channel);
         let received = incoming.inbox.received();
         // Who can be heard can be asked.

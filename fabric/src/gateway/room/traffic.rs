@@ -4,11 +4,17 @@ use super::super::post::Put;
 use super::super::wire::{
     self, Answer, BATCH_HEADER_BYTES, Channel, HEAD_MAX, IN_HEAD_BYTES_MAX, batch_header,
 };
-use super::{Carrier, Come, Link, OWED_MAX, OWED_NS, Room, SPARE_MAX, State};
+use super::{AGAIN_NS, Carrier, Come, OWED_MAX, OWED_NS, Origin, Room, SPARE_MAX, State};
 use crate::cell::{Head, Kind, Local};
 use crate::gateway::gateway_of;
 use crate::gateway::link::Verdict;
 use crate::message::Class;
+
+/// Deaths elsewhere that are told to all here in one round.
+const GONES_PER_ROUND: usize = 4;
+
+/// Batches of a gateway elsewhere that are kept while nothing is taken.
+const KEPT_WHILE_FULL: usize = 2;
 
 /// The entries of a batch while it is on its way.
 #[derive(Debug)]
@@ -36,6 +42,11 @@ impl<B: Copy> Kept<B> {
         }
     }
 
+    /// A batch of no entries.
+    pub(super) fn nothing() -> Self {
+        Self::in_head(&[])
+    }
+
     fn in_head(entries: &[u8]) -> Self {
         let mut bytes = [0; IN_HEAD_BYTES_MAX];
         let entries = &entries[..entries.len().min(bytes.len())];
@@ -53,23 +64,52 @@ impl<B: Copy> Kept<B> {
 impl<C: Carrier> Room<C> {
     /// Takes what is in the gateway's ring.
     pub(super) fn collect(&mut self) -> bool {
-        let Self { post, links, by_host, stirred, spare, batch_bytes_max, .. } = self;
-        post.collect(|head, bytes, fill| {
+        let Self {
+            post,
+            links,
+            by_host,
+            stirred,
+            spare,
+            batch_bytes_max,
+            associations,
+            generation,
+            looked_for,
+            is_stuck,
+            ..
+        } = self;
+        *is_stuck = false;
+        post.collect(|position, head, bytes, fill| {
             let at = by_host.get(usize::from(head.to.host)).copied().unwrap_or(u16::MAX);
-            // A host that is over: the table has told its sender.
-            let Some(link) = links.get_mut(usize::from(at)) else { return };
+            let Some(link) = links.get_mut(usize::from(at)) else {
+                let is_there = associations.keeper().region().host(head.to.host).is_some();
+                if !is_there || *looked_for == Some(position) {
+                    // A host that is over, of which the table has told its sender; or none.
+                    return true;
+                }
+                // So new that another gateway has just met it: it is known after a look around.
+                (*looked_for, *generation) = (Some(position), generation.wrapping_sub(1));
+                return false;
+            };
+            if link.outbox.is_full() {
+                *is_stuck = true;
+                return false;
+            }
             fill(link.outbox.room(bytes, *batch_bytes_max, spare));
             if !std::mem::replace(&mut link.stirred, true) {
                 stirred.push(at);
             }
+            true
         })
     }
 
     /// Sends what can be sent, and the answers that are due.
     pub(super) fn flush(&mut self, at: usize, now_ns: u64, carrier: &mut C) {
+        if self.links[at].outbox.is_flooded() {
+            return self.drown(at, now_ns, carrier);
+        }
         let mut with = None;
         if let State::In(session, channel) = self.links[at].state
-            && self.send(at, session, channel, carrier)
+            && self.send(at, now_ns, (session, channel), carrier)
         {
             with = Some(session);
         }
@@ -93,8 +133,31 @@ impl<C: Carrier> Room<C> {
         }
     }
 
+    /// Has more answers to get than can be kept for it: it is given up.
+    fn drown(&mut self, at: usize, now_ns: u64, carrier: &mut C) {
+        let link = &self.links[at];
+        let why = "it has asked for more than it has taken answers".to_owned();
+        self.associations.note(&link.name, self.settings.gateway, Some(why));
+        if let Some(there) = link.there {
+            self.associations.give_up(&link.name, there);
+        }
+        self.look_around(now_ns, carrier);
+    }
+
+    /// Something did not go out, or was sent back.
+    pub(super) fn try_again(&mut self, at: usize, again_ns: u64) {
+        self.links[at].again_ns = again_ns;
+        self.next_ns = self.next_ns.min(again_ns);
+    }
+
     /// Whether anything went out.
-    fn send(&mut self, at: usize, session: C::Session, channel: Channel, carrier: &mut C) -> bool {
+    fn send(
+        &mut self,
+        at: usize,
+        now_ns: u64,
+        (session, channel): (C::Session, Channel),
+        carrier: &mut C,
+    ) -> bool {
         let mut any = false;
         loop {
             while let Some((number, kept)) = self.links[at].outbox.next_out() {
@@ -108,9 +171,11 @@ impl<C: Carrier> Room<C> {
                     }
                     Kept::Body(buffer, bytes) => body = Some((*buffer, *bytes)),
                 }
-                let token = self.token(at, false, number as u16);
+                let token = self.token(at, false, self.links[at].granted);
                 if !carrier.call(session, token, &head[..head_bytes], body) {
-                    // The session has no room, or is gone, which is told apart later.
+                    // The session has no room, which others may have taken, so that no answer of
+                    // ours says when it has; or it is gone, which is heard of soon.
+                    self.try_again(at, now_ns + AGAIN_NS);
                     return any;
                 }
                 self.links[at].outbox.went_out();
@@ -121,9 +186,7 @@ impl<C: Carrier> Room<C> {
                 Kept::in_head(batch)
             } else {
                 let Some(body) = carrier.body(batch) else {
-                    // Tried again with the next answer, or soon.
-                    self.next_ns = 0;
-                    self.stir(at);
+                    self.try_again(at, now_ns + AGAIN_NS);
                     return any;
                 };
                 Kept::Body(body, batch.len())
@@ -159,7 +222,10 @@ impl<C: Carrier> Room<C> {
             return;
         };
         match incoming.inbox.arrive(number, come) {
-            Verdict::Kept => self.take(at, gateway, now_ns, carrier),
+            Verdict::Kept => {
+                self.take(at, gateway, now_ns, carrier);
+                self.send_back(at, gateway, carrier);
+            }
             Verdict::Again(come) => {
                 come.entries.release(carrier);
                 owe(incoming, come.call, now_ns);
@@ -173,12 +239,27 @@ impl<C: Carrier> Room<C> {
         }
     }
 
+    /// While nothing is taken, only a few batches are kept: each has a call and a buffer that other
+    /// domains share.
+    fn send_back(&mut self, at: usize, gateway: u16, carrier: &mut C) {
+        if !self.post.is_full() {
+            return;
+        }
+        let Some(incoming) = self.links[at].incoming.get_mut(&gateway) else { return };
+        let later = Answer::Later { received: incoming.inbox.received() }.encode();
+        for come in incoming.inbox.forget_beyond(KEPT_WHILE_FULL) {
+            come.entries.release(carrier);
+            carrier.reply(come.call, &later);
+        }
+    }
+
     /// Takes the batches of a gateway whose turn it is.
     fn take(&mut self, at: usize, gateway: u16, now_ns: u64, carrier: &mut C) {
         while !self.post.is_full() {
             let link = &mut self.links[at];
+            let Some(there) = link.there.filter(|_| link.gones.is_empty()) else { return };
             let Some(incoming) = link.incoming.get_mut(&gateway) else { return };
-            let (Some(come), Some(there)) = (incoming.inbox.take(), link.there) else { return };
+            let Some(come) = incoming.inbox.take() else { return };
             let from = (there.index, gateway, incoming.gateways);
             owe(incoming, come.call, now_ns);
             match &come.entries {
@@ -196,7 +277,7 @@ impl<C: Carrier> Room<C> {
     }
 
     /// Puts the entries of a batch where they belong.
-    fn deliver(&mut self, at: usize, from: (u16, u16, u16), mut entries: &[u8]) {
+    fn deliver(&mut self, at: usize, from: Origin, mut entries: &[u8]) {
         while !entries.is_empty() {
             let Ok((head, bytes, rest)) = wire::split_entry(entries, from.0) else {
                 self.post.counters.nonsense += 1;
@@ -204,12 +285,11 @@ impl<C: Carrier> Room<C> {
             };
             entries = rest;
             match head.kind {
-                Kind::Gone if head.to.incarnation == 0 => self.tell_all(&head, from),
-                Kind::Ask => {
-                    if self.post.live_in(head.to.slot) != Some(head.to) {
-                        self.answer(at, &head, Put::NoReceiver);
-                    }
+                Kind::Gone if head.to.incarnation == 0 => {
+                    self.links[at].gones.push_back((head, from));
                 }
+                Kind::Ask if self.post.live_in(head.to.slot) == Some(head.to) => {}
+                Kind::Ask => self.answer(at, &head, Put::NoReceiver),
                 _ => {
                     let put = self.post.put(&head, bytes);
                     self.answer(at, &head, put);
@@ -223,51 +303,89 @@ impl<C: Carrier> Room<C> {
         let kind = match (put, head.kind) {
             (Put::Marked, _) => Kind::Credit,
             (Put::NoReceiver, Kind::Gone | Kind::Credit) | (Put::Done | Put::Nonsense, _) => return,
+            (Put::NoReceiver, _) if self.is_to_be_told(head.to) => return,
             (Put::NoReceiver, _) => Kind::Gone,
         };
         self.say(at, kind, head.to, head.source);
+    }
+
+    /// Whether a death here will be told to all, behind what the dead one has said last.
+    fn is_to_be_told(&self, who: Local) -> bool {
+        let dead = self.post.last_dead(who.slot);
+        let is_seen = self.told.get(usize::from(who.slot)) == Some(&dead);
+        who.incarnation <= dead && (!is_seen || self.mourned.contains_key(&who.slot))
     }
 
     fn say(&mut self, at: usize, kind: Kind, source: Local, to: Local) {
         let (class, tag, data) = (Class::Untagged, 0, None);
         let head = Head { kind, class, inline_bytes: 0, source, to, tag, data, marked: false };
         let Self { links, spare, batch_bytes_max, .. } = self;
-        let room = links[at].outbox.room(wire::entry_bytes(0), *batch_bytes_max, spare);
-        wire::push_entry(room, &head, &[]);
+        let outbox = &mut links[at].outbox;
+        // One that is flooded is given up when its turn comes.
+        if !outbox.is_flooded() {
+            let room = outbox.room(wire::entry_bytes(0), *batch_bytes_max, spare);
+            wire::push_entry(room, &head, &[]);
+        }
         self.stir(at);
+    }
+
+    /// Goes on telling of deaths elsewhere, a few in a round: each is for as many as there are
+    /// endpoints here.
+    pub(super) fn tell_gones(&mut self, now_ns: u64, carrier: &mut C) -> bool {
+        let mut told = 0;
+        for at in 0..self.links.len() {
+            if self.links[at].gones.is_empty() {
+                continue;
+            }
+            while told < GONES_PER_ROUND
+                && let Some((head, from)) = self.links[at].gones.pop_front()
+            {
+                self.tell_all(&head, from);
+                told += 1;
+            }
+            self.go_on(at, now_ns, carrier);
+        }
+        told > 0
     }
 
     /// Tells endpoints here of a death there: those whose messages came the same way, so that they
     /// hear of it after the last of them.
-    fn tell_all(&mut self, head: &Head, (_, gateway, gateways): (u16, u16, u16)) {
+    fn tell_all(&mut self, head: &Head, (_, gateway, gateways): Origin) {
         for slot in self.post.endpoint_slots() {
-            let Some(to) = self.post.live_in(slot) else { continue };
-            if gateway_of(head.source.slot, slot, gateways) == gateway {
+            if gateway_of(head.source.slot, slot, gateways) == gateway
+                && let Some(to) = self.post.live_in(slot)
+            {
                 self.post.put(&Head { to, ..*head }, &[]);
             }
         }
     }
 
-    /// Tells all hosts of endpoints here that have died.
+    /// Tells all hosts of endpoints here that have died, behind the last that those had said.
     pub(super) fn tell_deaths(&mut self) -> bool {
         let deaths = self.post.deaths();
-        if std::mem::replace(&mut self.deaths, deaths) == deaths {
-            return false;
-        }
-        for slot in self.post.endpoint_slots() {
-            let incarnation = self.post.last_dead(slot);
-            let told = &mut self.told[usize::from(slot)];
-            if std::mem::replace(told, incarnation) == incarnation {
-                continue;
+        if std::mem::replace(&mut self.deaths, deaths) != deaths {
+            self.post.pass_dead();
+            let end = self.post.end();
+            for slot in self.post.endpoint_slots() {
+                let incarnation = self.post.last_dead(slot);
+                let told = &mut self.told[usize::from(slot)];
+                if std::mem::replace(told, incarnation) != incarnation {
+                    self.mourned.insert(slot, (incarnation, end));
+                }
             }
+        }
+        let post = &self.post;
+        let is_told = |_: &u16, (_, end): &mut (u32, u64)| post.is_past(*end);
+        let dead: Vec<_> = self.mourned.extract_if(.., is_told).collect();
+        for (slot, (incarnation, _)) in &dead {
             for at in 0..self.links.len() {
                 if self.links[at].there.is_some() {
-                    let dead = Local { host: 0, slot, incarnation };
+                    let dead = Local { host: 0, slot: *slot, incarnation: *incarnation };
                     self.say(at, Kind::Gone, dead, Local { host: 0, slot: 0, incarnation: 0 });
                 }
             }
         }
-        true
+        !dead.is_empty()
     }
 
     /// Goes on with what waited for room.
@@ -285,18 +403,19 @@ impl<C: Carrier> Room<C> {
             }
         }
         if was_full && !self.post.is_full() {
-            let places = self.links.iter().enumerate();
-            let places: Vec<_> = places.flat_map(|(at, link)| next_of(at, link)).collect();
-            places.into_iter().for_each(|(at, it)| self.take(at, it, now_ns, carrier));
+            (0..self.links.len()).for_each(|at| self.go_on(at, now_ns, carrier));
         }
         !told.is_empty()
     }
-}
 
-/// The gateways of a peer whose next batch is here.
-fn next_of<C: Carrier>(at: usize, link: &Link<C>) -> Vec<(usize, u16)> {
-    let ready = link.incoming.iter().filter(|(_, incoming)| incoming.inbox.has_next());
-    ready.map(|(gateway, _)| (at, *gateway)).collect()
+    /// Takes what has come of a host and was not taken at once.
+    fn go_on(&mut self, at: usize, now_ns: u64, carrier: &mut C) {
+        let incoming = self.links[at].incoming.iter();
+        let ready: Vec<_> = incoming
+            .filter_map(|(gateway, incoming)| incoming.inbox.has_next().then_some(*gateway))
+            .collect();
+        ready.into_iter().for_each(|gateway| self.take(at, gateway, now_ns, carrier));
+    }
 }
 
 fn owe<C: Carrier>(incoming: &mut super::Incoming<C>, call: C::Call, now_ns: u64) {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::message::{Done, Failure};
+use crate::ring::{Producer, Way};
 
 /// Polls so often that what is looked for rarely is looked for.
 fn look_long(endpoint: &mut Endpoint) {
@@ -30,7 +31,7 @@ fn who_does_not_receive_holds_nobody_else_up() {
         ended(&mut world.hosts[0].endpoints[0]);
     }
     assert!(refused > 1000, "there is an end to what is under way: {sent} sent");
-    let counters = world.hosts[1].room.counters();
+    let counters = world.hosts[1].cores[0].room.counters();
     assert!(counters.waited > 0 && counters.full == 0, "{counters:?}");
     // From the same sender and from another one.
     for sender in 0..2 {
@@ -216,11 +217,107 @@ fn a_room_that_sleeps_is_woken_by_who_sends() {
     let woken =
         |world: &World| world.hosts[0].bell.woken.load(std::sync::atomic::Ordering::Relaxed);
     let now_ns = world.now_ns;
-    assert!(world.hosts[0].room.fall_asleep(now_ns).is_some(), "there is nothing to do");
+    assert!(world.hosts[0].cores[0].room.fall_asleep(now_ns).is_some(), "there is nothing to do");
     send(&mut world.hosts[0].endpoints[0], there, 1, b"hello").expect("there is room");
     assert_eq!(woken(&world), 1);
-    assert_eq!(world.hosts[0].room.fall_asleep(now_ns), None, "there is something to do");
-    world.hosts[0].room.wake_up();
+    assert_eq!(world.hosts[0].cores[0].room.fall_asleep(now_ns), None, "there is something to do");
+    world.hosts[0].cores[0].room.wake_up();
     send(&mut world.hosts[0].endpoints[0], there, 2, b"hello").expect("there is room");
     assert_eq!(woken(&world), 1);
+}
+
+#[test]
+fn what_the_dead_had_said_comes_before_their_death() {
+    let mut world = World::joined(2, 1, 8);
+    let [dead, there] = [world.address(0, 0), world.address(1, 0)];
+    let mut places = vec![[0_u8; 8]; 41];
+    for (number, place) in places.iter_mut().enumerate() {
+        ask(&mut world.hosts[1].endpoints[0], Some(dead), number as u64, place);
+    }
+    let bytes = [7; 8];
+    for number in 0..40 {
+        let sent = send(&mut world.hosts[0].endpoints[0], there, number, &bytes);
+        sent.expect("the ring has room");
+    }
+    drop(world.hosts[0].endpoints.remove(0));
+    assert!(world.hosts[0].keeper.declare_dead(dead.slot));
+    let mut ends = Vec::new();
+    world.run_until("all have ended", |world| {
+        ends.extend(failures(&mut world.hosts[1].endpoints[0]));
+        ends.len() == 41
+    });
+    assert!(ends[..40].iter().all(Option::is_none) && ends[40] == Some(Failure::Gone), "{ends:?}");
+}
+
+#[test]
+fn who_is_no_peer_any_more_hears_of_it_without_a_word() {
+    for takes_out in [true, false] {
+        let mut world = World::joined(2, 1, 9);
+        let (there, mut place) = (world.address(1, 0), [0; 8]);
+        ask(&mut world.hosts[0].endpoints[0], Some(there), 1, &mut place);
+        world.run(200);
+        if takes_out {
+            world.hosts[1].associations.set_peers(&[]);
+        }
+        world.run(200);
+        world.now_ns += 3_000_000_000;
+        world.run(200);
+        let joined = world.hosts[0].associations.reports()[0].joined;
+        assert_eq!(joined == 0, takes_out, "looked at again, though nobody sends anything");
+        world.now_ns += 11_000_000_000;
+        world.run(200);
+        look_long(&mut world.hosts[0].endpoints[0]);
+        let gone = failures(&mut world.hosts[0].endpoints[0]);
+        assert_eq!(gone == [Some(Failure::Gone)], takes_out, "{gone:?}");
+    }
+}
+
+#[test]
+fn calls_of_a_peer_that_is_taken_out_are_answered() {
+    for seed in 10..20 {
+        let mut world = World::joined(2, 1, seed);
+        let (there, bytes) = (world.address(1, 0), content(1, 9000));
+        for number in 0..30 {
+            // What there is no room for does not matter.
+            let _ = send(&mut world.hosts[0].endpoints[0], there, number, &bytes);
+            world.step();
+        }
+        world.hosts[1].associations.set_peers(&[]);
+        world.run(500);
+        assert_eq!(world.unanswered(), 0, "of a session that lives");
+        let bodies = world.hosts[1].cores[0].carrier.bodies.len();
+        assert_eq!(bodies, 0, "buffers of what nobody takes");
+    }
+}
+
+#[test]
+fn a_claim_of_the_dead_holds_nobody_up() {
+    let mut world = World::joined(2, 2, 21);
+    let (there, dead) = (world.address(1, 0), world.address(0, 1));
+    let region = Arc::clone(world.hosts[0].keeper.region());
+    let producer = Producer { slot: dead.slot, incarnation: dead.incarnation as u16 };
+    Way::default().claim(&region.ring(0), producer).expect("there is room");
+    drop(world.hosts[0].endpoints.remove(1));
+    assert!(world.hosts[0].keeper.declare_dead(dead.slot));
+    world.run(5);
+    let mut place = [0; 8];
+    ask(&mut world.hosts[1].endpoints[0], None, 1, &mut place);
+    send(&mut world.hosts[0].endpoints[0], there, 1, b"hello").expect("there is room");
+    world.run(40);
+    assert_eq!(failures(&mut world.hosts[1].endpoints[0]), [None]);
+}
+
+#[test]
+fn a_question_costs_nothing_of_the_window() {
+    let mut world = World::joined(2, 1, 22);
+    let (there, mut place) = (world.address(1, 0), [0; 8]);
+    // A cell less than what is marked.
+    for number in 0..255 {
+        send(&mut world.hosts[0].endpoints[0], there, number, b"hello").expect("there is room");
+        world.run(3);
+    }
+    ask(&mut world.hosts[0].endpoints[0], Some(there), 1, &mut place);
+    look_long(&mut world.hosts[0].endpoints[0]);
+    world.run(500);
+    assert_eq!(world.hosts[0].endpoints[0].unanswered_marks(), 0);
 }

@@ -41,10 +41,11 @@ fn length(random: &mut Random) -> usize {
 }
 
 /// Each tag is the number of the message of its pair.
-fn exchange(seed: u64, hosts: usize, breaks: bool) {
+fn exchange(seed: u64, (hosts, cores): (usize, usize), breaks: bool) {
     const EACH: usize = 2;
     const MESSAGES: u64 = 40;
-    let mut world = World::joined(hosts, EACH, seed);
+    let mut world = World::with_cores(cores, hosts, EACH, seed);
+    world.join();
     let mut random = Random::new(seed + 1);
     let all: Vec<_> = (0..hosts).flat_map(|h| (0..EACH).map(move |e| (h, e))).collect();
     let mut parties: HashMap<(usize, usize), Party> = HashMap::new();
@@ -53,7 +54,11 @@ fn exchange(seed: u64, hosts: usize, breaks: bool) {
     let (mut received, mut steps) = (0, 0);
     while received < expected || parties.values().any(|it| it.sends_ended < it.sends) {
         steps += 1;
-        assert!(steps < 300_000, "{received} of {expected}: {:?}", world.hosts[0].room.counters());
+        assert!(
+            steps < 300_000,
+            "{received} of {expected}: {:?}",
+            world.hosts[0].cores[0].room.counters()
+        );
         if breaks && random.below(300) == 0 {
             world.lose_all();
         }
@@ -98,25 +103,36 @@ fn exchange(seed: u64, hosts: usize, breaks: bool) {
     for came in parties.values().flat_map(|party| party.came.values()) {
         assert!(came.values().copied().eq(0..MESSAGES), "once and in order: {came:?}");
     }
-    for host in &mut world.hosts {
-        assert_eq!(host.room.counters().nonsense, 0);
-        host.room.end(&mut host.carrier);
-        assert!(host.carrier.bodies.is_empty(), "{} buffers are left", host.carrier.bodies.len());
+    for Core { room, carrier, .. } in world.hosts.iter_mut().flat_map(|it| &mut it.cores) {
+        let counters = room.counters();
+        assert!(counters.nonsense == 0 && counters.sent > 0, "{counters:?}");
+        room.end(carrier);
+        assert!(carrier.bodies.is_empty(), "{} buffers are left", carrier.bodies.len());
     }
+    assert_eq!(world.unanswered(), 0);
 }
 
 #[test]
 fn messages_of_all_lengths_arrive_once_and_in_order() {
     for seed in 0..3 {
-        exchange(seed, 2, false);
+        exchange(seed, (2, 1), false);
     }
-    exchange(10, 3, false);
+    exchange(10, (3, 1), false);
 }
 
 #[test]
 fn also_when_sessions_break_again_and_again() {
     for seed in 20..28 {
-        exchange(seed, 2, true);
+        exchange(seed, (2, 1), true);
     }
-    exchange(30, 3, true);
+    exchange(30, (3, 1), true);
+}
+
+/// Which of two gateways has a pair's messages is the pair's; both know which hosts there are.
+#[test]
+fn also_by_two_gateways_on_each_host() {
+    for seed in 40..44 {
+        exchange(seed, (2, 2), seed % 2 == 0);
+    }
+    exchange(50, (3, 2), true);
 }
