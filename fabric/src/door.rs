@@ -14,6 +14,7 @@
 //!
 //! Nothing of this is on a message's way: once an endpoint is there, the node is asked nothing.
 
+mod bell;
 mod client;
 mod key;
 mod server;
@@ -21,6 +22,7 @@ mod server;
 mod tests;
 mod wire;
 
+pub use bell::GatewayBell;
 pub use client::{
     Domain, IN_VM, Invitation, JoinError, LOAD_COST_CACHED_NS_MAX, OpenEndpointError,
 };

@@ -34,6 +34,7 @@ use self::domain::Served;
 pub use self::domain::{DomainReport, DomainSettings, OpenError};
 use self::vf::Vf;
 pub use self::vf::{VfError, VfReport, VfSettings};
+use super::GatewayBell;
 use super::key::KEY_BYTES_MAX;
 use super::wire::{ALONG_MAX, Answer, Foreign, MESSAGE_BYTES, Refusal, Request, Seat};
 use crate::Keeper;
@@ -277,10 +278,10 @@ impl Server {
 
     /// The memory of a domain, for its gateways, and a bell for each of them, which members ring
     /// when it sleeps. None: there is no such domain, or no descriptor left.
-    pub fn gateways(&self, name: &str) -> Option<(Arc<Keeper>, Vec<OwnedFd>)> {
+    pub fn gateways(&self, name: &str) -> Option<(Arc<Keeper>, Vec<GatewayBell>)> {
         let house = self.shared.house();
         let (keeper, bells) = house.domains.iter().find(|it| it.is_called(name))?.keeper();
-        let bells = bells.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>();
+        let bells = bells.iter().map(GatewayBell::try_clone).collect::<io::Result<_>>();
         Some((keeper, bells.ok()?))
     }
 

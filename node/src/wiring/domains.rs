@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::hmac;
 use fabric::HOST_ENDED;
-use fabric::door::{DomainReport, DomainSettings, Key, Server, VfReport, VfSettings};
+use fabric::door::{DomainReport, DomainSettings, GatewayBell, Key, Server, VfReport, VfSettings};
 use fabric::gateway::{Associations, PROOF_BYTES, PeerReport};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -41,7 +41,7 @@ struct Open {
     name: String,
     key: Arc<Mutex<Key>>,
     associations: Arc<Associations>,
-    bells: Vec<OwnedFd>,
+    bells: Vec<GatewayBell>,
 }
 
 impl Domains {

@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use fabric::door::GatewayBell;
 use fabric::gateway::{self, About, Associations, Carrier, KIND_MIN, Peer, Room, RoomSettings};
 use sidecore::{Poll, Progress, Wake};
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId, Sink};
@@ -104,7 +104,7 @@ struct Placed {
     room: Room<Sessions>,
     associations: Arc<Associations>,
     /// Rung by processes while it sleeps.
-    bell: OwnedFd,
+    bell: GatewayBell,
 }
 
 /// A peer of a domain, and how it is reached.
@@ -174,7 +174,7 @@ impl Gateways {
         (domain, gateway): (String, u16),
         prove: gateway::Prove,
         associations: Arc<Associations>,
-        bell: OwnedFd,
+        bell: GatewayBell,
     ) {
         // As many are not made in a node's life; a number that is used again could only be taken
         // for one of eight thousand domains ago.
@@ -307,7 +307,7 @@ impl Gateways {
         for placed in &mut self.rooms {
             match placed.room.fall_asleep(now_ns) {
                 Some(at_ns) => {
-                    wake.on_readable(placed.bell.as_fd());
+                    placed.bell.fds().into_iter().for_each(|fd| wake.on_readable(fd));
                     if at_ns != u64::MAX {
                         wake.at(at_ns);
                     }
@@ -321,8 +321,7 @@ impl Gateways {
     fn disarm(&mut self) {
         for placed in &mut self.rooms {
             placed.room.wake_up();
-            // Nothing to take is fine: the descriptor does not block.
-            let _ = rustix::io::read(&placed.bell, &mut [0_u8; 8]);
+            placed.bell.silence();
         }
     }
 }

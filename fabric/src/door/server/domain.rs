@@ -3,8 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::event::{EventfdFlags, eventfd};
-
+use crate::door::bell::GatewayBell;
 use crate::door::key::{KEY_BYTES_MAX, Key};
 use crate::door::wire::{Refusal, Seat};
 use crate::region::{Keeper, Region, RegionError, RegionOptions};
@@ -64,7 +63,7 @@ pub(super) struct Served {
     keeper: Arc<Keeper>,
     memory: OwnedFd,
     /// A gateway's each.
-    bells: Vec<OwnedFd>,
+    bells: Vec<GatewayBell>,
 }
 
 impl Served {
@@ -73,8 +72,7 @@ impl Served {
         let slots = settings.endpoints_max.saturating_add(gateways);
         let options = RegionOptions { slots, gateways, host, ..RegionOptions::default() };
         let (keeper, memory) = Region::create(&options)?;
-        let bell = |_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let bells = (0..gateways).map(bell).collect::<Result<_, _>>();
+        let bells = (0..gateways).map(|_| GatewayBell::new()).collect::<Result<_, _>>();
         let bells =
             bells.map_err(|errno| RegionError::System { what: "make a bell beside", errno })?;
         Ok(Self { settings, keeper: Arc::new(keeper), memory, bells })
@@ -98,10 +96,7 @@ impl Served {
 
     /// Wakes the gateways, for somebody who has no bells of theirs.
     pub(super) fn ring_gateways(&self) {
-        for bell in &self.bells {
-            // It can only fail when the counter is full, and then it is readable anyhow.
-            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
-        }
+        self.bells.iter().for_each(GatewayBell::ring);
     }
 
     pub(super) fn is_called(&self, name: &str) -> bool {
@@ -123,7 +118,7 @@ impl Served {
         }
     }
 
-    pub(super) fn keeper(&self) -> (Arc<Keeper>, &[OwnedFd]) {
+    pub(super) fn keeper(&self) -> (Arc<Keeper>, &[GatewayBell]) {
         (Arc::clone(&self.keeper), &self.bells)
     }
 
@@ -173,5 +168,6 @@ pub(super) fn admit<'d>(
     if members >= members_max {
         return Err(Refusal::Crowded);
     }
-    Ok(std::iter::once(&domain.memory).chain(&domain.bells).map(AsFd::as_fd).collect())
+    let bells = domain.bells.iter().map(GatewayBell::shared);
+    Ok(std::iter::once(domain.memory()).chain(bells).collect())
 }
