@@ -402,9 +402,7 @@ fn random_host() -> io::Result<u64> {
 impl Inside {
     pub(super) fn add_domain(&self, domain: &DomainConfig) -> Result<Vec<String>, Refused> {
         self.refuse_while_drained()?;
-        if !domain.peers.is_empty() {
-            self.check_listens(true, "a domain has peers")?;
-        }
+        self.check_listens(!domain.peers.is_empty(), "a domain has peers")?;
         self.domains.add(domain).map_err(|text| failed(&named(domain), &text))?;
         let opened = self.domains.opened();
         opened.iter().filter(|open| open.name == domain.name).for_each(|it| it.place(&self.cores));
@@ -453,6 +451,7 @@ impl Inside {
     }
 
     pub(super) fn change_domain(&self, domain: &DomainConfig) -> Result<Vec<String>, Refused> {
+        self.check_listens(!domain.peers.is_empty(), "a domain has peers")?;
         self.domains.read_key(domain).map_err(|text| failed(&named(domain), &text))?;
         let mut objects = self.objects();
         let config = objects.config.domains.iter_mut().find(|it| it.name == domain.name);
