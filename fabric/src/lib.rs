@@ -19,6 +19,8 @@ mod ring;
 mod shared;
 mod single_copy;
 mod slab;
+#[cfg(test)]
+mod testing;
 
 pub use address::{ADDRESS_BYTES, Address, AddressError};
 pub use desk::DeviceError;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::*;
 use crate::endpoint::Home;
 use crate::message::{Class, Completion, Context, Message, Part, Receive};
+use crate::testing::{Random, content};
 use crate::{Address, Endpoint, EndpointOptions, Keeper, Region, RegionOptions, SendError};
 
 const KEY: u8 = 7;
@@ -407,29 +408,4 @@ fn ask(endpoint: &mut Endpoint, source: Option<Address>, context: u64, bytes: &m
 
 fn ended(endpoint: &mut Endpoint) -> Vec<Completion> {
     std::iter::from_fn(|| endpoint.completion()).collect()
-}
-
-/// Bytes that tell where they belong.
-fn content(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|at| (seed.wrapping_mul(31) + at * 7 + at / 251) as u8).collect()
-}
-
-/// Numbers of a seed (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 11) % bound
-    }
 }
