@@ -1,0 +1,5 @@
+//! Results of measurements, whoever made them: what they look like in a file, and what can be done
+//! with such files. Nothing here measures, and nothing here knows the data path.
+
+pub mod result;
+pub mod unit;

@@ -1,0 +1,609 @@
+//! What a result is: the types of `docs/results.schema.json`, version [`SCHEMA`].
+//!
+//! A [`Run`] is what was measured in one go, on one machine: a directory with a `run.json`, which
+//! says where and by what, and one file for each [`Measurement`]. A measurement has [`Series`], a
+//! series has [`Point`]s.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::unit::{Against, Quantity, Unit};
+
+/// The version of the files. Another one is refused: what a reader does not know it would drop.
+pub const SCHEMA: u32 = 1;
+
+/// Series of one measurement: more than a plot can tell apart by far.
+pub const SERIES_MAX: usize = 256;
+
+/// Points of one series: a time line of ten minutes, each hundredth of a second.
+pub const POINTS_MAX: usize = 60_000;
+
+/// Bytes of a title, a name, a note: a paragraph.
+pub const WORDS_MAX: usize = 4096;
+
+/// Words of one kind in one file: keys of a set-up, notes, cells that are empty.
+pub const ENTRIES_MAX: usize = 1024;
+
+/// What was measured in one go, on one machine: `run.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// The version of the file: [`SCHEMA`].
+    pub schema: u32,
+    /// Its name in the store, which is its directory's: `20261122-225103-block`.
+    pub id: String,
+    /// When it began, as RFC 3339 in UTC: `2026-11-22T22:51:03Z`. Of what was imported, when.
+    pub begun: String,
+    /// What a reader shall call it.
+    pub title: String,
+    /// The command, word by word; empty if nobody knows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Where it was measured; none if nobody knows, as of what is imported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
+    /// Programs that took part, and their versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tools: BTreeMap<String, String>,
+    /// What a reader has to know of all of it, such as that it was ended early.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// The machine and the build.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// What the processor calls itself.
+    pub processor: String,
+    /// Cores that the measurement could use.
+    pub cores: u32,
+    /// The kernel's release.
+    pub kernel: String,
+    /// How long a cache line takes between two cores and back; none with one core, or if nobody
+    /// looked. Machines in a cloud have several levels of it, and figures of two do not compare.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_line_round_trip_ns: Option<u64>,
+    /// The version of vrio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The commit that it was built from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// Whether the build was optimised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimised: Option<bool>,
+}
+
+/// Who measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// vrio, here.
+    Measured,
+    /// Another program; its output was read.
+    Imported,
+    /// Others, long ago; their text was read. Never drawn as if it were measured here.
+    Published,
+}
+
+/// One benchmark's outcome: one file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measurement {
+    /// The version of the file: [`SCHEMA`].
+    pub schema: u32,
+    /// Who measured.
+    pub origin: Origin,
+    /// Of what was published, where it stands; of what was imported, the file's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Which benchmark, in a word: `block`, `net`, `osu_latency`, `fio`. Two measurements of
+    /// different ones are not compared.
+    pub benchmark: String,
+    /// What a reader shall call it; short, since legends have it.
+    pub title: String,
+    /// How: `path`, `idle`, `driver`, `mpi`, `provider` and so on, each with what it was.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub setup: BTreeMap<String, String>,
+    /// Round trips of a cache line around the measurement, in nanoseconds: before and after, or
+    /// none. Where they differ much, cores have moved meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cache_line_round_trips_ns: Vec<u64>,
+    /// The figures.
+    pub series: Vec<Series>,
+    /// What could not be measured. It stays empty: no other figure stands in for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub empty: Vec<Empty>,
+    /// What a reader has to know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// Of what was published: what its text says, word for word.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quotations: Vec<String>,
+    /// Of what was published: where the text contradicts itself, or what is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub misprints: Vec<String>,
+}
+
+/// Figures of one quantity against one other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Series {
+    /// What sets it apart from the others of its measurement.
+    pub name: String,
+    /// What is measured.
+    pub quantity: Quantity,
+    /// In what.
+    pub unit: Unit,
+    /// Which number of many it is, where there were many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statistic: Option<Statistic>,
+    /// Against what.
+    pub x: Axis,
+    /// What each point's `low` and `high` are.
+    #[serde(default, skip_serializing_if = "Spread::is_none")]
+    pub spread: Spread,
+    /// The most that the line could carry, in the series' unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line_rate: Option<f64>,
+    /// The figures, in the order of `x`.
+    pub points: Vec<Point>,
+}
+
+/// The horizontal axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Axis {
+    /// Against what is measured.
+    pub quantity: Against,
+    /// In what.
+    pub unit: Unit,
+}
+
+/// One figure.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// Where it stands; of a category, its place from 0.
+    pub x: f64,
+    /// The same figure is said of everything from `x` to here ("below 128 bytes").
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x_to: Option<f64>,
+    /// Of a category, its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// The figure.
+    pub y: f64,
+    /// Where the spread begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low: Option<f64>,
+    /// Where it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<f64>,
+    /// How the figure is meant: only what was published has other than exact ones.
+    #[serde(default, skip_serializing_if = "Meant::is_exact")]
+    pub meant: Meant,
+    /// Of what was published: the words with the figure, which stand in a quotation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
+}
+
+/// How a figure is meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Meant {
+    /// As it stands.
+    #[default]
+    Exact,
+    /// "About", "roughly".
+    About,
+    /// "Less than", "never surpasses".
+    AtMost,
+    /// "Over", "a minimum of".
+    AtLeast,
+}
+
+impl Meant {
+    /// For serde.
+    fn is_exact(&self) -> bool {
+        *self == Self::Exact
+    }
+}
+
+/// Which number of many a figure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Statistic {
+    /// Their mean.
+    Mean,
+    /// Half of them are no larger.
+    Median,
+    /// 99 of a hundred are no larger.
+    P99,
+    /// 999 of a thousand are no larger.
+    P999,
+    /// The least.
+    Min,
+    /// The most.
+    Max,
+}
+
+/// What a point's `low` and `high` are, so that a bar can say it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spread {
+    /// There are none.
+    #[default]
+    None,
+    /// The least and the most.
+    MinMax,
+    /// The first and the third quarter's end.
+    Iqr,
+    /// The 5th and the 95th percentile.
+    P5P95,
+    /// The 1st and the 99th percentile.
+    P1P99,
+    /// The median and the 99th percentile.
+    P50P99,
+    /// The mean, less and more one standard deviation.
+    StandardDeviation,
+}
+
+impl Spread {
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
+
+    /// In words; nothing if there is none.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::MinMax => "least to most",
+            Self::Iqr => "middle half",
+            Self::P5P95 => "5th to 95th percentile",
+            Self::P1P99 => "1st to 99th percentile",
+            Self::P50P99 => "median to 99th percentile",
+            Self::StandardDeviation => "± one standard deviation",
+        }
+    }
+}
+
+/// What could not be measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Empty {
+    /// What.
+    pub what: String,
+    /// The reason.
+    pub why: String,
+}
+
+/// What is wrong with the text of a file. The reader adds the file's name.
+#[derive(Debug, Error)]
+pub enum ResultError {
+    /// It is not JSON, or a field is missing, unknown or of another kind.
+    #[error("line {}, column {}: {}", .0.line(), .0.column(), bare(.0))]
+    Form(#[source] serde_json::Error),
+    /// Another version wrote it.
+    #[error(
+        "it is of version {found} of the results' form, and this vrio knows version {SCHEMA}: \
+         use the vrio that wrote it, or measure again"
+    )]
+    Version {
+        /// Of the file.
+        found: u64,
+    },
+    /// There is no version in it at all.
+    #[error("it has no \"schema\" number, so it is no result of vrio's")]
+    NoVersion,
+    /// A rule beyond the form is broken.
+    #[error("{place}: {what}")]
+    Rule {
+        /// Where, as a path of fields.
+        place: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// What serde has to say, without the place that it adds.
+fn bare(error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    said.split_once(" at line ").map_or(said.clone(), |(bare, _)| bare.to_owned())
+}
+
+fn rule(place: impl Into<String>, what: impl Into<String>) -> ResultError {
+    ResultError::Rule { place: place.into(), what: what.into() }
+}
+
+/// Reads any of the files, whose version it checks before the rest.
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, ResultError> {
+    let value: serde_json::Value = serde_json::from_str(text).map_err(ResultError::Form)?;
+    match value.get("schema").and_then(serde_json::Value::as_u64) {
+        None => return Err(ResultError::NoVersion),
+        Some(found) if found != u64::from(SCHEMA) => return Err(ResultError::Version { found }),
+        Some(_) => {}
+    }
+    // Again from the text: a value knows no lines.
+    serde_json::from_str(text).map_err(ResultError::Form)
+}
+
+fn check_words<'a>(
+    place: &str,
+    words: impl IntoIterator<Item = &'a String>,
+) -> Result<(), ResultError> {
+    for (at, word) in words.into_iter().enumerate() {
+        if at >= ENTRIES_MAX {
+            return Err(rule(place, format!("more than {ENTRIES_MAX} entries")));
+        }
+        if word.len() > WORDS_MAX {
+            return Err(rule(format!("{place}[{at}]"), format!("longer than {WORDS_MAX} bytes")));
+        }
+    }
+    Ok(())
+}
+
+impl Run {
+    /// Reads a `run.json`.
+    ///
+    /// # Errors
+    /// When it is not one, or of another version.
+    pub fn read(text: &str) -> Result<Self, ResultError> {
+        let run: Self = read(text)?;
+        run.check()?;
+        Ok(run)
+    }
+
+    /// Checks what the form does not say.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn check(&self) -> Result<(), ResultError> {
+        if self.schema != SCHEMA {
+            return Err(ResultError::Version { found: u64::from(self.schema) });
+        }
+        if !is_id(&self.id) {
+            return Err(rule("id", "it takes letters, digits, '-', '_' and '.', 100 at most"));
+        }
+        check_words("title", [&self.title, &self.begun])?;
+        check_words("command", &self.command)?;
+        check_words("notes", &self.notes)?;
+        check_words("tools", self.tools.iter().flat_map(|(name, version)| [name, version]))
+    }
+}
+
+/// Whether it can be a directory's name everywhere, and none that leads out of the store.
+pub fn is_id(id: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=100).contains(&id.len()) && id.chars().all(plain) && !id.starts_with('.')
+}
+
+impl Measurement {
+    /// An empty one.
+    pub fn new(origin: Origin, benchmark: &str, title: &str) -> Self {
+        Self {
+            schema: SCHEMA,
+            origin,
+            source: None,
+            benchmark: benchmark.to_owned(),
+            title: title.to_owned(),
+            setup: BTreeMap::new(),
+            cache_line_round_trips_ns: Vec::new(),
+            series: Vec::new(),
+            empty: Vec::new(),
+            notes: Vec::new(),
+            quotations: Vec::new(),
+            misprints: Vec::new(),
+        }
+    }
+
+    /// Reads a measurement's file.
+    ///
+    /// # Errors
+    /// When it is not one, or of another version, or breaks a rule.
+    pub fn read(text: &str) -> Result<Self, ResultError> {
+        let measurement: Self = read(text)?;
+        measurement.check()?;
+        Ok(measurement)
+    }
+
+    /// Checks what the form does not say: limits, units that fit, numbers that are in order.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn check(&self) -> Result<(), ResultError> {
+        if self.schema != SCHEMA {
+            return Err(ResultError::Version { found: u64::from(self.schema) });
+        }
+        if self.benchmark.is_empty() || self.title.is_empty() {
+            return Err(rule("title", "a measurement has a benchmark and a title"));
+        }
+        if self.origin != Origin::Measured && self.source.is_none() {
+            return Err(rule("source", "what others measured has a source"));
+        }
+        if self.series.len() > SERIES_MAX {
+            return Err(rule("series", format!("more than {SERIES_MAX}")));
+        }
+        check_words("title", [&self.benchmark, &self.title])?;
+        check_words("source", &self.source)?;
+        check_words("setup", self.setup.iter().flat_map(|(key, value)| [key, value]))?;
+        check_words("empty", self.empty.iter().flat_map(|Empty { what, why }| [what, why]))?;
+        check_words("notes", &self.notes)?;
+        check_words("quotations", &self.quotations)?;
+        check_words("misprints", &self.misprints)?;
+        for (at, series) in self.series.iter().enumerate() {
+            series.check(&format!("series[{at}]"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Series {
+    fn check(&self, place: &str) -> Result<(), ResultError> {
+        let Self { quantity, unit, x, points, .. } = self;
+        if quantity.dimension() != unit.dimension() {
+            return Err(rule(
+                format!("{place}.unit"),
+                format!("{quantity} is not told in {unit:?}"),
+            ));
+        }
+        if x.quantity.dimension() != x.unit.dimension() {
+            let what = format!("{:?} is not told in {:?}", x.quantity, x.unit);
+            return Err(rule(format!("{place}.x.unit"), what));
+        }
+        check_words(&format!("{place}.name"), [&self.name])?;
+        if points.len() > POINTS_MAX {
+            return Err(rule(format!("{place}.points"), format!("more than {POINTS_MAX}")));
+        }
+        if self.line_rate.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
+            return Err(rule(format!("{place}.line_rate"), "it is more than nothing"));
+        }
+        for (at, point) in points.iter().enumerate() {
+            let refused = |what| rule(format!("{place}.points[{at}]"), what);
+            point.check(x.quantity, self.spread).map_err(refused)?;
+        }
+        match points.windows(2).position(|two| two[1].x < two[0].x) {
+            Some(at) => Err(rule(format!("{place}.points[{}]", at + 1), "its x goes back")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Point {
+    /// A bare figure.
+    pub fn new(x: f64, y: f64) -> Self {
+        Self { x, y, ..Self::default() }
+    }
+
+    /// The figure of a category.
+    pub fn of_category(place: usize, label: &str, y: f64) -> Self {
+        Self { x: place as f64, label: Some(label.to_owned()), y, ..Self::default() }
+    }
+
+    fn check(&self, against: Against, spread: Spread) -> Result<(), String> {
+        let Self { x, x_to, label, y, low, high, .. } = self;
+        let numbers = [Some(*x), *x_to, Some(*y), *low, *high];
+        if numbers.iter().flatten().any(|number| !number.is_finite()) {
+            return Err("a number is not finite".to_owned());
+        }
+        if *x < 0.0 || x_to.is_some_and(|to| to < *x) {
+            return Err("x is negative, or x_to is less than x".to_owned());
+        }
+        if spread.is_none() && low.or(*high).is_some() {
+            return Err("low and high mean nothing without a spread".to_owned());
+        }
+        if low.zip(*high).is_some_and(|(low, high)| low > high) {
+            return Err("low is more than high".to_owned());
+        }
+        let is_category = against == Against::Category;
+        match label {
+            None if is_category => Err("a category has a label".to_owned()),
+            Some(label) if label.len() > WORDS_MAX => Err("its label is too long".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn latency() -> Measurement {
+        let mut it = Measurement::new(Origin::Imported, "osu_latency", "shared memory");
+        it.source = Some("latency.txt".to_owned());
+        it.series.push(Series {
+            name: "latency".to_owned(),
+            quantity: Quantity::Latency,
+            unit: Unit::Us,
+            statistic: Some(Statistic::Mean),
+            x: Axis { quantity: Against::MessageSize, unit: Unit::Bytes },
+            spread: Spread::P1P99,
+            line_rate: None,
+            points: vec![
+                Point { low: Some(0.25), high: Some(2.0), ..Point::new(1.0, 0.5) },
+                Point::new(8.0, 0.75),
+            ],
+        });
+        it
+    }
+
+    fn text(measurement: &Measurement) -> String {
+        serde_json::to_string_pretty(measurement).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let written = latency();
+        assert_eq!(Measurement::read(&text(&written)).unwrap(), written);
+    }
+
+    #[test]
+    fn another_version_is_refused_by_name_whatever_else_it_has() {
+        let said = Measurement::read("{\"schema\": 7, \"novelty\": []}").unwrap_err().to_string();
+        assert!(said.contains("version 7") && said.contains("knows version 1"), "{said}");
+        let said = Run::read("{\"schema\": 2}").unwrap_err().to_string();
+        assert!(said.contains("version 2"), "{said}");
+        let said = Run::read("{\"fio version\": \"3.33\"}").unwrap_err().to_string();
+        assert!(said.contains("no result of vrio's"), "{said}");
+    }
+
+    #[test]
+    fn a_fault_has_a_place() {
+        let unknown = text(&latency()).replace("\"origin\"", "\"orgin\"");
+        let said = Measurement::read(&unknown).unwrap_err().to_string();
+        assert!(said.starts_with("line 3") && said.contains("unknown field `orgin`"), "{said}");
+        let cut = text(&latency());
+        let said = Measurement::read(&cut[..cut.len() / 2]).unwrap_err().to_string();
+        assert!(said.starts_with("line ") && said.contains("EOF"), "{said}");
+    }
+
+    #[test]
+    fn rules_are_kept() {
+        type Break = fn(&mut Measurement);
+        let breaks: [(&str, Break); 9] = [
+            ("source", |it| it.source = None),
+            ("title", |it| it.title.clear()),
+            ("series[0].unit", |it| it.series[0].unit = Unit::Bytes),
+            ("series[0].x.unit", |it| it.series[0].x.unit = Unit::Us),
+            ("series[0].points[1]: its x", |it| it.series[0].points[1].x = 0.0),
+            ("series[0].points[0]: low is", |it| it.series[0].points[0].low = Some(3.0)),
+            ("series[0].points[0]: low and", |it| it.series[0].spread = Spread::None),
+            ("series[0].points[1]: a number", |it| it.series[0].points[1].y = f64::NAN),
+            ("series[0].points[0]: a category", |it| {
+                it.series[0].x = Axis { quantity: Against::Category, unit: Unit::Name };
+            }),
+        ];
+        for (place, spoil) in breaks {
+            let mut it = latency();
+            it.check().unwrap();
+            spoil(&mut it);
+            let said = it.check().unwrap_err().to_string();
+            assert!(said.starts_with(place), "{place}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_is_endless_is_refused() {
+        let mut it = latency();
+        it.series[0].points = vec![Point::new(1.0, 1.0); POINTS_MAX + 1];
+        assert!(it.check().unwrap_err().to_string().starts_with("series[0].points: more"));
+        let mut it = latency();
+        it.notes = vec!["x".repeat(WORDS_MAX + 1)];
+        assert!(it.check().unwrap_err().to_string().starts_with("notes[0]: longer"));
+        let mut it = latency();
+        it.series = vec![it.series[0].clone(); SERIES_MAX + 1];
+        assert!(it.check().unwrap_err().to_string().starts_with("series: more"));
+    }
+
+    #[test]
+    fn a_runs_name_leads_nowhere_else() {
+        assert!(["20261122-225103-block", "a", "v1.2_x"].into_iter().all(is_id));
+        assert!(["", ".", "..", "a/b", ".x", "a b"].into_iter().all(|id| !is_id(id)));
+        assert!(!is_id(&"x".repeat(101)));
+    }
+}

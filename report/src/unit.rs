@@ -1,0 +1,405 @@
+//! What is measured, and in what. A number is converted inside of its dimension or not at all.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a unit is a unit of. Two numbers of one dimension can be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dimension {
+    /// Of time.
+    Time,
+    /// Of data.
+    Data,
+    /// Of data in a time.
+    DataRate,
+    /// Of anything else in a time: messages, requests, rounds.
+    Rate,
+    /// Of processor time for data.
+    TimePerData,
+    /// A part of something, or a change of it.
+    Share,
+    /// How many there are.
+    Count,
+    /// A price.
+    Money,
+    /// Names; there is nothing to convert.
+    Name,
+}
+
+/// In what a number is told. `docs/operating.md` has the names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Nanoseconds.
+    Ns,
+    /// Microseconds.
+    Us,
+    /// Milliseconds.
+    Ms,
+    /// Seconds.
+    S,
+    /// Bytes.
+    Bytes,
+    /// Bytes in a second.
+    BytesPerS,
+    /// 10^6 bytes in a second: the MB/s of the OSU benchmarks.
+    MbPerS,
+    /// Bits in a second.
+    BitsPerS,
+    /// In a second.
+    PerS,
+    /// Nanoseconds for a byte.
+    NsPerByte,
+    /// Of a hundred.
+    Percent,
+    /// Of one: 0.5 is a half, 2 is twice as much.
+    Ratio,
+    /// How many.
+    Count,
+    /// US dollars.
+    Usd,
+    /// None: names stand there.
+    Name,
+}
+
+impl Unit {
+    /// All of them.
+    pub const ALL: [Self; 15] = [
+        Self::Ns,
+        Self::Us,
+        Self::Ms,
+        Self::S,
+        Self::Bytes,
+        Self::BytesPerS,
+        Self::MbPerS,
+        Self::BitsPerS,
+        Self::PerS,
+        Self::NsPerByte,
+        Self::Percent,
+        Self::Ratio,
+        Self::Count,
+        Self::Usd,
+        Self::Name,
+    ];
+
+    /// What it is a unit of.
+    pub fn dimension(self) -> Dimension {
+        match self {
+            Self::Ns | Self::Us | Self::Ms | Self::S => Dimension::Time,
+            Self::Bytes => Dimension::Data,
+            Self::BytesPerS | Self::MbPerS | Self::BitsPerS => Dimension::DataRate,
+            Self::PerS => Dimension::Rate,
+            Self::NsPerByte => Dimension::TimePerData,
+            Self::Percent | Self::Ratio => Dimension::Share,
+            Self::Count => Dimension::Count,
+            Self::Usd => Dimension::Money,
+            Self::Name => Dimension::Name,
+        }
+    }
+
+    /// How many of the smallest unit of its dimension it is.
+    fn factor(self) -> f64 {
+        match self {
+            Self::Us => 1e3,
+            Self::Ms | Self::MbPerS => 1e6,
+            Self::S => 1e9,
+            Self::BitsPerS => 0.125,
+            Self::Percent => 0.01,
+            _ => 1.0,
+        }
+    }
+
+    /// A number of this unit in another one; none if they are of two dimensions.
+    pub fn convert(self, number: f64, to: Self) -> Option<f64> {
+        if self == to {
+            return Some(number);
+        }
+        let fits = self.dimension() == to.dimension();
+        fits.then(|| number * (self.factor() / to.factor()))
+    }
+
+    /// As it stands behind a number or an axis' name; nothing for numbers and names.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            Self::Ns => "ns",
+            Self::Us => "µs",
+            Self::Ms => "ms",
+            Self::S => "s",
+            Self::Bytes => "B",
+            Self::BytesPerS => "B/s",
+            Self::MbPerS => "MB/s",
+            Self::BitsPerS => "bit/s",
+            Self::PerS => "1/s",
+            Self::NsPerByte => "ns/B",
+            Self::Percent => "%",
+            Self::Ratio => "×",
+            Self::Usd => "USD",
+            Self::Count | Self::Name => "",
+        }
+    }
+}
+
+/// What is measured: the vertical axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    /// How long something takes: a message one way, a request, an operation of all.
+    Latency,
+    /// How long it takes there and back.
+    RoundTrip,
+    /// How far latencies lie apart, as one number.
+    Jitter,
+    /// How long a job runs, or a pause lasts.
+    Duration,
+    /// Bytes in a second, one way.
+    Bandwidth,
+    /// Bytes in a second of both ways together, under way at the same time.
+    BidirectionalBandwidth,
+    /// Messages or frames in a second.
+    MessageRate,
+    /// Requests of a disk in a second.
+    Iops,
+    /// Rounds, operations or transactions in a second.
+    TransactionRate,
+    /// Processor time for a byte.
+    CpuPerByte,
+    /// Processor time for a request, message, frame or operation.
+    CpuPerRequest,
+    /// Exits, interrupts, kicks, system calls and the like of each request. The series of one
+    /// measurement are parts of a sum.
+    EventsPerRequest,
+    /// How much of a core something had: 1 is all of one core.
+    CoreShare,
+    /// Cores that are kept for polling.
+    PollingCores,
+    /// How much longer something runs than what it is compared with: 0.15 is 15 % longer.
+    Slowdown,
+    /// How much more a figure is than another one's, where more is worse: 0.1 is 10 % more.
+    Overhead,
+    /// How much less a figure is than another one's, where less is worse: 0.1 is 10 % less.
+    Loss,
+    /// What is reached of what the line could carry.
+    LineShare,
+    /// How many times as much as another one's, whatever is better.
+    Factor,
+    /// Connections or sessions.
+    Connections,
+    /// Memory.
+    Memory,
+    /// Frames or datagrams that did not arrive, of those that were sent.
+    LostShare,
+    /// How often something was sent again.
+    Retransmits,
+    /// What something costs to buy.
+    Price,
+}
+
+impl Quantity {
+    /// All of them.
+    pub const ALL: [Self; 24] = [
+        Self::Latency,
+        Self::RoundTrip,
+        Self::Jitter,
+        Self::Duration,
+        Self::Bandwidth,
+        Self::BidirectionalBandwidth,
+        Self::MessageRate,
+        Self::Iops,
+        Self::TransactionRate,
+        Self::CpuPerByte,
+        Self::CpuPerRequest,
+        Self::EventsPerRequest,
+        Self::CoreShare,
+        Self::PollingCores,
+        Self::Slowdown,
+        Self::Overhead,
+        Self::Loss,
+        Self::LineShare,
+        Self::Factor,
+        Self::Connections,
+        Self::Memory,
+        Self::LostShare,
+        Self::Retransmits,
+        Self::Price,
+    ];
+
+    /// What its unit has to be a unit of.
+    pub fn dimension(self) -> Dimension {
+        match self {
+            Self::Latency
+            | Self::RoundTrip
+            | Self::Jitter
+            | Self::Duration
+            | Self::CpuPerRequest => Dimension::Time,
+            Self::Bandwidth | Self::BidirectionalBandwidth => Dimension::DataRate,
+            Self::MessageRate | Self::Iops | Self::TransactionRate => Dimension::Rate,
+            Self::CpuPerByte => Dimension::TimePerData,
+            Self::CoreShare
+            | Self::Slowdown
+            | Self::Overhead
+            | Self::Loss
+            | Self::LineShare
+            | Self::Factor
+            | Self::LostShare => Dimension::Share,
+            Self::EventsPerRequest | Self::PollingCores | Self::Connections | Self::Retransmits => {
+                Dimension::Count
+            }
+            Self::Memory => Dimension::Data,
+            Self::Price => Dimension::Money,
+        }
+    }
+
+    /// Whether more of it is better; none where that depends.
+    pub fn more_is_better(self) -> Option<bool> {
+        match self {
+            Self::Bandwidth
+            | Self::BidirectionalBandwidth
+            | Self::MessageRate
+            | Self::Iops
+            | Self::TransactionRate
+            | Self::LineShare => Some(true),
+            Self::CoreShare | Self::PollingCores | Self::Factor => None,
+            _ => Some(false),
+        }
+    }
+
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::RoundTrip => "round trip",
+            Self::Jitter => "jitter",
+            Self::Duration => "duration",
+            Self::Bandwidth => "bandwidth",
+            Self::BidirectionalBandwidth => "bandwidth both ways",
+            Self::MessageRate => "message rate",
+            Self::Iops => "IOPS",
+            Self::TransactionRate => "transaction rate",
+            Self::CpuPerByte => "processor time per byte",
+            Self::CpuPerRequest => "processor time per request",
+            Self::EventsPerRequest => "events per request",
+            Self::CoreShare => "share of a core",
+            Self::PollingCores => "polling cores",
+            Self::Slowdown => "slowdown",
+            Self::Overhead => "overhead",
+            Self::Loss => "loss",
+            Self::LineShare => "share of line rate",
+            Self::Factor => "factor",
+            Self::Connections => "connections",
+            Self::Memory => "memory",
+            Self::LostShare => "lost",
+            Self::Retransmits => "retransmissions",
+            Self::Price => "price",
+        }
+    }
+}
+
+/// Against what it is measured: the horizontal axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Against {
+    /// Bytes of a message, frame, write or request.
+    MessageSize,
+    /// Requests outstanding.
+    QueueDepth,
+    /// Time since it began.
+    Time,
+    /// Virtual machines.
+    Guests,
+    /// Processes of a job, or threads of a program.
+    Processes,
+    /// Polling cores.
+    Sidecores,
+    /// Names, one for each point, in the order of the file.
+    Category,
+}
+
+impl Against {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::MessageSize,
+        Self::QueueDepth,
+        Self::Time,
+        Self::Guests,
+        Self::Processes,
+        Self::Sidecores,
+        Self::Category,
+    ];
+
+    /// What its unit has to be a unit of.
+    pub fn dimension(self) -> Dimension {
+        match self {
+            Self::MessageSize => Dimension::Data,
+            Self::Time => Dimension::Time,
+            Self::Category => Dimension::Name,
+            Self::QueueDepth | Self::Guests | Self::Processes | Self::Sidecores => Dimension::Count,
+        }
+    }
+
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::MessageSize => "message size",
+            Self::QueueDepth => "queue depth",
+            Self::Time => "time",
+            Self::Guests => "guests",
+            Self::Processes => "processes",
+            Self::Sidecores => "sidecores",
+            Self::Category => "",
+        }
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.words())
+    }
+}
+
+impl fmt::Display for Against {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.words())
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.symbol())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_converted_inside_of_a_dimension_alone() {
+        assert_eq!(Unit::Ms.convert(1.5, Unit::Us), Some(1500.0));
+        assert_eq!(Unit::BitsPerS.convert(80.0, Unit::BytesPerS), Some(10.0));
+        assert_eq!(Unit::MbPerS.convert(3.0, Unit::BitsPerS), Some(24e6));
+        assert_eq!(Unit::Percent.convert(15.0, Unit::Ratio), Some(0.15));
+        assert_eq!(Unit::Us.convert(1.0, Unit::Bytes), None);
+        assert_eq!(Unit::PerS.convert(1.0, Unit::BytesPerS), None);
+        for one in Unit::ALL {
+            for other in Unit::ALL {
+                let fits = one.dimension() == other.dimension();
+                let there = one.convert(7.0, other);
+                assert_eq!(there.is_some(), fits, "{one:?} {other:?}");
+                let back = there.and_then(|number| other.convert(number, one));
+                assert!(back.is_none_or(|number| (number - 7.0).abs() < 1e-9), "{one:?} {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_has_a_name_of_its_own_and_a_unit_to_be_told_in() {
+        let mut names: Vec<_> = Quantity::ALL.iter().map(|it| it.words()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Quantity::ALL.len());
+        let is_told = |dimension| Unit::ALL.iter().any(|unit| unit.dimension() == dimension);
+        assert!(Quantity::ALL.iter().all(|quantity| is_told(quantity.dimension())));
+        assert!(Against::ALL.iter().all(|against| is_told(against.dimension())));
+    }
+}
