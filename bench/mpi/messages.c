@@ -2,18 +2,21 @@
  * What MPI's messages take, in the manner of the OSU micro-benchmarks: `vrio bench mpi` builds this
  * with each MPI's own compiler and runs it by each way.
  *
- *     messages SECONDS CHECKED OPERATION:BYTES...
+ *     messages SECONDS CHECKED PROCESSES OPERATION:BYTES...
  *
  * Rank 0 says "begin RANKS", then a line for each operation when it is done:
  *
- *     OPERATION BYTES MESSAGES SECONDS P50_US P99_US
+ *     OPERATION BYTES MESSAGES SECONDS P50_US P99_US CPU_SECONDS
  *
  * Messages are those of all ranks, both ways where they go both ways; of an operation of everybody
  * (alltoall, allreduce) the line counts operations. P50 and P99 are of what rank 0 saw: half a round
  * trip of latency, a window of the three that have windows, else an operation. With CHECKED, every
  * operation is done some times first with every byte looked at, which is not in the time. Times end
- * with their round: what is measured goes on for SECONDS, about.
+ * with their round: what is measured goes on for SECONDS, about. CPU is the processor time of all
+ * threads of all ranks in that time, and of other PROCESSES that carry messages: numbers with commas
+ * between them, or "none".
  */
+#define _GNU_SOURCE
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +33,8 @@ enum { FIRST_ROUNDS = 2 };
 enum { CHECKED_ROUNDS = 4 };
 /* Larger than any message that a bench asks for; a window of them has to fit into memory. */
 enum { BYTES_MAX = 4 << 20 };
+/* Other processes whose time is counted: a node on each host. */
+enum { CARRIERS_MAX = 8 };
 enum { TAG = 7, ANSWER_TAG = 8, ANSWER_BYTES = 4 };
 
 static int rank, ranks;
@@ -42,10 +47,34 @@ static void fail(const char *what) {
     MPI_Abort(MPI_COMM_WORLD, 3);
 }
 
-static double now(void) {
+static double read_clock(clockid_t clock) {
     struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
+    if (clock_gettime(clock, &at)) fail("a process that carries messages is gone");
     return at.tv_sec + at.tv_nsec * 1e-9;
+}
+
+static double now(void) { return read_clock(CLOCK_MONOTONIC); }
+
+/* The clocks of other processes; rank 0 alone has them. */
+static clockid_t carriers[CARRIERS_MAX];
+static int carrier_count;
+
+static void name_carriers(const char *words) {
+    while (rank == 0 && *words >= '0' && *words <= '9') {
+        char *end;
+        pid_t process = (pid_t)strtol(words, &end, 10);
+        if (carrier_count == CARRIERS_MAX) fail("too many processes that carry messages");
+        clockid_t *clock = &carriers[carrier_count++];
+        if (clock_getcpuclockid(process, clock)) fail("a process to be counted is not there");
+        words = *end == ',' ? end + 1 : end;
+    }
+}
+
+/* Processor time of this rank's threads, and for rank 0 of the carriers. */
+static double cpu(void) {
+    double all = read_clock(CLOCK_PROCESS_CPUTIME_ID);
+    for (int at = 0; at < carrier_count; at++) all += read_clock(carriers[at]);
+    return all;
 }
 
 /* Bytes that are the same nowhere else: who sent them, in which round, in which place of it. */
@@ -154,11 +183,12 @@ static const struct operation {
     {"allreduce", all_reduce, one, 1},
 };
 
-/* So many rounds; with `times`, how long each took. The time of the slowest rank. */
-static double rounds(const struct operation *op, int bytes, int count, float *times) {
+/* So many rounds; with `times`, how long each took. The time of the slowest rank; `used` is the
+ * processor time of all, at rank 0. */
+static double rounds(const struct operation *op, int bytes, int count, float *times, double *used) {
     struct round round = {bytes, 0, 0};
     MPI_Barrier(MPI_COMM_WORLD);
-    double began = now(), last = began;
+    double before = cpu(), began = now(), last = began;
     for (int at = 0; at < count; at++) {
         op->round(&round);
         if (times) {
@@ -167,7 +197,8 @@ static double rounds(const struct operation *op, int bytes, int count, float *ti
             last = after;
         }
     }
-    double took = now() - began, longest;
+    double took = now() - began, own = cpu() - before, longest;
+    MPI_Reduce(&own, used, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
     MPI_Allreduce(&took, &longest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return longest;
 }
@@ -184,20 +215,22 @@ static void measure(const struct operation *op, int bytes, double seconds, int c
     }
     /* The first ones make connections. Then how long a round takes: everybody has the same times,
      * and so the same counts. */
-    rounds(op, bytes, FIRST_ROUNDS, NULL);
     int count = 1;
-    double took;
-    while ((took = rounds(op, bytes, count, NULL)) < seconds / 8 && count < ROUNDS_MAX) count *= 2;
+    double took, used;
+    rounds(op, bytes, FIRST_ROUNDS, NULL, &used);
+    while ((took = rounds(op, bytes, count, NULL, &used)) < seconds / 8 && count < ROUNDS_MAX) {
+        count *= 2;
+    }
     double wanted = count * seconds / took;
     count = wanted < 2 ? 2 : wanted > ROUNDS_MAX ? ROUNDS_MAX : (int)wanted;
     float *times = malloc(count * sizeof *times);
     if (!times) fail("no memory for times");
-    took = rounds(op, bytes, count, times);
+    took = rounds(op, bytes, count, times, &used);
     if (rank == 0) {
         qsort(times, count, sizeof *times, compare);
         double us = 1e6 * op->share;
-        printf("%s %d %.0f %.9f %.4f %.4f\n", op->name, bytes, (double)count * op->messages(), took,
-               times[count / 2] * us, times[(size_t)(count * 0.99)] * us);
+        printf("%s %d %.0f %.9f %.4f %.4f %.9f\n", op->name, bytes, (double)count * op->messages(),
+               took, times[count / 2] * us, times[(size_t)(count * 0.99)] * us, used);
         fflush(stdout);
     }
     free(times);
@@ -222,7 +255,10 @@ int main(int count, char **words) {
     MPI_Init(&count, &words);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (count < 4 || ranks < 2 || ranks % 2) fail("SECONDS CHECKED OPERATION:BYTES.., even ranks");
+    if (count < 5 || ranks < 2 || ranks % 2) {
+        fail("SECONDS CHECKED PROCESSES OPERATION:BYTES.., even ranks");
+    }
+    name_carriers(words[3]);
     size_t most = (size_t)BYTES_MAX * (ranks > WINDOW ? ranks : WINDOW);
     out = calloc(most, 1);
     in = calloc(most, 1);
@@ -230,7 +266,7 @@ int main(int count, char **words) {
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) printf("begin %d\n", ranks);
     fflush(stdout);
-    for (int at = 3; at < count; at++) named(words[at], atof(words[1]), atoi(words[2]));
+    for (int at = 4; at < count; at++) named(words[at], atof(words[1]), atoi(words[2]));
     MPI_Finalize();
     return 0;
 }

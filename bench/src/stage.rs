@@ -19,6 +19,9 @@ use crate::progress::Progress;
 const IO_ADDRESS: &str = "10.77.0.9";
 const VM_ADDRESS: &str = "10.77.0.1";
 
+/// What both ends of the virtual cable are called.
+pub(crate) const CABLE: &str = "cable";
+
 /// What lies between the two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -86,15 +89,15 @@ impl Stage {
             self.cleanup.namespace(name);
             ip(&["netns", "add", name])?;
         }
-        let ends = ["type", "veth", "peer", "name", "cable", "netns", &vm];
-        ip(&[["link", "add", "cable", "netns", &io].as_slice(), &ends].concat())?;
+        let ends = ["type", "veth", "peer", "name", CABLE, "netns", &vm];
+        ip(&[["link", "add", CABLE, "netns", &io].as_slice(), &ends].concat())?;
         for (name, address) in [(&io, IO_ADDRESS), (&vm, VM_ADDRESS)] {
             let address = format!("{address}/24");
-            ip(&["-n", name, "addr", "add", &address, "dev", "cable"])?;
+            ip(&["-n", name, "addr", "add", &address, "dev", CABLE])?;
             if let Some(mtu) = self.mtu {
-                ip(&["-n", name, "link", "set", "cable", "mtu", &mtu.to_string()])?;
+                ip(&["-n", name, "link", "set", CABLE, "mtu", &mtu.to_string()])?;
             }
-            ip(&["-n", name, "link", "set", "cable", "up"])?;
+            ip(&["-n", name, "link", "set", CABLE, "up"])?;
             ip(&["-n", name, "link", "set", "lo", "up"])?;
         }
         self.io_listen = format!("{IO_ADDRESS}:4870");

@@ -2,27 +2,33 @@
 //!
 //! For each MPI that is found, a program of ours (`bench/mpi/messages.c`) is built with that MPI's
 //! own compiler; it measures in the manner of the OSU micro-benchmarks. Each way is a run of it, in
-//! turn with the others: A B A B. With `--osu`, the user's own OSU programs are run instead.
+//! turn with the others: A B A B. With `--osu`, the user's own OSU programs are run instead. Ranks
+//! are on this host, or on two network namespaces of it with a node each.
 
 mod goals;
 mod job;
 mod kinds;
 mod osu;
+mod site;
 mod ways;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
+use sidecore::Idle;
 
 use super::{Case, Comparison, Contest, Field, Plan, Sample};
+use crate::block::LinkKind;
 use crate::cleanup::{Cleanup, tidily};
 use crate::machine::{cache_line_round_trip_ns, cores};
+use crate::pair::Meeting;
 use crate::progress::Progress;
 
-use job::{Job, Site};
+use job::Job;
 use kinds::Mpi;
 use osu::Osu;
+use site::Site;
 use ways::Way;
 
 /// Ranks, at most, of what everybody takes part in: messages from all to all are held in memory.
@@ -34,6 +40,40 @@ const PROGRAM: &str = include_str!("../../mpi/messages.c");
 /// What contests are called, which goals refer to.
 const ONE_HOST: &str = "one host";
 const TWO_HOSTS: &str = "two hosts";
+
+/// Over how many hosts ranks are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hosts {
+    /// All are on this one.
+    One,
+    /// Half of them are on each of two network namespaces, which a virtual cable joins.
+    Two(Together),
+}
+
+impl Hosts {
+    /// How contests begin.
+    fn words(self) -> &'static str {
+        match self {
+            Self::One => ONE_HOST,
+            Self::Two(_) => TWO_HOSTS,
+        }
+    }
+}
+
+/// How the nodes of two hosts meet, and what their sidecores do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Together {
+    /// How their sessions travel; not by memory that two hosts would share.
+    pub link: LinkKind,
+    /// Whether those are sealed.
+    pub encrypt: bool,
+    /// The longest packet of the cable; the system's usual where nobody says.
+    pub mtu: Option<u32>,
+    /// What sidecores do without work.
+    #[serde(serialize_with = "crate::block::as_text")]
+    pub idle: Idle,
+}
 
 /// A node that runs already, and the domain of it that processes are to join.
 #[derive(Clone, Debug, Serialize)]
@@ -63,8 +103,10 @@ pub struct Options {
     pub validate: bool,
     /// Only ways with this in their name, besides ours.
     pub way: Option<String>,
-    /// A node that runs already; else one is started.
+    /// A node that runs already; else one is started. Of one host.
     pub running: Option<Running>,
+    /// Where ranks are.
+    pub hosts: Hosts,
 }
 
 impl Options {
@@ -80,6 +122,14 @@ impl Options {
             (2..=RANKS_MAX).contains(&ranks) && ranks.is_multiple_of(2),
             "--ranks {ranks}: an even number from 2 to {RANKS_MAX}, for some send to the others"
         );
+        if let Hosts::Two(Together { link, encrypt, mtu, .. }) = self.hosts {
+            ensure!(
+                self.running.is_none(),
+                "--control names a node of one host; with --hosts 2 both are started here: drop one"
+            );
+            ensure!(link != LinkKind::Shm, "--link shm: two hosts share no memory; udp, or xdp");
+            Meeting { link, encrypt, loopback: false, mtu }.check()?;
+        }
         Ok(())
     }
 
@@ -218,18 +268,19 @@ pub fn run(options: &Options) -> Result<Comparison> {
 fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Comparison> {
     let plan = &options.plan;
     let mut missing = Vec::new();
+    // Where there can be no two hosts, that comes first.
+    let site = Site::new(options, cleanup, progress)?;
     let osu = options.osu.as_deref().map(Osu::find).transpose()?;
     let mut mpis = kinds::find(&options.prefixes, &mut missing)?;
     if let Some(osu) = &osu {
         mpis.retain(|mpi| osu.is_of(mpi.family));
         ensure!(!mpis.is_empty(), "{}", osu.without_mpi());
     }
-    let site = Site::new(options, cleanup, progress)?;
-    let contests = mpis.into_iter().filter(|mpi| plan.wants_contest(&contest(mpi)));
+    let contests = mpis.into_iter().filter(|mpi| plan.wants_contest(&contest(options.hosts, mpi)));
     let contests = contests.filter_map(|mpi| {
         let built = if osu.is_some() { Ok(()) } else { site.build(&mpi, PROGRAM) };
         match built {
-            Ok(()) => Some(ways_of(&mpi, options.way.as_deref(), &mut missing)),
+            Ok(()) => Some(ways_of(&mpi, options, &mut missing)),
             Err(why) => {
                 missing.push(format!("{}: {why:#}", mpi.name()));
                 None
@@ -237,7 +288,8 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
         }
     });
     let contests = contests.collect();
-    let (subject, cases) = (&goals::MESSAGES, Messages::all(options.ranks()));
+    let subject = goals::of_cores(cores().len());
+    let cases = Messages::all(options.ranks());
     let mut field = Field { subject, plan, contests, cases, missing, cleanup, progress };
     field.narrow();
     field.check(false)?;
@@ -255,20 +307,23 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     field.result(options, outcomes, Vec::new())
 }
 
-fn contest(mpi: &Mpi) -> String {
-    format!("{ONE_HOST}, {}", mpi.name())
+fn contest(hosts: Hosts, mpi: &Mpi) -> String {
+    format!("{}, {}", hosts.words(), mpi.name())
 }
 
 /// An MPI by all its ways.
-fn ways_of(mpi: &Mpi, wanted: Option<&str>, missing: &mut Vec<String>) -> Contest<Contestant> {
-    let mut contestants: Vec<_> =
-        Way::all(mpi.family).iter().map(|&way| Contestant { mpi: mpi.clone(), way }).collect();
+fn ways_of(mpi: &Mpi, options: &Options, missing: &mut Vec<String>) -> Contest<Contestant> {
+    let (hosts, wanted) = (options.hosts, options.way.as_deref());
+    let of = |&way| Contestant { mpi: mpi.clone(), way };
+    let mut contestants: Vec<_> = Way::all(mpi.family, hosts).iter().map(of).collect();
     contestants.retain(|it| {
         use super::Contestant;
         it.is_ours() || wanted.is_none_or(|wanted| it.name().contains(wanted))
     });
-    missing.extend(ways::impossible(mpi));
-    Contest { name: contest(mpi), contestants }
+    if hosts == Hosts::One {
+        missing.extend(ways::impossible(mpi));
+    }
+    Contest { name: contest(hosts, mpi), contestants }
 }
 
 fn job_of<'a>(contestant: &'a Contestant, cases: &[Messages]) -> Job<'a> {
@@ -283,7 +338,8 @@ fn measure(
     options: &Options,
 ) -> Result<Vec<Sample>> {
     let seconds = options.plan.seconds;
-    let mut words = vec![seconds.to_string(), u8::from(options.validate).to_string()];
+    let checked = u8::from(options.validate).to_string();
+    let mut words = vec![seconds.to_string(), checked, site.carriers(job)];
     words.extend(cases.iter().map(Messages::word));
     let lines = site.run(job, &site.program(job.mpi), &words, seconds * cases.len() as f64)?;
     ensure!(
@@ -303,14 +359,16 @@ fn sample(case: &Messages, line: &str) -> Result<Sample> {
     ensure!(*op == case.op.word() && *bytes == case.bytes.to_string(), said());
     let numbers: Vec<f64> =
         numbers.iter().map(|word| word.parse()).collect::<Result<_, _>>().with_context(said)?;
-    let [messages, seconds, p50_us, p99_us] = numbers[..] else { return Err(anyhow!(said())) };
+    let [messages, seconds, p50_us, p99_us, cpu] = numbers[..] else {
+        return Err(anyhow!(said()));
+    };
     ensure!(messages > 0.0 && seconds > 0.0, said());
     let each = if case.op.is_in_bytes() { f64::from(case.bytes) / 1e6 } else { 1.0 };
-    let (p50_us, p99_us) = (Some(p50_us), Some(p99_us));
-    Ok(figures(messages * each / seconds, p50_us, p99_us))
+    let sample = figures(messages * each / seconds, Some(p50_us), Some(p99_us));
+    Ok(Sample { cpu_us: Some(cpu * 1e6 / messages), ..sample })
 }
 
-/// A sample of somebody whose processor time nobody counts: all poll.
+/// A sample of somebody whose processor time nobody counts.
 fn figures(rate: f64, p50_us: Option<f64>, p99_us: Option<f64>) -> Sample {
     let (cpu_us, core_share, waited_share) = (None, None, None);
     Sample { rate, p50_us, p99_us, cpu_us, core_share, waited_share, trips_ns: [None; 2] }
@@ -335,12 +393,15 @@ mod tests {
     #[test]
     fn a_line_is_read() {
         let of = |op, bytes| Messages { op, bytes, ranks: 2 };
-        let bandwidth = sample(&of(Op::Bandwidth, 1 << 10), "bandwidth 1024 2000 0.5 3.5 9");
+        let bandwidth = sample(&of(Op::Bandwidth, 1 << 10), "bandwidth 1024 2000 0.5 3.5 9 1");
         let bandwidth = bandwidth.unwrap();
         assert_eq!((bandwidth.rate, bandwidth.p99_us), (4.096, Some(9.0)));
-        let latency = sample(&of(Op::Latency, 8), "latency 8 2000 0.5 0.25 0.5").unwrap();
+        assert_eq!(bandwidth.cpu_us, Some(500.0));
+        let latency = sample(&of(Op::Latency, 8), "latency 8 2000 0.5 0.25 0.5 1").unwrap();
         assert_eq!((latency.rate, latency.p50_us), (4000.0, Some(0.25)));
-        for wrong in ["", "latency 8", "latency 9 1 1 1 1", "both 8 1 1 1 1", "latency 8 0 1 1 1"] {
+        let wrongs =
+            ["", "latency 8", "latency 9 1 1 1 1 1", "both 8 1 1 1 1 1", "latency 8 0 1 1 1 1"];
+        for wrong in wrongs {
             let said = sample(&of(Op::Latency, 8), wrong).unwrap_err().to_string();
             assert!(said.contains("latency 8 B"), "{said}");
         }

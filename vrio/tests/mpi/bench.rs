@@ -21,9 +21,16 @@ const WAYS: [&str; 5] = [
     "UCX tcp",
 ];
 
+/// Ways of Debian's Open MPI between hosts.
+const WAYS_BETWEEN: [&str; 4] =
+    ["its own TCP", "libfabric tcp (net)", "libfabric tcp;ofi_rxm", "UCX tcp"];
+
 /// All cases, and those of 8 bytes.
 const CASES: usize = 17;
 const SHORT_CASES: usize = 4;
+
+/// Those of 64 KiB.
+const LONG_CASES: usize = 5;
 
 fn bench(home: &Path, words: &[&str]) -> Output {
     let temporary = home.join("tmp");
@@ -96,6 +103,50 @@ fn mpich_is_measured_by_the_providers_that_open_mpi_refuses() {
     }
 }
 
+#[test]
+fn two_hosts_are_measured_by_all_ways_of_open_mpi_and_by_mpich() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: two hosts are network namespaces, which take root");
+        return;
+    }
+    let home = TempDir::new().expect("a directory");
+    let mpich = mpich();
+    let mpich = mpich.to_str().expect("a plain name");
+    let words = ["--hosts", "2", "--seconds", "0.005", "--validate", "--case", "8 B"];
+    let open = report(home.path(), &[&words[..], &["--contest", "Open MPI 4"]].concat());
+    for way in WAYS_BETWEEN {
+        let rows = rows(&open);
+        let of_way = theirs(&rows, way);
+        assert_eq!(of_way.len(), SHORT_CASES, "{way}: {}", open["missing"]);
+        for row in of_way {
+            assert!(row["cpu_ratio"]["median"].as_f64().expect("a number") > 0.0, "{row}");
+        }
+    }
+    assert_eq!(open["contests"][0]["contest"], "two hosts, Open MPI 4.1.4");
+    let verdicts = open["goals"].as_array().expect("a list").iter().map(|goal| &goal["verdicts"]);
+    assert_eq!(verdicts.collect::<Vec<_>>(), [0, 0, 0, 1, 0], "{}", open["goals"]);
+    // Longer ones, and more ranks than two: half of them on either host.
+    let words = ["--hosts", "2", "--seconds", "0.005", "--validate", "--case", "64 KiB"];
+    let more = ["--mpi", mpich, "--contest", "MPICH 5", "--way", "libfabric tcp"];
+    let other = report(home.path(), &[&words[..], &more, &["--ranks", "4"]].concat());
+    for way in ["libfabric tcp", "libfabric tcp;ofi_rxm"] {
+        let rows = rows(&other);
+        assert_eq!(theirs(&rows, way).len(), LONG_CASES, "{way}: {}", other["missing"]);
+    }
+}
+
+/// Where `ip` is not found, or nobody is root, there can be no two hosts.
+#[test]
+fn two_hosts_that_cannot_be_made_are_refused_with_a_way_out() {
+    let home = TempDir::new().expect("a directory");
+    let mut bench = Command::new(install(home.path()));
+    bench.args(["bench", "mpi", "--hosts", "2", "--quick"]).env("PATH", "/nowhere");
+    let output = bench.env("TMPDIR", home.path()).output().expect("it was built");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("root and iproute2") && text.contains("--hosts 1"), "{text}");
+}
+
 /// OSU's programs are not here: `like_osu.c` prints what they print, with numbers made up.
 #[test]
 fn osus_own_programs_are_run_and_read() {
@@ -128,6 +179,9 @@ fn what_makes_no_sense_is_the_command_lines_fault() {
         (&["--ranks", "3"][..], "--ranks 3"),
         (&["--seconds", "0"], "--seconds 0"),
         (&["--domain", "blue"], "--control"),
+        (&["--encrypt", "on"], "add --hosts 2"),
+        (&["--hosts", "2", "--link", "shm"], "share no memory"),
+        (&["--hosts", "2", "--control", "/run/x"], "--control names a node of one host"),
     ] {
         let output = bench(home.path(), words);
         let text = String::from_utf8_lossy(&output.stderr);

@@ -1,8 +1,7 @@
-//! Runs an MPI's programs: a node with a domain, ranks on cores of their own, an end in any case.
+//! Runs an MPI's programs, to an end in any case.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -11,23 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
 use super::kinds::{Family, Mpi};
+use super::site::Site;
 use super::ways::Way;
-use super::{Options, Running};
-use crate::cleanup::Cleanup;
-use crate::machine::cores;
-use crate::nodes::{Node, status};
-use crate::progress::Progress;
-use crate::stage::Stage;
-
-/// Endpoints of the domain that is made: one for each rank, and those of a job that ended badly
-/// until the node has noticed.
-const ENDPOINTS_MAX: u16 = 4 * super::RANKS_MAX;
-
-/// Of the domain's key.
-const KEY_BYTES: usize = 16;
+use crate::stage::CABLE;
 
 /// How long a job may take besides what it measures, and how many times that: the warm-up, and
 /// machines that are shared.
@@ -38,18 +25,14 @@ const PATIENCE_TIMES: f64 = 20.0;
 const END_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
+/// How long the node may take to say who is there once a job has begun: it is busy with the job.
+const ASK_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Characters of what a failed job said that an error shows: launchers say much.
 const SAID_MAX: usize = 600;
 
 /// Variables that choose a way: only what a turn says is to be there.
 const CHOICES: [&str; 7] = ["OMPI_MCA_", "MPIR_CVAR_", "I_MPI_", "FI_", "UCX_", "VRIO_", "PSM"];
-
-/// Has the MPI use a domain, as a user does it, and becomes the job.
-const JOIN: &str = "env=$(\"$1\" mpi env --mpi \"$2\" --control \"$3\" $4)\n\
-                    eval \"$env\"\nshift 4\nexec \"$@\"\n";
-
-/// Where ranks find their number on their host: Open MPI's, and that of MPICH's launcher.
-const LOCAL_RANK: &str = "${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-${PMI_RANK:-0}}}";
 
 /// A job of an MPI by one of its ways.
 #[derive(Clone, Copy, Debug)]
@@ -59,39 +42,7 @@ pub(super) struct Job<'a> {
     pub(super) ranks: u16,
 }
 
-/// Where jobs run.
-pub(super) struct Site<'a> {
-    program: PathBuf,
-    control: PathBuf,
-    domain: Option<String>,
-    stage: Stage,
-    /// Ours, if we had to start one.
-    _node: Option<Node>,
-    cleanup: &'a Cleanup,
-}
-
-impl<'a> Site<'a> {
-    /// A folder, and a node with a domain unless one is named.
-    pub(super) fn new(
-        options: &Options,
-        cleanup: &'a Cleanup,
-        progress: &Progress,
-    ) -> Result<Self> {
-        let program = options.program.clone();
-        let stage = Stage::new("mpi", program.clone(), false, cleanup.clone())?;
-        let (control, domain, node) = match &options.running {
-            Some(Running { control, domain }) => (control.clone(), domain.clone(), None),
-            None => {
-                progress.doing("starting a node");
-                let node = start_node(&stage)?;
-                (node.plan().control(), None, Some(node))
-            }
-        };
-        let site = Self { program, control, domain, stage, _node: node, cleanup };
-        site.make_seats(options.ranks())?;
-        Ok(site)
-    }
-
+impl Site<'_> {
     /// Builds our program for an MPI.
     pub(super) fn build(&self, mpi: &Mpi, source: &str) -> Result<()> {
         let file = self.stage.path("messages.c");
@@ -111,19 +62,6 @@ impl<'a> Site<'a> {
         self.stage.path(&format!("messages-{}-{}", mpi.family.word(), mpi.version))
     }
 
-    /// Where ranks run, in words.
-    pub(super) fn seating(&self, ranks: u16) -> String {
-        let cores = cores();
-        if has_seats(ranks) {
-            format!("one rank on each core: {:?}", &cores[..usize::from(ranks)])
-        } else {
-            format!(
-                "{ranks} ranks share {} cores: nobody is pinned, and polling costs",
-                cores.len()
-            )
-        }
-    }
-
     /// Runs a program by a way, which is to take so many seconds; gives the lines of its output.
     pub(super) fn run(
         &self,
@@ -133,11 +71,7 @@ impl<'a> Site<'a> {
         seconds: f64,
     ) -> Result<Vec<String>> {
         let mut command = self.command(job);
-        command.args(launch(job.mpi, job.ranks));
-        if has_seats(job.ranks) {
-            command.arg(self.seats());
-        }
-        command.arg(program).args(words);
+        command.args(self.rank(job)).arg(program).args(words);
         let log = self.stage.path("said");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
         let child = {
@@ -157,17 +91,9 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// All of the command before the launcher's words.
+    /// A launcher's command, up to what it is to start.
     fn command(&self, job: &Job<'_>) -> Command {
-        let mut command;
-        if job.way == Way::Vrio {
-            command = Command::new("sh");
-            command.args(["-euc", JOIN, "sh"]).arg(&self.program).arg(job.mpi.family.word());
-            let domain = self.domain.iter().map(|name| format!("--domain={name}"));
-            command.arg(&self.control).arg(domain.collect::<String>()).arg(&job.mpi.run);
-        } else {
-            command = Command::new(&job.mpi.run);
-        }
+        let mut command = self.begin(&job.mpi.run);
         for (name, _) in std::env::vars_os() {
             if CHOICES.iter().any(|it| name.to_string_lossy().starts_with(it)) {
                 command.env_remove(name);
@@ -183,70 +109,39 @@ impl<'a> Site<'a> {
                 }
             }
         }
+        let (reach, of_each) = (self.reach(), self.of_each(job.ranks));
+        match job.mpi.family {
+            // Where ranks sit is our part, for all alike.
+            Family::OpenMpi => {
+                command.args(["--bind-to", "none"]);
+                if let Some((enter, addresses)) = &reach {
+                    let slots = addresses.iter().map(|it| format!("{it}:{of_each}"));
+                    // Open MPI 4's name for what starts its daemons, and 5's.
+                    command.env("OMPI_MCA_plm_rsh_agent", enter);
+                    command.env("PRTE_MCA_plm_ssh_agent", enter);
+                    command.env("OMPI_MCA_oob_tcp_if_include", CABLE);
+                    command.args(["--host", &slots.collect::<Vec<_>>().join(",")]);
+                } else {
+                    command.arg("--oversubscribe");
+                }
+            }
+            Family::Mpich => {
+                command.args(["-bind-to", "none"]);
+                if let Some((enter, addresses)) = &reach {
+                    command.args(["-launcher", "ssh", "-launcher-exec"]).arg(enter);
+                    command.args(["-iface", CABLE, "-hosts", &addresses.join(",")]);
+                    command.args(["-ppn", &of_each.to_string()]);
+                }
+            }
+        }
+        command.args(["-n", &job.ranks.to_string()]);
         command
     }
-
-    /// Whether all ranks are where their messages are to go.
-    fn are_there(&self, job: &Job<'_>) -> bool {
-        if job.way != Way::Vrio {
-            return true;
-        }
-        let Ok(status) = status(&self.control) else { return false };
-        let domains = status["domains"].as_array().map_or(&[][..], Vec::as_slice);
-        let is_ours = |it: &&Value| self.domain.as_ref().is_none_or(|name| it["name"] == **name);
-        let members = domains.iter().filter(is_ours).filter_map(|it| it["members"].as_u64());
-        members.sum::<u64>() >= job.ranks.into()
-    }
-
-    fn seats(&self) -> PathBuf {
-        self.stage.path("seat")
-    }
-
-    /// A script that becomes a rank's program, on the core of that rank.
-    fn make_seats(&self, ranks: u16) -> Result<()> {
-        let seats = cores().into_iter().take(ranks.into()).enumerate();
-        let seats = seats.map(|(rank, core)| format!("    {rank}) core={core} ;;\n"));
-        let script = format!(
-            "#!/bin/sh\ncase {LOCAL_RANK} in\n{}    *) exec \"$@\" ;;\nesac\n\
-             exec taskset -c \"$core\" \"$@\"\n",
-            seats.collect::<String>()
-        );
-        let file = self.seats();
-        fs::write(&file, script).with_context(|| format!("writing {}", file.display()))?;
-        Ok(fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?)
-    }
 }
 
-/// Whether each rank has a core to itself.
-fn has_seats(ranks: u16) -> bool {
-    cores().len() >= ranks.into()
-}
-
-/// A launcher's words. Where ranks sit is our part, for all alike.
-fn launch(mpi: &Mpi, ranks: u16) -> Vec<String> {
-    let words: &[&str] = match mpi.family {
-        Family::OpenMpi => &["--oversubscribe", "--bind-to", "none", "-n"],
-        Family::Mpich => &["-bind-to", "none", "-n"],
-    };
-    words.iter().map(ToString::to_string).chain([ranks.to_string()]).collect()
-}
-
-/// A node with a domain, and with a key that nobody else can read.
-fn start_node(stage: &Stage) -> Result<Node> {
-    let (key, mut secret) = (stage.path("domain.key"), [0_u8; KEY_BYTES]);
-    aws_lc_rs::rand::fill(&mut secret)
-        .map_err(|_| anyhow!("the system gives no random numbers"))?;
-    let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&key)?;
-    file.write_all(secret.as_bytes())?;
-    let config =
-        format!("[[domain]]\nname = \"bench\"\nkey = {key:?}\nendpoints-max = {ENDPOINTS_MAX}\n");
-    stage.start(&stage.plan("n", &config))
-}
-
-/// Collects what a job says until it ends. With its first line its ranks have begun, and until then
-/// they have to be there, which is asked no more after they were once. Who is not at its end in
-/// time is ended.
+/// Collects what a job says until it ends. With its first line its ranks have begun, and they have
+/// to be there soon after that or before it ends, which is asked no more after they were once. Who
+/// is not at its end in time is ended.
 fn watch(
     mut child: Child,
     by: Instant,
@@ -258,18 +153,25 @@ fn watch(
     thread::spawn(move || {
         BufReader::new(out).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
     });
-    let (mut lines, mut were_there) = (Vec::new(), false);
+    const ASTRAY: &str = "its ranks are not in the domain: they go another way";
+    let (mut lines, mut were_there, mut ask_until) = (Vec::new(), false, None);
     let failed = loop {
         let left = by.saturating_duration_since(Instant::now());
         let patience = if were_there { left } else { left.min(LOOK_AGAIN) };
         let came = receiver.recv_timeout(patience);
         were_there = were_there || are_there();
+        if !were_there && ask_until.is_some_and(|until| Instant::now() > until) {
+            break ASTRAY;
+        }
         match came {
-            Ok(_) if !were_there => break "its ranks are not in the domain: they go another way",
-            Ok(line) => lines.push(line),
+            Ok(line) => {
+                lines.push(line);
+                ask_until = ask_until.or_else(|| Some(Instant::now() + ASK_PATIENCE));
+            }
             Err(RecvTimeoutError::Timeout) if Instant::now() < by => {}
             Err(RecvTimeoutError::Timeout) => break "it did not end in time, and was ended",
             Err(RecvTimeoutError::Disconnected) => match wait(&mut child, by) {
+                Some(Ok(status)) if status.success() && !were_there => break ASTRAY,
                 Some(ended) => return (lines, ended),
                 None => break "it said its last word and did not end in time",
             },
@@ -342,8 +244,9 @@ mod tests {
 
     #[test]
     fn who_goes_another_way_is_ended() {
-        let (lines, ended) = watch(job("echo one; exec sleep 600"), by(60_000), || false);
-        assert!(lines.is_empty() && ended.unwrap_err().to_string().contains("another way"));
+        let (lines, ended) = watch(job("echo one; sleep 1"), by(60_000), || false);
+        assert_eq!(lines, ["one"]);
+        assert!(ended.unwrap_err().to_string().contains("another way"));
         // Asked until they are there, and no more.
         let asked = std::cell::Cell::new(0);
         let third_time = || {
@@ -352,6 +255,11 @@ mod tests {
         };
         let ended = watch(job("sleep 1; echo one; echo two"), by(60_000), third_time).1;
         assert!(ended.unwrap().success() && asked.get() == 3);
+        // Who begins before the node has answered is not astray.
+        asked.set(0);
+        let (lines, ended) = watch(job("echo one; sleep 1; echo two"), by(60_000), third_time);
+        assert!(ended.unwrap().success() && asked.get() == 3);
+        assert_eq!(lines, ["one", "two"]);
     }
 
     #[test]

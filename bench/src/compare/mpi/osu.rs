@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::job::{Job, Site};
+use super::job::Job;
 use super::kinds::{self, Family};
+use super::site::Site;
 use super::{Messages, Op, figures};
 use crate::compare::Sample;
 

@@ -1,5 +1,6 @@
 //! The ways that messages of an MPI can go, and what the MPI has to be told for each.
 
+use super::Hosts;
 use super::kinds::{Family, Mpi};
 
 /// What peers are called, which goals refer to.
@@ -7,6 +8,7 @@ pub(super) mod name {
     pub(in crate::compare::mpi) const VRIO: &str = "vrio";
     pub(in crate::compare::mpi) const OWN: &str = "its own shared memory";
     pub(in crate::compare::mpi) const SHM: &str = "libfabric shm";
+    pub(in crate::compare::mpi) const OWN_TCP: &str = "its own TCP";
     pub(in crate::compare::mpi) const TCP: &str = "libfabric tcp";
     pub(in crate::compare::mpi) const RXM: &str = "libfabric tcp;ofi_rxm";
     pub(in crate::compare::mpi) const UCX_SHM: &str = "UCX shm";
@@ -20,6 +22,8 @@ pub(super) enum Way {
     Vrio,
     /// What the MPI itself has for one host.
     Own,
+    /// And for several.
+    OwnTcp,
     /// Providers of libfabric.
     Shm,
     Tcp,
@@ -32,12 +36,16 @@ type Variables = Vec<(&'static str, &'static str)>;
 
 impl Way {
     /// All that an MPI can have. Whether it was built with one is found by trying.
-    pub(super) fn all(family: Family) -> &'static [Self] {
-        match family {
-            Family::OpenMpi => {
+    pub(super) fn all(family: Family, hosts: Hosts) -> &'static [Self] {
+        match (family, hosts) {
+            (Family::OpenMpi, Hosts::One) => {
                 &[Self::Vrio, Self::Own, Self::Tcp, Self::Rxm, Self::UcxShm, Self::UcxTcp]
             }
-            Family::Mpich => &[
+            (Family::OpenMpi, Hosts::Two(_)) => {
+                &[Self::Vrio, Self::OwnTcp, Self::Tcp, Self::Rxm, Self::UcxTcp]
+            }
+            (Family::Mpich, Hosts::Two(_)) => &[Self::Vrio, Self::Tcp, Self::Rxm, Self::UcxTcp],
+            (Family::Mpich, Hosts::One) => &[
                 Self::Vrio,
                 Self::Own,
                 Self::Shm,
@@ -53,6 +61,7 @@ impl Way {
         let (name, more) = match self {
             Self::Vrio => (name::VRIO, ""),
             Self::Own => (name::OWN, own(mpi)),
+            Self::OwnTcp => (name::OWN_TCP, ""),
             Self::Shm => (name::SHM, ""),
             Self::Tcp => (name::TCP, if tcp(mpi) == "net" { "net" } else { "" }),
             Self::Rxm => (name::RXM, ""),
@@ -96,6 +105,7 @@ impl Way {
                 let shared = if own(mpi) == "vader" { "self,vader" } else { "self,sm" };
                 vec![("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", shared)]
             }
+            Self::OwnTcp => vec![("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "self,tcp")],
             Self::Shm => provider("shm"),
             Self::Tcp => provider(tcp(mpi)),
             Self::Rxm => provider("tcp;ofi_rxm"),
@@ -115,8 +125,10 @@ impl Way {
         };
         match self {
             Self::Vrio => vec![NOT_ITS_OWN],
-            // The network that it has besides is not used.
-            Self::Own => vec![("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp")],
+            // On one host, the network that it has besides is not used; on two it is libfabric's.
+            Self::Own | Self::OwnTcp => {
+                vec![("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp")]
+            }
             Self::Shm => provider("shm"),
             Self::Tcp => provider("tcp"),
             Self::Rxm => provider("tcp;ofi_rxm"),
@@ -153,7 +165,18 @@ pub(super) fn impossible(mpi: &Mpi) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use sidecore::Idle;
+
+    use super::super::Together;
     use super::*;
+    use crate::block::LinkKind;
+
+    const TWO: Hosts = Hosts::Two(Together {
+        link: LinkKind::Udp,
+        encrypt: false,
+        mtu: None,
+        idle: Idle::Adaptive,
+    });
 
     fn mpi(family: Family, version: &str) -> Mpi {
         let (run, compile) = ("mpirun".into(), "mpicc".into());
@@ -165,11 +188,13 @@ mod tests {
         for mpi in
             [mpi(Family::OpenMpi, "4.1.4"), mpi(Family::OpenMpi, "5.0.1"), mpi(Family::Mpich, "5")]
         {
-            let ways = Way::all(mpi.family);
-            for (at, way) in ways.iter().enumerate() {
-                for other in &ways[..at] {
-                    assert_ne!(way.name(&mpi), other.name(&mpi));
-                    assert_ne!(way.variables(&mpi), other.variables(&mpi), "{way:?}, {other:?}");
+            for hosts in [Hosts::One, TWO] {
+                let ways = Way::all(mpi.family, hosts);
+                for (at, way) in ways.iter().enumerate() {
+                    for other in &ways[..at] {
+                        let both = [way, other].map(|way| (way.name(&mpi), way.variables(&mpi)));
+                        assert!(both[0].0 != both[1].0 && both[0].1 != both[1].1, "{both:?}");
+                    }
                 }
             }
         }

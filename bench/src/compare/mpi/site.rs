@@ -1,0 +1,317 @@
+//! Where jobs run: one host or two of them, a node on each, and scripts by which ranks find both
+//! their host's node and their cores.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::Value;
+
+use super::job::Job;
+use super::ways::Way;
+use super::{Hosts, Options, Running, Together};
+use crate::cleanup::Cleanup;
+use crate::machine::cores;
+use crate::nodes::{Node, status};
+use crate::pair::Meeting;
+use crate::progress::Progress;
+use crate::stage::Stage;
+
+/// Endpoints of the domain that is made: one for each rank, and those of a job that ended badly
+/// until the node has noticed.
+const ENDPOINTS_MAX: u16 = 4 * super::RANKS_MAX;
+
+/// Of the domain's key.
+const KEY_BYTES: usize = 16;
+
+/// The domain that is made.
+const DOMAIN: &str = "bench";
+
+/// Where ranks find their number on their host: Open MPI's, and that of MPICH's launcher.
+const LOCAL_RANK: &str = "${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-${PMI_RANK:-0}}}";
+
+/// A host: this machine, or a network namespace of it.
+struct Host {
+    /// What its processes take for its name.
+    name: String,
+    /// None where it is the only one.
+    place: Option<Place>,
+    control: PathBuf,
+    /// All that its processes may use.
+    cores: Vec<usize>,
+    /// Those of one rank each; none where there are too few.
+    seats: Vec<usize>,
+    /// Ours, if we had to start one.
+    node: Option<Node>,
+}
+
+/// Where a host is, among two.
+struct Place {
+    namespace: String,
+    address: String,
+}
+
+/// Where jobs run.
+pub(super) struct Site<'a> {
+    program: PathBuf,
+    domain: Option<String>,
+    hosts: Vec<Host>,
+    pub(super) stage: Stage,
+    pub(super) cleanup: &'a Cleanup,
+}
+
+impl<'a> Site<'a> {
+    /// A folder, and nodes with a domain unless one is named.
+    pub(super) fn new(
+        options: &Options,
+        cleanup: &'a Cleanup,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let program = options.program.clone();
+        let (stage, hosts) = match options.hosts {
+            Hosts::One => one(options, cleanup, progress)?,
+            Hosts::Two(together) => two(together, options, cleanup, progress)?,
+        };
+        let domain = options.running.as_ref().and_then(|running| running.domain.clone());
+        let site = Self { program, domain, hosts, stage, cleanup };
+        site.write("seat", &site.seat())?;
+        if site.hosts.len() > 1 {
+            site.write("enter", &site.enter())?;
+        }
+        Ok(site)
+    }
+
+    /// Where ranks run, in words.
+    pub(super) fn seating(&self, ranks: u16) -> String {
+        let of = |host: &Host| match self.has_seats(host, ranks) {
+            true => format!("one rank on each core of {:?}", &host.seats[..self.of_each(ranks)]),
+            false => format!(
+                "{} ranks share cores {:?}{}: polling costs",
+                self.of_each(ranks),
+                host.cores,
+                if host.place.is_some() { " with a sidecore" } else { "" }
+            ),
+        };
+        match &self.hosts[..] {
+            [host] => of(host),
+            hosts => hosts.iter().map(of).collect::<Vec<_>>().join("; on the other host "),
+        }
+    }
+
+    /// Ranks of each host.
+    pub(super) fn of_each(&self, ranks: u16) -> usize {
+        usize::from(ranks).div_ceil(self.hosts.len())
+    }
+
+    fn has_seats(&self, host: &Host, ranks: u16) -> bool {
+        host.seats.len() >= self.of_each(ranks)
+    }
+
+    /// What begins a launcher's command, on the first of several hosts.
+    pub(super) fn begin(&self, run: &Path) -> Command {
+        let Some(place) = &self.hosts[0].place else { return Command::new(run) };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &place.namespace, "unshare", "--uts", "sh", "-euc"]);
+        command.args(["hostname \"$1\"; shift; exec \"$@\"", "sh", &self.hosts[0].name]).arg(run);
+        command
+    }
+
+    /// What a launcher reaches hosts by, and where they are; nothing where there is only one.
+    pub(super) fn reach(&self) -> Option<(PathBuf, Vec<&str>)> {
+        let places: Vec<_> = self.hosts.iter().filter_map(|host| host.place.as_ref()).collect();
+        let addresses = places.iter().map(|place| place.address.as_str()).collect();
+        (!places.is_empty()).then(|| (self.stage.path("enter"), addresses))
+    }
+
+    /// What a launcher starts in each rank's place, before the program.
+    pub(super) fn rank(&self, job: &Job<'_>) -> [String; 3] {
+        let family = if job.way == Way::Vrio { job.mpi.family.word() } else { "none" };
+        let has_seats = self.hosts.iter().all(|host| self.has_seats(host, job.ranks));
+        let where_it_sits = if has_seats { "seated" } else { "free" };
+        [self.stage.path("seat").display().to_string(), family.to_owned(), where_it_sits.to_owned()]
+    }
+
+    /// The nodes' processes, which take part in messages of ours: for the program.
+    pub(super) fn carriers(&self, job: &Job<'_>) -> String {
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        let carriers: Vec<_> = nodes.map(|node| node.pid().to_string()).collect();
+        match &carriers[..] {
+            [_, ..] if job.way == Way::Vrio => carriers.join(","),
+            _ => "none".to_owned(),
+        }
+    }
+
+    /// Whether all ranks are where their messages are to go.
+    pub(super) fn are_there(&self, job: &Job<'_>) -> bool {
+        let wanted = self.of_each(job.ranks) as u64;
+        job.way != Way::Vrio || self.hosts.iter().all(|host| self.members(host) >= wanted)
+    }
+
+    fn members(&self, host: &Host) -> u64 {
+        let Ok(status) = status(&host.control) else { return 0 };
+        let domains = status["domains"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_ours = |it: &&Value| self.domain.as_ref().is_none_or(|name| it["name"] == **name);
+        domains.iter().filter(is_ours).filter_map(|it| it["members"].as_u64()).sum()
+    }
+
+    /// A script that becomes a rank's program: with what `vrio mpi env` has of its host, on its
+    /// core.
+    fn seat(&self) -> String {
+        let domain = self.domain.as_ref().map(|name| format!(" --domain={name:?}"));
+        let of = |host: &Host| {
+            let seats = host.seats.iter().enumerate();
+            let seats = seats.map(|(rank, core)| format!("{rank}) core={core};; "));
+            let all: Vec<_> = host.cores.iter().map(usize::to_string).collect();
+            format!(
+                "{}) control={:?}; cores={}; case $rank in {}*) core=$cores;; esac;;\n",
+                // The only one may be called anything.
+                if host.place.is_some() { &host.name } else { "*" },
+                host.control,
+                all.join(","),
+                seats.collect::<String>()
+            )
+        };
+        format!(
+            "#!/bin/sh\nset -eu\nmpi=$1; sits=$2; shift 2\nrank={LOCAL_RANK}\n\
+             case $(uname -n) in\n{}esac\n\
+             if [ \"$mpi\" != none ]; then\n    \
+             env=$({:?} mpi env --mpi \"$mpi\" --control \"$control\"{})\n    eval \"$env\"\nfi\n\
+             [ \"$sits\" = seated ] || core=$cores\n\
+             exec taskset -c \"$core\" \"$@\"\n",
+            self.hosts.iter().map(of).collect::<String>(),
+            self.program,
+            domain.unwrap_or_default()
+        )
+    }
+
+    /// What launchers use in place of ssh: it enters the host of an address.
+    fn enter(&self) -> String {
+        let of = |host: &Host| {
+            let place = host.place.as_ref();
+            place.map(|Place { namespace, address }| {
+                format!("{address}) space={namespace}; name={};;\n", host.name)
+            })
+        };
+        format!(
+            "#!/bin/sh\n\
+             while case \"$1\" in -*) true;; *) false;; esac; do shift; done\n\
+             address=$1; shift\ncase $address in\n{}esac\n\
+             exec ip netns exec $space unshare --uts sh -c \"hostname $name; $*\"\n",
+            self.hosts.iter().filter_map(of).collect::<String>()
+        )
+    }
+
+    /// Makes a program of the stage.
+    fn write(&self, name: &str, script: &str) -> Result<()> {
+        let file = self.stage.path(name);
+        fs::write(&file, script).with_context(|| format!("writing {}", file.display()))?;
+        Ok(fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?)
+    }
+}
+
+/// This machine, with a node unless one is named.
+fn one(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<(Stage, Vec<Host>)> {
+    let stage = Stage::new("mpi", options.program.clone(), false, cleanup.clone())?;
+    let (control, node) = match &options.running {
+        Some(Running { control, .. }) => (control.clone(), None),
+        None => {
+            progress.doing("starting a node");
+            let node = stage.start(&stage.plan("n", &domain(&stage)?))?;
+            (node.plan().control(), Some(node))
+        }
+    };
+    let (cores, name) = (cores(), String::new());
+    let seats = cores.clone();
+    Ok((stage, vec![Host { name, place: None, control, cores, seats, node }]))
+}
+
+/// Two network namespaces, which share this machine's cores as two machines would.
+fn two(
+    together: Together,
+    options: &Options,
+    cleanup: &Cleanup,
+    progress: &Progress,
+) -> Result<(Stage, Vec<Host>)> {
+    let Together { link, encrypt, mtu, idle } = together;
+    let meeting = Meeting { link, encrypt, loopback: false, mtu };
+    let stage = meeting.stage(options.program.clone(), cleanup, progress)?;
+    ensure!(
+        stage.has_namespaces(),
+        "two hosts are two network namespaces here, which takes root and iproute2 (ip); --hosts 1 \
+         needs neither"
+    );
+    let link = if link == crate::block::LinkKind::Xdp { "link = \"xdp\"\n" } else { "" };
+    let key = domain(&stage)?;
+    let ends = [("vm1", &stage.vm_listen), ("io1", &stage.io_listen)];
+    progress.doing("starting two nodes");
+    let start = |at: usize| -> Result<Host> {
+        let ((name, listen), (other, there)) = (ends[at], ends[1 - at]);
+        let cores = of_host(&cores(), at);
+        let sidecores = match cores[..] {
+            [core, ..] => format!("cores = [{core}]"),
+            [] => "count = 1".to_owned(),
+        };
+        let config = format!(
+            "listen = \"{listen}\"\n{link}[sidecores]\n{sidecores}\nidle = \"{idle}\"\n\
+             [[peer]]\nname = \"{other}\"\naddress = \"{there}\"\n{}{key}peers = [\"{other}\"]\n",
+            stage.keys.peer(other)
+        );
+        let node = stage.start(&stage.plan(name, &config))?;
+        let place = Place {
+            namespace: stage.namespace_of(name).context("there are two")?,
+            address: listen.split(':').next().unwrap_or_default().to_owned(),
+        };
+        Ok(Host {
+            name: format!("vrio-{name}"),
+            place: Some(place),
+            control: node.plan().control(),
+            seats: cores.iter().copied().skip(1).collect(),
+            cores,
+            node: Some(node),
+        })
+    };
+    let mut hosts = vec![start(0)?, start(1)?];
+    for node in hosts.iter_mut().filter_map(|host| host.node.as_mut()) {
+        node.wait_until("its domain is joined with the other host's", |node| {
+            node.status().is_ok_and(|it| it["domains"][0]["peers"][0]["is_joined"] == true)
+        })?;
+    }
+    Ok((stage, hosts))
+}
+
+/// The cores of one of two hosts: half of them, or the only one.
+fn of_host(cores: &[usize], at: usize) -> Vec<usize> {
+    let half = cores.len() / 2;
+    match (half, at) {
+        (0, _) => cores.to_vec(),
+        (_, 0) => cores[..half].to_vec(),
+        (_, _) => cores[half..2 * half].to_vec(),
+    }
+}
+
+/// A domain's table, and a key that nobody else can read.
+fn domain(stage: &Stage) -> Result<String> {
+    let (key, mut secret) = (stage.path("domain.key"), [0_u8; KEY_BYTES]);
+    aws_lc_rs::rand::fill(&mut secret)
+        .map_err(|_| anyhow!("the system gives no random numbers"))?;
+    let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&key)?;
+    file.write_all(secret.as_bytes())?;
+    Ok(format!("[[domain]]\nname = \"{DOMAIN}\"\nkey = {key:?}\nendpoints-max = {ENDPOINTS_MAX}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_hosts_have_half_of_the_cores_each() {
+        assert_eq!([of_host(&[0, 1], 0), of_host(&[0, 1], 1)], [[0], [1]]);
+        let five = [1, 2, 4, 5, 7];
+        assert_eq!([of_host(&five, 0), of_host(&five, 1)], [[1, 2], [4, 5]]);
+        assert_eq!([of_host(&[3], 0), of_host(&[3], 1)], [[3], [3]]);
+    }
+}
