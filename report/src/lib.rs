@@ -2,4 +2,5 @@
 //! with such files. Nothing here measures, and nothing here knows the data path.
 
 pub mod result;
+pub mod store;
 pub mod unit;

@@ -164,6 +164,17 @@ pub struct Axis {
     pub unit: Unit,
 }
 
+impl Axis {
+    /// Of a message's, frame's or request's bytes.
+    pub const MESSAGE_SIZE: Self = Self { quantity: Against::MessageSize, unit: Unit::Bytes };
+    /// Of requests outstanding.
+    pub const QUEUE_DEPTH: Self = Self { quantity: Against::QueueDepth, unit: Unit::Count };
+    /// Of seconds.
+    pub const SECONDS: Self = Self { quantity: Against::Time, unit: Unit::S };
+    /// Of names.
+    pub const CATEGORY: Self = Self { quantity: Against::Category, unit: Unit::Name };
+}
+
 /// One figure.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -222,6 +233,8 @@ pub enum Statistic {
     Mean,
     /// Half of them are no larger.
     Median,
+    /// 90 of a hundred are no larger.
+    P90,
     /// 99 of a hundred are no larger.
     P99,
     /// 999 of a thousand are no larger.
@@ -444,6 +457,20 @@ impl Measurement {
 }
 
 impl Series {
+    /// One without figures yet, whose figures would have no spread.
+    pub fn new(name: &str, quantity: Quantity, unit: Unit, x: Axis) -> Self {
+        Self {
+            name: name.to_owned(),
+            quantity,
+            unit,
+            statistic: None,
+            x,
+            spread: Spread::None,
+            line_rate: None,
+            points: Vec::new(),
+        }
+    }
+
     fn check(&self, place: &str) -> Result<(), ResultError> {
         let Self { quantity, unit, x, points, .. } = self;
         if quantity.dimension() != unit.dimension() {
@@ -470,6 +497,21 @@ impl Series {
         match points.windows(2).position(|two| two[1].x < two[0].x) {
             Some(at) => Err(rule(format!("{place}.points[{}]", at + 1), "its x goes back")),
             None => Ok(()),
+        }
+    }
+}
+
+impl Statistic {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Mean => "mean",
+            Self::Median => "median",
+            Self::P90 => "p90",
+            Self::P99 => "p99",
+            Self::P999 => "p99.9",
+            Self::Min => "least",
+            Self::Max => "most",
         }
     }
 }
@@ -517,17 +559,13 @@ mod tests {
         let mut it = Measurement::new(Origin::Imported, "osu_latency", "shared memory");
         it.source = Some("latency.txt".to_owned());
         it.series.push(Series {
-            name: "latency".to_owned(),
-            quantity: Quantity::Latency,
-            unit: Unit::Us,
             statistic: Some(Statistic::Mean),
-            x: Axis { quantity: Against::MessageSize, unit: Unit::Bytes },
             spread: Spread::P1P99,
-            line_rate: None,
             points: vec![
                 Point { low: Some(0.25), high: Some(2.0), ..Point::new(1.0, 0.5) },
                 Point::new(8.0, 0.75),
             ],
+            ..Series::new("latency", Quantity::Latency, Unit::Us, Axis::MESSAGE_SIZE)
         });
         it
     }
@@ -575,7 +613,7 @@ mod tests {
             ("series[0].points[0]: low and", |it| it.series[0].spread = Spread::None),
             ("series[0].points[1]: a number", |it| it.series[0].points[1].y = f64::NAN),
             ("series[0].points[0]: a category", |it| {
-                it.series[0].x = Axis { quantity: Against::Category, unit: Unit::Name };
+                it.series[0].x = Axis::CATEGORY;
             }),
         ];
         for (place, spoil) in breaks {

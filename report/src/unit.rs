@@ -166,8 +166,8 @@ pub enum Quantity {
     CpuPerByte,
     /// Processor time for a request, message, frame or operation.
     CpuPerRequest,
-    /// Exits, interrupts, kicks, system calls and the like of each request. The series of one
-    /// measurement are parts of a sum.
+    /// Exits, interrupts, kicks, system calls and the like of each request. Several series of one
+    /// measurement against the same categories are the parts of a sum, and drawn as one bar.
     EventsPerRequest,
     /// How much of a core something had: 1 is all of one core.
     CoreShare,

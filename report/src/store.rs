@@ -1,0 +1,474 @@
+//! Where runs are kept: a directory for each, which is whole as soon as it is there.
+//!
+//! ```text
+//! results/
+//!   20261122-225103-block/
+//!     run.json
+//!     01-block.json
+//! ```
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use thiserror::Error;
+
+use crate::result::{Measurement, ResultError, Run, SCHEMA, is_id};
+
+/// Bytes of a file that is read: fio writes some hundred kilobytes of a long job with many parts.
+pub const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Measurements of one run.
+pub const MEASUREMENTS_MAX: usize = 512;
+
+/// Runs of a store: a list that nobody reads to its end.
+pub const RUNS_MAX: usize = 10_000;
+
+/// Runs that begin within the same second, of one kind.
+const SAME_SECOND_MAX: u32 = 100;
+
+/// The name of the file that says what a run is.
+const RUN_FILE: &str = "run.json";
+
+/// What goes wrong with files.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// Neither a variable says where results are kept, nor is there a home.
+    #[error(
+        "nobody says where results are kept: neither XDG_STATE_HOME nor HOME is set; say --results"
+    )]
+    NoPlace,
+    /// The system refuses.
+    #[error("{path}: {error}", path = .path.display())]
+    Io {
+        /// What was opened.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A file is larger than any of a result's.
+    #[error("{}: more than {} MiB, which no result has", .path.display(), FILE_BYTES_MAX >> 20)]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file has bytes in it that are no text.
+    #[error("{}: it is not UTF-8 text", .path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There are more than anybody would have by purpose.
+    #[error("{}: more than {max} {what}; move some of them elsewhere", .path.display())]
+    TooMany {
+        /// Where.
+        path: PathBuf,
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        max: usize,
+    },
+    /// A file is no result, or a damaged one.
+    #[error("{}: {error}", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: ResultError,
+    },
+    /// No run is called so.
+    #[error("there is no run {id} in {}; `vrio results list` shows all", .folder.display())]
+    NoRun {
+        /// What was asked for.
+        id: String,
+        /// The store.
+        folder: PathBuf,
+    },
+    /// Several are.
+    #[error("{id} may be {}: say more of its name", .all.join(", "))]
+    Ambiguous {
+        /// What was asked for.
+        id: String,
+        /// What begins so.
+        all: Vec<String>,
+    },
+}
+
+impl StoreError {
+    fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::Io { path: path.to_owned(), error }
+    }
+
+    fn damaged(path: &Path) -> impl FnOnce(ResultError) -> Self {
+        move |error| Self::Damaged { path: path.to_owned(), error }
+    }
+}
+
+/// A run with all that was measured in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// What it is.
+    pub run: Run,
+    /// Its measurements, in the order of their files.
+    pub measurements: Vec<Measurement>,
+}
+
+/// A run of a list.
+#[derive(Debug)]
+pub struct Listed {
+    /// Its name.
+    pub id: String,
+    /// What it is, or what is wrong with it: one damaged run hides no other.
+    pub run: Result<Run, StoreError>,
+    /// How many measurements it has.
+    pub measurements: usize,
+}
+
+/// A directory of runs.
+#[derive(Clone, Debug)]
+pub struct Store {
+    folder: PathBuf,
+}
+
+impl Store {
+    /// The one in that directory, which is made when the first run is saved.
+    pub fn at(folder: &Path) -> Self {
+        Self { folder: folder.to_owned() }
+    }
+
+    /// The user's own: `$XDG_STATE_HOME/vrio/results`, else `~/.local/state/vrio/results`. Of the
+    /// variables, those that are empty or lead to a place that depends on where one stands count
+    /// as not set, as XDG has it.
+    ///
+    /// # Errors
+    /// When there is no home.
+    pub fn usual(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<Self, StoreError> {
+        let place = |name| variable(name).filter(|path| path.is_absolute());
+        let state = place("XDG_STATE_HOME").or_else(|| Some(place("HOME")?.join(".local/state")));
+        let state = state.ok_or(StoreError::NoPlace)?;
+        Ok(Self::at(&state.join("vrio/results")))
+    }
+
+    /// Its directory.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The names of all runs, oldest first. Others than directories with a run's name are skipped.
+    fn ids(&self) -> Result<Vec<String>, StoreError> {
+        let entries = match fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(StoreError::io(&self.folder))?,
+        };
+        let mut ids = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(StoreError::io(&self.folder))?;
+            let name = entry.file_name().into_string().ok().filter(|name| is_id(name));
+            if let Some(name) = name.filter(|_| entry.path().join(RUN_FILE).is_file()) {
+                ids.push(name);
+            }
+            if ids.len() > RUNS_MAX {
+                let path = self.folder.clone();
+                return Err(StoreError::TooMany { path, what: "runs", max: RUNS_MAX });
+            }
+        }
+        ids.sort();
+        Ok(ids)
+    }
+
+    /// All runs, oldest first.
+    ///
+    /// # Errors
+    /// When the directory cannot be read. A damaged run is in the list.
+    pub fn list(&self) -> Result<Vec<Listed>, StoreError> {
+        let listed = |id: String| {
+            let folder = self.folder.join(&id);
+            let measurements = files(&folder).map_or(0, |files| files.len());
+            Listed { run: read_run(&folder), id, measurements }
+        };
+        Ok(self.ids()?.into_iter().map(listed).collect())
+    }
+
+    /// The run of that name, or whose name alone begins so, or `latest`.
+    ///
+    /// # Errors
+    /// When there is none, or more than one, or it is damaged.
+    pub fn load(&self, id: &str) -> Result<Loaded, StoreError> {
+        let ids = self.ids()?;
+        let none = || StoreError::NoRun { id: id.to_owned(), folder: self.folder.clone() };
+        if id == "latest" {
+            return load(&self.folder.join(ids.last().ok_or_else(none)?));
+        }
+        let exact = ids.iter().find(|it| *it == id);
+        let mut begin = ids.iter().filter(|it| !id.is_empty() && it.starts_with(id));
+        let found = match (exact, begin.next(), begin.next()) {
+            (Some(one), _, _) | (None, Some(one), None) => one,
+            (None, None, _) => return Err(none()),
+            (None, Some(_), Some(_)) => {
+                let all = ids.iter().filter(|it| it.starts_with(id)).take(5).cloned().collect();
+                return Err(StoreError::Ambiguous { id: id.to_owned(), all });
+            }
+        };
+        load(&self.folder.join(found))
+    }
+
+    /// Saves a run, whose name is made unique, and gives the directory that it is in. It is there
+    /// with everything or not at all.
+    ///
+    /// # Errors
+    /// When it breaks a rule of results, or the disk refuses.
+    pub fn save(&self, loaded: &mut Loaded) -> Result<PathBuf, StoreError> {
+        let Loaded { run, measurements } = loaded;
+        if measurements.len() > MEASUREMENTS_MAX {
+            let (path, max) = (self.folder.join(&run.id), MEASUREMENTS_MAX);
+            return Err(StoreError::TooMany { path, what: "measurements", max });
+        }
+        run.check().map_err(StoreError::damaged(&self.folder))?;
+        for measurement in measurements.iter() {
+            measurement.check().map_err(StoreError::damaged(&self.folder))?;
+        }
+        fs::create_dir_all(&self.folder).map_err(StoreError::io(&self.folder))?;
+        let wanted = run.id.clone();
+        for attempt in 1..=SAME_SECOND_MAX {
+            if attempt > 1 {
+                run.id = format!("{wanted}-{attempt}");
+            }
+            let place = self.folder.join(&run.id);
+            if place.exists() {
+                continue;
+            }
+            let beside = self.folder.join(format!(".{}.{}", run.id, std::process::id()));
+            let written = write(&beside, run, measurements)
+                .and_then(|()| fs::rename(&beside, &place).map_err(StoreError::io(&place)));
+            match written {
+                Ok(()) => return Ok(place),
+                Err(error) => {
+                    // What is half written is in nobody's way but the disk's.
+                    let _ = fs::remove_dir_all(&beside);
+                    // Somebody else was faster with the same name.
+                    if !place.exists() {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        let path = self.folder.join(wanted);
+        Err(StoreError::TooMany { path, what: "runs in a second", max: SAME_SECOND_MAX as usize })
+    }
+}
+
+/// Writes all files of a run into a new directory.
+fn write(folder: &Path, run: &Run, measurements: &[Measurement]) -> Result<(), StoreError> {
+    fs::create_dir_all(folder).map_err(StoreError::io(folder))?;
+    for (at, measurement) in measurements.iter().enumerate() {
+        let name = format!("{:02}-{}.json", at + 1, plain(&measurement.benchmark));
+        write_file(&folder.join(name), measurement)?;
+    }
+    write_file(&folder.join(RUN_FILE), run)?;
+    let opened = File::open(folder).map_err(StoreError::io(folder))?;
+    opened.sync_all().map_err(StoreError::io(folder))
+}
+
+fn write_file(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreError> {
+    let mut text = serde_json::to_string_pretty(value).expect("plain data");
+    text.push('\n');
+    let mut file = File::create_new(path).map_err(StoreError::io(path))?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(StoreError::io(path))
+}
+
+/// A word that can be a part of a file's name.
+fn plain(word: &str) -> String {
+    let short = word.chars().take(60);
+    short.map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect()
+}
+
+/// The files of a run's measurements, in order.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(StoreError::io(folder))? {
+        let path = entry.map_err(StoreError::io(folder))?.path();
+        let is_json = path.extension().is_some_and(|extension| extension == "json");
+        if is_json && !path.ends_with(RUN_FILE) {
+            found.push(path);
+        }
+        if found.len() > MEASUREMENTS_MAX {
+            let (path, max) = (folder.to_owned(), MEASUREMENTS_MAX);
+            return Err(StoreError::TooMany { path, what: "measurements", max });
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn read_run(folder: &Path) -> Result<Run, StoreError> {
+    let path = folder.join(RUN_FILE);
+    Run::read(&read_text(&path)?).map_err(StoreError::damaged(&path))
+}
+
+/// Reads a run's directory, wherever it is.
+///
+/// # Errors
+/// When it is none, or a file in it is damaged.
+pub fn load(folder: &Path) -> Result<Loaded, StoreError> {
+    let run = read_run(folder)?;
+    let read =
+        |path: &PathBuf| Measurement::read(&read_text(path)?).map_err(StoreError::damaged(path));
+    let measurements = files(folder)?.iter().map(read).collect::<Result<_, _>>()?;
+    Ok(Loaded { run, measurements })
+}
+
+/// Reads a file of at most [`FILE_BYTES_MAX`]; also one that has no length, such as a pipe.
+///
+/// # Errors
+/// When it cannot be read, is larger, or no text.
+pub fn read_text(path: &Path) -> Result<String, StoreError> {
+    let file = File::open(path).map_err(StoreError::io(path))?;
+    read_bounded(path, file)
+}
+
+/// The same of what is open already; `path` is what errors call it.
+///
+/// # Errors
+/// As of [`read_text`].
+pub fn read_bounded(path: &Path, from: impl Read) -> Result<String, StoreError> {
+    let mut bytes = Vec::new();
+    from.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(StoreError::io(path))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(StoreError::TooLarge { path: path.to_owned() });
+    }
+    String::from_utf8(bytes).map_err(|_| StoreError::NotText { path: path.to_owned() })
+}
+
+impl Run {
+    /// One that begins now, named after the time and a word for its kind.
+    pub fn now(kind: &str, title: &str) -> Self {
+        let now = Timestamp::now();
+        Self {
+            schema: SCHEMA,
+            id: format!("{}-{}", now.strftime("%Y%m%d-%H%M%S"), plain(kind)),
+            begun: now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            title: title.to_owned(),
+            command: Vec::new(),
+            machine: None,
+            tools: Default::default(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::Origin;
+
+    fn loaded(id: &str) -> Loaded {
+        let mut run = Run::now("block", "a disk");
+        run.id = id.to_owned();
+        let measurement = Measurement::new(Origin::Measured, "block", "local");
+        let other = Measurement::new(Origin::Measured, "net/../x", "frames");
+        Loaded { run, measurements: vec![measurement, other] }
+    }
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::at(&folder.path().join("results"));
+        (folder, store)
+    }
+
+    #[test]
+    fn what_is_saved_is_there_and_found_by_its_beginning() {
+        let (_folder, store) = store();
+        assert!(store.list().unwrap().is_empty(), "a store that is not there yet is empty");
+        let mut one = loaded("20261122-100000-block");
+        let mut two = loaded("20261122-110000-block");
+        assert!(store.save(&mut one).unwrap().ends_with("20261122-100000-block"));
+        store.save(&mut two).unwrap();
+        assert_eq!(store.load("20261122-10").unwrap(), one);
+        assert_eq!(store.load("latest").unwrap(), two);
+        let listed: Vec<_> = store.list().unwrap().into_iter().map(|it| it.measurements).collect();
+        assert_eq!(listed, [2, 2]);
+        let said = store.load("20261122").unwrap_err().to_string();
+        assert!(said.contains("may be 20261122-100000-block, 20261122-110000-block"), "{said}");
+        let said = store.load("2027").unwrap_err().to_string();
+        assert!(said.contains("no run 2027") && said.contains("results list"), "{said}");
+        assert!(store.load("../results").is_err() && store.load("").is_err());
+    }
+
+    #[test]
+    fn two_of_one_second_have_two_names_and_nothing_else_is_left() {
+        let (_folder, store) = store();
+        let mut names = Vec::new();
+        for _ in 0..3 {
+            let mut run = loaded("same");
+            store.save(&mut run).unwrap();
+            assert_eq!(load(&store.folder().join(&run.run.id)).unwrap(), run);
+            names.push(run.run.id);
+        }
+        assert_eq!(names, ["same", "same-2", "same-3"]);
+        let entries = fs::read_dir(store.folder()).unwrap().count();
+        assert_eq!(entries, 3, "nothing half written is left");
+    }
+
+    #[test]
+    fn a_run_that_breaks_a_rule_is_not_saved() {
+        let (_folder, store) = store();
+        let mut run = loaded("bad");
+        run.measurements[1].origin = Origin::Imported;
+        let said = store.save(&mut run).unwrap_err().to_string();
+        assert!(said.contains("has a source"), "{said}");
+        let mut run = loaded("../up");
+        assert!(store.save(&mut run).is_err());
+        assert!(!store.folder().exists());
+    }
+
+    #[test]
+    fn a_damaged_run_is_listed_and_hides_no_other() {
+        let (_folder, store) = store();
+        store.save(&mut loaded("a")).unwrap();
+        store.save(&mut loaded("b")).unwrap();
+        fs::write(store.folder().join("a/run.json"), "{\"schema\": 1, \"id\"").unwrap();
+        fs::create_dir(store.folder().join("no-run")).unwrap();
+        let listed = store.list().unwrap();
+        let [a, b] = &listed[..] else { panic!("{listed:?}") };
+        let said = a.run.as_ref().unwrap_err().to_string();
+        assert!(said.contains("a/run.json: line 1"), "{said}");
+        assert!(b.run.is_ok());
+        let damaged = store.folder().join("b/01-block.json");
+        fs::write(&damaged, "{\"schema\": 9}").unwrap();
+        let said = store.load("b").unwrap_err().to_string();
+        assert!(said.contains("01-block.json: it is of version 9"), "{said}");
+    }
+
+    #[test]
+    fn files_are_read_to_a_limit() {
+        let endless = io::repeat(b' ');
+        let said = read_bounded(Path::new("endless"), endless).unwrap_err().to_string();
+        assert_eq!(said, "endless: more than 16 MiB, which no result has");
+        let said = read_bounded(Path::new("x"), &[0xff_u8][..]).unwrap_err().to_string();
+        assert_eq!(said, "x: it is not UTF-8 text");
+    }
+
+    #[test]
+    fn the_usual_place_is_the_users_own() {
+        let of = |state: Option<&str>, home: Option<&str>| {
+            let store = Store::usual(|name| match name {
+                "XDG_STATE_HOME" => state.map(PathBuf::from),
+                _ => home.map(PathBuf::from),
+            });
+            store.map(|it| it.folder).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(Some("/s"), Some("/h")).unwrap(), Path::new("/s/vrio/results"));
+        let home = Path::new("/h/.local/state/vrio/results");
+        assert_eq!(of(None, Some("/h")).unwrap(), home);
+        assert_eq!(of(Some(""), Some("/h")).unwrap(), home);
+        assert!(of(Some("relative"), None).unwrap_err().contains("--results"));
+    }
+
+    #[test]
+    fn a_run_of_now_has_a_name_and_a_time() {
+        let run = Run::now("osu latency", "t");
+        run.check().unwrap();
+        assert!(run.id.ends_with("-osu-latency") && run.begun.ends_with('Z'), "{run:?}");
+    }
+}
