@@ -2,7 +2,8 @@
 //! What a cache line takes from core to core and back `vrio bench` says.
 //!
 //! ```text
-//! cargo run --release -p fabric --example pingpong
+//! cargo run --release -p fabric --example pingpong             # all lengths
+//! cargo run --release -p fabric --example pingpong -- 8 1024   # these
 //! ```
 //!
 //! Medians of batches, so that a core that was taken away for a while does not count.
@@ -134,7 +135,10 @@ impl Side {
 
 fn main() {
     println!("{:>9} {:>22} {:>12} {:>12}", "bytes", "way", "one way us", "MB/s");
-    let lengths = [8, 200, 256, 1024, 2048, 4096, 8192, 16_384, 65_536, 1 << 20, 4 << 20];
+    let usual = [8, 200, 256, 1024, 2048, 4096, 8192, 16_384, 65_536, 1 << 20, 4 << 20];
+    let wanted = std::env::args().skip(1).map(|len| len.parse().expect("a number of bytes"));
+    let wanted: Vec<usize> = wanted.collect();
+    let lengths = if wanted.is_empty() { &usual[..] } else { &wanted };
     let ways = [
         ("eager", EndpointOptions { eager_bytes_max: usize::MAX, single_copy_bytes_min: 0 }),
         ("offer, one copy", EndpointOptions { eager_bytes_max: 0, single_copy_bytes_min: 0 }),
@@ -143,7 +147,7 @@ fn main() {
             EndpointOptions { eager_bytes_max: 0, single_copy_bytes_min: usize::MAX },
         ),
     ];
-    for len in lengths {
+    for &len in lengths {
         for (name, options) in &ways {
             let is_possible = len <= 16_384 || options.eager_bytes_max == 0;
             if is_possible && (len > 216 || options.eager_bytes_max > 0) {

@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::message::Class;
 use crate::parts::PARTS_MAX;
-use crate::region::{CELL_BYTES, HOSTS_MAX, Region, SLOTS_MAX};
+use crate::region::{CELL_BYTES, CELL_WORDS, HOSTS_MAX, Region, Ring, SLOTS_MAX};
 use crate::ring::publish;
-use crate::shared::WORD;
+use crate::shared::{Row, WORD};
 
 /// Where what a kind has beside the head begins.
 const BODY: usize = 5 * WORD;
@@ -132,44 +132,59 @@ pub(crate) struct Clear {
 const OFFER_WORDS: usize = 5;
 const _: () = assert!(BODY + (OFFER_WORDS + 2 * PARTS_MAX) * WORD <= CELL_BYTES);
 
+#[inline(always)]
+fn name(local: Local) -> u64 {
+    u64::from(local.host) << 16 | u64::from(local.slot)
+}
+
+/// The word by which a cell says who is meant.
+#[inline(always)]
+fn to_word(local: Local) -> u64 {
+    name(local) << 32 | u64::from(local.incarnation)
+}
+
 /// A cell of a slot's ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cell<'a> {
     region: &'a Region,
-    slot: u16,
+    ring: Ring<'a>,
     position: u64,
-    at: usize,
+    row: Row<'a, CELL_WORDS>,
 }
 
 impl<'a> Cell<'a> {
     #[inline]
     pub(crate) fn new(region: &'a Region, slot: u16, position: u64) -> Self {
-        Self { region, slot, position, at: region.layout().cell(slot, position) }
+        Self::of(region, region.ring(slot), position)
+    }
+
+    #[inline]
+    pub(crate) fn of(region: &'a Region, ring: Ring<'a>, position: u64) -> Self {
+        Self { region, ring, position, row: ring.cell(position) }
     }
 
     #[inline]
     fn word(&self, index: usize) -> u64 {
-        self.region.mapping().load(self.at + index * WORD, Relaxed)
+        self.row.load(index, Relaxed)
     }
 
     #[inline]
     fn set_word(&self, index: usize, word: u64) {
-        self.region.mapping().store(self.at + index * WORD, word, Relaxed);
+        self.row.store(index, word, Relaxed);
     }
 
     /// Where the bytes of an inline message are in the region.
     #[inline]
     pub(crate) fn body_at(&self) -> usize {
-        self.at + BODY
+        self.ring.cell_at(self.position) + BODY
     }
 
     /// Writes all but the body, and with the last store lets the receiver see the cell.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish(&self, head: &Head) {
         let Head { kind, class, inline_bytes, source, to, tag, data, marked } = *head;
-        let named = |local: Local| u64::from(local.host) << 16 | u64::from(local.slot);
-        self.set_word(1, u64::from(source.incarnation) << 32 | named(source));
-        self.set_word(2, named(to) << 32 | u64::from(to.incarnation));
+        self.set_word(1, u64::from(source.incarnation) << 32 | name(source));
+        self.set_word(2, to_word(to));
         self.set_word(3, tag);
         if let Some(data) = data {
             self.set_word(4, data);
@@ -178,11 +193,34 @@ impl<'a> Cell<'a> {
         let flag = |is: bool, bit| if is { bit } else { 0 };
         let flags = tagged | flag(data.is_some(), HAS_DATA) | flag(marked, MARKED);
         let low = u32::from(kind as u8) << 24 | u32::from(flags) << 16 | u32::from(inline_bytes);
-        publish(&self.region.ring(self.slot), self.position, low);
+        publish(&self.ring, self.position, low);
+    }
+
+    /// Reads the head of what most cells have: a message of this host that is in the cell, for who
+    /// has this name. None: it is something else, which [`Cell::head`] reads.
+    #[inline(always)]
+    pub(crate) fn short(&self, low: u32, to: Local) -> Option<Head> {
+        const OTHERS: u32 = !(((TAGGED | HAS_DATA) as u32) << 16 | u16::MAX as u32);
+        const _: () = assert!(Kind::Inline as u8 == 0);
+        let (flags, inline_bytes) = ((low >> 16) as u8, low as u16);
+        let source = self.word(1);
+        let is_short = low & OTHERS == 0
+            && usize::from(inline_bytes) <= INLINE_BYTES_MAX
+            && self.word(2) == to_word(to)
+            && (source >> 16) as u16 == 0;
+        is_short.then(|| Head {
+            kind: Kind::Inline,
+            class: if flags & TAGGED != 0 { Class::Tagged } else { Class::Untagged },
+            inline_bytes,
+            source: Local { host: 0, slot: source as u16, incarnation: (source >> 32) as u32 },
+            to,
+            tag: self.word(3),
+            data: (flags & HAS_DATA != 0).then(|| self.word(4)),
+            marked: false,
+        })
     }
 
     /// Reads the head, whose first word's low half was read already. None: it is no head.
-    #[inline]
     pub(crate) fn head(&self, low: u32) -> Option<Head> {
         let (flags, inline_bytes) = ((low >> 16) as u8, low as u16);
         let kind = Kind::from_byte((low >> 24) as u8)?;
@@ -205,10 +243,10 @@ impl<'a> Cell<'a> {
     }
 
     /// None: no region has such a slot, or not this one.
-    #[inline]
+    #[inline(always)]
     fn named(&self, name: u32, incarnation: u32) -> Option<Local> {
         let (host, slot) = ((name >> 16) as u16, name as u16);
-        let slots = if host == 0 { self.region.options().slots } else { SLOTS_MAX };
+        let slots = if host == 0 { self.region.slots() } else { SLOTS_MAX };
         (slot < slots && usize::from(host) < HOSTS_MAX).then_some(Local { host, slot, incarnation })
     }
 

@@ -13,6 +13,7 @@
 //! ```
 
 mod arrivals;
+mod completions;
 mod counters;
 mod hosts;
 mod offers;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use self::arrivals::is_whole;
+use self::completions::Completions;
 pub use self::counters::EndpointCounters;
 use self::hosts::Hosts;
 use self::offers::{Answer, Pulls};
@@ -36,12 +38,12 @@ use self::peers::Peers;
 use self::receives::{Multis, Posted, Unexpected};
 pub use self::remote::Home;
 use self::sends::Sends;
-use crate::cell::Local;
+use crate::cell::{Cell, Local};
 use crate::matcher::{Envelope, Matcher};
 use crate::message::{Class, Completion, Context, Done, Failure, Message, Part, Peek, Receive};
 use crate::parts::BadParts;
 use crate::region::Region;
-use crate::ring::{Consumer, Producer, Words};
+use crate::ring::{Consumer, Producer};
 use crate::slab::Slab;
 use crate::{Address, PARTS_MAX};
 
@@ -217,7 +219,7 @@ struct Engine {
     pulls: Pulls,
     /// Answers that found the other one's ring full.
     answers: VecDeque<Answer>,
-    completions: VecDeque<Completion>,
+    completions: Completions,
     /// What a receiver finds in this process's memory, if it is this one; at a place that stays.
     proof: Box<u64>,
     /// Asked once for each other endpoint.
@@ -270,7 +272,7 @@ impl Endpoint {
             sends: Sends::new(),
             pulls: Pulls::new(),
             answers: VecDeque::with_capacity(ROOM),
-            completions: VecDeque::with_capacity(ROOM),
+            completions: Completions::new(ROOM),
             processes: Processes::default(),
             proof: Box::new(u64::from_le_bytes(proof)),
             empty_looks: 0,
@@ -379,7 +381,7 @@ impl Endpoint {
         if self.engine.completions.is_empty() {
             self.engine.progress(&self.region);
         }
-        self.engine.completions.pop_front()
+        self.engine.completions.pop()
     }
 
     /// What was counted so far.
@@ -413,6 +415,7 @@ impl Engine {
         Address { host, incarnation: local.incarnation, slot: local.slot }
     }
 
+    #[inline]
     fn producer(&self) -> Producer {
         Producer { slot: self.me.slot, incarnation: self.me.incarnation as u16 }
     }
@@ -427,40 +430,54 @@ impl Engine {
         }
         self.looks += 1;
         if self.looks >= LOOKS_FOR_LIVES {
-            self.looks = 0;
-            self.look_at_remotes(region);
-            self.look_for_lives(region);
+            self.look_around(region);
         }
         let ring = region.ring(self.me.slot);
         for _ in 0..BATCH {
             let Some(low) = self.consumer.look(&ring) else {
-                self.found_nothing(&ring);
-                return;
+                return self.found_nothing(region);
             };
             self.empty_looks = 0;
-            self.arrival(region, low);
+            let cell = Cell::of(region, ring, self.consumer.position());
+            self.arrival(region, cell, low);
             self.consumer.advance(&ring);
         }
     }
 
+    /// Looks who is no more.
+    #[cold]
+    fn look_around(&mut self, region: &Region) {
+        self.looks = 0;
+        self.look_at_remotes(region);
+        self.look_for_lives(region);
+    }
+
     #[inline]
-    fn found_nothing(&mut self, ring: &impl Words) {
+    fn found_nothing(&mut self, region: &Region) {
         self.empty_looks = self.empty_looks.wrapping_add(1);
         if self.empty_looks.is_multiple_of(LOOKS_FOR_CLAIMS) {
-            while self.consumer.skip_dead(ring) {
-                self.counters.skipped_cells += 1;
-            }
-            self.consumer.rest(ring);
+            self.rest(region);
         }
     }
 
+    /// Nothing has come for a while.
+    #[cold]
+    fn rest(&mut self, region: &Region) {
+        let ring = region.ring(self.me.slot);
+        while self.consumer.skip_dead(&ring) {
+            self.counters.skipped_cells += 1;
+        }
+        self.consumer.rest(&ring);
+    }
+
     /// Tells that something has ended.
-    #[inline]
+    #[inline(always)]
     fn complete(&mut self, completion: Completion) {
-        self.completions.push_back(completion);
+        self.completions.push(completion);
     }
 
     /// Tells that a receive has ended.
+    #[inline(always)]
     fn complete_receive(
         &mut self,
         (context, class): (Context, Class),

@@ -52,6 +52,7 @@ pub struct Envelope {
 
 impl Pattern {
     /// Whether a message fits.
+    #[inline]
     pub fn fits(&self, envelope: &Envelope) -> bool {
         (self.tag ^ envelope.tag) & !self.ignore == 0
             && self.source.is_none_or(|source| source == envelope.source)
@@ -119,10 +120,19 @@ struct Posted<R> {
     /// Which of all that were ever posted here: orders queues and list against each other.
     turn: u64,
     pattern: Pattern,
-    /// The number of its shape, if that is hashed.
+    /// The number of its shape, once it is in that one's queue.
     shape: Option<u8>,
     context: Context,
     receive: R,
+}
+
+impl<R> Posted<R> {
+    /// Its queue, if its shape is hashed.
+    fn key(&self) -> Option<Key> {
+        let number = self.shape?;
+        let Pattern { source, tag, ignore } = self.pattern;
+        Some(Key { shape: number, source, tag: tag & !ignore })
+    }
 }
 
 #[derive(Debug)]
@@ -230,35 +240,36 @@ impl<R, U> Matcher<R, U> {
 
     /// Posts a receive behind all others. What has come already is not looked at: ask
     /// [`Matcher::unexpected_for`] first.
+    #[inline(always)]
     pub fn post(&mut self, pattern: Pattern, context: Context, receive: R) -> PostedId {
         let turn = self.next_turn;
         self.next_turn += 1;
-        let shape = self.shape_of(&pattern);
-        let id = self.posted.keep(Posted { turn, pattern, shape, context, receive });
+        let id = self.posted.keep(Posted { turn, pattern, shape: None, context, receive });
         self.posted.append(&mut self.posted_all, ALL, id);
         if self.posted_hashed {
             self.hash_posted(id);
         } else if self.posted.len() > FEW {
-            self.posted_hashed = true;
-            let mut next = self.posted.first(self.posted_all);
-            while let Some(id) = next {
-                self.hash_posted(id);
-                next = self.posted.after(ALL, id);
-            }
+            self.hash_all_posted();
         }
         PostedId(id)
     }
 
-    /// The queue of a posted receive, if its shape is hashed.
-    fn posted_key(&self, posted: &Posted<R>) -> Option<Key> {
-        let number = posted.shape?;
-        let Pattern { source, tag, ignore } = posted.pattern;
-        Some(Key { shape: number, source, tag: tag & !ignore })
+    #[cold]
+    fn hash_all_posted(&mut self) {
+        self.posted_hashed = true;
+        let mut next = self.posted.first(self.posted_all);
+        while let Some(id) = next {
+            self.hash_posted(id);
+            next = self.posted.after(ALL, id);
+        }
     }
 
     fn hash_posted(&mut self, id: Id) {
-        let posted = self.posted.get(id).expect("it is posted");
-        let Some(key) = self.posted_key(posted) else {
+        let pattern = self.posted.get(id).expect("it is posted").pattern;
+        let shape = self.shape_of(&pattern);
+        let posted = self.posted.get_mut(id).expect("it is posted");
+        posted.shape = shape;
+        let Some(key) = posted.key() else {
             return self.posted.append(&mut self.posted_loose, OWN, id);
         };
         self.shapes[usize::from(key.shape)].1 += 1;
@@ -268,11 +279,22 @@ impl<R, U> Matcher<R, U> {
 
     /// The receive that a message belongs to that has come now. It stays posted, in its place,
     /// until it is removed: several messages may share a buffer.
-    #[inline]
+    #[inline(always)]
     pub fn posted_for(&mut self, envelope: &Envelope) -> Option<PostedId> {
-        if !self.posted_hashed {
-            return self.posted_among(self.posted_all, ALL, envelope, u64::MAX).map(PostedId);
+        // Most messages come in the order in which they were asked for: nobody is before the first.
+        let first = self.posted.first(self.posted_all)?;
+        if self.posted.get(first)?.pattern.fits(envelope) {
+            self.probes += 1;
+            return Some(PostedId(first));
         }
+        match self.posted_hashed {
+            true => self.posted_in_queues(envelope),
+            false => self.posted_among(self.posted_all, ALL, envelope, u64::MAX),
+        }
+        .map(PostedId)
+    }
+
+    fn posted_in_queues(&mut self, envelope: &Envelope) -> Option<Id> {
         let mut found: Option<(u64, Id)> = None;
         for number in 0..self.shapes.len() {
             let (shape, waiting) = self.shapes[number];
@@ -283,11 +305,10 @@ impl<R, U> Matcher<R, U> {
         }
         let before = found.map_or(u64::MAX, |(turn, _)| turn);
         let loose = self.posted_among(self.posted_loose, OWN, envelope, before);
-        loose.or(found.map(|(_, id)| id)).map(PostedId)
+        loose.or(found.map(|(_, id)| id))
     }
 
     /// The first of a list that fits, if it was posted before that turn.
-    #[inline]
     fn posted_among(
         &mut self,
         list: List,
@@ -317,28 +338,54 @@ impl<R, U> Matcher<R, U> {
         Some((self.posted.get(id)?.turn, id))
     }
 
+    /// A receive and what is kept with it; none once it is removed.
+    #[inline(always)]
+    pub fn posted(&self, id: PostedId) -> Option<(Context, &R)> {
+        self.posted.get(id.0).map(|posted| (posted.context, &posted.receive))
+    }
+
     /// What is kept with a receive; none once it is removed.
+    #[inline(always)]
     pub fn posted_mut(&mut self, id: PostedId) -> Option<&mut R> {
         self.posted.get_mut(id.0).map(|posted| &mut posted.receive)
     }
 
     /// Takes a receive out.
     pub fn remove_posted(&mut self, id: PostedId) -> Option<(Context, R)> {
-        let PostedId(id) = id;
-        let posted = self.posted.get(id)?;
-        if self.posted_hashed {
-            match self.posted_key(posted) {
-                Some(key) => {
-                    leave(&mut self.posted, &mut self.posted_queues, key, OWN, id);
-                    self.shapes[usize::from(key.shape)].1 -= 1;
-                }
-                None => self.posted.leave(&mut self.posted_loose, OWN, id),
-            }
-        }
-        self.posted.leave(&mut self.posted_all, ALL, id);
-        let posted = self.posted.give_up(id)?;
+        self.unlink_posted(id);
+        let posted = self.posted.give_up(id.0)?;
         self.posted_hashed &= self.posted.len() > 0;
         Some((posted.context, posted.receive))
+    }
+
+    /// The same for who has seen to what was kept with it: nothing is moved.
+    #[inline(always)]
+    pub fn drop_posted(&mut self, id: PostedId) {
+        self.unlink_posted(id);
+        self.posted.discard(id.0);
+        self.posted_hashed &= self.posted.len() > 0;
+    }
+
+    /// Takes a receive out of all lists, if there is such a receive.
+    #[inline(always)]
+    fn unlink_posted(&mut self, PostedId(id): PostedId) {
+        let Some(posted) = self.posted.get(id) else { return };
+        if self.posted_hashed {
+            let key = posted.key();
+            self.leave_queue(key, id);
+        }
+        self.posted.leave(&mut self.posted_all, ALL, id);
+    }
+
+    /// Takes a receive out of its queue, or of the list of those without one.
+    fn leave_queue(&mut self, key: Option<Key>, id: Id) {
+        match key {
+            Some(key) => {
+                leave(&mut self.posted, &mut self.posted_queues, key, OWN, id);
+                self.shapes[usize::from(key.shape)].1 -= 1;
+            }
+            None => self.posted.leave(&mut self.posted_loose, OWN, id),
+        }
     }
 
     /// The oldest receive that was posted with this context: what a cancellation means. Looks at
@@ -400,11 +447,15 @@ impl<R, U> Matcher<R, U> {
 
     /// The message that a receive takes that is asked for now; also what a look finds. It stays
     /// until it is removed or claimed.
-    #[inline]
+    #[inline(always)]
     pub fn unexpected_for(&mut self, pattern: &Pattern) -> Option<UnexpectedId> {
         if self.unexpected.len() == 0 {
             return None;
         }
+        self.unexpected_among_some(pattern)
+    }
+
+    fn unexpected_among_some(&mut self, pattern: &Pattern) -> Option<UnexpectedId> {
         if self.unexpected_hashed
             && let Some(shape) = self.shape_of(pattern)
         {
@@ -412,6 +463,10 @@ impl<R, U> Matcher<R, U> {
             let key = Key { shape, source: pattern.source, tag: pattern.tag & !pattern.ignore };
             return self.unexpected.first(*self.unexpected_queues.get(&key)?).map(UnexpectedId);
         }
+        self.unexpected_among_all(pattern)
+    }
+
+    fn unexpected_among_all(&mut self, pattern: &Pattern) -> Option<UnexpectedId> {
         let mut next = self.unexpected.first(self.unexpected_all);
         while let Some(id) = next {
             self.probes += 1;

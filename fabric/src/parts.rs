@@ -1,7 +1,7 @@
 //! The caller's memory, in pieces: copies between it and the region or our own memory.
 
 use crate::Part;
-use crate::shared::Mapping;
+use crate::shared::{Mapping, copy};
 
 /// Most pieces of one message.
 pub const PARTS_MAX: usize = 8;
@@ -13,100 +13,114 @@ pub(crate) enum BadParts {
     TooLong,
 }
 
-/// A message's memory, as one row of bytes.
+/// The memory of a message that waits, as one row of bytes.
 ///
 /// Who makes one promises that the pieces stay as they were described until the operation that they
 /// are for has ended; the copies below rest on that.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Parts {
+    /// Where the first byte is, and how many there are; in one piece if there is no row.
+    whole: Part,
+    /// Apart, since nearly all messages are one piece, and what each of them costs is moving this.
+    row: Option<Box<Row>>,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
     parts: [Part; PARTS_MAX],
     count: usize,
-    bytes: usize,
+}
+
+/// How many bytes pieces have that a caller gives.
+#[inline]
+pub(crate) fn check(given: &[Part]) -> Result<usize, BadParts> {
+    let bytes = match *given {
+        [Part { bytes, .. }] => bytes,
+        _ if given.len() > PARTS_MAX => return Err(BadParts::TooMany),
+        _ => given
+            .iter()
+            .try_fold(0_usize, |sum, part| sum.checked_add(part.bytes))
+            .ok_or(BadParts::TooLong)?,
+    };
+    // What no program can have as one object; sums and offsets stay far from an overflow.
+    if isize::try_from(bytes).is_err() {
+        return Err(BadParts::TooLong);
+    }
+    Ok(bytes)
 }
 
 impl Parts {
     #[inline]
     pub(crate) fn new(given: &[Part]) -> Result<Self, BadParts> {
-        if given.len() > PARTS_MAX {
-            return Err(BadParts::TooMany);
-        }
-        let mut parts = [Part { start: std::ptr::null_mut(), bytes: 0 }; PARTS_MAX];
-        let mut bytes = 0_usize;
-        for (part, given) in parts.iter_mut().zip(given) {
-            bytes = bytes.checked_add(given.bytes).ok_or(BadParts::TooLong)?;
-            *part = *given;
-        }
-        // What no program can have as one object; sums and offsets stay far from an overflow.
-        if isize::try_from(bytes).is_err() {
-            return Err(BadParts::TooLong);
-        }
-        Ok(Self { parts, count: given.len(), bytes })
+        let bytes = check(given)?;
+        Ok(match *given {
+            [whole] => Self { whole, row: None },
+            [] => Self { whole: Part { start: std::ptr::null_mut(), bytes }, row: None },
+            _ => Self::of_several(given, bytes),
+        })
+    }
+
+    /// They were checked.
+    #[cold]
+    fn of_several(given: &[Part], bytes: usize) -> Self {
+        let nothing = Part { start: std::ptr::null_mut(), bytes: 0 };
+        let start = given.first().map_or(nothing.start, |part| part.start);
+        let mut parts = [nothing; PARTS_MAX];
+        parts[..given.len()].copy_from_slice(given);
+        let row = Some(Box::new(Row { parts, count: given.len() }));
+        Self { whole: Part { start, bytes }, row }
     }
 
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.whole.bytes
     }
 
+    #[inline]
     pub(crate) fn as_slice(&self) -> &[Part] {
-        &self.parts[..self.count]
+        match &self.row {
+            None => std::slice::from_ref(&self.whole),
+            Some(row) => &row.parts[..row.count],
+        }
     }
 
     /// Where the first byte is.
-    pub(crate) fn start(&self) -> *mut u8 {
-        self.parts[0].start
-    }
-
-    /// The same memory from `offset` on, `bytes` of it at most.
-    pub(crate) fn cut(&self, offset: usize, bytes: usize) -> Self {
-        let empty = Part { start: std::ptr::null_mut(), bytes: 0 };
-        let mut cut = Self { parts: [empty; PARTS_MAX], count: 0, bytes: 0 };
-        self.pieces(offset, bytes.min(self.bytes.saturating_sub(offset)), |start, bytes, _| {
-            cut.parts[cut.count] = Part { start, bytes };
-            cut.count += 1;
-            cut.bytes += bytes;
-        });
-        if cut.count == 0 {
-            // Of a shared buffer, which has one part, also an empty message has its place.
-            cut.parts[0].start = self.start().wrapping_add(offset);
-        }
-        cut
-    }
-
-    /// Tells each piece of `bytes` from `offset` on: where, how long, and how much was before it.
     #[inline]
-    fn pieces(&self, offset: usize, bytes: usize, mut each: impl FnMut(*mut u8, usize, usize)) {
-        // Our own mistake if it fails: what is copied is cut to what there is room for.
-        assert!(offset <= self.bytes && bytes <= self.bytes - offset, "{offset} + {bytes}");
-        let (mut skip, mut done) = (offset, 0);
-        for part in self.as_slice() {
-            if done == bytes {
-                break;
-            }
-            if skip >= part.bytes {
-                skip -= part.bytes;
-                continue;
-            }
-            let len = (part.bytes - skip).min(bytes - done);
-            each(part.start.wrapping_add(skip), len, done);
-            (skip, done) = (0, done + len);
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.whole.start
+    }
+
+    /// The same memory from `offset` on, `bytes` of it at most. Of a shared buffer, which has one
+    /// part, also an empty message has its place.
+    pub(crate) fn cut(&self, offset: usize, bytes: usize) -> Self {
+        let bytes = bytes.min(self.bytes().saturating_sub(offset));
+        if self.row.is_none() {
+            let start = self.start().wrapping_add(offset);
+            return Self { whole: Part { start, bytes }, row: None };
         }
+        let (mut parts, mut count) =
+            ([Part { start: std::ptr::null_mut(), bytes: 0 }; PARTS_MAX], 0);
+        pieces(self.as_slice(), offset, bytes, |start, bytes, _| {
+            parts[count] = Part { start, bytes };
+            count += 1;
+        });
+        Self::of_several(&parts[..count], bytes)
     }
 
     /// Copies `bytes` from `offset` on into the region.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn copy_in(&self, offset: usize, bytes: usize, region: &Mapping, at: usize) {
-        self.pieces(offset, bytes, |start, len, done| {
-            // SAFETY: the pieces are readable (whose they are promised it to `Endpoint::send`), and
-            // `start` and `len` lie in one of them.
-            unsafe { region.copy_in(at + done, start, len) }
-        });
+        // Our own mistake if it fails: what is copied is cut to what there is room for.
+        assert!(bytes <= self.bytes() && offset <= self.bytes() - bytes);
+        copy_in(self.as_slice(), offset, bytes, region, at);
     }
 
     /// Copies `bytes` from the region to `offset`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn copy_out(&self, offset: usize, bytes: usize, region: &Mapping, at: usize) {
-        self.pieces(offset, bytes, |start, len, done| {
+        // As in `copy_in`.
+        assert!(bytes <= self.bytes() && offset <= self.bytes() - bytes);
+        pieces(self.as_slice(), offset, bytes, |start, len, done| {
             // SAFETY: the pieces are writable (promised to `Endpoint::receive`), and `start` and
             // `len` lie in one of them.
             unsafe { region.copy_out(at + done, start, len) }
@@ -114,12 +128,66 @@ impl Parts {
     }
 
     /// Copies from our own memory, as many as there are; there is room for them.
+    #[inline]
     pub(crate) fn fill(&self, from: &[u8]) {
-        self.pieces(0, from.len(), |start, len, done| {
+        // As in `copy_in`.
+        assert!(from.len() <= self.bytes());
+        pieces(self.as_slice(), 0, from.len(), |start, len, done| {
             let from = &from[done..done + len];
             // SAFETY: as in `copy_out`; `from` is our own and private, so the two do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), start, len) }
+            unsafe { copy(from.as_ptr(), start, len) }
         });
+    }
+}
+
+/// Copies `bytes` of a caller's parts from `offset` on into the region.
+#[inline(always)]
+pub(crate) fn copy_in(parts: &[Part], offset: usize, bytes: usize, region: &Mapping, at: usize) {
+    pieces(parts, offset, bytes, |start, len, done| {
+        // SAFETY: the pieces are readable (whose they are promised it to `Endpoint::send`), and
+        // `start` and `len` lie in one of them.
+        unsafe { region.copy_in(at + done, start, len) }
+    });
+}
+
+/// Tells each piece of `bytes` from `offset` on, as far as there are: where, how long, and how much
+/// was before it.
+#[inline(always)]
+fn pieces(
+    parts: &[Part],
+    offset: usize,
+    bytes: usize,
+    mut each: impl FnMut(*mut u8, usize, usize),
+) {
+    if let [Part { start, bytes: whole }] = *parts {
+        let len = bytes.min(whole.saturating_sub(offset));
+        if len > 0 {
+            each(start.wrapping_add(offset), len, 0);
+        }
+        return;
+    }
+    pieces_of_several(parts, offset, bytes, &mut each);
+}
+
+#[cold]
+fn pieces_of_several(
+    parts: &[Part],
+    offset: usize,
+    bytes: usize,
+    each: &mut impl FnMut(*mut u8, usize, usize),
+) {
+    let (mut skip, mut done) = (offset, 0);
+    for part in parts {
+        if done == bytes {
+            break;
+        }
+        if skip >= part.bytes {
+            skip -= part.bytes;
+            continue;
+        }
+        let len = (part.bytes - skip).min(bytes - done);
+        each(part.start.wrapping_add(skip), len, done);
+        (skip, done) = (0, done + len);
     }
 }
 
@@ -139,7 +207,9 @@ mod tests {
         let cut = parts.cut(2, 3);
         assert_eq!(cut.as_slice(), [part(42, 1), part(10, 2)]);
         assert_eq!((cut.bytes(), parts.cut(9, 5).bytes(), parts.cut(8, 99).bytes()), (3, 0, 1));
-        assert_eq!(parts.cut(2, 0).start(), part(42, 0).start);
+        let alone = Parts::new(&[part(40, 3)]).expect("one");
+        assert_eq!(alone.cut(2, 0).start(), part(42, 0).start);
+        assert_eq!((alone.cut(3, 9).bytes(), alone.cut(2, 9).as_slice()), (0, &[part(42, 1)][..]));
         cut.cut(1, 2).fill(b"XY");
         assert_eq!(&memory[10..15], b"XYfgh");
     }

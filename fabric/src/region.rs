@@ -16,12 +16,13 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::io::Errno;
 
 pub use self::keeper::{HostsFull, Keeper, SlotError};
-pub(crate) use self::layout::{CELL_BYTES, Layout};
+use self::layout::RingPlaces;
+pub(crate) use self::layout::{CELL_BYTES, CELL_WORDS, Layout};
 pub use self::layout::{
     GATEWAYS_MAX, HOST_ENDED, HOSTS_MAX, REGION_VERSION, RegionOptions, SLOTS_MAX, SizeError,
 };
-use crate::ring::{Life, Words};
-use crate::shared::Mapping;
+use crate::ring::{Life, State, Words};
+use crate::shared::{Mapping, Row, Span, WORD};
 
 /// Nobody can take pages away from under a mapping, or add some, or undo that.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -175,15 +176,30 @@ impl Region {
         self.mapping.is_here()
     }
 
+    /// How many slots it has.
+    #[inline]
+    pub(crate) fn slots(&self) -> u16 {
+        self.layout.options.slots
+    }
+
+    /// How many of them are gateways'.
+    #[inline]
+    pub(crate) fn gateways(&self) -> u16 {
+        self.layout.options.gateways
+    }
+
     /// Its sizes.
+    #[inline]
     pub fn options(&self) -> RegionOptions {
         self.layout.options
     }
 
+    #[inline]
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
+    #[inline]
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -191,7 +207,9 @@ impl Region {
     /// The ring of a slot.
     #[inline]
     pub(crate) fn ring(&self, slot: u16) -> Ring<'_> {
-        Ring { region: self, slot }
+        let (at, words) = self.layout.words(slot);
+        let (words, places) = (self.mapping.span(at, words), RingPlaces::new(&self.layout));
+        Ring { region: self, at, words, places }
     }
 
     /// What a slot is now; none where there is none.
@@ -199,6 +217,14 @@ impl Region {
     pub(crate) fn life(&self, slot: u16) -> Option<Life> {
         (slot < self.layout.options.slots)
             .then(|| Life::from_word(self.mapping.load(self.layout.life(slot), Acquire)))
+    }
+
+    /// Whether this owner of a slot is still there.
+    #[inline]
+    pub(crate) fn is_live(&self, slot: u16, incarnation: u32) -> bool {
+        let live = Life { state: State::Live, incarnation }.to_word();
+        slot < self.layout.options.slots
+            && self.mapping.load(self.layout.life(slot), Acquire) == live
     }
 
     /// The name of the host that the region's table has at this index; none where there is no such
@@ -261,58 +287,86 @@ fn layout_of(mapping: &Mapping) -> Result<Layout, RegionError> {
     }
 }
 
-/// The words of one slot's ring.
+/// The words of one slot's ring. What is the same for all that a message needs of it was worked out
+/// and checked once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring<'a> {
     region: &'a Region,
-    slot: u16,
+    /// Where the slot begins.
+    at: usize,
+    /// The slot's.
+    words: Span<'a>,
+    places: RingPlaces,
+}
+
+impl<'a> Ring<'a> {
+    /// The words of a position's cell.
+    #[inline]
+    pub(crate) fn cell(&self, position: u64) -> Row<'a, CELL_WORDS> {
+        self.words.row(self.places.cell(position))
+    }
+
+    /// Where a position's cell is in the region.
+    #[inline]
+    pub(crate) fn cell_at(&self, position: u64) -> usize {
+        self.at + self.places.cell(position) * WORD
+    }
+
+    /// Writes a claim over: what only the node may do, to a ring that nobody claims anything of.
+    pub(crate) fn set_claim(&self, position: u64, word: u64) {
+        self.words.store(self.places.claim(position), word, Relaxed);
+    }
 }
 
 impl Words for Ring<'_> {
     #[inline]
     fn cells(&self) -> u32 {
-        self.region.layout.options.cells
+        self.places.cells
+    }
+
+    #[inline]
+    fn turn(&self, position: u64) -> u32 {
+        self.places.turn(position)
     }
 
     #[inline]
     fn tail(&self) -> u64 {
-        self.region.mapping.load(self.region.layout.tail(self.slot), Acquire)
+        self.words.load(RingPlaces::TAIL, Acquire)
     }
 
     #[inline]
     fn set_tail(&self, position: u64) {
-        self.region.mapping.store(self.region.layout.tail(self.slot), position, Release);
+        self.words.store(RingPlaces::TAIL, position, Release);
     }
 
     #[inline]
     fn head(&self) -> u64 {
-        self.region.mapping.load(self.region.layout.head(self.slot), Acquire)
+        self.words.load(RingPlaces::HEAD, Acquire)
     }
 
     #[inline]
     fn set_head(&self, position: u64) {
-        self.region.mapping.store(self.region.layout.head(self.slot), position, Release);
+        self.words.store(RingPlaces::HEAD, position, Release);
     }
 
     #[inline]
     fn claim(&self, position: u64) -> u64 {
-        self.region.mapping.load(self.region.layout.claim(self.slot, position), Acquire)
+        self.words.load(self.places.claim(position), Acquire)
     }
 
     #[inline]
     fn exchange_claim(&self, position: u64, current: u64, new: u64) -> Result<(), u64> {
-        self.region.mapping.exchange(self.region.layout.claim(self.slot, position), current, new)
+        self.words.exchange(self.places.claim(position), current, new)
     }
 
     #[inline]
     fn stamp(&self, position: u64) -> u64 {
-        self.region.mapping.load(self.region.layout.cell(self.slot, position), Acquire)
+        self.words.load(self.places.cell(position), Acquire)
     }
 
     #[inline]
     fn set_stamp(&self, position: u64, stamp: u64) {
-        let at = self.region.layout.cell(self.slot, position);
-        self.region.mapping.store(at, stamp, Release);
+        self.words.store(self.places.cell(position), stamp, Release);
     }
 
     #[inline]

@@ -54,6 +54,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
+    #[inline]
     pub(crate) fn to_word(self) -> u64 {
         let state = match self.state {
             State::Free => 0,
@@ -75,6 +76,7 @@ impl Life {
         Self { state, incarnation: (word >> 32) as u32 }
     }
 
+    #[inline]
     pub(crate) fn is_live(self, incarnation: u32) -> bool {
         self.state == State::Live && self.incarnation == incarnation
     }
@@ -101,11 +103,13 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
+    #[inline]
     pub(crate) fn to_word(self) -> u64 {
         let Producer { slot, incarnation } = self.producer;
         u64::from(self.turn) << 32 | u64::from(slot) << 16 | u64::from(incarnation)
     }
 
+    #[inline]
     pub(crate) fn from_word(word: u64) -> Self {
         let producer = Producer { slot: (word >> 16) as u16, incarnation: word as u16 };
         Self { turn: (word >> 32) as u32, producer }
@@ -162,9 +166,29 @@ pub(crate) struct Way {
 
 impl Way {
     /// Claims the next cell: its position.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn claim(&mut self, ring: &impl Words, me: Producer) -> Result<u64, NoCell> {
-        let mut position = ahead(ring.tail(), self.next);
+        let position = self.within(ring, ahead(ring.tail(), self.next))?;
+        let (turn, current) = (ring.turn(position), ring.claim(position));
+        let is_free = turn.wrapping_sub(Claim::from_word(current).turn) == 1;
+        let claim = Claim { turn, producer: me };
+        if is_free && ring.exchange_claim(position, current, claim.to_word()).is_ok() {
+            self.next = position.wrapping_add(1);
+            ring.set_tail(self.next);
+            return Ok(position);
+        }
+        // Others claim as well.
+        self.claim_from(ring, me, position)
+    }
+
+    /// Claims the first cell from a position on.
+    #[cold]
+    fn claim_from(
+        &mut self,
+        ring: &impl Words,
+        me: Producer,
+        mut position: u64,
+    ) -> Result<u64, NoCell> {
         // Each step goes one position on, and no further than a ring's length beyond the head; or
         // looks again where the node has just cleared up.
         for _ in 0..=ring.cells() {
@@ -209,6 +233,13 @@ impl Way {
         if position.wrapping_sub(self.head) < cells {
             return Ok(position);
         }
+        self.within_now(ring, position)
+    }
+
+    /// The same, after a look at the head.
+    #[cold]
+    fn within_now(&mut self, ring: &impl Words, position: u64) -> Result<u64, NoCell> {
+        let cells = u64::from(ring.cells());
         self.head = ring.head();
         let position = ahead(position, self.head);
         match position.wrapping_sub(self.head) {

@@ -25,6 +25,8 @@ pub(crate) const WORD: usize = 8;
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
+    /// Whole ones.
+    words: usize,
     /// The only process that has it, if its children do not.
     owner: Option<u32>,
 }
@@ -36,13 +38,17 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    fn at(start: NonNull<u8>, bytes: usize) -> Self {
+        Self { start, bytes, words: bytes / WORD, owner: None }
+    }
+
     /// Maps the first `bytes` of a file that nobody can make shorter (its seals are the caller's
     /// business).
     pub(crate) fn of_file(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Errno> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing of ours.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, fd.as_fd(), 0) }?;
-        Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, bytes, owner: None })
+        Ok(Self::at(NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, bytes))
     }
 
     /// Maps a range of addresses to two files: `fd` up to byte number `from`, then `data`, as whole
@@ -72,7 +78,7 @@ impl Mapping {
             }
         }
         let start_of = NonNull::new(start).ok_or(Errno::NOMEM)?;
-        let mapping = Self { start: start_of, bytes, owner: None };
+        let mapping = Self::at(start_of, bytes);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: both lie in the addresses that were made above for nothing else.
@@ -88,7 +94,9 @@ impl Mapping {
     #[inline]
     fn place(&self, at: usize, bytes: usize) -> *mut u8 {
         // Our own mistake if it fails: places are computed from the layout and checked indices.
-        assert!(at <= self.bytes && self.bytes - at >= bytes, "{at} + {bytes} of {}", self.bytes);
+        if at > self.bytes || self.bytes - at < bytes {
+            outside(at, bytes, self.bytes);
+        }
         self.start.as_ptr().wrapping_add(at)
     }
 
@@ -108,12 +116,25 @@ impl Mapping {
 
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
-        let word = self.place(at, WORD).cast::<u64>();
-        assert!(word.is_aligned(), "an unaligned word at {at}");
-        // SAFETY: the word lies in the mapping, which stays while `self` lives, and is aligned
-        // (both checked above). This process accesses it by atomics, and by copies only where the
-        // ring's rules give the place to one side; what others do can only change the value.
-        unsafe { AtomicU64::from_ptr(word) }
+        &self.span(at, 1).0[0]
+    }
+
+    /// So many words from a place on, which is checked for all of them.
+    #[inline]
+    pub(crate) fn span(&self, at: usize, words: usize) -> Span<'_> {
+        // The number of the first word; one that is not aligned has bits at its upper end, and is
+        // beyond all there are.
+        let first = at.rotate_right(WORD.trailing_zeros());
+        // Our own mistake if it fails: places are computed from the layout and checked indices.
+        if first >= self.words || self.words - first < words {
+            outside(at, words * WORD, self.bytes);
+        }
+        let start = self.start.as_ptr().wrapping_add(at).cast::<AtomicU64>();
+        // SAFETY: the words lie in the mapping, which stays while `self` lives (checked above), and
+        // are aligned: the mapping begins at a page, and `at` is a multiple of a word (checked with
+        // it). This process accesses them by atomics, and by copies only where the ring's rules
+        // give the place to one side; what others do can only change the values.
+        Span(unsafe { std::slice::from_raw_parts(start, words) })
     }
 
     #[inline]
@@ -131,15 +152,14 @@ impl Mapping {
     #[inline]
     pub(crate) fn exchange(&self, at: usize, current: u64, new: u64) -> Result<(), u64> {
         step();
-        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        self.word(at).compare_exchange(current, new, success, failure).map(|_| ())
+        exchange(self.word(at), current, new)
     }
 
     /// Copies `bytes` into the region.
     ///
     /// # Safety
     /// They are readable at `from`.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn copy_in(&self, at: usize, from: *const u8, bytes: usize) {
         step();
         let place = self.place(at, bytes);
@@ -147,19 +167,110 @@ impl Mapping {
         // not overlap: callers' memory is not part of this mapping, which is nobody's but ours.
         // That another process reads or writes there meanwhile yields bytes that it may see or may
         // have written; nothing is concluded from them here.
-        unsafe { std::ptr::copy_nonoverlapping(from, place, bytes) };
+        unsafe { copy(from, place, bytes) };
     }
 
     /// Copies `bytes` out of the region.
     ///
     /// # Safety
     /// They are writable at `to`.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn copy_out(&self, at: usize, to: *mut u8, bytes: usize) {
         let place = self.place(at, bytes);
         // SAFETY: as in `copy_in`, the other way. Bytes that are overwritten meanwhile come as some
         // mixture, each of which their writer could have written anyway.
-        unsafe { std::ptr::copy_nonoverlapping(place, to, bytes) };
+        unsafe { copy(place, to, bytes) };
+    }
+}
+
+/// Apart from where it is found, so that nothing is made ready for it there.
+#[cold]
+fn outside(at: usize, bytes: usize, of: usize) -> ! {
+    panic!("{bytes} bytes at {at} of {of}");
+}
+
+/// Words of a mapping, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span<'a>(&'a [AtomicU64]);
+
+impl<'a> Span<'a> {
+    #[inline]
+    pub(crate) fn load(&self, index: usize, order: Ordering) -> u64 {
+        self.0[index].load(order)
+    }
+
+    #[inline]
+    pub(crate) fn store(&self, index: usize, value: u64, order: Ordering) {
+        step();
+        self.0[index].store(value, order);
+    }
+
+    /// As [`Mapping::exchange`].
+    #[inline]
+    pub(crate) fn exchange(&self, index: usize, current: u64, new: u64) -> Result<(), u64> {
+        step();
+        exchange(&self.0[index], current, new)
+    }
+
+    /// Some of them, as many as its reader knows of.
+    #[inline]
+    pub(crate) fn row<const WORDS: usize>(&self, first: usize) -> Row<'a, WORDS> {
+        let words = self.0.get(first..).and_then(|words| words.first_chunk());
+        Row(words.expect("a row lies within its words"))
+    }
+}
+
+/// As many words as its reader knows of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row<'a, const WORDS: usize>(&'a [AtomicU64; WORDS]);
+
+impl<const WORDS: usize> Row<'_, WORDS> {
+    #[inline]
+    pub(crate) fn load(&self, index: usize, order: Ordering) -> u64 {
+        self.0[index].load(order)
+    }
+
+    #[inline]
+    pub(crate) fn store(&self, index: usize, value: u64, order: Ordering) {
+        step();
+        self.0[index].store(value, order);
+    }
+}
+
+/// `Err` with what is there instead of `current`.
+#[inline]
+fn exchange(word: &AtomicU64, current: u64, new: u64) -> Result<(), u64> {
+    let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+    word.compare_exchange(current, new, success, failure).map(|_| ())
+}
+
+/// Copies a few bytes without a call: most messages are that short.
+///
+/// # Safety
+/// As of [`std::ptr::copy_nonoverlapping`].
+#[inline(always)]
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+    /// Copies the first so many bytes and the last, which meet or overlap in between.
+    ///
+    /// # Safety
+    /// As of [`copy`], and `bytes` is at least `END` and at most twice that.
+    #[inline]
+    unsafe fn ends<const END: usize>(from: *const u8, to: *mut u8, bytes: usize) {
+        let last = bytes - END;
+        // SAFETY: both ends lie in the `bytes` that may be read and written (the caller's); where
+        // they overlap the same bytes are written twice.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, to, END);
+            std::ptr::copy_nonoverlapping(from.add(last), to.add(last), END);
+        }
+    }
+    // SAFETY: the caller's; lengths are as each arm's pattern has them.
+    unsafe {
+        match bytes {
+            8..=16 => ends::<8>(from, to, bytes),
+            4..8 => ends::<4>(from, to, bytes),
+            _ => std::ptr::copy_nonoverlapping(from, to, bytes),
+        }
     }
 }
 
@@ -251,6 +362,39 @@ pub(crate) mod stop {
             Ok(value) => Some(value),
             Err(reason) if reason.is::<Stopped>() => None,
             Err(reason) => resume_unwind(reason),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_every_short_length_are_whole_and_no_longer() {
+        let from: [u8; 64] = std::array::from_fn(|at| at as u8 + 1);
+        for bytes in 0..=64 {
+            let mut to = [0; 64];
+            // SAFETY: both have this length.
+            unsafe { copy(from.as_ptr(), to.as_mut_ptr(), bytes) };
+            assert_eq!((&to[..bytes], &to[bytes..]), (&from[..bytes], &[0; 64][bytes..]));
+        }
+    }
+
+    #[test]
+    fn words_that_are_not_all_in_the_mapping_are_refused() {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let fd = rustix::fs::memfd_create("words", flags).expect("memory");
+        rustix::fs::ftruncate(&fd, 4096).expect("sized");
+        let mapping = Mapping::of_file(fd.as_fd(), 4096).expect("addresses");
+        let refused = |at| {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                mapping.span(at, 4).load(0, Ordering::Relaxed)
+            }))
+        };
+        assert_eq!(refused(4096 - 32).ok(), Some(0));
+        for at in [4096 - 24, 4096, 1, 4, 8 + 7, usize::MAX - 7, usize::MAX] {
+            assert!(refused(at).is_err(), "{at}");
         }
     }
 }

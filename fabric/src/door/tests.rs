@@ -133,8 +133,7 @@ fn members_of_one_domain_share_one_region_and_others_do_not() {
     let house = house(4);
     house.server.add(settings("red", OTHER_KEY, 4)).unwrap();
     let write = |domain: &Domain, slot: u16, word: u64| {
-        let region = domain.region();
-        region.mapping().store(region.layout().tail(slot), word, Ordering::SeqCst);
+        domain.region().ring(slot).set_tail(word);
     };
     let (one, other) = (house.join(), house.join());
     assert_eq!((one.host(), other.host()), (77, 77));

@@ -3,16 +3,28 @@
 use super::receives::{Body, Unexpected};
 use super::{Engine, index};
 use crate::cell::{Cell, Head, Kind, Lent, Local};
-use crate::matcher::Envelope;
-use crate::message::Failure;
+use crate::matcher::{Envelope, PostedId};
+use crate::message::{Class, Failure};
 use crate::region::Region;
 use crate::slab::give_back;
 
 impl Engine {
     /// Takes the cell at the ring's head, whose first word's low half was read.
-    #[inline]
-    pub(super) fn arrival(&mut self, region: &Region, low: u32) {
-        let cell = Cell::new(region, self.me.slot, self.consumer.position());
+    #[inline(always)]
+    pub(super) fn arrival(&mut self, region: &Region, cell: Cell<'_>, low: u32) {
+        match cell.short(low, self.me) {
+            // What is not as most are may break a rule, which the long way finds.
+            Some(head) if is_whole(region, head.source) => {
+                let bytes = usize::from(head.inline_bytes);
+                self.message(region, &head, cell.body_at(), bytes, None);
+            }
+            _ => self.arrival_of_any(region, cell, low),
+        }
+    }
+
+    /// The same for whatever it is.
+    #[inline(never)]
+    fn arrival_of_any(&mut self, region: &Region, cell: Cell<'_>, low: u32) {
         let Some(head) = cell.head(low) else {
             self.counters.nonsense += 1;
             return;
@@ -23,16 +35,21 @@ impl Engine {
             self.counters.strays += 1;
             return;
         }
+        let (cell, head) = (&cell, &head);
         let is_sound = match head.kind {
-            Kind::Inline => self.inline(region, &cell, &head),
-            Kind::Eager => self.eager(region, &cell, &head),
-            Kind::Offer => self.offered(region, &cell, &head),
+            Kind::Inline => {
+                let bytes = usize::from(head.inline_bytes);
+                self.message(region, head, cell.body_at(), bytes, None);
+                true
+            }
+            Kind::Eager => self.eager(region, cell, head),
+            Kind::Offer => self.offered(region, cell, head),
             Kind::Finish => self.finished(head.source, head.tag),
             Kind::Clear => match cell.clear() {
                 Some(clear) => self.cleared(head.source, head.tag, &clear),
                 None => false,
             },
-            Kind::Piece => self.piece(region, &cell, &head),
+            Kind::Piece => self.piece(region, cell, head),
             Kind::Gone | Kind::Credit | Kind::Ask => self.told(head.kind, head.source),
         };
         if !is_sound {
@@ -54,12 +71,6 @@ impl Engine {
         Envelope { source: self.address_of(head.source), tag: head.tag }
     }
 
-    #[inline]
-    fn inline(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
-        self.message(region, head, cell.body_at(), usize::from(head.inline_bytes), None);
-        true
-    }
-
     fn eager(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
         let Some(lent) = cell.lent(head.source) else { return false };
         let Lent { owner, buffer, bytes, .. } = lent;
@@ -72,7 +83,7 @@ impl Engine {
     /// Takes a message whose bytes are at this place of the region, which lies in it. The place is
     /// in the own ring and so the message's for as long as its cell is; or it is in a slab, and the
     /// message's as long as the slab is this owner's.
-    #[inline]
+    #[inline(always)]
     fn message(
         &mut self,
         region: &Region,
@@ -87,17 +98,42 @@ impl Engine {
         let Some(id) = self.spaces[index(class)].posted_for(&envelope) else {
             let body = Body::copied(region, at, bytes);
             if was_whole() {
-                self.counters.unexpected += 1;
-                let message = Unexpected { data: head.data, body };
-                self.spaces[index(class)].arrive(envelope, message);
+                self.keep(class, envelope, Unexpected { data: head.data, body });
             }
             return;
         };
         // Our own mistake if it fails: the matcher has just named it.
+        let (context, posted) = self.spaces[index(class)].posted(id).expect("it is posted");
+        if posted.multi.is_some() {
+            return self.message_in_shared(region, (class, id), *head, at, bytes, slab);
+        }
+        let (start, room, source) = (posted.parts.start(), posted.parts.bytes(), posted.source);
+        posted.parts.copy_out(0, bytes.min(room), region.mapping(), at);
+        let failure = (!was_whole()).then_some(Failure::Gone);
+        self.spaces[index(class)].drop_posted(id);
+        if let Some(source) = source {
+            self.peers.settle(source);
+        }
+        self.arrived((context, class), &envelope, (head.data, start), (bytes, room), failure);
+    }
+
+    /// The same for a message that goes into a buffer that several share.
+    #[cold]
+    fn message_in_shared(
+        &mut self,
+        region: &Region,
+        (class, id): (Class, PostedId),
+        head: Head,
+        at: usize,
+        bytes: usize,
+        slab: Option<Local>,
+    ) {
+        let envelope = self.envelope_of(&head);
         let place = self.place_for(class, id, bytes).expect("the receive is posted");
         let fits = bytes.min(place.parts.bytes());
         place.parts.copy_out(0, fits, region.mapping(), at);
-        let failure = (!was_whole()).then_some(Failure::Gone);
+        let was_whole = slab.is_none_or(|owner| is_whole(region, owner));
+        let failure = (!was_whole).then_some(Failure::Gone);
         self.received(&place, &envelope, head.data, bytes, failure);
     }
 
@@ -108,15 +144,21 @@ impl Engine {
         match self.spaces[index(class)].posted_for(&envelope) {
             Some(id) => {
                 let place = self.place_for(class, id, offer.bytes).expect("the receive is posted");
-                self.fetch(region, &place, &envelope, head.data, &offer);
+                self.fetch(region, place, &envelope, head.data, &offer);
             }
             None => {
-                self.counters.unexpected += 1;
-                let message = Unexpected { data: head.data, body: Body::Offer(Box::new(offer)) };
-                self.spaces[index(class)].arrive(envelope, message);
+                let body = Body::Offer(Box::new(offer));
+                self.keep(class, envelope, Unexpected { data: head.data, body });
             }
         }
         true
+    }
+
+    /// Keeps a message that nobody waited for.
+    #[inline(never)]
+    fn keep(&mut self, class: Class, envelope: Envelope, message: Unexpected) {
+        self.counters.unexpected += 1;
+        self.spaces[index(class)].arrive(envelope, message);
     }
 }
 

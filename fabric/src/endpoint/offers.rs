@@ -60,10 +60,11 @@ impl Answer {
 
 impl Engine {
     /// Has an offered message come to its place.
+    #[cold]
     pub(super) fn fetch(
         &mut self,
         region: &Region,
-        place: &Place,
+        place: Place,
         envelope: &Envelope,
         data: Option<u64>,
         offer: &Offer,
@@ -72,19 +73,18 @@ impl Engine {
         let (bytes, operation, class) = (offer.bytes, offer.operation, place.class);
         if !self.lives(region, source) {
             self.counters.gone += 1;
-            return self.received(place, envelope, data, bytes, Some(Failure::Gone));
+            return self.received(&place, envelope, data, bytes, Some(Failure::Gone));
         }
         self.peers.meet(source);
         let wanted = bytes.min(place.parts.bytes());
-        if wanted == 0 || self.read(region, source, offer, place) {
+        if wanted == 0 || self.read(region, source, offer, &place) {
             self.counters.single_copies += u64::from(wanted > 0);
             self.answer(region, Answer { to: source, class, operation, clear: None });
-            return self.received(place, envelope, data, bytes, None);
+            return self.received(&place, envelope, data, bytes, None);
         }
         self.counters.pipelines += 1;
         self.peers.expect(source, true);
-        let (envelope, place) = (*envelope, *place);
-        let pull = Pull { source, envelope, data, place, bytes, wanted, got: 0 };
+        let pull = Pull { source, envelope: *envelope, data, place, bytes, wanted, got: 0 };
         let id = self.pulls.store.keep(pull);
         self.pulls.store.append(&mut self.pulls.all, ALL, id);
         let clear = Some(Clear { answer: id.to_word(), bytes: wanted });

@@ -60,24 +60,36 @@ impl Peers {
     }
 
     /// Turns to this owner of the slot, which lives.
-    #[inline]
+    #[inline(always)]
     pub(super) fn meet(&mut self, local: Local) {
         if local.host != 0 {
-            let former = self.remotes.meet(local);
-            return self.former.extend(former);
+            return self.meet_remote(local);
         }
         let peer = &mut self.slots[usize::from(local.slot)];
         if peer.incarnation != local.incarnation {
-            if peer.outstanding > 0 {
-                let former = Local { incarnation: peer.incarnation, ..local };
-                self.former.push(former);
-            }
-            *peer = Peer { incarnation: local.incarnation, ..Peer::default() };
+            self.meet_next(local);
         }
     }
 
+    #[cold]
+    fn meet_remote(&mut self, local: Local) {
+        let former = self.remotes.meet(local);
+        self.former.extend(former);
+    }
+
+    /// Turns to another owner of the slot than before.
+    #[cold]
+    fn meet_next(&mut self, local: Local) {
+        let peer = &mut self.slots[usize::from(local.slot)];
+        if peer.outstanding > 0 {
+            let former = Local { incarnation: peer.incarnation, ..local };
+            self.former.push(former);
+        }
+        *peer = Peer { incarnation: local.incarnation, ..Peer::default() };
+    }
+
     /// Something waits for an owner of a slot, whether it lives or not.
-    #[inline]
+    #[inline(always)]
     pub(super) fn expect(&mut self, local: Local, is_live: bool) {
         if !is_live {
             return self.former.push(local);
@@ -90,7 +102,7 @@ impl Peers {
     }
 
     /// It does not any more.
-    #[inline]
+    #[inline(always)]
     pub(super) fn settle(&mut self, local: Local) {
         if local.host != 0 {
             return self.remotes.settle(local);
@@ -118,12 +130,12 @@ impl Peers {
 /// Whether an endpoint of this host is still there.
 #[inline]
 fn is_live(region: &Region, local: Local) -> bool {
-    region.life(local.slot).is_some_and(|life| life.is_live(local.incarnation))
+    region.is_live(local.slot, local.incarnation)
 }
 
 impl Engine {
     /// Whether an endpoint is still there, for all that is known here.
-    #[inline]
+    #[inline(always)]
     pub(super) fn lives(&self, region: &Region, local: Local) -> bool {
         match local.host {
             0 => is_live(region, local),
@@ -132,13 +144,19 @@ impl Engine {
     }
 
     /// An address as the region names it, if it is one of this host or of one that can be reached.
-    #[inline]
+    #[inline(always)]
     pub(super) fn local_of(&mut self, region: &Region, address: Address) -> Option<Local> {
         let Address { host, incarnation, slot } = address;
         if host == self.host {
-            let is_slot = slot < region.options().slots;
+            let is_slot = slot < region.slots();
             return is_slot.then_some(Local { host: 0, slot, incarnation });
         }
+        self.remote_of(region, address)
+    }
+
+    #[inline(never)]
+    fn remote_of(&mut self, region: &Region, address: Address) -> Option<Local> {
+        let Address { host, incarnation, slot } = address;
         let host = self.hosts.index(region, host)?;
         (slot < SLOTS_MAX).then_some(Local { host, slot, incarnation })
     }

@@ -16,7 +16,7 @@ const SHORT_BYTES: usize = 48;
 pub(super) struct Posted {
     pub(super) parts: Parts,
     /// The one that it waits for, if only one will do.
-    source: Option<Local>,
+    pub(super) source: Option<Local>,
     /// The buffer that several messages share.
     pub(super) multi: Option<Id>,
 }
@@ -93,7 +93,7 @@ impl Multis {
 }
 
 /// Where one message goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Place {
     pub(super) context: Context,
     pub(super) class: Class,
@@ -107,19 +107,23 @@ impl Engine {
         &mut self,
         region: &Region,
         receive: &Receive,
-        parts: &[Part],
+        given: &[Part],
     ) -> Result<(), ReceiveError> {
-        let parts = Parts::new(parts)?;
+        let parts = Parts::new(given)?;
         let &Receive { class, source, tag, ignore, context, multi_min_bytes } = receive;
         let pattern = Pattern { source, tag, ignore };
         if let Some(min_bytes) = multi_min_bytes {
-            return self.receive_several(region, class, (pattern, context), parts, min_bytes);
+            if class != Class::Untagged || given.len() != 1 {
+                return Err(ReceiveError::Shape);
+            }
+            self.receive_several(region, class, (pattern, context), parts, min_bytes);
+            return Ok(());
         }
         match self.spaces[index(class)].unexpected_for(&pattern) {
             Some(id) => {
                 let place = Place { context, class, parts, multi: None };
                 if let Some(kept) = self.spaces[index(class)].remove_unexpected(id) {
-                    self.deliver_kept(region, &place, kept);
+                    self.deliver_kept(region, place, kept);
                 }
             }
             None => self.post(region, class, (pattern, context), parts, None),
@@ -128,6 +132,7 @@ impl Engine {
     }
 
     /// A buffer for message after message: those that have come, then those that will.
+    #[cold]
     fn receive_several(
         &mut self,
         region: &Region,
@@ -135,10 +140,7 @@ impl Engine {
         (pattern, context): (Pattern, Context),
         parts: Parts,
         min_bytes: usize,
-    ) -> Result<(), ReceiveError> {
-        if class != Class::Untagged || parts.as_slice().len() != 1 {
-            return Err(ReceiveError::Shape);
-        }
+    ) {
         // At least one, or a full buffer would go on for ever.
         let min_bytes = min_bytes.max(1);
         let multi =
@@ -150,15 +152,15 @@ impl Engine {
             let Some(kept) = self.spaces[index(class)].remove_unexpected(id) else { break };
             let bytes = kept.1.body.bytes();
             let Some((place, over)) = self.share(multi, &parts, bytes) else { break };
-            self.deliver_kept(region, &place, kept);
+            self.deliver_kept(region, place, kept);
             if over {
-                return Ok(());
+                return;
             }
         }
         self.post(region, class, (pattern, context), parts, Some(multi));
-        Ok(())
     }
 
+    #[inline(always)]
     fn post(
         &mut self,
         region: &Region,
@@ -188,30 +190,44 @@ impl Engine {
     }
 
     /// Where a message of this length goes that a receive waited for.
-    #[inline]
     pub(super) fn place_for(&mut self, class: Class, id: PostedId, bytes: usize) -> Option<Place> {
-        let posted = self.spaces[index(class)].posted_mut(id)?;
-        let (parts, multi) = (posted.parts, posted.multi);
-        let shared = match multi {
-            Some(multi) => Some(self.share(multi, &parts, bytes)?),
-            None => None,
-        };
-        if let Some((place, false)) = shared {
-            return Some(place);
+        if let Some(multi) = self.spaces[index(class)].posted_mut(id)?.multi {
+            return self.place_in_shared(class, id, multi, bytes);
         }
+        let (context, posted) = self.take_posted(class, id)?;
+        Some(Place { context, class, parts: posted.parts, multi: None })
+    }
+
+    #[cold]
+    fn place_in_shared(
+        &mut self,
+        class: Class,
+        id: PostedId,
+        multi: Id,
+        bytes: usize,
+    ) -> Option<Place> {
+        let parts = self.spaces[index(class)].posted_mut(id)?.parts.clone();
+        let (place, over) = self.share(multi, &parts, bytes)?;
+        if over {
+            self.take_posted(class, id)?;
+        }
+        Some(place)
+    }
+
+    /// Takes a receive out that has met its message, or its last one.
+    fn take_posted(&mut self, class: Class, id: PostedId) -> Option<(Context, Posted)> {
         let (context, posted) = self.spaces[index(class)].remove_posted(id)?;
         if let Some(source) = posted.source {
             self.peers.settle(source);
         }
-        let alone = Place { context, class, parts, multi: None };
-        Some(shared.map_or(alone, |(place, _)| place))
+        Some((context, posted))
     }
 
     /// Hands over a message that was kept.
     fn deliver_kept(
         &mut self,
         region: &Region,
-        place: &Place,
+        place: Place,
         (envelope, Unexpected { data, body }): (Envelope, Unexpected),
     ) {
         let content = match &body {
@@ -221,11 +237,10 @@ impl Engine {
         };
         let fits = content.len().min(place.parts.bytes());
         place.parts.fill(&content[..fits]);
-        self.received(place, &envelope, data, content.len(), None);
+        self.received(&place, &envelope, data, content.len(), None);
     }
 
     /// Tells that a message of this length is in its place, as much of it as fits.
-    #[inline]
     pub(super) fn received(
         &mut self,
         place: &Place,
@@ -234,13 +249,32 @@ impl Engine {
         bytes: usize,
         failure: Option<Failure>,
     ) {
-        let fits = bytes.min(place.parts.bytes());
+        let what = (place.context, place.class);
+        let (start, room) = (place.parts.start(), place.parts.bytes());
+        self.arrived(what, envelope, (data, start), (bytes, room), failure);
+        if let Some(multi) = place.multi {
+            self.received_in_shared(place, multi);
+        }
+    }
+
+    /// The same for a place with so much room, as far as the message is concerned.
+    #[inline(always)]
+    pub(super) fn arrived(
+        &mut self,
+        what: (Context, Class),
+        envelope: &Envelope,
+        start: (Option<u64>, *mut u8),
+        (bytes, room): (usize, usize),
+        failure: Option<Failure>,
+    ) {
+        let fits = bytes.min(room);
         let missing_bytes = bytes - fits;
         let truncated = (missing_bytes > 0).then_some(Failure::Truncated { missing_bytes });
-        let what = (place.context, place.class);
-        let start = (data, place.parts.start());
         self.complete_receive(what, envelope, start, fits, failure.or(truncated));
-        let Some(multi) = place.multi else { return };
+    }
+
+    #[cold]
+    fn received_in_shared(&mut self, place: &Place, multi: Id) {
         let Some(shared) = self.multis.0.get_mut(multi) else { return };
         shared.arriving -= 1;
         if shared.over && shared.arriving == 0 {
@@ -300,7 +334,7 @@ impl Engine {
     ) -> Result<(), ReceiveError> {
         let parts = Parts::new(parts)?;
         let (class, kept) = self.take_claimed(context).ok_or(ReceiveError::NotClaimed)?;
-        self.deliver_kept(region, &Place { context, class, parts, multi: None }, kept);
+        self.deliver_kept(region, Place { context, class, parts, multi: None }, kept);
         Ok(())
     }
 

@@ -109,22 +109,29 @@ impl Engine {
     }
 
     /// Whose ring leads to an endpoint: its own, or that of the pair's gateway.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ring_to(&self, region: &Region, to: Local) -> Local {
         if to.host == 0 {
             return to;
         }
+        self.ring_of_gateway(region, to)
+    }
+
+    #[inline(never)]
+    fn ring_of_gateway(&self, region: &Region, to: Local) -> Local {
         let slot = gateway_of(self.me.slot, to.slot, region.options().gateways);
         let incarnation = region.life(slot).map_or(0, |life| life.incarnation);
         Local { host: 0, slot, incarnation }
     }
 
     /// Whether something can be sent to an endpoint now, as far as that is not its ring's to say.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_open(&mut self, region: &Region, to: Local) -> bool {
-        if to.host == 0 {
-            return true;
-        }
+        to.host == 0 || self.is_way_open(region, to)
+    }
+
+    #[inline(never)]
+    fn is_way_open(&mut self, region: &Region, to: Local) -> bool {
         if region.options().gateways == 0 {
             return false;
         }
@@ -134,11 +141,16 @@ impl Engine {
     }
 
     /// Publishes a cell with a message of so many bytes beside it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn publish(&mut self, region: &Region, cell: &Cell<'_>, head: &Head, bytes: usize) {
-        if head.to.host == 0 {
-            return cell.publish(head);
+        match head.to.host {
+            0 => cell.publish(head),
+            _ => self.publish_to_gateway(region, *cell, *head, bytes),
         }
+    }
+
+    #[inline(never)]
+    fn publish_to_gateway(&mut self, region: &Region, cell: Cell<'_>, head: Head, bytes: usize) {
         let remote = self.peers.remotes.get(head.to);
         remote.unmarked += CELL_BYTES + bytes;
         // A question comes into no ring, so nobody would say when it does.
@@ -147,7 +159,7 @@ impl Engine {
             remote.unmarked = 0;
             remote.marks += 1;
         }
-        cell.publish(&Head { marked, ..*head });
+        cell.publish(&Head { marked, ..head });
         let gateway = self.ring_to(region, head.to).slot;
         // A gateway that falls asleep says so before it looks for the last time.
         fence(SeqCst);

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use super::{Engine, INJECT_BYTES_MAX, OFFERS_MAX, SendError};
+use crate::Address;
 use crate::cell::{Cell, Clear, Head, INLINE_BYTES_MAX, Kind, Local, Offer};
 use crate::matcher::store::{Id, List, Store};
 use crate::message::{Class, Completion, Context, Done, Failure, Message, Part};
-use crate::parts::{PARTS_MAX, Parts};
+use crate::parts::{PARTS_MAX, Parts, check, copy_in};
 use crate::region::Region;
 use crate::ring::NoCell;
 
@@ -77,52 +78,91 @@ impl Engine {
         message: &Message,
         parts: &[Part],
     ) -> Result<(), SendError> {
-        let parts = Parts::new(parts)?;
-        if message.inject && parts.bytes() > INJECT_BYTES_MAX {
+        if let [Part { bytes, .. }] = *parts
+            && bytes <= INLINE_BYTES_MAX
+            && let Some(to) = self.near(region, message.to)
+        {
+            self.peers.meet(to);
+            let sent = self.send_inline(region, to, message, parts, bytes);
+            return sent.map_err(|error| self.not_sent(error));
+        }
+        self.send_any(region, message, parts)
+    }
+
+    /// An endpoint of this host that lives. None: it is another host's, or cannot be sent to.
+    #[inline(always)]
+    fn near(&self, region: &Region, address: Address) -> Option<Local> {
+        let Address { host, incarnation, slot } = address;
+        let is_near = host == self.host && slot >= region.gateways();
+        (is_near && region.is_live(slot, incarnation)).then_some(Local {
+            host: 0,
+            slot,
+            incarnation,
+        })
+    }
+
+    #[inline(never)]
+    fn send_any(
+        &mut self,
+        region: &Region,
+        message: &Message,
+        parts: &[Part],
+    ) -> Result<(), SendError> {
+        let bytes = check(parts)?;
+        if message.inject && bytes > INJECT_BYTES_MAX {
             return Err(SendError::TooLong);
         }
-        let is_process = |local: &Local| local.host != 0 || local.slot >= region.options().gateways;
-        let to = self.local_of(region, message.to).filter(is_process);
-        let to = to.ok_or(SendError::Unreachable(message.to))?;
+        let Some(to) = self.local_of(region, message.to) else {
+            return Err(SendError::Unreachable(message.to));
+        };
+        if to.host == 0 && to.slot < region.gateways() {
+            // The node's own, and no process.
+            return Err(SendError::Unreachable(message.to));
+        }
         if !self.lives(region, to) {
             return Err(SendError::Gone);
         }
         self.peers.meet(to);
-        let sent = match parts.bytes() {
+        match bytes {
             _ if !self.is_open(region, to) => Err(SendError::Busy),
-            bytes if bytes <= INLINE_BYTES_MAX => self.send_inline(region, to, message, &parts),
-            bytes if message.inject || bytes <= self.options.eager_bytes_max => {
-                self.send_eager(region, to, message, &parts)
+            _ if bytes <= INLINE_BYTES_MAX => self.send_inline(region, to, message, parts, bytes),
+            _ if message.inject || bytes <= self.options.eager_bytes_max => {
+                self.send_eager(region, to, message, parts, bytes)
             }
-            _ => self.send_offer(region, to, message, &parts),
-        };
-        if sent == Err(SendError::Busy) {
-            self.counters.busy += 1;
+            _ => self.send_offer(region, to, message, parts, bytes),
         }
-        sent
+        .map_err(|error| self.not_sent(error))
+    }
+
+    #[cold]
+    fn not_sent(&mut self, error: SendError) -> SendError {
+        self.counters.busy += u64::from(error == SendError::Busy);
+        error
     }
 
     /// The head of a message's cell.
-    #[inline]
+    #[inline(always)]
     fn head_of(&self, kind: Kind, to: Local, message: &Message) -> Head {
         let &Message { class, tag, data, .. } = message;
         Head { kind, class, inline_bytes: 0, source: self.me, to, tag, data, marked: false }
     }
 
     /// Claims a cell of the ring that leads to somebody.
-    #[inline]
+    #[inline(always)]
     pub(super) fn claim<'a>(
         &mut self,
         region: &'a Region,
         to: Local,
     ) -> Result<Cell<'a>, SendError> {
         let (producer, ring) = (self.producer(), self.ring_to(region, to));
-        match self.peers.get(ring).way.claim(&region.ring(ring.slot), producer) {
-            Ok(position) => Ok(Cell::new(region, ring.slot, position)),
+        let places = region.ring(ring.slot);
+        match self.peers.get(ring).way.claim(&places, producer) {
+            Ok(position) => Ok(Cell::of(region, places, position)),
             Err(none) => Err(self.no_cell(none)),
         }
     }
 
+    #[cold]
     fn no_cell(&mut self, none: NoCell) -> SendError {
         match none {
             NoCell::Full => SendError::Busy,
@@ -140,30 +180,33 @@ impl Engine {
         found.map_err(|none| self.no_cell(none))
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_inline(
         &mut self,
         region: &Region,
         to: Local,
         message: &Message,
-        parts: &Parts,
+        parts: &[Part],
+        bytes: usize,
     ) -> Result<(), SendError> {
         let cell = self.claim(region, to)?;
-        parts.copy_in(0, parts.bytes(), region.mapping(), cell.body_at());
+        copy_in(parts, 0, bytes, region.mapping(), cell.body_at());
         let head = self.head_of(Kind::Inline, to, message);
-        let head = Head { inline_bytes: parts.bytes() as u16, ..head };
+        let head = Head { inline_bytes: bytes as u16, ..head };
         self.publish(region, &cell, &head, 0);
         self.counters.inline_sends += 1;
-        self.sent(message, parts.bytes());
+        self.sent(message, bytes);
         Ok(())
     }
 
+    #[inline(never)]
     fn send_eager(
         &mut self,
         region: &Region,
         to: Local,
         message: &Message,
-        parts: &Parts,
+        parts: &[Part],
+        bytes: usize,
     ) -> Result<(), SendError> {
         let ring = self.ring_to(region, to);
         self.find_room(region, ring)?;
@@ -171,47 +214,50 @@ impl Engine {
             // It does not poll, or many do not. What need not be copied waits where it is.
             return match message.inject {
                 true => Err(SendError::Busy),
-                false => self.send_offer(region, to, message, parts),
+                false => self.send_offer(region, to, message, parts, bytes),
             };
         };
         let at = region.layout().buffer(self.me.slot, buffer);
         // Before the cell is claimed, so that nobody behind it waits for the copy.
-        parts.copy_in(0, parts.bytes(), region.mapping(), at);
+        copy_in(parts, 0, bytes, region.mapping(), at);
         let cell = self.claim(region, to).inspect_err(|_| self.slab.untake(buffer))?;
-        cell.set_lent(&self.slab.lend(buffer, parts.bytes(), ring));
+        cell.set_lent(&self.slab.lend(buffer, bytes, ring));
         let head = self.head_of(Kind::Eager, to, message);
-        self.publish(region, &cell, &head, parts.bytes());
+        self.publish(region, &cell, &head, bytes);
         self.slab.tidy(region, self.me.slot);
         self.counters.eager_sends += 1;
-        self.sent(message, parts.bytes());
+        self.sent(message, bytes);
         Ok(())
     }
 
+    #[inline(never)]
     fn send_offer(
         &mut self,
         region: &Region,
         to: Local,
         message: &Message,
-        parts: &Parts,
+        parts: &[Part],
+        bytes: usize,
     ) -> Result<(), SendError> {
         if self.sends.store.len() >= OFFERS_MAX {
             return Err(SendError::Busy);
         }
         let cell = self.claim(region, to)?;
         let &Message { class, tag, context, .. } = message;
-        let sending = Sending { to, class, tag, context, parts: *parts, feeding: None };
+        let kept = Parts::new(parts)?;
+        let sending = Sending { to, class, tag, context, parts: kept, feeding: None };
         let id = self.sends.store.keep(sending);
         self.sends.store.append(&mut self.sends.all, ALL, id);
         self.peers.expect(to, true);
         let mut offer = Offer {
             operation: id.to_word(),
-            bytes: parts.bytes(),
+            bytes,
             proof_at: std::ptr::from_ref(&*self.proof) as u64,
             proof: *self.proof,
-            count: parts.as_slice().len(),
+            count: parts.len(),
             parts: [(0, 0); PARTS_MAX],
         };
-        for (entry, part) in offer.parts.iter_mut().zip(parts.as_slice()) {
+        for (entry, part) in offer.parts.iter_mut().zip(parts) {
             *entry = (part.start as u64, part.bytes);
         }
         cell.set_offer(&offer);
@@ -222,7 +268,7 @@ impl Engine {
     }
 
     /// Tells who wants to hear it that a message's buffer is its own again.
-    #[inline]
+    #[inline(always)]
     fn sent(&mut self, message: &Message, bytes: usize) {
         if let Some(context) = message.context {
             let &Message { class, tag, .. } = message;
@@ -292,7 +338,7 @@ impl Engine {
     /// Sends the next piece of one offer, if there is room for it.
     fn feed_one(&mut self, region: &Region, id: Id) -> Result<(), SendError> {
         let Some(sending) = self.sends.store.get(id) else { return Ok(()) };
-        let (to, class, parts) = (sending.to, sending.class, sending.parts);
+        let (to, class) = (sending.to, sending.class);
         let Some(&Feeding { answer, bytes, sent }) = sending.feeding.as_ref() else {
             return Ok(());
         };
@@ -305,7 +351,9 @@ impl Engine {
         let buffer = self.slab.take(region, self.me.slot, ring.slot).ok_or(SendError::Busy)?;
         let piece = (bytes - sent).min(region.options().buffer_bytes as usize);
         let at = region.layout().buffer(self.me.slot, buffer);
-        parts.copy_in(sent, piece, region.mapping(), at);
+        if let Some(Sending { parts, .. }) = self.sends.store.get(id) {
+            parts.copy_in(sent, piece, region.mapping(), at);
+        }
         let cell = self.claim(region, to).inspect_err(|_| self.slab.untake(buffer))?;
         cell.set_lent(&self.slab.lend(buffer, piece, ring));
         cell.set_piece_at(sent);

@@ -99,5 +99,5 @@ fn ask(endpoint: &mut Endpoint, receive: &Receive, bytes: &mut [u8]) {
 
 /// All that has ended, without making progress.
 fn ended(endpoint: &mut Endpoint) -> Vec<Completion> {
-    std::iter::from_fn(|| endpoint.engine.completions.pop_front()).collect()
+    std::iter::from_fn(|| endpoint.engine.completions.pop()).collect()
 }

@@ -485,7 +485,7 @@ mod tests {
             slot
         };
         let slot = put();
-        region.mapping().store(region.layout().claim(slot, 5), u64::MAX, Relaxed);
+        region.ring(slot).set_claim(5, u64::MAX);
         assert!(keeper.declare_dead(slot));
         assert_eq!(put(), slot);
     }

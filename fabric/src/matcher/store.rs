@@ -15,11 +15,13 @@ pub(crate) struct Id {
 
 impl Id {
     /// For who is to name the entry later on.
+    #[inline]
     pub(crate) fn to_word(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.place)
     }
 
     /// The reverse; whether there is such an entry is for [`Store::get`] to say.
+    #[inline]
     pub(crate) fn from_word(word: u64) -> Self {
         Self { place: word as u32, generation: (word >> 32) as u32 }
     }
@@ -35,6 +37,7 @@ pub(crate) struct List {
 impl List {
     pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE };
 
+    #[inline]
     pub(crate) fn is_empty(self) -> bool {
         self.first == NONE
     }
@@ -67,11 +70,13 @@ impl<T, const LANES: usize> Store<T, LANES> {
     }
 
     /// How many are kept.
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.kept
     }
 
     /// Keeps an entry, in no list yet.
+    #[inline]
     pub(crate) fn keep(&mut self, entry: T) -> Id {
         let links = [Links { before: NONE, after: NONE }; LANES];
         self.kept += 1;
@@ -90,6 +95,7 @@ impl<T, const LANES: usize> Store<T, LANES> {
     }
 
     /// Gives an entry up that has left all lists.
+    #[inline]
     pub(crate) fn give_up(&mut self, id: Id) -> Option<T> {
         let free = self.free;
         let room = self.place_mut(id)?;
@@ -101,20 +107,36 @@ impl<T, const LANES: usize> Store<T, LANES> {
         Some(entry)
     }
 
+    /// The same for who needs nothing of it any more.
+    #[inline]
+    pub(crate) fn discard(&mut self, id: Id) {
+        let free = self.free;
+        let Some(room) = self.place_mut(id).filter(|room| room.entry.is_some()) else { return };
+        room.entry = None;
+        room.generation = room.generation.wrapping_add(1);
+        room.links[0].after = free;
+        self.free = id.place;
+        self.kept -= 1;
+    }
+
+    #[inline]
     pub(crate) fn get(&self, id: Id) -> Option<&T> {
         let room = self.places.get(id.place as usize)?;
         if room.generation == id.generation { room.entry.as_ref() } else { None }
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
         self.place_mut(id)?.entry.as_mut()
     }
 
+    #[inline]
     fn place_mut(&mut self, id: Id) -> Option<&mut Place<T, LANES>> {
         self.places.get_mut(id.place as usize).filter(|room| room.generation == id.generation)
     }
 
     /// Puts an entry at the end of a list.
+    #[inline]
     pub(crate) fn append(&mut self, list: &mut List, lane: usize, id: Id) {
         self.places[id.place as usize].links[lane] = Links { before: list.last, after: NONE };
         match list.last {
@@ -125,6 +147,7 @@ impl<T, const LANES: usize> Store<T, LANES> {
     }
 
     /// Takes an entry out of a list that it is in.
+    #[inline]
     pub(crate) fn leave(&mut self, list: &mut List, lane: usize, id: Id) {
         let Links { before, after } = self.places[id.place as usize].links[lane];
         match before {
@@ -137,15 +160,18 @@ impl<T, const LANES: usize> Store<T, LANES> {
         }
     }
 
+    #[inline]
     pub(crate) fn first(&self, list: List) -> Option<Id> {
         self.id_of(list.first)
     }
 
     /// Who comes after an entry in its list of this lane.
+    #[inline]
     pub(crate) fn after(&self, lane: usize, id: Id) -> Option<Id> {
         self.id_of(self.places[id.place as usize].links[lane].after)
     }
 
+    #[inline]
     fn id_of(&self, place: u32) -> Option<Id> {
         let generation = self.places.get(place as usize)?.generation;
         Some(Id { place, generation })

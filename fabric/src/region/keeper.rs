@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{HOST_ENDED, HOSTS_MAX, Region};
@@ -383,8 +383,7 @@ impl Keeper {
             return false;
         }
         for position in 0..u64::from(ring.cells()) {
-            let at = self.region.layout.claim(slot, position);
-            self.region.mapping.store(at, 0, Relaxed);
+            ring.set_claim(position, 0);
             ring.set_stamp(position, 0);
         }
         ring.set_tail(0);
@@ -493,7 +492,7 @@ mod tests {
             (keeper.live_in(slot), keeper.live_in(2), keeper.live_in(9)),
             (None, Some(1), None)
         );
-        let held = || keeper.region().mapping.load(keeper.region().layout.hold(host), Relaxed);
+        let held = || keeper.region().mapping.load(keeper.region().layout.hold(host), Acquire);
         keeper.hold(host, 0, true);
         keeper.hold(host, 3, true);
         assert_eq!(held(), 0b1001);
@@ -522,8 +521,7 @@ mod tests {
         let keeper = keeper(4);
         keeper.take_gateway(0);
         let [spoiler, witness, third] = [1, 2, 3].map(|pid| keeper.take_slot(pid).expect("room").0);
-        let at = keeper.region().layout().claim(spoiler, 5);
-        keeper.region().mapping.store(at, u64::MAX, Relaxed);
+        keeper.region().ring(spoiler).set_claim(5, u64::MAX);
         assert!(keeper.declare_dead(spoiler));
         assert!(keeper.take_slot(4).is_err(), "it is found to be spoiled, and rests");
         assert!(keeper.declare_dead(third));
@@ -531,6 +529,6 @@ mod tests {
         assert!(keeper.take_slot(5).is_err());
         assert!(keeper.declare_dead(witness));
         assert_eq!(keeper.take_slot(5), Ok((spoiler, 2)), "who came later does not matter");
-        assert_eq!(keeper.region().mapping.load(at, Relaxed), 0);
+        assert_eq!(keeper.region().ring(spoiler).claim(5), 0);
     }
 }

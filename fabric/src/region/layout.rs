@@ -1,5 +1,7 @@
 //! Where things are in a region; docs/fabric-region.md is this file in prose.
 
+use crate::shared::WORD;
+
 /// The first word of a region: "vriofabr".
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"vriofabr");
 
@@ -77,6 +79,8 @@ pub const GATEWAYS_MAX: u16 = 64;
 
 /// The bytes of a cell.
 pub(crate) const CELL_BYTES: usize = 256;
+/// The same in words.
+pub(crate) const CELL_WORDS: usize = CELL_BYTES / WORD;
 
 /// Most slots of a region: as many as an address can name, but for the one that means nobody, would
 /// be 65,535; more than a thousand processes on one host have not been seen.
@@ -129,8 +133,9 @@ pub struct SizeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) options: RegionOptions,
-    claims: usize,
     cells: usize,
+    /// How far a position's turn is above its index.
+    turn_shift: u32,
     slab: usize,
     slot_bytes: usize,
     /// What is used of the file.
@@ -154,17 +159,20 @@ impl Layout {
             return refuse("buffers of this length");
         }
         let claims = PAGE;
-        let rings = claims + (cells as usize * crate::shared::WORD).next_multiple_of(PAGE);
+        let rings = claims + (cells as usize * WORD).next_multiple_of(PAGE);
         let slab = rings + cells as usize * CELL_BYTES;
         let slot_bytes = slab + buffers as usize * buffer_bytes as usize;
         let region_bytes = before_slots::BYTES + usize::from(slots) * slot_bytes;
-        Ok(Self { options, claims, cells: rings, slab, slot_bytes, region_bytes })
+        let turn_shift = cells.trailing_zeros();
+        Ok(Self { options, cells: rings, turn_shift, slab, slot_bytes, region_bytes })
     }
 
     #[inline]
     fn slot(&self, slot: u16) -> usize {
         // Our own mistake if it fails: a slot's number is checked where it comes in.
-        assert!(slot < self.options.slots, "slot {slot} of {}", self.options.slots);
+        if slot >= self.options.slots {
+            no_slot(slot);
+        }
         before_slots::BYTES + usize::from(slot) * self.slot_bytes
     }
 
@@ -183,14 +191,14 @@ impl Layout {
     #[inline]
     pub(crate) fn host(&self, index: u16) -> usize {
         assert!(usize::from(index) < HOSTS_MAX, "host {index}");
-        before_slots::HOSTS + usize::from(index) * crate::shared::WORD
+        before_slots::HOSTS + usize::from(index) * WORD
     }
 
     /// The word that says which gateways take nothing for a host.
     #[inline]
     pub(crate) fn hold(&self, index: u16) -> usize {
         assert!(usize::from(index) < HOSTS_MAX, "host {index}");
-        before_slots::HOLDS + usize::from(index) * crate::shared::WORD
+        before_slots::HOLDS + usize::from(index) * WORD
     }
 
     /// The word by which a gateway says that it sleeps.
@@ -204,21 +212,17 @@ impl Layout {
         self.slot(slot) + control::LIFE
     }
 
+    /// Where a slot's words are: its control part and its ring, and how many that is.
     #[inline]
-    pub(crate) fn tail(&self, slot: u16) -> usize {
-        self.slot(slot) + control::TAIL
-    }
-
-    #[inline]
-    pub(crate) fn head(&self, slot: u16) -> usize {
-        self.slot(slot) + control::HEAD
+    pub(super) fn words(&self, slot: u16) -> (usize, usize) {
+        (self.slot(slot), self.slab / WORD)
     }
 
     /// The word by which a buffer is given back.
     #[inline]
     pub(crate) fn returned(&self, slot: u16, buffer: u16) -> usize {
         assert!(u32::from(buffer) < self.options.buffers, "buffer {buffer}");
-        self.slot(slot) + control::RETURNED + usize::from(buffer) * crate::shared::WORD
+        self.slot(slot) + control::RETURNED + usize::from(buffer) * WORD
     }
 
     #[inline]
@@ -226,24 +230,54 @@ impl Layout {
         assert!(u32::from(buffer) < self.options.buffers, "buffer {buffer}");
         self.slot(slot) + self.slab + usize::from(buffer) * self.options.buffer_bytes as usize
     }
+}
+
+#[cold]
+fn no_slot(slot: u16) -> ! {
+    panic!("the region has no slot {slot}");
+}
+
+/// Where the words of a ring are among its slot's, by their number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingPlaces {
+    pub(super) cells: u32,
+    turn_shift: u32,
+    rings: usize,
+}
+
+impl RingPlaces {
+    pub(super) const TAIL: usize = control::TAIL / WORD;
+    pub(super) const HEAD: usize = control::HEAD / WORD;
+
+    #[inline]
+    pub(super) fn new(layout: &Layout) -> Self {
+        let &Layout { cells: rings, turn_shift, options: RegionOptions { cells, .. }, .. } = layout;
+        Self { cells, turn_shift, rings: rings / WORD }
+    }
 
     #[inline]
     fn index(&self, position: u64) -> usize {
-        (position & u64::from(self.options.cells - 1)) as usize
+        (position & u64::from(self.cells - 1)) as usize
     }
 
     #[inline]
-    pub(crate) fn claim(&self, slot: u16, position: u64) -> usize {
-        self.slot(slot) + self.claims + self.index(position) * crate::shared::WORD
+    pub(super) fn claim(&self, position: u64) -> usize {
+        PAGE / WORD + self.index(position)
     }
 
     #[inline]
-    pub(crate) fn cell(&self, slot: u16, position: u64) -> usize {
-        self.slot(slot) + self.cells + self.index(position) * CELL_BYTES
+    pub(super) fn cell(&self, position: u64) -> usize {
+        self.rings + self.index(position) * CELL_WORDS
+    }
+
+    /// See `ring::Words::turn`.
+    #[inline]
+    pub(super) fn turn(&self, position: u64) -> u32 {
+        ((position >> self.turn_shift) as u32).wrapping_add(1)
     }
 }
 
-const _: () = assert!(control::RETURNED + *BUFFERS.end() as usize * crate::shared::WORD <= PAGE);
+const _: () = assert!(control::RETURNED + *BUFFERS.end() as usize * WORD <= PAGE);
 
 #[cfg(test)]
 mod tests {
@@ -256,8 +290,11 @@ mod tests {
         assert_eq!(layout.desk(), 40_960);
         let slot = 2_101_248;
         assert_eq!((layout.life(0), layout.asleep(0)), (slot, slot + 320));
-        assert_eq!(layout.claim(0, 1024 + 3), slot + 4096 + 24);
-        assert_eq!(layout.cell(0, 1), slot + 12_288 + 256);
+        let ring = RingPlaces::new(&layout);
+        assert_eq!(layout.words(0), (slot, (12_288 + 262_144) / 8));
+        assert_eq!([RingPlaces::TAIL, RingPlaces::HEAD].map(|word| word * 8), [128, 256]);
+        assert_eq!(ring.claim(1024 + 3) * 8, 4096 + 24);
+        assert_eq!(ring.cell(1) * 8, 12_288 + 256);
         assert_eq!(layout.buffer(0, 1), slot + 12_288 + 262_144 + 16_384);
         assert_eq!(layout.life(1) - layout.life(0), 12_288 + 262_144 + 1_048_576);
         assert_eq!(layout.region_bytes, slot + 256 * 1_323_008);

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
 use crate::cell::{Head, Kind};
+use crate::ring::Words;
 use crate::shared::stop;
 
 /// What a killed process leaves: nothing of it runs any more.
@@ -276,8 +277,7 @@ fn a_ring_that_was_written_over_is_an_error_for_who_sends_to_it() {
     // Cleared, and some of it fed.
     world.endpoints[1].progress();
     world.endpoints[0].progress();
-    let (region, layout) = (world.keeper.region(), world.keeper.region().layout());
-    region.mapping().store(layout.tail(to.slot), 1 << 40, Relaxed);
+    world.keeper.region().ring(to.slot).set_tail(1 << 40);
     for len in [8, 3000, 200_000] {
         let refused = send(&mut world.endpoints[0], &message(to, 2), &long[..len]);
         assert_eq!(refused, Err(SendError::Nonsense), "{len} bytes");
@@ -295,8 +295,7 @@ fn an_offer_of_who_cannot_be_answered_fails() {
     let (sent, mut got) = (vec![1; 50_000], vec![0; 50_000]);
     ask(&mut world.endpoints[1], &receive(None, 1), &mut got);
     send(&mut world.endpoints[0], &message(to, 1), &sent).expect("room");
-    let (region, layout) = (world.keeper.region(), world.keeper.region().layout());
-    region.mapping().store(layout.tail(from.slot), 1 << 40, Relaxed);
+    world.keeper.region().ring(from.slot).set_tail(1 << 40);
     world.endpoints[1].progress();
     assert_eq!(ended(&mut world.endpoints[1])[0].failure, Some(Failure::Nonsense));
 }
