@@ -11,11 +11,12 @@ help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /    make \1\t/p' Makefile | expand -t 22
 
 # Without the right to install what a guest needs, the demo uses a stand-in for the guest.
-demo: ## Watch a guest use a remote disk while the node that serves it is killed
-	@scripts/install demo && guest/build || { [ $$? = 1 ] && without=--no-guest && \
+demo: ## Watch guests use a remote disk, a network and MPI while the node that serves is killed
+	@scripts/install demo && guest/build && guest/build mpi || { [ $$? = 1 ] && without=--no-guest && \
 	    echo "demo: no guest can be run, see above; a stand-in uses the disk instead"; } && \
 	    VRIO_COMMIT=$$(git describe --always --dirty 2>/dev/null) \
-	    cargo build --release --package vrio && \
+	    cargo build --release --package vrio --package ofi && \
+	    ln -sf libvrio_fi.so "$${CARGO_TARGET_DIR:-target}/release/libvrio-fi.so" && \
 	    VRIO_GUEST=guest/cache "$${CARGO_TARGET_DIR:-target}/release/vrio" demo $$without
 
 test: ## Run all tests, real guests included (what CI runs)

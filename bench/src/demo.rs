@@ -5,6 +5,7 @@
 
 mod compare;
 mod linux;
+mod mpi;
 mod network;
 mod outage;
 mod report;
@@ -18,10 +19,14 @@ use anyhow::{Context, Result};
 use crate::cleanup::Cleanup;
 use crate::guest::Image;
 use crate::machine::Machine;
+use crate::nodes::Node;
 use crate::progress::Progress;
 use crate::stage::Stage;
 
+use mpi::Troupe;
+
 pub use compare::{Comparison, Row, Speed};
+pub use mpi::{AllToAll, Messages};
 pub use network::Talk;
 pub use outage::{Outage, User};
 pub use report::Report;
@@ -31,6 +36,8 @@ pub use report::Report;
 pub struct Options {
     /// The `vrio` program that the nodes run.
     pub program: PathBuf,
+    /// The provider's file, which MPI programs load, or why there is none.
+    pub provider: Result<PathBuf, String>,
     /// With a guest under QEMU; else with the stand-in driver.
     pub guest: bool,
     /// Where the logs are kept. Without it they are kept only if the demo fails.
@@ -50,7 +57,7 @@ pub fn run(options: &Options) -> Result<Report> {
     cleanup.on_signals()?;
     let progress = Progress::new();
     let mut stage = Stage::new("demo", options.program.clone(), true, cleanup.clone())?;
-    let played = play(&mut stage, image.as_ref(), &progress);
+    let played = play(&mut stage, options, image.as_ref(), &progress);
     progress.end();
     if played.is_err() {
         cleanup.yield_to_interruption();
@@ -73,7 +80,12 @@ fn failure(logs: &Path, kept: Result<()>) -> String {
     }
 }
 
-fn play(stage: &mut Stage, image: Option<&Image>, progress: &Progress) -> Result<Report> {
+fn play(
+    stage: &mut Stage,
+    options: &Options,
+    image: Option<&Image>,
+    progress: &Progress,
+) -> Result<Report> {
     progress.doing("looking at the machine");
     let machine = Machine::look();
     if image.is_some() {
@@ -82,31 +94,63 @@ fn play(stage: &mut Stage, image: Option<&Image>, progress: &Progress) -> Result
     if stage.has_namespaces() {
         stage.make_tap("io1", scene::TAP, &format!("{}/24", scene::HOST_ADDRESS))?;
     }
+    progress.doing("building a program with an MPI");
+    let troupe = Troupe::gather(stage, options, image);
+    let key = troupe.as_ref().ok().map(|troupe| troupe.key.as_path());
     progress.doing("starting two nodes");
-    let mut io = stage.start(&stage.io_plan())?;
-    let mut vm = stage.start(&stage.vm_plan())?;
+    let io = stage.start(&stage.io_plan())?;
+    let mut vm = stage.start(&stage.vm_plan(key))?;
     progress.done(format!(
         "two nodes run: io1 (pid {}) has the volume, vm1 (pid {}) shows it to a guest as a disk",
         io.pid(),
         vm.pid()
     ));
-    let (outage, talk);
     let lived = match image {
-        Some(image) => linux::outage(stage, image, io, &mut vm, progress)
-            .map(|(outage, talk, io)| (outage, Some(talk), io)),
-        None => {
-            stand_in::outage(stage, io, &mut vm, progress).map(|(outage, io)| (outage, None, io))
-        }
+        Some(image) => in_guests(stage, image, troupe, (io, &mut vm), progress),
+        None => without_guests(stage, &options.program, troupe, (io, &mut vm), progress),
     };
-    (outage, talk, io) = lived.map_err(|error| match vm.status() {
+    let (outage, talk, messages, io) = lived.map_err(|error| match vm.status() {
         Ok(_) => error,
         Err(_) => error.context("vm1, which nobody was to kill, does not answer any more"),
     })?;
+    if let Err(why) = &messages {
+        progress.done(format!("no MPI job: {why}"));
+    }
     let (near, far) = (vm.wait_for_disk("near")?, vm.wait_for_disk("far")?);
     let comparison = compare::compare(&near, &far, progress)?;
     progress.doing("stopping the nodes");
     vm.stop()?;
     io.stop()?;
     progress.done("both nodes stopped in order; nothing is left behind");
-    Ok(Report::new(stage.network, outage, talk, comparison, machine))
+    let lived = (outage, talk, messages);
+    Ok(Report::new(stage.network, lived, comparison, machine))
+}
+
+/// What happened, and the IOhost after it. In place of messages: why there are none.
+type Lived = (Outage, Option<Talk>, Result<Messages, String>, Node);
+
+fn in_guests(
+    stage: &Stage,
+    image: &Image,
+    troupe: Result<Troupe>,
+    (io, vm): (Node, &mut Node),
+    progress: &Progress,
+) -> Result<Lived> {
+    let cast = (image, troupe.as_ref().ok());
+    let linux::Seen { outage, talk, messages, io } = linux::outage(stage, cast, io, vm, progress)?;
+    let why = troupe.map_or_else(|why| format!("{why:#}"), |_| String::new());
+    Ok((outage, Some(talk), messages.ok_or(why), io))
+}
+
+/// An MPI of this host that cannot do it is as good as none.
+fn without_guests(
+    stage: &Stage,
+    program: &Path,
+    troupe: Result<Troupe>,
+    (io, vm): (Node, &mut Node),
+    progress: &Progress,
+) -> Result<Lived> {
+    let (outage, io) = stand_in::outage(stage, io, vm, progress)?;
+    let messages = troupe.and_then(|troupe| troupe.on_host(stage, program, vm, progress));
+    Ok((outage, None, messages.map_err(|why| format!("{why:#}")), io))
 }

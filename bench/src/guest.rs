@@ -11,6 +11,7 @@ pub mod builder;
 pub mod console;
 pub mod image;
 pub mod monitor;
+pub mod mpi;
 pub mod qemu;
 pub mod talk;
 pub mod words;
@@ -98,7 +99,7 @@ pub mod scripts {
     /// `HOST` for those who type "host"; with iperf3 as a program for "serve" and "stream".
     pub const TALK: &str = include_str!("../../guest/scripts/talk.sh");
     /// Is one of two guests of MPI jobs, and does what is typed: `ADDRESS`, `PEER`, `DOMAIN`,
-    /// `KEY`; with `exercise` as a program, the provider as `/libvrio-fi.so`, and [`Image::mpi`].
+    /// `KEY`; see [`super::mpi::with_member`].
     pub const MPI: &str = include_str!("../../guest/scripts/mpi.sh");
     /// The one after the other: a disk, then a network card.
     pub const DEMO_TALK: &str = concat!(

@@ -1,8 +1,10 @@
 //! Where two nodes meet for the demo or a measurement: a folder, a network, and keys.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
@@ -21,6 +23,9 @@ const VM_ADDRESS: &str = "10.77.0.1";
 
 /// What both ends of the virtual cable are called.
 pub(crate) const CABLE: &str = "cable";
+
+/// Of the key of a domain.
+const DOMAIN_KEY_BYTES: usize = 16;
 
 /// What lies between the two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -139,6 +144,20 @@ impl Stage {
     /// A file of the stage.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+
+    /// Makes the key of a domain, which nobody else can read; gives its file and what is in it.
+    ///
+    /// # Errors
+    /// When it was made before, or there are no random numbers.
+    pub(crate) fn make_domain_key(&self) -> Result<(PathBuf, String)> {
+        let (key, mut secret) = (self.path("domain.key"), [0_u8; DOMAIN_KEY_BYTES]);
+        aws_lc_rs::rand::fill(&mut secret)
+            .map_err(|_| anyhow!("the system gives no random numbers"))?;
+        let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&key)?;
+        file.write_all(secret.as_bytes())?;
+        Ok((key, secret))
     }
 
     /// A node of this name in its namespace, with a key if there are any.

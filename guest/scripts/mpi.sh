@@ -7,7 +7,7 @@ ADDRESS=${ADDRESS:?}
 PEER=${PEER:?}
 export VRIO_DOMAIN="${DOMAIN:?}" VRIO_FABRIC=ivshmem VRIO_FI_LOG=1
 until ip link set eth0 up 2>/dev/null; do sleep 0.2; done
-ip addr add "$ADDRESS/24" dev eth0
+ip addr replace "$ADDRESS/24" dev eth0
 ip link set lo up
 # MPI tells hosts apart by their names.
 hostname "guest-${ADDRESS##*.}"
@@ -55,16 +55,19 @@ chmod 755 /bin/send-order
     done
 ) &
 
-# job SECONDS HOSTS RANKS EXERCISE: its lines are told as they come, then how it ended.
+# job SECONDS HOSTS RANKS PROGRAM [WORD..]: its lines are told as they come, then how it ended.
 job() {
+    seconds=$1 hosts=$2 ranks=$3
+    shift 3
     {
         status=0
-        timeout "$1" mpirun --allow-run-as-root --host "$2" -n "$3" --map-by node --bind-to none \
+        timeout "$seconds" mpirun --allow-run-as-root --host "$hosts" -n "$ranks" \
+            --map-by node --bind-to none \
             --mca plm_rsh_agent /bin/send-order --mca plm_rsh_no_tree_spawn 1 \
             --mca oob_tcp_if_include eth0 --mca oob_tcp_keepalive_time 5 \
             --mca oob_tcp_keepalive_intvl 2 --mca oob_tcp_keepalive_probes 3 \
             -x FI_PROVIDER_PATH -x FI_PROVIDER -x VRIO_FABRIC -x VRIO_DOMAIN -x VRIO_FI_LOG \
-            -x VRIO_DOMAIN_KEY_FILE /bin/exercise "$4" </dev/null 2>&1 || status=$?
+            -x VRIO_DOMAIN_KEY_FILE "$@" </dev/null 2>&1 || status=$?
         echo "ended $status"
     } | while read -r line; do say "job $line"; done
 }
@@ -84,7 +87,7 @@ while read -r word; do
             garbage 2>&1 | while read -r line; do say "garbage $line"; done &
             ;;
         stop)
-            killall -9 timeout mpirun orterun orted exercise garbage 2>/dev/null || true
+            killall -9 timeout mpirun orterun orted exercise garbage messages 2>/dev/null || true
             say "stopped"
             ;;
         log)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use bench::demo::{self, Options};
 
-use crate::{Failure, commands};
+use crate::{Failure, commands, mpi};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
@@ -23,8 +23,10 @@ pub(crate) struct DemoArgs {
 /// Runs the demo and prints its outcome.
 pub(crate) fn demo(args: &DemoArgs) -> Result<(), Failure> {
     let program = std::env::current_exe().context("finding this program");
+    let program = program.map_err(Failure::running)?;
     let options = Options {
-        program: program.map_err(Failure::running)?,
+        provider: mpi::provider(&program).map_err(|why| why.to_string()),
+        program,
         guest: !args.no_guest,
         keep: args.keep.clone(),
     };

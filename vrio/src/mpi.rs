@@ -154,6 +154,11 @@ fn choose(domains: Vec<Domain>, name: Option<&str>) -> Result<Domain, Failure> {
     }
 }
 
+/// The provider's file.
+pub(crate) fn provider(program: &Path) -> Result<PathBuf, Failure> {
+    Ok(provider_directory(program)?.join(PROVIDER))
+}
+
 /// Where the provider is: beside the program, or where an installation puts it.
 fn provider_directory(program: &Path) -> Result<PathBuf, Failure> {
     let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());

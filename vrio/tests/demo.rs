@@ -2,13 +2,16 @@
 //! nothing behind.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bench::guest::{self, talk};
+use bench::installed;
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// For what a busy machine takes to start two nodes.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -19,8 +22,16 @@ fn demo(temporary: &Path) -> Command {
     command
 }
 
+/// By vrio as it is installed, so that it finds its provider.
 fn demo_of_guests(temporary: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+    static INSTALLED: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, program) = INSTALLED.get_or_init(|| {
+        let home = tempfile::tempdir().unwrap();
+        let vrio = Path::new(env!("CARGO_BIN_EXE_vrio"));
+        let program = installed::install(vrio, home.path()).expect("the workspace is built");
+        (home, program)
+    });
+    let mut command = Command::new(program);
     command.args(["demo", "--json"]).env("TMPDIR", temporary);
     command
 }
@@ -44,6 +55,16 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// The MPI job had all its ranks, each message was as it was sent.
+fn assert_messages(report: &Value, guests: u64) {
+    let messages = &report["messages"];
+    assert_eq!(messages["guests"], guests, "{report}");
+    assert!(messages["ranks"].as_u64().unwrap() >= 4, "{report}");
+    assert!(messages["verified"].as_u64().unwrap() >= 200, "{report}");
+    let times = messages["all_to_all"].as_array().unwrap();
+    assert!(times.iter().all(|it| it["p50_us"].as_f64().unwrap() > 0.0), "{report}");
+}
+
 #[test]
 fn the_demo_without_a_guest_proves_and_measures() {
     let temporary = tempfile::tempdir().unwrap();
@@ -57,6 +78,7 @@ fn the_demo_without_a_guest_proves_and_measures() {
     assert!(outage["writes_verified"].as_u64().unwrap() > 0, "{report}");
     assert!(outage["image_bytes_verified"].as_u64().unwrap() > 0, "{report}");
     assert_eq!(outage["errors"], 0, "{report}");
+    assert_messages(&report, 0);
     let rows = report["comparison"]["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 4, "{report}");
     for row in rows {
@@ -90,6 +112,10 @@ fn the_demos_guests_have_a_disk_and_cards_and_reach_the_host() {
     if talk::iperf().is_some() {
         let rates = talk["bits_per_s"].as_array().unwrap();
         assert!(rates.iter().all(|rate| rate.as_f64().unwrap() > 1e6), "{report}");
+    }
+    match image.mpi() {
+        Ok(_) => assert_messages(&report, 2),
+        Err(why) => println!("SKIP {test}, the part with MPI: {why}"),
     }
     // Where the nodes have a network of their own, the IOhost has a tap.
     let has_tap = report["network"] == "namespaces";

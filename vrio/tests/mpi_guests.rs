@@ -5,26 +5,21 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bench::guest::mpi::{self, Member, PATIENCE};
 use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, Image, VhostNic, scripts};
+use bench::installed;
 use bench::nodes::{Node, NodePlan};
 
 #[path = "mpi/built.rs"]
 mod built;
 
-use built::{compile, exercise, provider, said};
+use built::{compile, exercise, said};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
-
-/// How long a job may take before it is ended, in seconds of a guest whose clock may run ten times
-/// as fast as it should: emulated, on a busy machine.
-const JOB_S: u64 = 6000;
-
-/// The same for whoever waits for its lines.
-const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long the node may take to notice that somebody is gone.
 const NOTICE: Duration = Duration::from_secs(60);
@@ -65,15 +60,6 @@ struct Stage {
     _home: tempfile::TempDir,
 }
 
-/// Without what only a debugger reads, so that a guest has room for it.
-fn stripped(home: &Path) -> PathBuf {
-    let small = home.join("libvrio-fi.so");
-    let strip = Command::new("strip").arg("-o").arg(&small).arg(provider()).output();
-    let strip = strip.expect("binutils: scripts/install test");
-    assert!(strip.status.success(), "{}", said(&strip));
-    small
-}
-
 /// With an NVDIMM over the domain's memory, as the node shows it.
 fn with_nvdimm(builder: Builder, node: &Node) -> Builder {
     let status = node.status().expect("it answers");
@@ -99,35 +85,33 @@ impl Stage {
             format!("{CONFIG}[[domain]]\nname = \"blue\"\nkey = {key:?}\nendpoints-max = 16\n");
         let plan = NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home.path(), "n", domain);
         let node = plan.start().expect("it starts");
-        let provider = stripped(home.path());
+        let provider = installed::provider().expect("the workspace's tests are built");
+        let provider = mpi::slim(&provider, home.path()).expect("there is room");
         let (_kept, garbage) = compile("cc", "garbage", &["-lfabric"]);
         let start = |number: u8, name: &str| {
             let socket = node.plan().socket(name);
             let vf = socket.with_extension("vf");
             let mac = format!("52:54:00:00:00:0{number}");
             let nic = VhostNic { socket, mac, packed: false, offloads: true, pairs: 1 };
-            let chardev = format!("socket,id=vf,path={}", vf.display());
+            let [own, peer] = [number, 3 - number].map(|it| format!("10.9.0.{it}"));
             let builder = match mapping {
                 Mapping::Window => Guest::builder(image),
                 Mapping::Cached => with_nvdimm(Guest::builder(image), &node).set("CACHED", 1),
             };
-            builder
+            let member = Member {
+                addresses: [&own, &peer],
+                domain: "blue",
+                key: KEY,
+                vf: &vf,
+                provider: &provider,
+            };
+            mpi::with_member(builder, image, &member)
+                .expect("the caller has looked")
                 .name(name)
-                .memory_mib(512)
                 .nic(nic)
-                // Room for a second processor makes emulation keep atomic what a guest does
-                // atomically, which is all that another VM's guest can rely on.
-                .arguments(&["-smp", "1,maxcpus=2", "-chardev", &chardev])
-                .arguments(&["-device", "ivshmem-doorbell,chardev=vf"])
-                .archive(&image.mpi().expect("the caller has looked"))
-                .file("libvrio-fi.so", &provider)
                 .file("bin/exercise", exercise())
                 .file("bin/garbage", &garbage)
                 .script(scripts::MPI)
-                .set("ADDRESS", format!("10.9.0.{number}"))
-                .set("PEER", format!("10.9.0.{}", 3 - number))
-                .set("DOMAIN", "blue")
-                .set("KEY", KEY)
                 .start()
                 .expect("QEMU runs")
         };
@@ -146,20 +130,14 @@ impl Stage {
     }
 
     fn begin(&mut self, hosts: &str, ranks: usize, what: &str) {
-        let line = format!("job {JOB_S} {hosts} {ranks} {what}");
-        self.guests[0].type_line(&line).expect("it runs");
+        let program = format!("exercise {what}");
+        mpi::begin(&mut self.guests[0], hosts, ranks, &program).expect("it runs");
     }
 
     /// Lines of the job up to one that begins so, and the rest of that.
     fn lines_until(&mut self, word: &str) -> (String, String) {
-        let mut text = String::new();
-        loop {
-            let line = self.guests[0].wait_for("job", PATIENCE).expect("it goes on");
-            if let Some(rest) = line.strip_prefix(word) {
-                return (text, rest.trim().to_owned());
-            }
-            text += &format!("{line}\n");
-        }
+        let (lines, rest) = mpi::lines_until(&mut self.guests[0], word).expect("it goes on");
+        (lines.join("\n"), rest)
     }
 
     fn lines_until_text(&mut self, text: &str) {

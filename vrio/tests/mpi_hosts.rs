@@ -3,14 +3,20 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bench::installed;
 use bench::nodes::{Node, NodePlan};
 use tempfile::TempDir;
+
+#[path = "mpi/built.rs"]
+mod built;
+
+use built::{exercise, said};
 
 /// How long a job may take on a busy machine, in seconds, before it is ended.
 const PATIENCE_S: &str = "300";
@@ -28,7 +34,6 @@ struct Hosts {
     nodes: Vec<Node>,
     spaces: [String; 2],
     installed: PathBuf,
-    program: PathBuf,
     launcher: PathBuf,
     home: TempDir,
     _turn: MutexGuard<'static, ()>,
@@ -39,22 +44,9 @@ fn ip(words: &str) -> bool {
     ended.is_ok_and(|ended| ended.status.success())
 }
 
-fn said(output: &Output) -> String {
-    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-    format!("{out}{err}")
-}
-
 fn write(path: &Path, text: &str, mode: u32) {
     fs::write(path, text).expect("ours");
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
-}
-
-/// The provider, where Cargo puts it when it builds the workspace's tests.
-fn provider() -> PathBuf {
-    let tests = std::env::current_exe().expect("this is one");
-    let built = tests.parent().expect("it is in a directory").join("libvrio_fi.so");
-    assert!(built.is_file(), "{built:?} is not built; `cargo test --package ofi --no-run` does it");
-    built
 }
 
 impl Hosts {
@@ -78,25 +70,14 @@ impl Hosts {
             assert!(ip(&format!("-n {space} link set {device} up")));
             assert!(ip(&format!("-n {space} link set lo up")));
         }
-        let installed = home.path().join("usr/bin/vrio");
-        let library = home.path().join("usr/lib/vrio/libvrio-fi.so");
-        for path in [&installed, &library] {
-            fs::create_dir_all(path.parent().expect("it has one")).expect("ours");
-        }
-        fs::copy(env!("CARGO_BIN_EXE_vrio"), &installed).expect("ours");
-        symlink(provider(), library).expect("ours");
-        let program = home.path().join("exercise");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mpi/exercise.c");
-        let mut compile = Command::new("mpicc.openmpi");
-        compile.args(["-O1", "-Wall", "-o"]).arg(&program).arg(source);
-        let compiled = compile.output().expect("libopenmpi-dev: scripts/install test");
-        assert!(compiled.status.success(), "{}", said(&compiled));
+        let vrio = env!("CARGO_BIN_EXE_vrio").as_ref();
+        let installed = installed::install(vrio, home.path()).expect("it was built");
         let key = home.path().join("blue.key");
         write(&key, "0123456789abcdef0123456789abcdef\n", 0o640);
         let start = |host| plan(host, home.path(), &spaces, link).start().expect("it starts");
         let nodes = (0..2).map(start).collect();
         let launcher = home.path().join("enter");
-        let hosts = Self { nodes, spaces, installed, program, launcher, home, _turn: turn };
+        let hosts = Self { nodes, spaces, installed, launcher, home, _turn: turn };
         write(&hosts.launcher, &hosts.launch(), 0o755);
         hosts.until_joined();
         Some(hosts)
@@ -144,7 +125,8 @@ impl Hosts {
             "mpirun.openmpi --allow-run-as-root --mca plm_rsh_agent {:?} --host {slots} \
              --mca oob_tcp_if_include 10.78.0.0/24 --mca btl self --map-by node --bind-to none \
              -n {ranks} {:?} {what}",
-            self.launcher, self.program
+            self.launcher,
+            exercise()
         ));
         run.env("TMPDIR", self.home.path()).stdin(Stdio::null());
         run

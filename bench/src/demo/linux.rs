@@ -7,14 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::guest::words::{number, text};
-use crate::guest::{
-    Accelerator, BOOT_TIMEOUT, Guest, Image, VhostDisk, image_digest, scripts, talk,
-};
+use crate::guest::{Accelerator, BOOT_TIMEOUT, Guest, Image, VhostDisk, image_digest, scripts};
 use crate::nodes::Node;
 use crate::progress::Progress;
 use crate::stage::Stage;
 
-use super::network::{self, Talk};
+use super::mpi::{Messages, Troupe};
+use super::network::{self, Cast, Talk};
 use super::outage::{Outage, User, ms, pause_after};
 
 const KILLS: u32 = 3;
@@ -29,22 +28,31 @@ const FILES: u64 = 8;
 const WORK_KIB: u64 = 16 << 10;
 const THREADS: u64 = 16;
 
+/// What the guests had, and the IOhost after it.
+pub(super) struct Seen {
+    pub(super) outage: Outage,
+    pub(super) talk: Talk,
+    pub(super) messages: Option<Messages>,
+    pub(super) io: Node,
+}
+
 /// Boots a guest on the disk `alice` of the VMhost and kills the IOhost while it works, then has it
-/// talk to another one; gives the IOhost back.
+/// talk to another one, and an MPI job run in both.
 ///
 /// # Errors
 /// When the guest or the host finds anything but what was written, or a node does not start.
 pub(super) fn outage(
     stage: &Stage,
-    image: &Image,
+    (image, troupe): (&Image, Option<&Troupe>),
     mut io: Node,
     vm: &mut Node,
     progress: &Progress,
-) -> Result<(Outage, Talk, Node)> {
+) -> Result<Seen> {
     progress.doing("looking whether hardware virtualisation works (a probing guest)");
     let accelerator = Accelerator::choose(image);
     let socket = vm.wait_for_disk("alice")?;
-    let (mut guest, kernel) = boot(stage, image, accelerator, socket, vm, progress)?;
+    let cast = Cast { stage, image, accelerator, troupe, vm };
+    let (mut guest, kernel) = boot(&cast, socket, progress)?;
     progress.doing("the guest makes a file system");
     guest.wait_for("demo made", SCRIPT_TIMEOUT)?;
     progress.doing("the guest writes files");
@@ -70,8 +78,8 @@ pub(super) fn outage(
     let report = guest.ask("stop", "churned", SCRIPT_TIMEOUT)?;
     guest.wait_for("demo verified", SCRIPT_TIMEOUT)?;
     progress.done("the guest read everything back: as written; its file system is clean");
-    let (talk, io) = network::talk(stage, (image, accelerator), &mut guest, io, vm, progress)?;
-    talk::end(guest)?;
+    let (talk, io, guests) = network::talk(&cast, guest, io, progress)?;
+    let messages = part(guests, troupe, progress)?;
     progress.doing("comparing the volume's image on io1");
     let image_bytes = compare(stage, &io.plan().file("alice.img"), text(&report, "digest")?)?;
     progress.done("the volume's image on io1 holds the same, by an independent tool (e2fsprogs)");
@@ -87,30 +95,37 @@ pub(super) fn outage(
         files_verified: FILES,
         image_bytes_verified: image_bytes,
     };
-    Ok((outage, talk, io))
+    Ok(Seen { outage, talk, messages, io })
 }
 
-fn boot(
-    stage: &Stage,
-    image: &Image,
-    accelerator: Accelerator,
-    socket: PathBuf,
-    vm: &Node,
+/// The guests' last scene, if there is one, and their end.
+fn part(
+    guests: [Guest; 2],
+    troupe: Option<&Troupe>,
     progress: &Progress,
-) -> Result<(Guest, String)> {
+) -> Result<Option<Messages>> {
+    let Some(troupe) = troupe else {
+        for guest in guests {
+            guest.wait_success(SCRIPT_TIMEOUT)?;
+        }
+        return Ok(None);
+    };
+    troupe.in_guests(guests, progress).map(Some)
+}
+
+fn boot(cast: &Cast<'_>, socket: PathBuf, progress: &Progress) -> Result<(Guest, String)> {
+    let accelerator = cast.accelerator;
     progress.doing("booting a Linux guest under QEMU");
-    let builder = Guest::builder(image)
+    let builder = Guest::builder(cast.image)
         .name("alice")
-        .accelerator(accelerator)
         .processors(2)
         .disk(VhostDisk { socket, queues: 2, packed: false })
         .set("FILES", FILES)
         .set("WORK_KIB", WORK_KIB)
-        .set("THREADS", THREADS)
-        .script(scripts::DEMO_TALK);
-    let builder = network::with_card(builder, stage, vm, 0)?;
+        .set("THREADS", THREADS);
+    let builder = network::with_card(builder, cast, scripts::DEMO_TALK, 0)?;
     let mut guest = {
-        let _starting = stage.cleanup.start();
+        let _starting = cast.stage.cleanup.start();
         builder.start()?
     };
     let booted = guest.wait_for("booted", BOOT_TIMEOUT)?;

@@ -12,6 +12,7 @@ use crate::nodes::Node;
 use crate::progress::Progress;
 use crate::stage::Stage;
 
+use super::mpi::Troupe;
 use super::outage::ms;
 use super::scene::{CARDS, CONSOLES, Card, HOST_ADDRESS};
 
@@ -37,12 +38,28 @@ pub struct Talk {
     pub host: Option<&'static str>,
 }
 
-/// A guest's card, and what its script wants to know of the network.
-pub(super) fn with_card(builder: Builder, stage: &Stage, vm: &Node, own: usize) -> Result<Builder> {
+/// What guests are made of, and where.
+#[derive(Clone, Copy)]
+pub(super) struct Cast<'a> {
+    pub(super) stage: &'a Stage,
+    pub(super) image: &'a Image,
+    pub(super) accelerator: Accelerator,
+    /// If there is to be an MPI job.
+    pub(super) troupe: Option<&'a Troupe>,
+    pub(super) vm: &'a Node,
+}
+
+/// A guest's card, and its window; its script, and what that wants to know of the network.
+pub(super) fn with_card(
+    builder: Builder,
+    cast: &Cast<'_>,
+    script: &str,
+    own: usize,
+) -> Result<Builder> {
     let [card, peer] = [CARDS[own], CARDS[1 - own]];
     let Card { name, mac, address } = card;
     let nic = VhostNic {
-        socket: vm.plan().socket(name),
+        socket: cast.vm.plan().socket(name),
         mac: mac.to_owned(),
         packed: false,
         offloads: true,
@@ -54,32 +71,38 @@ pub(super) fn with_card(builder: Builder, stage: &Stage, vm: &Node, own: usize) 
     };
     let builder = builder.nic(nic).set("ADDRESS", address).set("PEER", peer.address);
     let builder = builder.set("HOST", HOST_ADDRESS).set("BYTES_KIB", FILE_KIB);
-    Ok(builder.console(&stage.path(CONSOLES[own])))
+    let builder = builder.accelerator(cast.accelerator);
+    let builder = builder.console(&cast.stage.path(CONSOLES[own]));
+    match cast.troupe {
+        Some(troupe) => {
+            let builder = builder.script(&format!("{script}{}", scripts::MPI));
+            troupe.with_window(builder, cast.image, cast.vm, own)
+        }
+        None => Ok(builder.script(script)),
+    }
 }
 
-/// Has Alice, who is there, and Bob, who is booted, talk; gives the IOhost back.
+/// Has Alice, who is there, and Bob, who is booted, talk; gives the IOhost and both back.
 ///
 /// # Errors
 /// When something does not arrive as it was sent, or a node does not start.
 pub(super) fn talk(
-    stage: &Stage,
-    (image, accelerator): (&Image, Accelerator),
-    alice: &mut Guest,
+    cast: &Cast<'_>,
+    mut alice: Guest,
     io: Node,
-    vm: &Node,
     progress: &Progress,
-) -> Result<(Talk, Node)> {
+) -> Result<(Talk, Node, [Guest; 2])> {
     alice.wait_for("ready", BOOT_TIMEOUT)?;
     progress.doing("booting a second guest");
     let mut bob = {
-        let builder = Guest::builder(image).name("bob").accelerator(accelerator);
-        let builder = with_card(builder.script(scripts::TALK), stage, vm, 1)?;
-        let _starting = stage.cleanup.start();
+        let builder = Guest::builder(cast.image).name("bob");
+        let builder = with_card(builder, cast, scripts::TALK, 1)?;
+        let _starting = cast.stage.cleanup.start();
         builder.start()?
     };
     bob.wait_for("ready", BOOT_TIMEOUT)?;
     progress.doing("the guests talk over the network of io1");
-    talk::exchange(alice, &mut bob)?;
+    talk::exchange(&mut alice, &mut bob)?;
     progress.done(format!(
         "a second guest runs; they ping each other over io1/blue; {FILE_KIB} KiB arrived as sent"
     ));
@@ -88,27 +111,28 @@ pub(super) fn talk(
         talk::serve(&mut bob)?;
         let mut stream = |way| -> Result<f64> {
             progress.doing(format!("iperf3 {STREAM} {way}"));
-            Ok(talk::stream(alice, &format!("{STREAM} {way}"))?.bits_per_s)
+            Ok(talk::stream(&mut alice, &format!("{STREAM} {way}"))?.bits_per_s)
         };
         bits_per_s = Some([stream("")?, stream("--reverse")?]);
         progress.done("iperf3 sent TCP there and back, uncut: 64 KiB cross the nodes as one frame");
     }
     let (died, pid) = (Instant::now(), io.pid());
-    let (io, away) = stage.kill_and_start(io, PAUSE)?;
+    let (io, away) = cast.stage.kill_and_start(io, PAUSE)?;
     progress.doing("the guests look for each other");
-    talk::ping(alice)?;
+    talk::ping(&mut alice)?;
     let reached_again = died.elapsed();
-    let file = talk::exchange(&mut bob, alice)?;
+    let file = talk::exchange(&mut bob, &mut alice)?;
     progress.done(format!(
         "io1 (pid {pid}) killed -9, back after {} ms; the guests reached each other after {} ms",
         away.as_millis(),
         reached_again.as_millis()
     ));
-    let host = reach_host(alice, stage, progress)?;
-    progress.doing("the guests leave");
-    talk::end(bob)?;
+    let host = reach_host(&mut alice, cast.stage, progress)?;
+    talk::leave(&mut alice)?;
+    talk::leave(&mut bob)?;
     let file_bytes_verified = 2 * words::first_number(&file)?;
-    Ok((Talk { file_bytes_verified, bits_per_s, reached_again_ms: ms(reached_again), host }, io))
+    let talk = Talk { file_bytes_verified, bits_per_s, reached_again_ms: ms(reached_again), host };
+    Ok((talk, io, [alice, bob]))
 }
 
 /// Through the tap, where there is one.

@@ -6,16 +6,18 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::compare::{Comparison, Row};
+use super::mpi::Messages;
 use super::network::Talk;
 use super::outage::{Outage, User};
 use crate::machine::Machine;
 use crate::stage::Network;
 
 /// The version of the JSON form.
-const REPORT_VERSION: u32 = 2;
+const REPORT_VERSION: u32 = 3;
 
 /// What there is room for in a line.
 const PROCESSOR_CHARS: usize = 28;
+const WHY_CHARS: usize = 76;
 
 /// Everything that the demo found.
 #[derive(Clone, Debug, Serialize)]
@@ -28,6 +30,10 @@ pub struct Report {
     pub outage: Outage,
     /// What two guests had of each other; none without guests.
     pub talk: Option<Talk>,
+    /// What an MPI job found; none where there is no MPI.
+    pub messages: Option<Messages>,
+    /// Why there is none.
+    pub no_messages: Option<String>,
     /// The speed of the disk, local and remote.
     pub comparison: Comparison,
     /// The machine.
@@ -39,13 +45,26 @@ pub struct Report {
 impl Report {
     pub(super) fn new(
         network: Network,
-        outage: Outage,
-        talk: Option<Talk>,
+        (outage, talk, messages): (Outage, Option<Talk>, Result<Messages, String>),
         comparison: Comparison,
         machine: Machine,
     ) -> Self {
         let version = REPORT_VERSION;
-        Self { version, network, outage, talk, comparison, machine, logs: None }
+        let (messages, no_messages) = match messages {
+            Ok(messages) => (Some(messages), None),
+            Err(why) => (None, Some(why)),
+        };
+        Self {
+            version,
+            network,
+            outage,
+            talk,
+            messages,
+            no_messages,
+            comparison,
+            machine,
+            logs: None,
+        }
     }
 
     fn title(&self) -> String {
@@ -121,6 +140,28 @@ impl Report {
         }
     }
 
+    /// The MPI job's part.
+    fn messages(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(why) = &self.no_messages {
+            let why: String = why.chars().map(|it| if it == '\n' { ' ' } else { it }).collect();
+            return writeln!(f, "  MPI             none: {}", shortened(&why, WHY_CHARS));
+        }
+        let Some(messages) = &self.messages else { return Ok(()) };
+        let Messages { mpi, ranks, verified, all_to_all, .. } = messages;
+        let place = messages.place();
+        writeln!(
+            f,
+            "  MPI             {ranks} ranks of {mpi} {place}; {verified} messages, each byte right"
+        )?;
+        // There is room for three.
+        let times = all_to_all.iter().step_by(2).map(|it| match it.bytes {
+            bytes if bytes >= 1 << 10 => format!("{} KiB in {:.0} µs", bytes >> 10, it.p50_us),
+            bytes => format!("{bytes} B in {:.0} µs", it.p50_us),
+        });
+        let times = times.collect::<Vec<_>>().join(", ");
+        writeln!(f, "                  all to all: {times}")
+    }
+
     fn table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -140,7 +181,7 @@ impl Report {
         };
         let build = self.machine.build();
         let slow = if self.machine.optimised { "" } else { ", NOT OPTIMISED" };
-        let processor: String = processor.chars().take(PROCESSOR_CHARS).collect();
+        let processor = shortened(processor, PROCESSOR_CHARS);
         writeln!(f, "  {cores} × {processor}, {trip}, Linux {kernel}")?;
         writeln!(f, "  vrio {build}{slow}; files in the page cache; one sidecore a node;")?;
         match self.comparison.driver_polls {
@@ -151,6 +192,10 @@ impl Report {
             ),
         }
     }
+}
+
+fn shortened(text: &str, chars: usize) -> String {
+    text.chars().take(chars).collect::<String>().trim_end().to_owned()
 }
 
 fn line(f: &mut fmt::Formatter<'_>, row: &Row) -> fmt::Result {
@@ -169,6 +214,7 @@ impl fmt::Display for Report {
         writeln!(f)?;
         self.facts(f)?;
         self.talk(f)?;
+        self.messages(f)?;
         writeln!(f)?;
         self.table(f)?;
         self.machine(f)?;
@@ -190,6 +236,7 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::super::compare::Speed;
+    use super::super::mpi::AllToAll;
     use super::*;
 
     fn report(user: User) -> Report {
@@ -233,7 +280,15 @@ mod tests {
             host: Some("10.78.0.254"),
         };
         let talk = matches!(outage.user, User::Guest { .. }).then_some(talk);
-        Report { logs, ..Report::new(Network::Namespaces, outage, talk, comparison, machine) }
+        let all_to_all = [8, 1 << 10, 8 << 10, 64 << 10, 256 << 10];
+        let all_to_all = all_to_all.map(|bytes| AllToAll { bytes, p50_us: 123_456.7 }).to_vec();
+        let (mpi, ranks, verified) = ("Open MPI 4.1.4".to_owned(), 4, 12_345);
+        let messages = match talk {
+            Some(_) => Ok(Messages { mpi, ranks, guests: 2, verified, all_to_all }),
+            None => Err("nobody has one; ".repeat(9)),
+        };
+        let lived = (outage, talk, messages);
+        Report { logs, ..Report::new(Network::Namespaces, lived, comparison, machine) }
     }
 
     #[test]
@@ -241,7 +296,7 @@ mod tests {
         let kernel = "6.12.95+deb13-cloud-amd64".to_owned();
         for user in [User::Guest { accelerator: "tcg", kernel }, User::StandIn] {
             let text = report(user).to_string();
-            assert!(text.lines().count() <= 26, "{text}");
+            assert!(text.lines().count() <= 28, "{text}");
             for line in text.lines() {
                 let columns = line.chars().count();
                 assert!(columns <= 100 && !line.ends_with(' '), "{columns} columns: '{line}'");

@@ -31,6 +31,17 @@ pub(super) struct Card {
     pub(super) address: &'static str,
 }
 
+/// The domain of the two guests, and room in it: ranks of a job twice.
+pub(super) const DOMAIN: &str = "demo";
+const ENDPOINTS_MAX: u16 = 2 * super::mpi::RANKS;
+
+impl Card {
+    /// The socket of its guest's window into the domain.
+    pub(super) fn window(&self) -> String {
+        format!("{}.vf", self.name)
+    }
+}
+
 /// What the nodes' files are called that are worth keeping.
 const LOGS: [&str; 2] = ["log", "node.toml"];
 
@@ -58,8 +69,8 @@ impl Stage {
     }
 
     /// The VMhost: the guest's disk, two to measure, `near` here and `far` on the IOhost, and the
-    /// guests' cards.
-    pub(super) fn vm_plan(&self) -> NodePlan {
+    /// guests' cards; with the key of a domain also that, and the guests' windows into it.
+    pub(super) fn vm_plan(&self, domain_key: Option<&Path>) -> NodePlan {
         let tenant = self.keys.disk();
         let cards = CARDS.map(|Card { name, mac, .. }| {
             format!(
@@ -73,10 +84,11 @@ impl Stage {
              backend = {{ file = \"near.img\", size = \"{VOLUME_MIB}MiB\" }}\n\
              [[disk]]\nsocket = \"alice.sock\"\nvolume = \"io1/alice\"\nqueues = 2\n{tenant}\
              [[disk]]\nsocket = \"near.sock\"\nvolume = \"near\"\n\
-             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\n{tenant}{}",
+             [[disk]]\nsocket = \"far.sock\"\nvolume = \"io1/far\"\n{tenant}{}{}",
             self.io_listen,
             self.keys.peer("io1"),
             cards.concat(),
+            domain_key.map(domain).unwrap_or_default(),
         );
         self.plan("vm1", &format!("{}{config}", top(&self.vm_listen)))
     }
@@ -109,6 +121,17 @@ impl Stage {
 /// The first lines of a node's configuration.
 fn top(listen: &str) -> String {
     format!("listen = \"{listen}\"\n[sidecores]\ncount = 1\nidle = \"adaptive\"\n")
+}
+
+/// The guests' domain, and where each of them finds it.
+fn domain(key: &Path) -> String {
+    let windows = CARDS.map(|card| {
+        let socket = card.window();
+        format!("[[vf]]\ndomain = \"{DOMAIN}\"\nsocket = \"{socket}\"\n")
+    });
+    let max = ENDPOINTS_MAX;
+    let domain = format!("[[domain]]\nname = \"{DOMAIN}\"\nkey = {key:?}\nendpoints-max = {max}\n");
+    domain + &windows.concat()
 }
 
 /// Copies a file, if it is there.

@@ -56,6 +56,7 @@ pub struct Builder {
     accelerator: Option<Accelerator>,
     disks: Vec<VhostDisk>,
     nics: Vec<VhostNic>,
+    vf: Option<PathBuf>,
     arguments: Vec<String>,
     prefix: Vec<String>,
     environment: Vec<(String, String)>,
@@ -77,6 +78,7 @@ impl Builder {
             accelerator: None,
             disks: Vec::new(),
             nics: Vec::new(),
+            vf: None,
             arguments: Vec::new(),
             prefix: Vec::new(),
             environment: Vec::new(),
@@ -134,6 +136,13 @@ impl Builder {
     #[must_use]
     pub fn nic(mut self, nic: VhostNic) -> Self {
         self.nics.push(nic);
+        self
+    }
+
+    /// Adds a window into a domain: the socket where a node serves it.
+    #[must_use]
+    pub fn vf(mut self, socket: &Path) -> Self {
+        self.vf = Some(socket.to_owned());
         self
     }
 
@@ -263,7 +272,7 @@ impl Builder {
             "-m".to_owned(),
             format!("{mib}M"),
             "-smp".to_owned(),
-            self.processors.to_string(),
+            self.processor_words(),
             "-kernel".to_owned(),
             self.image.kernel().display().to_string(),
             "-initrd".to_owned(),
@@ -282,8 +291,25 @@ impl Builder {
         for (index, nic) in self.nics.iter().enumerate() {
             words.extend(self.nic_words(index, nic));
         }
+        if let Some(socket) = &self.vf {
+            words.extend([
+                "-chardev".to_owned(),
+                format!("socket,id=vf,path={}", escaped(socket)),
+                "-device".to_owned(),
+                "ivshmem-doorbell,chardev=vf".to_owned(),
+            ]);
+        }
         words.extend(self.arguments.iter().cloned());
         words
+    }
+
+    /// Room for a second processor makes emulation keep atomic what a guest does atomically, which
+    /// is all that another guest can rely on in memory that they share.
+    fn processor_words(&self) -> String {
+        match (self.processors, &self.vf) {
+            (1, Some(_)) => "1,maxcpus=2".to_owned(),
+            (processors, _) => processors.to_string(),
+        }
     }
 
     fn nic_words(&self, index: usize, nic: &VhostNic) -> [String; 6] {

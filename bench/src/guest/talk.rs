@@ -160,14 +160,23 @@ pub fn reach_host(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// Ends a guest's script and the guest; its card has met no error.
+/// Ends the talk, and nothing else that the guest does; its card has met no error.
 ///
 /// # Errors
 /// When it has.
-pub fn end(mut guest: Guest) -> Result<()> {
+pub fn leave(guest: &mut Guest) -> Result<()> {
     guest.type_line("end")?;
     let packets = guest.wait_for("packets", PATIENCE)?;
     ensure!(packets.ends_with("errors=0"), "the guest's card has had errors: {packets}");
+    Ok(())
+}
+
+/// The same, and the guest's end with it.
+///
+/// # Errors
+/// When its card has met errors, or it does not end well.
+pub fn end(mut guest: Guest) -> Result<()> {
+    leave(&mut guest)?;
     guest.wait_success(PATIENCE)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What MPI tests run: programs of this folder, and the provider.
+//! What MPI tests run: programs of this folder.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -22,14 +22,6 @@ pub(crate) fn compile(compiler: &str, name: &str, words: &[&str]) -> (TempDir, P
     let compiled = compile.args(words).output().expect("a compiler: scripts/install test");
     assert!(compiled.status.success(), "{}", said(&compiled));
     (home, program)
-}
-
-/// The provider, where Cargo puts it when it builds the workspace's tests.
-pub(crate) fn provider() -> PathBuf {
-    let tests = std::env::current_exe().expect("this is one");
-    let built = tests.parent().expect("it is in a directory").join("libvrio_fi.so");
-    assert!(built.is_file(), "{built:?} is not built; `cargo test --package ofi --no-run` does it");
-    built
 }
 
 pub(crate) fn said(output: &Output) -> String {

@@ -1,15 +1,13 @@
 //! What these tests share: vrio as a user has it installed, a node with domains, MPIs and programs.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bench::nodes::{Node, NodePlan};
 use tempfile::TempDir;
-
-use crate::built::provider;
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -139,19 +137,9 @@ impl Stage {
     }
 }
 
-/// Installs vrio and its provider under a directory as a user has them, and gives the program.
+/// Installs vrio and its provider under a directory, and gives the program.
 pub(crate) fn install(home: &Path) -> PathBuf {
-    let installed = home.join("usr/bin/vrio");
-    if installed.exists() {
-        return installed;
-    }
-    let library = home.join("usr/lib/vrio/libvrio-fi.so");
-    for path in [&installed, &library] {
-        fs::create_dir_all(path.parent().expect("it has one")).expect("ours");
-    }
-    fs::copy(env!("CARGO_BIN_EXE_vrio"), &installed).expect("ours");
-    symlink(provider(), library).expect("ours");
-    installed
+    bench::installed::install(env!("CARGO_BIN_EXE_vrio").as_ref(), home).expect("it was built")
 }
 
 /// Where `scripts/install test` puts MPICH.

@@ -9,21 +9,21 @@ use crate::compare::running::find as find_program;
 
 /// Who made it, which decides what it has to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Family {
+pub(crate) enum Family {
     OpenMpi,
     Mpich,
 }
 
 impl Family {
     /// What `vrio mpi env --mpi` calls it.
-    pub(super) fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::OpenMpi => "openmpi",
             Self::Mpich => "mpich",
         }
     }
 
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "Open MPI",
             Self::Mpich => "MPICH",
@@ -41,17 +41,17 @@ impl Family {
 
 /// An MPI.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mpi {
-    pub(super) family: Family,
-    pub(super) version: String,
+pub(crate) struct Mpi {
+    pub(crate) family: Family,
+    pub(crate) version: String,
     /// What starts its programs.
-    pub(super) run: PathBuf,
+    pub(crate) run: PathBuf,
     /// What compiles them.
-    pub(super) compile: PathBuf,
+    pub(crate) compile: PathBuf,
 }
 
 impl Mpi {
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{} {}", self.family.name(), self.version)
     }
 
@@ -98,7 +98,7 @@ const NAMES: [[&str; 2]; 3] =
 ///
 /// # Errors
 /// When one that was asked for is not there, or none is.
-pub(super) fn find(prefixes: &[PathBuf], missing: &mut Vec<String>) -> Result<Vec<Mpi>> {
+pub(crate) fn find(prefixes: &[PathBuf], missing: &mut Vec<String>) -> Result<Vec<Mpi>> {
     let mut found: Vec<Mpi> = Vec::new();
     let mut add = |mpi: Mpi| {
         // The same one by another name.

@@ -1,13 +1,12 @@
 //! Where jobs run: one host or two of them, a node on each, and scripts by which ranks find both
 //! their host's node and their cores.
 
-use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::job::Job;
@@ -23,9 +22,6 @@ use crate::stage::Stage;
 /// Endpoints of the domain that is made: one for each rank, and those of a job that ended badly
 /// until the node has noticed.
 const ENDPOINTS_MAX: u16 = 4 * super::RANKS_MAX;
-
-/// Of the domain's key.
-const KEY_BYTES: usize = 16;
 
 /// The domain that is made.
 const DOMAIN: &str = "bench";
@@ -292,14 +288,9 @@ fn of_host(cores: &[usize], at: usize) -> Vec<usize> {
     }
 }
 
-/// A domain's table, and a key that nobody else can read.
+/// A domain's table.
 fn domain(stage: &Stage) -> Result<String> {
-    let (key, mut secret) = (stage.path("domain.key"), [0_u8; KEY_BYTES]);
-    aws_lc_rs::rand::fill(&mut secret)
-        .map_err(|_| anyhow!("the system gives no random numbers"))?;
-    let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&key)?;
-    file.write_all(secret.as_bytes())?;
+    let (key, _) = stage.make_domain_key()?;
     Ok(format!("[[domain]]\nname = \"{DOMAIN}\"\nkey = {key:?}\nendpoints-max = {ENDPOINTS_MAX}\n"))
 }
 

@@ -1,0 +1,100 @@
+//! MPI jobs in guests: each has a window into a domain, runs [`super::scripts::MPI`] and does what
+//! is typed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::{Builder, Guest, GuestError, Image};
+
+/// Memory of a guest that has Open MPI in its root, in MiB.
+const MEMORY_MIB: u32 = 512;
+
+/// How long a job may take before it is ended, in seconds of a guest whose clock may run ten times
+/// as fast as it should: emulated, on a busy machine.
+const JOB_S: u64 = 6000;
+
+/// The same for whoever waits for its lines.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What a guest has of a domain, and of the network by which its job is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Member<'a> {
+    /// Its address, and that of the other guest.
+    pub addresses: [&'a str; 2],
+    /// The domain's name.
+    pub domain: &'a str,
+    /// What is in its key's file.
+    pub key: &'a str,
+    /// Where the node serves the window.
+    pub vf: &'a Path,
+    /// The provider's file, as [`slim`] makes it.
+    pub provider: &'a Path,
+}
+
+/// A guest to be that is a member. Programs of jobs go to `bin`.
+///
+/// # Errors
+/// When the image has no Open MPI.
+pub fn with_member(
+    builder: Builder,
+    image: &Image,
+    member: &Member<'_>,
+) -> Result<Builder, GuestError> {
+    let [own, peer] = member.addresses;
+    Ok(builder
+        .memory_mib(MEMORY_MIB)
+        .vf(member.vf)
+        .archive(&image.mpi()?)
+        .file("libvrio-fi.so", member.provider)
+        .set("ADDRESS", own)
+        .set("PEER", peer)
+        .set("DOMAIN", member.domain)
+        .set("KEY", member.key))
+}
+
+/// A copy of the provider in a folder, without what only a debugger reads, so that a guest has room
+/// for it.
+///
+/// # Errors
+/// When it cannot be copied.
+pub fn slim(provider: &Path, folder: &Path) -> Result<PathBuf, GuestError> {
+    let small = folder.join("libvrio-fi.so");
+    let strip = Command::new("strip").arg("-o").arg(&small).arg(provider).output();
+    // It is part of what links Rust programs, and all the same one may do without.
+    if !strip.is_ok_and(|strip| strip.status.success()) {
+        let doing = format!("copy {} to {}", provider.display(), small.display());
+        std::fs::copy(provider, &small).map_err(GuestError::host(doing))?;
+    }
+    Ok(small)
+}
+
+/// Starts a job from a guest: on hosts in the form of `mpirun --host`, a program of its `bin` and
+/// that one's words.
+///
+/// # Errors
+/// QEMU is gone.
+pub fn begin(
+    guest: &mut Guest,
+    hosts: &str,
+    ranks: usize,
+    program: &str,
+) -> Result<(), GuestError> {
+    guest.type_line(&format!("job {JOB_S} {hosts} {ranks} {program}"))
+}
+
+/// Lines of the job up to one that begins so, and the rest of that. The last one says `ended`, and
+/// the status of `mpirun`.
+///
+/// # Errors
+/// When it does not come.
+pub fn lines_until(guest: &mut Guest, word: &str) -> Result<(Vec<String>, String), GuestError> {
+    let mut lines = Vec::new();
+    loop {
+        let line = guest.wait_for("job", PATIENCE)?;
+        if let Some(rest) = line.strip_prefix(word) {
+            return Ok((lines, rest.trim().to_owned()));
+        }
+        lines.push(line);
+    }
+}
