@@ -8,6 +8,7 @@ pub mod connections;
 pub mod demo;
 mod events;
 pub mod guest;
+pub mod hosts;
 pub mod installed;
 pub mod load;
 pub mod machine;

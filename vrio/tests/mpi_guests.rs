@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bench::guest::mpi::{self, Member, PATIENCE};
-use bench::guest::{self, BOOT_TIMEOUT, Builder, Guest, Image, VhostNic, scripts};
+use bench::guest::{BOOT_TIMEOUT, Builder, Guest, Image, scripts};
 use bench::installed;
 use bench::nodes::{Node, NodePlan};
 
@@ -91,8 +91,7 @@ impl Stage {
         let start = |number: u8, name: &str| {
             let socket = node.plan().socket(name);
             let vf = socket.with_extension("vf");
-            let mac = format!("52:54:00:00:00:0{number}");
-            let nic = VhostNic { socket, mac, packed: false, offloads: true, pairs: 1 };
+            let nic = mpi::nic(socket, number);
             let [own, peer] = [number, 3 - number].map(|it| format!("10.9.0.{it}"));
             let builder = match mapping {
                 Mapping::Window => Guest::builder(image),
@@ -172,21 +171,10 @@ impl Stage {
 
 const BOTH: &str = "10.9.0.1:2,10.9.0.2:2";
 
-fn available(test: &str) -> Option<Image> {
-    let image = guest::available(test)?;
-    match image.mpi() {
-        Ok(_) => Some(image),
-        Err(why) => {
-            println!("SKIP {test}: {why}");
-            None
-        }
-    }
-}
-
 #[test]
 fn four_ranks_in_two_vms_find_everything_as_it_was_sent() {
     let test = "four_ranks_in_two_vms_find_everything_as_it_was_sent";
-    let Some(image) = available(test) else { return };
+    let Some(image) = mpi::available(test) else { return };
     let mut stage = Stage::new(&image, Mapping::Window);
     assert!(stage.vfs().iter().all(|vf| vf["process"].is_number()), "{:?}", stage.vfs());
     let text = stage.exercise(BOTH, 4, "all-to-all");
@@ -211,7 +199,7 @@ fn four_ranks_in_two_vms_find_everything_as_it_was_sent() {
 #[test]
 fn ranks_in_vms_with_an_nvdimm_find_everything_as_it_was_sent() {
     let test = "ranks_in_vms_with_an_nvdimm_find_everything_as_it_was_sent";
-    let Some(image) = available(test) else { return };
+    let Some(image) = mpi::available(test) else { return };
     let mut stage = Stage::new(&image, Mapping::Cached);
     stage.exercise(BOTH, 4, "all-to-all");
     stage.until_empty();
@@ -220,7 +208,7 @@ fn ranks_in_vms_with_an_nvdimm_find_everything_as_it_was_sent() {
 #[test]
 fn a_vm_that_is_killed_ends_its_job_with_mpis_error() {
     let test = "a_vm_that_is_killed_ends_its_job_with_mpis_error";
-    let Some(image) = available(test) else { return };
+    let Some(image) = mpi::available(test) else { return };
     let mut stage = Stage::new(&image, Mapping::Window);
     stage.begin(BOTH, 4, "endless");
     stage.lines_until("going");

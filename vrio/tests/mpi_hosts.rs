@@ -1,140 +1,73 @@
-//! MPI over two hosts: two network namespaces with a node each, Debian's Open MPI, which knows
-//! nothing of vrio, and a launcher that enters the other host as ssh would.
+//! MPI over two hosts: two network namespaces with a node each, Debian's Open MPI and MPICH 5,
+//! which know nothing of vrio, and a launcher that enters the other host as ssh would.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use bench::hosts::{Hosts, Launcher};
 use bench::installed;
-use bench::nodes::{Node, NodePlan};
+use serde_json::Value;
 use tempfile::TempDir;
 
 #[path = "mpi/built.rs"]
 mod built;
+#[path = "mpi/inputs.rs"]
+mod inputs;
+#[path = "mpi/mpich.rs"]
+mod mpich;
 
-use built::{exercise, said};
-
-/// How long a job may take on a busy machine, in seconds, before it is ended.
-const PATIENCE_S: &str = "300";
-
-/// How long nodes may take to find each other.
-const NOTICE: Duration = Duration::from_secs(60);
-
-const ADDRESSES: [&str; 2] = ["10.78.0.1", "10.78.0.2"];
+use built::{compile, exercise, said};
+use inputs::{Application, RANKS};
+use mpich::mpich;
 
 /// One job's polling ranks at a time, on what cores there are.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Two hosts, and an installation of vrio.
-struct Hosts {
-    nodes: Vec<Node>,
-    spaces: [String; 2],
-    installed: PathBuf,
-    launcher: PathBuf,
+struct Place {
+    hosts: Hosts,
     home: TempDir,
     _turn: MutexGuard<'static, ()>,
 }
 
-fn ip(words: &str) -> bool {
-    let ended = Command::new("ip").args(words.split(' ')).output();
-    ended.is_ok_and(|ended| ended.status.success())
-}
-
-fn write(path: &Path, text: &str, mode: u32) {
-    fs::write(path, text).expect("ours");
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
-}
-
-impl Hosts {
+impl Place {
     /// None where one may not make network namespaces.
     fn new(link: &str) -> Option<Self> {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let home = tempfile::tempdir().expect("a directory");
-        let number = std::process::id();
-        let spaces = ["a", "b"].map(|end| format!("vrio-mpi-{number}{end}"));
-        let [one, other] = &spaces;
-        if !ip(&format!("netns add {one}")) {
-            eprintln!("skipped: network namespaces take root");
-            return None;
-        }
-        assert!(ip(&format!("netns add {other}")));
-        assert!(ip(&format!("link add vm{number}a netns {one} type veth peer vm{number}b")));
-        assert!(ip(&format!("link set vm{number}b netns {other}")));
-        for (end, (space, address)) in ["a", "b"].into_iter().zip(spaces.iter().zip(ADDRESSES)) {
-            let device = format!("vm{number}{end}");
-            assert!(ip(&format!("-n {space} addr add {address}/24 dev {device}")));
-            assert!(ip(&format!("-n {space} link set {device} up")));
-            assert!(ip(&format!("-n {space} link set lo up")));
-        }
         let vrio = env!("CARGO_BIN_EXE_vrio").as_ref();
-        let installed = installed::install(vrio, home.path()).expect("it was built");
-        let key = home.path().join("blue.key");
-        write(&key, "0123456789abcdef0123456789abcdef\n", 0o640);
-        let start = |host| plan(host, home.path(), &spaces, link).start().expect("it starts");
-        let nodes = (0..2).map(start).collect();
-        let launcher = home.path().join("enter");
-        let hosts = Self { nodes, spaces, installed, launcher, home, _turn: turn };
-        write(&hosts.launcher, &hosts.launch(), 0o755);
-        hosts.until_joined();
-        Some(hosts)
-    }
-
-    /// What MPI starts its daemons by, and what starts MPI: goes to the host of an address, where
-    /// it makes the environment as a user's profile does.
-    fn launch(&self) -> String {
-        let mut script = "#!/bin/sh\n\
-            while case \"$1\" in -*) true;; *) false;; esac; do shift; done\n\
-            address=$1; shift\ncase $address in\n"
-            .to_owned();
-        for (host, (address, space)) in ADDRESSES.iter().zip(&self.spaces).enumerate() {
-            let control = self.nodes[host].plan().control();
-            script +=
-                &format!("{address}) space={space}; name=vrio-h{host}; control={control:?};;\n");
+        let vrio = installed::install(vrio, home.path()).expect("it was built");
+        let hosts = Hosts::new(&vrio, link, ["", ""]).expect("they start");
+        if hosts.is_none() {
+            println!("SKIP MPI over two hosts: network namespaces take root");
         }
-        script += &format!(
-            "esac\nexec ip netns exec $space unshare -u sh -c \"hostname $name\n\
-             eval \\\"\\$({:?} mpi env --control $control --domain blue)\\\"\n$*\"\n",
-            self.installed
-        );
-        script
+        Some(Self { hosts: hosts?, home, _turn: turn })
     }
 
-    fn domain(&self, host: usize) -> serde_json::Value {
-        let status = self.nodes[host].status().expect("it answers");
-        status["domains"][0].clone()
+    fn status(&self) -> Value {
+        self.hosts.nodes[0].status().expect("it answers")
     }
 
-    fn until_joined(&self) {
-        let end = Instant::now() + NOTICE;
-        while (0..2).any(|host| self.domain(host)["peers"][0]["is_joined"] != true) {
-            assert!(Instant::now() < end, "{:?}", [0, 1].map(|host| self.domain(host)));
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// A job of so many ranks, one after the other on the one and the other host.
+    /// A job of Open MPI.
     fn mpirun(&self, ranks: usize, what: &str) -> Command {
-        let mut run = Command::new("timeout");
-        run.args(["--kill-after=5", PATIENCE_S]).arg(&self.launcher).arg(ADDRESSES[0]);
-        let slots = ADDRESSES.map(|address| format!("{address}:{ranks}")).join(",");
-        run.arg(format!(
-            "mpirun.openmpi --allow-run-as-root --mca plm_rsh_agent {:?} --host {slots} \
-             --mca oob_tcp_if_include 10.78.0.0/24 --mca btl self --map-by node --bind-to none \
-             -n {ranks} {:?} {what}",
-            self.launcher,
-            exercise()
-        ));
-        run.env("TMPDIR", self.home.path()).stdin(Stdio::null());
-        run
+        self.job(Launcher::OpenMpi, ranks, exercise(), what)
+    }
+
+    fn job(&self, mpi: Launcher<'_>, ranks: usize, program: &Path, what: &str) -> Command {
+        let line = format!("{program:?} {what}");
+        self.hosts.job(mpi, ranks, self.home.path(), &line).expect("there is room")
     }
 
     fn exercise(&self, ranks: usize, what: &str) {
+        self.exercise_by(Launcher::OpenMpi, ranks, exercise(), what);
+    }
+
+    fn exercise_by(&self, mpi: Launcher<'_>, ranks: usize, program: &Path, what: &str) {
         let begun = Instant::now();
-        let ended = self.mpirun(ranks, what).output().expect("timeout is everywhere");
+        let ended = self.job(mpi, ranks, program, what).output().expect("timeout is everywhere");
         let text = said(&ended);
         let is_done = ended.status.success() && text.contains(&format!("ok {what}"));
         assert!(
@@ -142,47 +75,40 @@ impl Hosts {
             "{what} of {ranks}: {} after {:?}\n{text}\n{}\n{}",
             ended.status,
             begun.elapsed(),
-            self.nodes[0].log_tail(),
-            self.nodes[1].log_tail()
+            self.hosts.nodes[0].log_tail(),
+            self.hosts.nodes[1].log_tail()
         );
     }
-}
 
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for space in &self.spaces {
-            ip(&format!("netns del {space}"));
-        }
+    /// What a program finds with a rank on either host; and over shared memory on one.
+    fn both_ways(&self, name: &str, application: &Application) -> [Vec<String>; 2] {
+        let folder = |way: &str| self.home.path().join(format!("{name}-{way}"));
+        let mut most = [0; 2];
+        let members = |host| self.hosts.domain(host).expect("it answers")["members"].as_u64();
+        let ours = application.run(
+            &folder("vrio"),
+            |folder, words| {
+                let job = self.hosts.job(Launcher::OpenMpi, RANKS, folder, words);
+                job.expect("there is room")
+            },
+            || most = [0, 1].map(|host| most[host].max(members(host).expect("a number"))),
+        );
+        assert_eq!(most, [1, 1], "its messages went another way");
+        [ours, application.run_by_shared_memory(&folder("memory"))]
     }
-}
-
-fn plan(host: usize, home: &Path, spaces: &[String; 2], link: &str) -> NodePlan {
-    let other = 1 - host;
-    let config = format!(
-        "listen = \"{}:4870\"\ntrust = \"network\"\n\
-         [[peer]]\nname = \"h{other}\"\naddress = \"{}:4870\"\n\
-         [[domain]]\nname = \"blue\"\nkey = {:?}\npeers = [\"h{other}\"]\n{link}",
-        ADDRESSES[host],
-        ADDRESSES[other],
-        home.join("blue.key"),
-    );
-    let name = format!("h{host}");
-    let mut plan = NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home, &name, config);
-    plan.namespace = Some(spaces[host].clone());
-    plan
 }
 
 #[test]
 fn jobs_over_two_hosts_find_everything_as_it_was_sent() {
-    let Some(hosts) = Hosts::new("") else { return };
+    let Some(place) = Place::new("") else { return };
     // Four polling ranks and two nodes on whatever cores there are.
     for ranks in [2, 4] {
         for what in ["ping-pong", "unexpected", "all-to-all", "any-source", "probe", "truncate"] {
-            hosts.exercise(ranks, what);
+            place.exercise(ranks, what);
         }
     }
     // One session for all of that.
-    let status = hosts.nodes[0].status().expect("it answers");
+    let status = place.status();
     assert_eq!(status["sessions"].as_array().map(Vec::len), Some(1), "{}", status["sessions"]);
 }
 
@@ -190,34 +116,62 @@ fn jobs_over_two_hosts_find_everything_as_it_was_sent() {
 fn what_the_network_loses_is_sent_again() {
     // One in two hundred datagrams, either way, and others come twice or late.
     let link = "[link]\nfault = { loss = 0.005, duplicate = 0.005, reorder = 0.005, seed = 1 }\n";
-    let Some(hosts) = Hosts::new(link) else { return };
-    hosts.exercise(4, "all-to-all");
-    hosts.exercise(2, "ping-pong");
-    let status = hosts.nodes[0].status().expect("it answers");
+    let Some(place) = Place::new(link) else { return };
+    place.exercise(4, "all-to-all");
+    place.exercise(2, "ping-pong");
+    let status = place.status();
     let lost = &status["sessions"][0]["counters"]["packets_lost"];
     assert!(lost.as_u64() > Some(0), "{}", status["sessions"]);
 }
 
 #[test]
 fn a_rank_that_is_killed_or_a_node_that_is_another_one_ends_the_job() {
-    let Some(mut hosts) = Hosts::new("") else { return };
-    let ended = hosts.mpirun(4, "killed").output().expect("timeout is everywhere");
+    let Some(mut place) = Place::new("") else { return };
+    let ended = place.mpirun(4, "killed").output().expect("timeout is everywhere");
     let text = said(&ended);
     assert!(!ended.status.success() && !text.contains("ok killed"), "{text}");
     assert_ne!(ended.status.code(), Some(124), "it waited for ever: {text}");
-    hosts.exercise(2, "ping-pong");
+    place.exercise(2, "ping-pong");
     // The other host's node is killed under a job that waits, and comes back as another one.
-    let mut run = hosts.mpirun(2, "wait");
+    let mut run = place.mpirun(2, "wait");
     let job = run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut job = job.spawn().expect("as above");
     let mut lines = BufReader::new(job.stdout.take().expect("it is piped")).lines();
     assert_eq!(lines.next().expect("it says something").expect("in letters"), "waiting");
-    let other = hosts.nodes.pop().expect("there are two").kill().expect("it ran");
-    hosts.nodes.push(other.start().expect("it starts"));
+    let other = place.hosts.nodes.pop().expect("there are two").kill().expect("it ran");
+    place.hosts.nodes.push(other.start().expect("it starts"));
     let ended = job.wait_with_output().expect("it was begun");
     let text = said(&ended);
     assert!(!ended.status.success() && !text.contains("ok wait"), "{text}");
     assert_ne!(ended.status.code(), Some(124), "it waited for ever: {text}");
-    hosts.until_joined();
-    hosts.exercise(4, "all-to-all");
+    place.hosts.wait_until_joined().expect("they find each other");
+    place.exercise(4, "all-to-all");
+}
+
+#[test]
+fn mpichs_jobs_over_two_hosts_find_everything_as_it_was_sent() {
+    let Some(place) = Place::new("") else { return };
+    let prefix = mpich();
+    let compiler = prefix.join("bin/mpicc");
+    let (_kept, program): (TempDir, PathBuf) =
+        compile(compiler.to_str().expect("a plain name"), "exercise", &[]);
+    for ranks in [2, 4] {
+        for what in ["ping-pong", "unexpected", "all-to-all", "any-source", "strided"] {
+            place.exercise_by(Launcher::Mpich(&prefix), ranks, &program, what);
+        }
+    }
+    let status = place.status();
+    assert_eq!(status["sessions"].as_array().map(Vec::len), Some(1), "{}", status["sessions"]);
+}
+
+#[test]
+fn programs_over_two_hosts_find_what_they_find_over_shared_memory() {
+    let Some(place) = Place::new("") else { return };
+    let [challenge, _] = place.both_ways("challenge", &Application::challenge());
+    assert_eq!(challenge, ["Success=1"]);
+    let [ours, theirs] = place.both_ways("melt", &Application::melt());
+    assert_eq!((ours.len(), &ours), (4, &theirs));
+    let [ours, theirs] = place.both_ways("silicon", &Application::silicon());
+    assert_eq!(ours, theirs);
+    assert!(ours[0].contains("-15.8"), "{ours:?}");
 }

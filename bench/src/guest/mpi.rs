@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Builder, Guest, GuestError, Image};
+use super::{Builder, Guest, GuestError, Image, VhostNic};
 
 /// Memory of a guest that has Open MPI in its root, in MiB.
 const MEMORY_MIB: u32 = 512;
@@ -16,6 +16,28 @@ const JOB_S: u64 = 6000;
 
 /// The same for whoever waits for its lines.
 pub const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What a test of such guests needs, or nothing, and the test says that it is skipped.
+pub fn available(test: &str) -> Option<Image> {
+    let image = super::available(test)?;
+    match image.mpi() {
+        Ok(_) => Some(image),
+        Err(why) => {
+            println!("SKIP {test}: {why}");
+            None
+        }
+    }
+}
+
+/// The address of a guest's card, by its number from 1 on.
+pub fn mac(number: u8) -> String {
+    format!("52:54:00:00:00:{number:02x}")
+}
+
+/// A guest's card, by its number.
+pub fn nic(socket: PathBuf, number: u8) -> VhostNic {
+    VhostNic { socket, mac: mac(number), packed: false, offloads: true, pairs: 1 }
+}
 
 /// What a guest has of a domain, and of the network by which its job is started.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::built::compile;
-use crate::house::{Mpi, install, mpich};
+use crate::house::{Mpi, install};
+use crate::mpich::mpich;
 
 /// Ways that Debian's Open MPI has; the first of them is what ours is compared with.
 const WAYS: [&str; 5] = [

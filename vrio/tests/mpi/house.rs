@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use bench::nodes::{Node, NodePlan};
 use tempfile::TempDir;
 
+use crate::mpich::mpich;
+
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 /// How long a job may take on a busy machine, in seconds, before it is ended.
@@ -128,7 +130,7 @@ impl Stage {
     }
 
     /// A shell whose jobs go whatever way they go.
-    pub(crate) fn bare_shell(&self, line: &str) -> Command {
+    fn bare_shell(&self, line: &str) -> Command {
         let mut shell = Command::new("timeout");
         shell.args(["--kill-after=5", PATIENCE_S, "sh", "-euc", line]);
         // Its own files, and not those of another job of this user.
@@ -140,12 +142,4 @@ impl Stage {
 /// Installs vrio and its provider under a directory, and gives the program.
 pub(crate) fn install(home: &Path) -> PathBuf {
     bench::installed::install(env!("CARGO_BIN_EXE_vrio").as_ref(), home).expect("it was built")
-}
-
-/// Where `scripts/install test` puts MPICH.
-pub(crate) fn mpich() -> PathBuf {
-    let tests = std::env::current_exe().expect("this is one");
-    let targets = tests.ancestors().skip(1).map(|it| it.join("tools/mpich"));
-    let found = targets.into_iter().find(|it| it.join("bin/mpicc").is_file());
-    found.expect("MPICH is missing: scripts/install test fetches it")
 }

@@ -7,3 +7,5 @@ mod built;
 mod connections;
 mod exercises;
 mod house;
+mod inputs;
+mod mpich;

@@ -13,6 +13,7 @@ use super::job::Job;
 use super::ways::Way;
 use super::{Hosts, Options, Running, Together};
 use crate::cleanup::Cleanup;
+use crate::hosts::{Door, write_enter};
 use crate::machine::cores;
 use crate::nodes::{Node, status};
 use crate::pair::Meeting;
@@ -75,7 +76,7 @@ impl<'a> Site<'a> {
         let site = Self { program, domain, hosts, stage, cleanup };
         site.write("seat", &site.seat())?;
         if site.hosts.len() > 1 {
-            site.write("enter", &site.enter())?;
+            write_enter(&site.stage.path("enter"), &site.doors())?;
         }
         Ok(site)
     }
@@ -183,21 +184,15 @@ impl<'a> Site<'a> {
         )
     }
 
-    /// What launchers use in place of ssh: it enters the host of an address.
-    fn enter(&self) -> String {
-        let of = |host: &Host| {
-            let place = host.place.as_ref();
-            place.map(|Place { namespace, address }| {
-                format!("{address}) space={namespace}; name={};;\n", host.name)
-            })
+    /// How launchers enter the hosts, whose environment the seats make.
+    fn doors(&self) -> Vec<Door> {
+        let door = |host: &Host| {
+            let Place { namespace, address } = host.place.as_ref()?;
+            let (address, namespace, name) =
+                (address.clone(), namespace.clone(), host.name.clone());
+            Some(Door { address, namespace, name, profile: String::new() })
         };
-        format!(
-            "#!/bin/sh\n\
-             while case \"$1\" in -*) true;; *) false;; esac; do shift; done\n\
-             address=$1; shift\ncase $address in\n{}esac\n\
-             exec ip netns exec $space unshare --uts sh -c \"hostname $name; $*\"\n",
-            self.hosts.iter().filter_map(of).collect::<String>()
-        )
+        self.hosts.iter().filter_map(door).collect()
     }
 
     /// Makes a program of the stage.

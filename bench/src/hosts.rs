@@ -1,0 +1,218 @@
+//! Two hosts of this machine, for tests: network namespaces with a node each, which have a domain
+//! in common, and launchers that go from one to the other as ssh would.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::cleanup::Cleanup;
+use crate::nodes::Node;
+use crate::stage::{CABLE, Stage};
+
+/// The nodes, by their hosts.
+const NODES: [&str; 2] = ["vm1", "io1"];
+
+/// The domain.
+pub const DOMAIN: &str = "blue";
+
+/// How long a job may take on a busy machine before it is ended.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Two hosts.
+#[derive(Debug)]
+pub struct Hosts {
+    /// Their nodes.
+    pub nodes: Vec<Node>,
+    /// What is in the file of the domain's key.
+    pub secret: String,
+    stage: Stage,
+    program: PathBuf,
+}
+
+/// MPIs that reach hosts.
+#[derive(Clone, Copy, Debug)]
+pub enum Launcher<'a> {
+    /// Debian's Open MPI.
+    OpenMpi,
+    /// The MPICH that is installed there.
+    Mpich(&'a Path),
+}
+
+impl Launcher<'_> {
+    /// What `vrio mpi env --mpi` calls it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "openmpi",
+            Self::Mpich(_) => "mpich",
+        }
+    }
+}
+
+impl Hosts {
+    /// Starts the nodes, with these lines more in the configuration of both, and of the one and the
+    /// other, and waits until they have joined their domains. `program` is vrio with its provider.
+    /// None where one may not make network namespaces.
+    ///
+    /// # Errors
+    /// When they do not start, or do not find each other.
+    pub fn new(program: &Path, both: &str, each: [&str; 2]) -> Result<Option<Self>> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(None);
+        }
+        let mut stage = Stage::new("hosts", program.to_owned(), false, Cleanup::default())?;
+        stage.separate()?;
+        let (key, secret) = stage.make_domain_key()?;
+        let listens = [&stage.vm_listen, &stage.io_listen];
+        let start = |host: usize| {
+            let (other, address) = (NODES[1 - host], listens[1 - host]);
+            let config = format!(
+                "listen = \"{}\"\n[[peer]]\nname = \"{other}\"\naddress = \"{address}\"\n\
+                 [[domain]]\nname = \"{DOMAIN}\"\nkey = {key:?}\npeers = [\"{other}\"]\n\
+                 {both}{}",
+                listens[host], each[host]
+            );
+            stage.start(&stage.plan(NODES[host], &config))
+        };
+        let nodes = vec![start(0)?, start(1)?];
+        let mut hosts = Self { nodes, secret, stage, program: program.to_owned() };
+        hosts.wait_until_joined()?;
+        Ok(Some(hosts))
+    }
+
+    /// A host's address.
+    pub fn address(&self, host: usize) -> &str {
+        let listen = [&self.stage.vm_listen, &self.stage.io_listen][host];
+        listen.split(':').next().unwrap_or_default()
+    }
+
+    /// A host's network namespace.
+    ///
+    /// # Panics
+    /// Never: they have one each.
+    pub fn space(&self, host: usize) -> String {
+        self.stage.namespace_of(NODES[host]).expect("they were made")
+    }
+
+    /// A file that goes with the hosts, which both see.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.stage.path(name)
+    }
+
+    /// What a host's node says of the domain.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn domain(&self, host: usize) -> Result<Value> {
+        Ok(self.nodes[host].status()?["domains"][0].clone())
+    }
+
+    /// Waits until each node has joined the other's domain.
+    ///
+    /// # Errors
+    /// When one does not.
+    pub fn wait_until_joined(&mut self) -> Result<()> {
+        self.nodes.iter_mut().try_for_each(|node| {
+            node.wait_until("its domain is joined with the other host's", |node| {
+                node.status().is_ok_and(|it| it["domains"][0]["peers"][0]["is_joined"] == true)
+            })
+        })
+    }
+
+    /// A job of so many ranks, one after the other on the one and the other host, in a folder that
+    /// both see. It is ended in any case.
+    ///
+    /// # Errors
+    /// When there is no room for a script.
+    pub fn job(
+        &self,
+        launcher: Launcher<'_>,
+        ranks: usize,
+        folder: &Path,
+        program: &str,
+    ) -> Result<Command> {
+        let enter = self.write_enter(launcher)?;
+        let (one, other) = (self.address(0), self.address(1));
+        let words = match launcher {
+            Launcher::OpenMpi => format!(
+                "mpirun.openmpi --allow-run-as-root --mca plm_rsh_agent {enter:?} \
+                 --host {one}:{ranks},{other}:{ranks} --mca oob_tcp_if_include {CABLE} \
+                 --mca btl self --map-by node --bind-to none"
+            ),
+            // Ranks have the environment of their host, and not that of the first one.
+            Launcher::Mpich(prefix) => format!(
+                "{:?} -genvnone -launcher ssh -launcher-exec {enter:?} -iface {CABLE} \
+                 -hosts {one},{other} -ppn 1 -bind-to none",
+                prefix.join("bin/mpiexec")
+            ),
+        };
+        let mut job = Command::new("timeout");
+        job.arg("--kill-after=5").arg(PATIENCE.as_secs().to_string()).arg(&enter).arg(one);
+        job.arg(format!("cd {folder:?}\nexec {words} -n {ranks} {program}"));
+        job.env("TMPDIR", &self.stage.folder).stdin(Stdio::null());
+        Ok(job)
+    }
+
+    /// What an MPI starts its daemons by, and what starts the MPI: goes to the host of an address,
+    /// where it makes the environment as a user's profile does.
+    fn write_enter(&self, launcher: Launcher<'_>) -> Result<PathBuf> {
+        let (vrio, word) = (&self.program, launcher.word());
+        let doors = [0, 1].map(|host| {
+            let control = self.nodes[host].plan().control();
+            Door {
+                address: self.address(host).to_owned(),
+                namespace: self.space(host),
+                name: format!("vrio-{}", NODES[host]),
+                // MPICH has a way of its own between ranks of a host.
+                profile: format!(
+                    "eval \"$({vrio:?} mpi env --mpi {word} --control {control:?})\"\n\
+                     export MPIR_CVAR_NOLOCAL=1\n"
+                ),
+            }
+        });
+        let file = self.stage.path(&format!("enter-{word}"));
+        write_enter(&file, &doors)?;
+        Ok(file)
+    }
+}
+
+/// How a host is entered that is a network namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Door {
+    pub(crate) address: String,
+    pub(crate) namespace: String,
+    /// What its processes take for its name: MPIs tell hosts apart by that.
+    pub(crate) name: String,
+    /// Lines of shell that come first there.
+    pub(crate) profile: String,
+}
+
+/// Writes what launchers of MPIs take for ssh: a script that is given an address and a command's
+/// words, enters the host of that address, and has a shell there read the words.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn write_enter(file: &Path, doors: &[Door]) -> Result<()> {
+    let of = |door: &Door| {
+        let Door { address, namespace, name, profile } = door;
+        format!("{address}) space={namespace}; name={name}; profile={}\n;;\n", quoted(profile))
+    };
+    let script = format!(
+        "#!/bin/sh\n\
+         while case \"$1\" in -*) true;; *) false;; esac; do shift; done\n\
+         address=$1; shift\ncase $address in\n{}esac\n\
+         exec ip netns exec \"$space\" unshare --uts sh -c \"hostname $name\n$profile$*\"\n",
+        doors.iter().map(of).collect::<String>()
+    );
+    fs::write(file, &script).with_context(|| format!("writing {}", file.display()))?;
+    Ok(fs::set_permissions(file, fs::Permissions::from_mode(0o755))?)
+}
+
+/// A word of a shell, whatever is in it.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
