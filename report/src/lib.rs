@@ -1,6 +1,7 @@
 //! Results of measurements, whoever made them: what they look like in a file, and what can be done
 //! with such files. Nothing here measures, and nothing here knows the data path.
 
+pub mod import;
 pub mod result;
 pub mod store;
 pub mod unit;

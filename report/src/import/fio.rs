@@ -1,0 +1,142 @@
+//! fio's JSON: a job, or a group of jobs, with what was read and what was written.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{Fault, Imported, alone, measurement};
+use crate::result::{Axis, Measurement, Point, Series, Spread, Statistic};
+use crate::unit::{Quantity, Unit};
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(rename = "fio version")]
+    version: String,
+    #[serde(rename = "global options", default)]
+    global: BTreeMap<String, String>,
+    jobs: Vec<Job>,
+}
+
+#[derive(Deserialize)]
+struct Job {
+    jobname: String,
+    #[serde(default)]
+    error: i64,
+    #[serde(rename = "job options", default)]
+    options: BTreeMap<String, String>,
+    read: Way,
+    write: Way,
+    #[serde(default)]
+    job_runtime: f64,
+    #[serde(default)]
+    usr_cpu: f64,
+    #[serde(default)]
+    sys_cpu: f64,
+}
+
+#[derive(Deserialize)]
+struct Way {
+    total_ios: u64,
+    iops: f64,
+    bw_bytes: f64,
+    #[serde(default)]
+    clat_ns: Times,
+    #[serde(default)]
+    lat_ns: Times,
+}
+
+/// How long requests took. Percentiles are of one of both kinds.
+#[derive(Default, Deserialize)]
+struct Times {
+    #[serde(default)]
+    mean: f64,
+    #[serde(default)]
+    stddev: f64,
+    #[serde(default)]
+    percentile: BTreeMap<String, f64>,
+}
+
+/// What is told of how it was measured.
+const OPTIONS: [&str; 8] =
+    ["ioengine", "rw", "bs", "numjobs", "direct", "rwmixread", "filesize", "iodepth_batch"];
+
+/// Reads the JSON, which begins in that line.
+pub(super) fn read(text: &str, line: usize, title: &str) -> Imported {
+    let what = "fio's JSON with its jobs";
+    let file: File = serde_json::from_str(text).map_err(Fault::json(text, line, what))?;
+    if file.jobs.is_empty() {
+        return Err(Fault::new(line, "at least one job", "none"));
+    }
+    let is_alone = file.jobs.len() == 1;
+    let of = |job: &Job| {
+        let title = if is_alone { title.to_owned() } else { format!("{title}: {}", job.jobname) };
+        one(&file, job, &title, line)
+    };
+    file.jobs.iter().map(of).collect()
+}
+
+fn one(file: &File, job: &Job, title: &str, line: usize) -> Result<Measurement, Fault> {
+    if job.error != 0 {
+        let found = format!("its error {}", job.error);
+        return Err(Fault::new(line, format!("a job {:?} that went well", job.jobname), found));
+    }
+    let option = |name: &str| job.options.get(name).or_else(|| file.global.get(name));
+    // An option that stands alone in fio's file has an empty value; its depth is one unless said.
+    let depth = option("iodepth").and_then(|words| words.parse().ok()).unwrap_or(1.0);
+    let mut it = measurement("fio", title);
+    it.setup.insert("version".to_owned(), file.version.clone());
+    for name in OPTIONS {
+        if let Some(value) = option(name) {
+            it.setup.insert(name.to_owned(), value.clone());
+        }
+    }
+    let ways = [("read", &job.read), ("write", &job.write)];
+    for (name, way) in ways.into_iter().filter(|(_, way)| way.total_ios > 0) {
+        it.series.extend(series(name, way, depth));
+    }
+    if it.series.is_empty() {
+        let found = format!("none of job {:?}", job.jobname);
+        return Err(Fault::new(line, "requests that were read or written", found));
+    }
+    let (requests, share) = (job.read.total_ios + job.write.total_ios, job.usr_cpu + job.sys_cpu);
+    if job.job_runtime > 0.0 && share > 0.0 {
+        // Of its own threads, not of the kernel's.
+        let us = share / 100.0 * job.job_runtime * 1e3 / requests as f64;
+        let series =
+            Series::new("fio's threads", Quantity::CpuPerRequest, Unit::Us, Axis::QUEUE_DEPTH);
+        it.series.push(alone(series, depth, us));
+    }
+    Ok(it)
+}
+
+fn series(name: &str, way: &Way, depth: f64) -> Vec<Series> {
+    let of = |quantity, unit| Series::new(name, quantity, unit, Axis::QUEUE_DEPTH);
+    let mut all = vec![
+        alone(of(Quantity::Iops, Unit::PerS), depth, way.iops),
+        alone(of(Quantity::Bandwidth, Unit::BytesPerS), depth, way.bw_bytes),
+    ];
+    let has = |times: &Times| !times.percentile.is_empty();
+    let times = if has(&way.lat_ns) { &way.lat_ns } else { &way.clat_ns };
+    let us = |share: &str| times.percentile.get(share).map(|ns| ns / 1e3);
+    if let Some(median) = us("50.000000") {
+        let ends = us("5.000000").zip(us("95.000000"));
+        let spread = if ends.is_some() { Spread::P5P95 } else { Spread::None };
+        let (low, high) = ends.unzip();
+        let points = vec![Point { low, high, ..Point::new(depth, median) }];
+        let statistic = Some(Statistic::Median);
+        all.push(Series { statistic, spread, points, ..of(Quantity::Latency, Unit::Us) });
+    }
+    if let Some(p99) = us("99.000000") {
+        let statistic = Some(Statistic::P99);
+        let it = Series { statistic, ..of(Quantity::Latency, Unit::Us) };
+        all.push(alone(it, depth, p99));
+    }
+    if way.lat_ns.mean > 0.0 {
+        let (mean, off) = (way.lat_ns.mean / 1e3, way.lat_ns.stddev / 1e3);
+        let (low, high) = (Some((mean - off).max(0.0)), Some(mean + off));
+        let points = vec![Point { low, high, ..Point::new(depth, mean) }];
+        let (statistic, spread) = (Some(Statistic::Mean), Spread::StandardDeviation);
+        all.push(Series { statistic, spread, points, ..of(Quantity::Latency, Unit::Us) });
+    }
+    all
+}

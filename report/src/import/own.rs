@@ -1,0 +1,452 @@
+//! What `vrio bench ... --json` prints. Its reports stay what they are; here they become results.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Fault, Imported, alone};
+use crate::result::{Axis, Empty, Machine, Measurement, Origin, Point, Series, Spread, Statistic};
+use crate::unit::{Against, Quantity, Unit};
+
+/// Of a disk or of nics: what is common to both.
+#[derive(Deserialize)]
+struct Report {
+    asked: BTreeMap<String, Value>,
+    latency_us: Option<Latency>,
+    #[serde(alias = "events_per_frame")]
+    events_per_request: BTreeMap<String, f64>,
+    #[serde(alias = "frames")]
+    requests: f64,
+    iops: Option<f64>,
+    frames_per_s: Option<f64>,
+    bytes_per_s: Option<f64>,
+    #[serde(default)]
+    bytes: f64,
+    #[serde(default)]
+    disturbed: bool,
+    cpu_s: BTreeMap<String, Option<f64>>,
+    core_share: BTreeMap<String, f64>,
+    #[serde(default)]
+    cache_line_rtts_ns: Vec<Option<u64>>,
+    network: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Latency {
+    mean: f64,
+    p50: f64,
+    p99: f64,
+    p999: f64,
+}
+
+#[derive(Deserialize)]
+struct Scale {
+    series: Vec<Scaling>,
+}
+
+#[derive(Deserialize)]
+struct Scaling {
+    name: String,
+    points: Vec<ScalePoint>,
+}
+
+#[derive(Deserialize)]
+struct ScalePoint {
+    sidecores: f64,
+    guests: f64,
+    seated: bool,
+    report: Report,
+}
+
+#[derive(Deserialize)]
+struct Comparison {
+    contests: Vec<Contest>,
+    #[serde(default)]
+    missing: Vec<String>,
+    asked: Value,
+}
+
+#[derive(Deserialize)]
+struct Contest {
+    contest: String,
+    rows: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    case: String,
+    ours: String,
+    theirs: String,
+    our_rate: Rounds,
+    their_rate: Rounds,
+    our_p50_us: Option<Rounds>,
+    their_p50_us: Option<Rounds>,
+    our_p99_us: Option<Rounds>,
+    their_p99_us: Option<Rounds>,
+    #[serde(default)]
+    moved: bool,
+    waited_share: Option<f64>,
+}
+
+/// Of the rounds of a comparison.
+#[derive(Clone, Copy, Deserialize)]
+struct Rounds {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+#[derive(Deserialize)]
+struct Connections {
+    asked: BTreeMap<String, Value>,
+    lines: Vec<Line>,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    pattern: Value,
+    transport: String,
+    per_process: f64,
+    per_host: f64,
+}
+
+/// The machine that a report of ours was made on.
+pub(super) fn machine(text: &str) -> Option<Machine> {
+    #[derive(Deserialize)]
+    struct Of {
+        machine: Machine,
+    }
+    serde_json::from_str(text).ok().map(|of: Of| of.machine)
+}
+
+/// Reads the JSON, which begins in that line.
+pub(super) fn read(text: &str, line: usize, title: &str) -> Imported {
+    let value: BTreeMap<String, Value> =
+        serde_json::from_str(text).map_err(Fault::json(text, line, "JSON"))?;
+    let has = |name: &str| value.contains_key(name);
+    if has("iops") {
+        let report = typed(text, line, "bench block")?;
+        return Ok(vec![disk(&report, title), report.parts("block", title)]);
+    }
+    if has("frames_per_s") {
+        let report = typed(text, line, "bench net")?;
+        return Ok(vec![frames(&report, title), report.parts("net", title)]);
+    }
+    if has("contests") {
+        return Ok(comparison(&typed(text, line, "bench compare")?, title));
+    }
+    if has("lines") {
+        return Ok(connections(&typed(text, line, "bench connections")?, title));
+    }
+    if has("series") {
+        return Ok(scale(&typed(text, line, "bench scale")?, title));
+    }
+    let expected = "JSON of vrio bench block, net, mpi, compare, connections or scale";
+    let found = "JSON of vrio's with other figures";
+    Err(Fault::new(line, expected, found))
+}
+
+fn typed<T: DeserializeOwned>(text: &str, line: usize, of: &str) -> Result<T, Fault> {
+    serde_json::from_str(text).map_err(Fault::json(text, line, &format!("JSON of vrio {of}")))
+}
+
+/// A value as a word.
+fn word(value: &Value) -> String {
+    match value {
+        Value::String(word) => word.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A measurement of ours, with what was asked for but what stands on an axis.
+fn measured(
+    benchmark: &str,
+    title: &str,
+    asked: &BTreeMap<String, Value>,
+    axes: &[&str],
+) -> Measurement {
+    let mut it = Measurement::new(Origin::Measured, benchmark, title);
+    let said =
+        asked.iter().filter(|(name, value)| !axes.contains(&name.as_str()) && !value.is_null());
+    it.setup = said.map(|(name, value)| (name.clone(), word(value))).collect();
+    it
+}
+
+impl Report {
+    fn asked(&self, name: &str) -> f64 {
+        self.asked.get(name).and_then(Value::as_f64).unwrap_or(0.0)
+    }
+
+    /// One measurement with its latencies, events and cores; rates are the caller's.
+    fn measurement(&self, benchmark: &str, title: &str, axis: Axis, x: f64) -> Measurement {
+        let own = if axis == Axis::QUEUE_DEPTH { "depth" } else { "size_bytes" };
+        let mut it = measured(benchmark, title, &self.asked, &[own, "seconds"]);
+        it.setup.extend(self.network.iter().map(|it| ("network".to_owned(), word(it))));
+        it.cache_line_round_trips_ns = self.cache_line_rtts_ns.iter().copied().flatten().collect();
+        let quantity = if benchmark == "net" { Quantity::RoundTrip } else { Quantity::Latency };
+        if let Some(Latency { mean, p50, p99, p999 }) = &self.latency_us {
+            let of = |statistic, us| {
+                let series = Series::new("latency", quantity, Unit::Us, axis);
+                alone(Series { statistic: Some(statistic), ..series }, x, us)
+            };
+            let mut median = of(Statistic::Median, *p50);
+            median.spread = Spread::P50P99;
+            median.points[0].low = Some(p50.min(*p99));
+            median.points[0].high = Some(p50.max(*p99));
+            let others =
+                [(Statistic::P99, *p99), (Statistic::P999, *p999), (Statistic::Mean, *mean)];
+            it.series.push(median);
+            it.series.extend(others.map(|(statistic, us)| of(statistic, us)));
+        }
+        if self.requests > 0.0 {
+            for (role, seconds) in &self.cpu_s {
+                let us = seconds.map(|seconds| seconds * 1e6 / self.requests);
+                let series = Series::new(role, Quantity::CpuPerRequest, Unit::Us, axis);
+                it.series.extend(us.map(|us| alone(series, x, us)));
+            }
+        }
+        it
+    }
+
+    /// What has names and no axis: at one depth, or of one size, for those of two are not parts of
+    /// anything.
+    fn parts(&self, benchmark: &str, title: &str) -> Measurement {
+        let mut it = measured(&format!("{benchmark}_parts"), title, &self.asked, &["seconds"]);
+        it.cache_line_round_trips_ns = self.cache_line_rtts_ns.iter().copied().flatten().collect();
+        it.series.extend(self.events());
+        it.series.extend(categories(
+            Series::new("core share", Quantity::CoreShare, Unit::Ratio, Axis::CATEGORY),
+            self.core_share.iter(),
+        ));
+        it
+    }
+
+    /// What is counted in bytes is no event.
+    fn events(&self) -> Option<Series> {
+        let events = self.events_per_request.iter().filter(|(name, _)| !name.contains("bytes"));
+        let axis = Axis::CATEGORY;
+        let series = Series::new("events", Quantity::EventsPerRequest, Unit::Count, axis);
+        categories(series, events)
+    }
+}
+
+/// One series of names; none without any.
+fn categories<'a>(
+    series: Series,
+    figures: impl Iterator<Item = (&'a String, &'a f64)>,
+) -> Option<Series> {
+    let point = |(place, (name, y)): (usize, (&String, &f64))| {
+        Point::of_category(place, &name.replace('_', " "), *y)
+    };
+    let points: Vec<_> = figures.enumerate().map(point).collect();
+    (!points.is_empty()).then_some(Series { points, ..series })
+}
+
+fn disk(report: &Report, title: &str) -> Measurement {
+    let depth = report.asked("depth");
+    let mut it = report.measurement("block", title, Axis::QUEUE_DEPTH, depth);
+    let of = |name, quantity, unit| Series::new(name, quantity, unit, Axis::QUEUE_DEPTH);
+    let iops = report.iops.map(|y| alone(of("requests", Quantity::Iops, Unit::PerS), depth, y));
+    let bytes = report.bytes_per_s;
+    let bytes = bytes.map(|y| alone(of("bytes", Quantity::Bandwidth, Unit::BytesPerS), depth, y));
+    it.series.splice(0..0, iops.into_iter().chain(bytes));
+    it
+}
+
+fn frames(report: &Report, title: &str) -> Measurement {
+    let payload = report.asked.get("payload").and_then(|it| it.get(0)).and_then(Value::as_f64);
+    let size = payload.unwrap_or_else(|| report.asked("size_bytes"));
+    let mut it = report.measurement("net", title, Axis::MESSAGE_SIZE, size);
+    let of = |name, quantity, unit| Series::new(name, quantity, unit, Axis::MESSAGE_SIZE);
+    let rate = report.frames_per_s;
+    let rate = rate.map(|y| alone(of("frames", Quantity::MessageRate, Unit::PerS), size, y));
+    let bytes = report.bytes_per_s;
+    let bytes = bytes.map(|y| alone(of("bytes", Quantity::Bandwidth, Unit::BytesPerS), size, y));
+    it.series.splice(0..0, rate.into_iter().chain(bytes));
+    let cpu: f64 = report.cpu_s.values().flatten().sum();
+    if report.bytes > 0.0 && cpu > 0.0 {
+        let series = of("all", Quantity::CpuPerByte, Unit::NsPerByte);
+        it.series.push(alone(series, size, cpu * 1e9 / report.bytes));
+    }
+    if report.disturbed {
+        let why = "most of the run was spent waiting for frames that never came".to_owned();
+        it.empty.push(Empty { what: "frames and bytes per second".to_owned(), why });
+    }
+    it
+}
+
+fn scale(scale: &Scale, title: &str) -> Vec<Measurement> {
+    let one = |scaling: &Scaling| {
+        let first = scaling.points.first()?;
+        let grows =
+            |of: fn(&ScalePoint) -> f64| scaling.points.iter().any(|it| of(it) != of(first));
+        let by_guests = grows(|it| it.guests) && !grows(|it| it.sidecores);
+        let quantity = if by_guests { Against::Guests } else { Against::Sidecores };
+        let axis = Axis { quantity, unit: Unit::Count };
+        let axes = ["guests", "sidecores", "jobs", "seconds"];
+        let mut it =
+            measured("scale", &format!("{title}: {}", scaling.name), &first.report.asked, &axes);
+        let of = |name, quantity, unit, y: &dyn Fn(&Report) -> Option<f64>| {
+            let point = |it: &ScalePoint| {
+                Some(Point::new(if by_guests { it.guests } else { it.sidecores }, y(&it.report)?))
+            };
+            let points = scaling.points.iter().filter_map(point).collect();
+            Series { points, ..Series::new(name, quantity, unit, axis) }
+        };
+        let cpu = |it: &Report| {
+            let seconds: f64 = it.cpu_s.values().flatten().sum();
+            (it.requests > 0.0).then(|| seconds * 1e6 / it.requests)
+        };
+        it.series = vec![
+            of("requests", Quantity::Iops, Unit::PerS, &|it| it.iops),
+            of("all", Quantity::CpuPerRequest, Unit::Us, &cpu),
+        ];
+        if scaling.points.iter().any(|it| !it.seated) {
+            it.notes.push("cores were shared: rates say nothing, processor time does".to_owned());
+        }
+        Some(it)
+    };
+    scale.series.iter().filter_map(one).collect()
+}
+
+fn connections(report: &Connections, title: &str) -> Vec<Measurement> {
+    let mut it = measured("connections", title, &report.asked, &[]);
+    let of = |name, y: fn(&Line) -> f64| {
+        let label = |line: &Line| format!("{}, {}", word(&line.pattern), line.transport);
+        let points = report.lines.iter().enumerate();
+        let point =
+            |(place, line): (usize, &Line)| Point::of_category(place, &label(line), y(line));
+        let series = Series::new(name, Quantity::Connections, Unit::Count, Axis::CATEGORY);
+        Series { points: points.map(point).collect(), ..series }
+    };
+    it.series = vec![of("of a process", |it| it.per_process), of("of a host", |it| it.per_host)];
+    vec![it]
+}
+
+/// What a case of a comparison is against, and where on it: `latency 8 B`, `randread 4 KiB, depth 8`.
+fn place(case: &str) -> Option<(String, f64)> {
+    let words: Vec<_> = case.split(' ').collect();
+    let [what @ .., count, unit] = &words[..] else { return None };
+    let factor = match *unit {
+        "B" => 1.0,
+        "KiB" => 1024.0,
+        "MiB" => 1_048_576.0,
+        _ => return None,
+    };
+    Some((what.join(" "), super::words::number(count)? * factor))
+}
+
+/// Each contestant of each contest is a measurement, so that it overlays with others. Cases that
+/// name a size are points of a line, others are categories.
+fn comparison(report: &Comparison, title: &str) -> Vec<Measurement> {
+    let mut all = Vec::new();
+    for Contest { contest, rows } in &report.contests {
+        let mut names: Vec<&String> = Vec::new();
+        for name in rows.iter().flat_map(|row| [&row.ours, &row.theirs]) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        for name in names {
+            all.push(contestant(report, contest, rows, name, title));
+        }
+    }
+    if let Some(first) = all.first_mut() {
+        let empty = |missing: &String| Empty { what: "a peer".to_owned(), why: missing.clone() };
+        first.empty = report.missing.iter().map(empty).collect();
+    }
+    all
+}
+
+fn contestant(
+    report: &Comparison,
+    contest: &str,
+    rows: &[Row],
+    name: &str,
+    title: &str,
+) -> Measurement {
+    let benchmark = format!("compare: {contest}");
+    let mut it = Measurement::new(Origin::Measured, &benchmark, &format!("{name} ({title})"));
+    it.setup.insert("contestant".to_owned(), name.to_owned());
+    if let Some(asked) = report.asked.as_object() {
+        let plain = asked.iter().filter(|(_, value)| value.is_string() || value.is_boolean());
+        it.setup.extend(plain.map(|(name, value)| (name.clone(), word(value))));
+    }
+    let mut seen: Vec<&String> = Vec::new();
+    for row in rows.iter().filter(|row| row.ours == name || row.theirs == name) {
+        // Ours meets every peer; each meeting is of the same turns.
+        if seen.contains(&&row.case) {
+            continue;
+        }
+        seen.push(&row.case);
+        let is_ours = row.ours == name;
+        let of = |ours: Option<Rounds>, theirs| if is_ours { ours } else { theirs };
+        if row.waited_share.is_some() {
+            let why = "frames were lost that somebody waited for".to_owned();
+            it.empty.push(Empty { what: row.case.clone(), why });
+            continue;
+        }
+        if row.moved {
+            it.notes.push(format!("{}: the cores moved in every round", row.case));
+        }
+        let (rate, unit, quantity) = rate(&row.case, is_ours, row);
+        let (p50, p99) =
+            (of(row.our_p50_us, row.their_p50_us), of(row.our_p99_us, row.their_p99_us));
+        it.add(&row.case, quantity, unit, None, rate);
+        if let Some(p50) = p50 {
+            it.add(&row.case, Quantity::Latency, Unit::Us, Some(Statistic::Median), p50);
+        }
+        if let Some(p99) = p99 {
+            it.add(&row.case, Quantity::Latency, Unit::Us, Some(Statistic::P99), p99);
+        }
+    }
+    it
+}
+
+/// Of MPI's bandwidth a comparison's rate is in MB/s, of all others in things a second.
+fn rate(case: &str, is_ours: bool, row: &Row) -> (Rounds, Unit, Quantity) {
+    let rate = if is_ours { row.our_rate } else { row.their_rate };
+    let (unit, quantity) = if case.starts_with("bandwidth ") {
+        (Unit::MbPerS, Quantity::Bandwidth)
+    } else if case.starts_with("both ways ") {
+        (Unit::MbPerS, Quantity::BidirectionalBandwidth)
+    } else {
+        (Unit::PerS, Quantity::TransactionRate)
+    };
+    (rate, unit, quantity)
+}
+
+impl Measurement {
+    /// Adds a figure of a case to the series that it belongs to.
+    fn add(
+        &mut self,
+        case: &str,
+        quantity: Quantity,
+        unit: Unit,
+        statistic: Option<Statistic>,
+        Rounds { median, min, max }: Rounds,
+    ) {
+        let place = place(case);
+        let (name, axis) = match &place {
+            Some((what, _)) => (what.clone(), Axis::MESSAGE_SIZE),
+            None => ("cases".to_owned(), Axis::CATEGORY),
+        };
+        let is_it = |it: &Series| {
+            (&it.name, it.quantity, it.statistic, it.x) == (&name, quantity, statistic, axis)
+        };
+        let at = self.series.iter().position(is_it).unwrap_or_else(|| {
+            let series = Series::new(&name, quantity, unit, axis);
+            self.series.push(Series { statistic, spread: Spread::MinMax, ..series });
+            self.series.len() - 1
+        });
+        let points = &mut self.series[at].points;
+        let point = match place {
+            Some((_, x)) => Point::new(x, median),
+            None => Point::of_category(points.len(), case, median),
+        };
+        points.push(Point { low: Some(min), high: Some(max), ..point });
+        points.sort_by(|a, b| a.x.total_cmp(&b.x));
+    }
+}
