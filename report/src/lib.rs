@@ -1,7 +1,9 @@
 //! Results of measurements, whoever made them: what they look like in a file, and what can be done
 //! with such files. Nothing here measures, and nothing here knows the data path.
 
+pub mod diff;
 pub mod import;
+pub mod published;
 pub mod result;
 pub mod store;
 pub mod unit;

@@ -325,7 +325,7 @@ fn connections(report: &Connections, title: &str) -> Vec<Measurement> {
     vec![it]
 }
 
-/// What a case of a comparison is against, and where on it: `latency 8 B`, `randread 4 KiB, depth 8`.
+/// What a case of a comparison is about, and where on a line: `latency 8 B`.
 fn place(case: &str) -> Option<(String, f64)> {
     let words: Vec<_> = case.split(' ').collect();
     let [what @ .., count, unit] = &words[..] else { return None };
