@@ -5,6 +5,7 @@
 //!   remote   driver ═ virtqueue ═ VMhost ═ session ═ IOhost ─ volume
 //!   direct                   client of the bench ═ session ═ IOhost ─ volume
 //!   socket   driver ═ virtqueue ═ whoever serves that socket
+//!   bare     generator of the bench ─ volume, on one thread
 //! ```
 //!
 //! Nodes are `vrio node` processes as a user would start them; the driver is a thread of this one.
@@ -61,6 +62,8 @@ pub enum Path {
     Direct,
     /// Whoever serves this vhost-user socket.
     Socket(PathBuf),
+    /// A volume in this process, on the thread that asks: what there is without a node.
+    Bare,
 }
 
 /// What stands behind the disk.
@@ -118,6 +121,9 @@ pub struct Options {
     /// What sidecores do without work.
     #[serde(serialize_with = "as_text")]
     pub idle: Idle,
+    /// The same of the IOhost's, where they do something else than whoever asks them.
+    #[serde(serialize_with = "as_text_if_any", skip_serializing_if = "Option::is_none")]
+    pub iohost_idle: Option<Idle>,
     /// How the driver learns of completions.
     pub driver: Waiting,
     /// Packed rings instead of split ones.
@@ -153,6 +159,7 @@ impl Options {
             encrypt: true,
             sidecores: 1,
             idle: Idle::Adaptive,
+            iohost_idle: None,
             driver: Waiting::Polls,
             packed: false,
             reuse: Reuse::InOrder,
@@ -197,11 +204,12 @@ impl Options {
             self.pids.is_empty() || matches!(self.path, Path::Socket(_)),
             "--pid is for --path socket: our own nodes' processes are known"
         );
-        if self.path == Path::Direct {
-            ensure!(jobs == 1, "--path direct has one job: the client's one thread is the driver");
+        if self.is_generated() {
+            let path = &self.path;
+            ensure!(jobs == 1, "--path {path} has one job: the client's one thread is the driver");
             ensure!(
                 self.driver == Waiting::Polls && !self.packed && self.reuse == Reuse::InOrder,
-                "--path direct has no ring: --driver, --packed and --reuse do not apply"
+                "--path {path} has no ring: --driver, --packed and --reuse do not apply"
             );
         }
         Ok(())
@@ -211,10 +219,15 @@ impl Options {
     fn driver_threads(&self, cores: usize) -> usize {
         let queues = usize::from(self.guests) * usize::from(self.jobs);
         match (&self.path, self.driver) {
-            (Path::Direct, _) => 1,
+            (Path::Direct | Path::Bare, _) => 1,
             (_, Waiting::Sleeps) => queues,
             (_, Waiting::Polls) => queues.min(cores.max(1)),
         }
+    }
+
+    /// Whether requests come from a generator on the thread that asks, and there is no ring.
+    fn is_generated(&self) -> bool {
+        matches!(self.path, Path::Direct | Path::Bare)
     }
 
     /// Whether two nodes speak to each other.
@@ -235,6 +248,7 @@ impl Options {
             Path::Local => (sidecores, 0),
             Path::Remote => (sidecores, sidecores),
             Path::Direct => (0, sidecores),
+            Path::Bare => (0, 0),
             // A core for each of the server's processes, wherever those are.
             Path::Socket(_) => (self.pids.len().max(1), 0),
         };
@@ -243,9 +257,9 @@ impl Options {
         Seats::new(&cores, vmhost, iohost, self.driver_threads(left))
     }
 
-    fn load(&self) -> Load {
+    fn load(&self, depth: u16) -> Load {
         let duration = Duration::from_secs_f64(self.seconds);
-        Load { pattern: self.op, depth: self.depth, duration }
+        Load { pattern: self.op, depth, duration }
     }
 }
 
@@ -255,6 +269,13 @@ pub(crate) fn as_text<S: serde::Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
+}
+
+fn as_text_if_any<S: serde::Serializer>(
+    value: &Option<impl std::fmt::Display>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    value.as_ref().map(ToString::to_string).serialize(serializer)
 }
 
 /// Processor time of all threads of a process so far.
@@ -278,29 +299,53 @@ pub fn run(options: &Options) -> Result<Report> {
 
 /// The same as a part of something longer.
 pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Report> {
+    let [report] = measure_depths(options, [options.depth], cleanup, progress)?;
+    Ok(report)
+}
+
+/// The same of one disk with so many requests outstanding, one measurement after the other.
+pub(crate) fn measure_depths<const N: usize>(
+    options: &Options,
+    depths: [u16; N],
+    cleanup: &Cleanup,
+    progress: &Progress,
+) -> Result<[Report; N]> {
     options.check()?;
+    let deepest = depths.into_iter().fold(options.depth, u16::max);
+    let options = &Options { depth: deepest, ..options.clone() };
     progress.doing("starting what is measured");
     let mut place = Place::start(options, cleanup, progress)?;
-    let measured = (|| -> Result<Report> {
+    let measured = (|| -> Result<Vec<Report>> {
         progress.doing("warming up");
         if options.volume != Volume::Null && !options.filled {
             // Reads of what was never written cost nothing.
             place.fill()?;
         }
-        place.run(Load { duration: WARM_UP, ..options.load() })?;
-        let rtt_before_ns = cache_line_round_trip_ns();
-        let before = place.look()?;
-        progress.doing(format!("measuring for {} s", options.seconds));
-        let outcome = place.run(options.load())?;
-        let events = place.look()?.since(&before);
-        let rtts_ns = [rtt_before_ns, cache_line_round_trip_ns()];
-        check(options, &outcome, &events)?;
-        Ok(Report::new(options, place.network(), &outcome, &events, rtts_ns, Machine::look()))
+        depths.into_iter().map(|depth| measure_once(options, depth, &mut place, progress)).collect()
     })();
     let stopped = place.stop();
-    let report = measured.context("measuring")?;
+    let reports = measured.context("measuring")?;
     stopped.context("stopping what was measured")?;
-    Ok(report)
+    Ok(reports.try_into().expect("a report of each depth"))
+}
+
+fn measure_once(
+    options: &Options,
+    depth: u16,
+    place: &mut Place,
+    progress: &Progress,
+) -> Result<Report> {
+    let options = &Options { depth, ..options.clone() };
+    let load = options.load(depth);
+    place.run(Load { duration: WARM_UP, ..load })?;
+    let rtt_before_ns = cache_line_round_trip_ns();
+    let before = place.look()?;
+    progress.doing(format!("measuring for {} s", options.seconds));
+    let outcome = place.run(load)?;
+    let events = place.look()?.since(&before);
+    let rtts_ns = [rtt_before_ns, cache_line_round_trip_ns()];
+    check(options, &outcome, &events)?;
+    Ok(Report::new(options, place.network(), &outcome, &events, rtts_ns, Machine::look()))
 }
 
 fn check(options: &Options, outcome: &Outcome, events: &Events) -> Result<()> {

@@ -169,6 +169,9 @@ impl Look {
 /// A volume's counter of requests that a sidecore did by itself, with a system call each.
 const IN_PLACE: &str = "file_in_place";
 
+/// Interrupts of the device behind a volume's file, of whoever has that volume.
+pub(crate) const DEVICE_INTERRUPTS: &str = "device_interrupts";
+
 /// Counters of requests that a sidecore took: of peers, and of guests in a disk's share.
 const OF_PEERS: &str = "server_requests";
 const OF_GUESTS: &str = "requests";
@@ -256,6 +259,9 @@ impl Events {
             let bytes = self.sum(role, &["link_bytes_sent"]).filter(|bytes| *bytes > 0);
             note(format!("{name}_link_bytes_sent"), bytes);
             note(format!("{name}_send_calls"), self.sum(role, &["link_send_calls"]));
+            let counters = self.counters.get(&role);
+            let interrupts = counters.and_then(|it| it.get(DEVICE_INTERRUPTS).copied());
+            note(format!("{name}_{DEVICE_INTERRUPTS}"), interrupts);
         }
         all
     }

@@ -106,6 +106,8 @@ pub mod scripts {
         include_str!("../../guest/scripts/demo.sh"),
         include_str!("../../guest/scripts/talk.sh")
     );
+    /// Has a device that QEMU emulates at work when told to: `DEVICE` (ide or e1000).
+    pub const EMULATED: &str = include_str!("../../guest/scripts/emulated.sh");
     /// Tells throughput and latency: `SECONDS_EACH`, `DEPTH`, `WRITE`.
     pub const MEASURE: &str = include_str!("../../guest/scripts/measure.sh");
 }

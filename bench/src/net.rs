@@ -29,8 +29,9 @@ use sidecore::Idle;
 use crate::block::{WARM_UP, as_text};
 use crate::cleanup::{Cleanup, tidily};
 use crate::events::Role;
-use crate::machine::{Machine, cache_line_round_trip_ns};
-use crate::pair::Meeting;
+use crate::machine::{Machine, cache_line_round_trip_ns, cores};
+use crate::measure::Waiting;
+use crate::pair::{Meeting, Seats};
 use crate::progress::Progress;
 use packet::UDP_HEADERS_BYTES;
 use place::Place;
@@ -119,6 +120,8 @@ pub struct Options {
     /// What sidecores do without work.
     #[serde(serialize_with = "as_text")]
     pub idle: Idle,
+    /// How guests learn of frames. Who sends looks by itself, and is called for no frame.
+    pub driver: Waiting,
     /// How long is measured.
     pub seconds: f64,
     /// The processes behind the sockets, for their processor time.
@@ -139,6 +142,7 @@ impl Options {
             meeting: Meeting::default(),
             packed: false,
             idle: Idle::Adaptive,
+            driver: Waiting::Polls,
             seconds: 3.0,
             pids: Vec::new(),
         }
@@ -176,6 +180,10 @@ impl Options {
             "--seconds {seconds}: from 0.01 to an hour's 3600"
         );
         ensure!(
+            op != Op::Stream || self.driver == Waiting::Polls,
+            "--driver sleeps is for --op forward and bounce: who writes a stream is never idle"
+        );
+        ensure!(
             self.crossings == Crossings::Two || self.path == Path::Remote,
             "--crossings is for --path remote: nothing else has two nodes"
         );
@@ -190,6 +198,16 @@ impl Options {
     /// has buffers for. Then none is lost for want of one, as between stacks that mind each other.
     pub fn depth(&self) -> u16 {
         self.depth.unwrap_or_else(|| station::frames_posted(self.frame_bytes_max()))
+    }
+
+    /// Whether each thread that is busy has a core to itself.
+    pub(crate) fn has_seats(&self) -> bool {
+        self.seats() != Seats::default()
+    }
+
+    /// Seats for the sidecores of the nodes and the one driver.
+    fn seats(&self) -> Seats {
+        Seats::new(&cores(), 1, usize::from(self.path == Path::Remote), 1)
     }
 
     /// Bytes of the longest frame.
@@ -220,29 +238,51 @@ pub fn run(options: &Options) -> Result<Report> {
 
 /// The same as a part of something longer.
 pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Report> {
+    let [report] = measure_ops(options, [options.op], cleanup, progress)?;
+    Ok(report)
+}
+
+/// The same of two guests that do one thing after the other, with frames of one length.
+pub(crate) fn measure_ops<const N: usize>(
+    options: &Options,
+    ops: [Op; N],
+    cleanup: &Cleanup,
+    progress: &Progress,
+) -> Result<[Report; N]> {
     options.check()?;
     progress.doing("starting what is measured");
     let mut place = Place::start(options, cleanup, progress)?;
-    let measured = (|| -> Result<Report> {
-        progress.doing("warming up");
-        place.pass(WARM_UP)?;
-        let rtt_before_ns = cache_line_round_trip_ns();
-        let before = place.look()?;
-        progress.doing(format!("measuring for {} s", options.seconds));
-        let passed = place.pass(Duration::from_secs_f64(options.seconds))?;
-        let events = place.look()?.since(&before);
-        let rtts_ns = [rtt_before_ns, cache_line_round_trip_ns()];
-        if options.path == Path::Remote {
-            options.meeting.check_way(&events)?;
-        }
-        let lost = passed.tally.lost;
-        ensure!(passed.tally.arrived > 0, "not one of {lost} frames arrived");
-        Ok(Report::new(options, place.network(), &passed, &events, rtts_ns, Machine::look()))
-    })();
+    let once = |op| measure_once(options, op, &mut place, progress);
+    let measured: Result<Vec<Report>> = ops.into_iter().map(once).collect();
     let stopped = place.stop();
-    let report = measured.context("measuring")?;
+    let reports = measured.context("measuring")?;
     stopped.context("stopping what was measured")?;
-    Ok(report)
+    Ok(reports.try_into().expect("a report of each"))
+}
+
+fn measure_once(
+    options: &Options,
+    op: Op,
+    place: &mut Place,
+    progress: &Progress,
+) -> Result<Report> {
+    // Of frames that bounce there is one.
+    let depth = options.depth.filter(|_| op != Op::Bounce);
+    let options = &Options { op, depth, ..options.clone() };
+    progress.doing("warming up");
+    place.pass(options, WARM_UP)?;
+    let rtt_before_ns = cache_line_round_trip_ns();
+    let before = place.look()?;
+    progress.doing(format!("measuring for {} s", options.seconds));
+    let passed = place.pass(options, Duration::from_secs_f64(options.seconds))?;
+    let events = place.look()?.since(&before);
+    let rtts_ns = [rtt_before_ns, cache_line_round_trip_ns()];
+    if options.path == Path::Remote {
+        options.meeting.check_way(&events)?;
+    }
+    let lost = passed.tally.lost;
+    ensure!(passed.tally.arrived > 0, "not one of {lost} frames arrived");
+    Ok(Report::new(options, place.network(), &passed, &events, rtts_ns, Machine::look()))
 }
 
 /// The share of a run that it waited for what never came, if that was so much that what is left of
@@ -259,7 +299,7 @@ pub(crate) fn measure_rest(options: &Options, cleanup: &Cleanup) -> Result<f64> 
     let mut place = Place::start(options, cleanup, &Progress::silent())?;
     let measured = (|| -> Result<f64> {
         // Both guests have been at work.
-        place.pass(WARM_UP)?;
+        place.pass(options, WARM_UP)?;
         sleep(REST_BEFORE);
         let before = place.look()?;
         sleep(Duration::from_secs_f64(options.seconds));
@@ -290,6 +330,7 @@ mod tests {
         let stream = Options { op: Op::Stream, ..options.clone() };
         stream.check().unwrap();
         refused(Options { size_bytes: 32 << 10, ..stream.clone() }, "a write has");
+        refused(Options { driver: Waiting::Sleeps, ..stream.clone() }, "--driver");
         refused(Options { payload: Some([1, 1]), ..stream }, "--op bounce");
         let bounce = Options { op: Op::Bounce, ..options.clone() };
         Options { payload: Some([1, 1472]), ..bounce.clone() }.check().unwrap();

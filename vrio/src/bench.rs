@@ -1,5 +1,6 @@
 //! `vrio bench`.
 
+mod models;
 mod mpi;
 mod net;
 
@@ -92,6 +93,9 @@ pub(crate) enum BenchCommand {
     /// Measure what MPI's messages take by vrio's provider and by every other way, in turn.
     #[command(after_help = mpi::EXAMPLES)]
     Mpi(mpi::MpiArgs),
+    /// Measure the I/O models side by side: events of a request, latency, throughput, cores.
+    #[command(after_help = models::EXAMPLES)]
+    Models(models::ModelsArgs),
     /// Count the connections of an MPI job's processes, by InfiniBand's ways and by vrio, and
     /// measure what sessions take of memory.
     #[command(after_help = CONNECTIONS_EXAMPLES)]
@@ -245,7 +249,8 @@ pub(crate) struct FloorArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BlockArgs {
-    /// The way to the disk: local, remote, direct, or socket and a path.
+    /// The way to the disk: local, remote, direct, bare (no node: the volume on the thread that
+    /// asks), or socket and a path.
     #[arg(long, num_args = 1..=2, value_names = ["WAY", "PATH"], default_value = "local")]
     path: Vec<String>,
     /// What stands behind it: null, memory, file:PATH, or direct:PATH for a file past the page
@@ -382,6 +387,15 @@ enum Driver {
     Sleeps,
 }
 
+impl From<Driver> for Waiting {
+    fn from(driver: Driver) -> Self {
+        match driver {
+            Driver::Polls => Self::Polls,
+            Driver::Sleeps => Self::Sleeps,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ReuseArg {
     /// Those that were free for longest, and only what is new is stored.
@@ -432,6 +446,12 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             options.check().map_err(Failure::configuration)?;
             let report = compare::mpi::run(&options).map_err(Failure::running)?;
             print(&report, args.turns.json)
+        }
+        BenchCommand::Models(args) => {
+            let options = args.options().map_err(Failure::configuration)?;
+            options.check().map_err(Failure::configuration)?;
+            let report = bench::models::run(&options).map_err(Failure::running)?;
+            print(&report, args.json)
         }
         BenchCommand::Connections(args) => {
             let ConnectionsArgs { hosts, processes, sidecores, sessions, json } = *args;
@@ -508,10 +528,11 @@ fn block_path(words: &[String]) -> anyhow::Result<Path> {
         ["local"] => Path::Local,
         ["remote"] => Path::Remote,
         ["direct"] => Path::Direct,
+        ["bare"] => Path::Bare,
         ["socket", path] => Path::Socket(PathBuf::from(path)),
         _ => {
             let said = words.join(" ");
-            return Err(anyhow!("--path {said}: local, remote, direct or socket PATH"));
+            return Err(anyhow!("--path {said}: local, remote, direct, bare or socket PATH"));
         }
     })
 }
@@ -559,10 +580,7 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
         encrypt,
         sidecores: args.sidecores.unwrap_or(usual.sidecores),
         idle: args.idle.unwrap_or(usual.idle),
-        driver: match args.driver {
-            Driver::Polls => Waiting::Polls,
-            Driver::Sleeps => Waiting::Sleeps,
-        },
+        driver: args.driver.into(),
         packed: args.packed,
         reuse: args.reuse.into(),
         seconds: args.seconds,

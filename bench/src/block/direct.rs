@@ -8,12 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use block::backend::MemoryVolume;
+use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
 use block::ublk::abi::{ABORT, Descriptor, op};
 use block::ublk::front::FrontPoller;
 use block::ublk::{Front, FrontCore, Kernel};
 use block::uring::Completion;
-use block::{AttachOptions, Attachment, Open};
+use block::{AttachOptions, Attachment, Open, uring};
 use node::config::LinkKind as Wanted;
 use node::direct::{Client, Plan, Shape};
 use sidecore::Stage::Serve;
@@ -21,7 +21,7 @@ use sidecore::{Idle, Sidecore, now_ns};
 use virtio::driver::SECTOR_BYTES;
 
 use super::place::FILL_DEPTH;
-use super::{LinkKind, Options};
+use super::{LinkKind, Options, Volume};
 use crate::events::Side;
 use crate::load::{Load, Outcome, Pattern, Places, STUCK};
 use crate::stage::{Stage, inside};
@@ -29,7 +29,7 @@ use crate::stage::{Stage, inside};
 /// How often the end of a run is looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A volume without a wire: more than caches hold, and as large as the one on the other node.
+/// A volume without a wire: more than caches hold, and as large as the one on another node.
 const LOCAL_BYTES: u64 = 512 << 20;
 
 /// The name of the client's thread, by which the kernel tells its processor time.
@@ -128,8 +128,19 @@ impl DirectLoad {
     }
 }
 
-/// The same generator before a volume in memory, without a wire between: what a read costs that
-/// stays on its thread.
+/// A volume without a wire, and who asks it.
+#[derive(Debug)]
+pub(super) struct LocalPlan<'a> {
+    pub(super) volume: &'a Volume,
+    /// Of every request.
+    pub(super) size_bytes: u32,
+    /// What the thread does until a request is done.
+    pub(super) idle: Idle,
+    pub(super) core: Option<usize>,
+}
+
+/// The same generator before a volume without a wire between: what a read costs that stays on its
+/// thread.
 #[derive(Debug)]
 pub(super) struct LocalLoad {
     sidecore: Sidecore,
@@ -137,19 +148,21 @@ pub(super) struct LocalLoad {
 
 impl LocalLoad {
     /// Makes the volume and starts its sidecore.
-    pub(super) fn start(size_bytes: u32, core: Option<usize>) -> Result<Self> {
-        let config = sidecore::Config { core, idle: Idle::Spin, ..sidecore::Config::new(0) };
+    pub(super) fn start(plan: &LocalPlan<'_>) -> Result<Self> {
+        let LocalPlan { volume, size_bytes, idle, core } = *plan;
+        let config = sidecore::Config { core, idle, ..sidecore::Config::new(0) };
+        let volume = open(volume)?;
         let sidecore = sidecore::spawn(config).context("starting a sidecore")?;
         let shape = Shape { queues: 1, depth: FILL_DEPTH };
-        let volume = MemoryVolume::new(LOCAL_BYTES).context("mapping a volume")?;
         let shown = sidecore.call(move |local| {
+            uring::install(local).context("setting io_uring up")?;
             let services = local.services().clone();
             let attachment = Arc::new(Attachment::new("bench", AttachOptions::new(0)));
             let open =
                 Open { services: &services, attachment: &attachment, index: 0, depth: FILL_DEPTH };
             let mut front =
-                Front::new(&volume, &open, shape).map_err(|error| anyhow!("{error}"))?;
-            let places = LOCAL_BYTES / u64::from(size_bytes);
+                Front::new(&*volume, &open, shape).map_err(|error| anyhow!("{error}"))?;
+            let places = volume.info().size_bytes / u64::from(size_bytes);
             let generator = Rc::new(RefCell::new(Generator::new(shape, size_bytes, places)));
             services.insert(Rc::clone(&generator));
             front.show(Generated(generator));
@@ -160,6 +173,15 @@ impl LocalLoad {
         Ok(Self { sidecore })
     }
 
+    /// How often its thread slept and was woken, and its processor time.
+    pub(super) fn look(&self) -> Result<Side> {
+        let mut side = Side::of_process(std::process::id())?.only(THREAD);
+        let counters = self.sidecore.counters();
+        let counted = [("sleeps", counters.sleeps.get()), ("naps", counters.naps.get())];
+        side.counters = counted.map(|(name, count)| (name.to_owned(), count)).into();
+        Ok(side)
+    }
+
     /// Writes every place once.
     pub(super) fn fill(&mut self) -> Result<()> {
         fill(&self.sidecore)
@@ -167,13 +189,30 @@ impl LocalLoad {
 
     /// Measures.
     pub(super) fn run(&mut self, load: Load) -> Result<Outcome> {
-        run(&self.sidecore, load)
+        let before = self.look()?;
+        let mut outcome = run(&self.sidecore, load)?;
+        outcome.driver_cpu.push(self.look()?.cpu().saturating_sub(before.cpu()));
+        Ok(outcome)
     }
 
     /// Ends the sidecore.
     pub(super) fn stop(self) {
         self.sidecore.stop();
     }
+}
+
+/// The volume itself.
+fn open(volume: &Volume) -> Result<Box<dyn block::Volume>> {
+    Ok(match volume {
+        Volume::Null => Box::new(NullVolume::new(LOCAL_BYTES)),
+        Volume::Memory => Box::new(MemoryVolume::new(LOCAL_BYTES).context("mapping a volume")?),
+        Volume::File(path) | Volume::DirectFile(path) => {
+            let direct = matches!(volume, Volume::DirectFile(_));
+            let size_bytes = (!path.exists()).then_some(LOCAL_BYTES);
+            let options = FileOptions { direct, size_bytes, ..FileOptions::new(path) };
+            Box::new(FileVolume::open(&options)?)
+        }
+    })
 }
 
 fn fill(sidecore: &Sidecore) -> Result<()> {

@@ -22,7 +22,7 @@ use serde::Serialize;
 use sidecore::{Idle, now_ns};
 use transport::{Pool, TransmitBatch};
 
-use super::direct::LocalLoad;
+use super::direct::{LocalLoad, LocalPlan};
 use super::{LinkKind, Options, Path, Volume, WARM_UP};
 use crate::cleanup::{Cleanup, tidily};
 use crate::load::{Load, Outcome, Pattern};
@@ -414,7 +414,8 @@ fn cipher(options: &FloorOptions) -> Result<f64> {
 /// How long a read takes that stays on its thread.
 fn local(options: &FloorOptions) -> Result<f64> {
     let core = options.direct(false).seats().driver();
-    let mut local = LocalLoad::start(options.size_bytes, core)?;
+    let (volume, size_bytes, idle) = (&Volume::Memory, options.size_bytes, Idle::Spin);
+    let mut local = LocalLoad::start(&LocalPlan { volume, size_bytes, idle, core })?;
     let measured = (|| {
         local.fill()?;
         local.run(Load { duration: WARM_UP, ..options.load() })?;

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use super::direct::DirectLoad;
+use super::direct::{DirectLoad, LocalLoad, LocalPlan};
 use super::{Options, Path, Volume};
 use crate::cleanup::Cleanup;
-use crate::events::{Look, Role};
+use crate::events::{DEVICE_INTERRUPTS, Look, Role};
+use crate::interrupts::Interrupts;
 use crate::load::{Load, Outcome};
 use crate::measure::{Bench, DriverPlan};
 use crate::nodes::Node;
@@ -30,6 +31,7 @@ pub(super) const FILL_DEPTH: u16 = 32;
 enum Driver {
     Ring(Box<Bench>),
     Direct(DirectLoad),
+    Bare(LocalLoad),
 }
 
 /// Everything that runs for a measurement.
@@ -42,6 +44,8 @@ pub(super) struct Place {
     pids: Vec<u32>,
     /// A file that was made for this.
     made: Option<PathBuf>,
+    /// Those of the device that the volume's file is on, and whose volume that is.
+    interrupts: Option<(Role, Interrupts)>,
 }
 
 impl Place {
@@ -49,9 +53,17 @@ impl Place {
     pub(super) fn start(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Self> {
         let seats = options.seats();
         let pids = options.pids.clone();
-        let mut place = Self { driver: None, nodes: Vec::new(), stage: None, pids, made: None };
+        let (driver, nodes, stage) = (None, Vec::new(), None);
+        let mut place = Self { driver, nodes, stage, pids, made: None, interrupts: None };
         let driver = match &options.path {
             Path::Socket(socket) => ring(options, vec![socket.clone()], &seats)?,
+            Path::Bare => {
+                place.made = file_to_make(options)?;
+                place.made.iter().for_each(|file| cleanup.path(file.clone()));
+                let Options { size_bytes, idle, .. } = *options;
+                let (volume, core) = (&options.volume, seats.driver());
+                Driver::Bare(LocalLoad::start(&LocalPlan { volume, size_bytes, idle, core })?)
+            }
             path => {
                 let sessions = *path != Path::Local;
                 let program = options.program.clone();
@@ -82,6 +94,13 @@ impl Place {
             }
         };
         place.driver = Some(driver);
+        let whose = match options.path {
+            Path::Bare => Role::Driver,
+            Path::Local => Role::Vmhost,
+            _ => Role::Iohost,
+        };
+        let interrupts = options.volume.file().and_then(Interrupts::of_file);
+        place.interrupts = interrupts.map(|interrupts| (whose, interrupts));
         Ok(place)
     }
 
@@ -90,6 +109,7 @@ impl Place {
         match self.driver()? {
             Driver::Ring(bench) => bench.fill(),
             Driver::Direct(client) => client.fill(),
+            Driver::Bare(local) => local.fill(),
         }
     }
 
@@ -98,6 +118,7 @@ impl Place {
         match self.driver()? {
             Driver::Ring(bench) => bench.run(load),
             Driver::Direct(client) => client.run(load),
+            Driver::Bare(local) => local.run(load),
         }
     }
 
@@ -108,8 +129,16 @@ impl Place {
     /// What everybody has counted so far.
     pub(super) fn look(&self) -> Result<Look> {
         let mut look = Look::at(&self.nodes, &self.pids)?;
-        if let Some(Driver::Direct(client)) = &self.driver {
-            look.sides.insert(Role::Driver, client.look()?);
+        match &self.driver {
+            Some(Driver::Direct(client)) => drop(look.sides.insert(Role::Driver, client.look()?)),
+            Some(Driver::Bare(local)) => drop(look.sides.insert(Role::Driver, local.look()?)),
+            Some(Driver::Ring(_)) | None => {}
+        }
+        let counted = self.interrupts.as_ref().map(|(role, it)| (role, it.count()));
+        if let Some((role, Some(count))) = counted
+            && let Some(side) = look.sides.get_mut(role)
+        {
+            side.counters.insert(DEVICE_INTERRUPTS.to_owned(), count);
         }
         Ok(look)
     }
@@ -122,8 +151,10 @@ impl Place {
 
     /// Ends everything in order.
     pub(super) fn stop(mut self) -> Result<()> {
-        if let Some(Driver::Direct(client)) = self.driver.take() {
-            client.stop();
+        match self.driver.take() {
+            Some(Driver::Direct(client)) => client.stop(),
+            Some(Driver::Bare(local)) => local.stop(),
+            Some(Driver::Ring(_)) | None => {}
         }
         // The VMhost first: it closes its attachment at the IOhost.
         while let Some((_, node)) = self.nodes.pop() {
@@ -226,7 +257,9 @@ impl Cast<'_> {
 
     fn iohost(&self) -> Result<Node> {
         let volumes = self.volumes(&self.stage.keys.allow(&["vm1"]));
-        self.start("io1", &format!("{}{volumes}", self.pair().iohost()))
+        let idle = self.options.iohost_idle.unwrap_or(self.options.idle);
+        let pair = Pair { idle, ..self.pair() };
+        self.start("io1", &format!("{}{volumes}", pair.iohost()))
     }
 
     fn vmhost(&self) -> Result<Node> {

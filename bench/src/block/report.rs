@@ -96,7 +96,7 @@ impl Report {
     ) -> Self {
         let requests = outcome.requests();
         let mut events_per_request = events.per_request(requests);
-        if options.path != Path::Direct {
+        if !options.is_generated() {
             let kicks = outcome.kicks as f64 / requests as f64;
             events_per_request.insert("kicks".to_owned(), kicks);
         }
@@ -148,6 +148,9 @@ fn asked(options: &Options) -> serde_json::Value {
         Path::Local => without(options, &[meeting, &["pids"]]),
         Path::Remote => without(options, &[&["pids"]]),
         Path::Direct => without(options, &[&["pids", "driver", "packed", "reuse"]]),
+        Path::Bare => {
+            without(options, &[meeting, &["pids", "driver", "packed", "reuse", "sidecores"]])
+        }
         Path::Socket(_) => without(options, &[meeting, &["sidecores", "idle"]]),
     }
 }
@@ -209,6 +212,7 @@ impl fmt::Display for Path {
             Self::Remote => f.write_str("remote"),
             Self::Direct => f.write_str("direct"),
             Self::Socket(path) => write!(f, "socket {}", path.display()),
+            Self::Bare => f.write_str("bare"),
         }
     }
 }

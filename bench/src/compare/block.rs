@@ -188,7 +188,7 @@ impl super::Contestant for Contestant {
 
 /// Writes a disk's blocks, none of them zero, down to the storage: what was never written costs
 /// nothing to read, and what is still to be written back costs whoever comes next.
-fn write_all(path: &FilePath) -> io::Result<()> {
+pub(crate) fn write_all(path: &FilePath) -> io::Result<()> {
     static BLOCK: [u8; 1 << 20] = [0xa5; 1 << 20];
     let mut file = File::create(path)?;
     for _ in 0..DISK_BYTES / BLOCK.len() as u64 {

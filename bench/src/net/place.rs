@@ -13,7 +13,7 @@ use super::traffic::{self, Passed};
 use super::{Crossings, Op, Options, Path};
 use crate::cleanup::Cleanup;
 use crate::events::{Look, Role};
-use crate::machine::{cores, pin};
+use crate::machine::pin;
 use crate::measure::thread_cpu;
 use crate::nodes::Node;
 use crate::pair::{Pair, Seats};
@@ -42,8 +42,7 @@ pub(super) struct Place {
 impl Place {
     /// Starts it all.
     pub(super) fn start(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Self> {
-        let remote = usize::from(options.path == Path::Remote);
-        let seats = Seats::new(&cores(), 1, remote, 1);
+        let seats = options.seats();
         let (stations, nodes, stage, core) = (None, Vec::new(), None, seats.driver());
         let mut place = Self { stations, nodes, stage, options: options.clone(), core };
         let program = options.program.clone();
@@ -76,26 +75,30 @@ impl Place {
         (self.options.path == Path::Remote).then_some(stage.network)
     }
 
-    /// Has frames pass for so long, on a thread of its own.
-    pub(super) fn pass(&mut self, duration: Duration) -> Result<Passed> {
-        let (core, options) = (self.core, &self.options);
+    /// Has frames pass for so long, on a thread of its own, as `options` say, whose frames are as
+    /// long as those that it was started with.
+    pub(super) fn pass(&mut self, options: &Options, duration: Duration) -> Result<Passed> {
+        let (core, waiting) = (self.core, options.driver);
         let stations = self.stations.as_mut().ok_or_else(|| anyhow!("it was stopped"))?;
         let drive = || -> Result<Passed> {
             core.inspect(|core| pin(*core));
             let count = |stations: &[Station; 2]| {
-                let add = |sum: [u64; 2], it: &Station| [sum[0] + it.kicks, sum[1] + it.foreign];
-                stations.iter().fold([0, 0], add)
+                let add = |sum: [u64; 3], it: &Station| {
+                    [sum[0] + it.kicks, sum[1] + it.foreign, sum[2] + it.calls()]
+                };
+                stations.iter().fold([0; 3], add)
             };
             let (began, began_ns, before) = (thread_cpu(), now_ns(), count(stations));
             let [one, two] = stations;
             let mut passed = match options.op {
-                Op::Forward => traffic::forward(one, two, options.depth(), duration)?,
-                Op::Bounce => traffic::bounce(one, two, duration)?,
+                Op::Forward => traffic::forward(one, two, options.depth(), duration, waiting)?,
+                Op::Bounce => traffic::bounce(one, two, duration, waiting)?,
                 Op::Stream => traffic::stream(one, two, options.depth(), duration)?,
             };
-            let [kicks, foreign] = count(stations);
+            let [kicks, foreign, calls] = count(stations);
             passed.outcome.kicks = kicks - before[0];
             passed.tally.strange += foreign - before[1];
+            passed.calls = calls - before[2];
             passed.outcome.driver_cpu.push(thread_cpu().saturating_sub(began));
             passed.drove = Duration::from_nanos(now_ns() - began_ns);
             Ok(passed)

@@ -78,7 +78,7 @@ impl Report {
         rtts_ns: [Option<u64>; 2],
         machine: Machine,
     ) -> Self {
-        let Passed { outcome, tally, bytes, writes, drove } = passed;
+        let Passed { outcome, tally, bytes, writes, calls, drove } = passed;
         let (seconds, frames) = (outcome.took.as_secs_f64(), tally.arrived);
         let waited_s = tally.waited_ns as f64 / 1e9;
         let waited_share = waited_s / (seconds + waited_s);
@@ -86,6 +86,8 @@ impl Report {
         let per_s = |count: u64| (!disturbed).then_some(count as f64 / seconds);
         let mut events_per_frame = events.per_request(frames);
         events_per_frame.insert("kicks".to_owned(), outcome.kicks as f64 / frames as f64);
+        // A node does not count those of its nics; guests do. One that polls asks for none.
+        events_per_frame.insert("calls".to_owned(), *calls as f64 / frames as f64);
         let driver: Duration = outcome.driver_cpu.iter().sum();
         let cpu_s = [
             (Role::Driver.name(), Some(driver)),
@@ -241,6 +243,7 @@ mod tests {
             tally,
             bytes: 64 * tally.arrived,
             writes: None,
+            calls: 0,
             drove: Duration::from_secs(1),
         };
         let look = Look::at(&[], &[]).unwrap();

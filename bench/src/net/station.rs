@@ -265,6 +265,17 @@ impl Station {
         self.kicks += u64::from(self.send.publish());
     }
 
+    /// Calls that ended a sleep so far.
+    pub(super) fn calls(&self) -> u64 {
+        self.receive.calls()
+    }
+
+    /// Sleeps until a frame comes, or so long.
+    pub(super) fn wait(&mut self, timeout: Duration) -> Result<()> {
+        self.receive.wait(timeout)?;
+        Ok(())
+    }
+
     /// Takes back what the device is done with.
     pub(super) fn reap(&mut self) -> Result<()> {
         while let Some((slot, _)) = self.send.complete()? {

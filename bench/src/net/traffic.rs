@@ -9,9 +9,24 @@ use super::flight::{Flight, TIME_OUT_NS, Tally};
 use super::packet::{Mark, SEGMENT_BYTES, TCP_HEADERS_BYTES};
 use super::station::{RING_SIZE, Station};
 use crate::load::Outcome;
+use crate::measure::Waiting;
 
 /// Writes of a stream between two looks at the clock, as it would not be looked at by who writes.
 const WRITES_PER_LOOK: u64 = 16;
+
+/// How long a guest that sleeps waits for a frame until it looks at the clock.
+const NAP: Duration = Duration::from_millis(10);
+
+/// Until there is something to do, for a guest that waits for a frame.
+fn pause(station: &mut Station, waiting: Waiting) -> Result<()> {
+    match waiting {
+        Waiting::Polls => {
+            std::hint::spin_loop();
+            Ok(())
+        }
+        Waiting::Sleeps => station.wait(NAP),
+    }
+}
 
 /// What came of it.
 #[derive(Debug)]
@@ -24,6 +39,8 @@ pub(super) struct Passed {
     pub(super) bytes: u64,
     /// Writes of a stream.
     pub(super) writes: Option<u64>,
+    /// Calls of devices that woke a guest.
+    pub(super) calls: u64,
     /// How long the driver was at it, with all waits.
     pub(super) drove: Duration,
 }
@@ -31,7 +48,7 @@ pub(super) struct Passed {
 impl Passed {
     fn new(tally: Tally, bytes: u64) -> Self {
         let (outcome, writes) = (Outcome::new(), None);
-        Self { outcome, tally, bytes, writes, drove: Duration::ZERO }
+        Self { outcome, tally, bytes, writes, calls: 0, drove: Duration::ZERO }
     }
 }
 
@@ -73,6 +90,7 @@ pub(super) fn forward(
     to: &mut Station,
     depth: u16,
     length: Duration,
+    waiting: Waiting,
 ) -> Result<Passed> {
     // What counts is what has not arrived: the receiver has buffers for that, and the sender may
     // have its own back before.
@@ -97,7 +115,7 @@ pub(super) fn forward(
         if is_over && flight.is_empty() {
             break;
         }
-        std::hint::spin_loop();
+        pause(to, waiting)?;
     }
     let mut passed = Passed::new(flight.tally, to.bytes - bytes);
     passed.outcome.took = stretch.took();
@@ -105,7 +123,12 @@ pub(super) fn forward(
 }
 
 /// Sends a frame, has it answered, and again.
-pub(super) fn bounce(near: &mut Station, far: &mut Station, length: Duration) -> Result<Passed> {
+pub(super) fn bounce(
+    near: &mut Station,
+    far: &mut Station,
+    length: Duration,
+    waiting: Waiting,
+) -> Result<Passed> {
     let stretch = Stretch::new(length);
     let (mut outcome, mut tally) = (Outcome::new(), Tally::default());
     let (bytes, mut at_ns) = (near.bytes + far.bytes, stretch.began_ns);
@@ -133,7 +156,8 @@ pub(super) fn bounce(near: &mut Station, far: &mut Station, length: Duration) ->
                 tally.waited_ns += at_ns - sent_ns;
                 break;
             }
-            std::hint::spin_loop();
+            // The answer is on its way, or the question still is.
+            pause(if answer.is_some() { near } else { far }, waiting)?;
         }
     }
     let all_ns = at_ns - stretch.began_ns;

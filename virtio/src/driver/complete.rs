@@ -1,12 +1,33 @@
 //! What comes back: completions, their checks, and waiting for them.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use super::event::{drain, readable};
 use super::request::{Breach, Completion, Op, STATUS_PARKED, STATUS_UNWRITTEN, Slot, Status};
 use super::ring::{Owner, RingDriver, SlotState, Used, either};
+
+/// Sleeps until there is something to take, which `look` says after each call and when time is up:
+/// `false` when there was nothing within the time. `look` is told whether there was a call.
+pub(super) fn sleep_until(
+    call: &OwnedFd,
+    timeout: Duration,
+    mut look: impl FnMut(bool) -> Result<bool, Breach>,
+) -> Result<bool, Breach> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let called = readable(call.as_fd(), left);
+        if called {
+            drain(call);
+        }
+        let ready = look(called)?;
+        if ready || left.is_zero() {
+            return Ok(ready);
+        }
+    }
+}
 
 impl RingDriver {
     /// The next finished request, if there is one. Call until there is none.
@@ -66,20 +87,12 @@ impl RingDriver {
 
     fn sleep(&mut self, timeout: Duration) -> Result<bool, Breach> {
         let Some(call) = self.options.call.clone() else { return Ok(false) };
-        let deadline = Instant::now() + timeout;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let called = readable(call.as_fd(), left);
-            if called {
-                drain(&call);
-                self.counters.calls += 1;
-            }
+        sleep_until(&call, timeout, |called| {
+            self.counters.calls += u64::from(called);
             let ready = self.look()?;
             self.counters.calls_missed += u64::from(ready && !called);
-            if ready || left.is_zero() {
-                return Ok(ready);
-            }
-        }
+            Ok(ready)
+        })
     }
 
     /// `true` when there is something to take.

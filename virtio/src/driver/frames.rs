@@ -6,7 +6,10 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
+use super::complete::sleep_until;
 use super::event::signal;
 use super::layout::QueueLayout;
 use super::memory::GuestMemory;
@@ -36,6 +39,8 @@ pub struct FrameRing {
     slots_free: Vec<u16>,
     /// What was posted of each slot, in bytes; zero where the caller has it.
     posted: Box<[u32]>,
+    /// Calls that ended a sleep.
+    calls: u64,
     broken: Option<Breach>,
 }
 
@@ -59,6 +64,7 @@ impl FrameRing {
             inward,
             slots_free: (0..slots).rev().collect(),
             posted: vec![0; usize::from(slots)].into(),
+            calls: 0,
             broken: None,
         }
     }
@@ -142,6 +148,40 @@ impl FrameRing {
             signal(kick);
         }
         due
+    }
+
+    /// Waits until a chain comes back: `false` when none did within the time. Calls are asked for
+    /// only while it waits.
+    ///
+    /// # Errors
+    /// When the device broke the protocol.
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool, Breach> {
+        let Some(call) = self.options.call.clone() else { return Ok(false) };
+        either!(&mut self.ring, ring => ring.ask_for_calls());
+        // The wish must be seen before the ring is read, or both sides fall asleep.
+        fence(Ordering::SeqCst);
+        let ready = self.look()?
+            || sleep_until(&call, timeout, |called| {
+                self.calls += u64::from(called);
+                self.look()
+            })?;
+        either!(&mut self.ring, ring => ring.refuse_calls());
+        Ok(ready)
+    }
+
+    /// Calls of the device that ended a sleep so far.
+    pub fn calls(&self) -> u64 {
+        self.calls
+    }
+
+    /// `true` when there is something to take.
+    fn look(&mut self) -> Result<bool, Breach> {
+        if let Some(breach) = self.broken {
+            return Err(breach);
+        }
+        let looked = either!(&mut self.ring, ring => ring.look());
+        self.broken = looked.err();
+        looked
     }
 
     /// The next chain that came back, if there is one, and how many bytes the device says it wrote.

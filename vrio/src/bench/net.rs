@@ -5,7 +5,7 @@ use bench::net::{Crossings, Op, Options, Path};
 use clap::ValueEnum;
 use node::direct::Idle;
 
-use super::{MeetingArgs, size};
+use super::{Driver, MeetingArgs, size};
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench net                                       frames of 64 bytes, guest to guest
@@ -50,6 +50,9 @@ pub(crate) struct NetArgs {
     /// What sidecores do without work: spin, adaptive or sleep (adaptive unless said).
     #[arg(long)]
     idle: Option<Idle>,
+    /// How guests learn of frames.
+    #[arg(long, value_enum, default_value_t = Driver::Polls)]
+    driver: Driver,
     /// How long is measured.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -107,6 +110,7 @@ impl NetArgs {
             meeting: self.meeting.into(),
             packed: self.packed,
             idle: self.idle.unwrap_or(usual.idle),
+            driver: self.driver.into(),
             seconds: self.seconds,
             pids: self.pid.clone(),
             ..usual

@@ -1,0 +1,79 @@
+//! Interrupts of a device, as the kernel counts them.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{major, minor};
+
+/// Where a device lies below the root of all devices, at most: a bridge behind a bridge and so on.
+const DEPTH_MAX: usize = 32;
+
+/// The interrupts of the device that a file is stored on. Whatever else uses that device meanwhile
+/// is counted too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Interrupts {
+    /// Their numbers, as `/proc/interrupts` has them.
+    numbers: Vec<String>,
+}
+
+impl Interrupts {
+    /// Those of the device that has this file, or will have it; none where that is no device, or
+    /// the kernel does not say which interrupts it has.
+    pub(crate) fn of_file(file: &Path) -> Option<Self> {
+        let there = fs::metadata(file).ok().or_else(|| fs::metadata(file.parent()?).ok())?;
+        let device = there.dev();
+        let link = format!("/sys/dev/block/{}:{}", major(device), minor(device));
+        let device = fs::canonicalize(link).ok()?;
+        // A partition is below its disk, and a disk below what sits on the bus.
+        let mut places = device.ancestors().take(DEPTH_MAX);
+        let numbers = places.find_map(|place| {
+            let entries = fs::read_dir(place.join("msi_irqs")).ok()?;
+            let names = entries.flatten().filter_map(|it| it.file_name().into_string().ok());
+            Some(names.collect::<Vec<_>>())
+        })?;
+        (!numbers.is_empty()).then_some(Self { numbers })
+    }
+
+    /// How many came so far, on all cores together.
+    pub(crate) fn count(&self) -> Option<u64> {
+        Some(self.count_in(&fs::read_to_string("/proc/interrupts").ok()?))
+    }
+
+    fn count_in(&self, text: &str) -> u64 {
+        let (cores, lines) = text.split_once('\n').unwrap_or_default();
+        let cores = cores.split_whitespace().count();
+        let ours = lines.lines().filter_map(|line| {
+            let (number, rest) = line.split_once(':')?;
+            self.numbers.iter().any(|it| it == number.trim()).then_some(rest)
+        });
+        let counts = ours.flat_map(|rest| rest.split_whitespace().take(cores));
+        counts.filter_map(|count| count.parse::<u64>().ok()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_devices_interrupts_are_added_up_over_cores() {
+        let text = "           CPU0       CPU1       \n \
+                    35:          0          1  IO-APIC   7-edge  virtio1-config\n \
+                    36:         12         30  PCI-MSIX-0000:00:02.0   1-edge  virtio1-req.0\n\
+                    LOC:   23834268   24066400   Local timer interrupts\n";
+        let of = |numbers: &[&str]| {
+            let numbers = numbers.iter().map(|it| (*it).to_owned()).collect();
+            Interrupts { numbers }.count_in(text)
+        };
+        assert_eq!(of(&["35", "36"]), 43);
+        assert_eq!(of(&["36"]), 42);
+        assert_eq!(of(&["7", "99"]), 0);
+    }
+
+    #[test]
+    fn a_file_on_no_device_has_none() {
+        assert_eq!(Interrupts::of_file(Path::new("/proc/self/stat")), None);
+        assert_eq!(Interrupts::of_file(Path::new("/no/such/folder/file")), None);
+    }
+}

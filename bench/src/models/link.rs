@@ -1,0 +1,157 @@
+//! The optimum of a network card: two threads and the kernel's own UDP between them, both of which
+//! sleep until a datagram comes.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use sidecore::now_ns;
+
+use super::cell::{Count, Counts, Sample};
+use super::{DEPTH, Options};
+use crate::block::WARM_UP;
+use crate::load::Outcome;
+use crate::machine::{cores, pin};
+use crate::measure::thread_cpu;
+
+/// As long as the frames of guests.
+const BYTES: usize = 64;
+
+/// A datagram that ends whoever gets it.
+const END: [u8; 1] = [0];
+
+/// The longest that is waited for a datagram, which on the loopback device is never lost.
+const LOST_AFTER: Duration = Duration::from_secs(10);
+
+/// What came of datagrams there and back.
+struct Echoed {
+    outcome: Outcome,
+    /// How often a thread slept until it was woken, of both.
+    sleeps: u64,
+    cpu: Duration,
+}
+
+impl Echoed {
+    /// Each way counts.
+    fn frames(&self) -> f64 {
+        2.0 * self.outcome.requests() as f64
+    }
+
+    fn counts(&self) -> Counts {
+        let woken = Count::Of(self.sleeps as f64 / self.frames());
+        [Count::Of(0.0), woken, Count::Of(0.0), Count::Nobody, Count::Nobody]
+    }
+
+    fn cpu_us(&self) -> f64 {
+        self.cpu.as_secs_f64() * 1e6 / self.frames()
+    }
+}
+
+/// Measures it once.
+pub(super) fn sample(options: &Options) -> Result<Sample> {
+    let length = Duration::from_secs_f64(options.seconds);
+    echo(1, WARM_UP)?;
+    let (one, many) = (echo(1, length)?, echo(DEPTH, length)?);
+    Ok(Sample {
+        one: one.counts(),
+        p50_us: one.outcome.quantile_us(0.5),
+        p99_us: one.outcome.quantile_us(0.99),
+        cpu_us: one.cpu_us(),
+        many: many.counts(),
+        per_s: 2.0 * many.outcome.iops(),
+        cpu_us_at_depth: many.cpu_us(),
+    })
+}
+
+/// Keeps so many datagrams on their way there and back.
+fn echo(depth: u16, length: Duration) -> Result<Echoed> {
+    let socket = || -> Result<UdpSocket> {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.set_read_timeout(Some(LOST_AFTER))?;
+        Ok(socket)
+    };
+    let (near, far) = (socket()?, socket()?);
+    let to = far.local_addr()?;
+    let cores = cores();
+    let (first, last) = (cores.first().copied(), cores.last().copied());
+    thread::scope(|scope| {
+        let answering = scope.spawn(|| {
+            first.inspect(|core| pin(*core));
+            counted(|| answer(&far))
+        });
+        let asking = scope.spawn(|| {
+            last.inspect(|core| pin(*core));
+            let asked = counted(|| ask(&near, to, depth, length));
+            // Also where it failed: the other one waits.
+            near.send_to(&END, to)?;
+            asked
+        });
+        let panicked = |_| anyhow!("the echo panicked");
+        let (outcome, sleeps, cpu) = asking.join().map_err(panicked)??;
+        let ((), more_sleeps, more_cpu) = answering.join().map_err(panicked)??;
+        Ok(Echoed { outcome, sleeps: sleeps + more_sleeps, cpu: cpu + more_cpu })
+    })
+}
+
+/// What `f` gives, how often its thread slept meanwhile, and its processor time.
+fn counted<T>(f: impl FnOnce() -> Result<T>) -> Result<(T, u64, Duration)> {
+    let (slept, cpu) = (sleeps()?, thread_cpu());
+    let done = f()?;
+    Ok((done, sleeps()? - slept, thread_cpu().saturating_sub(cpu)))
+}
+
+/// How often this thread has given its core away because it had to wait.
+fn sleeps() -> Result<u64> {
+    let status = fs::read_to_string("/proc/thread-self/status")?;
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.context("the kernel counts a thread's sleeps")?.trim().parse().context("a number")
+}
+
+fn answer(socket: &UdpSocket) -> Result<()> {
+    let mut bytes = [0; BYTES];
+    loop {
+        let (len, from) = socket.recv_from(&mut bytes).context("waiting for a datagram")?;
+        if len != BYTES {
+            return Ok(());
+        }
+        socket.send_to(&bytes, from)?;
+    }
+}
+
+fn ask(socket: &UdpSocket, to: SocketAddr, depth: u16, length: Duration) -> Result<Outcome> {
+    let mut outcome = Outcome::new();
+    let (began, mut bytes) = (Instant::now(), [0; BYTES]);
+    let mut under_way = 0;
+    loop {
+        while under_way < depth && began.elapsed() < length {
+            bytes[..8].copy_from_slice(&now_ns().to_le_bytes());
+            socket.send_to(&bytes, to)?;
+            under_way += 1;
+        }
+        if under_way == 0 {
+            break;
+        }
+        let len = socket.recv(&mut bytes).context("waiting for a datagram's answer")?;
+        let sent_ns = bytes.first_chunk().map(|it| u64::from_le_bytes(*it));
+        let Some(sent_ns) = sent_ns.filter(|_| len == BYTES) else { bail!("{len} bytes came") };
+        outcome.note(now_ns().saturating_sub(sent_ns));
+        under_way -= 1;
+    }
+    outcome.took = began.elapsed();
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_datagram_comes_back_and_wakes_somebody() {
+        let echoed = echo(1, Duration::from_millis(20)).unwrap();
+        assert!(echoed.outcome.requests() > 0 && echoed.cpu > Duration::ZERO);
+        assert!(echoed.sleeps > 0, "whoever waits for an answer sleeps");
+        assert!(echo(DEPTH, Duration::from_millis(20)).unwrap().outcome.requests() > 0);
+    }
+}

@@ -1,0 +1,84 @@
+//! `vrio bench models`.
+
+use anyhow::Context;
+use bench::models::{Device, Options};
+use clap::ValueEnum;
+
+use super::{Switch, volume};
+
+pub(super) const EXAMPLES: &str = "Examples:
+  vrio bench models                                    all models, one guest and four
+  vrio bench models --quick --device block --guests 1 --encrypt off
+  vrio bench models --guests 1 --volume direct:/var/tmp/disk    a device's interrupts as well
+  vrio bench models --json | jq '.goals[] | [.goal, .standing]'
+Rows are optimum, vRIO direct, Elvis, vRIO without polling, baseline and vRIO host-side, as in the
+ApacheBench table of the paper's slides. What cannot be measured stays empty and says why.";
+
+/// Rounds and seconds unless said, and with --quick.
+const ROUNDS: u16 = 3;
+const SECONDS: [f64; 2] = [0.5, 0.1];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ModelsArgs {
+    /// Disks, network cards, or both.
+    #[arg(long, value_enum, default_value_t = DeviceArg::Both)]
+    device: DeviceArg,
+    /// How many guests, such as 1,4: each number is measured.
+    #[arg(long, value_delimiter = ',', default_value = "1,4")]
+    guests: Vec<u16>,
+    /// Only sessions that are sealed, or that are not (both unless said).
+    #[arg(long, value_enum)]
+    encrypt: Option<Switch>,
+    /// What stands behind disks: memory, null, file:PATH or direct:PATH.
+    #[arg(long, default_value = "memory")]
+    volume: String,
+    /// How often each model is measured, in turn (3 unless said).
+    #[arg(long)]
+    rounds: Option<u16>,
+    /// How long each time, at each depth (0.5 unless said, 0.1 with --quick).
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Emulation as well (QEMU's IDE and e1000), counted in a real guest: guest/build makes what it
+    /// boots.
+    #[arg(long)]
+    guest: bool,
+    /// Short turns: to see whether all of it works.
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DeviceArg {
+    Block,
+    Net,
+    Both,
+}
+
+impl ModelsArgs {
+    pub(super) fn options(&self) -> anyhow::Result<Options> {
+        let [usual_seconds, quick_seconds] = SECONDS;
+        let seconds = if self.quick { quick_seconds } else { usual_seconds };
+        let options = Options {
+            program: std::env::current_exe().context("finding this program")?,
+            devices: match self.device {
+                DeviceArg::Block => vec![Device::Block],
+                DeviceArg::Net => vec![Device::Net],
+                DeviceArg::Both => vec![Device::Block, Device::Net],
+            },
+            guests: self.guests.clone(),
+            encrypt: match self.encrypt {
+                Some(encrypt) => vec![encrypt == Switch::On],
+                None => vec![false, true],
+            },
+            volume: volume(&self.volume)?,
+            rounds: self.rounds.unwrap_or(ROUNDS),
+            seconds: self.seconds.unwrap_or(seconds),
+            guest: self.guest,
+            filled: false,
+        };
+        Ok(options)
+    }
+}
