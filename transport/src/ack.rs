@@ -2,6 +2,7 @@
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 
+use crate::tables::append;
 use crate::wire::{self, ACK_FLAG_NO_ROOM, AckFrame, AckRange, FRAME_ACK};
 
 /// Ranges of received numbers that are remembered. Each gap is a loss that the peer does not yet
@@ -73,7 +74,7 @@ const NO_ROOM_NS: u64 = 250_000_000;
 impl Received {
     pub(crate) fn new() -> Self {
         Self {
-            spans: Vec::with_capacity(RANGES_MAX + 1),
+            spans: Vec::new(),
             floor: 0,
             largest_at_ns: 0,
             waiting_packets: 0,
@@ -81,6 +82,10 @@ impl Received {
             due_ns: u64::MAX,
             refused_ns: None,
         }
+    }
+
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.spans.capacity() * size_of::<Span>()
     }
 
     /// A packet was not taken, for lack of a buffer.
@@ -111,7 +116,7 @@ impl Received {
                 true
             }
             None => {
-                self.spans.push(Span { first: number, last: number });
+                append(&mut self.spans, Span { first: number, last: number });
                 number == 0
             }
             Some(_) => {
@@ -135,6 +140,8 @@ impl Received {
     }
 
     fn insert(&mut self, number: u64) {
+        // As long as nothing is lost or overtaken there is one span, and no room for more.
+        self.spans.reserve_exact(RANGES_MAX + 1 - self.spans.len());
         let at = self.spans.partition_point(|span| span.last < number);
         let joins_next = self.spans.get(at).is_some_and(|next| number + 1 == next.first);
         let joins_previous = at > 0 && self.spans[at - 1].last + 1 == number;

@@ -175,6 +175,7 @@ pub struct SessionStatus {
     pub packets_received: u64,
     /// Packets taken for lost, whose content was sent again.
     pub packets_lost: u64,
-    /// Memory of the session's tables, without bodies.
+    /// Memory of the session's tables and keys, without bodies. Tables grow as they are needed, and
+    /// shrink when nothing was said for seconds.
     pub state_bytes: usize,
 }

@@ -41,6 +41,7 @@ mod seal;
 mod sendq;
 mod sent;
 mod session;
+mod tables;
 mod transmit;
 mod wire;
 

@@ -8,6 +8,7 @@ pub(crate) mod casts;
 
 use crate::bits::Bits;
 use crate::pool::BufId;
+use crate::tables::{append, make_room};
 use crate::wire::{FragmentFrame, HEAD_MAX, fragment_count};
 
 /// What a fragment is to a message.
@@ -48,7 +49,6 @@ impl Assembly {
     }
 
     fn restart(&mut self) {
-        self.taken.clear(usize::from(self.fragments));
         self.has_begun = false;
         self.arrived = 0;
     }
@@ -64,6 +64,7 @@ impl Assembly {
             let count =
                 fragment_count(usize::from(frame.head_bytes), body_bytes as usize, chunk_bytes);
             self.fragments = count as u16;
+            self.taken.reset(count);
         }
         if (self.head_bytes, self.body_bytes) != (frame.head_bytes, body_bytes) {
             return Piece::Contradiction;
@@ -104,6 +105,20 @@ pub(crate) struct OwnCall {
     pub(crate) reply: Assembly,
 }
 
+impl OwnCall {
+    /// That of a slot before its first.
+    fn unused(slot: usize) -> Self {
+        Self {
+            id: slot as u64,
+            is_active: false,
+            is_forgotten: false,
+            token: 0,
+            flow: 0,
+            reply: Assembly::new(),
+        }
+    }
+}
+
 /// The calls of ours in one session.
 #[derive(Debug)]
 pub(crate) struct OwnCalls {
@@ -112,11 +127,13 @@ pub(crate) struct OwnCalls {
     /// Slots without a call; the last one used comes first.
     free: Vec<u16>,
     calls_max: usize,
+    /// Replies were long: all slots have room for that.
+    is_long: bool,
 }
 
 impl OwnCalls {
     pub(crate) fn new(calls_max: usize) -> Self {
-        Self { slots: Vec::new(), free: Vec::with_capacity(calls_max), calls_max }
+        Self { slots: Vec::new(), free: Vec::new(), calls_max, is_long: false }
     }
 
     pub(crate) fn outstanding(&self) -> usize {
@@ -124,7 +141,10 @@ impl OwnCalls {
     }
 
     pub(crate) fn state_bytes(&self) -> usize {
-        self.slots.len() * size_of::<OwnCall>()
+        let more = self.slots.iter().map(|call| call.reply.taken.more_bytes());
+        self.slots.capacity() * size_of::<OwnCall>()
+            + self.free.capacity() * size_of::<u16>()
+            + more.sum::<usize>()
     }
 
     /// Finds a place for a call and gives it its id; `None` when all are taken.
@@ -133,14 +153,12 @@ impl OwnCalls {
             Some(slot) => usize::from(slot),
             None if self.slots.len() < self.calls_max => {
                 let slot = self.slots.len();
-                self.slots.push(OwnCall {
-                    id: slot as u64,
-                    is_active: false,
-                    is_forgotten: false,
-                    token: 0,
-                    flow: 0,
-                    reply: Assembly::new(),
-                });
+                let mut unused = OwnCall::unused(slot);
+                if self.is_long {
+                    unused.reply.taken.make_room();
+                }
+                append(&mut self.slots, unused);
+                make_room(&mut self.free, &self.slots);
                 slot
             }
             None => return None,
@@ -153,6 +171,13 @@ impl OwnCalls {
         call.flow = flow;
         call.reply.restart();
         Some((slot, call.id))
+    }
+
+    /// A reply is long: which slot the next such one has is chance, so all get room for it.
+    pub(crate) fn make_room(&mut self) {
+        if !std::mem::replace(&mut self.is_long, true) {
+            self.slots.iter_mut().for_each(|call| call.reply.taken.make_room());
+        }
     }
 
     /// The slot that a reply's id belongs to; `None` when no such call was ever made.
@@ -206,6 +231,18 @@ pub(crate) struct PeerCall {
 }
 
 impl PeerCall {
+    /// That of a slot before its first.
+    fn unused(slot: usize) -> Self {
+        Self {
+            id: slot as u64,
+            stage: Stage::Done,
+            flow: 0,
+            charge_bytes: 0,
+            body: None,
+            assembly: Assembly::new(),
+        }
+    }
+
     /// Gets ready for the first fragment of a new call.
     pub(crate) fn start(&mut self, id: u64, flow: u16, charge_bytes: u64, body: Option<BufId>) {
         self.id = id;
@@ -222,29 +259,36 @@ impl PeerCall {
 pub(crate) struct PeerCalls {
     slots: Vec<PeerCall>,
     calls_max: usize,
+    /// Calls were long: all slots have room for that.
+    is_long: bool,
 }
 
 impl PeerCalls {
     pub(crate) fn new(calls_max: usize) -> Self {
-        Self { slots: Vec::new(), calls_max }
+        Self { slots: Vec::new(), calls_max, is_long: false }
     }
 
     pub(crate) fn state_bytes(&self) -> usize {
-        self.slots.len() * size_of::<PeerCall>()
+        let more = self.slots.iter().map(|call| call.assembly.taken.more_bytes());
+        self.slots.capacity() * size_of::<PeerCall>() + more.sum::<usize>()
+    }
+
+    /// A call is long: which slot the next such one has is chance, so all get room for it.
+    pub(crate) fn make_room(&mut self) {
+        if !std::mem::replace(&mut self.is_long, true) {
+            self.slots.iter_mut().for_each(|call| call.assembly.taken.make_room());
+        }
     }
 
     /// The place of a call, made when it is the first one there.
     pub(crate) fn place(&mut self, id: u64) -> (usize, &mut PeerCall) {
         let slot = (id % self.calls_max as u64) as usize;
         while self.slots.len() <= slot {
-            self.slots.push(PeerCall {
-                id: self.slots.len() as u64,
-                stage: Stage::Done,
-                flow: 0,
-                charge_bytes: 0,
-                body: None,
-                assembly: Assembly::new(),
-            });
+            let mut unused = PeerCall::unused(self.slots.len());
+            if self.is_long {
+                unused.assembly.taken.make_room();
+            }
+            append(&mut self.slots, unused);
         }
         (slot, &mut self.slots[slot])
     }

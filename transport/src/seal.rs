@@ -34,6 +34,10 @@ pub(crate) const KEY_EPOCH_BITS_MIN: u8 = 12;
 
 const _: () = assert!(1 << KEY_EPOCH_BITS >= crate::sent::SENT_MAX);
 
+/// What the cipher's library keeps of a key, beside the handle: its `EVP_AEAD_CTX`, with the
+/// rounds' keys and the powers of the hash.
+const KEY_STATE_BYTES: usize = 600;
+
 /// Bytes of a reset token.
 pub(crate) const RESET_TOKEN_BYTES: usize = 16;
 
@@ -106,6 +110,12 @@ pub(crate) struct Seal {
 }
 
 impl Seal {
+    /// What it takes, keys and all.
+    pub(crate) fn state_bytes(&self) -> usize {
+        let keys = 3 + usize::from(self.opener.previous.is_some());
+        size_of::<Self>() + keys * KEY_STATE_BYTES
+    }
+
     /// Whether a Reset comes from the peer.
     pub(crate) fn believes(&self, token: &[u8]) -> bool {
         verify_slices_are_equal(&self.reset_token, token).is_ok()
@@ -126,7 +136,6 @@ pub(crate) struct Sealer {
     epoch_bits: u8,
     epoch: u64,
     current: LessSafeKey,
-    next: LessSafeKey,
     chain: Chain,
     /// No number from here on was sealed.
     unused_from: u64,
@@ -135,8 +144,8 @@ pub(crate) struct Sealer {
 impl Sealer {
     pub(crate) fn new(secret: ChainSecret, epoch_bits: u8) -> Self {
         let mut chain = Chain(secret);
-        let (current, next) = (chain.next_key(), chain.next_key());
-        Self { epoch_bits, epoch: 0, current, next, chain, unused_from: 0 }
+        let current = chain.next_key();
+        Self { epoch_bits, epoch: 0, current, chain, unused_from: 0 }
     }
 
     /// Packets in an epoch.
@@ -162,7 +171,7 @@ impl Sealer {
         if epoch > self.epoch {
             assert_eq!(epoch, self.epoch + 1, "a key epoch is left out");
             self.epoch = epoch;
-            self.current = std::mem::replace(&mut self.next, self.chain.next_key());
+            self.current = self.chain.next_key();
         }
         let (first, second) =
             if payload.is_empty() { (frames, payload) } else { (payload, frames) };
@@ -196,6 +205,7 @@ pub(crate) struct Opener {
     /// For packets that were overtaken by the first of the current epoch.
     previous: Option<LessSafeKey>,
     current: LessSafeKey,
+    /// Ready before anybody needs it: to make one is more work than to open a forgery.
     next: LessSafeKey,
     chain: Chain,
 }
@@ -230,11 +240,9 @@ impl Opener {
         key.open_separate_gather(nonce(number), Aad::from(header), ciphertext, tag, out)
             .map_err(|_| Unopened::Forged)?;
         if epoch > self.epoch {
-            // Once an epoch: the key after this one is ready before anybody needs it.
+            let next = std::mem::replace(&mut self.next, self.chain.next_key());
             self.epoch = epoch;
-            let next = self.chain.next_key();
-            self.previous =
-                Some(std::mem::replace(&mut self.current, std::mem::replace(&mut self.next, next)));
+            self.previous = Some(std::mem::replace(&mut self.current, next));
         }
         Ok(())
     }

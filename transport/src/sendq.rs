@@ -17,10 +17,11 @@ use std::ops::Range;
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 
-use crate::bits::Bits;
+use crate::bits::{Bits, is_long};
 use crate::flow::SendCredit;
 use crate::pool::{BufId, Pool, charge_bytes};
 use crate::sent::FragmentRef;
+use crate::tables::{Sparse, append};
 use crate::wire::{self, FLOWS_MAX, FRAME_CALL, FRAME_CAST, FRAME_REPLY, FragmentFrame, HEAD_MAX};
 
 use casts::Casts;
@@ -38,9 +39,6 @@ const NONE: u16 = u16::MAX;
 
 /// In the key of a cast; the other bits are its place among casts.
 const CAST: u16 = 1 << 15;
-
-/// Flows of calls, then those of casts.
-const TURNS_MAX: usize = 2 * FLOWS_MAX;
 
 /// Where a message is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +118,12 @@ impl Out {
         }
     }
 
+    /// For a long message.
+    fn make_room(&mut self) {
+        self.acked.make_room();
+        self.lost.make_room();
+    }
+
     fn is_sendable(&self) -> bool {
         self.lost_count > 0 || self.unsent < self.fragments
     }
@@ -147,6 +151,12 @@ pub(crate) struct Next {
     pub(crate) body: Range<usize>,
 }
 
+/// What a table of messages takes.
+fn outs_bytes(outs: &Vec<Out>) -> usize {
+    let more = outs.iter().map(|out| out.acked.more_bytes() + out.lost.more_bytes());
+    outs.capacity() * size_of::<Out>() + more.sum::<usize>()
+}
+
 /// The place of call number `slot` in the queue.
 pub(crate) fn call_key(slot: usize) -> u16 {
     (slot * 2) as u16
@@ -170,11 +180,13 @@ pub(crate) fn reply_slot(key: u16) -> Option<usize> {
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     chunk_bytes: usize,
-    /// By key; grows to the most that were ever needed.
+    /// By key; grows to the most that were ever needed. Once one was long, all have room for that:
+    /// which is the next to be long is chance.
     outs: Vec<Out>,
+    is_long: bool,
     casts: Casts,
-    /// By turn: those of calls and replies, then those of casts.
-    flows: Vec<Flow>,
+    /// By turn: `FLOWS_MAX` of calls and replies, then as many of casts.
+    flows: Sparse<Flow>,
     /// Flows with small messages, with large ones; whose turn it is comes first.
     small_turns: VecDeque<u16>,
     large_turns: VecDeque<u16>,
@@ -197,18 +209,28 @@ impl SendQueue {
         Self {
             chunk_bytes,
             outs: Vec::new(),
+            is_long: false,
             casts: Casts::default(),
-            flows: vec![flow; TURNS_MAX],
-            small_turns: VecDeque::with_capacity(TURNS_MAX),
-            large_turns: VecDeque::with_capacity(TURNS_MAX),
+            flows: Sparse::new(flow),
+            small_turns: VecDeque::new(),
+            large_turns: VecDeque::new(),
             small_run_bytes: 0,
         }
     }
 
     pub(crate) fn state_bytes(&self) -> usize {
-        self.outs.len() * size_of::<Out>()
+        outs_bytes(&self.outs)
             + self.casts.state_bytes()
-            + self.flows.len() * size_of::<Flow>()
+            + self.flows.more_bytes()
+            + (self.small_turns.capacity() + self.large_turns.capacity()) * size_of::<u16>()
+    }
+
+    /// Nothing was sent for long: lets go of what only a burst needed.
+    pub(crate) fn rest(&mut self) {
+        if self.outs.iter().all(|out| !out.is_active) {
+            (self.outs, self.is_long) = (Vec::new(), false);
+        }
+        self.casts.rest();
     }
 
     /// Queues a call. `false`: it waits for credit first.
@@ -216,7 +238,7 @@ impl SendQueue {
         let key = call_key(slot);
         self.fill(key, message);
         let charge = self.charge(key);
-        let flow = &mut self.flows[usize::from(message.flow)];
+        let flow = self.flows.get_mut(message.flow);
         let may_go = charge == 0 || (flow.waiting.head == NONE && flow.credit.take(charge));
         if may_go {
             self.link(key, false);
@@ -235,14 +257,14 @@ impl SendQueue {
 
     /// The receiver granted a flow `limit_bytes` in all.
     pub(crate) fn grant(&mut self, flow: u16, limit_bytes: u64) {
-        self.flows[usize::from(flow)].credit.grant(limit_bytes);
+        self.flows.get_mut(flow).credit.grant(limit_bytes);
         loop {
-            let key = self.flows[usize::from(flow)].waiting.head;
+            let key = self.flows.get(flow).waiting.head;
             if key == NONE {
                 return;
             }
             let charge = self.charge(key);
-            if !self.flows[usize::from(flow)].credit.take(charge) {
+            if !self.flows.get_mut(flow).credit.take(charge) {
                 return;
             }
             self.unlink(key);
@@ -322,7 +344,7 @@ impl SendQueue {
         } else {
             out.unsent += 1;
         }
-        let (place, flow, is_done) = (out.place, usize::from(out.flow), !out.is_sendable());
+        let (place, flow, is_done) = (out.place, out.flow, !out.is_sendable());
         let reference =
             FragmentRef { key: next.key, fragment: next.fragment, id_low: out.id as u32 };
         if is_done {
@@ -333,7 +355,7 @@ impl SendQueue {
             self.small_turns.rotate_left(1);
             self.small_run_bytes += if self.large_turns.is_empty() { 0 } else { bytes };
         } else {
-            self.flows[flow].deficit_bytes -= bytes;
+            self.flows.get_mut(flow).deficit_bytes -= bytes;
             self.small_run_bytes = 0;
         }
         if next.key & CAST != 0 && !next.is_resend {
@@ -404,14 +426,20 @@ impl SendQueue {
     }
 
     fn fill(&mut self, key: u16, message: &Message<'_>) {
-        while key & CAST == 0 && self.outs.len() <= usize::from(key) {
-            self.outs.push(Out::vacant());
+        let body_bytes = message.body.map_or(0, |(_, len_bytes)| len_bytes);
+        let fragments = wire::fragment_count(message.head.len(), body_bytes, self.chunk_bytes);
+        if is_long(fragments) && !std::mem::replace(&mut self.is_long, true) {
+            self.outs.iter_mut().for_each(Out::make_room);
         }
-        let chunk_bytes = self.chunk_bytes;
+        while key & CAST == 0 && self.outs.len() <= usize::from(key) {
+            let mut out = Out::vacant();
+            if self.is_long {
+                out.make_room();
+            }
+            append(&mut self.outs, out);
+        }
         let out = self.out_mut(key);
         assert!(!out.is_active && out.place == Place::Nowhere, "the place is taken");
-        let body_bytes = message.body.map_or(0, |(_, len_bytes)| len_bytes);
-        let fragments = wire::fragment_count(message.head.len(), body_bytes, chunk_bytes);
         out.is_active = true;
         out.flow = message.flow;
         out.id = message.id;
@@ -423,8 +451,8 @@ impl SendQueue {
         out.body_bytes = body_bytes as u32;
         out.head_bytes = message.head.len() as u8;
         out.head[..message.head.len()].copy_from_slice(message.head);
-        out.acked.clear(fragments);
-        out.lost.clear(fragments);
+        out.acked.reset(fragments);
+        out.lost.reset(fragments);
     }
 
     fn next_of(&self, key: u16) -> Next {
@@ -445,7 +473,7 @@ impl SendQueue {
     /// The small message whose turn it is. Flows that have none any more leave the round.
     fn small_turn(&mut self) -> Option<u16> {
         while let Some(&flow) = self.small_turns.front() {
-            let flow = &mut self.flows[usize::from(flow)];
+            let flow = self.flows.get_mut(flow);
             if flow.small.head != NONE {
                 return Some(flow.small.head);
             }
@@ -459,10 +487,10 @@ impl SendQueue {
     /// fragment. Each flow that has to pass gets a fragment's worth, so one round finds one.
     fn large_turn(&mut self) -> Option<u16> {
         while let Some(&flow_index) = self.large_turns.front() {
-            let flow = &self.flows[usize::from(flow_index)];
+            let flow = self.flows.get(flow_index);
             let key = flow.large.head;
             if key == NONE {
-                let flow = &mut self.flows[usize::from(flow_index)];
+                let flow = self.flows.get_mut(flow_index);
                 flow.deficit_bytes = 0;
                 flow.in_large_turn = false;
                 self.large_turns.pop_front();
@@ -472,7 +500,7 @@ impl SendQueue {
             if next.head_bytes + next.body.len() <= flow.deficit_bytes {
                 return Some(key);
             }
-            self.flows[usize::from(flow_index)].deficit_bytes += self.chunk_bytes;
+            self.flows.get_mut(flow_index).deficit_bytes += self.chunk_bytes;
             self.large_turns.rotate_left(1);
         }
         None
@@ -484,7 +512,7 @@ impl SendQueue {
         let bytes = usize::from(out.head_bytes) + out.body_bytes as usize;
         let is_small = bytes <= SMALL_BYTES_MAX.min(self.chunk_bytes);
         let flow_index = out.flow;
-        let flow = &mut self.flows[usize::from(flow_index)];
+        let flow = self.flows.get_mut(flow_index);
         let (place, is_in_turn, turns) = if is_small {
             (Place::Small, &mut flow.in_small_turn, &mut self.small_turns)
         } else {
@@ -497,7 +525,7 @@ impl SendQueue {
     }
 
     fn list(&mut self, flow: u16, place: Place) -> &mut List {
-        let flow = &mut self.flows[usize::from(flow)];
+        let flow = self.flows.get_mut(flow);
         match place {
             Place::Small => &mut flow.small,
             Place::Large => &mut flow.large,

@@ -1,4 +1,14 @@
 //! The sending side of packet numbers: what each packet carried, until it is acknowledged or lost.
+//!
+//! Most packets carry one fragment, which is noted with them. What else the others carry is behind
+//! one another in a queue, which both ends of the ring move along:
+//!
+//! ```text
+//! ring   [7: a, 2 more at 40][8: b][9][10: c, 1 more at 42]
+//! more                 40: [d][e]           42: [f]
+//! ```
+
+use std::collections::VecDeque;
 
 use crate::rtt::RoundTrip;
 
@@ -15,8 +25,10 @@ const RECENT: u64 = 4096;
 /// Of those, the last ones are for acknowledgements, which must not wait for the oldest packet.
 const RESERVED_SHARE: usize = 4;
 
-/// The ring's size at first. It doubles when it must, and never shrinks.
-const SENT_INITIAL: usize = 64;
+/// The ring's size at first, and after a rest. Who needs more gets so many, then twice as many each
+/// time.
+const SENT_INITIAL: usize = 16;
+const SENT_BUSY: usize = 64;
 
 /// A packet is lost when one sent so many later arrived: more than a network reorders.
 const REORDER_PACKETS: u64 = 8;
@@ -64,11 +76,32 @@ impl SentPacket {
     }
 }
 
+/// What is noted of a packet: a session that uses its window has thousands of these.
+#[derive(Clone, Copy, Debug, Default)]
+struct Noted {
+    sent_ns: u64,
+    acks_below: u64,
+    first: FragmentRef,
+    /// The number of its second fragment among all that were ever behind a first one, its low half.
+    more_at: u32,
+    /// The largest datagram has fewer bytes than 2^16; with what it counts beyond, a few more.
+    cost_bytes: u32,
+    fragment_count: u8,
+    in_flight: bool,
+    is_reliable: bool,
+    has_credit: bool,
+    has_ping: bool,
+}
+
 /// The packets of one session.
 #[derive(Debug)]
 pub(crate) struct SentPackets {
     /// By number, modulo its length, which is a power of two.
-    ring: Vec<SentPacket>,
+    ring: Vec<Noted>,
+    /// The fragments behind the first of each packet from `first` on; the low half of the number
+    /// of the oldest of them.
+    more: VecDeque<FragmentRef>,
+    more_first: u32,
     /// The oldest number that may be in flight, and the next to use.
     first: u64,
     next: u64,
@@ -85,7 +118,9 @@ impl SentPackets {
     pub(crate) fn new(open_max: usize) -> Self {
         Self {
             open_max: open_max.min(SENT_MAX),
-            ring: vec![SentPacket::default(); SENT_INITIAL],
+            ring: vec![Noted::default(); SENT_INITIAL],
+            more: VecDeque::new(),
+            more_first: 0,
             first: 0,
             next: 0,
             in_flight_bytes: 0,
@@ -123,7 +158,15 @@ impl SentPackets {
     }
 
     pub(crate) fn state_bytes(&self) -> usize {
-        self.ring.len() * size_of::<SentPacket>()
+        self.ring.capacity() * size_of::<Noted>() + self.more.capacity() * size_of::<FragmentRef>()
+    }
+
+    /// Nothing was sent for long: lets go of what only a burst needed.
+    pub(crate) fn rest(&mut self) {
+        if self.first == self.next && self.ring.len() > SENT_INITIAL {
+            self.ring = vec![Noted::default(); SENT_INITIAL];
+            self.more = VecDeque::new();
+        }
     }
 
     /// Notes the packet that got the next number. There must be room.
@@ -134,9 +177,47 @@ impl SentPackets {
         self.in_flight_bytes += packet.cost_bytes;
         self.reliable += usize::from(packet.is_reliable);
         let at = self.at(self.next);
-        self.ring[at] = packet;
+        self.ring[at] = self.note(&packet);
         self.next += 1;
         self.trim();
+    }
+
+    fn note(&mut self, packet: &SentPacket) -> Noted {
+        let more_at = self.more_first.wrapping_add(self.more.len() as u32);
+        self.more.extend(packet.fragments().iter().skip(1));
+        Noted {
+            sent_ns: packet.sent_ns,
+            acks_below: packet.acks_below,
+            first: packet.fragments[0],
+            more_at,
+            cost_bytes: u32::try_from(packet.cost_bytes).expect("of one datagram"),
+            fragment_count: packet.fragment_count,
+            in_flight: packet.in_flight,
+            is_reliable: packet.is_reliable,
+            has_credit: packet.has_credit,
+            has_ping: packet.has_ping,
+        }
+    }
+
+    /// What was noted, as it was.
+    fn packet(&self, noted: &Noted) -> SentPacket {
+        let mut packet = SentPacket {
+            sent_ns: noted.sent_ns,
+            cost_bytes: noted.cost_bytes.into(),
+            acks_below: noted.acks_below,
+            in_flight: noted.in_flight,
+            is_reliable: noted.is_reliable,
+            has_credit: noted.has_credit,
+            has_ping: noted.has_ping,
+            fragment_count: noted.fragment_count,
+            ..SentPacket::default()
+        };
+        packet.fragments[0] = noted.first;
+        let from = noted.more_at.wrapping_sub(self.more_first) as usize;
+        for index in 1..usize::from(noted.fragment_count) {
+            packet.fragments[index] = self.more[from + index - 1];
+        }
+        packet
     }
 
     /// Ends the flight of `number`, if it flies, and tells what it was.
@@ -145,12 +226,12 @@ impl SentPackets {
             return None;
         }
         let at = self.at(number);
-        let packet = &mut self.ring[at];
-        if !packet.in_flight {
+        let noted = &mut self.ring[at];
+        if !std::mem::replace(&mut noted.in_flight, false) {
             return None;
         }
-        packet.in_flight = false;
-        let packet = *packet;
+        let noted = *noted;
+        let packet = self.packet(&noted);
         self.in_flight_bytes -= packet.cost_bytes;
         self.reliable -= usize::from(packet.is_reliable);
         Some(packet)
@@ -209,18 +290,28 @@ impl SentPackets {
     }
 
     fn trim(&mut self) {
-        while self.first < self.next && !self.ring[self.at(self.first)].in_flight {
+        while self.first < self.next {
+            let noted = &self.ring[self.at(self.first)];
+            if noted.in_flight {
+                return;
+            }
+            let more = usize::from(noted.fragment_count).saturating_sub(1);
+            self.more.drain(..more);
+            self.more_first = self.more_first.wrapping_add(more as u32);
             self.first += 1;
         }
     }
 
     fn grow(&mut self) {
-        let mut ring = vec![SentPacket::default(); self.ring.len() * 2];
-        assert!(ring.len() <= SENT_MAX, "a packet was sent without room to remember it");
+        let len = (self.ring.len() * 2).max(SENT_BUSY);
+        assert!(len <= SENT_MAX, "a packet was sent without room to remember it");
+        let mut ring = vec![Noted::default(); len];
         for number in self.first..self.next {
-            ring[number as usize & (self.ring.len() * 2 - 1)] = self.ring[self.at(number)];
+            ring[number as usize & (len - 1)] = self.ring[self.at(number)];
         }
         self.ring = ring;
+        // Two fragments in each packet, as long as most carry a body.
+        self.more.reserve_exact(len - self.more.len().min(len));
     }
 }
 
@@ -279,7 +370,63 @@ mod tests {
         for _ in 0..3 * SENT_MAX {
             sent.push(SentPacket::default());
         }
-        assert_eq!(sent.state_bytes(), SENT_INITIAL * size_of::<SentPacket>());
+        assert_eq!(sent.state_bytes(), SENT_INITIAL * size_of::<Noted>());
         assert!(sent.is_recent(sent.next_number() - 1) && !sent.is_recent(sent.next_number()));
+    }
+
+    fn with_fragments(number: u64, count: u64) -> SentPacket {
+        let mut packet = packet(number);
+        for fragment in 0..count {
+            let id_low = (number * 100 + fragment) as u32;
+            packet.add(FragmentRef { key: number as u16, fragment: fragment as u16, id_low });
+        }
+        packet
+    }
+
+    #[test]
+    fn every_fragment_is_told_in_whatever_order_packets_land() {
+        let mut sent = SentPackets::new(SENT_MAX);
+        // The numbers of those behind first ones go round meanwhile.
+        sent.more_first = u32::MAX - 20;
+        let count_of = |number: u64| number * 5 % (PACKET_FRAGMENTS_MAX as u64 + 1);
+        let mut random = crate::random::Random::new(3);
+        let mut flying = Vec::new();
+        for number in 0..2000 {
+            sent.push(with_fragments(number, count_of(number)));
+            flying.push(number);
+            while flying.len() as u64 > random.next() % 60 {
+                let at = random.next() as usize % flying.len();
+                let number = flying.swap_remove(at);
+                let landed = sent.land(number).expect("it flies");
+                let expected = with_fragments(number, count_of(number));
+                assert_eq!((landed.fragments(), landed.sent_ns), (expected.fragments(), number));
+                sent.acknowledged(number);
+            }
+        }
+        for number in flying {
+            assert!(sent.land(number).is_some());
+        }
+        sent.acknowledged(1999);
+        assert_eq!((sent.more.len(), sent.in_flight_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_rest_gives_back_what_a_burst_took_and_forgets_nothing() {
+        let mut sent = SentPackets::new(SENT_MAX);
+        for number in 0..500 {
+            sent.push(with_fragments(number, 3));
+        }
+        let most_bytes = sent.state_bytes();
+        sent.rest();
+        assert_eq!(sent.state_bytes(), most_bytes, "all of them fly");
+        for number in 0..500 {
+            assert!(sent.land(number).is_some());
+        }
+        sent.acknowledged(499);
+        sent.rest();
+        assert_eq!(sent.state_bytes(), SENT_INITIAL * size_of::<Noted>());
+        assert_eq!(sent.next_number(), 500);
+        sent.push(with_fragments(500, 8));
+        assert_eq!(sent.land(500).map(|it| it.fragments().len()), Some(8));
     }
 }

@@ -25,10 +25,11 @@ use crate::rtt::RoundTrip;
 use crate::seal::{Seal, TAG_BYTES};
 use crate::sendq::{Message, SendQueue};
 use crate::sent::{PACKET_COST_BYTES, SENT_MAX, SentPacket, SentPackets};
+use crate::tables::Sparse;
 use crate::transmit::seal_into;
 use crate::wire::{
-    CAST_VERSION_MIN, FLOWS_MAX, FRAME_CLOSE, HEADER_BYTES, Kind, Label, OVERHEAD_BYTES,
-    SEALED_HEADER_BYTES, SEALED_OVERHEAD_BYTES,
+    CAST_VERSION_MIN, FRAME_CLOSE, HEADER_BYTES, Kind, Label, OVERHEAD_BYTES, SEALED_HEADER_BYTES,
+    SEALED_OVERHEAD_BYTES,
 };
 
 /// A session with calls outstanding that neither heard nor asked anything for so long asks: a
@@ -98,7 +99,7 @@ pub(crate) struct Session {
     /// Calls of the peer that were handed over and whose answer has not arrived.
     serving: usize,
     /// By flow; and the flows of which the peer has yet to learn, each once.
-    credit: Vec<ReceiveCredit>,
+    credit: Sparse<ReceiveCredit>,
     share: SessionShare,
     credit_due: VecDeque<u16>,
     credit_is_due: Bits,
@@ -155,9 +156,9 @@ impl Session {
             peer_casts: PeerCasts::new(),
             is_watched: false,
             serving: 0,
-            credit: vec![ReceiveCredit::new(agreed.receive_credit_bytes); FLOWS_MAX],
+            credit: Sparse::new(ReceiveCredit::new(agreed.receive_credit_bytes)),
             share: SessionShare::default(),
-            credit_due: VecDeque::with_capacity(FLOWS_MAX),
+            credit_due: VecDeque::new(),
             credit_is_due: Bits::default(),
             received: Received::new(),
             sent: SentPackets::new(open_max),
@@ -229,7 +230,7 @@ impl Session {
         assert!(call.id == id && call.stage == Stage::Serving, "a call is answered once");
         call.stage = Stage::Answered;
         let flow = call.flow;
-        let credit = &mut self.credit[usize::from(flow)];
+        let credit = self.credit.get_mut(flow);
         self.share.gave_back(call.charge_bytes);
         let window_bytes = self.share.window_bytes(flow_window_bytes, pool);
         if credit.released(call.charge_bytes, window_bytes) {
@@ -317,8 +318,18 @@ impl Session {
             }
         } else if now_ns >= self.ask_at_ns() {
             self.ping_is_due = true;
+            if !self.is_expecting() {
+                self.rest();
+            }
         }
         None
+    }
+
+    /// Nothing happened for long: lets go of what only a burst needed.
+    fn rest(&mut self) {
+        self.sent.rest();
+        self.sendq.rest();
+        self.peer_casts.rest();
     }
 
     /// A timer of ours that was looked at late ran while we did not: what came in the meantime may
@@ -456,13 +467,17 @@ impl Session {
 
     fn state_bytes(&self) -> usize {
         size_of::<Self>()
-            + self.seal.as_ref().map_or(0, |_| size_of::<Seal>())
+            + self.seal.as_ref().map_or(0, |seal| seal.state_bytes())
             + self.sendq.state_bytes()
             + self.own_calls.state_bytes()
             + self.peer_calls.state_bytes()
             + self.peer_casts.state_bytes()
             + self.sent.state_bytes()
-            + self.credit.len() * size_of::<ReceiveCredit>()
+            + self.received.state_bytes()
+            + self.credit.more_bytes()
+            + self.credit_due.capacity() * size_of::<u16>()
+            + self.credit_is_due.more_bytes()
+            + self.agreed.peer.name.capacity()
     }
 
     /// Whether the peer owes us anything: a reply, or the acknowledgement of what must arrive.
@@ -541,10 +556,10 @@ impl Session {
             }
         }
         if packet.has_credit {
-            for flow in 0..FLOWS_MAX as u16 {
-                let granted_bytes = self.credit[usize::from(flow)].granted_bytes();
-                if granted_bytes > self.agreed.receive_credit_bytes {
-                    self.announce_credit(flow);
+            let first_bytes = self.agreed.receive_credit_bytes;
+            for (flow, credit) in self.credit.iter() {
+                if credit.granted_bytes() > first_bytes && self.credit_is_due.insert(flow.into()) {
+                    self.credit_due.push_back(flow);
                 }
             }
         }

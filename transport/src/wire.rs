@@ -14,6 +14,7 @@ use std::ops::RangeInclusive;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::bits::is_long;
 use crate::crc::crc32c;
 use crate::door::COOKIE_BYTES;
 use crate::seal::{RESET_TOKEN_BYTES, TAG_BYTES};
@@ -399,6 +400,12 @@ impl FragmentFrame {
             && usize::from(self.flow.get()) < FLOWS_MAX
             && behind <= behind_max
             && behind as u64 <= self.id.get()
+    }
+
+    /// Whether it is of a long message.
+    pub(crate) fn is_of_long(&self, chunk_bytes: usize) -> bool {
+        let (head, body) = (usize::from(self.head_bytes), self.body_bytes.get() as usize);
+        is_long(fragment_count(head, body, chunk_bytes))
     }
 
     /// Where the fragment's part of the body lies. The frame must be valid.

@@ -1,4 +1,5 @@
 //! Once warm, nothing on a call's way allocates: not sending, not receiving, not losing packets.
+//! And a session that has little to do takes little.
 
 #[path = "../../sidecore/tests/counting/mod.rs"]
 mod counting;
@@ -7,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use std::sync::Arc;
 
-use counting::allocations;
+use counting::{allocations, held_bytes};
 use transport::{
     BufId, CallId, Endpoint, EndpointConfig, EndpointCounters, Keyring, KnownKey, LostReason,
     PeerInfo, SecretKey, Security, SessionId, Sink, TransmitBatch,
@@ -107,6 +108,7 @@ struct Pair {
     now_ns: u64,
     sent: u64,
     datagram: Vec<u8>,
+    reply_bytes: usize,
 }
 
 impl Pair {
@@ -117,8 +119,9 @@ impl Pair {
         self.server.endpoint.advance(now_ns, &mut self.server.notes);
         while let Some((call, body)) = self.server.notes.calls.pop() {
             let endpoint = &mut self.server.endpoint;
-            let buffer = endpoint.pool_mut().alloc(60_000).expect("room");
-            endpoint.reply(now_ns, call, b"reply", Some((buffer, 60_000))).expect("connected");
+            let bytes = self.reply_bytes;
+            let buffer = endpoint.pool_mut().alloc(bytes).expect("room");
+            endpoint.reply(now_ns, call, b"reply", Some((buffer, bytes))).expect("connected");
             endpoint.pool_mut().release(buffer);
             if let Some(body) = body {
                 endpoint.pool_mut().release(body);
@@ -210,8 +213,8 @@ fn a_warm_sealed_session_does_not_allocate() {
 /// Two nodes with a session.
 fn pair(is_sealed: bool) -> Pair {
     let (caller, server) = (node(0, is_sealed), node(1, is_sealed));
-    let mut pair =
-        Pair { caller, server, now_ns: 1, sent: 0, datagram: Vec::with_capacity(1 << 16) };
+    let datagram = Vec::with_capacity(1 << 16);
+    let mut pair = Pair { caller, server, now_ns: 1, sent: 0, datagram, reply_bytes: 60_000 };
     pair.caller.endpoint.connect(1, pair.server.addr, "node", 0);
     while pair.caller.notes.session.is_none() || pair.server.notes.session.is_none() {
         pair.round();
@@ -230,4 +233,79 @@ fn exchange_without_allocations(is_sealed: bool) -> EndpointCounters {
     assert_eq!(allocations() - before, 0, "allocations in 3000 calls");
     assert!(pair.caller.endpoint.counters().packets_lost > lost, "some packets were lost");
     pair.caller.endpoint.counters().clone()
+}
+
+/// Sessions whose bytes are counted.
+const SESSIONS: u16 = 63;
+
+/// What a session may hold: when it is new; after 1 MiB each way, some of it sent twice; and when
+/// nothing was to be said for seconds. With its part of the endpoint's tables, but not what the
+/// cipher's library keeps of two keys.
+const NEW_BYTES: i64 = 3 << 10;
+const USED_BYTES: i64 = 6 << 10;
+const IDLE_BYTES: i64 = 5 << 10;
+
+impl Pair {
+    fn until(&mut self, is: impl Fn(&Self) -> bool) {
+        for _ in 0..10_000 {
+            if is(self) {
+                return;
+            }
+            self.round();
+        }
+        panic!("it does not come to be");
+    }
+
+    fn connect_another(&mut self, index: u16) -> SessionId {
+        let addr = self.server.addr;
+        let session = self.caller.endpoint.connect(self.now_ns, addr, "node", index);
+        self.until(|pair| pair.caller.notes.session == Some(session));
+        session
+    }
+
+    /// 1 MiB each way.
+    fn exchange_by(&mut self, session: SessionId) {
+        let endpoint = &mut self.caller.endpoint;
+        let buffer = endpoint.pool_mut().alloc(1 << 20).expect("room");
+        endpoint.call(self.now_ns, session, 255, 1, b"call", Some((buffer, 1 << 20))).expect("up");
+        endpoint.pool_mut().release(buffer);
+        let replies = self.caller.notes.replies + 1;
+        self.until(|pair| pair.caller.notes.replies == replies);
+    }
+}
+
+#[test]
+fn a_session_that_has_little_to_do_takes_little() {
+    for is_sealed in [false, true] {
+        let mut pair = pair(is_sealed);
+        pair.reply_bytes = 1 << 20;
+        // What all share: buffers.
+        let first = pair.caller.notes.session.expect("connected");
+        pair.exchange_by(first);
+        let before = held_bytes();
+        // Of both ends, which are in this thread.
+        let each = |bytes: i64| (bytes - before) / (2 * i64::from(SESSIONS));
+        let sessions: Vec<_> = (1..=SESSIONS).map(|index| pair.connect_another(index)).collect();
+        let new_bytes = each(held_bytes());
+        sessions.iter().for_each(|session| pair.exchange_by(*session));
+        let used_bytes = each(held_bytes());
+        let told = |node: &Node| node.endpoint.sessions().map(|it| it.state_bytes).sum::<usize>();
+        let told_bytes = (told(&pair.caller) + told(&pair.server)) as i64 / 2 / 64;
+        let lost = pair.caller.endpoint.counters().packets_lost;
+        // No more than so long at once, or it looks like a pause.
+        (0..100).for_each(|_| {
+            pair.now_ns += 100_000_000;
+            pair.round();
+        });
+        let idle_bytes = each(held_bytes());
+        println!("sealed {is_sealed}: {new_bytes} {used_bytes} {told_bytes} {idle_bytes}");
+        assert!(lost > 0, "some packets were lost");
+        assert!(new_bytes <= NEW_BYTES, "{new_bytes} bytes of a new one");
+        assert!(used_bytes <= USED_BYTES, "{used_bytes} bytes of one that was used");
+        assert!(idle_bytes <= IDLE_BYTES, "{idle_bytes} bytes of an idle one");
+        assert!(idle_bytes < used_bytes, "{used_bytes} bytes, {idle_bytes} after a rest");
+        assert!(told_bytes * 10 >= used_bytes * 9, "{told_bytes} bytes told of {used_bytes}");
+        // It goes on.
+        sessions.iter().for_each(|session| pair.exchange_by(*session));
+    }
 }

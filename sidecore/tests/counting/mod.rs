@@ -1,5 +1,5 @@
 //! The system's allocator, counting for each thread: for tests that something allocates nothing
-//! once it is warm. Tests of other crates name this file by its path.
+//! once it is warm, or how much it holds. Tests of other crates name this file by its path.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,6 +7,7 @@ use std::cell::Cell;
 thread_local! {
     /// Of this thread; the test harness has threads of its own.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static HELD_BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
 struct Counting;
@@ -19,11 +20,13 @@ static ALLOCATOR: Counting = Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        HELD_BYTES.set(HELD_BYTES.get() + layout.size() as i64);
         // SAFETY: the caller's promises are handed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        HELD_BYTES.set(HELD_BYTES.get() - layout.size() as i64);
         // SAFETY: the caller's promises are handed on.
         unsafe { System.dealloc(place, layout) }
     }
@@ -32,4 +35,19 @@ unsafe impl GlobalAlloc for Counting {
 /// How often this thread has allocated.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
+}
+
+/// Bytes that this thread has allocated and not given back. What another thread gives back is that
+/// thread's.
+pub(crate) fn held_bytes() -> i64 {
+    HELD_BYTES.get()
+}
+
+#[test]
+fn what_is_allocated_is_counted() {
+    let (allocations_before, held_before) = (allocations(), held_bytes());
+    let place = std::hint::black_box(vec![1u8; 5000]);
+    assert_eq!((allocations() - allocations_before, held_bytes() - held_before), (1, 5000));
+    drop(place);
+    assert_eq!((allocations() - allocations_before, held_bytes() - held_before), (1, 0));
 }

@@ -12,7 +12,8 @@ use crate::events::SessionId;
 use crate::flow::SessionShare;
 use crate::pool::{BufId, Pool, charge_bytes};
 use crate::session::Inside;
-use crate::wire::{CAST_WINDOW, FLOWS_MAX, FragmentFrame, HEAD_MAX, fragment_count};
+use crate::tables::{append, make_room};
+use crate::wire::{CAST_WINDOW, FragmentFrame, HEAD_MAX, fragment_count};
 
 /// Casts of a session that are put together, or wait for their turn: as many as a flow can have
 /// twice. Bounds its table.
@@ -81,7 +82,7 @@ fn at(id: u64) -> usize {
 /// The casts of the peer in one session.
 #[derive(Debug)]
 pub(crate) struct PeerCasts {
-    /// By flow.
+    /// By flow, up to the highest that was opened.
     flows: Vec<Option<Flow>>,
     /// Grows to the most that were ever needed.
     slots: Vec<Slot>,
@@ -120,9 +121,17 @@ impl PeerCasts {
 
     pub(crate) fn state_bytes(&self) -> usize {
         let flows = self.flows.iter().flatten().count();
-        self.slots.len() * size_of::<Slot>()
-            + self.flows.len() * size_of::<Option<Flow>>()
+        self.slots.capacity() * size_of::<Slot>()
+            + self.free.capacity() * size_of::<u16>()
+            + self.flows.capacity() * size_of::<Option<Flow>>()
             + flows * size_of::<[u16; CAST_WINDOW]>()
+    }
+
+    /// Nothing came for long: lets go of what only a burst needed.
+    pub(crate) fn rest(&mut self) {
+        if self.free.len() == self.slots.len() {
+            (self.slots, self.free) = (Vec::new(), Vec::new());
+        }
     }
 
     /// When [`Self::advance`] is due.
@@ -132,9 +141,8 @@ impl PeerCasts {
 
     /// Hands casts of a flow over from now on.
     pub(crate) fn open(&mut self, flow: u16) {
-        if self.flows.is_empty() {
-            self.flows.resize_with(FLOWS_MAX, || None);
-            self.free.reserve(SLOTS_MAX);
+        if self.flows.len() <= usize::from(flow) {
+            self.flows.resize_with(usize::from(flow) + 1, || None);
         }
         self.flows[usize::from(flow)].get_or_insert_with(|| Flow {
             next: None,
@@ -266,7 +274,8 @@ impl PeerCasts {
         let number = match self.free.pop() {
             Some(number) => number,
             None if self.slots.len() < SLOTS_MAX => {
-                self.slots.push(Slot::vacant());
+                append(&mut self.slots, Slot::vacant());
+                make_room(&mut self.free, &self.slots);
                 (self.slots.len() - 1) as u16
             }
             None => return None,

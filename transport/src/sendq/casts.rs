@@ -8,9 +8,10 @@
 
 use crate::pool::{BufId, Pool};
 use crate::sent::FragmentRef;
+use crate::tables::{append, make_room};
 use crate::wire::{CAST_WINDOW, FLOWS_MAX};
 
-use super::{CAST, Message, NONE, Next, Out, Place, SendQueue};
+use super::{CAST, Message, NONE, Next, Out, Place, SendQueue, outs_bytes};
 
 /// Casts of a session that wait or are on their way: four flows' full windows. Bounds its table.
 const CASTS_MAX: usize = 2048;
@@ -58,15 +59,24 @@ pub(super) struct Casts {
     /// By slot; grows to the most that there ever were.
     pub(super) outs: Vec<Out>,
     free: Vec<u16>,
-    /// By flow, made when it is first used.
+    /// By flow, made when it is first used; up to the highest that was.
     flows: Vec<Option<Box<CastFlow>>>,
 }
 
 impl Casts {
     pub(super) fn state_bytes(&self) -> usize {
         let flows = self.flows.iter().flatten().count();
-        self.outs.len() * size_of::<Out>()
+        outs_bytes(&self.outs)
+            + self.free.capacity() * size_of::<u16>()
+            + self.flows.capacity() * size_of::<Option<Box<CastFlow>>>()
             + flows * (size_of::<CastFlow>() + size_of::<[u16; CAST_WINDOW]>())
+    }
+
+    /// Nothing was sent for long: lets go of what only a burst needed.
+    pub(super) fn rest(&mut self) {
+        if self.free.len() == self.outs.len() {
+            (self.outs, self.free) = (Vec::new(), Vec::new());
+        }
     }
 
     /// The flow of a turn; it has casts.
@@ -88,10 +98,8 @@ impl Casts {
         if self.outs.len() == CASTS_MAX {
             return None;
         }
-        if self.outs.is_empty() {
-            self.free.reserve(CASTS_MAX);
-        }
-        self.outs.push(Out::vacant());
+        append(&mut self.outs, Out::vacant());
+        make_room(&mut self.free, &self.outs);
         Some((self.outs.len() - 1) as u16)
     }
 }
@@ -120,10 +128,10 @@ impl SendQueue {
 
     fn place_for_cast(&mut self, flow: u16, bytes: u64) -> Option<(u16, u64)> {
         let casts = &mut self.casts;
-        if casts.flows.is_empty() {
-            casts.flows.resize_with(FLOWS_MAX, || None);
-        }
         let flow = usize::from(flow);
+        if casts.flows.len() <= flow {
+            casts.flows.resize_with(flow + 1, || None);
+        }
         let state = casts.flows[flow].get_or_insert_with(|| Box::new(CastFlow::new()));
         let is_full = state.waiting_bytes + bytes > WAITING_BYTES_MAX
             || state.next - state.oldest >= CAST_WINDOW as u64;
@@ -196,7 +204,7 @@ impl SendQueue {
         let out = self.out(key);
         let (turn, bytes) = (out.flow, u64::from(out.head_bytes) + u64::from(out.body_bytes));
         self.casts.flow(turn).waiting_bytes -= bytes;
-        let next = self.flows[usize::from(turn)].waiting.head;
+        let next = self.flows.get(turn).waiting.head;
         self.casts.flow(turn).is_listed = next != NONE;
         if next != NONE {
             self.unlink(next);

@@ -158,6 +158,9 @@ impl Session {
     ) -> Result<bool, Violation> {
         let frame = fragment.frame;
         let (id, flow) = (frame.id.get(), frame.flow.get());
+        if frame.is_of_long(self.chunk_bytes) {
+            self.peer_calls.make_room();
+        }
         let (slot, call) = self.peer_calls.place(id);
         if id > call.id {
             match call.stage {
@@ -172,7 +175,7 @@ impl Session {
             }
             let body_bytes = frame.body_bytes.get() as usize;
             let charge = charge_bytes(body_bytes);
-            let credit = &mut self.credit[usize::from(flow)];
+            let credit = self.credit.get_mut(flow);
             if !credit.admits(charge) {
                 return Err(Violation);
             }
@@ -225,6 +228,9 @@ impl Session {
         fragment: &Fragment<'_>,
     ) -> Result<(), Violation> {
         let id = fragment.frame.id.get();
+        if fragment.frame.is_of_long(self.chunk_bytes) {
+            self.own_calls.make_room();
+        }
         let (slot, call) = self.own_calls.find(id).ok_or(Violation)?;
         if id != call.id || !call.is_active {
             inside.counters.fragments_duplicate += 1;

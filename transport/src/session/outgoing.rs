@@ -188,7 +188,7 @@ impl Session {
                 kind: FRAME_CREDIT,
                 reserved: 0,
                 flow: U16::new(flow),
-                limit_bytes: U64::new(self.credit[usize::from(flow)].granted_bytes()),
+                limit_bytes: U64::new(self.credit.get(flow).granted_bytes()),
             };
             wire::put(head, at, &frame);
             packet.has_credit = true;
