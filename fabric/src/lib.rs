@@ -6,6 +6,7 @@
 //! receive takes is said in [`matcher`].
 
 mod address;
+mod addresses;
 mod cell;
 mod desk;
 pub mod door;
@@ -23,6 +24,7 @@ mod slab;
 mod testing;
 
 pub use address::{ADDRESS_BYTES, Address, AddressError};
+pub use addresses::{AddressTable, AddressTableFull};
 pub use desk::DeviceError;
 pub use door::{Domain, IN_VM, Invitation, JoinError, LOAD_COST_CACHED_NS_MAX, OpenEndpointError};
 pub use endpoint::{

@@ -1,13 +1,13 @@
-//! What runs for each message allocates nothing once it is warm.
+//! What runs for each message allocates nothing once it is warm, and many addresses take little.
 
 #[path = "../../sidecore/tests/counting/mod.rs"]
 mod counting;
 
-use counting::allocations;
+use counting::{allocations, held_bytes};
 use fabric::matcher::{Envelope, Matcher, Pattern};
 use fabric::{
-    Address, Class, Context, Endpoint, EndpointOptions, Message, Part, Process, Receive, Region,
-    RegionOptions,
+    Address, AddressTable, Class, Context, Endpoint, EndpointOptions, Message, Part, Process,
+    Receive, Region, RegionOptions,
 };
 
 /// Messages and receives that wait at once.
@@ -105,4 +105,26 @@ fn a_warm_endpoint_allocates_nothing() {
         (0..100_000).for_each(|_| one.progress());
         assert_eq!(allocations(), before, "single copy from {single_copy_bytes_min}");
     }
+}
+
+/// A job of 64 K processes on 4,096 hosts: 9 bytes for each address, 17 once one was asked for.
+#[test]
+fn a_table_of_all_addresses_of_a_large_job_takes_little() {
+    const PROCESSES: u64 = 1 << 16;
+    let before = held_bytes();
+    let mut table = AddressTable::default();
+    for process in 0..PROCESSES {
+        let (host, slot) = (process / 16 + 1, (process % 16) as u16);
+        let number = table.insert(Address { host, incarnation: 1, slot });
+        assert_eq!(number.map(u64::from), Ok(process));
+    }
+    let takes = |table: &AddressTable, bytes: i64| {
+        let held = held_bytes() - before;
+        assert_eq!(held, table.held_bytes() as i64);
+        assert!(held <= bytes * PROCESSES as i64, "{held} bytes of {PROCESSES} addresses");
+    };
+    takes(&table, 9);
+    let last = Address { host: PROCESSES / 16, incarnation: 1, slot: 15 };
+    assert_eq!(table.number(&last).map(u64::from), Some(PROCESSES - 1));
+    takes(&table, 17);
 }

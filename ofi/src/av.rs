@@ -3,13 +3,12 @@
 
 use crate::abi::{
     AvAttr, AvOps, FI_ADDR_NOTAVAIL, FI_AV_MAP, FI_AV_TABLE, FI_AV_UNSPEC, FI_CLASS_AV, FI_EBUSY,
-    FI_EINVAL, FI_ENOSYS, FI_EVENT, FI_MORE, FI_SYNC_ERR, Fid, FidAv, FidOps, no_call,
+    FI_EINVAL, FI_ENOMEM, FI_ENOSYS, FI_EVENT, FI_MORE, FI_SYNC_ERR, Fid, FidAv, FidOps, no_call,
 };
 use crate::domain;
 use crate::log::say;
 use crate::object::{self, code};
-use fabric::{ADDRESS_BYTES, Address};
-use std::collections::HashMap;
+use fabric::{ADDRESS_BYTES, Address, AddressTable, AddressTableFull};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::slice;
@@ -55,51 +54,26 @@ impl Object {
 
 /// Addresses by number, and the other way.
 #[derive(Debug, Default)]
-pub(crate) struct Vector {
-    addresses: Vec<Option<Address>>,
-    /// Numbers whose address was removed.
-    holes: Vec<usize>,
-    numbers: HashMap<Address, u64>,
-}
+pub(crate) struct Vector(AddressTable);
 
 impl Vector {
-    pub(crate) fn insert(&mut self, address: Address) -> u64 {
-        let number = self.holes.pop().unwrap_or_else(|| {
-            self.addresses.push(None);
-            self.addresses.len() - 1
-        });
-        self.addresses[number] = Some(address);
-        let number = number as u64;
-        // Of an address that has several numbers the first one is told.
-        self.numbers.entry(address).or_insert(number);
-        number
+    pub(crate) fn insert(&mut self, address: Address) -> Result<u64, AddressTableFull> {
+        self.0.insert(address).map(u64::from)
     }
 
     /// Whether it was there.
     pub(crate) fn remove(&mut self, number: u64) -> bool {
-        let Ok(place) = usize::try_from(number) else { return false };
-        let Some(address) = self.addresses.get_mut(place).and_then(Option::take) else {
-            return false;
-        };
-        self.holes.push(place);
-        if self.numbers.get(&address) == Some(&number) {
-            let other = self.addresses.iter().position(|&entry| entry == Some(address));
-            match other {
-                Some(other) => self.numbers.insert(address, other as u64),
-                None => self.numbers.remove(&address),
-            };
-        }
-        true
+        u32::try_from(number).is_ok_and(|number| self.0.remove(number))
     }
 
     /// Whose number it is.
     pub(crate) fn address(&self, number: u64) -> Option<Address> {
-        *self.addresses.get(usize::try_from(number).ok()?)?
+        self.0.address(u32::try_from(number).ok()?)
     }
 
     /// Which number somebody has.
-    pub(crate) fn number(&self, address: &Address) -> u64 {
-        self.numbers.get(address).copied().unwrap_or(FI_ADDR_NOTAVAIL)
+    pub(crate) fn number(&mut self, address: &Address) -> u64 {
+        self.0.number(address).map_or(FI_ADDR_NOTAVAIL, u64::from)
     }
 }
 
@@ -169,13 +143,7 @@ unsafe extern "C" fn insert(
     av.domain.state.with(|state| {
         let vector = state.vectors.of(av.number);
         for (index, bytes) in bytes.chunks_exact(ADDRESS_BYTES).enumerate() {
-            let (number, error) = match Address::from_bytes(bytes) {
-                Ok(address) => (vector.insert(address), 0),
-                Err(error) => {
-                    say!("{error}");
-                    (FI_ADDR_NOTAVAIL, FI_EINVAL)
-                }
-            };
+            let (number, error) = put(vector, bytes);
             inserted += c_int::from(error == 0);
             // SAFETY: libfabric's contract: null, or room for a number and an error for each.
             unsafe {
@@ -189,6 +157,24 @@ unsafe extern "C" fn insert(
         }
     });
     inserted
+}
+
+/// The number of an address that is now in a vector, and libfabric's error, 0 for none.
+fn put(vector: &mut Vector, bytes: &[u8]) -> (u64, c_int) {
+    let address = match Address::from_bytes(bytes) {
+        Ok(address) => address,
+        Err(error) => {
+            say!("{error}");
+            return (FI_ADDR_NOTAVAIL, FI_EINVAL);
+        }
+    };
+    match vector.insert(address) {
+        Ok(number) => (number, 0),
+        Err(error) => {
+            say!("{error}");
+            (FI_ADDR_NOTAVAIL, FI_ENOMEM)
+        }
+    }
 }
 
 unsafe extern "C" fn remove(av: &Object, numbers: *mut u64, count: usize, flags: u64) -> c_int {
@@ -257,30 +243,24 @@ mod tests {
     }
 
     #[test]
-    fn numbers_count_up_and_are_used_again() {
+    fn numbers_beyond_any_are_nobodys() {
         let mut vector = Vector::default();
-        for slot in 0..4 {
-            assert_eq!(vector.insert(address(slot)), u64::from(slot));
+        assert_eq!(vector.insert(address(5)), Ok(0));
+        // The lower half of it is a number that is there.
+        let beyond = 1 << 32;
+        for number in [1, beyond, FI_ADDR_NOTAVAIL] {
+            assert_eq!((vector.address(number), vector.remove(number)), (None, false));
         }
-        assert!(vector.remove(2));
-        assert!(!vector.remove(2), "it is gone");
-        assert_eq!(vector.address(2), None);
-        assert_eq!(vector.insert(address(9)), 2);
-        assert_eq!(vector.address(2), Some(address(9)));
-        assert_eq!(vector.address(4), None);
-        assert_eq!(vector.address(FI_ADDR_NOTAVAIL), None);
+        assert_eq!(vector.number(&address(5)), 0);
+        assert!(vector.remove(0));
+        assert_eq!(vector.number(&address(5)), FI_ADDR_NOTAVAIL);
     }
 
     #[test]
-    fn a_source_is_known_by_its_first_number_that_is_left() {
+    fn what_is_no_address_has_no_number() {
         let mut vector = Vector::default();
-        vector.insert(address(5));
-        vector.insert(address(5));
-        assert_eq!(vector.number(&address(5)), 0);
-        assert!(vector.remove(0));
-        assert_eq!(vector.number(&address(5)), 1);
-        assert!(vector.remove(1));
-        assert_eq!(vector.number(&address(5)), FI_ADDR_NOTAVAIL);
+        assert_eq!(put(&mut vector, &[1; ADDRESS_BYTES]), (FI_ADDR_NOTAVAIL, FI_EINVAL));
+        assert_eq!(put(&mut vector, &address(5).to_bytes()), (0, 0));
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn read(
     state: &mut State,
     number: usize,
     count: usize,
-    mut put: impl FnMut(usize, &Event, &Slots<Vector>),
+    mut put: impl FnMut(usize, &Event, &mut Slots<Vector>),
 ) -> Read {
     if count == 0 {
         // A program's way to say: move what can be moved.
@@ -162,7 +162,7 @@ fn read(
     while given < count {
         match queue.next() {
             Ok(Some(event)) => {
-                put(given, &event, &state.vectors);
+                put(given, &event, &mut state.vectors);
                 given += 1;
             }
             Ok(None) => break,
@@ -180,7 +180,7 @@ fn read(
                 return Read::so_far(given);
             }
             // What is ours goes straight to the program.
-            put(given, &event, &state.vectors);
+            put(given, &event, &mut state.vectors);
             given += 1;
             if given == count {
                 break;
@@ -210,7 +210,7 @@ impl Object {
     /// There is room for so many entries at `to`, and for so many numbers at `sources` if that is
     /// not null.
     unsafe fn read(&self, to: *mut u8, count: usize, sources: *mut u64) -> isize {
-        let put = |place: usize, event: &Event, vectors: &Slots<Vector>| {
+        let put = |place: usize, event: &Event, vectors: &mut Slots<Vector>| {
             let entry = ptr::from_ref(&event.entry).cast::<u8>();
             // SAFETY: `place` is below `count`, so there is room (the caller's); an entry of any
             // format is the beginning of ours.
@@ -275,7 +275,7 @@ impl Object {
 
 /// The number of whom a message came from; none for what is no message, and when the vector that
 /// had a number was closed meanwhile.
-fn source(event: &Event, vectors: &Slots<Vector>) -> Option<u64> {
+fn source(event: &Event, vectors: &mut Slots<Vector>) -> Option<u64> {
     let (address, vector) = event.source?;
     Some(vectors.get(vector)?.number(&address))
 }

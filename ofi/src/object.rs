@@ -148,8 +148,8 @@ impl<T> Slots<T> {
     }
 
     /// The number's thing, if it still has one.
-    pub(crate) fn get(&self, number: usize) -> Option<&T> {
-        self.0.get(number)?.as_ref()
+    pub(crate) fn get(&mut self, number: usize) -> Option<&mut T> {
+        self.0.get_mut(number)?.as_mut()
     }
 
     pub(crate) fn remove(&mut self, number: usize) -> Option<T> {

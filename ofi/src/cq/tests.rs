@@ -96,10 +96,10 @@ fn a_source_is_known_by_its_vectors_number_as_long_as_there_is_one() {
     let address = Address { host: 1, incarnation: 1, slot: 7 };
     let vector = state.vectors.insert(Vector::default());
     let from = Event { source: Some((address, vector)), ..event(1, None) };
-    assert_eq!(source(&from, &state.vectors), Some(FI_ADDR_NOTAVAIL), "a stranger");
-    let number = state.vectors.of(vector).insert(address);
-    assert_eq!(source(&from, &state.vectors), Some(number));
-    assert_eq!(source(&event(1, None), &state.vectors), None);
+    assert_eq!(source(&from, &mut state.vectors), Some(FI_ADDR_NOTAVAIL), "a stranger");
+    let number = state.vectors.of(vector).insert(address).expect("room");
+    assert_eq!(source(&from, &mut state.vectors), Some(number));
+    assert_eq!(source(&event(1, None), &mut state.vectors), None);
     state.vectors.remove(vector);
-    assert_eq!(source(&from, &state.vectors), None);
+    assert_eq!(source(&from, &mut state.vectors), None);
 }
