@@ -20,6 +20,7 @@ mod offers;
 mod peers;
 mod receives;
 mod remote;
+mod remotes;
 mod sends;
 #[cfg(test)]
 mod tests;
@@ -298,6 +299,12 @@ impl Endpoint {
     /// nobody is, and nothing is read.
     pub fn ask_processes(&mut self, ask: impl FnMut(u16, u32) -> Process + Send + 'static) {
         self.engine.processes = Processes(Box::new(ask));
+    }
+
+    /// What it knows of endpoints of other hosts, and of those hosts, takes so many bytes of this
+    /// process: as many of each as it has ever had to do with.
+    pub fn remotes_bytes(&self) -> usize {
+        self.engine.peers.remotes.held_bytes() + self.engine.hosts.held_bytes()
     }
 
     /// By which others send to it.

@@ -4,15 +4,15 @@
 //! any more, and if it comes back, under the same name, it has another index. For this endpoint it
 //! stays what it was, since messages may have been lost between.
 
-use std::collections::HashMap;
-
+use crate::addresses::{Index, scattered};
 use crate::region::Region;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
-    names: HashMap<u16, u64>,
-    indices: HashMap<u64, u16>,
+    /// By index; 0 of a host that was not met.
+    names: Vec<u64>,
+    indices: Index,
     /// The one that was asked for last.
     last: Option<(u64, u16)>,
 }
@@ -28,27 +28,46 @@ impl Hosts {
     }
 
     fn look_up(&mut self, region: &Region, name: u64) -> Option<u16> {
-        let known = self.indices.get(&name).copied();
-        let index = known.or_else(|| region.index_of_host(name))?;
+        if let Some(index) = self.known(name) {
+            self.last = Some((name, index));
+            return Some(index);
+        }
+        let index = region.index_of_host(name)?;
         self.note(name, index);
         Some(index)
     }
 
+    fn known(&self, name: u64) -> Option<u16> {
+        let mut alike = self.indices.chain(scattered(name));
+        alike.find(|&index| self.names[index as usize] == name).map(|index| index as u16)
+    }
+
+    /// Keeps a name that was not known.
     fn note(&mut self, name: u64, index: u16) {
-        self.names.insert(index, name);
-        self.indices.insert(name, index);
+        let at = usize::from(index);
+        if self.names.len() <= at {
+            self.names.resize(at + 1, 0);
+        }
+        self.names[at] = name;
+        let names = &self.names;
+        self.indices.insert(index.into(), |index| scattered(names[index as usize]));
         self.last = Some((name, index));
+    }
+
+    /// What it takes.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.names.capacity() * size_of::<u64>() + self.indices.held_bytes()
     }
 
     /// Whether the host of this index is one to receive from. Asked before [`Hosts::name`].
     #[inline]
     pub(super) fn meet(&mut self, region: &Region, index: u16) -> bool {
-        if self.last.is_some_and(|(_, last)| last == index) || self.names.contains_key(&index) {
+        if self.last.is_some_and(|(_, last)| last == index) || self.name(index) != 0 {
             return true;
         }
         let Some(name) = region.host(index) else { return false };
         // Not one that has come back.
-        let is_new = !self.indices.contains_key(&name);
+        let is_new = self.known(name).is_none();
         if is_new {
             self.note(name, index);
         }
@@ -57,6 +76,6 @@ impl Hosts {
 
     /// The name of a host that was met or looked up.
     pub(super) fn name(&self, index: u16) -> u64 {
-        self.names.get(&index).copied().unwrap_or_default()
+        self.names.get(usize::from(index)).copied().unwrap_or_default()
     }
 }

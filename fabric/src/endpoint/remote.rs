@@ -5,12 +5,12 @@
 //! time that a quarter of the window has been sent since the last one; the gateway there says when
 //! it has put that one into its receiver's ring. Nobody else keeps anything for it.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 
 use super::Engine;
+use super::remotes::{Remote, RemoteSlots};
 use crate::cell::{Cell, Head, Kind, Local};
 use crate::gateway::gateway_of;
 use crate::message::Class;
@@ -20,7 +20,7 @@ use crate::region::{CELL_BYTES, Region};
 const MARK_BYTES: usize = 64 << 10;
 
 /// Marks that may be outstanding; then the receiver's node is waited for.
-const MARKS_MAX: u32 = 4;
+const MARKS_MAX: u8 = 4;
 
 /// The node of this host, as an endpoint knows it.
 pub trait Home: fmt::Debug + Send {
@@ -31,25 +31,10 @@ pub trait Home: fmt::Debug + Send {
     fn is_there(&self) -> bool;
 }
 
-/// What is known of a slot of another host.
-#[derive(Clone, Copy, Debug, Default)]
-struct Remote {
-    /// Of the owner that the rest is about.
-    incarnation: u32,
-    /// The last one that is known to be gone.
-    gone: u32,
-    outstanding: u32,
-    /// Bytes since the last mark, and marks that nobody has answered.
-    unmarked: usize,
-    marks: u32,
-    /// Its gateway was asked to say when it goes.
-    asked: bool,
-}
-
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Remotes {
-    known: HashMap<(u16, u16), Remote>,
+    known: RemoteSlots,
     home: Option<Box<dyn Home>>,
     /// The node is gone.
     orphaned: bool,
@@ -57,7 +42,7 @@ pub(super) struct Remotes {
 
 impl Remotes {
     fn get(&mut self, local: Local) -> &mut Remote {
-        self.known.entry((local.host, local.slot)).or_default()
+        self.known.get(local)
     }
 
     /// Turns to this owner of the slot; what was outstanding with the one before, if anything was.
@@ -88,17 +73,18 @@ impl Remotes {
     #[inline]
     pub(super) fn lives(&self, region: &Region, local: Local) -> bool {
         let is_gone = |remote: &Remote| remote.gone >= local.incarnation;
-        let known = self.known.get(&(local.host, local.slot));
+        let known = self.known.find(local);
         !self.orphaned && region.host(local.host).is_some() && !known.is_some_and(is_gone)
+    }
+
+    /// What is known of them takes so much.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.known.held_bytes()
     }
 
     /// Those with whom something is outstanding and who are no more.
     pub(super) fn gone(&self, region: &Region) -> Vec<Local> {
-        let waited_for = self.known.iter().filter(|(_, remote)| remote.outstanding > 0);
-        let locals = waited_for.map(|(&(host, slot), remote)| {
-            let incarnation = remote.incarnation;
-            Local { host, slot, incarnation }
-        });
+        let locals = self.known.waited_for().map(|(local, _)| local);
         locals.filter(|local| !self.lives(region, *local)).collect()
     }
 }
@@ -152,12 +138,11 @@ impl Engine {
     #[inline(never)]
     fn publish_to_gateway(&mut self, region: &Region, cell: Cell<'_>, head: Head, bytes: usize) {
         let remote = self.peers.remotes.get(head.to);
-        remote.unmarked += CELL_BYTES + bytes;
+        let is_due = remote.add_unmarked(CELL_BYTES + bytes, MARK_BYTES);
         // A question comes into no ring, so nobody would say when it does.
-        let marked = remote.unmarked >= MARK_BYTES && head.kind != Kind::Ask;
+        let marked = is_due && head.kind != Kind::Ask;
         if marked {
-            remote.unmarked = 0;
-            remote.marks += 1;
+            remote.mark();
         }
         cell.publish(&Head { marked, ..head });
         let gateway = self.ring_to(region, head.to).slot;
@@ -204,10 +189,8 @@ impl Engine {
             remotes.orphaned = true;
             return;
         }
-        let unasked = remotes.known.iter().filter(|(_, it)| it.outstanding > 0 && !it.asked);
-        let unasked: Vec<_> = unasked
-            .map(|(&(host, slot), it)| Local { host, slot, incarnation: it.incarnation })
-            .collect();
+        let unasked = remotes.known.waited_for().filter(|(_, it)| !it.asked);
+        let unasked: Vec<_> = unasked.map(|(local, _)| local).collect();
         for to in unasked {
             if !self.lives(region, to) {
                 continue;
@@ -226,6 +209,6 @@ impl Engine {
 impl super::Endpoint {
     /// How many marks nobody has answered.
     pub(crate) fn unanswered_marks(&self) -> u32 {
-        self.engine.peers.remotes.known.values().map(|remote| remote.marks).sum()
+        self.engine.peers.remotes.known.unanswered_marks()
     }
 }

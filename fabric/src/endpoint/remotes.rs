@@ -1,0 +1,136 @@
+//! What an endpoint knows of those of other hosts, in 16 bytes for each: a job may have 64 K.
+
+use crate::cell::Local;
+
+/// Bytes are counted in units, so that they need two bytes themselves.
+const UNIT_BYTES: usize = 64;
+
+/// Slots of a host that are made together.
+const STEP: usize = 4;
+
+/// What is known of a slot of another host.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Remote {
+    /// Of the owner that the rest is about.
+    pub(super) incarnation: u32,
+    /// The last one that is known to be gone.
+    pub(super) gone: u32,
+    pub(super) outstanding: u32,
+    /// Since the last mark, in units of [`UNIT_BYTES`].
+    pub(super) unmarked: u16,
+    /// Marks that nobody has answered.
+    pub(super) marks: u8,
+    /// Its gateway was asked to say when it goes.
+    pub(super) asked: bool,
+}
+
+const _: () = assert!(size_of::<Remote>() == 16);
+
+impl Remote {
+    /// So many bytes are sent. Whether this makes at least `mark_bytes` since the last mark.
+    pub(super) fn add_unmarked(&mut self, bytes: usize, mark_bytes: usize) -> bool {
+        let units = u16::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u16::MAX);
+        self.unmarked = self.unmarked.saturating_add(units);
+        usize::from(self.unmarked) * UNIT_BYTES >= mark_bytes
+    }
+
+    /// A mark is sent.
+    pub(super) fn mark(&mut self) {
+        self.unmarked = 0;
+        self.marks += 1;
+    }
+}
+
+/// All that are known: of each host up to the highest slot that was met.
+#[derive(Debug, Default)]
+pub(super) struct RemoteSlots(Vec<Vec<Remote>>);
+
+impl RemoteSlots {
+    /// What is known of a slot, if it was met.
+    pub(super) fn find(&self, local: Local) -> Option<&Remote> {
+        self.0.get(usize::from(local.host))?.get(usize::from(local.slot))
+    }
+
+    /// The same, to be changed.
+    pub(super) fn get(&mut self, local: Local) -> &mut Remote {
+        let (host, slot) = (usize::from(local.host), usize::from(local.slot));
+        if self.0.len() <= host {
+            self.0.resize_with(host + 1, Vec::new);
+        }
+        let slots = &mut self.0[host];
+        if slots.len() <= slot {
+            let more = (slot / STEP + 1) * STEP - slots.len();
+            slots.reserve_exact(more);
+            slots.resize(slots.len() + more, Remote::default());
+        }
+        &mut slots[slot]
+    }
+
+    /// Whether none was met.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Those with whom something is outstanding.
+    pub(super) fn waited_for(&self) -> impl Iterator<Item = (Local, &Remote)> {
+        let hosts = self.0.iter().enumerate();
+        let all = hosts.flat_map(|(host, slots)| {
+            slots.iter().enumerate().map(move |(slot, remote)| {
+                let (host, slot) = (host as u16, slot as u16);
+                (Local { host, slot, incarnation: remote.incarnation }, remote)
+            })
+        });
+        all.filter(|(_, remote)| remote.outstanding > 0)
+    }
+
+    /// What it takes.
+    pub(super) fn held_bytes(&self) -> usize {
+        let slots = self.0.iter().map(|slots| slots.capacity() * size_of::<Remote>());
+        self.0.capacity() * size_of::<Vec<Remote>>() + slots.sum::<usize>()
+    }
+
+    #[cfg(test)]
+    pub(super) fn unanswered_marks(&self) -> u32 {
+        self.0.iter().flatten().map(|remote| u32::from(remote.marks)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_made_when_they_are_met() {
+        let mut remotes = RemoteSlots::default();
+        let local = |host, slot| Local { host, slot, incarnation: 2 };
+        assert!(remotes.is_empty() && remotes.find(local(3, 5)).is_none());
+        remotes.get(local(3, 5)).incarnation = 2;
+        remotes.get(local(3, 5)).outstanding = 1;
+        assert_eq!(remotes.get(local(1, 0)).outstanding, 0);
+        let waited_for: Vec<_> = remotes.waited_for().map(|(local, _)| local).collect();
+        assert_eq!(waited_for, [local(3, 5)]);
+        assert!(remotes.find(local(3, 7)).is_some() && remotes.find(local(3, 8)).is_none());
+    }
+
+    #[test]
+    fn a_job_of_64_k_takes_little_of_each_process() {
+        let mut remotes = RemoteSlots::default();
+        for host in 1..4096 {
+            for slot in 1..=16 {
+                remotes.get(Local { host, slot, incarnation: 1 });
+            }
+        }
+        let each = remotes.held_bytes() / (4095 * 16);
+        assert!(each <= 23, "{each} bytes of each");
+    }
+
+    #[test]
+    fn what_was_sent_is_counted_to_the_next_mark() {
+        let mut remote = Remote::default();
+        assert!(!remote.add_unmarked(1000, 2048) && !remote.add_unmarked(960, 2048));
+        assert!(remote.add_unmarked(1, 2048));
+        remote.mark();
+        assert!(!remote.add_unmarked(0, 64) && remote.add_unmarked(usize::MAX, 64));
+        assert_eq!(remote.marks, 1);
+    }
+}
