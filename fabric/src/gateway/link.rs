@@ -140,6 +140,21 @@ impl<B> Outbox<B> {
         self.is_probing
     }
 
+    /// Nothing was sent for long: lets go of what only a burst needed.
+    pub(super) fn rest(&mut self) {
+        self.queue.shrink_to(0);
+        // The sign of life that comes next.
+        self.sent.shrink_to(1);
+    }
+
+    /// What it takes, without buffers of others.
+    pub(super) fn state_bytes(&self) -> usize {
+        let waiting = self.queue.iter().map(Vec::capacity);
+        self.queue.capacity() * size_of::<Vec<u8>>()
+            + self.sent.capacity() * size_of::<B>()
+            + waiting.sum::<usize>()
+    }
+
     /// Everything is given up.
     pub(super) fn clear(&mut self) -> Vec<B> {
         std::mem::replace(self, Self::new()).sent.into()
@@ -151,10 +166,12 @@ impl<B> Outbox<B> {
     }
 }
 
-/// What has come. `C` is a batch that came before its turn.
+/// What has come. `C` is a batch that is not taken yet.
 #[derive(Debug)]
 pub(super) struct Inbox<C> {
     next: u64,
+    /// The batch of that number, if it is there: most come in their turn.
+    now: Option<C>,
     early: BTreeMap<u64, C>,
 }
 
@@ -171,7 +188,7 @@ pub(super) enum Verdict<C> {
 
 impl<C> Inbox<C> {
     pub(super) fn new() -> Self {
-        Self { next: 0, early: BTreeMap::new() }
+        Self { next: 0, now: None, early: BTreeMap::new() }
     }
 
     /// All before this one have been taken.
@@ -180,37 +197,50 @@ impl<C> Inbox<C> {
     }
 
     pub(super) fn arrive(&mut self, number: u64, batch: C) -> Verdict<C> {
-        if number < self.next || self.early.contains_key(&number) {
+        let is_there = number == self.next && self.now.is_some();
+        if number < self.next || is_there || self.early.contains_key(&number) {
             return Verdict::Again(batch);
         }
         if number - self.next >= WINDOW as u64 {
             return Verdict::TooFar(batch);
         }
-        self.early.insert(number, batch);
+        if number == self.next {
+            self.now = Some(batch);
+        } else {
+            self.early.insert(number, batch);
+        }
         Verdict::Kept
     }
 
     /// The batch whose turn it is.
     pub(super) fn take(&mut self) -> Option<C> {
-        let batch = self.early.remove(&self.next)?;
+        let batch = self.now.take()?;
         self.next += 1;
+        self.now = self.early.remove(&self.next);
+        if self.now.is_some() && self.early.is_empty() {
+            // An empty map keeps room for eleven.
+            self.early = BTreeMap::new();
+        }
         Some(batch)
     }
 
     /// Whether there is one.
     pub(super) fn has_next(&self) -> bool {
-        self.early.contains_key(&self.next)
+        self.now.is_some()
     }
 
     /// All but the first so many; they come again.
     pub(super) fn forget_beyond(&mut self, kept: usize) -> Vec<C> {
+        let Some(kept) = kept.checked_sub(usize::from(self.now.is_some())) else {
+            return self.forget_early();
+        };
         let beyond = self.early.keys().nth(kept).copied();
         beyond.map_or_else(Vec::new, |at| self.early.split_off(&at).into_values().collect())
     }
 
     /// What came in a session that is over comes again.
     pub(super) fn forget_early(&mut self) -> Vec<C> {
-        std::mem::take(&mut self.early).into_values().collect()
+        self.now.take().into_iter().chain(std::mem::take(&mut self.early).into_values()).collect()
     }
 }
 
@@ -347,6 +377,27 @@ mod tests {
         assert_eq!(inbox.arrive(WINDOW as u64 - 1, 'b'), Verdict::Kept);
         assert_eq!(inbox.arrive(WINDOW as u64 - 1, 'c'), Verdict::Again('c'));
         assert!(!inbox.has_next());
-        assert_eq!(inbox.forget_early(), ['b']);
+        assert_eq!(inbox.arrive(0, 'd'), Verdict::Kept);
+        assert_eq!(inbox.arrive(0, 'e'), Verdict::Again('e'));
+        assert!(inbox.forget_beyond(2).is_empty());
+        assert_eq!(inbox.forget_beyond(1), ['b']);
+        assert_eq!(inbox.forget_beyond(0), ['d']);
+        assert_eq!(inbox.arrive(1, 'f'), Verdict::Kept);
+        assert_eq!((inbox.take(), inbox.forget_early()), (None, vec!['f']));
+    }
+
+    #[test]
+    fn a_rest_gives_back_what_a_burst_took() {
+        let (mut outbox, mut spare) = (Outbox::new(), Vec::new());
+        for value in 0..20 {
+            put(&mut outbox, value, &mut spare);
+        }
+        while !outbox.queue.is_empty() {
+            outbox.keep(7_u64);
+        }
+        assert_eq!(outbox.taken(20).map(|taken| taken.len()), Some(20));
+        assert!(outbox.is_idle() && outbox.state_bytes() > 500);
+        outbox.rest();
+        assert!(outbox.state_bytes() <= size_of::<u64>());
     }
 }

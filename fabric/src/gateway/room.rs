@@ -116,7 +116,7 @@ struct Link<C: Carrier> {
     out_ns: Option<u64>,
     outbox: Outbox<Kept<C::Body>>,
     /// By the peer's gateway.
-    incoming: BTreeMap<u16, Incoming<C>>,
+    incoming: BTreeMap<u16, Box<Incoming<C>>>,
     /// Deaths there, as far as not all here were told. Nothing more is taken until they are, so
     /// these are at most a batch's.
     gones: VecDeque<(Head, Origin)>,
@@ -238,6 +238,27 @@ impl<C: Carrier> Room<C> {
     /// What it has counted.
     pub fn counters(&self) -> PostCounters {
         self.post.counters
+    }
+
+    /// What it keeps of other hosts, in bytes: their links, what waits to be sent to them, and the
+    /// names of their sessions; without the buffers of batches that are under way.
+    pub fn state_bytes(&self) -> usize {
+        let link = |link: &Link<C>| {
+            let incoming = link
+                .incoming
+                .values()
+                .map(|it| size_of::<Incoming<C>>() + it.owed.capacity() * size_of::<C::Call>());
+            link.name.capacity()
+                + link.outbox.state_bytes()
+                + link.gones.capacity() * size_of::<(Head, Origin)>()
+                + incoming.sum::<usize>()
+        };
+        let session = |peer: &Peer| size_of::<(C::Session, Peer)>() + peer.name.capacity();
+        self.links.capacity() * size_of::<Link<C>>()
+            + self.links.iter().map(link).sum::<usize>()
+            + self.sessions.values().map(session).sum::<usize>()
+            + self.by_host.capacity() * size_of::<u16>()
+            + self.told.len() * size_of::<u32>()
     }
 
     /// How many batches wait to be sent.

@@ -133,6 +133,7 @@ impl<C: Carrier> Room<C> {
         if now_ns >= link.sign_ns {
             link.sign_ns = now_ns + super::SIGN_NS;
             if link.outbox.is_idle() {
+                link.outbox.rest();
                 link.outbox.send_beside(Kept::nothing());
                 is_due = true;
             }
@@ -285,13 +286,10 @@ impl<C: Carrier> Room<C> {
         link.there.ok_or("it was just given up")?;
         let channel = Channel { room: self.settings.number, number: self.channel_next };
         self.channel_next = self.channel_next.wrapping_add(1);
-        let incoming = link.incoming.entry(gateway).or_insert_with(|| Incoming {
-            session,
-            channel,
-            gateways: join.gateways,
-            inbox: Inbox::new(),
-            owed: Vec::new(),
-            owed_ns: 0,
+        let gateways = join.gateways;
+        let incoming = link.incoming.entry(gateway).or_insert_with(|| {
+            let (inbox, owed, owed_ns) = (Inbox::new(), Vec::new(), 0);
+            Box::new(Incoming { session, channel, gateways, inbox, owed, owed_ns })
         });
         incoming.forget(carrier);
         (incoming.session, incoming.channel) = (session, channel);

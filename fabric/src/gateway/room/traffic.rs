@@ -211,7 +211,7 @@ impl<C: Carrier> Room<C> {
         let mut links = self.links.iter_mut().enumerate();
         let found = links.find_map(|(at, link)| {
             let mut incoming = link.incoming.iter_mut();
-            let is_it = |it: &(&u16, &mut super::Incoming<C>)| {
+            let is_it = |it: &(&u16, &mut Box<super::Incoming<C>>)| {
                 it.1.channel == channel && it.1.session == session
             };
             incoming.find(is_it).map(|(gateway, incoming)| (at, *gateway, incoming))
