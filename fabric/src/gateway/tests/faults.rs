@@ -249,6 +249,42 @@ fn what_the_dead_had_said_comes_before_their_death() {
     assert!(ends[..40].iter().all(Option::is_none) && ends[40] == Some(Failure::Gone), "{ends:?}");
 }
 
+/// By whichever of several gateways their messages go, and while that one has no session.
+#[test]
+fn a_death_that_is_asked_for_overtakes_nothing() {
+    for (one, other) in (0..4).flat_map(|one| (0..4).map(move |other| (one, other))) {
+        let mut world = World::with_cores(2, 2, 4, 23);
+        world.join();
+        let [dead, there] = [world.address(0, one), world.address(1, other)];
+        let mut places = [[0_u8; 8]; 6];
+        for (number, place) in places.iter_mut().enumerate() {
+            ask(&mut world.hosts[1].endpoints[other], Some(dead), number as u64, place);
+        }
+        let way = usize::from(gateway_of(dead.slot, there.slot, 2));
+        world.cut = true;
+        let is_way = |(_, ends): &(&Session, &[End; 2])| ends[0].1 == way;
+        let session = world.wires.borrow().up.iter().find(is_way).map(|(session, _)| *session);
+        world.lose(session.expect("it is up"));
+        for number in 0..5 {
+            let sent = send(&mut world.hosts[0].endpoints[one], there, number, &[7; 8]);
+            sent.expect("the ring has room");
+        }
+        drop(world.hosts[0].endpoints.remove(one));
+        assert!(world.hosts[0].keeper.declare_dead(dead.slot));
+        world.run(200);
+        look_long(&mut world.hosts[1].endpoints[other]);
+        world.run(500);
+        assert_eq!(failures(&mut world.hosts[1].endpoints[other]), [], "from {one} to {other}");
+        world.cut = false;
+        let mut ends = Vec::new();
+        world.run_until("all have ended", |world| {
+            ends.extend(failures(&mut world.hosts[1].endpoints[other]));
+            ends.len() == 6
+        });
+        assert!(ends[..5].iter().all(Option::is_none) && ends[5] == Some(Failure::Gone));
+    }
+}
+
 #[test]
 fn who_is_no_peer_any_more_hears_of_it_without_a_word() {
     for takes_out in [true, false] {
