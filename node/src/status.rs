@@ -346,9 +346,15 @@ pub struct DomainStatus {
     pub members: usize,
     /// The memory that the endpoints share; of it, what was ever used is taken.
     pub region_bytes: u64,
+    /// That part of it.
+    #[serde(default)]
+    pub used_bytes: u64,
     /// The peers that its messages go to.
     #[serde(default)]
     pub peers: Vec<DomainPeerStatus>,
+    /// Of its gateways, all of them together.
+    #[serde(default)]
+    pub counters: Counters,
 }
 
 /// A peer of a domain.

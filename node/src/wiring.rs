@@ -249,7 +249,7 @@ impl Service for Inside {
 
     fn domains(&self) -> Vec<DomainStatus> {
         let objects = self.objects().clone();
-        self.domains.status(&objects)
+        self.domains.status(&objects, &self.cores)
     }
 
     fn vfs(&self) -> Vec<VfStatus> {

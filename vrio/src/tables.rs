@@ -140,7 +140,7 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
         writeln!(text, " {mark} {}: {}", nic.name, nic.detail).expect(STRING);
     }
     nics::network_section(&mut text, &status.networks);
-    section(&mut text, "domains", domains(&status.domains));
+    domain_sections(&mut text, &status.domains);
     section(&mut text, "vfs", vfs(&status.vfs));
     section(&mut text, "peers", peers(&status.peers));
     section(&mut text, "sessions", sessions(&status.sessions));
@@ -345,15 +345,33 @@ fn queues(disks: &[DiskStatus]) -> Table {
 /// What `vrio domain list` prints.
 pub(crate) fn domain_list(all: &[DomainStatus]) -> String {
     let mut text = String::new();
-    section(&mut text, "domains", domains(all));
-    if all.iter().any(|domain| !domain.peers.is_empty()) {
-        section(&mut text, "peers of domains", domain_peers(all));
-    }
+    domain_sections(&mut text, all);
     text.trim_start().to_owned()
 }
 
+fn domain_sections(text: &mut String, all: &[DomainStatus]) {
+    section(text, "domains", domains(all));
+    section(text, "peers of domains", domain_peers(all));
+    section(text, "gateways of domains", domain_gateways(all));
+}
+
+/// What went between hosts. Whether anything broke the rules is worth a look at each.
+fn domain_gateways(all: &[DomainStatus]) -> Table {
+    let heads = ["domain", "sent", "delivered", "waited", "undelivered", "nonsense", "state"];
+    let mut table = table(&heads, 1);
+    for domain in all.iter().filter(|domain| !domain.peers.is_empty()) {
+        let counted = ["sent", "delivered", "waited", "undelivered", "nonsense"]
+            .map(|name| number(&domain.counters, &format!("gateway_{name}")));
+        let state = domain.counters.get("gateway_state_bytes_now");
+        let state = state.map_or_else(String::new, |bytes| show_size(*bytes));
+        table.add_row(std::iter::once(domain.name.clone()).chain(counted).chain([state]));
+    }
+    table
+}
+
 fn domains(domains: &[DomainStatus]) -> Table {
-    let mut table = table(&["name", "socket", "endpoints", "of", "members", "memory"], 2);
+    let heads = ["name", "socket", "endpoints", "of", "members", "memory", "used"];
+    let mut table = table(&heads, 2);
     for domain in domains {
         table.add_row(vec![
             domain.name.clone(),
@@ -362,6 +380,7 @@ fn domains(domains: &[DomainStatus]) -> Table {
             domain.endpoints_max.to_string(),
             domain.members.to_string(),
             show_size(domain.region_bytes),
+            show_size(domain.used_bytes),
         ]);
     }
     table
@@ -416,8 +435,10 @@ fn counters(text: &mut String, status: &Status) {
     let networks = status.networks.iter().map(|it| (format!("network {}", it.name), &it.counters));
     let cores =
         status.sidecores.iter().map(|core| (format!("sidecore {}", core.index), &core.counters));
+    let domains = status.domains.iter().map(|it| (format!("domain {}", it.name), &it.counters));
     let mut table = table(&["object", "counter", "value"], 2);
-    let all = disks.chain(volumes).chain(nics).chain(networks).chain(sessions).chain(cores);
+    let nets = nics.chain(networks).chain(domains);
+    let all = disks.chain(volumes).chain(nets).chain(sessions).chain(cores);
     for (object, counters) in all {
         for (name, value) in counters {
             table.add_row(vec![object.clone(), name.clone(), value.to_string()]);
@@ -447,7 +468,7 @@ pub(crate) fn uptime(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use node::status::{AttachmentStatus, NodeStatus};
+    use node::status::{AttachmentStatus, DomainPeerStatus, NodeStatus};
 
     use super::*;
 
@@ -582,6 +603,53 @@ mod tests {
              0   1   adaptive 10.0.0.1:4870    5 27.7% 27.7%  0.0%  72.3%
         "#]]
         .assert_eq(&text);
+    }
+
+    #[test]
+    fn domains_say_what_their_gateways_do() {
+        let text = |text: &str| text.to_owned();
+        let peer = |name: &str, is_joined, why: Option<&str>| DomainPeerStatus {
+            name: text(name),
+            is_joined,
+            host: None,
+            why: why.map(text),
+        };
+        let blue = DomainStatus {
+            name: text("blue"),
+            socket: text("/run/vrio/n1.fabric"),
+            endpoints: 16,
+            endpoints_max: 64,
+            members: 16,
+            region_bytes: 80 << 20,
+            used_bytes: 20 << 20,
+            peers: vec![peer("n2", true, None), peer("n3", false, Some("no session with n3 yet"))],
+            counters: counted(&[
+                ("gateway_sent", 7),
+                ("gateway_delivered", 5),
+                ("gateway_waited", 1),
+                ("gateway_undelivered", 0),
+                ("gateway_nonsense", 0),
+                ("gateway_state_bytes_now", 4096),
+            ]),
+            ..DomainStatus::default()
+        };
+        let alone = DomainStatus { name: text("alone"), ..DomainStatus::default() };
+        expect![[r#"
+            DOMAINS
+             name  socket       endpoints of members memory used
+             blue  /run/vrio/n1.fabric     16 64    16  80MiB 20MiB
+             alone               0  0    0    0   0
+
+            PEERS OF DOMAINS
+             domain peer joined host why not
+             blue  n2  yes
+             blue  n3  no      no session with n3 yet
+
+            GATEWAYS OF DOMAINS
+             domain sent delivered waited undelivered nonsense state
+             blue    7     5   1      0    0 4KiB
+        "#]]
+        .assert_eq(&domain_list(&[blue, alone]).replace("  ", " "));
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(super) fn add(page: &mut Page, status: &Status) {
         gauge("endpoints_max", domain.endpoints_max as u64);
         gauge("members", domain.members as u64);
         gauge("region_bytes", domain.region_bytes);
+        gauge("used_bytes", domain.used_bytes);
+        page.counters("domain", &object, &domain.counters);
     }
     for vf in &status.vfs {
         let object = labels(&[("vf", vf.name.as_str()), ("domain", vf.domain.as_str())]);

@@ -1,5 +1,6 @@
 //! The domains of a node's fabric, and the socket at which processes join them.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use aws_lc_rs::hmac;
 use fabric::HOST_ENDED;
 use fabric::door::{DomainReport, DomainSettings, GatewayBell, Key, Server, VfReport, VfSettings};
-use fabric::gateway::{Associations, PROOF_BYTES, PeerReport};
+use fabric::gateway::{Associations, PROOF_BYTES, PeerReport, PostCounters};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::gateways::Gateways;
@@ -19,7 +20,7 @@ use super::sidecores::Core;
 use super::{Inside, ObjectError, StartError};
 use crate::api::{Refused, RefusedKind};
 use crate::config::{Config, DomainConfig, Kind, VfConfig};
-use crate::status::{DomainPeerStatus, DomainStatus, VfStatus};
+use crate::status::{Counters, DomainPeerStatus, DomainStatus, VfStatus};
 
 /// The node's side of the fabric. Its socket is made with the first domain.
 #[derive(Debug)]
@@ -299,9 +300,11 @@ impl Domains {
         self.server().as_ref().map(Server::reports).unwrap_or_default()
     }
 
-    pub(super) fn status(&self, objects: &Objects) -> Vec<DomainStatus> {
+    /// How all of them are doing. Asks the sidecores, so it may wait for a round of each.
+    pub(super) fn status(&self, objects: &Objects, cores: &[Core]) -> Vec<DomainStatus> {
         let reports = self.reports();
-        let status = |domain: &DomainConfig| {
+        let mut counters = if reports.is_empty() { BTreeMap::new() } else { counted(cores) };
+        let mut status = |domain: &DomainConfig| {
             let report = reports.iter().find(|report| report.name == domain.name)?;
             Some(DomainStatus {
                 name: domain.name.clone(),
@@ -312,10 +315,12 @@ impl Domains {
                 endpoints_max: report.endpoints_max,
                 members: report.members,
                 region_bytes: report.region_bytes,
+                used_bytes: report.used_bytes,
                 peers: self.peers_of(&domain.name),
+                counters: counters.remove(&domain.name).unwrap_or_default(),
             })
         };
-        objects.config.domains.iter().filter_map(status).collect()
+        objects.config.domains.iter().filter_map(&mut status).collect()
     }
 
     fn peers_of(&self, name: &str) -> Vec<DomainPeerStatus> {
@@ -335,6 +340,35 @@ impl Domains {
     pub(super) fn stop(&self) {
         self.server().take();
     }
+}
+
+/// What the gateways of each domain have counted, and what they keep of other hosts.
+fn counted(cores: &[Core]) -> BTreeMap<String, Counters> {
+    let mut domains = BTreeMap::<String, Counters>::new();
+    for core in cores {
+        let asked = core.sidecore.call(|local| {
+            let gateways = local.services().get::<Gateways>()?;
+            let counted = gateways.borrow().counted();
+            Some(counted)
+        });
+        // One that has stopped says nothing.
+        for (domain, counters, state_bytes) in asked.ok().flatten().into_iter().flatten() {
+            let PostCounters { sent, delivered, waited, undelivered, nonsense, full } = counters;
+            let sums = domains.entry(domain).or_default();
+            for (name, count) in [
+                ("gateway_sent", sent),
+                ("gateway_delivered", delivered),
+                ("gateway_waited", waited),
+                ("gateway_undelivered", undelivered),
+                ("gateway_nonsense", nonsense),
+                ("gateway_full_rounds", full),
+                ("gateway_state_bytes_now", state_bytes as u64),
+            ] {
+                *sums.entry(name.to_owned()).or_default() += count;
+            }
+        }
+    }
+    domains
 }
 
 /// Opens the door where a dead node may have left its socket.

@@ -7,7 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fabric::door::GatewayBell;
-use fabric::gateway::{self, About, Associations, Carrier, KIND_MIN, Peer, Room, RoomSettings};
+use fabric::gateway::{
+    self, About, Associations, Carrier, KIND_MIN, Peer, PostCounters, Room, RoomSettings,
+};
 use sidecore::{Poll, Progress, Wake};
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId, Sink};
 
@@ -196,6 +198,14 @@ impl Gateways {
             placed.room.end(carrier);
         }
         self.look_at_ns = 0;
+    }
+
+    /// By domain: what its gateway here has counted, and what it keeps of other hosts, in bytes.
+    pub(super) fn counted(&self) -> Vec<(String, PostCounters, usize)> {
+        let of_room = |Placed { room, .. }: &Placed| {
+            (room.domain().to_owned(), room.counters(), room.state_bytes())
+        };
+        self.rooms.iter().map(of_room).collect()
     }
 
     fn poll(&mut self, now_ns: u64) -> Progress {

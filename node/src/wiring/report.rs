@@ -46,7 +46,7 @@ pub(super) fn status(inside: &Inside) -> Status {
         sessions: sessions(&inside.keys, &asked),
         networks,
         nics,
-        domains: inside.domains.status(&objects),
+        domains: inside.domains.status(&objects, &inside.cores),
         vfs: inside.domains.vf_status(&objects),
     }
 }

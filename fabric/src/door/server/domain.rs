@@ -27,6 +27,9 @@ pub struct DomainSettings {
     pub gateways: u16,
 }
 
+/// What stat(2) counts the memory of a file in.
+const BLOCK_BYTES: u64 = 512;
+
 /// How a domain is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainReport {
@@ -42,6 +45,8 @@ pub struct DomainReport {
     pub vms: usize,
     /// The memory that its endpoints share; the system takes of it what was ever used.
     pub region_bytes: u64,
+    /// That part of it.
+    pub used_bytes: u64,
 }
 
 /// Why there is no domain.
@@ -108,6 +113,9 @@ impl Served {
     }
 
     pub(super) fn report(&self, members: usize, vms: usize) -> DomainReport {
+        // The system always knows its own memory.
+        let blocks =
+            rustix::fs::fstat(&self.memory).map_or(0, |stat| stat.st_blocks.cast_unsigned());
         DomainReport {
             name: self.settings.name.clone(),
             endpoints_live: self.keeper.live_count(),
@@ -115,6 +123,7 @@ impl Served {
             members,
             vms,
             region_bytes: self.keeper.region().layout().region_bytes as u64,
+            used_bytes: blocks * BLOCK_BYTES,
         }
     }
 
