@@ -142,7 +142,7 @@ fn in_guests(
     Ok((outage, Some(talk), messages.ok_or(why), io))
 }
 
-/// An MPI of this host that cannot do it is as good as none.
+/// Without an MPI on this host there is no job; one that fails is a failure, as between guests.
 fn without_guests(
     stage: &Stage,
     program: &Path,
@@ -151,6 +151,9 @@ fn without_guests(
     progress: &Progress,
 ) -> Result<Lived> {
     let (outage, io) = stand_in::outage(stage, io, vm, progress)?;
-    let messages = troupe.and_then(|troupe| troupe.on_host(stage, program, vm, progress));
-    Ok((outage, None, messages.map_err(|why| format!("{why:#}")), io))
+    let messages = match troupe {
+        Ok(troupe) => Ok(troupe.on_host(stage, program, vm, progress)?),
+        Err(why) => Err(format!("{why:#}")),
+    };
+    Ok((outage, None, messages, io))
 }

@@ -65,7 +65,11 @@ impl Hosts {
             return Ok(None);
         }
         let mut stage = Stage::new("hosts", program.to_owned(), false, Cleanup::default())?;
-        stage.separate()?;
+        // Root of a container may not either, nor does every system have iproute2.
+        if let Err(why) = stage.separate() {
+            eprintln!("no network namespaces: {why:#}");
+            return Ok(None);
+        }
         let (key, secret) = stage.make_domain_key()?;
         let listens = [&stage.vm_listen, &stage.io_listen];
         let start = |host: usize| {
@@ -169,8 +173,8 @@ impl Hosts {
                 name: format!("vrio-{}", NODES[host]),
                 // MPICH has a way of its own between ranks of a host.
                 profile: format!(
-                    "eval \"$({vrio:?} mpi env --mpi {word} --control {control:?})\"\n\
-                     export MPIR_CVAR_NOLOCAL=1\n"
+                    "env=$({vrio:?} mpi env --mpi {word} --control {control:?}) || exit\n\
+                     eval \"$env\"\nexport MPIR_CVAR_NOLOCAL=1\n"
                 ),
             }
         });
