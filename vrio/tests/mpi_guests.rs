@@ -44,11 +44,16 @@ domain = "blue"
 socket = "two.vf"
 "#;
 
+/// What Linux calls when devices come, which lets users in by our rule.
+const UDEV: &str = "/usr/bin/udevadm";
+
 /// How guests see the region.
 #[derive(Clone, Copy, PartialEq)]
 enum Mapping {
     /// Through the device alone.
     Window,
+    /// The same, and users of the guest have it whom udev lets in.
+    Shared,
     /// Slots through an NVDIMM over the same memory.
     Cached,
 }
@@ -69,6 +74,12 @@ fn with_nvdimm(builder: Builder, node: &Node) -> Builder {
     builder
         .arguments(&["-machine", "nvdimm=on", "-m", "slots=2,maxmem=4G", "-object", &file])
         .arguments(&["-device", "nvdimm,memdev=nv"])
+}
+
+/// With udev, and our rule for it.
+fn with_udev(builder: Builder) -> Builder {
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/60-vrio-vf.rules");
+    builder.program(UDEV.as_ref()).expect("ldd knows its libraries").file("vf.rules", &rules)
 }
 
 fn write_key(path: &Path) {
@@ -95,6 +106,7 @@ impl Stage {
             let [own, peer] = [number, 3 - number].map(|it| format!("10.9.0.{it}"));
             let builder = match mapping {
                 Mapping::Window => Guest::builder(image),
+                Mapping::Shared => with_udev(Guest::builder(image)),
                 Mapping::Cached => with_nvdimm(Guest::builder(image), &node).set("CACHED", 1),
             };
             let member = Member {
@@ -194,6 +206,33 @@ fn four_ranks_in_two_vms_find_everything_as_it_was_sent() {
         guest.type_line("end").expect("it runs");
         guest.wait_success(PATIENCE).expect("it ends well");
     }
+}
+
+#[test]
+fn libfabrics_tools_work_in_vms_for_users_whom_udev_lets_in() {
+    let test = "libfabrics_tools_work_in_vms_for_users_whom_udev_lets_in";
+    let Some(image) = mpi::available(test) else { return };
+    if !Path::new(UDEV).is_file() {
+        println!("SKIP {test}: {UDEV} is not installed");
+        return;
+    }
+    let mut stage = Stage::new(&image, Mapping::Shared);
+    let [one, other] = &mut stage.guests[..] else { panic!("there are two") };
+    one.type_line("info").expect("it runs");
+    let mut listed = String::new();
+    while !listed.ends_with("\nend\n") {
+        listed += &one.wait_for("info", PATIENCE).expect("it lists them");
+        listed.push('\n');
+    }
+    assert!(listed.contains("provider: vrio") && listed.contains("FI_EP_RDM"), "{listed}");
+    other.type_line("serve").expect("it runs");
+    other.wait_for("serving", PATIENCE).expect("it listens");
+    one.type_line("ask").expect("it runs");
+    for guest in [one, other] {
+        let last = guest.wait_for("ping-pong", PATIENCE).expect("its data are as they were sent");
+        println!("{last}");
+    }
+    stage.until_empty();
 }
 
 #[test]
