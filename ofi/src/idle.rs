@@ -3,13 +3,17 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// After so many empty polls a rank looks whether another one wants its core, at the least and at
-/// the most. The system call costs about as much as ten polls: one in sixteen thousand is nothing,
-/// and a rank that shares its core gives it away within microseconds.
-const EMPTY_POLLS_MIN: u32 = 64;
-const EMPTY_POLLS_MAX: u32 = 16_384;
-/// A yield that takes so long let somebody else run: this core is shared.
-const SHARED_CORE: Duration = Duration::from_micros(3);
+/// After so many empty polls a rank looks whether another one wants its core, or a sidecore: at
+/// first, and at the most. The system call costs about as much as ten polls, MPI's own work
+/// included: one in 256 is little, and whoever comes to a core that was a rank's alone waits some
+/// 20 us for it, in which a sidecore still takes the rank for one that gives way.
+const EMPTY_POLLS: u32 = 64;
+const EMPTY_POLLS_MAX: u32 = 256;
+/// And where somebody did want it: what a rank waits for may be what that one has to do.
+const EMPTY_POLLS_SHARED: u32 = 8;
+/// A yield that takes so long let somebody else run: this core is shared. One that finds nobody
+/// takes 0.45 us; a sidecore that finds nothing to do is done after 2.
+const SHARED_CORE: Duration = Duration::from_micros(1);
 
 /// Counts polls that found nothing, and says when to let others run. Where nobody wants to, it is
 /// asked for ever more rarely.
@@ -21,7 +25,7 @@ pub(crate) struct Idle {
 
 impl Idle {
     pub(crate) fn new() -> Self {
-        Self { empty_polls: 0, patience: EMPTY_POLLS_MIN }
+        Self { empty_polls: 0, patience: EMPTY_POLLS }
     }
 
     /// A poll found something.
@@ -39,7 +43,7 @@ impl Idle {
     pub(crate) fn yielded(&mut self, took: Duration) {
         self.empty_polls = 0;
         self.patience = if took >= SHARED_CORE {
-            EMPTY_POLLS_MIN
+            EMPTY_POLLS_SHARED
         } else {
             (self.patience * 2).min(EMPTY_POLLS_MAX)
         };
@@ -89,19 +93,19 @@ mod tests {
     #[test]
     fn who_is_alone_on_a_core_yields_ever_more_rarely_and_who_is_not_often() {
         let mut idle = Idle::new();
-        assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_MIN);
+        assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS);
         for _ in 0..20 {
             idle.yielded(Duration::from_nanos(300));
         }
         assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_MAX);
         idle.yielded(SHARED_CORE);
-        assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_MIN);
+        assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_SHARED);
     }
 
     #[test]
     fn work_begins_the_count_anew() {
         let mut idle = Idle::new();
-        for _ in 1..EMPTY_POLLS_MIN {
+        for _ in 1..EMPTY_POLLS {
             assert!(!idle.found_nothing());
         }
         idle.worked();

@@ -235,9 +235,12 @@ impl Core {
         self.inbox.run(&mut self.local) | self.local.round(now_ns)
     }
 
-    fn give_way(&self) {
+    fn give_way(&mut self) {
         self.shared.counters.yields.add(1);
+        let began_ns = crate::now_ns();
         rustix::thread::sched_yield();
+        let now_ns = crate::now_ns();
+        self.backoff.yielded(now_ns.saturating_sub(began_ns), now_ns);
     }
 
     fn nap(&self, length_ns: u64) {

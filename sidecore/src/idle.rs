@@ -50,6 +50,17 @@ impl FromStr for Idle {
 /// request at a time does not pay for notifications.
 const SPIN_NS: u64 = 100_000;
 
+/// Adaptive, while it spins: so often it looks whether others want the core. A system call that
+/// finds nobody takes half a microsecond; who answers within this time is never kept waiting by it.
+const ASK_NS: u64 = 20_000;
+
+/// A yield that takes so long let another thread run. One that finds nobody takes half of it.
+const OTHERS_NS: u64 = 1_000;
+
+/// How long the core counts as shared by threads that yield, once one was seen: they and the
+/// sidecore then run by turns, a round each, since what they wait for may be what it has to do.
+const SHARED_FOR_NS: u64 = 1_000_000;
+
 /// Adaptive, until when it offers the core to others between rounds.
 const YIELD_NS: u64 = 200_000;
 
@@ -60,9 +71,10 @@ const NAP_NS: u64 = 1_000_000;
 /// One nap: what it adds to a request is small beside the pause that came before.
 const NAP_EACH_NS: u64 = 20_000;
 
-/// An idle round that took longer than this was interrupted by another thread on the core. By
-/// itself it takes a few microseconds; what a scheduler gives away is a hundred and more.
-const CONTENDED_GAP_NS: u64 = 50_000;
+/// An idle round, or a yield, that took longer than this was another thread's that does not give
+/// way: what a scheduler gives away at a time is a millisecond and more. Threads that poll and
+/// yield are back sooner.
+const CONTENDED_GAP_NS: u64 = 500_000;
 
 /// How long the core counts as contended once another thread was seen there. Spinning again after
 /// that finds out whether it still is, at the price of one time slice: some 3 ms in 50.
@@ -96,6 +108,9 @@ pub(crate) struct Backoff {
     last_step: Step,
     idle_since_ns: u64,
     contended_until_ns: u64,
+    shared_until_ns: u64,
+    /// When it is looked next whether others want the core.
+    ask_ns: u64,
 }
 
 impl Backoff {
@@ -106,6 +121,8 @@ impl Backoff {
             last_step: Step::Go,
             idle_since_ns: now_ns,
             contended_until_ns: 0,
+            shared_until_ns: 0,
+            ask_ns: now_ns + ASK_NS,
         }
     }
 
@@ -124,7 +141,7 @@ impl Backoff {
     /// The round that began at `now_ns` has ended.
     pub(crate) fn end(&mut self, progress: Progress, now_ns: u64) -> Step {
         if progress.is_busy() {
-            self.idle_since_ns = now_ns;
+            (self.idle_since_ns, self.ask_ns) = (now_ns, now_ns + ASK_NS);
             self.last_step = Step::Go;
             return Step::Go;
         }
@@ -138,11 +155,22 @@ impl Backoff {
         step
     }
 
+    /// A yield has let others run for so long, until `now_ns`.
+    pub(crate) fn yielded(&mut self, took_ns: u64, now_ns: u64) {
+        self.ask_ns = now_ns + ASK_NS;
+        if (OTHERS_NS..CONTENDED_GAP_NS).contains(&took_ns) {
+            self.shared_until_ns = now_ns + SHARED_FOR_NS;
+        }
+    }
+
     fn adapt(&self, idle_ns: u64, now_ns: u64) -> Step {
         if now_ns < self.contended_until_ns {
             return if idle_ns < CONTENDED_SPIN_NS { Step::Spin } else { Step::Sleep };
         }
         match idle_ns {
+            // Two that wait for each other's threads alone would else never sleep.
+            ..NAP_NS if now_ns < self.shared_until_ns => Step::Yield,
+            ..SPIN_NS if now_ns >= self.ask_ns => Step::Yield,
             ..SPIN_NS => Step::Spin,
             SPIN_NS..YIELD_NS => Step::Yield,
             YIELD_NS..NAP_NS => Step::Nap(NAP_EACH_NS),
@@ -177,7 +205,12 @@ mod tests {
         let mut seen = Vec::new();
         loop {
             let step = idle_round(&mut backoff, now_ns);
-            if seen.last() != Some(&step) {
+            if step == Step::Yield {
+                backoff.yielded(OTHERS_NS / 2, now_ns);
+            }
+            if step == Step::Yield && now_ns < SPIN_NS {
+                // It asks whether others want the core.
+            } else if seen.last() != Some(&step) {
                 seen.push(step);
             }
             if step == Step::Sleep {
@@ -211,6 +244,30 @@ mod tests {
         assert!(!backoff.begin(later_ns), "time asleep is not a sign of others");
         assert_eq!(backoff.end(Progress::Busy, later_ns), Step::Go);
         assert_eq!(idle_round(&mut backoff, later_ns + CONTENDED_SPIN_NS), Step::Spin);
+    }
+
+    #[test]
+    fn on_a_core_of_threads_that_yield_it_takes_turns_with_them() {
+        let mut backoff = Backoff::new(Idle::Adaptive, 0);
+        assert_eq!(idle_round(&mut backoff, ASK_NS - 1), Step::Spin);
+        assert_eq!(idle_round(&mut backoff, ASK_NS), Step::Yield, "it asks");
+        backoff.yielded(OTHERS_NS / 2, ASK_NS + 500);
+        assert_eq!(idle_round(&mut backoff, ASK_NS + 600), Step::Spin, "nobody");
+        let seen_ns = 3 * ASK_NS;
+        assert_eq!(idle_round(&mut backoff, seen_ns), Step::Yield);
+        backoff.yielded(OTHERS_NS, seen_ns);
+        assert_eq!(idle_round(&mut backoff, seen_ns + 1), Step::Yield, "somebody");
+        // Until none was seen for a while, and with work in between never less.
+        let later_ns = seen_ns + SPIN_NS;
+        assert_eq!(backoff.end(Progress::Busy, later_ns), Step::Go);
+        assert_eq!(backoff.end(Progress::Idle, later_ns + 1), Step::Yield);
+        let over_ns = seen_ns + SHARED_FOR_NS;
+        assert_eq!(backoff.end(Progress::Busy, over_ns), Step::Go);
+        assert_eq!(backoff.end(Progress::Idle, over_ns + 1), Step::Spin);
+        // Nor for ever, if there is nothing to do.
+        backoff.yielded(OTHERS_NS, over_ns + NAP_NS - 1);
+        assert_eq!(backoff.end(Progress::Idle, over_ns + NAP_NS - 1), Step::Yield);
+        assert_eq!(backoff.end(Progress::Idle, over_ns + NAP_NS), Step::Sleep);
     }
 
     #[test]
