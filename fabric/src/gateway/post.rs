@@ -436,10 +436,16 @@ fn copy(region: &Region, cell: &Cell<'_>, head: &Head, bytes: usize, batch: &mut
         }
     };
     wire::push_header(batch, head, bytes);
-    let at = batch.len();
-    batch.resize(before + entry_bytes(bytes), 0);
-    // SAFETY: the batch has room for so many bytes there, and is our own.
-    unsafe { region.mapping().copy_out(from, batch[at..].as_mut_ptr(), bytes) };
+    let (at, whole) = (batch.len(), before + entry_bytes(bytes));
+    batch.reserve(whole - at);
+    // SAFETY: the batch is our own and has just got room up to `whole`. All of it is written: the
+    // message, and what fills the entry up behind it.
+    unsafe {
+        let to = batch.as_mut_ptr().add(at);
+        region.mapping().copy_out(from, to, bytes);
+        to.add(bytes).write_bytes(0, whole - at - bytes);
+        batch.set_len(whole);
+    }
     let is_whole = head.kind == Kind::Inline || crate::endpoint::is_whole(region, head.source);
     if !is_whole {
         batch.truncate(before);
