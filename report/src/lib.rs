@@ -3,6 +3,7 @@
 
 pub mod diff;
 pub mod import;
+pub mod plot;
 pub mod published;
 pub mod result;
 pub mod store;

@@ -1,0 +1,190 @@
+//! Plots: what one holds, its table, and its picture as SVG text.
+//!
+//! The picture has one path for each series' line and one for all of its markers, not an element
+//! for each point: a page of ten runs stays light. Where a point is, and in which cell of the
+//! table, stands in the series' `data-p`.
+
+pub mod number;
+pub mod scale;
+pub mod style;
+pub mod table;
+pub mod text;
+
+mod bars;
+mod curves;
+mod frame;
+
+use std::fmt::Write as _;
+
+pub use scale::Scale;
+pub use style::Look;
+
+use crate::result::{Point, Spread};
+use crate::unit::Unit;
+
+/// An axis: what stands on it, in what, and how it is divided.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// What: "message size".
+    pub words: String,
+    /// Of the numbers.
+    pub unit: Unit,
+    /// How it is divided.
+    pub scale: Scale,
+}
+
+/// One plot.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// Its anchor, and its file's name without the end: small letters, digits, hyphens.
+    pub id: String,
+    /// Its heading.
+    pub title: String,
+    /// What it shows, for who does not see it.
+    pub description: String,
+    /// What has to be minded when its series are compared.
+    pub cautions: Vec<String>,
+    /// Below the picture: what bars mean, what is left out.
+    pub remarks: Vec<String>,
+    /// Where the points stand.
+    pub x: Axis,
+    /// What they say.
+    pub y: Axis,
+    /// Lines across the picture: where, and what they are.
+    pub rules: Vec<(f64, String)>,
+    /// What is drawn.
+    pub body: Body,
+}
+
+/// What is drawn.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// Points in a row, joined by lines.
+    Curves(Vec<Curve>),
+    /// A bar for each name.
+    Bars(Bars),
+}
+
+/// One series of points, in the units of the figure's axes.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    /// In the legend.
+    pub name: String,
+    /// Colour, marker and dash.
+    pub look: Look,
+    /// Whether others published it: dashed, hollow.
+    pub is_published: bool,
+    /// What `low` and `high` of its points are.
+    pub spread: Spread,
+    /// In the order of `x`.
+    pub points: Vec<Point>,
+}
+
+/// Bars, one above the other.
+#[derive(Clone, Debug)]
+pub struct Bars {
+    /// Whether the parts of a row are one bar, or each has its own.
+    pub is_stacked: bool,
+    /// Names of the rows.
+    pub rows: Vec<String>,
+    /// What each row has a number of.
+    pub parts: Vec<Part>,
+}
+
+/// What each row of bars has a number of.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// In the legend.
+    pub name: String,
+    /// Colour.
+    pub look: Look,
+    /// Whether others published it.
+    pub is_published: bool,
+    /// What `low` and `high` are.
+    pub spread: Spread,
+    /// For each row, in their order; none where nothing was measured.
+    pub values: Vec<Option<Point>>,
+}
+
+/// Where a picture will stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a page that has heading, legend and remarks beside it, and the style sheet.
+    Page,
+    /// In a file of its own.
+    File,
+}
+
+/// Of every picture, in its own units.
+pub const WIDTH: f64 = 760.0;
+
+/// An entry of a legend.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a> {
+    /// What it is called.
+    pub name: &'a str,
+    /// How it looks.
+    pub look: Look,
+    /// Whether others published it.
+    pub is_published: bool,
+}
+
+impl Figure {
+    /// The picture.
+    pub fn svg(&self, place: Place) -> String {
+        frame::draw(self, place)
+    }
+
+    /// What the legend lists, in the order of `data-k`.
+    pub fn keys(&self) -> Vec<Key<'_>> {
+        match &self.body {
+            Body::Curves(curves) => curves
+                .iter()
+                .map(|Curve { name, look, is_published, .. }| Key {
+                    name,
+                    look: *look,
+                    is_published: *is_published,
+                })
+                .collect(),
+            Body::Bars(bars) => bars
+                .parts
+                .iter()
+                .map(|Part { name, look, is_published, .. }| Key {
+                    name,
+                    look: *look,
+                    is_published: *is_published,
+                })
+                .collect(),
+        }
+    }
+
+    /// Whether its legend shows boxes rather than lines.
+    pub fn has_bars(&self) -> bool {
+        matches!(self.body, Body::Bars(_))
+    }
+}
+
+impl Key<'_> {
+    /// The classes of its element.
+    pub fn classes(&self) -> String {
+        let published = if self.is_published { " published" } else { "" };
+        format!("{}{published}", self.look.classes())
+    }
+
+    /// A sample, 30 wide and 14 high, with its upper left corner at `x`, `y`.
+    pub fn sample(&self, has_bars: bool, x: f64, y: f64) -> String {
+        let (middle, mut out) = (y + 7.0, format!("<g class=\"{}\">", self.classes()));
+        if has_bars {
+            let box_ = format!("M{} {}h22v10h-22z", x + 4.0, y + 2.0);
+            let _ = write!(out, "<path class=\"box\" d=\"{box_}\"/>");
+        } else {
+            let dots = self.look.outline(x + 15.0, middle);
+            let _ = write!(
+                out,
+                "<path class=\"line\" d=\"M{x} {middle}h30\"/><path class=\"dots\" d=\"{dots}\"/>"
+            );
+        }
+        out.push_str("</g>");
+        out
+    }
+}

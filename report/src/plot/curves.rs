@@ -1,0 +1,151 @@
+//! Points in a row, joined by lines.
+
+use std::fmt::Write as _;
+
+use super::frame::Area;
+use super::scale::{Scale, Span};
+use super::table::Places;
+use super::text::{escape, shorten};
+use super::{Curve, Figure, Key};
+use crate::result::{Meant, Point};
+
+/// Half of the short lines at a spread's ends.
+const CAP: f64 = 3.0;
+/// Markers nearer than this to each other, on the average, are left out: the line says it.
+const MARKERS_APART: f64 = 7.0;
+/// Of what is named on the horizontal axis, such as a kill.
+const LABEL_CHARS_MAX: usize = 40;
+/// Nearer ones of the same name are one.
+const MARKS_APART: f64 = 12.0;
+const MARKS_ROWS: usize = 4;
+
+/// Both axes, so that all points are on them, spreads and rules as well.
+pub(super) fn spans(figure: &Figure, curves: &[Curve]) -> (Span, Span) {
+    let points = || curves.iter().flat_map(|curve| &curve.points);
+    let xs = points().flat_map(|point| [Some(point.x), point.x_to]).flatten();
+    let ys = points().flat_map(|point| [Some(point.y), point.low, point.high]).flatten();
+    let ys: Vec<f64> = ys.chain(figure.rules.iter().map(|(number, _)| *number)).collect();
+    // A point at 0 has no place on a logarithmic axis of figures: a remark says so.
+    let is_log = figure.y.scale != Scale::Linear;
+    let ys = ys.into_iter().filter(|number| !is_log || *number > 0.0);
+    let ys: Vec<f64> = ys.collect();
+    let x = if figure.x.scale == Scale::Linear {
+        let (least, most) = xs.fold((0.0_f64, 0.0_f64), |(low, high), x| (low.min(x), high.max(x)));
+        Span::tight(least, most)
+    } else {
+        let xs: Vec<f64> = xs.collect();
+        Span::of(figure.x.scale, xs)
+    };
+    (x, Span::of(figure.y.scale, ys))
+}
+
+pub(super) fn draw(curves: &[Curve], area: &Area) -> String {
+    let rows = Places::rows(curves);
+    let mut out = marks(curves, area);
+    for (number, curve) in curves.iter().enumerate() {
+        let Curve { name, look, is_published, points, .. } = curve;
+        let key = Key { name, look: *look, is_published: *is_published };
+        let (line, spread, dots) = paths(curve, area);
+        let mut places = String::new();
+        for (row, point) in rows.of_points(points) {
+            if let Some((x, y)) = area.at_x(point.x).zip(area.at_y(point.y)) {
+                let _ = write!(places, "{row},{x:.1},{y:.1} ");
+            }
+        }
+        let _ = write!(
+            out,
+            "<g class=\"{}\" data-k=\"{number}\" data-p=\"{}\">",
+            key.classes(),
+            places.trim_end()
+        );
+        for (class, path) in [("spread", spread), ("line", line), ("dots", dots)] {
+            if !path.is_empty() {
+                let _ = write!(out, "<path class=\"{class}\" d=\"{path}\"/>");
+            }
+        }
+        out.push_str("</g>");
+    }
+    out
+}
+
+/// The line, the spreads and the markers, each as one path.
+fn paths(curve: &Curve, area: &Area) -> (String, String, String) {
+    let (mut line, mut spread, mut dots) = (String::new(), String::new(), String::new());
+    let width = area.right - area.left;
+    let has_markers = curve.points.len() as f64 * MARKERS_APART <= width;
+    let mut is_joined = false;
+    for point in &curve.points {
+        let Some((x, y)) = area.at_x(point.x).zip(area.at_y(point.y)) else {
+            is_joined = false;
+            continue;
+        };
+        if let Some(to) = point.x_to.and_then(|to| area.at_x(to)) {
+            let _ = write!(line, "M{x:.1} {y:.1}H{to:.1}");
+            is_joined = false;
+        } else {
+            let step = if is_joined { 'L' } else { 'M' };
+            let _ = write!(line, "{step}{x:.1} {y:.1}");
+            is_joined = true;
+        }
+        bar(point, x, y, area, &mut spread);
+        if has_markers || point.label.is_some() {
+            dots += &curve.look.outline(x, y);
+        }
+    }
+    (line, spread, dots)
+}
+
+/// From `low` to `high`; and an arrow where the figure is a most or a least.
+fn bar(point: &Point, x: f64, y: f64, area: &Area, out: &mut String) {
+    let end = |number: Option<f64>, beyond: f64| match number {
+        None => Some(y),
+        Some(number) => area.at_y(number).or(Some(beyond)),
+    };
+    if point.low.or(point.high).is_some()
+        && let (Some(low), Some(high)) = (end(point.low, area.bottom), end(point.high, area.top))
+    {
+        let _ = write!(out, "M{x:.1} {low:.1}V{high:.1}");
+        for at in [point.low.map(|_| low), point.high.map(|_| high)].into_iter().flatten() {
+            let _ = write!(out, "M{:.1} {at:.1}h{}", x - CAP, 2.0 * CAP);
+        }
+    }
+    match point.meant {
+        Meant::AtMost => {
+            let _ = write!(out, "M{x:.1} {y:.1}v16m-3 -5l3 5l3 -5");
+        }
+        Meant::AtLeast => {
+            let _ = write!(out, "M{x:.1} {y:.1}v-16m-3 5l3 -5l3 5");
+        }
+        Meant::Exact | Meant::About => {}
+    }
+}
+
+/// Points with a name: a line from top to bottom, and the name. One that several series have at
+/// nearly the same place stands there once.
+fn marks(curves: &[Curve], area: &Area) -> String {
+    let mut found: Vec<(f64, &str)> = Vec::new();
+    for point in curves.iter().flat_map(|curve| &curve.points) {
+        let Some((label, x)) = point.label.as_deref().zip(area.at_x(point.x)) else { continue };
+        let is_known = |(at, known): &(f64, &str)| *known == label && (at - x).abs() < MARKS_APART;
+        if !found.iter().any(is_known) {
+            found.push((x, label));
+        }
+    }
+    found.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut out = String::new();
+    for (at, (x, label)) in found.into_iter().enumerate() {
+        let is_right = x > f64::midpoint(area.left, area.right);
+        let (anchor, beside) = if is_right { ("end", x - 5.0) } else { ("start", x + 5.0) };
+        // Names of neighbours stand below each other.
+        let y = area.top + 13.0 + (at % MARKS_ROWS) as f64 * 15.0;
+        let _ = write!(
+            out,
+            "<path class=\"rule\" d=\"M{x:.1} {}V{}\"/>\
+             <text x=\"{beside:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
+            area.top,
+            area.bottom,
+            escape(&shorten(label, LABEL_CHARS_MAX))
+        );
+    }
+    out
+}

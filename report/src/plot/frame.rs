@@ -1,0 +1,220 @@
+//! What is around the curves and bars: paper, heading, grid, axes; in a file also the legend.
+
+use std::fmt::Write as _;
+
+use super::number::tick;
+use super::scale::Span;
+use super::text::{NAME_CHARS_MAX, escape, shorten, wrap};
+use super::{Axis, Body, Figure, Place, WIDTH, bars, curves, style};
+
+/// Around the area of the points, in a page.
+const RIGHT: f64 = 22.0;
+const TOP: f64 = 30.0;
+const BELOW: f64 = 46.0;
+/// Of the area of curves.
+const HEIGHT: f64 = 330.0;
+const CURVES_LEFT: f64 = 78.0;
+/// For names of bars.
+const BARS_LEFT: f64 = 208.0;
+/// A line of a heading, a legend and a remark, in a file.
+const HEADING: f64 = 22.0;
+const LEGEND: f64 = 19.0;
+const REMARK: f64 = 16.0;
+/// Characters of about 6.3 units are as wide as the picture.
+const REMARK_CHARS: usize = 112;
+const REMARK_LINES_MAX: usize = 6;
+const HEADING_CHARS: usize = 84;
+
+/// Where the points stand, and how numbers become places.
+#[derive(Debug)]
+pub(super) struct Area {
+    pub(super) left: f64,
+    pub(super) right: f64,
+    pub(super) top: f64,
+    pub(super) bottom: f64,
+    pub(super) x: Span,
+    pub(super) y: Span,
+}
+
+impl Area {
+    pub(super) fn at_x(&self, number: f64) -> Option<f64> {
+        Some(self.left + self.x.place(number)? * (self.right - self.left))
+    }
+
+    pub(super) fn at_y(&self, number: f64) -> Option<f64> {
+        Some(self.bottom - self.y.place(number)? * (self.bottom - self.top))
+    }
+}
+
+pub(super) fn draw(figure: &Figure, place: Place) -> String {
+    let heading = match place {
+        Place::Page => Vec::new(),
+        Place::File => wrap(&figure.title, HEADING_CHARS, 2),
+    };
+    let top = TOP + heading.len() as f64 * HEADING;
+    let (inside, bottom) = match &figure.body {
+        Body::Curves(all) => {
+            let (x, y) = curves::spans(figure, all);
+            let area = area(CURVES_LEFT, top, HEIGHT, x, y);
+            (grid(figure, &area) + &curves::draw(all, &area) + &rules(figure, &area), area.bottom)
+        }
+        Body::Bars(all) => {
+            let (x, y) = bars::spans(figure, all);
+            let area = area(BARS_LEFT, top, bars::height(all), x, y);
+            (bars_grid(figure, &area) + &bars::draw(figure, all, &area), area.bottom)
+        }
+    };
+    let below =
+        if place == Place::File { legend(figure, bottom + BELOW) } else { (String::new(), 0.0) };
+    let height = bottom + BELOW + below.1;
+    let mut out = opening(figure, place, height);
+    for (at, line) in heading.iter().enumerate() {
+        let y = 24.0 + at as f64 * HEADING;
+        let _ = write!(out, "<text class=\"title\" x=\"12\" y=\"{y}\">{}</text>", escape(line));
+    }
+    out + &inside + &below.0 + "</svg>"
+}
+
+fn area(left: f64, top: f64, height: f64, x: Span, y: Span) -> Area {
+    Area { left, right: WIDTH - RIGHT, top, bottom: top + height, x, y }
+}
+
+/// The element, its name and its description.
+fn opening(figure: &Figure, place: Place, height: f64) -> String {
+    let Figure { id, title, description, .. } = figure;
+    let (title, description) = (escape(title), escape(description));
+    let mut out = String::from("<svg class=\"plot\" ");
+    if place == Place::File {
+        let size = format!("width=\"{WIDTH}\" height=\"{height:.0}\"");
+        let _ = write!(out, "xmlns=\"http://www.w3.org/2000/svg\" {size} ");
+    }
+    let _ = write!(
+        out,
+        "viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
+         <title id=\"{id}-t\">{title}</title><desc id=\"{id}-d\">{description}</desc>"
+    );
+    if place == Place::File {
+        let sheet = style::alone();
+        let _ = write!(
+            out,
+            "<style>{sheet}</style><rect class=\"paper\" width=\"{WIDTH}\" height=\"{height:.0}\"/>"
+        );
+    }
+    out
+}
+
+fn words(axis: &Axis) -> String {
+    escape(&shorten(&axis.words, NAME_CHARS_MAX))
+}
+
+/// Lines and numbers behind the points.
+fn grid(figure: &Figure, area: &Area) -> String {
+    let Area { left, right, top, bottom, .. } = *area;
+    let (mut faint, mut strong, mut numbers) = (String::new(), String::new(), String::new());
+    for tick_ in area.x.ticks() {
+        let Some(x) = area.at_x(tick_.at) else { continue };
+        let line = if tick_.is_labelled { &mut strong } else { &mut faint };
+        let _ = write!(line, "M{x:.1} {top}V{bottom}");
+        if tick_.is_labelled {
+            let (y, number) = (bottom + 17.0, escape(&tick(tick_.at, figure.x.unit)));
+            let _ = write!(numbers, "<text x=\"{x:.1}\" y=\"{y}\">{number}</text>");
+        }
+    }
+    let mut beside = String::new();
+    for tick_ in area.y.ticks() {
+        let Some(y) = area.at_y(tick_.at) else { continue };
+        let line = if tick_.is_labelled { &mut strong } else { &mut faint };
+        let _ = write!(line, "M{left} {y:.1}H{right}");
+        if tick_.is_labelled {
+            let (x, below) = (left - 8.0, y + 4.0);
+            let number = escape(&tick(tick_.at, figure.y.unit));
+            let _ = write!(beside, "<text x=\"{x}\" y=\"{below:.1}\">{number}</text>");
+        }
+    }
+    let (middle, name_y) = ((left + right) / 2.0, bottom + 38.0);
+    let (x_words, y_words) = (words(&figure.x), words(&figure.y));
+    let mut out =
+        format!("<path class=\"faint\" d=\"{faint}\"/><path class=\"grid\" d=\"{strong}\"/>");
+    let _ = write!(
+        out,
+        "{axes}<g text-anchor=\"middle\">{numbers}<text x=\"{middle}\" y=\"{name_y}\">{x_words}\
+         </text></g><g text-anchor=\"end\">{beside}</g>\
+         <text x=\"12\" y=\"{y_name}\" class=\"quiet\">{y_words}</text>",
+        axes = axes(area),
+        y_name = top - 12.0,
+    );
+    out
+}
+
+/// The left and the lower end; the lower one broken behind a place for 0.
+fn axes(area: &Area) -> String {
+    let Area { left, right, top, bottom, .. } = *area;
+    let first =
+        area.x.ticks().iter().find(|tick| tick.at > 0.0).and_then(|tick| area.at_x(tick.at));
+    let lower = match first.filter(|_| area.x.has_zero()) {
+        Some(first) => {
+            let gap = f64::midpoint(left, first);
+            format!("M{left} {bottom}H{:.1}m0 -4v8m5 -8v8m0 -4H{right}", gap - 2.5)
+        }
+        None => format!("M{left} {bottom}H{right}"),
+    };
+    format!("<path class=\"axis\" d=\"M{left} {top}V{bottom}{lower}\"/>")
+}
+
+/// The same for bars, whose axis of numbers lies.
+fn bars_grid(figure: &Figure, area: &Area) -> String {
+    let Area { left, right, top, bottom, .. } = *area;
+    let (mut strong, mut numbers) = (String::new(), String::new());
+    for tick_ in area.x.ticks() {
+        let Some(x) = area.at_x(tick_.at) else { continue };
+        let (y, number) = (bottom + 17.0, escape(&tick(tick_.at, figure.y.unit)));
+        let _ = write!(strong, "M{x:.1} {top}V{bottom}");
+        let _ = write!(numbers, "<text x=\"{x:.1}\" y=\"{y}\">{number}</text>");
+    }
+    let (middle, name_y) = ((left + right) / 2.0, bottom + 38.0);
+    let zero = area.at_x(0.0).unwrap_or(left);
+    format!(
+        "<path class=\"grid\" d=\"{strong}\"/>\
+         <path class=\"axis\" d=\"M{zero:.1} {top}V{bottom}\"/>\
+         <g text-anchor=\"middle\">{numbers}<text x=\"{middle}\" y=\"{name_y}\">{}</text></g>",
+        words(&figure.y)
+    )
+}
+
+/// Lines across all of it, with what they are.
+fn rules(figure: &Figure, area: &Area) -> String {
+    let mut out = String::new();
+    for (number, name) in &figure.rules {
+        let Some(y) = area.at_y(*number) else { continue };
+        let (left, right, above) = (area.left, area.right, y - 5.0);
+        let _ = write!(
+            out,
+            "<path class=\"rule\" d=\"M{left} {y:.1}H{right}\"/>\
+             <text x=\"{x}\" y=\"{above:.1}\" text-anchor=\"end\">{}</text>",
+            escape(&shorten(name, NAME_CHARS_MAX)),
+            x = right - 4.0,
+        );
+    }
+    out
+}
+
+/// Legend and remarks of a file, from `y` on, and how high they are.
+fn legend(figure: &Figure, y: f64) -> (String, f64) {
+    let (mut out, mut at) = (String::new(), y + 4.0);
+    for key in figure.keys() {
+        let sample = key.sample(figure.has_bars(), 12.0, at);
+        let name = escape(&shorten(key.name, NAME_CHARS_MAX));
+        let _ = write!(out, "{sample}<text x=\"50\" y=\"{:.1}\">{name}</text>", at + 11.0);
+        at += LEGEND;
+    }
+    at += 4.0;
+    for remark in figure.cautions.iter().chain(&figure.remarks) {
+        for line in wrap(remark, REMARK_CHARS, REMARK_LINES_MAX) {
+            let base = at + 11.0;
+            let line = escape(&line);
+            let _ = write!(out, "<text class=\"quiet\" x=\"12\" y=\"{base:.1}\">{line}</text>");
+            at += REMARK;
+        }
+    }
+    (out, at + 10.0 - y)
+}

@@ -1,0 +1,271 @@
+//! From numbers to places on an axis, and where an axis has its ticks.
+
+/// How an axis is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// Evenly, and 0 is on it.
+    Linear,
+    /// By doubling: sizes and depths.
+    Log2,
+    /// By tens.
+    Log10,
+}
+
+/// A line of the grid.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tick {
+    /// The number there.
+    pub at: f64,
+    /// Whether the number is written there.
+    pub is_labelled: bool,
+}
+
+/// Labels on an axis: more of them run into each other.
+const LABELS_MAX: usize = 11;
+/// With more, lines between the powers of ten would be a grey area.
+const MINOR_DECADES_MAX: f64 = 8.0;
+/// Beyond it, or its reciprocal, the span of an axis would not be a number.
+const NUMBER_MAX: f64 = 1e140;
+/// Of an axis, for 0, where the rest is logarithmic.
+const ZERO_PART: f64 = 0.06;
+
+/// A scale with both of its ends.
+#[derive(Clone, Debug)]
+pub struct Span {
+    scale: Scale,
+    low: f64,
+    high: f64,
+    /// A place for 0 before the least, which a logarithmic axis has not by itself.
+    has_zero: bool,
+}
+
+impl Span {
+    /// The span that shows all `numbers`, which are finite; ends are ticks or near to them.
+    pub fn of(scale: Scale, numbers: impl IntoIterator<Item = f64> + Clone) -> Self {
+        let numbers = numbers.into_iter().filter(|number| number.is_finite());
+        if scale == Scale::Linear {
+            return Self::linear(numbers);
+        }
+        let (mut low, mut high, mut has_zero) = (f64::INFINITY, f64::NEG_INFINITY, false);
+        for number in numbers {
+            has_zero |= number == 0.0;
+            if number > 0.0 {
+                let number = number.clamp(1.0 / NUMBER_MAX, NUMBER_MAX);
+                (low, high) = (low.min(number), high.max(number));
+            }
+        }
+        if low > high {
+            (low, high) = (1.0, 10.0);
+        }
+        let (low, high) = match scale {
+            Scale::Log2 if low == high => (low / 2.0, high * 2.0),
+            Scale::Log2 => (low, high),
+            _ => (step_down(low * 0.98), step_up(high * 1.02)),
+        };
+        Self { scale, low, high, has_zero }
+    }
+
+    fn linear(numbers: impl Iterator<Item = f64>) -> Self {
+        let (mut low, mut high) = (0.0_f64, 0.0_f64);
+        for number in numbers.map(|number| number.clamp(-NUMBER_MAX, NUMBER_MAX)) {
+            (low, high) = (low.min(number), high.max(number));
+        }
+        if low == high {
+            high = 1.0;
+        }
+        let step = nice_step(high - low);
+        let reach = |number: f64, up: bool| {
+            let steps = number / step;
+            let whole = if up { (steps - 1e-9).ceil() } else { (steps + 1e-9).floor() };
+            // A step more would be empty where the last tick is nearly reached anyway.
+            if (steps - steps.round()).abs() < 0.02 { steps.round() * step } else { whole * step }
+        };
+        let (low, high) = (reach(low, false).min(low), reach(high, true).max(high));
+        Self { scale: Scale::Linear, low, high, has_zero: false }
+    }
+
+    /// The same, which ends exactly where its numbers do: a time line has no empty end.
+    pub fn tight(low: f64, high: f64) -> Self {
+        let high = if high > low { high } else { low + 1.0 };
+        Self { scale: Scale::Linear, low, high, has_zero: false }
+    }
+
+    /// How it is divided.
+    pub fn scale(&self) -> Scale {
+        self.scale
+    }
+
+    /// Both ends.
+    pub fn ends(&self) -> (f64, f64) {
+        (self.low, self.high)
+    }
+
+    /// Where `number` is, from 0 (the low end) to 1; none if it has no place, as 0 and less on a
+    /// logarithmic axis.
+    pub fn place(&self, number: f64) -> Option<f64> {
+        let part = match self.scale {
+            Scale::Linear => (number - self.low) / (self.high - self.low),
+            _ if number > 0.0 => {
+                let part = (number / self.low).ln() / (self.high / self.low).ln();
+                if self.has_zero { ZERO_PART + part * (1.0 - ZERO_PART) } else { part }
+            }
+            _ if number == 0.0 && self.has_zero => 0.0,
+            _ => return None,
+        };
+        (part.is_finite()).then(|| part.clamp(0.0, 1.0))
+    }
+
+    /// Whether 0 has its own place before a logarithmic axis.
+    pub fn has_zero(&self) -> bool {
+        self.has_zero
+    }
+
+    /// Its ticks, in order.
+    pub fn ticks(&self) -> Vec<Tick> {
+        let mut ticks = match self.scale {
+            Scale::Linear => linear_ticks(self.low, self.high),
+            Scale::Log2 => doubling_ticks(self.low, self.high),
+            Scale::Log10 => decade_ticks(self.low, self.high),
+        };
+        if self.has_zero {
+            ticks.insert(0, Tick { at: 0.0, is_labelled: true });
+        }
+        ticks
+    }
+}
+
+/// 1, 2, 2.5 or 5 of a power of ten: five to eight of them are the span.
+fn nice_step(span: f64) -> f64 {
+    let rough = span / 6.0;
+    let ten = 10_f64.powf(rough.log10().floor());
+    let nice = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|times| times * ten >= rough * 0.85);
+    nice.unwrap_or(10.0) * ten
+}
+
+fn linear_ticks(low: f64, high: f64) -> Vec<Tick> {
+    let step = nice_step(high - low);
+    let first = (low / step - 1e-9).ceil();
+    let places = (0..=2 * LABELS_MAX).map(|at| (first + at as f64) * step);
+    let inside = places.take_while(|at| *at <= high + step * 1e-9);
+    inside.map(|at| Tick { at, is_labelled: true }).collect()
+}
+
+fn doubling_ticks(low: f64, high: f64) -> Vec<Tick> {
+    let (first, last) = ((low.log2() - 1e-9).ceil() as i32, (high.log2() + 1e-9).floor() as i32);
+    let count = (last - first + 1).max(1) as usize;
+    let each = count.div_ceil(LABELS_MAX) as i32;
+    // Labels stand at 1, 4, 16 rather than at 2, 8, 32.
+    let tick = |power: i32| Tick { at: 2_f64.powi(power), is_labelled: power % each == 0 };
+    (first..=last).map(tick).collect()
+}
+
+/// One, two or five of a power of ten, not more than `number`.
+fn step_down(number: f64) -> f64 {
+    let ten = 10_f64.powf((number.log10() + 1e-12).floor());
+    [5.0, 2.0, 1.0].into_iter().map(|times| times * ten).find(|at| *at <= number).unwrap_or(ten)
+}
+
+fn step_up(number: f64) -> f64 {
+    let ten = 10_f64.powf((number.log10() + 1e-12).floor());
+    let up = [1.0, 2.0, 5.0].into_iter().map(|times| times * ten).find(|at| *at >= number);
+    up.unwrap_or(10.0 * ten)
+}
+
+fn decade_ticks(low: f64, high: f64) -> Vec<Tick> {
+    let decades = (high / low).log10();
+    if decades < 0.5 {
+        return linear_ticks(low, high);
+    }
+    let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
+    let each = ((decades as usize).div_ceil(LABELS_MAX)).max(1) as i32;
+    let inside = |at: f64| at >= low * (1.0 - 1e-9) && at <= high * (1.0 + 1e-9);
+    let mut ticks = Vec::new();
+    for power in first..=last {
+        for times in 1..=9 {
+            let at = f64::from(times) * 10_f64.powi(power);
+            let is_labelled = if decades > 3.0 {
+                times == 1 && power.rem_euclid(each) == 0
+            } else {
+                matches!(times, 1 | 2 | 5)
+            };
+            if inside(at) && (is_labelled || decades <= MINOR_DECADES_MAX) {
+                ticks.push(Tick { at, is_labelled });
+            }
+        }
+    }
+    ticks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(span: &Span) -> Vec<f64> {
+        span.ticks().into_iter().filter(|tick| tick.is_labelled).map(|tick| tick.at).collect()
+    }
+
+    #[test]
+    fn linear_axes_hold_zero_and_end_at_ticks() {
+        let span = Span::of(Scale::Linear, [3.0, 97.0]);
+        assert_eq!(span.ends(), (0.0, 100.0));
+        assert_eq!(labels(&span), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+        let span = Span::of(Scale::Linear, [-13.0, 31.0]);
+        assert!(labels(&span).contains(&0.0));
+        assert!(span.ends().0 <= -13.0 && span.ends().1 >= 31.0);
+        assert_eq!(Span::of(Scale::Linear, []).ends(), (0.0, 1.0));
+    }
+
+    #[test]
+    fn sizes_double() {
+        let sizes: Vec<f64> = (0..=22).map(|power| 2_f64.powi(power)).collect();
+        let span = Span::of(Scale::Log2, sizes.iter().copied());
+        assert_eq!(span.ticks().len(), 23);
+        assert!(labels(&span).len() <= LABELS_MAX && labels(&span)[0] == 1.0);
+        assert_eq!(span.place(2048.0), Some(0.5));
+        assert_eq!(span.place(0.0), None);
+    }
+
+    #[test]
+    fn zero_has_a_place_before_a_logarithmic_axis() {
+        let span = Span::of(Scale::Log2, [0.0, 1.0, 1024.0]);
+        assert_eq!(span.place(0.0), Some(0.0));
+        assert_eq!(span.place(1.0), Some(ZERO_PART));
+        assert_eq!(span.place(1024.0), Some(1.0));
+        assert_eq!(labels(&span)[0], 0.0);
+        assert_eq!(span.place(-1.0), None);
+    }
+
+    #[test]
+    fn decades_are_labelled_and_short_spans_more_finely() {
+        assert_eq!(labels(&Span::of(Scale::Log10, [0.9, 9000.0])), [1.0, 10.0, 100.0, 1e3, 1e4]);
+        let span = Span::of(Scale::Log10, [12.0, 60.0]);
+        assert_eq!(labels(&span), [10.0, 20.0, 50.0, 100.0]);
+        let narrow = Span { scale: Scale::Log10, low: 100.0, high: 200.0, has_zero: false };
+        assert!(labels(&narrow).len() >= 4, "{narrow:?}");
+    }
+
+    #[test]
+    fn whatever_is_given_ends_in_few_ticks_and_finite_places() {
+        for numbers in [
+            vec![f64::MIN_POSITIVE, f64::MAX],
+            vec![f64::MAX, f64::MAX / 2.0],
+            vec![1.0, 1.0],
+            vec![0.0],
+            vec![-5.0, -5.0],
+            vec![1e-300],
+            vec![f64::NAN, f64::INFINITY],
+            vec![-f64::MAX, f64::MAX],
+        ] {
+            for scale in [Scale::Linear, Scale::Log2, Scale::Log10] {
+                let span = Span::of(scale, numbers.iter().copied());
+                let ticks = span.ticks();
+                assert!(ticks.len() < 3000, "{scale:?} {numbers:?}: {} ticks", ticks.len());
+                assert!(labels(&span).len() <= 2 * LABELS_MAX + 1, "{scale:?} {numbers:?}");
+                for number in &numbers {
+                    let place = span.place(*number);
+                    assert!(place.is_none_or(|at| (0.0..=1.0).contains(&at)), "{numbers:?}");
+                }
+            }
+        }
+    }
+}

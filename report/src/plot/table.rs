@@ -1,0 +1,320 @@
+//! A plot's numbers as rows and columns: what its table shows, its tooltips say and its CSV holds.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::number::exact;
+use super::text::csv_words;
+use super::{Bars, Body, Curve, Figure};
+use crate::result::{Meant, Point, Spread};
+use crate::unit::Unit;
+
+/// The table of a plot.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// What the rows' heads are.
+    pub corner: String,
+    /// Each column's head.
+    pub columns: Vec<Column>,
+    /// The rows.
+    pub rows: Vec<Row>,
+}
+
+/// A column: a series.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// Its name, whole.
+    pub name: String,
+    /// What `low` and `high` of its cells are.
+    pub spread: Spread,
+}
+
+/// A row: a place on the horizontal axis, or a bar.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Its place or its name.
+    pub head: String,
+    /// For each column; none where there is nothing.
+    pub cells: Vec<Option<Cell>>,
+}
+
+/// A number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// In the unit of the vertical axis.
+    pub number: f64,
+    /// Where the spread begins.
+    pub low: Option<f64>,
+    /// Where it ends.
+    pub high: Option<f64>,
+    /// Words before and behind it: "less than", what the text says.
+    pub meant: Meant,
+    /// Of a range or a point with a name.
+    pub words: Option<String>,
+}
+
+impl Cell {
+    fn of(point: &Point) -> Self {
+        let range = point.x_to.map(|to| format!("up to {}", exact(to)));
+        Self {
+            number: point.y,
+            low: point.low,
+            high: point.high,
+            meant: point.meant,
+            words: range.or_else(|| point.said.clone()),
+        }
+    }
+
+    /// As the table has it.
+    pub fn text(&self) -> String {
+        let sign = match self.meant {
+            Meant::Exact => "",
+            Meant::About => "≈ ",
+            Meant::AtMost => "≤ ",
+            Meant::AtLeast => "≥ ",
+        };
+        let mut text = format!("{sign}{}", exact(self.number));
+        match (self.low, self.high) {
+            (Some(low), Some(high)) => text += &format!(" ({} to {})", exact(low), exact(high)),
+            (Some(low), None) => text += &format!(" (from {})", exact(low)),
+            (None, Some(high)) => text += &format!(" (to {})", exact(high)),
+            (None, None) => {}
+        }
+        if let Some(words) = &self.words {
+            text += &format!(", {words}");
+        }
+        text
+    }
+}
+
+/// Rows by place: points of one series with the same place have a row each.
+#[derive(Debug)]
+pub(super) struct Places {
+    rows: HashMap<(u64, usize), usize>,
+}
+
+impl Places {
+    /// Every place of the curves, in order.
+    fn of(curves: &[Curve]) -> (Self, Vec<f64>) {
+        // The bits of numbers that are not negative are ordered as they are.
+        let mut found: BTreeMap<(u64, usize), f64> = BTreeMap::new();
+        for curve in curves {
+            for (point, nth) in numbered(&curve.points) {
+                found.insert((key(point.x), nth), point.x);
+            }
+        }
+        let rows = found.keys().copied().zip(0..).collect();
+        (Self { rows }, found.into_values().collect())
+    }
+
+    /// For drawing: the rows alone.
+    pub(super) fn rows(curves: &[Curve]) -> Self {
+        Self::of(curves).0
+    }
+
+    /// The row of each point, in their order.
+    pub(super) fn of_points<'a>(
+        &'a self,
+        points: &'a [Point],
+    ) -> impl Iterator<Item = (usize, &'a Point)> {
+        numbered(points).map(|(point, nth)| (self.rows[&(key(point.x), nth)], point))
+    }
+}
+
+fn key(x: f64) -> u64 {
+    (x + 0.0).to_bits()
+}
+
+/// Points with how many before them have the same place.
+fn numbered(points: &[Point]) -> impl Iterator<Item = (&Point, usize)> {
+    let mut last = (f64::NAN, 0);
+    points.iter().map(move |point| {
+        last = if point.x == last.0 { (last.0, last.1 + 1) } else { (point.x, 0) };
+        (point, last.1)
+    })
+}
+
+/// Words with their unit, as a head has them.
+pub fn with_unit(words: &str, unit: Unit) -> String {
+    match unit.symbol() {
+        "" => words.to_owned(),
+        symbol => format!("{words}, {symbol}"),
+    }
+}
+
+impl Figure {
+    /// Its numbers, all of them.
+    pub fn table(&self) -> Table {
+        match &self.body {
+            Body::Curves(curves) => self.of_curves(curves),
+            Body::Bars(bars) => of_bars(bars),
+        }
+    }
+
+    fn of_curves(&self, curves: &[Curve]) -> Table {
+        let (places, xs) = Places::of(curves);
+        let row = |x: &f64| Row { head: exact(*x), cells: vec![None; curves.len()] };
+        let mut rows: Vec<Row> = xs.iter().map(row).collect();
+        for (column, curve) in curves.iter().enumerate() {
+            for (at, point) in places.of_points(&curve.points) {
+                rows[at].cells[column] = Some(Cell::of(point));
+                if let Some(label) = &point.label {
+                    rows[at].head = format!("{}: {label}", exact(point.x));
+                }
+            }
+        }
+        let column = |curve: &Curve| Column { name: curve.name.clone(), spread: curve.spread };
+        Table {
+            corner: with_unit(&self.x.words, self.x.unit),
+            columns: curves.iter().map(column).collect(),
+            rows,
+        }
+    }
+}
+
+fn of_bars(bars: &Bars) -> Table {
+    let column = |part: &super::Part| Column { name: part.name.clone(), spread: part.spread };
+    let mut columns: Vec<Column> = bars.parts.iter().map(column).collect();
+    let has_sum = bars.is_stacked && bars.parts.len() > 1;
+    if has_sum {
+        columns.push(Column { name: "sum".to_owned(), spread: Spread::None });
+    }
+    let row = |(at, name): (usize, &String)| {
+        let values = bars.parts.iter().map(|part| part.values.get(at).cloned().flatten());
+        let mut cells: Vec<Option<Cell>> =
+            values.map(|point| point.as_ref().map(Cell::of)).collect();
+        if has_sum {
+            cells.push(sum(bars, at));
+        }
+        Row { head: name.clone(), cells }
+    };
+    Table { corner: String::new(), columns, rows: bars.rows.iter().enumerate().map(row).collect() }
+}
+
+/// The sum of a row. Where a part was not measured it says so by "at least".
+fn sum(bars: &Bars, row: usize) -> Option<Cell> {
+    let number = bars.sum(row)?;
+    let meant = if bars.is_whole(row) { Meant::Exact } else { Meant::AtLeast };
+    Some(Cell { number, low: None, high: None, meant, words: None })
+}
+
+impl Bars {
+    pub(super) fn value(&self, part: usize, row: usize) -> Option<&Point> {
+        self.parts[part].values.get(row).and_then(Option::as_ref)
+    }
+
+    fn present(&self, row: usize) -> impl Iterator<Item = (usize, &Point)> {
+        (0..self.parts.len()).filter_map(move |part| Some((part, self.value(part, row)?)))
+    }
+
+    /// Of a row's parts; none if nothing of it was measured.
+    pub(super) fn sum(&self, row: usize) -> Option<f64> {
+        let mut parts = self.present(row).peekable();
+        parts.peek()?;
+        Some(parts.map(|(_, point)| point.y.max(0.0)).sum())
+    }
+
+    /// Whether no part of a row is missing. What others published has the columns that they had.
+    pub(super) fn is_whole(&self, row: usize) -> bool {
+        let is_published = self.present(row).all(|(part, _)| self.parts[part].is_published);
+        let own = self.parts.iter().filter(|part| !part.is_published).count();
+        is_published || self.present(row).count() >= own
+    }
+}
+
+impl Table {
+    /// As CSV (RFC 4180), a line of heads first. Numbers are exact.
+    pub fn csv(&self) -> String {
+        let mut lines = Vec::with_capacity(self.rows.len() + 1);
+        let has_spread = |column: &Column| !column.spread.is_none();
+        let mut head = vec![csv_words(&self.corner)];
+        for column in &self.columns {
+            head.push(csv_words(&column.name));
+            if has_spread(column) {
+                let words = column.spread.words();
+                head.push(csv_words(&format!("{}: from ({words})", column.name)));
+                head.push(csv_words(&format!("{}: to ({words})", column.name)));
+            }
+        }
+        lines.push(head.join(","));
+        for row in &self.rows {
+            let is_number = row.head.parse::<f64>().is_ok();
+            let mut line = vec![if is_number { row.head.clone() } else { csv_words(&row.head) }];
+            for (column, cell) in self.columns.iter().zip(&row.cells) {
+                let number = |number: Option<f64>| number.map(exact).unwrap_or_default();
+                line.push(number(cell.as_ref().map(|cell| cell.number)));
+                if has_spread(column) {
+                    line.push(number(cell.as_ref().and_then(|cell| cell.low)));
+                    line.push(number(cell.as_ref().and_then(|cell| cell.high)));
+                }
+            }
+            lines.push(line.join(","));
+        }
+        lines.join("\r\n") + "\r\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Axis, Look, Part, Scale};
+    use super::*;
+
+    fn curve(name: &str, points: Vec<Point>) -> Curve {
+        let spread = Spread::P5P95;
+        Curve { name: name.to_owned(), look: Look::nth(0), is_published: false, spread, points }
+    }
+
+    fn figure(body: Body) -> Figure {
+        let axis = |words: &str, unit| Axis { words: words.to_owned(), unit, scale: Scale::Linear };
+        Figure {
+            id: "a".to_owned(),
+            title: "A".to_owned(),
+            description: String::new(),
+            cautions: Vec::new(),
+            remarks: Vec::new(),
+            x: axis("message size", Unit::Bytes),
+            y: axis("latency", Unit::Us),
+            rules: Vec::new(),
+            body,
+        }
+    }
+
+    #[test]
+    fn rows_are_places_and_columns_are_series() {
+        let spread = Point { low: Some(1.0), high: Some(3.0), ..Point::new(8.0, 2.5) };
+        let one = curve("one", vec![Point::new(1.0, 0.1), spread]);
+        let two = curve("two", vec![Point::new(4.0, 7.0), Point::new(4.0, 9.0)]);
+        let table = figure(Body::Curves(vec![one, two])).table();
+        let heads: Vec<&str> = table.rows.iter().map(|row| row.head.as_str()).collect();
+        assert_eq!(heads, ["1", "4", "4", "8"]);
+        assert_eq!(table.rows[3].cells[0].as_ref().unwrap().text(), "2.5 (1 to 3)");
+        assert_eq!(table.rows[2].cells[1].as_ref().unwrap().number, 9.0);
+        assert!(table.rows[0].cells[1].is_none());
+        let csv = table.csv();
+        assert!(csv.starts_with("\"message size, B\",\"one\","), "{csv}");
+        assert!(csv.contains("\r\n8,2.5,1,3,,,\r\n"), "{csv}");
+    }
+
+    #[test]
+    fn a_sum_with_a_part_missing_is_a_least() {
+        let part = |name: &str, values| Part {
+            name: name.to_owned(),
+            look: Look::nth(0),
+            is_published: false,
+            spread: Spread::None,
+            values,
+        };
+        let two = Point::new(0.0, 2.0);
+        let bars = Bars {
+            is_stacked: true,
+            rows: vec!["elvis".to_owned(), "baseline".to_owned()],
+            parts: vec![
+                part("guest", vec![Some(two.clone()), Some(two.clone())]),
+                part("host", vec![Some(two), None]),
+            ],
+        };
+        let table = figure(Body::Bars(bars)).table();
+        let sums: Vec<String> =
+            table.rows.iter().map(|row| row.cells[2].as_ref().unwrap().text()).collect();
+        assert_eq!(sums, ["4", "≥ 2"]);
+    }
+}
