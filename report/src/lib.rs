@@ -3,6 +3,7 @@
 
 pub mod diff;
 pub mod import;
+pub mod page;
 pub mod plot;
 pub mod published;
 pub mod result;

@@ -1,0 +1,186 @@
+//! Plots of what follows from figures: overheads against a baseline, shares of the line rate.
+
+use super::figures::{Group, Looks, capital, cautions, converted, described, x_scale};
+use super::{Item, PageError};
+use crate::plot::text::slug;
+use crate::plot::{Axis, Body, Curve, Figure, Scale};
+use crate::result::{Meant, Point, Spread};
+use crate::unit::{Against, Quantity, Unit};
+
+/// The least of digits that count in what is worked out: more would be invented.
+const DECIMALS: f64 = 1e4;
+/// Series that an error names.
+const NAMED_MAX: usize = 12;
+
+/// Whether overheads of this quantity by this are asked for.
+fn has_overhead(group: &Group<'_>) -> bool {
+    let is_rate = group.quantity.more_is_better() == Some(true);
+    let is_time = matches!(group.quantity, Quantity::Latency | Quantity::RoundTrip);
+    group.against == Against::MessageSize
+        && (is_rate || is_time)
+        && group.quantity != Quantity::LineShare
+}
+
+fn is_called(item: &Item<'_>, name: &str, wanted: &str) -> bool {
+    let run = item.run.map(|run| [run.title.as_str(), run.id.as_str()]);
+    let own = [name, item.measurement.title.as_str(), item.series.name.as_str()];
+    let wanted = wanted.to_lowercase();
+    own.into_iter()
+        .chain(run.into_iter().flatten())
+        .any(|name| name.to_lowercase().contains(&wanted))
+}
+
+/// Which of the group is the baseline.
+fn baseline(group: &Group<'_>, wanted: Option<&str>) -> Option<usize> {
+    let find = |wanted: &str| {
+        let mut all = group.items.iter().zip(&group.names);
+        all.position(|(item, name)| !item.is_published() && is_called(item, name, wanted))
+    };
+    match wanted {
+        Some(wanted) => find(wanted),
+        None => find("native").or_else(|| group.items.iter().position(|item| !item.is_published())),
+    }
+}
+
+/// That what was asked for is there at all.
+pub(super) fn check_baseline(groups: &[Group<'_>], wanted: Option<&str>) -> Result<(), PageError> {
+    let Some(wanted) = wanted else { return Ok(()) };
+    if groups.iter().any(|group| baseline(group, Some(wanted)).is_some()) {
+        return Ok(());
+    }
+    let mut known: Vec<&str> = Vec::new();
+    for name in groups.iter().flat_map(|group| &group.names) {
+        if !known.contains(&name.as_str()) {
+            known.push(name);
+        }
+    }
+    known.truncate(NAMED_MAX);
+    Err(PageError::Baseline { wanted: wanted.to_owned(), known: known.join("; ") })
+}
+
+/// The plots that follow from this one.
+pub(super) fn all(
+    group: &Group<'_>,
+    wanted: Option<&str>,
+    looks: &mut Looks,
+) -> impl Iterator<Item = Figure> {
+    [overhead(group, wanted, looks), line_share(group, looks)].into_iter().flatten()
+}
+
+/// Curves of the items with these points; none without points.
+fn curves(
+    group: &Group<'_>,
+    looks: &mut Looks,
+    points: impl Fn(usize, &Item<'_>) -> Vec<Point>,
+) -> Vec<Curve> {
+    // All names get a look, so that each series has that of the plot before.
+    let looks = looks.of(&group.names);
+    let curve = |(at, item): (usize, &Item<'_>)| Curve {
+        name: group.names[at].clone(),
+        look: looks[at],
+        is_published: item.is_published(),
+        spread: Spread::None,
+        points: points(at, item),
+    };
+    let all = group.items.iter().enumerate().map(curve);
+    all.filter(|curve| !curve.points.is_empty()).collect()
+}
+
+fn round(number: f64) -> f64 {
+    let rounded = (number * DECIMALS).round() / DECIMALS;
+    if rounded.is_finite() { rounded + 0.0 } else { number }
+}
+
+fn overhead(group: &Group<'_>, wanted: Option<&str>, looks: &mut Looks) -> Option<Figure> {
+    let base_at = baseline(group, wanted).filter(|_| has_overhead(group))?;
+    let base = &group.items[base_at];
+    let is_loss = group.quantity.more_is_better() == Some(true);
+    let (unit, x_unit) = (group.unit(), group.x_unit());
+    let bases: Vec<Point> =
+        base.series.points.iter().map(|point| converted(base, point, unit, x_unit)).collect();
+    let curves = curves(group, looks, |at, item| {
+        // A mean is not compared with a 99th percentile.
+        if at == base_at || item.series.statistic != base.series.statistic {
+            return Vec::new();
+        }
+        let of = |point: &Point| {
+            let point = converted(item, point, unit, x_unit);
+            let base = bases.iter().find(|base| base.x == point.x && base.y > 0.0)?;
+            let change = (point.y / base.y - 1.0) * 100.0;
+            let y = round(if is_loss { -change } else { change });
+            let is_exact = point.meant == Meant::Exact && base.meant == Meant::Exact;
+            let meant = if is_exact { Meant::Exact } else { Meant::About };
+            y.is_finite().then(|| Point { meant, ..Point::new(point.x, y) })
+        };
+        item.series.points.iter().filter(|point| point.x_to.is_none()).filter_map(of).collect()
+    });
+    if curves.is_empty() {
+        return None;
+    }
+    let against = &group.names[base_at];
+    let quantity = group.quantity.words();
+    let what = if is_loss { "Loss of" } else { "Overhead in" };
+    let title = format!("{what} {quantity} against {against}");
+    let says = if is_loss { "less" } else { "more" };
+    let remark = format!(
+        "How much {says} than {against}, of a hundred, at the same {}. Below 0 it is better.",
+        group.against.words()
+    );
+    let axis = if is_loss { "loss" } else { "overhead" };
+    Some(figure(group, curves, title, &format!("{axis} {quantity}"), axis, remark, (0.0, against)))
+}
+
+/// What is reached of what the line could carry.
+fn line_share(group: &Group<'_>, looks: &mut Looks) -> Option<Figure> {
+    let x_unit = group.x_unit();
+    if group.against != Against::MessageSize {
+        return None;
+    }
+    let curves = curves(group, looks, |_, item| {
+        let Some(rate) = item.series.line_rate else { return Vec::new() };
+        let of = |point: &Point| {
+            let point = converted(item, point, item.series.unit, x_unit);
+            Point { meant: point.meant, ..Point::new(point.x, round(point.y / rate * 100.0)) }
+        };
+        item.series.points.iter().filter(|point| point.x_to.is_none()).map(of).collect()
+    });
+    if curves.is_empty() {
+        return None;
+    }
+    let missing = group.items.len() - curves.len();
+    let quantity = capital(group.quantity.words());
+    let mut remark = String::from("Of a hundred of what the line could carry.");
+    if missing > 0 {
+        remark += &format!(" Of {missing} series nobody said what that is.");
+    }
+    let title = format!("{quantity} as a share of line rate");
+    let id = title.clone();
+    Some(figure(group, curves, title, &id, "share of line rate", remark, (100.0, "line rate")))
+}
+
+fn figure(
+    group: &Group<'_>,
+    curves: Vec<Curve>,
+    title: String,
+    id: &str,
+    axis: &str,
+    remark: String,
+    rule: (f64, &str),
+) -> Figure {
+    let names: Vec<String> = curves.iter().map(|curve| curve.name.clone()).collect();
+    Figure {
+        id: slug(id),
+        description: described(&title, &names),
+        title,
+        cautions: cautions(group),
+        remarks: vec![remark],
+        x: Axis {
+            words: group.against.words().to_owned(),
+            unit: group.x_unit(),
+            scale: x_scale(group),
+        },
+        y: Axis { words: axis.to_owned(), unit: Unit::Percent, scale: Scale::Linear },
+        rules: vec![(rule.0, rule.1.to_owned())],
+        body: Body::Curves(curves),
+    }
+}

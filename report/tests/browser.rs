@@ -1,0 +1,295 @@
+//! The page in a real browser: nothing complains, everything can be done by keyboard, tables say
+//! what results say, and ten runs stay light. Bounds are counts and bytes, never times.
+//!
+//! `VRIO_SHOTS=DIRECTORY` also leaves pictures of the page there, to be looked at.
+
+#[path = "browser/driver.rs"]
+mod driver;
+#[path = "browser/sample.rs"]
+mod sample;
+
+use std::path::Path;
+
+use driver::Browser;
+use report::page::{Options, Page, page};
+use report::plot::number::exact;
+use report::store::Loaded;
+use serde_json::{Value, json};
+
+/// Of a page of ten runs: the issue's own bound.
+const PAGE_BYTES_MAX: usize = 2_000_000;
+/// Of the same. A browser makes some hundred thousand elements in a second.
+const ELEMENTS_MAX: u64 = 25_000;
+/// Of the same, in pictures: what is drawn again when something moves.
+const DRAWN_MAX: u64 = 4_000;
+const RUNS: usize = 10;
+
+fn runs(count: usize) -> Vec<Loaded> {
+    (0..count).map(sample::run).collect()
+}
+
+fn with_published() -> Options {
+    Options { published: vec![sample::published()], ..Options::default() }
+}
+
+fn write(page: &Page, into: &Path) -> String {
+    for (name, text) in &page.plots {
+        std::fs::write(into.join(name), text).unwrap();
+    }
+    std::fs::write(into.join("index.html"), &page.html).unwrap();
+    format!("file://{}/index.html", into.display())
+}
+
+/// One browser for all of it: starting one takes longer than everything else.
+#[test]
+fn a_page_works_in_a_browser() {
+    let Some(mut browser) = Browser::start() else {
+        return println!("SKIP a_page_works_in_a_browser: there is no chromium (scripts/install)");
+    };
+    let browser = &mut browser;
+    let home = tempfile::tempdir().unwrap();
+    opens_from_disk(browser, home.path());
+    is_used_by_keyboard(browser);
+    is_used_by_pointer(browser);
+    series_are_hidden(browser);
+    paper_is_switched(browser);
+    tables_are_the_results(browser);
+    prints(browser);
+    plots_are_files(browser, home.path());
+    hostile_words_stay_words(browser, home.path());
+    ten_runs_stay_light(browser, home.path());
+}
+
+fn opens_from_disk(browser: &mut Browser, home: &Path) {
+    let page = page(&runs(3), &with_published()).unwrap();
+    let address = write(&page, home);
+    browser.show_on("screen", "light", 1400);
+    browser.open(&address);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    let named = "[...document.querySelectorAll('figure svg[role=img]')].every(svg => \
+        svg.getAttribute('aria-labelledby').split(' ').every(id => \
+        document.getElementById(id).textContent))";
+    assert_eq!(browser.value(named), json!(true));
+    let ids = "[...document.querySelectorAll('[id]')].map(e => e.id)";
+    let twice = format!("{ids}.length - new Set({ids}).size");
+    assert_eq!(browser.value(&twice), json!(0));
+    let wide = "document.documentElement.scrollWidth - innerWidth";
+    for width in [1400, 700, 360] {
+        browser.show_on("screen", "light", width);
+        shot(browser, &format!("width-{width}"));
+        assert!(browser.value(wide).as_i64().unwrap() <= 0, "too wide for {width}");
+    }
+    browser.show_on("screen", "light", 1400);
+}
+
+const TIP: &str = "document.getElementById('tip').hidden ? '' : \
+    document.getElementById('tip').textContent";
+
+fn tip(browser: &mut Browser) -> String {
+    browser.value(TIP).as_str().unwrap().to_owned()
+}
+
+fn is_used_by_keyboard(browser: &mut Browser) {
+    let stops =
+        browser.value("document.querySelectorAll('a[href], button, summary, [tabindex]').length");
+    let mut reached = 0;
+    for _ in 0..stops.as_u64().unwrap() {
+        browser.press("Tab");
+        if browser.value("document.activeElement.matches('.area')") == json!(true) {
+            reached = 1;
+            break;
+        }
+    }
+    assert_eq!(reached, 1, "no plot is reached by Tab");
+    let outline = browser.value("getComputedStyle(document.activeElement).outlineStyle");
+    assert_eq!(outline, json!("solid"), "it is not seen where one is");
+    let first = tip(browser);
+    let latency = &sample::run(0).measurements[0].series[0].points;
+    assert!(first.contains(&format!("message size 1 B: {}", exact(latency[0].y))), "{first}");
+    assert!(first.contains("1st to 99th percentile"), "{first}");
+    browser.press("ArrowRight");
+    let second = tip(browser);
+    assert!(second.contains(&format!("message size 2 B: {}", exact(latency[1].y))), "{second}");
+    browser.press("ArrowDown");
+    let below = tip(browser);
+    assert!(below.starts_with("run 1") && below.contains("2 B"), "{below}");
+    browser.press("End");
+    assert!(tip(browser).contains("4194304 B"), "{}", tip(browser));
+    shot(browser, "tooltip");
+    browser.press("Escape");
+    assert_eq!(tip(browser), "");
+}
+
+fn is_used_by_pointer(browser: &mut Browser) {
+    browser.value("document.activeElement.blur(); scrollTo(0, 0)");
+    let place = browser.value(
+        "(() => { const svg = document.querySelector('.area svg'); svg.scrollIntoView(); \
+         const box = svg.getBoundingClientRect(); const k = box.width / svg.viewBox.baseVal.width; \
+         const [, x, y] = svg.querySelector('g[data-p]').dataset.p.split(' ')[3].split(','); \
+         return [box.left + x * k, box.top + y * k]; })()",
+    );
+    let (x, y) = (place[0].as_f64().unwrap(), place[1].as_f64().unwrap());
+    browser.point(x + 3.0, y + 2.0);
+    assert!(tip(browser).contains("message size 8 B"), "{}", tip(browser));
+    browser.point(1.0, 1.0);
+    assert_eq!(tip(browser), "");
+}
+
+fn series_are_hidden(browser: &mut Browser) {
+    let seen = "getComputedStyle(document.querySelector('.area g[data-k=\"1\"]')).display";
+    assert_eq!(browser.value(seen), json!("inline"));
+    browser.value("document.querySelectorAll('figure .key')[1].focus()");
+    browser.press("Enter");
+    assert_eq!(browser.value(seen), json!("none"));
+    let said = "document.activeElement.getAttribute('aria-pressed')";
+    assert_eq!(browser.value(said), json!("false"));
+    // What is hidden is passed over.
+    browser.value("document.querySelector('.area').focus()");
+    browser.press("ArrowDown");
+    assert!(tip(browser).starts_with("run 2"), "{}", tip(browser));
+    browser.value("document.querySelectorAll('figure .key')[1].focus()");
+    browser.press("Enter");
+    assert_eq!(browser.value(seen), json!("inline"));
+    let published = "[...document.querySelectorAll('figure .key')].map(key => key.textContent)";
+    let names = browser.value(published).to_string();
+    assert!(names.contains("published: a blog, December 2013"), "{names}");
+    let drawn = "(() => { const g = document.querySelector('.area .published'); const of = (c) => \
+        getComputedStyle(g.querySelector(c)); return [of('.line').strokeDasharray, \
+        of('.dots').fill, getComputedStyle(document.body).backgroundColor]; })()";
+    let drawn = browser.value(drawn);
+    assert_ne!(drawn[0], json!("none"), "it is not dashed");
+    assert_eq!(drawn[1], drawn[2], "its markers are not hollow");
+}
+
+fn paper_is_switched(browser: &mut Browser) {
+    let paper = "getComputedStyle(document.body).backgroundColor";
+    let light = browser.value(paper);
+    browser.show_on("screen", "dark", 1400);
+    let dark = browser.value(paper);
+    assert_ne!(light, dark);
+    shot(browser, "dark");
+    browser.value("document.getElementById('theme').click()");
+    assert_eq!(browser.value(paper), light, "the switch says light");
+    browser.value("document.getElementById('theme').click()");
+    assert_eq!(browser.value(paper), dark);
+    browser.show_on("print", "dark", 1400);
+    assert_eq!(browser.value(paper), light, "paper is white");
+    browser.show_on("screen", "light", 1400);
+    browser.value("document.getElementById('theme').click()");
+}
+
+fn tables_are_the_results(browser: &mut Browser) {
+    let cells = "(() => { const table = document.querySelector('#latency-by-message-size table'); \
+        return [...table.tBodies[0].rows].map(row => [...row.cells].map(c => c.textContent)); })()";
+    let rows = browser.value(cells);
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 23);
+    for (column, run) in runs(3).iter().enumerate() {
+        let points = &run.measurements[0].series[0].points;
+        for (row, point) in rows.iter().zip(points) {
+            assert_eq!(row[0], json!(exact(point.x)));
+            let (low, high) = (point.low.unwrap(), point.high.unwrap());
+            let text = format!("{} ({} to {})", exact(point.y), exact(low), exact(high));
+            assert_eq!(row[column + 1], json!(text));
+        }
+    }
+    let csv = "(() => { const a = document.querySelector('#latency-by-message-size a[download]'); \
+        return decodeURIComponent(a.href.slice(a.href.indexOf(',') + 1)); })()";
+    let csv = browser.value(csv);
+    let lines: Vec<&str> = csv.as_str().unwrap().lines().collect();
+    assert_eq!(lines.len(), 24);
+    let first = exact(sample::run(0).measurements[0].series[0].points[0].y);
+    assert!(lines[1].starts_with(&format!("1,{first},")), "{}", lines[1]);
+    browser.value("document.querySelectorAll('details').forEach(d => d.open = true)");
+    shot(browser, "tables");
+    browser.value("document.querySelectorAll('details').forEach(d => d.open = false)");
+}
+
+fn prints(browser: &mut Browser) {
+    let answer = browser.ask("Page.printToPDF", &json!({"printBackground": false}));
+    let pdf = decoded(&answer);
+    assert!(pdf.starts_with(b"%PDF") && pdf.len() > 20_000, "{} bytes", pdf.len());
+    if let Some(folder) = std::env::var_os("VRIO_SHOTS") {
+        std::fs::write(Path::new(&folder).join("page.pdf"), pdf).unwrap();
+    }
+    browser.show_on("print", "light", 800);
+    shot(browser, "print");
+    browser.show_on("screen", "light", 1400);
+}
+
+fn plots_are_files(browser: &mut Browser, home: &Path) {
+    let plots = page(&runs(3), &with_published()).unwrap().plots;
+    assert!(plots.len() >= 7, "{}", plots.len());
+    for (name, _) in plots {
+        browser.ask("Page.navigate", &json!({"url": format!("file://{}/{name}", home.display())}));
+        let ready = "document.documentElement?.tagName + ' ' + document.readyState";
+        while browser.value(ready) != json!("svg complete") {
+            let broken = browser.value("document.querySelector('parsererror') !== null");
+            assert_eq!(broken, json!(false), "{name} is no XML");
+        }
+        shot(browser, &name.replace(".svg", ""));
+    }
+}
+
+fn hostile_words_stay_words(browser: &mut Browser, home: &Path) {
+    let mut bad = sample::run(0);
+    bad.run.title = sample::HOSTILE.to_owned();
+    for measurement in &mut bad.measurements {
+        measurement.title = sample::HOSTILE.to_owned();
+        measurement.notes.push(sample::HOSTILE.to_owned());
+        for series in &mut measurement.series {
+            series.name += sample::HOSTILE;
+            for point in &mut series.points {
+                if let Some(label) = &mut point.label {
+                    *label += sample::HOSTILE;
+                }
+            }
+        }
+    }
+    let page = page(&[bad, sample::run(1)], &with_published()).unwrap();
+    browser.open(&write(&page, home));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    let found = browser.value("[document.scripts.length, document.images.length]");
+    assert_eq!(found, json!([1, 0]));
+    let title = browser.value("document.title");
+    assert_eq!(title, json!("2 runs · vrio"));
+    browser.value("document.querySelector('.area').focus()");
+    assert!(tip(browser).contains(sample::HOSTILE), "{}", tip(browser));
+}
+
+fn ten_runs_stay_light(browser: &mut Browser, home: &Path) {
+    let page = page(&runs(RUNS), &with_published()).unwrap();
+    assert!(page.html.len() < PAGE_BYTES_MAX, "{} bytes", page.html.len());
+    browser.open(&write(&page, home));
+    let count = |browser: &mut Browser, what: &str| {
+        browser.value(&format!("document.querySelectorAll('{what}').length")).as_u64().unwrap()
+    };
+    let (all, drawn) = (count(browser, "*"), count(browser, "svg *"));
+    let entries = "performance.getEntriesByType('navigation')[0]";
+    let times = browser.value(&format!("[{entries}.domInteractive, {entries}.loadEventEnd]"));
+    let bytes = page.html.len();
+    println!(
+        "{RUNS} runs: {bytes} bytes, {all} elements ({drawn} drawn), ms until usable: {times}"
+    );
+    assert!(all < ELEMENTS_MAX && drawn < DRAWN_MAX, "{all} elements, {drawn} of them drawn");
+    shot(browser, "ten-runs");
+}
+
+/// The bytes of an answer's `data`.
+fn decoded(answer: &Value) -> Vec<u8> {
+    data_encoding::BASE64.decode(answer["data"].as_str().unwrap().as_bytes()).unwrap()
+}
+
+fn shot(browser: &mut Browser, name: &str) {
+    let Some(folder) = std::env::var_os("VRIO_SHOTS") else { return };
+    let whole = json!({"format": "png", "captureBeyondViewport": true});
+    let whole = if name == "tooltip" { json!({"format": "png"}) } else { whole };
+    let size = browser.ask("Page.getLayoutMetrics", &json!({}));
+    let mut order = whole;
+    if name != "tooltip" {
+        order["clip"] = size["cssContentSize"].clone();
+        order["clip"]["scale"] = json!(1);
+    }
+    let answer = browser.ask("Page.captureScreenshot", &order);
+    std::fs::write(Path::new(&folder).join(format!("{name}.png")), decoded(&answer)).unwrap();
+}
