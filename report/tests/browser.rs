@@ -13,6 +13,7 @@ use std::path::Path;
 use driver::Browser;
 use report::page::{Options, Page, page};
 use report::plot::number::exact;
+use report::published::published;
 use report::store::Loaded;
 use serde_json::{Value, json};
 
@@ -29,7 +30,9 @@ fn runs(count: usize) -> Vec<Loaded> {
 }
 
 fn with_published() -> Options {
-    Options { published: vec![sample::published()], ..Options::default() }
+    let mut published = published();
+    published.push(sample::published());
+    Options { published, ..Options::default() }
 }
 
 fn write(page: &Page, into: &Path) -> String {
@@ -152,7 +155,7 @@ fn series_are_hidden(browser: &mut Browser) {
     assert_eq!(browser.value(seen), json!("inline"));
     let published = "[...document.querySelectorAll('figure .key')].map(key => key.textContent)";
     let names = browser.value(published).to_string();
-    assert!(names.contains("published: a blog, December 2013"), "{names}");
+    assert!(names.contains("published: native QDR InfiniBand (a blog, December 2013)"), "{names}");
     let drawn = "(() => { const g = document.querySelector('.area .published'); const of = (c) => \
         getComputedStyle(g.querySelector(c)); return [of('.line').strokeDasharray, \
         of('.dots').fill, getComputedStyle(document.body).backgroundColor]; })()";

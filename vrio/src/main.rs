@@ -13,6 +13,7 @@ mod key;
 mod live;
 mod man;
 mod mpi;
+mod report;
 mod snippets;
 mod tables;
 mod top;
@@ -116,6 +117,9 @@ enum Command {
     /// Measure what a virtual disk does, and what that costs.
     #[command(subcommand, after_help = bench::BENCH_EXAMPLES)]
     Bench(bench::BenchCommand),
+    /// Make a page of results: plots, tables, what differs; to be opened from disk.
+    #[command(after_help = report::REPORT_EXAMPLES)]
+    Report(report::ReportArgs),
     /// Watch a guest use a remote disk while the node that serves it is killed.
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(demo::DemoArgs),
@@ -233,6 +237,7 @@ fn main() -> ExitCode {
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Bench(command) => bench::bench(&command),
+        Command::Report(args) => report::report(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Man { directory } => man::write(Cli::command(), &directory),
         Command::Completion { shell } => {

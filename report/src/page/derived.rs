@@ -1,9 +1,11 @@
 //! Plots of what follows from figures: overheads against a baseline, shares of the line rate.
 
-use super::figures::{Group, Looks, capital, cautions, converted, described, x_scale};
-use super::{Item, PageError};
+use super::figures::{
+    Drawing, Group, capital, cautions, converted, described, has_published, peaks, x_scale,
+};
+use super::{Item, PageError, names};
 use crate::plot::text::slug;
-use crate::plot::{Axis, Body, Curve, Figure, Scale};
+use crate::plot::{Axis, Body, Curve, Figure, Look, Scale};
 use crate::result::{Meant, Point, Spread};
 use crate::unit::{Against, Quantity, Unit};
 
@@ -59,22 +61,22 @@ pub(super) fn check_baseline(groups: &[Group<'_>], wanted: Option<&str>) -> Resu
 }
 
 /// The plots that follow from this one.
-pub(super) fn all(
-    group: &Group<'_>,
+pub(super) fn all<'a>(
+    group: &Group<'a>,
     wanted: Option<&str>,
-    looks: &mut Looks,
-) -> impl Iterator<Item = Figure> {
-    [overhead(group, wanted, looks), line_share(group, looks)].into_iter().flatten()
+    drawing: &mut Drawing<'a>,
+) -> impl Iterator<Item = Figure> + use<> {
+    [overhead(group, wanted, drawing), line_share(group, drawing)].into_iter().flatten()
 }
 
 /// Curves of the items with these points; none without points.
 fn curves(
     group: &Group<'_>,
-    looks: &mut Looks,
+    drawing: &mut Drawing<'_>,
     points: impl Fn(usize, &Item<'_>) -> Vec<Point>,
 ) -> Vec<Curve> {
     // All names get a look, so that each series has that of the plot before.
-    let looks = looks.of(&group.names);
+    let looks = drawing.looks.of(&group.names);
     let curve = |(at, item): (usize, &Item<'_>)| Curve {
         name: group.names[at].clone(),
         look: looks[at],
@@ -91,14 +93,18 @@ fn round(number: f64) -> f64 {
     if rounded.is_finite() { rounded + 0.0 } else { number }
 }
 
-fn overhead(group: &Group<'_>, wanted: Option<&str>, looks: &mut Looks) -> Option<Figure> {
+fn overhead<'a>(
+    group: &Group<'a>,
+    wanted: Option<&str>,
+    drawing: &mut Drawing<'a>,
+) -> Option<Figure> {
     let base_at = baseline(group, wanted).filter(|_| has_overhead(group))?;
     let base = &group.items[base_at];
     let is_loss = group.quantity.more_is_better() == Some(true);
     let (unit, x_unit) = (group.unit(), group.x_unit());
     let bases: Vec<Point> =
         base.series.points.iter().map(|point| converted(base, point, unit, x_unit)).collect();
-    let curves = curves(group, looks, |at, item| {
+    let mut curves = curves(group, drawing, |at, item| {
         // A mean is not compared with a 99th percentile.
         if at == base_at || item.series.statistic != base.series.statistic {
             return Vec::new();
@@ -117,6 +123,7 @@ fn overhead(group: &Group<'_>, wanted: Option<&str>, looks: &mut Looks) -> Optio
     if curves.is_empty() {
         return None;
     }
+    curves.extend(others(group, is_loss, drawing));
     let against = &group.names[base_at];
     let quantity = group.quantity.words();
     let what = if is_loss { "Loss of" } else { "Overhead in" };
@@ -130,13 +137,38 @@ fn overhead(group: &Group<'_>, wanted: Option<&str>, looks: &mut Looks) -> Optio
     Some(figure(group, curves, title, &format!("{axis} {quantity}"), axis, remark, (0.0, against)))
 }
 
+/// What others say that theirs costs more than native. Whose quantity it is of, its benchmark says.
+fn others<'a>(group: &Group<'a>, is_loss: bool, drawing: &mut Drawing<'a>) -> Vec<Curve> {
+    let kind = if is_loss { Quantity::Loss } else { Quantity::Overhead };
+    let of = group.quantity.words();
+    let all: Vec<Item<'a>> = group
+        .others(kind, group.against)
+        .filter(|item| item.measurement.benchmark.ends_with(of))
+        .collect();
+    let name = |item: &Item<'_>| names::published(item, &item.series.name);
+    let names: Vec<String> = all.iter().map(name).collect();
+    let looks = drawing.looks.of(&names);
+    let curve = |((item, name), look): ((&Item<'a>, String), Look)| {
+        drawing.shows(item);
+        let of = |point| converted(item, point, Unit::Percent, group.x_unit());
+        Curve {
+            name,
+            look,
+            is_published: true,
+            spread: item.series.spread,
+            points: item.series.points.iter().map(of).collect(),
+        }
+    };
+    all.iter().zip(names).zip(looks).map(curve).collect()
+}
+
 /// What is reached of what the line could carry.
-fn line_share(group: &Group<'_>, looks: &mut Looks) -> Option<Figure> {
+fn line_share<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Option<Figure> {
     let x_unit = group.x_unit();
     if group.against != Against::MessageSize {
         return None;
     }
-    let curves = curves(group, looks, |_, item| {
+    let mut curves = curves(group, drawing, |_, item| {
         let Some(rate) = item.series.line_rate else { return Vec::new() };
         let of = |point: &Point| {
             let point = converted(item, point, item.series.unit, x_unit);
@@ -148,6 +180,7 @@ fn line_share(group: &Group<'_>, looks: &mut Looks) -> Option<Figure> {
         return None;
     }
     let missing = group.items.len() - curves.len();
+    curves.extend(peaks(group, Quantity::LineShare, Unit::Percent, drawing));
     let quantity = capital(group.quantity.words());
     let mut remark = String::from("Of a hundred of what the line could carry.");
     if missing > 0 {
@@ -168,11 +201,12 @@ fn figure(
     rule: (f64, &str),
 ) -> Figure {
     let names: Vec<String> = curves.iter().map(|curve| curve.name.clone()).collect();
+    let body = Body::Curves(curves);
     Figure {
         id: slug(id),
         description: described(&title, &names),
         title,
-        cautions: cautions(group),
+        cautions: cautions(group, has_published(&body)),
         remarks: vec![remark],
         x: Axis {
             words: group.against.words().to_owned(),
@@ -181,6 +215,6 @@ fn figure(
         },
         y: Axis { words: axis.to_owned(), unit: Unit::Percent, scale: Scale::Linear },
         rules: vec![(rule.0, rule.1.to_owned())],
-        body: Body::Curves(curves),
+        body,
     }
 }

@@ -16,6 +16,8 @@ use crate::unit::{Against, Dimension, Quantity, Unit};
 
 /// Figures that lie further apart are drawn by tens.
 const LINEAR_RATIO_MAX: f64 = 60.0;
+/// Of others' peaks in one plot.
+const PEAKS_MAX: usize = 12;
 /// Names of what is left out, in a remark.
 const NAMED_MAX: usize = 5;
 
@@ -66,6 +68,23 @@ impl Looks {
     }
 }
 
+/// What the plots of a page have in common while they are made.
+#[derive(Default)]
+pub(super) struct Drawing<'a> {
+    pub(super) looks: Looks,
+    /// What of others' is shown.
+    shown: Vec<&'a Measurement>,
+}
+
+impl<'a> Drawing<'a> {
+    pub(super) fn shows(&mut self, item: &Item<'a>) {
+        let is_known = self.shown.iter().any(|known| std::ptr::eq(*known, item.measurement));
+        if item.is_published() && !is_known {
+            self.shown.push(item.measurement);
+        }
+    }
+}
+
 /// Series that one plot can hold.
 pub(super) struct Group<'a> {
     pub(super) quantity: Quantity,
@@ -73,11 +92,25 @@ pub(super) struct Group<'a> {
     pub(super) items: Vec<Item<'a>>,
     /// In the legend, for each of the items.
     pub(super) names: Vec<String>,
+    /// What others published of the same family, told otherwise: a peak, an overhead.
+    others: Vec<Item<'a>>,
     /// Series that have no place in it.
     left_out: Vec<String>,
 }
 
-impl Group<'_> {
+impl<'a> Group<'a> {
+    /// What others published of this quantity against that.
+    pub(super) fn others(
+        &self,
+        quantity: Quantity,
+        against: Against,
+    ) -> impl Iterator<Item = Item<'a>> {
+        let fits = move |item: &&Item<'a>| {
+            (item.series.quantity, item.series.x.quantity) == (quantity, against)
+        };
+        self.others.iter().filter(fits).copied()
+    }
+
     /// The unit that all of it is told in: the first one's.
     pub(super) fn unit(&self) -> Unit {
         self.items[0].series.unit
@@ -104,21 +137,15 @@ type Shown<'a> = (Vec<Figure>, Vec<&'a Measurement>);
 pub(super) fn all<'a>(sources: &'a [Loaded], options: &'a Options) -> Result<Shown<'a>, PageError> {
     let groups = groups(sources, &options.published);
     derived::check_baseline(&groups, options.baseline.as_deref())?;
-    let mut looks = Looks::default();
+    let mut drawing = Drawing::default();
     let mut figures = Vec::new();
     for group in &groups {
-        figures.push(figure(group, &mut looks));
-        figures.extend(derived::all(group, options.baseline.as_deref(), &mut looks));
+        figures.push(figure(group, &mut drawing));
+        figures.extend(derived::all(group, options.baseline.as_deref(), &mut drawing));
     }
     figures.truncate(FIGURES_MAX);
     distinct(&mut figures);
-    let mut shown: Vec<&Measurement> = Vec::new();
-    for item in groups.iter().flat_map(|group| &group.items).filter(|item| item.is_published()) {
-        if !shown.iter().any(|known| std::ptr::eq(*known, item.measurement)) {
-            shown.push(item.measurement);
-        }
-    }
-    Ok((figures, shown))
+    Ok((figures, drawing.shown))
 }
 
 /// Gives each anchor once.
@@ -146,11 +173,8 @@ fn groups<'a>(sources: &'a [Loaded], published: &'a [Measurement]) -> Vec<Group<
             measurement.series.iter().map(item)
         })
     });
-    let others = published.iter().flat_map(|measurement| {
-        measurement.series.iter().map(|series| Item { run: None, measurement, series })
-    });
     let mut groups: Vec<(&str, Group<'a>)> = Vec::new();
-    for item in own.chain(others).filter(|item| !item.series.points.is_empty()) {
+    for item in own.filter(|item| !item.series.points.is_empty()) {
         let (quantity, against) = (item.series.quantity, item.series.x.quantity);
         let family = family(&item.measurement.benchmark);
         let fits = |(known, group): &&mut (&str, Group<'_>)| {
@@ -158,14 +182,22 @@ fn groups<'a>(sources: &'a [Loaded], published: &'a [Measurement]) -> Vec<Group<
         };
         match groups.iter_mut().find(fits) {
             Some((_, group)) => group.items.push(item),
-            // What was published stands beside what was measured, or nowhere.
-            None if item.run.is_none() => {}
             None => {
-                let (names, left_out) = (Vec::new(), Vec::new());
-                groups.push((
-                    family,
-                    Group { quantity, against, items: vec![item], names, left_out },
-                ));
+                let (names, others, left_out) = (Vec::new(), Vec::new(), Vec::new());
+                let items = vec![item];
+                groups.push((family, Group { quantity, against, items, names, others, left_out }));
+            }
+        }
+    }
+    // What was published stands beside what was measured, or nowhere.
+    for measurement in published {
+        let of = family(&measurement.benchmark);
+        for (_, group) in groups.iter_mut().filter(|(known, _)| *known == of) {
+            for series in measurement.series.iter().filter(|series| !series.points.is_empty()) {
+                let item = Item { run: None, measurement, series };
+                let is_alike =
+                    (series.quantity, series.x.quantity) == (group.quantity, group.against);
+                if is_alike { &mut group.items } else { &mut group.others }.push(item);
             }
         }
     }
@@ -184,16 +216,17 @@ fn named(mut group: Group<'_>) -> Group<'_> {
     group
 }
 
-fn figure(group: &Group<'_>, looks: &mut Looks) -> Figure {
+fn figure<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Figure {
+    group.items.iter().for_each(|item| drawing.shows(item));
     let (unit, x_unit) = (group.unit(), group.x_unit());
     let mut remarks = Vec::new();
     let is_category = group.against == Against::Category;
     let body = if is_category && group.quantity == Quantity::EventsPerRequest {
-        Body::Bars(stacked(group, looks, &mut remarks))
+        Body::Bars(stacked(group, &mut drawing.looks, &mut remarks))
     } else if is_category {
-        Body::Bars(grouped(group, looks, &mut remarks))
+        Body::Bars(grouped(group, &mut drawing.looks, &mut remarks))
     } else {
-        Body::Curves(curves(group, looks, &mut remarks))
+        Body::Curves(curves(group, drawing, &mut remarks))
     };
     let scale = scale(group, unit);
     remarks.splice(0..0, captions(group));
@@ -208,7 +241,7 @@ fn figure(group: &Group<'_>, looks: &mut Looks) -> Figure {
         id: slug(&title),
         description: described(&title, &group.names),
         title,
-        cautions: cautions(group),
+        cautions: cautions(group, has_published(&body)),
         remarks,
         x: Axis { words: group.against.words().to_owned(), unit: x_unit, scale: x_scale(group) },
         y: Axis { words: group.quantity.words().to_owned(), unit, scale },
@@ -276,9 +309,13 @@ pub(super) fn converted(item: &Item<'_>, point: &Point, unit: Unit, x_unit: Unit
     }
 }
 
-fn curves(group: &Group<'_>, looks: &mut Looks, remarks: &mut Vec<String>) -> Vec<Curve> {
+fn curves<'a>(
+    group: &Group<'a>,
+    drawing: &mut Drawing<'a>,
+    remarks: &mut Vec<String>,
+) -> Vec<Curve> {
     let (unit, x_unit) = (group.unit(), group.x_unit());
-    let looks = looks.of(&group.names);
+    let looks = drawing.looks.of(&group.names);
     let mut thinned = (0, 0);
     let curve = |((item, name), look): ((&Item<'_>, &String), Look)| {
         let shown = thin(&item.series.points);
@@ -293,7 +330,10 @@ fn curves(group: &Group<'_>, looks: &mut Looks, remarks: &mut Vec<String>) -> Ve
             points: shown.iter().map(|point| converted(item, point, unit, x_unit)).collect(),
         }
     };
-    let curves = group.items.iter().zip(&group.names).zip(looks).map(curve).collect();
+    let mut curves: Vec<Curve> =
+        group.items.iter().zip(&group.names).zip(looks).map(curve).collect();
+    let peaks = peaks(group, group.quantity, unit, drawing);
+    curves.extend(peaks);
     if thinned.0 > 0 {
         remarks.push(format!(
             "Of the {} points of {} long series the least and the most of each stretch are shown, \
@@ -302,6 +342,47 @@ fn curves(group: &Group<'_>, looks: &mut Looks, remarks: &mut Vec<String>) -> Ve
         ));
     }
     curves
+}
+
+/// What others say is the most that was reached, whatever the size: a line across the plot.
+pub(super) fn peaks<'a>(
+    group: &Group<'a>,
+    quantity: Quantity,
+    unit: Unit,
+    drawing: &mut Drawing<'a>,
+) -> Vec<Curve> {
+    let has_peak = matches!(
+        quantity,
+        Quantity::Bandwidth | Quantity::BidirectionalBandwidth | Quantity::LineShare
+    );
+    if !has_peak || group.against != Against::MessageSize {
+        return Vec::new();
+    }
+    let own = || group.items.iter().filter(|item| !item.is_published());
+    let xs = || own().flat_map(|item| &item.series.points).map(|point| point.x);
+    let first = xs().fold(f64::INFINITY, f64::min);
+    let last = xs().fold(0.0, f64::max);
+    let mut found = Vec::new();
+    for item in group.others(quantity, Against::Category) {
+        drawing.shows(&item);
+        for point in &item.series.points {
+            let point = converted(&item, point, unit, Unit::Name);
+            let label = point.label.clone().unwrap_or_default();
+            let name = names::published(&item, &label);
+            found.push((name, Point { x: first, x_to: Some(last), label: None, ..point }));
+        }
+    }
+    found.truncate(PEAKS_MAX);
+    let names: Vec<String> = found.iter().map(|(name, _)| name.clone()).collect();
+    let looks = drawing.looks.of(&names);
+    let curve = |((name, point), look)| Curve {
+        name,
+        look,
+        is_published: true,
+        spread: Spread::None,
+        points: vec![point],
+    };
+    found.into_iter().zip(looks).map(curve).collect()
 }
 
 /// A row for each name, a bar in it for each series.
@@ -342,6 +423,7 @@ fn cut_rows(rows: &mut Vec<String>) -> Option<String> {
 /// A row for each name of each measurement; the measurement's series are the parts of its bar.
 fn stacked(group: &Group<'_>, looks: &mut Looks, remarks: &mut Vec<String>) -> Bars {
     let mut rows: Vec<(&Measurement, usize, String)> = Vec::new();
+    let mut labels: Vec<&str> = Vec::new();
     let mut kinds: Vec<(&str, bool)> = Vec::new();
     let several_runs = group.runs().len() > 1;
     for item in &group.items {
@@ -351,19 +433,22 @@ fn stacked(group: &Group<'_>, looks: &mut Looks, remarks: &mut Vec<String>) -> B
         }
         for point in &item.series.points {
             let label = point.label.as_deref().unwrap_or_default();
-            let run =
-                item.run.filter(|_| several_runs).map(|run| format!("{label}, {}", run.title));
-            let source = item.measurement.source.as_deref().filter(|_| item.is_published());
-            let published = source.map(|source| format!("{label}, published: {source}"));
-            let name = published.or(run).unwrap_or_else(|| label.to_owned());
+            let name = row_name(item, label, several_runs);
             let same = |row: &(&Measurement, usize, String)| {
                 std::ptr::eq(row.0, item.measurement) && row.2 == name
             };
             if !rows.iter().any(same) {
-                rows.push((item.measurement, rows.len(), name));
+                let known = labels.iter().position(|known| known.eq_ignore_ascii_case(label));
+                let place = known.unwrap_or(labels.len());
+                if known.is_none() {
+                    labels.push(label);
+                }
+                rows.push((item.measurement, place, name));
             }
         }
     }
+    // The same of several runs stands together.
+    rows.sort_by_key(|(_, place, _)| *place);
     let mut heads: Vec<String> = rows.iter().map(|(.., name)| name.clone()).collect();
     remarks.extend(cut_rows(&mut heads));
     rows.truncate(heads.len());
@@ -375,11 +460,7 @@ fn stacked(group: &Group<'_>, looks: &mut Looks, remarks: &mut Vec<String>) -> B
             },
         )
         .collect();
-    // What was published has the colour of its namesake.
-    let plain: Vec<String> = kinds.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let mut unique = plain.clone();
-    unique.dedup();
-    let looks = looks.of(&names);
+    let looks = namesakes(&kinds, looks);
     let parts = kinds.iter().zip(names).zip(looks).map(|((kind, name), look)| {
         let of_row = |(measurement, _, head): &(&Measurement, usize, String)| {
             let item = group.items.iter().find(|item| {
@@ -398,6 +479,29 @@ fn stacked(group: &Group<'_>, looks: &mut Looks, remarks: &mut Vec<String>) -> B
     let parts = parts.collect();
     remarks.extend(group_empty(group));
     Bars { is_stacked: true, rows: heads, parts }
+}
+
+/// A row's head: a label, and whose it is.
+fn row_name(item: &Item<'_>, label: &str, several_runs: bool) -> String {
+    let source = item.measurement.source.as_deref().filter(|_| item.is_published());
+    match (source, item.run.filter(|_| several_runs)) {
+        (Some(source), _) => format!("{label}, published: {source}"),
+        (None, Some(run)) => format!("{label}, {}", run.title),
+        (None, None) => label.to_owned(),
+    }
+}
+
+/// Looks by name alone: what was published has the colour of its namesake.
+fn namesakes(kinds: &[(&str, bool)], looks: &mut Looks) -> Vec<Look> {
+    let mut plain: Vec<String> = Vec::new();
+    for (name, _) in kinds {
+        if !plain.iter().any(|known| known == name) {
+            plain.push((*name).to_owned());
+        }
+    }
+    let looks = looks.of(&plain);
+    let place = |name: &str| plain.iter().position(|known| known == name);
+    kinds.iter().map(|(name, _)| looks[place(name).expect("it was put there")]).collect()
 }
 
 /// Whether a row's head begins with the label, which more may follow.
@@ -484,8 +588,16 @@ fn line_rate(group: &Group<'_>) -> Option<f64> {
     rates.all(|rate| rate == Some(first)).then_some(first)
 }
 
+/// Whether something of others' is in it.
+pub(super) fn has_published(body: &Body) -> bool {
+    match body {
+        Body::Curves(curves) => curves.iter().any(|curve| curve.is_published),
+        Body::Bars(bars) => bars.parts.iter().any(|part| part.is_published),
+    }
+}
+
 /// What to mind when the plot's series are compared.
-pub(super) fn cautions(group: &Group<'_>) -> Vec<String> {
+pub(super) fn cautions(group: &Group<'_>, has_published: bool) -> Vec<String> {
     let mut found = differences::between(&group.runs());
     let series = || group.items.iter().map(|item| item.series);
     let mut units: Vec<&str> = series().map(|series| series.unit.symbol()).collect();
@@ -510,7 +622,7 @@ pub(super) fn cautions(group: &Group<'_>) -> Vec<String> {
     if statistics.len() > 1 {
         found.push(format!("Which number of many differs: {}.", statistics.join(", ")));
     }
-    if group.items.iter().any(Item::is_published) {
+    if has_published {
         found.push(
             "Dashed and hollow: others published it, of other machines, and nothing of it was \
              measured here."

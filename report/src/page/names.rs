@@ -6,7 +6,7 @@ use super::Item;
 
 /// A name for each of the items, all of them different.
 pub(super) fn of(items: &[Item<'_>]) -> Vec<String> {
-    let (published, own): (Vec<&Item<'_>>, Vec<&Item<'_>>) =
+    let (others, own): (Vec<&Item<'_>>, Vec<&Item<'_>>) =
         items.iter().partition(|item| item.is_published());
     let parts: Vec<[String; 4]> = own.iter().map(|item| parts(item)).collect();
     let differs: Vec<bool> = (0..4).map(|at| !is_shared(&parts, at)).collect();
@@ -16,11 +16,11 @@ pub(super) fn of(items: &[Item<'_>]) -> Vec<String> {
         let kept = parts.iter().enumerate().filter(|(at, part)| keeps(*at) && !part.is_empty());
         kept.map(|(_, part)| part.as_str()).collect::<Vec<_>>().join(", ")
     });
-    let several = published.len() > 1;
+    let several = others.len() > 1;
     let mut names = Vec::new();
     for item in items {
         let name = if item.is_published() {
-            published_name(item, several)
+            published(item, if several { &item.series.name } else { "" })
         } else {
             own.next().unwrap_or_default()
         };
@@ -50,14 +50,16 @@ fn is_shared(parts: &[[String; 4]], at: usize) -> bool {
     parts.windows(2).all(|two| two[0][at] == two[1][at])
 }
 
-fn published_name(item: &Item<'_>, several: bool) -> String {
+/// What others published: that first, then what, then where it stands.
+pub(super) fn published(item: &Item<'_>, which: &str) -> String {
     let source = item.measurement.source.as_deref().unwrap_or("source unknown");
-    let (title, name) = (&item.measurement.title, &item.series.name);
-    if !several || name.is_empty() || name == title {
-        format!("published: {source}: {title}")
+    let title = &item.measurement.title;
+    let which = if which.is_empty() || title.contains(which) {
+        String::new()
     } else {
-        format!("published: {source}: {title}, {name}")
-    }
+        format!(", {which}")
+    };
+    format!("published: {title}{which} ({source})")
 }
 
 /// Whether a series is somebody else's, in the words of a caption.

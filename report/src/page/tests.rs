@@ -137,7 +137,7 @@ fn what_was_published_stands_only_beside_what_was_measured() {
     let options = Options { published: vec![native, price], ..Options::default() };
     let all = figures(&two_runs(), &options);
     let names = curve_names(&all[0]);
-    assert_eq!(names, ["one, native", "two, vf", "published: a blog, 2013: QDR"]);
+    assert_eq!(names, ["one, native", "two, vf", "published: QDR (a blog, 2013)"]);
     let page = page(&two_runs(), &options).unwrap();
     assert!(page.html.contains("1 published measurement of other quantities"));
     let (_, plot) = &page.plots[0];
@@ -206,12 +206,39 @@ fn published_events_are_rows_of_their_own() {
     let all = figures(&[source("one", vec![events()])], &options);
     let Body::Bars(bars) = &all[0].body else { panic!("curves") };
     assert_eq!(bars.rows.len(), 6);
-    assert_eq!(bars.rows[3], "optimum, published: slides");
+    assert_eq!(bars.rows[1], "optimum, published: slides");
     for part in &bars.parts {
         for (row, value) in bars.rows.iter().zip(&part.values) {
             assert!(value.is_none() || row.contains("published") == part.is_published, "{row}");
         }
     }
+}
+
+/// The texts that came with it, beside figures of the same kinds.
+#[test]
+fn what_the_seeds_say_is_laid_over_what_it_is_about() {
+    let bandwidth = |times: f64| Series {
+        line_rate: Some(1250.0),
+        ..series("bw", Quantity::Bandwidth, Unit::MbPerS, vec![Point::new(65536.0, times * 800.0)])
+    };
+    let of = |title, times| measurement(title, vec![latency(times), bandwidth(1.0 / times)]);
+    let sources =
+        [source("one", vec![of("native", 1.0), of("vf", 1.2)]), source("two", vec![events()])];
+    let options = Options { published: crate::published::published(), ..Options::default() };
+    let (all, shown) = figures::all(&sources, &options).unwrap();
+    let named = |title: &str, words: &str| {
+        let figure = all.iter().find(|figure| figure.title.starts_with(title)).unwrap();
+        let names = curve_names(figure);
+        assert!(names.iter().any(|name| name.contains(words)), "{title}: {names:?}");
+        assert!(figure.cautions.iter().any(|said| said.contains("hollow")), "{title}");
+    };
+    named("Overhead in latency", "published: SR-IOV, QDR InfiniBand (2013)");
+    named("Loss of bandwidth", "published: SR-IOV, QDR InfiniBand (2013)");
+    named("Bandwidth by", "published: TCP over QDR InfiniBand");
+    named("Bandwidth as a share", "published: gigabit Ethernet by TCP");
+    named("Events per request", "published: injections");
+    // Times to wait, prices and programs have nothing here to stand beside.
+    assert!(shown.len() < options.published.len(), "{}", shown.len());
 }
 
 #[test]

@@ -18,6 +18,8 @@ const LABEL_CHARS_MAX: usize = 40;
 /// Nearer ones of the same name are one.
 const MARKS_APART: f64 = 12.0;
 const MARKS_ROWS: usize = 4;
+/// Of a label, about.
+const CHAR_WIDTH: f64 = 7.0;
 
 /// Both axes, so that all points are on them, spreads and rules as well.
 pub(super) fn spans(figure: &Figure, curves: &[Curve]) -> (Span, Span) {
@@ -41,7 +43,8 @@ pub(super) fn spans(figure: &Figure, curves: &[Curve]) -> (Span, Span) {
 
 pub(super) fn draw(curves: &[Curve], area: &Area) -> String {
     let rows = Places::rows(curves);
-    let mut out = marks(curves, area);
+    let (lines, labels) = marks(curves, area);
+    let mut out = lines;
     for (number, curve) in curves.iter().enumerate() {
         let Curve { name, look, is_published, points, .. } = curve;
         let key = Key { name, look: *look, is_published: *is_published };
@@ -65,7 +68,7 @@ pub(super) fn draw(curves: &[Curve], area: &Area) -> String {
         }
         out.push_str("</g>");
     }
-    out
+    out + &labels
 }
 
 /// The line, the spreads and the markers, each as one path.
@@ -121,8 +124,8 @@ fn bar(point: &Point, x: f64, y: f64, area: &Area, out: &mut String) {
 }
 
 /// Points with a name: a line from top to bottom, and the name. One that several series have at
-/// nearly the same place stands there once.
-fn marks(curves: &[Curve], area: &Area) -> String {
+/// nearly the same place stands there once. Lines go below the curves, names above them.
+fn marks(curves: &[Curve], area: &Area) -> (String, String) {
     let mut found: Vec<(f64, &str)> = Vec::new();
     for point in curves.iter().flat_map(|curve| &curve.points) {
         let Some((label, x)) = point.label.as_deref().zip(area.at_x(point.x)) else { continue };
@@ -132,20 +135,21 @@ fn marks(curves: &[Curve], area: &Area) -> String {
         }
     }
     found.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let mut out = String::new();
+    let (mut lines, mut labels) = (String::new(), String::new());
     for (at, (x, label)) in found.into_iter().enumerate() {
-        let is_right = x > f64::midpoint(area.left, area.right);
-        let (anchor, beside) = if is_right { ("end", x - 5.0) } else { ("start", x + 5.0) };
+        let label = shorten(label, LABEL_CHARS_MAX);
+        let width = label.chars().count() as f64 * CHAR_WIDTH;
+        let has_room = x + width < area.right;
+        let (anchor, beside) = if has_room { ("start", x + 5.0) } else { ("end", x - 5.0) };
         // Names of neighbours stand below each other.
         let y = area.top + 13.0 + (at % MARKS_ROWS) as f64 * 15.0;
+        let _ = write!(lines, "<path class=\"rule\" d=\"M{x:.1} {}V{}\"/>", area.top, area.bottom);
         let _ = write!(
-            out,
-            "<path class=\"rule\" d=\"M{x:.1} {}V{}\"/>\
-             <text x=\"{beside:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
-            area.top,
-            area.bottom,
-            escape(&shorten(label, LABEL_CHARS_MAX))
+            labels,
+            "<text class=\"over\" x=\"{beside:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">\
+             {}</text>",
+            escape(&label)
         );
     }
-    out
+    (lines, labels)
 }

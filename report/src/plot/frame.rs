@@ -22,6 +22,7 @@ const LEGEND: f64 = 19.0;
 const REMARK: f64 = 16.0;
 /// Characters of about 6.3 units are as wide as the picture.
 const REMARK_CHARS: usize = 112;
+const LEGEND_CHARS: usize = 106;
 const REMARK_LINES_MAX: usize = 6;
 const HEADING_CHARS: usize = 84;
 
@@ -202,10 +203,11 @@ fn rules(figure: &Figure, area: &Area) -> String {
 fn legend(figure: &Figure, y: f64) -> (String, f64) {
     let (mut out, mut at) = (String::new(), y + 4.0);
     for key in figure.keys() {
-        let sample = key.sample(figure.has_bars(), 12.0, at);
-        let name = escape(&shorten(key.name, NAME_CHARS_MAX));
-        let _ = write!(out, "{sample}<text x=\"50\" y=\"{:.1}\">{name}</text>", at + 11.0);
-        at += LEGEND;
+        out += &key.sample(figure.has_bars(), 12.0, at);
+        for line in wrap(key.name, LEGEND_CHARS, 2) {
+            let _ = write!(out, "<text x=\"50\" y=\"{:.1}\">{}</text>", at + 11.0, escape(&line));
+            at += LEGEND;
+        }
     }
     at += 4.0;
     for remark in figure.cautions.iter().chain(&figure.remarks) {

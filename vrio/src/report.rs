@@ -1,0 +1,131 @@
+//! `vrio report`: results as a page.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use report::import;
+use report::page::{Options, Page, PageError, page};
+use report::published::published;
+use report::store::{self, Loaded, Store};
+
+use crate::{Failure, commands};
+
+pub(crate) const REPORT_EXAMPLES: &str = "Examples:
+  vrio report                              the latest run of the store
+  vrio report before/ after/ -o compared   two runs, laid over each other
+  vrio report results/ --baseline native   overheads against what is called native
+  vrio report osu_latency.txt              other programs' output: OSU, fio, netperf, iperf3, sockperf
+  vrio report latest --with-published      beside what others published";
+
+/// The page's file.
+const INDEX: &str = "index.html";
+/// Of every page that this program made, so that no other one is overwritten.
+const GENERATOR: &str = "<meta name=\"generator\" content=\"vrio report\">";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReportArgs {
+    /// Runs, directories of runs, files of results or of other programs' output, names of runs in
+    /// the store; without any, the store's latest run.
+    #[arg(value_name = "DIR_OR_FILE")]
+    from: Vec<String>,
+    /// The directory that the page and its plots are written into; made if there is none.
+    #[arg(short, long, value_name = "DIR", default_value = "vrio-report")]
+    output: PathBuf,
+    /// Tell overheads against the series, measurement or run with these words in its name. Else
+    /// it is the first that is called native, or the first of all.
+    #[arg(long, value_name = "WORDS")]
+    baseline: Option<String>,
+    /// Add what others published of the same quantities, drawn dashed and hollow.
+    #[arg(long)]
+    with_published: bool,
+}
+
+/// `vrio report`.
+pub(crate) fn report(args: &ReportArgs) -> Result<(), Failure> {
+    let runs = read(&args.from).map_err(Failure::configuration)?;
+    let published = if args.with_published { published() } else { Vec::new() };
+    let options = Options { baseline: args.baseline.clone(), published };
+    let page = page(&runs, &options).map_err(|error| match error {
+        PageError::Nothing => Failure::running(error),
+        error => Failure::configuration(error),
+    })?;
+    write(&page, &args.output).map_err(Failure::running)?;
+    let path = args.output.join(INDEX);
+    let path = path.canonicalize().unwrap_or(path);
+    let plots = page.plots.len();
+    commands::print(&format!("{} ({plots} plots beside it as SVG)\n", path.display()))
+}
+
+/// Everything that was named, in that order.
+fn read(from: &[String]) -> anyhow::Result<Vec<Loaded>> {
+    let store = Store::usual(|name| std::env::var_os(name).map(PathBuf::from))?;
+    if from.is_empty() {
+        return Ok(vec![store.load("latest")?]);
+    }
+    let mut runs = Vec::new();
+    for word in from {
+        let path = Path::new(word);
+        let inside = if path.is_dir() { Store::at(path).list()? } else { Vec::new() };
+        if inside.is_empty() {
+            runs.push(import::open(word, &store)?);
+        }
+        for listed in inside {
+            runs.push(store::load(&path.join(listed.id))?);
+        }
+    }
+    Ok(runs)
+}
+
+/// Writes the page and its plots, and removes those of the page that was there before.
+fn write(page: &Page, into: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(into).with_context(|| format!("making {}", into.display()))?;
+    let index = into.join(INDEX);
+    if let Ok(before) = fs::read_to_string(&index) {
+        if !before.contains(GENERATOR) {
+            let index = index.display();
+            return Err(anyhow!("{index} is no page of vrio's: name another directory with -o"));
+        }
+        for name in plots_of(&before) {
+            // A plot that is gone already is no fault.
+            let _ = fs::remove_file(into.join(name));
+        }
+    }
+    let files = page.plots.iter().map(|(name, text)| (name.as_str(), text));
+    for (name, text) in files.chain([(INDEX, &page.html)]) {
+        let path = into.join(name);
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Names of plots that a page links to, and nothing that leads elsewhere.
+fn plots_of(html: &str) -> impl Iterator<Item = &str> {
+    let links = html.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let is_plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c));
+    links.filter(move |link| link.ends_with(".svg") && is_plain(link))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str) -> Page {
+        let html = format!("{GENERATOR}<a href=\"{name}\">x</a><a href=\"../keep.svg\">y</a>");
+        Page { html, plots: vec![(name.to_owned(), "<svg/>".to_owned())] }
+    }
+
+    #[test]
+    fn a_page_replaces_its_own_kind_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let into = home.path().join("new/page");
+        fs::write(home.path().join("keep.svg"), "").unwrap();
+        write(&of("one.svg"), &into).unwrap();
+        write(&of("two.svg"), &into).unwrap();
+        assert!(!into.join("one.svg").exists() && into.join("two.svg").exists());
+        fs::write(into.join(INDEX), "<h1>my site</h1>").unwrap();
+        let said = write(&of("three.svg"), &into).unwrap_err().to_string();
+        assert!(said.contains("-o"), "{said}");
+        assert!(!into.join("three.svg").exists());
+    }
+}
