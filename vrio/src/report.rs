@@ -15,7 +15,7 @@ pub(crate) const REPORT_EXAMPLES: &str = "Examples:
   vrio report                              the latest run of the store
   vrio report before/ after/ -o compared   two runs, laid over each other
   vrio report results/ --baseline native   overheads against what is called native
-  vrio report osu_latency.txt              other programs' output: OSU, fio, netperf, iperf3, sockperf
+  vrio report osu_latency.txt              also of fio, netperf, iperf3 and sockperf
   vrio report latest --with-published      beside what others published";
 
 /// The page's file.
