@@ -307,6 +307,11 @@ impl Endpoint {
         self.engine.peers.remotes.held_bytes() + self.engine.hosts.held_bytes()
     }
 
+    /// Whether sidecores of the node take part in its domain: for messages with other hosts.
+    pub fn has_gateways(&self) -> bool {
+        self.region.gateways() > 0
+    }
+
     /// By which others send to it.
     pub fn address(&self) -> Address {
         self.engine.address_of(self.engine.me)

@@ -282,7 +282,12 @@ impl Object {
                 side.queue = Some(queue);
                 side.selective = flags & FI_SELECTIVE_COMPLETION != 0;
             }
-            join(&mut state.queues.of(queue).endpoints, self.number);
+            let by_sidecores = traffic.endpoint.has_gateways();
+            let queue = state.queues.of(queue);
+            if by_sidecores {
+                queue.idle.meet_sidecores();
+            }
+            join(&mut queue.endpoints, self.number);
             Ok(())
         })
     }

@@ -4,48 +4,80 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// After so many empty polls a rank looks whether another one wants its core, or a sidecore: at
-/// first, and at the most. The system call costs about as much as ten polls, MPI's own work
-/// included: one in 256 is little, and whoever comes to a core that was a rank's alone waits some
-/// 20 us for it, in which a sidecore still takes the rank for one that gives way.
+/// first, and where somebody did want it: what a rank waits for may be what that one has to do.
 const EMPTY_POLLS: u32 = 64;
-const EMPTY_POLLS_MAX: u32 = 256;
-/// And where somebody did want it: what a rank waits for may be what that one has to do.
 const EMPTY_POLLS_SHARED: u32 = 8;
+/// At the most where the domain has sidecores of its own. The system call costs about as much as
+/// ten polls, MPI's own work included: one in 256 is little, and whoever comes to a core that was
+/// a rank's alone waits some 20 us for it, in which a sidecore still takes the rank for one that
+/// gives way.
+const EMPTY_POLLS_MAX: u32 = 256;
+/// Who has no sidecore to wait for and has found nobody by so many does not ask any more.
+const EMPTY_POLLS_ALONE: u32 = 2048;
 /// A yield that takes so long let somebody else run: this core is shared. One that finds nobody
 /// takes 0.45 us; a sidecore that finds nothing to do is done after 2.
 const SHARED_CORE: Duration = Duration::from_micros(1);
 
+/// So many polls take less than a tenth of this. A rank that needed longer did not run meanwhile:
+/// somebody else did, whose turn came by the kernel's clock.
+const AWAY: Duration = Duration::from_millis(1);
+
 /// Counts polls that found nothing, and says when to let others run. Where nobody wants to, it is
-/// asked for ever more rarely.
+/// asked for ever more rarely, and at last not at all: who has a core to itself polls without a
+/// system call, and looks at the clock now and then (which is none) whether that is still so.
 #[derive(Debug)]
 pub(crate) struct Idle {
     empty_polls: u32,
     patience: u32,
+    /// When the clock was looked at, if all polls since were empty.
+    looked: Option<Instant>,
+    /// The domain's messages with other hosts go through sidecores, which may share this core.
+    has_sidecores: bool,
 }
 
 impl Idle {
     pub(crate) fn new() -> Self {
-        Self { empty_polls: 0, patience: EMPTY_POLLS }
+        Self { empty_polls: 0, patience: EMPTY_POLLS, looked: None, has_sidecores: false }
+    }
+
+    /// Sidecores of the domain wait for their turn as well: they are to be asked for for ever.
+    pub(crate) fn meet_sidecores(&mut self) {
+        self.has_sidecores = true;
+        self.patience = EMPTY_POLLS;
     }
 
     /// A poll found something.
+    #[inline]
     pub(crate) fn worked(&mut self) {
         self.empty_polls = 0;
+        self.looked = None;
     }
 
     /// A poll found nothing; whether others should run now (and `yielded` be told).
+    #[inline]
     pub(crate) fn found_nothing(&mut self) -> bool {
         self.empty_polls += 1;
         self.empty_polls >= self.patience
+            && (self.patience < EMPTY_POLLS_ALONE || self.was_away(Instant::now()))
+    }
+
+    /// Whether somebody else had the core since the last look at the clock.
+    #[cold]
+    fn was_away(&mut self, now: Instant) -> bool {
+        self.empty_polls = 0;
+        let looked = self.looked.replace(now);
+        looked.is_some_and(|looked| now.duration_since(looked) >= AWAY)
     }
 
     /// How long others ran.
     pub(crate) fn yielded(&mut self, took: Duration) {
         self.empty_polls = 0;
+        self.looked = None;
         self.patience = if took >= SHARED_CORE {
             EMPTY_POLLS_SHARED
         } else {
-            (self.patience * 2).min(EMPTY_POLLS_MAX)
+            let most = if self.has_sidecores { EMPTY_POLLS_MAX } else { EMPTY_POLLS_ALONE };
+            (self.patience * 2).min(most)
         };
     }
 }
@@ -94,12 +126,36 @@ mod tests {
     fn who_is_alone_on_a_core_yields_ever_more_rarely_and_who_is_not_often() {
         let mut idle = Idle::new();
         assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS);
-        for _ in 0..20 {
-            idle.yielded(Duration::from_nanos(300));
-        }
-        assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_MAX);
+        idle.yielded(Duration::from_nanos(300));
+        assert_eq!(polls_until_yield(&mut idle), 2 * EMPTY_POLLS);
         idle.yielded(SHARED_CORE);
         assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_SHARED);
+    }
+
+    #[test]
+    fn who_has_messages_by_sidecores_asks_for_ever() {
+        let mut idle = Idle::new();
+        idle.meet_sidecores();
+        (0..20).for_each(|_| idle.yielded(Duration::from_nanos(300)));
+        assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_MAX);
+    }
+
+    #[test]
+    fn who_has_a_core_to_itself_yields_when_somebody_else_had_it() {
+        let mut idle = Idle::new();
+        (0..20).for_each(|_| idle.yielded(Duration::from_nanos(300)));
+        assert_eq!(idle.patience, EMPTY_POLLS_ALONE);
+        let (start, soon) = (Instant::now(), AWAY / 10);
+        assert!((0..100).all(|look| !idle.was_away(start + look * soon)), "nobody had");
+        let late = start + 99 * soon + AWAY;
+        assert!(idle.was_away(late));
+        idle.yielded(SHARED_CORE);
+        assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS_SHARED);
+        // What it did itself since the last look took time as well.
+        (0..20).for_each(|_| idle.yielded(Duration::from_nanos(300)));
+        assert!(!idle.was_away(late));
+        idle.worked();
+        assert!(!idle.was_away(late + 2 * AWAY));
     }
 
     #[test]

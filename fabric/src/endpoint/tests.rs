@@ -1,6 +1,7 @@
 //! Endpoints of one process, stepped by one thread.
 
 mod deaths;
+mod idle;
 mod model;
 
 mod ways;
