@@ -43,7 +43,7 @@ use crate::cell::{Cell, Local};
 use crate::matcher::{Envelope, Matcher};
 use crate::message::{Class, Completion, Context, Done, Failure, Message, Part, Peek, Receive};
 use crate::parts::BadParts;
-use crate::region::Region;
+use crate::region::{Region, Ring};
 use crate::ring::{Consumer, Producer};
 use crate::slab::Slab;
 use crate::{Address, PARTS_MAX};
@@ -396,6 +396,18 @@ impl Endpoint {
         self.engine.completions.pop()
     }
 
+    /// What has ended next of what is known; makes no progress.
+    #[inline]
+    pub fn known_completion(&mut self) -> Option<Completion> {
+        self.engine.completions.pop()
+    }
+
+    /// How many completions are known.
+    #[inline]
+    pub fn known_completions(&self) -> usize {
+        self.engine.completions.len()
+    }
+
     /// What was counted so far.
     pub fn counters(&self) -> &EndpointCounters {
         &self.engine.counters
@@ -445,14 +457,22 @@ impl Engine {
             self.look_around(region);
         }
         let ring = region.ring(self.me.slot);
+        match self.consumer.look(&ring) {
+            Some(low) => self.take(region, ring, low),
+            None => self.found_nothing(region),
+        }
+    }
+
+    /// Takes the next cell, whose first word's low half was read, and more that have come.
+    #[inline(never)]
+    fn take(&mut self, region: &Region, ring: Ring<'_>, low: u32) {
+        self.empty_looks = 0;
+        let mut next = Some(low);
         for _ in 0..BATCH {
-            let Some(low) = self.consumer.look(&ring) else {
-                return self.found_nothing(region);
-            };
-            self.empty_looks = 0;
-            let cell = Cell::of(region, ring, self.consumer.position());
-            self.arrival(region, cell, low);
+            let Some(low) = next else { return };
+            self.arrival(region, Cell::of(region, ring, self.consumer.position()), low);
             self.consumer.advance(&ring);
+            next = self.consumer.look(&ring);
         }
     }
 

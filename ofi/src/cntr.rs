@@ -78,6 +78,7 @@ impl Object {
         self.domain.state.with(|state| {
             for index in 0..state.counters.of(self.number).endpoints.len() {
                 let endpoint = state.counters.of(self.number).endpoints[index];
+                state.progress(endpoint, COMPLETIONS_PER_LOOK);
                 for _ in 0..COMPLETIONS_PER_LOOK {
                     if state.next_for(endpoint, NO_QUEUE).is_none() {
                         break;

@@ -172,6 +172,7 @@ fn read(
     let mut step = 0;
     while let Some(endpoint) = state.queues.of(number).endpoint(step).filter(|_| given < count) {
         step += 1;
+        state.progress(endpoint, count - given);
         for _ in 0..COMPLETIONS_PER_READ {
             let Some(event) = state.next_for(endpoint, number) else { break };
             let Some(event) = event else { continue };
@@ -211,11 +212,17 @@ impl Object {
     /// not null.
     unsafe fn read(&self, to: *mut u8, count: usize, sources: *mut u64) -> isize {
         let put = |place: usize, event: &Event, vectors: &mut Slots<Vector>| {
-            let entry = ptr::from_ref(&event.entry).cast::<u8>();
+            let entry = &event.entry;
             // SAFETY: `place` is below `count`, so there is room (the caller's); an entry of any
             // format is the beginning of ours.
             unsafe {
-                to.add(place * self.entry_bytes).copy_from_nonoverlapping(entry, self.entry_bytes);
+                let to = to.add(place * self.entry_bytes);
+                if self.entry_bytes == size_of::<CqEntry>() {
+                    // The one that MPIs ask for; by words, and not by a call.
+                    to.cast::<CqEntry>().write_unaligned(*entry);
+                } else {
+                    to.copy_from_nonoverlapping(ptr::from_ref(entry).cast(), self.entry_bytes);
+                }
             }
             if !sources.is_null() {
                 // SAFETY: likewise.

@@ -31,6 +31,7 @@ impl<T> Gate<T> {
     }
 
     /// Does something with it. Not to be called from within.
+    #[inline]
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         // A panic under it has ended the process before anyone could find it poisoned.
         let lock = self.lock.as_ref();

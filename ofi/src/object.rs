@@ -143,6 +143,7 @@ impl<T> Slots<T> {
     }
 
     /// The number's thing. Numbers are our own: one without a thing is our mistake.
+    #[inline]
     pub(crate) fn of(&mut self, number: usize) -> &mut T {
         self.0[number].as_mut().expect("its object is open")
     }

@@ -25,9 +25,20 @@ impl State {
         }
     }
 
-    /// The next completion of an endpoint, if there is one, and what of it a queue has to tell.
-    /// What another queue tells is put there, and a counter counts. Messages move meanwhile: this
-    /// is where all progress is made.
+    /// Moves an endpoint's messages, unless so much has ended already: this is where all progress
+    /// is made. Once for each call of the program, however much that asks for: what has come must
+    /// not wait for a look whether more has.
+    #[inline]
+    pub(crate) fn progress(&mut self, endpoint: usize, wanted: usize) {
+        let endpoint = &mut self.endpoints.of(endpoint).endpoint;
+        if endpoint.known_completions() < wanted {
+            endpoint.progress();
+        }
+    }
+
+    /// The next completion of an endpoint, if one is known, and what of it a queue has to tell.
+    /// What another queue tells is put there, and a counter counts.
+    #[inline(always)]
     pub(crate) fn next_for(&mut self, endpoint: usize, queue: usize) -> Option<Option<Event>> {
         let ended = self.endpoints.of(endpoint).next()?;
         if let Some(number) = ended.counter {

@@ -31,13 +31,18 @@ impl Completions {
     }
 
     #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.end.wrapping_sub(self.first)
+    }
+
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.first == self.end
     }
 
     #[inline(always)]
     pub(super) fn push(&mut self, completion: Completion) {
-        if self.end.wrapping_sub(self.first) == self.places.len() {
+        if self.len() == self.places.len() {
             self.grow();
         }
         let last = self.places.len() - 1;

@@ -37,6 +37,7 @@ pub(crate) enum Whose {
 }
 
 /// The context of an operation that is told.
+#[inline]
 pub(crate) fn told(context: u64) -> Context {
     if context == 0 { NULL } else { Context(context) }
 }
@@ -73,6 +74,7 @@ impl Quiet {
     }
 
     /// Whose completion it is.
+    #[inline]
     pub(crate) fn whose(&self, context: Context) -> Whose {
         match context {
             Context(0) => Whose::Nobodys,

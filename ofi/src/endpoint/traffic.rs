@@ -29,6 +29,7 @@ pub(crate) struct Side {
 
 impl Side {
     /// Whether the end of an operation is told in the queue.
+    #[inline]
     fn tells(&self, flags: u64) -> bool {
         self.queue.is_some() && (!self.selective || flags & FI_COMPLETION != 0)
     }
@@ -211,6 +212,7 @@ impl State {
 
 impl Traffic {
     /// Only an endpoint that is enabled carries messages.
+    #[inline]
     fn ready(&mut self) -> Result<&mut Self, c_int> {
         if self.enabled { Ok(self) } else { Err(-FI_EOPBADSTATE) }
     }
@@ -254,11 +256,13 @@ impl Traffic {
         if found { Ok(()) } else { Err(NOT_FOUND) }
     }
 
-    /// What has ended, if anything has. This is where messages move.
+    /// What has ended, if anything is known to.
+    #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<Ended> {
-        self.endpoint.completion().map(|completion| self.ended(&completion))
+        self.endpoint.known_completion().map(|completion| self.ended(&completion))
     }
 
+    #[inline(always)]
     fn ended(&mut self, completion: &Completion) -> Ended {
         let released = completion.done == Done::Released;
         let side = match completion.done {
@@ -297,11 +301,13 @@ fn class_flag(class: Class) -> u64 {
 }
 
 /// An entry with nothing in it but whose it is.
+#[inline(always)]
 fn entry(op_context: u64, flags: u64) -> CqEntry {
     CqEntry { op_context, flags, len: 0, buf: 0, data: 0, tag: 0 }
 }
 
 /// What a queue tells of a completion, but why it failed.
+#[inline(always)]
 fn event(completion: &Completion, context: u64, vector: Option<usize>) -> Event {
     let &Completion { done, class, tag, bytes, failure, .. } = completion;
     let class = class_flag(class);
