@@ -14,7 +14,9 @@
 //! order in which they came. Patterns of further shapes are in a list, and search; all else costs
 //! the same however much waits ([`Matcher::probes`] counts).
 //!
-//! While no more than [`FEW`] wait nothing is hashed: they are looked at one by one, in order.
+//! While no more than [`FEW`] messages wait they are not hashed; nor are receives, however many
+//! wait, until a message fits none of the first [`FEW`]: a window of receives that are taken in
+//! order is never hashed. What is not is looked at one by one, in order.
 //!
 //! Nothing is allocated but what grows with the most that ever waited at once. Pure: no memory
 //! that is shared, no clock; what is kept with a receive or a message is the caller's (`R`, `U`).
@@ -248,8 +250,6 @@ impl<R, U> Matcher<R, U> {
         self.posted.append(&mut self.posted_all, ALL, id);
         if self.posted_hashed {
             self.hash_posted(id);
-        } else if self.posted.len() > FEW {
-            self.hash_all_posted();
         }
         PostedId(id)
     }
@@ -287,11 +287,24 @@ impl<R, U> Matcher<R, U> {
             self.probes += 1;
             return Some(PostedId(first));
         }
-        match self.posted_hashed {
-            true => self.posted_in_queues(envelope),
-            false => self.posted_among(self.posted_all, ALL, envelope, u64::MAX),
+        let next = self.posted.after(ALL, first)?;
+        self.posted_behind(next, envelope).map(PostedId)
+    }
+
+    /// The first that fits from one on that is behind some that do not.
+    fn posted_behind(&mut self, next: Id, envelope: &Envelope) -> Option<Id> {
+        if !self.posted_hashed {
+            let mut next = next;
+            for _ in 1..FEW {
+                self.probes += 1;
+                if self.posted.get(next)?.pattern.fits(envelope) {
+                    return Some(next);
+                }
+                next = self.posted.after(ALL, next)?;
+            }
+            self.hash_all_posted();
         }
-        .map(PostedId)
+        self.posted_in_queues(envelope)
     }
 
     fn posted_in_queues(&mut self, envelope: &Envelope) -> Option<Id> {
