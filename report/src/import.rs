@@ -2,6 +2,7 @@
 
 mod fio;
 mod iperf3;
+mod models;
 mod netperf;
 mod osu;
 mod own;

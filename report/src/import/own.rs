@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Fault, Imported, alone};
+use super::{Fault, Imported, alone, models};
 use crate::result::{Axis, Empty, Machine, Measurement, Origin, Point, Series, Spread, Statistic};
 use crate::unit::{Against, Quantity, Unit};
 
@@ -92,10 +92,18 @@ struct Row {
 
 /// Of the rounds of a comparison.
 #[derive(Clone, Copy, Deserialize)]
-struct Rounds {
+pub(super) struct Rounds {
     median: f64,
     min: f64,
     max: f64,
+}
+
+impl Rounds {
+    /// The median with both ends, as the figure of a name.
+    pub(super) fn point(self, place: usize, label: &str) -> Point {
+        let Self { median, min, max } = self;
+        Point { low: Some(min), high: Some(max), ..Point::of_category(place, label, median) }
+    }
 }
 
 #[derive(Deserialize)]
@@ -137,13 +145,16 @@ pub(super) fn read(text: &str, line: usize, title: &str) -> Imported {
     if has("contests") {
         return Ok(comparison(&typed(text, line, "bench compare")?, title));
     }
+    if has("tables") {
+        return Ok(models::measurements(&typed(text, line, "bench models")?, title));
+    }
     if has("lines") {
         return Ok(connections(&typed(text, line, "bench connections")?, title));
     }
     if has("series") {
         return Ok(scale(&typed(text, line, "bench scale")?, title));
     }
-    let expected = "JSON of vrio bench block, net, mpi, compare, connections or scale";
+    let expected = "JSON of vrio bench block, net, mpi, models, compare, connections or scale";
     let found = "JSON of vrio's with other figures";
     Err(Fault::new(line, expected, found))
 }
