@@ -109,6 +109,12 @@ pub struct Options {
     pub depth: u16,
     /// Disks of one node, each with a volume of its own.
     pub guests: u16,
+    /// Of these, how many have work, the first of them; all unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy: Option<u16>,
+    /// VMhosts that have them, each as many, with `sidecores` of its own.
+    #[serde(skip_serializing_if = "is_one")]
+    pub hosts: u16,
     /// Queues of each disk. All queues have a driving thread each, where there are cores for so
     /// many or they sleep; else threads drive several by turns.
     pub jobs: u16,
@@ -154,6 +160,8 @@ impl Options {
             size_bytes: 4096,
             depth: 1,
             guests: 1,
+            busy: None,
+            hosts: 1,
             jobs: 1,
             link: LinkKind::Udp,
             encrypt: true,
@@ -187,8 +195,17 @@ impl Options {
         ensure!((1..=GUESTS_MAX).contains(&guests), "--guests {guests}: from 1 to {GUESTS_MAX}");
         ensure!(
             guests == 1
-                || self.volume.file().is_none() && matches!(self.path, Path::Local | Path::Remote),
-            "--guests {guests}: for null and memory volumes, local and remote: each guest has one"
+                || self.volume.file().is_none() && matches!(self.path, Path::Local | Path::Remote)
+                || self.volume.file().is_none() && self.path == Path::Direct && !self.encrypt,
+            "--guests {guests}: for null and memory volumes, of which each guest has one, local, \
+             remote, or direct with --encrypt off"
+        );
+        let busy = self.busy.unwrap_or(guests);
+        ensure!((1..=guests).contains(&busy), "{busy} of {guests} guests have work: from 1 to all");
+        ensure!(
+            self.hosts == 1 || self.path == Path::Local && guests.is_multiple_of(self.hosts),
+            "{} hosts of {guests} guests: local disks, as many of them on each",
+            self.hosts
         );
         ensure!(
             self.sidecores >= 1 && self.sidecores <= JOBS_MAX,
@@ -219,7 +236,8 @@ impl Options {
     fn driver_threads(&self, cores: usize) -> usize {
         let queues = usize::from(self.guests) * usize::from(self.jobs);
         match (&self.path, self.driver) {
-            (Path::Direct | Path::Bare, _) => 1,
+            (Path::Direct, _) => usize::from(self.guests),
+            (Path::Bare, _) => 1,
             (_, Waiting::Sleeps) => queues,
             (_, Waiting::Polls) => queues.min(cores.max(1)),
         }
@@ -245,7 +263,7 @@ impl Options {
     fn seats(&self) -> Seats {
         let sidecores = usize::from(self.sidecores);
         let (vmhost, iohost) = match self.path {
-            Path::Local => (sidecores, 0),
+            Path::Local => (sidecores * usize::from(self.hosts), 0),
             Path::Remote => (sidecores, sidecores),
             Path::Direct => (0, sidecores),
             Path::Bare => (0, 0),
@@ -269,6 +287,11 @@ pub(crate) fn as_text<S: serde::Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
+}
+
+/// For serde.
+fn is_one(count: &u16) -> bool {
+    *count == 1
 }
 
 fn as_text_if_any<S: serde::Serializer>(

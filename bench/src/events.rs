@@ -83,6 +83,17 @@ impl Side {
         Ok(Self { threads: threads.collect(), ..Self::default() })
     }
 
+    /// Adds another process of the same role.
+    fn add(&mut self, other: Self) {
+        for (name, value) in other.counters {
+            *self.counters.entry(name).or_default() += value;
+        }
+        for (sidecore, count) in other.served {
+            *self.served.entry(sidecore).or_default() += count;
+        }
+        self.threads.extend(other.threads);
+    }
+
     /// Processor time of all its threads.
     pub(crate) fn cpu(&self) -> Duration {
         Duration::from_nanos(self.threads.values().map(|thread| thread.cpu_ns).sum())
@@ -115,7 +126,8 @@ impl Look {
         let mut sides = BTreeMap::new();
         for (role, node) in nodes {
             let status: Status = serde_json::from_value(node.status()?)?;
-            sides.insert(*role, Side::of_node(&status)?);
+            let side: &mut Side = sides.entry(*role).or_default();
+            side.add(Side::of_node(&status)?);
         }
         if !pids.is_empty() {
             let mut all = Side::default();

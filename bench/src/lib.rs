@@ -18,7 +18,7 @@ pub mod models;
 pub mod net;
 pub mod nodes;
 pub mod pair;
-mod progress;
+pub mod progress;
 pub mod scale;
 pub mod sim;
 pub mod stage;

@@ -38,6 +38,8 @@ pub enum Waiting {
 pub struct DriverPlan {
     /// The vhost-user sockets of the disks, one for each guest.
     pub sockets: Vec<PathBuf>,
+    /// How many of the disks have work, the first of them; all unless said.
+    pub busy: Option<u16>,
     /// Queues of each disk.
     pub jobs: u16,
     /// Threads that drive the queues of all disks, by turns where there are fewer; none for one
@@ -62,6 +64,7 @@ impl DriverPlan {
     pub fn new(socket: &Path) -> Self {
         Self {
             sockets: vec![socket.to_owned()],
+            busy: None,
             jobs: 1,
             threads: None,
             size_bytes: 4096,
@@ -107,7 +110,7 @@ impl Bench {
     /// When nobody answers, or a disk is too small.
     pub fn connect(plan: &DriverPlan, bytes: Option<u64>) -> Result<Self> {
         let (mut front_ends, mut jobs) = (Vec::new(), Vec::new());
-        for socket in &plan.sockets {
+        for (guest, socket) in plan.sockets.iter().enumerate() {
             let mut config = FrontEndConfig::new(Role::Connect(socket.clone()));
             config.guest = GuestPlan { queues: plan.jobs, shape: plan.shape(), ..config.guest };
             config.wanted.packed = plan.packed;
@@ -120,7 +123,11 @@ impl Bench {
             if places < u64::from(plan.jobs) {
                 bail!("a disk of {disk_bytes} bytes has no room for {} jobs", plan.jobs);
             }
-            let job = |index| Job::new(plan, index, front_end.take_ring(index), places);
+            let is_busy = plan.busy.is_none_or(|busy| guest < usize::from(busy));
+            let job = |index| Job {
+                is_busy,
+                ..Job::new(plan, index, front_end.take_ring(index), places)
+            };
             jobs.extend((0..plan.jobs).map(job));
             front_ends.push(front_end);
         }
@@ -141,7 +148,8 @@ impl Bench {
     /// When a request fails, or nothing moves for a long time.
     pub fn run(&mut self, load: Load) -> Result<Outcome> {
         let until_ns = now_ns() + u64::try_from(load.duration.as_nanos()).unwrap_or(u64::MAX);
-        self.each(|job| job.load(load, until_ns))
+        // Who has no work is over before it has begun.
+        self.each(|job| job.load(load, if job.is_busy { until_ns } else { 0 }))
     }
 
     /// Has every job do what `begin` gives it, all at once.
@@ -233,6 +241,7 @@ struct Job {
     ring: RingDriver,
     places: Places,
     size_bytes: u32,
+    is_busy: bool,
     /// When each slot's request was submitted.
     submitted_ns: Vec<u64>,
 }
@@ -246,6 +255,7 @@ impl Job {
             ring,
             places: Places::new(index, plan.jobs, places),
             size_bytes: plan.size_bytes,
+            is_busy: true,
             submitted_ns: vec![0; usize::from(plan.depth_max)],
         }
     }
@@ -315,7 +325,7 @@ impl<'a> Drive<'a> {
     }
 
     fn submit(&mut self) -> Result<()> {
-        let Job { ring, places, size_bytes, submitted_ns } = &mut *self.job;
+        let Job { ring, places, size_bytes, submitted_ns, .. } = &mut *self.job;
         let slot = ring.take_slot().context("a slot for each request")?;
         let sector = places.next(self.pattern) * u64::from(*size_bytes) / SECTOR_BYTES;
         submitted_ns[slot.index()] = self.moved_ns;

@@ -15,6 +15,7 @@
 //! interrupted, as a guest does: what it is woken by is what is counted. A cell that cannot be
 //! measured stays empty and says why; what others have published stands in none.
 
+mod balance;
 mod block;
 mod cell;
 mod emulated;
@@ -34,6 +35,7 @@ use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::verdict::Spread;
 
+pub use balance::Balance;
 pub use cell::{Cell, Column};
 pub use emulated::Emulated;
 pub use order::Reached;
@@ -287,6 +289,8 @@ pub struct Report {
     pub asked: Options,
     /// The tables.
     pub tables: Vec<Table>,
+    /// The same sidecores spread over hosts and pooled on one; empty where no disk was asked for.
+    pub balance: Vec<Balance>,
     /// What QEMU emulates, in a real guest.
     pub emulated: Vec<Emulated>,
     /// What of that could not be counted, and why.
@@ -313,6 +317,9 @@ pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress)
     options.check()?;
     let settings = options.settings();
     let turns = settings.iter().map(|setting| models_of(options, setting).count()).sum::<usize>();
+    // Several guests share sidecores: who asks for one guest has no use for it.
+    let balances = options.devices.contains(&Device::Block) && options.guests[..] != [1];
+    let turns = turns + if balances { balance::TURNS } else { 0 };
     let turns = turns * usize::from(options.rounds);
     let minutes = (turns as f64 * (TURN_MORE_S + 2.0 * options.seconds) / 60.0).ceil();
     progress.done(format!("{turns} turns, about {minutes} min"));
@@ -323,6 +330,10 @@ pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress)
         table
     });
     let tables: Vec<_> = tables.collect();
+    let balance = match balances {
+        true => balance::all(options, cleanup, progress)?,
+        false => Vec::new(),
+    };
     let devices = if options.guest { &options.devices[..] } else { &[] };
     let (mut emulated, mut not_emulated) = (Vec::new(), Vec::new());
     for outcome in emulated::all(devices, cleanup, progress) {
@@ -342,6 +353,7 @@ pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress)
         explained: order::EXPLAINED.to_vec(),
         asked: options.clone(),
         tables,
+        balance,
         emulated,
         not_emulated,
         machine: Machine::look(),

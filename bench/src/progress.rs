@@ -11,7 +11,7 @@ const TURN: Duration = Duration::from_millis(100);
 
 /// Says what is done and what was done, on standard error.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     bar: ProgressBar,
     began: Instant,
     /// Lines that stay are only for a terminal's reader.
@@ -20,7 +20,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Begins to count the time.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{elapsed:>6.dim} {spinner:.green} {wide_msg}");
         bar.set_style(style.expect("a template of ours"));
@@ -39,12 +39,12 @@ impl Progress {
     }
 
     /// What is being done now; only shown on a terminal.
-    pub(crate) fn doing(&self, what: impl Display) {
+    pub fn doing(&self, what: impl Display) {
         self.bar.set_message(what.to_string());
     }
 
     /// What was done: a line that stays.
-    pub(crate) fn done(&self, what: impl Display) {
+    pub fn done(&self, what: impl Display) {
         if self.quiet {
             return;
         }
@@ -58,7 +58,7 @@ impl Progress {
     }
 
     /// Takes the spinner away.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         self.bar.finish_and_clear();
     }
 }

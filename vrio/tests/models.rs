@@ -90,6 +90,23 @@ fn a_disks_models_have_the_events_that_make_them_what_they_are() {
     assert!(report["explained"].as_array().unwrap().len() > 1, "{report}");
 }
 
+/// Of several guests a direct client each, and sidecores that are spread or pooled.
+#[test]
+fn several_guests_share_sidecores_of_their_own_host_or_of_one_for_all() {
+    let words = ["--device", "block", "--guests", "2", "--encrypt", "off", "--volume", "null"];
+    let report = measure(&words);
+    expect(&report, "elvis", &["sync_exits", "host_interrupts"], &["guest_interrupts"]);
+    expect(&report, "direct", &["sync_exits", "iohost_interrupts"], &["guest_interrupts"]);
+    assert!(row(&report, "optimum")["empty"].is_string(), "{report}");
+    let kinds = report["balance"].as_array().unwrap();
+    let busy: Vec<_> = kinds.iter().map(|it| it["busy"].to_string()).collect();
+    assert_eq!(busy, ["[4,4]", "[4,4]", "[2,4]", "[2,4]"]);
+    for kind in kinds {
+        assert!(kind["per_s"]["min"].as_f64().unwrap() > 0.0, "{kind}");
+        assert!(kind["cpu_us"]["min"].as_f64().unwrap() > 0.0, "{kind}");
+    }
+}
+
 #[test]
 fn a_cards_models_have_them_too_and_what_it_has_not_says_why() {
     let report = measure(&["--device", "net", "--encrypt", "off"]);

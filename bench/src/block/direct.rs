@@ -20,7 +20,7 @@ use sidecore::Stage::Serve;
 use sidecore::{Idle, Sidecore, now_ns};
 use virtio::driver::SECTOR_BYTES;
 
-use super::place::FILL_DEPTH;
+use super::place::{FILL_DEPTH, client_of, disk_of};
 use super::{LinkKind, Options, Volume};
 use crate::events::Side;
 use crate::load::{Load, Outcome, Pattern, Places, STUCK};
@@ -43,10 +43,11 @@ pub(super) struct DirectLoad {
 }
 
 impl DirectLoad {
-    /// Attaches the volume, over a network namespace of that name if there is one.
+    /// Attaches a guest's volume, over a network namespace of that name if there is one.
     pub(super) fn start(
         options: &Options,
         stage: &Stage,
+        guest: u16,
         peer: String,
         namespace: Option<String>,
         core: Option<usize>,
@@ -54,9 +55,9 @@ impl DirectLoad {
         let keys = &stage.keys;
         let sealed = keys.is_sealed();
         let shape = Shape { queues: 1, depth: options.depth.max(FILL_DEPTH) };
+        let name = client_of(guest);
         let plan = Plan {
-            name: "vm1".to_owned(),
-            volume: Plan::volume_of("io1/bench")?,
+            volume: Plan::volume_of(&format!("io1/{}", disk_of(guest)))?,
             peer,
             key: sealed.then(|| keys.file("vm1")),
             peer_key: sealed.then(|| keys.public("io1").to_owned()),
@@ -73,7 +74,8 @@ impl DirectLoad {
             take_over: false,
             accept_loss: false,
             error_after_ns: None,
-            directory: stage.path("vm1"),
+            directory: stage.path(&name),
+            name,
         };
         let client = inside(namespace.as_deref(), || Client::new(&plan, false))??;
         let size_bytes = options.size_bytes;
@@ -103,21 +105,6 @@ impl DirectLoad {
         fill(self.client.sidecore())
     }
 
-    /// Measures.
-    pub(super) fn run(&mut self, load: Load) -> Result<Outcome> {
-        let before = self.look()?;
-        let mut outcome = run(self.client.sidecore(), load)?;
-        outcome.driver_cpu.push(self.look()?.cpu().saturating_sub(before.cpu()));
-        Ok(outcome)
-    }
-
-    /// What the client and its channel counted, and its thread's processor time.
-    pub(super) fn look(&self) -> Result<Side> {
-        let mut side = Side::of_process(std::process::id())?.only(THREAD);
-        side.counters = self.client.counters();
-        Ok(side)
-    }
-
     /// Closes the attachment and ends the client.
     pub(super) fn stop(self) {
         let _ = on(self.client.sidecore(), Generator::stop);
@@ -126,6 +113,35 @@ impl DirectLoad {
         }
         self.client.stop();
     }
+}
+
+/// Measures all of these clients at the same time.
+pub(super) fn run_all(clients: &[DirectLoad], load: Load) -> Result<Outcome> {
+    let before = look(clients)?;
+    let outcomes: Vec<Result<Outcome>> = thread::scope(|scope| {
+        let run = |client: &DirectLoad| {
+            let sidecore = client.client.sidecore().clone();
+            scope.spawn(move || run(&sidecore, load))
+        };
+        let threads: Vec<_> = clients.iter().map(run).collect();
+        let panicked = |_| Err(anyhow!("a client's thread panicked"));
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
+    });
+    let mut all = Outcome::new();
+    for outcome in outcomes {
+        all.add(&outcome?);
+    }
+    all.driver_cpu.push(look(clients)?.cpu().saturating_sub(before.cpu()));
+    Ok(all)
+}
+
+/// What clients and their channels counted, and their threads' processor time.
+pub(super) fn look(clients: &[DirectLoad]) -> Result<Side> {
+    let mut side = Side::of_process(std::process::id())?.only(THREAD);
+    for (name, count) in clients.iter().flat_map(|client| client.client.counters()) {
+        *side.counters.entry(name).or_default() += count;
+    }
+    Ok(side)
 }
 
 /// A volume without a wire, and who asks it.

@@ -1,11 +1,12 @@
 //! What is measured, started: the nodes, the way between them, and who drives the disk.
 
 use std::fs;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use super::direct::{DirectLoad, LocalLoad, LocalPlan};
+use super::direct::{self, DirectLoad, LocalLoad, LocalPlan, run_all};
 use super::{Options, Path, Volume};
 use crate::cleanup::Cleanup;
 use crate::events::{DEVICE_INTERRUPTS, Look, Role};
@@ -30,7 +31,8 @@ pub(super) const FILL_DEPTH: u16 = 32;
 #[derive(Debug)]
 enum Driver {
     Ring(Box<Bench>),
-    Direct(DirectLoad),
+    /// Each a guest's, and how many of them have work.
+    Direct(Vec<DirectLoad>, usize),
     Bare(LocalLoad),
 }
 
@@ -73,7 +75,8 @@ impl Place {
                     Stage::new("bench", program, false, cleanup.clone())?
                 };
                 let stage = place.stage.insert(stage);
-                let cast = Cast { options, stage, seats: &seats };
+                let guests = 0..options.guests;
+                let cast = Cast { options, stage, seats: &seats, guests };
                 if options.volume.file().is_some() {
                     place.made = file_to_make(options)?;
                     place.made.iter().for_each(|file| stage.cleanup.path(file.clone()));
@@ -82,12 +85,20 @@ impl Place {
                     place.nodes.push((Role::Iohost, cast.iohost()?));
                 }
                 match path {
-                    Path::Direct => Driver::Direct(cast.client()?),
+                    Path::Direct => {
+                        let busy = usize::from(options.busy.unwrap_or(options.guests));
+                        let clients = (0..options.guests).map(|guest| cast.client(guest));
+                        Driver::Direct(clients.collect::<Result<_>>()?, busy)
+                    }
                     _ => {
-                        let mut node = cast.vmhost()?;
-                        let sockets = cast.names().map(|disk| node.wait_for_disk(&disk));
-                        let sockets = sockets.collect::<Result<_>>()?;
-                        place.nodes.push((Role::Vmhost, node));
+                        let mut sockets = Vec::new();
+                        for host in 0..options.hosts {
+                            let mut node = cast.host(host).vmhost(host)?;
+                            for disk in cast.host(host).names() {
+                                sockets.push(node.wait_for_disk(&disk)?);
+                            }
+                            place.nodes.push((Role::Vmhost, node));
+                        }
                         ring(options, sockets, &seats)?
                     }
                 }
@@ -108,7 +119,7 @@ impl Place {
     pub(super) fn fill(&mut self) -> Result<()> {
         match self.driver()? {
             Driver::Ring(bench) => bench.fill(),
-            Driver::Direct(client) => client.fill(),
+            Driver::Direct(clients, _) => clients.iter_mut().try_for_each(DirectLoad::fill),
             Driver::Bare(local) => local.fill(),
         }
     }
@@ -117,7 +128,7 @@ impl Place {
     pub(super) fn run(&mut self, load: Load) -> Result<Outcome> {
         match self.driver()? {
             Driver::Ring(bench) => bench.run(load),
-            Driver::Direct(client) => client.run(load),
+            Driver::Direct(clients, busy) => run_all(&clients[..*busy], load),
             Driver::Bare(local) => local.run(load),
         }
     }
@@ -130,7 +141,9 @@ impl Place {
     pub(super) fn look(&self) -> Result<Look> {
         let mut look = Look::at(&self.nodes, &self.pids)?;
         match &self.driver {
-            Some(Driver::Direct(client)) => drop(look.sides.insert(Role::Driver, client.look()?)),
+            Some(Driver::Direct(clients, _)) => {
+                drop(look.sides.insert(Role::Driver, direct::look(clients)?));
+            }
             Some(Driver::Bare(local)) => drop(look.sides.insert(Role::Driver, local.look()?)),
             Some(Driver::Ring(_)) | None => {}
         }
@@ -152,7 +165,7 @@ impl Place {
     /// Ends everything in order.
     pub(super) fn stop(mut self) -> Result<()> {
         match self.driver.take() {
-            Some(Driver::Direct(client)) => client.stop(),
+            Some(Driver::Direct(clients, _)) => clients.into_iter().for_each(DirectLoad::stop),
             Some(Driver::Bare(local)) => local.stop(),
             Some(Driver::Ring(_)) | None => {}
         }
@@ -193,6 +206,7 @@ fn ring(options: &Options, sockets: Vec<PathBuf>, seats: &Seats) -> Result<Drive
     let threads = options.driver_threads(seats.driver.len());
     let plan = DriverPlan {
         sockets,
+        busy: options.busy,
         jobs: options.jobs,
         threads: Some(threads),
         size_bytes: options.size_bytes,
@@ -210,6 +224,18 @@ struct Cast<'a> {
     options: &'a Options,
     stage: &'a Stage,
     seats: &'a Seats,
+    /// Whose disks and volumes it is about.
+    guests: Range<u16>,
+}
+
+/// What a guest's disk, and its volume, is called.
+pub(super) fn disk_of(guest: u16) -> String {
+    if guest == 0 { "bench".to_owned() } else { format!("bench-{guest}") }
+}
+
+/// What a guest's client is called.
+pub(super) fn client_of(guest: u16) -> String {
+    if guest == 0 { "vm1".to_owned() } else { format!("vm1-{guest}") }
 }
 
 impl Cast<'_> {
@@ -218,10 +244,14 @@ impl Cast<'_> {
         Pair { link, stage: self.stage, seats: self.seats, sidecores, idle }
     }
 
-    /// What each guest's disk, and its volume, is called.
+    /// The same with the guests of one of the VMhosts alone.
+    fn host(&self, host: u16) -> Cast<'_> {
+        let each = self.options.guests / self.options.hosts;
+        Cast { guests: host * each..(host + 1) * each, ..*self }
+    }
+
     fn names(&self) -> impl Iterator<Item = String> {
-        let further = (1..self.options.guests).map(|guest| format!("bench-{guest}"));
-        std::iter::once("bench".to_owned()).chain(further)
+        self.guests.clone().map(disk_of)
     }
 
     /// The tables of all volumes.
@@ -256,13 +286,18 @@ impl Cast<'_> {
     }
 
     fn iohost(&self) -> Result<Node> {
-        let volumes = self.volumes(&self.stage.keys.allow(&["vm1"]));
+        let clients: Vec<_> = match self.options.path {
+            Path::Direct => self.guests.clone().map(client_of).collect(),
+            _ => vec!["vm1".to_owned()],
+        };
+        let clients: Vec<_> = clients.iter().map(String::as_str).collect();
+        let volumes = self.volumes(&self.stage.keys.allow(&clients));
         let idle = self.options.iohost_idle.unwrap_or(self.options.idle);
         let pair = Pair { idle, ..self.pair() };
         self.start("io1", &format!("{}{volumes}", pair.iohost()))
     }
 
-    fn vmhost(&self) -> Result<Node> {
+    fn vmhost(&self, host: u16) -> Result<Node> {
         let queues = self.options.jobs;
         // A volume of the node's own is named by its name alone.
         let (home, key) = match self.options.path {
@@ -277,15 +312,23 @@ impl Cast<'_> {
         });
         let disks: String = disks.collect();
         let config = match self.options.path {
-            Path::Local => format!("{}{}{disks}", self.pair().vmhost_alone(), self.volumes("")),
+            Path::Local => {
+                let mut seats = self.seats.clone();
+                let sidecores = usize::from(self.options.sidecores);
+                let first = sidecores * usize::from(host);
+                seats.vmhost = seats.vmhost.into_iter().skip(first).take(sidecores).collect();
+                let pair = Pair { seats: &seats, ..self.pair() };
+                format!("{}{}{disks}", pair.vmhost_alone(), self.volumes(""))
+            }
             _ => format!("{}{disks}", self.pair().vmhost()),
         };
-        self.start("vm1", &config)
+        self.start(&format!("vm{}", host + 1), &config)
     }
 
-    fn client(&self) -> Result<DirectLoad> {
-        let core = self.seats.driver();
+    fn client(&self, guest: u16) -> Result<DirectLoad> {
+        let core = self.seats.driver.get(usize::from(guest)).copied();
         let namespace = self.stage.namespace_of("vm1");
-        DirectLoad::start(self.options, self.stage, self.pair().address(), namespace, core)
+        let peer = self.pair().address();
+        DirectLoad::start(self.options, self.stage, guest, peer, namespace, core)
     }
 }

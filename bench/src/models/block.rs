@@ -12,7 +12,8 @@ use crate::measure::Waiting;
 use crate::progress::Progress;
 
 /// Why several guests are not measured.
-const ONE_CLIENT: &str = "one client asks, in no guest: several guests have a virtqueue each";
+const ONE_READER: &str = "one thread asks: several guests share nothing without a node";
+const ONE_SEALED: &str = "several clients are measured in clear: the bench makes keys for one";
 
 /// Why a cell is empty.
 pub(super) const NO_INJECTION: &str =
@@ -46,8 +47,11 @@ pub(super) fn asked(
         Model::Elvis | Model::Baseline => Path::Local,
         Model::HostSide | Model::HostSideUnpolled => Path::Remote,
     };
-    if setting.guests > 1 && matches!(path, Path::Bare | Path::Direct) {
-        return Err(ONE_CLIENT.to_owned());
+    if setting.guests > 1 && path == Path::Bare {
+        return Err(ONE_READER.to_owned());
+    }
+    if setting.guests > 1 && path == Path::Direct && setting.encrypt {
+        return Err(ONE_SEALED.to_owned());
     }
     let has_ring = model.has_vmhost();
     let near = if model.polls() && has_ring { Idle::Spin } else { Idle::Sleep };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Cell, DEPTH, Device, Emulated, Figures, Report, Row, Setting, Table};
+use super::{Balance, Cell, DEPTH, Device, Emulated, Figures, Report, Row, Setting, Table};
 use crate::block::report::number;
 use crate::machine::Machine;
 use crate::verdict::Spread;
@@ -92,6 +92,22 @@ impl fmt::Display for Table {
     }
 }
 
+impl fmt::Display for Balance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sidecores, load, busy: [busy, all], seated, per_s, cpu_us } = self;
+        let [sidecores, load] = [format!("{sidecores:?}"), format!("{load:?}")];
+        let (busy, cpu) = (format!("{busy} of {all}"), median(cpu_us));
+        let shared = if *seated { "" } else { "  cores SHARED" };
+        writeln!(
+            f,
+            "  {:<10}{:<14}{busy:>12}{:>12.0}{cpu:>10}{shared}",
+            sidecores.to_lowercase(),
+            load.to_lowercase(),
+            per_s.median
+        )
+    }
+}
+
 impl fmt::Display for Emulated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, accelerator, requests, sync_exits, guest_interrupts, .. } = self;
@@ -129,6 +145,18 @@ impl fmt::Display for Report {
                 "cores SHARED: more threads are busy than there are cores, and some of them poll: \
                  of those rows only events mean anything"
             )?;
+        }
+        if !self.balance.is_empty() {
+            writeln!(
+                f,
+                "\nthe same sidecores, on two hosts (Elvis) or both on one IOhost (direct)"
+            )?;
+            writeln!(
+                f,
+                "  {:<10}{:<14}{:>12}{:>12}{:>10}",
+                "", "", "busy guests", "per s", "CPU us"
+            )?;
+            self.balance.iter().try_for_each(|it| write!(f, "{it}"))?;
         }
         for it in &self.emulated {
             write!(f, "{it}")?;
