@@ -1,5 +1,6 @@
 //! `vrio bench`.
 
+mod all;
 mod models;
 mod mpi;
 mod net;
@@ -93,6 +94,9 @@ pub(crate) enum BenchCommand {
     /// Measure what MPI's messages take by vrio's provider and by every other way, in turn.
     #[command(after_help = mpi::EXAMPLES)]
     Mpi(mpi::MpiArgs),
+    /// Run every benchmark for a short while, save what each gives, and write a page of all of it.
+    #[command(after_help = all::EXAMPLES)]
+    All(all::AllArgs),
     /// Measure the I/O models side by side: events of a request, latency, throughput, cores.
     #[command(after_help = models::EXAMPLES)]
     Models(models::ModelsArgs),
@@ -447,6 +451,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             let report = compare::mpi::run(&options).map_err(Failure::running)?;
             print(&report, args.turns.json)
         }
+        BenchCommand::All(args) => all::all(args),
         BenchCommand::Models(args) => {
             let options = args.options().map_err(Failure::configuration)?;
             options.check().map_err(Failure::configuration)?;
