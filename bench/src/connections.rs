@@ -1,12 +1,13 @@
 //! `vrio bench connections`: how many connections a job's processes have, and what they cost a
 //! host: by the transports of InfiniBand, natively and in virtual machines, and by vrio.
 //!
-//! The others are counted by their rules, from who talks to whom. Ours are counted from sessions
-//! that are really there, of endpoints in this process, set up by the rule of a node: one session
-//! for each two hosts whose processes have anything to say to each other, and each sidecore. The
-//! memory at the size that a slide of VM-proof XRC speaks of is worked out from what sessions take
-//! that have carried something.
+//! The others are counted by their rules, from who talks to whom. Ours are counted from nodes that
+//! run in this process, each on its own address, with a domain whose peers are the hosts that its
+//! processes talk to, and from which every message of the pattern has come where it was sent. The
+//! memory at the size that a slide of VM-proof XRC speaks of is worked out from what sessions,
+//! endpoints and gateways take that have carried something.
 
+mod cluster;
 mod hosts;
 mod memory;
 mod patterns;
@@ -24,10 +25,11 @@ pub use memory::{Extrapolation, Memory};
 pub use patterns::Pattern;
 pub use report::Line;
 
+use cluster::Cluster;
 use patterns::{Job, Scheme};
 
 /// The version of the JSON form.
-const CONNECTIONS_VERSION: u32 = 1;
+const CONNECTIONS_VERSION: u32 = 2;
 
 /// Hosts and processes of each, at most: all pairs of processes are looked at.
 const HOSTS_MAX: u16 = 64;
@@ -35,6 +37,9 @@ const PROCESSES_MAX: u16 = 64;
 
 /// Sessions that are measured, at most: an endpoint lets so many peers in.
 const SESSIONS_MAX: u16 = 1000;
+
+/// What each process sends to each of its peers while connections are counted.
+const MESSAGE_BYTES: usize = 8;
 
 /// Cores of a virtual machine, as the slide has them.
 const CORES_PER_VM: [u16; 4] = [1, 2, 4, 8];
@@ -134,7 +139,9 @@ pub fn run(options: &Options) -> Result<Connections> {
     tidily(&progress, |_| {
         progress.doing(format!("{} live sessions, 1 MiB each way", options.sessions));
         // First: what follows would leave memory behind that sessions could take.
-        let memory = memory::measure(options.sessions)?;
+        let sessions = memory::sessions(options.sessions)?;
+        progress.doing("8 nodes, 128 endpoints, 1 MiB to each neighbour".to_owned());
+        let memory = memory::measure(sessions)?;
         let mut lines = Vec::new();
         for pattern in Pattern::ALL {
             progress.doing(format!("counting connections: {}", pattern.name()));
@@ -158,8 +165,10 @@ fn lines_of(pattern: Pattern, options: &Options) -> Result<Vec<Line>> {
         .chain([Scheme::VmProofXrc])
         .map(|scheme| Line::of_rule(&job, pattern, scheme))
         .collect();
-    let sessions = hosts::count(&job.talking_hosts(pattern), options.hosts, options.sidecores)?;
-    lines.push(Line::of_sessions(&job, pattern, &sessions));
+    let mut cluster = Cluster::start(&job, &job.talking_hosts(pattern), options.sidecores)?;
+    cluster.exchange(pattern, MESSAGE_BYTES)?;
+    let messages = cluster.between_hosts(pattern);
+    lines.push(Line::of_sessions(&job, pattern, &cluster.sessions(), messages));
     Ok(lines)
 }
 

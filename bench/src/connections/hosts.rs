@@ -1,10 +1,9 @@
 //! Endpoints of hosts in this process, with sealed sessions between them, on a clock that is told.
 
-use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow};
 use transport::{
     BufId, CallId, Endpoint, EndpointConfig, Keyring, KnownKey, LostReason, PeerInfo, SecretKey,
     Security, SessionId, SessionState, Sink, TransmitBatch,
@@ -158,43 +157,4 @@ pub(super) fn until(
 /// The sessions of an endpoint that are connected.
 pub(super) fn connected(host: &Host) -> usize {
     host.endpoint.sessions().filter(|it| it.state == SessionState::Connected).count()
-}
-
-/// Has these hosts make the sessions that they need, and counts what each host has. Sidecores of a
-/// number have sessions with those of the same number.
-pub(super) fn count(
-    pairs: &BTreeSet<[usize; 2]>,
-    hosts: u16,
-    sidecores: u16,
-) -> Result<Vec<usize>> {
-    let mut counts = vec![0; hosts.into()];
-    for _ in 0..sidecores {
-        let keyring = keys(0..hosts.into())?;
-        let mut all: Vec<_> =
-            (0..hosts.into()).map(|number| Host::new(number, Arc::clone(&keyring))).collect();
-        let mut now_ns = 1;
-        for &[one, other] in pairs {
-            let (peer, their_name) = (all[other].address, name(other as u32));
-            all[one].endpoint.connect(now_ns, peer, &their_name, 0);
-        }
-        let ends = 2 * pairs.len();
-        until(&mut now_ns, &mut all, |all| all.iter().map(connected).sum::<usize>() == ends)?;
-        for (count, host) in counts.iter_mut().zip(&all) {
-            *count += connected(host);
-        }
-    }
-    ensure!(counts.iter().sum::<usize>() == 2 * pairs.len() * usize::from(sidecores), "a count");
-    Ok(counts)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_have_the_sessions_that_they_need_and_no_others() {
-        let pairs = [[0, 1], [1, 2], [0, 3]].into();
-        assert_eq!(count(&pairs, 5, 1).unwrap(), [2, 2, 1, 1, 0]);
-        assert_eq!(count(&pairs, 4, 2).unwrap(), [4, 4, 2, 2]);
-    }
 }

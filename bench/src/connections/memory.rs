@@ -1,13 +1,16 @@
 //! What live sessions take of memory, and what a host of a large cluster would need.
 
-use std::collections::HashMap;
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use fabric::{Address, RegionOptions};
+use fabric::{Address, AddressTable};
 use serde::Serialize;
 
+use super::cluster::Cluster;
 use super::hosts::{Host, connected, keys, rounds, until};
+use super::patterns::{Job, Pattern};
 
 /// What each session has carried each way before its memory counts.
 const BODY_BYTES: usize = 1 << 20;
@@ -26,9 +29,19 @@ pub(super) const VM_XRC_MB: f64 = 12_900.0;
 /// What ours may be.
 pub(super) const GOAL_MB: f64 = 100.0;
 
-/// What was measured.
+/// What of a gateway's memory only a burst needed is given back after so long.
+const REST: Duration = Duration::from_secs(5);
+
+/// The job of the slide that is here: what its processes and gateways know of others is counted.
+const JOB: Job = Job { hosts: 8, processes: 16 };
+
+/// Messages to everybody, so often that each ring goes round; they go by buffers.
+const SHORT_ROUNDS: usize = 10;
+const SHORT_BYTES: usize = 8 << 10;
+
+/// What sessions take.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Memory {
+pub struct Sessions {
     /// Live sessions of one endpoint.
     pub sessions: u16,
     /// By how much the resident memory of the process had grown by them, in bytes.
@@ -37,9 +50,22 @@ pub struct Memory {
     pub session_bytes: f64,
     /// What the endpoint itself says of each: its tables.
     pub tables_bytes: f64,
-    /// By how much it had grown by an address vector of all processes of the large cluster, as the
-    /// provider has it: addresses by number, and numbers by address.
+}
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Memory {
+    /// Of sessions.
+    #[serde(flatten)]
+    pub of_sessions: Sessions,
+    /// What an address vector of all processes of the large cluster takes, as the provider has it.
     pub vector_bytes: u64,
+    /// What was used of a domain's memory, for each endpoint of a host.
+    pub endpoint_bytes: f64,
+    /// What a process knows of others, for each endpoint of another host.
+    pub remote_bytes: f64,
+    /// What a gateway keeps, for each other host, when it is idle.
+    pub link_bytes: f64,
 }
 
 /// A host of a cluster of 64 K processes, worked out and not measured.
@@ -55,9 +81,10 @@ pub struct Extrapolation {
     pub sessions_mb: f64,
     /// What the processes of the host have in their address vectors, in MB.
     pub vectors_mb: f64,
-    /// What is known of the order of messages and of hosts, in MB.
+    /// What processes and gateways know of endpoints and hosts elsewhere, which keeps the order of
+    /// messages, in MB; when all have sent to all.
     pub order_mb: f64,
-    /// Rings and buffers of the host's endpoints when all of them were used, in MB.
+    /// Rings and buffers of the host's endpoints, as far as they were used, in MB.
     pub endpoints_mb: f64,
     /// All of it, in MB.
     pub total_mb: f64,
@@ -70,32 +97,17 @@ pub struct Extrapolation {
 /// Bytes for each host in a region's two tables: its name, and the gateways that hold back.
 const HOST_ENTRY_BYTES: f64 = 16.0;
 
-/// Bytes that a process keeps for each slot of its region: whose it is, and how far.
-const PEER_ENTRY_BYTES: f64 = 16.0;
-
-/// Slots of a region, unless its file says otherwise.
-const SLOTS: f64 = 256.0;
-
-/// A cell of a ring with the word by which it is claimed, and the page of an endpoint's own words.
-const CELL_BYTES: u32 = 256 + 8;
-const CONTROL_BYTES: u32 = 4096;
-
-/// What an endpoint has in its domain's memory, at most: what was never used is not there.
-fn endpoint_bytes() -> u32 {
-    let RegionOptions { cells, buffers, buffer_bytes, .. } = RegionOptions::default();
-    CONTROL_BYTES + cells * CELL_BYTES + buffers * buffer_bytes
-}
-
 impl Extrapolation {
     pub(super) fn of(memory: &Memory, sidecores: u16) -> Self {
         let sessions = (HOSTS - 1) * u64::from(sidecores);
         let mb = |bytes: f64| bytes / 1e6;
-        let sessions_mb = mb(sessions as f64 * memory.session_bytes);
+        let sessions_mb = mb(sessions as f64 * memory.of_sessions.session_bytes);
         let vectors_mb = mb((PROCESSES * memory.vector_bytes) as f64);
         let of_region = HOSTS as f64 * HOST_ENTRY_BYTES;
-        let of_processes = PROCESSES as f64 * SLOTS * PEER_ENTRY_BYTES;
-        let order_mb = mb(of_region + of_processes);
-        let endpoints_mb = mb(PROCESSES as f64 * endpoint_bytes() as f64);
+        let of_links = sessions as f64 * memory.link_bytes;
+        let of_processes = (PROCESSES * (HOSTS - 1) * PROCESSES) as f64 * memory.remote_bytes;
+        let order_mb = mb(of_region + of_links + of_processes);
+        let endpoints_mb = mb(PROCESSES as f64 * memory.endpoint_bytes);
         Self {
             hosts: HOSTS,
             processes: PROCESSES,
@@ -113,7 +125,7 @@ impl Extrapolation {
 
 /// Measures so many sessions of one endpoint, after 1 MiB each way on each of them. The other ends
 /// are made and gone one after the other, so that only their memory is in it once.
-pub(super) fn measure(sessions: u16) -> Result<Memory> {
+pub(super) fn sessions(sessions: u16) -> Result<Sessions> {
     let clients = 1..u32::from(sessions) + 2;
     let server = Host::new(0, keys(clients.clone())?);
     let of_clients = keys(std::iter::once(0))?;
@@ -130,30 +142,53 @@ pub(super) fn measure(sessions: u16) -> Result<Memory> {
     let resident_bytes = resident_bytes()?.saturating_sub(before);
     let live = connected(&hosts[0]);
     ensure!(live == usize::from(sessions) + 1, "{live} sessions are live, not {sessions} and one");
-    let vector_bytes = vector_bytes()?;
     let tables: usize = hosts[0].endpoint.sessions().map(|it| it.state_bytes).sum();
-    Ok(Memory {
+    Ok(Sessions {
         sessions,
         resident_bytes,
         session_bytes: resident_bytes as f64 / f64::from(sessions),
         tables_bytes: tables as f64 / live as f64,
-        vector_bytes,
     })
 }
 
-/// What a vector of all processes takes: the two tables that `ofi/src/av.rs` has.
+/// Measures the rest, of nodes and endpoints in this process.
+pub(super) fn measure(of_sessions: Sessions) -> Result<Memory> {
+    let vector_bytes = vector_bytes()?;
+    let all = Pattern::AllToAll;
+    let mut cluster = Cluster::start(&JOB, &JOB.talking_hosts(all), 1)?;
+    cluster.exchange(Pattern::Halo, BODY_BYTES)?;
+    for _ in 0..SHORT_ROUNDS {
+        cluster.exchange(all, SHORT_BYTES)?;
+    }
+    thread::sleep(REST);
+    let (hosts, processes) = (JOB.hosts as f64, JOB.processes as f64);
+    let (mut used_bytes, mut state_bytes) = (0, 0);
+    for domain in cluster.domains()? {
+        used_bytes += domain.used_bytes;
+        let of_gateways = domain.counters.get("gateway_state_bytes_now");
+        state_bytes += of_gateways.context("what gateways keep")?;
+    }
+    let remotes: usize = cluster.remotes_bytes().iter().sum();
+    Ok(Memory {
+        of_sessions,
+        vector_bytes,
+        endpoint_bytes: used_bytes as f64 / (hosts * processes),
+        remote_bytes: remotes as f64 / (hosts * processes) / ((hosts - 1.0) * processes),
+        link_bytes: state_bytes as f64 / hosts / (hosts - 1.0),
+    })
+}
+
+/// What a vector of all processes takes: the table that `ofi/src/av.rs` has.
 fn vector_bytes() -> Result<u64> {
-    let before = resident_bytes()?;
-    let (mut addresses, mut numbers) = (Vec::new(), HashMap::new());
+    let mut table = AddressTable::default();
     for process in 0..HOSTS * PROCESSES {
         let (host, slot) = (process / PROCESSES + 1, (process % PROCESSES) as u16);
-        let address = Address { host, incarnation: 1, slot };
-        addresses.push(Some(address));
-        numbers.insert(address, process);
+        table.insert(Address { host, incarnation: 1, slot })?;
     }
-    let grown = resident_bytes()?.saturating_sub(before);
-    ensure!(addresses.len() == numbers.len(), "addresses are not each others'");
-    Ok(grown)
+    // A program may ask for numbers as well.
+    let last = Address { host: HOSTS, incarnation: 1, slot: 15 };
+    ensure!(table.number(&last).is_some(), "the last address is there");
+    Ok(table.held_bytes() as u64)
 }
 
 /// The last host asks the first one for a session, sends as much as is meant, and gets as much.
@@ -197,25 +232,29 @@ mod tests {
 
     #[test]
     fn sessions_are_live_and_take_something() {
-        let memory = measure(20).unwrap();
-        assert_eq!(memory.sessions, 20);
-        assert!(memory.tables_bytes > 0.0, "{memory:?}");
+        let of_sessions = sessions(20).unwrap();
+        assert_eq!(of_sessions.sessions, 20);
+        assert!(of_sessions.tables_bytes > 0.0, "{of_sessions:?}");
     }
 
     #[test]
     fn a_host_has_a_session_for_every_other_one() {
+        let of_sessions =
+            Sessions { sessions: 1, resident_bytes: 9, session_bytes: 10_000.0, tables_bytes: 1.0 };
         let memory = Memory {
-            sessions: 1,
-            resident_bytes: 9,
-            session_bytes: 10_000.0,
-            tables_bytes: 1.0,
-            vector_bytes: 4_000_000,
+            of_sessions,
+            vector_bytes: vector_bytes().unwrap(),
+            endpoint_bytes: 1_000_000.0,
+            remote_bytes: 20.0,
+            link_bytes: 1000.0,
         };
         let one = Extrapolation::of(&memory, 1);
-        assert_eq!((one.sessions, one.sessions_mb), (4095, 40.95));
+        assert_eq!((one.sessions, one.sessions_mb, one.endpoints_mb), (4095, 40.95, 16.0));
         let parts = [one.sessions_mb, one.vectors_mb, one.order_mb, one.endpoints_mb];
         assert!((one.total_mb - parts.iter().sum::<f64>()).abs() < 1e-9);
-        assert_eq!((one.vectors_mb, endpoint_bytes()), (64.0, 1_323_008));
+        assert!((17.0..18.0).contains(&one.vectors_mb), "{one:?}");
+        let order_mb = 4096.0 * 16.0 / 1e6 + 4.095 + 16.0 * 4095.0 * 16.0 * 20.0 / 1e6;
+        assert!((one.order_mb - order_mb).abs() < 1e-9, "{one:?}");
         assert_eq!(Extrapolation::of(&memory, 2).sessions, 8190);
     }
 }

@@ -27,6 +27,8 @@ pub struct Line {
     pub per_host: f64,
     /// The most that one has.
     pub per_host_max: f64,
+    /// Of vrio, the messages that went from one host to another by them.
+    pub messages: usize,
 }
 
 fn mean(counts: &[usize]) -> f64 {
@@ -55,9 +57,14 @@ impl Line {
         }
     }
 
-    /// Of sessions that each host has.
-    pub(super) fn of_sessions(job: &Job, pattern: Pattern, sessions: &[usize]) -> Self {
-        Self::of_hosts(job, pattern, sessions)
+    /// Of sessions that each host has, by which so many messages went.
+    pub(super) fn of_sessions(
+        job: &Job,
+        pattern: Pattern,
+        sessions: &[usize],
+        messages: usize,
+    ) -> Self {
+        Self { messages, ..Self::of_hosts(job, pattern, sessions) }
     }
 
     fn of_hosts(job: &Job, pattern: Pattern, hosts: &[usize]) -> Self {
@@ -71,6 +78,7 @@ impl Line {
             per_process_max: 0.0,
             per_host: mean(hosts),
             per_host_max: most(hosts) as f64,
+            messages: 0,
         }
     }
 }
@@ -98,8 +106,9 @@ impl fmt::Display for Connections {
 }
 
 const RULES: &str = "\
-Of vrio: sessions that were counted, of endpoints in this process, one for each two hosts that have
-anything to say to each other and each sidecore; processes share them and have none. The others by
+Of vrio: sessions that were counted, of nodes in this process by which every process sent a message
+to each of its peers; a node has them with the peers of its domains, here those hosts that have
+anything to say to each other, and processes share them and have none. The others by
 their rules from the same patterns: RC leads to a process of another host, XRC to another host,
 VM-XRC to another VM, also of the own host, VM-proof XRC to a host, the own one among them (another
 VM of it). By the slides' formulas, (N-1)*C, N-1, (N-1)*(C/CV) and N-1 of a process, that last step
@@ -109,20 +118,32 @@ XRC, as here.";
 impl Connections {
     fn memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (memory, cluster) = (&self.memory, &self.extrapolation);
+        let of_sessions = &memory.of_sessions;
         writeln!(
             f,
             "{} live sessions of one endpoint, sealed, after 1 MiB each way: {:.1} MB resident, \
              {:.0} bytes each ({:.0} of them tables)",
-            memory.sessions,
-            memory.resident_bytes as f64 / 1e6,
-            memory.session_bytes,
-            memory.tables_bytes
+            of_sessions.sessions,
+            of_sessions.resident_bytes as f64 / 1e6,
+            of_sessions.session_bytes,
+            of_sessions.tables_bytes
         )?;
         writeln!(
             f,
-            "EXTRAPOLATED to {} hosts of {} processes: a host has {} sessions, {:.1} MB; its \
-             processes' address vectors {:.1} MB, order and hosts {:.1} MB, endpoints at most \
-             {:.1} MB: {:.1} MB in all",
+            "of 8 nodes and 128 endpoints, after 1 MiB to each neighbour and 10 times 8 KiB to \
+             everybody: {:.0} bytes of an endpoint in its domain's memory, {:.1} of a process for \
+             each endpoint elsewhere, {:.0} of a gateway for each host; {:.1} in a process's \
+             vector for each address",
+            memory.endpoint_bytes,
+            memory.remote_bytes,
+            memory.link_bytes,
+            memory.vector_bytes as f64 / (cluster.hosts * cluster.processes) as f64
+        )?;
+        writeln!(
+            f,
+            "EXTRAPOLATED to {} hosts of {} processes, all of which talk to all: a host has {} \
+             sessions, {:.1} MB; its processes' address vectors {:.1} MB, what they and gateways \
+             know of others {:.1} MB, endpoints {:.1} MB: {:.1} MB in all",
             cluster.hosts,
             cluster.processes,
             cluster.sessions,
@@ -179,7 +200,8 @@ mod tests {
             assert_eq!((line.per_host, line.per_host_max, line.peers_max), (host, host, 127));
         }
         assert_eq!((of(Scheme::VmProofXrc).per_host, of(Scheme::Xrc).per_host), (128.0, 112.0));
-        let ours = Line::of_sessions(&job, Pattern::AllToAll, &[7; 8]);
-        assert_eq!((ours.per_process, ours.per_host, ours.is_ours), (0.0, 7.0, true));
+        let ours = Line::of_sessions(&job, Pattern::AllToAll, &[7; 8], 9);
+        assert_eq!((ours.per_process, ours.per_host, ours.messages), (0.0, 7.0, 9));
+        assert!(ours.is_ours);
     }
 }
