@@ -636,9 +636,9 @@ mod tests {
         let alone = DomainStatus { name: text("alone"), ..DomainStatus::default() };
         expect![[r#"
             DOMAINS
-             name  socket       endpoints of members memory used
+             name  socket        endpoints of members memory  used
              blue  /run/vrio/n1.fabric     16 64    16  80MiB 20MiB
-             alone               0  0    0    0   0
+             alone                0  0    0   0B   0B
 
             PEERS OF DOMAINS
              domain peer joined host why not
@@ -647,7 +647,7 @@ mod tests {
 
             GATEWAYS OF DOMAINS
              domain sent delivered waited undelivered nonsense state
-             blue    7     5   1      0    0 4KiB
+             blue    7     5    1      0     0  4KiB
         "#]]
         .assert_eq(&domain_list(&[blue, alone]).replace("  ", " "));
     }
