@@ -51,6 +51,11 @@ impl Fault {
         Self { line, expected: expected.into(), found: found.into() }
     }
 
+    fn of(self, file: &str) -> ImportError {
+        let Self { line, expected, found } = self;
+        ImportError::Content { file: file.to_owned(), line, expected, found }
+    }
+
     /// Of JSON, which names its lines itself, counted from `line`.
     fn json(text: &str, line: usize, of: &str) -> impl FnOnce(serde_json::Error) -> Self {
         let lines = text.lines().count();
@@ -108,6 +113,18 @@ pub fn import_files(files: &[PathBuf], title: Option<&str>) -> Result<Loaded, Im
     Ok(Loaded { run, measurements })
 }
 
+/// Makes a run of a report of ours that was not in a file.
+///
+/// # Errors
+/// When it is none that becomes a result, or one of another version.
+pub fn import_report(text: &str, title: &str) -> Result<Loaded, ImportError> {
+    let mut measurements = read(text, title).map_err(|fault| fault.of("the report"))?;
+    measurements.iter_mut().for_each(|it| it.source = None);
+    let kind = measurements.first().map_or("nothing", |it| it.benchmark.as_str());
+    let run = Run { machine: own::machine(text), ..Run::now(kind, title) };
+    Ok(Loaded { run, measurements })
+}
+
 /// Whether two reports are of one machine and build; levels of the cache line come and go.
 fn is_one(one: &Machine, other: Option<&Machine>) -> bool {
     let bare = |it: &Machine| Machine { cache_line_round_trip_ns: None, ..it.clone() };
@@ -136,12 +153,7 @@ pub fn open(word: &str, store: &Store) -> Result<Loaded, ImportError> {
 /// # Errors
 /// When it is of no program that is known, or was cut: with the line.
 pub fn import(file: &str, text: &str) -> Result<Vec<Measurement>, ImportError> {
-    let fail = |Fault { line, expected, found }| ImportError::Content {
-        file: file.to_owned(),
-        line,
-        expected,
-        found,
-    };
+    let fail = |fault: Fault| fault.of(file);
     let name = Path::new(file).file_name().map_or(file.into(), |name| name.to_string_lossy());
     let stem = Path::new(file).file_stem().map_or(name.clone(), |stem| stem.to_string_lossy());
     let mut measurements = read(text, &stem).map_err(fail)?;

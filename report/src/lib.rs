@@ -7,5 +7,6 @@ pub mod page;
 pub mod plot;
 pub mod published;
 pub mod result;
+mod show;
 pub mod store;
 pub mod unit;

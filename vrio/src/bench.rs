@@ -5,7 +5,6 @@ mod models;
 mod mpi;
 mod net;
 
-use std::fmt::Display;
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
@@ -19,13 +18,14 @@ use bench::pair::Meeting;
 use bench::scale;
 use clap::{Subcommand, ValueEnum};
 use node::direct::Idle;
-use serde::Serialize;
 
-use crate::{Failure, commands};
+use crate::Failure;
+use crate::results::{self, ToldArgs};
 
 pub(crate) const BENCH_EXAMPLES: &str = "Examples:
   vrio bench block                                     a local disk, null volume, depth 1
-  vrio bench block --path remote --depth 32 --json | jq .iops";
+  vrio bench block --path remote --depth 32 --json | jq .iops
+  vrio bench block --save && vrio results show latest  keep it";
 
 pub(crate) const BLOCK_EXAMPLES: &str = "Examples:
   vrio bench block --depth 32 --idle spin              how fast a ring is polled
@@ -109,6 +109,22 @@ pub(crate) enum BenchCommand {
     Scale(ScaleArgs),
 }
 
+impl BenchCommand {
+    /// How its report is told, where it may be kept as well.
+    fn told(&self) -> Option<&ToldArgs> {
+        match self {
+            Self::Block(args) => Some(&args.told),
+            Self::Net(args) => Some(&args.told),
+            Self::Mpi(args) => Some(&args.turns.told),
+            Self::Compare(CompareCommand::Block(args)) => Some(&args.turns.told),
+            Self::Compare(CompareCommand::Net(args)) => Some(&args.turns.told),
+            Self::Connections(args) => Some(&args.told),
+            Self::Scale(args) => Some(&args.told),
+            Self::Floor(_) | Self::Models(_) => None,
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum CompareCommand {
     /// Virtual disks, local and remote.
@@ -138,9 +154,8 @@ pub(crate) struct TurnArgs {
     /// Only cases with this in their name.
     #[arg(long, value_name = "WORDS")]
     case: Option<String>,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    told: ToldArgs,
 }
 
 /// How long each time unless said, and with --quick.
@@ -211,9 +226,8 @@ pub(crate) struct ConnectionsArgs {
     /// Live sessions whose memory is measured.
     #[arg(long, default_value_t = 1000)]
     sessions: u16,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    told: ToldArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -227,9 +241,8 @@ pub(crate) struct ScaleArgs {
     /// How long each point is measured.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    told: ToldArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -299,9 +312,8 @@ pub(crate) struct BlockArgs {
     /// The processes behind `--path socket`, for their processor time.
     #[arg(long)]
     pid: Vec<u32>,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    told: ToldArgs,
 }
 
 // How two nodes meet, where there are two. Not a comment for clap: it would be the command's own.
@@ -419,18 +431,19 @@ impl From<ReuseArg> for Reuse {
 
 /// Runs a measurement and prints it.
 pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
+    command.told().map_or(Ok(()), results::check_save)?;
     match command {
         BenchCommand::Block(args) => {
             let options = block_options(args).map_err(Failure::configuration)?;
             options.check().map_err(Failure::configuration)?;
             let report = block::run(&options).map_err(Failure::running)?;
-            print(&report, args.json)
+            results::report(&report, &args.told)
         }
         BenchCommand::Net(args) => {
             let options = args.options().map_err(Failure::configuration)?;
             options.check().map_err(Failure::configuration)?;
             let report = bench::net::run(&options).map_err(Failure::running)?;
-            print(&report, args.json)
+            results::report(&report, &args.told)
         }
         BenchCommand::Floor(args) => {
             let program = std::env::current_exe().context("finding this program");
@@ -442,27 +455,28 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
                 seconds: args.seconds,
             };
             options.check().map_err(Failure::configuration)?;
-            print(&floor::run(&options).map_err(Failure::running)?, args.json)
+            let report = floor::run(&options).map_err(Failure::running)?;
+            results::told(&report, &report, args.json)
         }
         BenchCommand::Compare(command) => compare(command),
         BenchCommand::Mpi(args) => {
             let options = args.options().map_err(Failure::configuration)?;
             options.check().map_err(Failure::configuration)?;
             let report = compare::mpi::run(&options).map_err(Failure::running)?;
-            print(&report, args.turns.json)
+            results::report(&report, &args.turns.told)
         }
         BenchCommand::All(args) => all::all(args),
         BenchCommand::Models(args) => {
             let options = args.options().map_err(Failure::configuration)?;
             options.check().map_err(Failure::configuration)?;
             let report = bench::models::run(&options).map_err(Failure::running)?;
-            print(&report, args.json)
+            results::told(&report, &report, args.json)
         }
         BenchCommand::Connections(args) => {
-            let ConnectionsArgs { hosts, processes, sidecores, sessions, json } = *args;
+            let ConnectionsArgs { hosts, processes, sidecores, sessions, ref told } = *args;
             let options = connections::Options { hosts, processes, sidecores, sessions };
             options.check().map_err(Failure::configuration)?;
-            print(&connections::run(&options).map_err(Failure::running)?, json)
+            results::report(&connections::run(&options).map_err(Failure::running)?, told)
         }
         BenchCommand::Scale(args) => {
             let program = std::env::current_exe().context("finding this program");
@@ -473,7 +487,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
                 seconds: args.seconds,
             };
             options.check().map_err(Failure::configuration)?;
-            print(&scale::run(&options).map_err(Failure::running)?, args.json)
+            results::report(&scale::run(&options).map_err(Failure::running)?, &args.told)
         }
     }
 }
@@ -497,24 +511,17 @@ fn compare(command: &CompareCommand) -> Result<(), Failure> {
                 sockets: args.sockets.clone(),
             };
             options.check().map_err(Failure::configuration)?;
-            print(&compare::block::run(&options).map_err(Failure::running)?, turns.json)
+            let report = compare::block::run(&options).map_err(Failure::running)?;
+            results::report(&report, &turns.told)
         }
         CompareCommand::Net(CompareNetArgs { turns, idle }) => {
             let plan = turns.plan(TURN_SECONDS);
             let options = compare::net::Options { program, plan, idle: *idle };
             options.check().map_err(Failure::configuration)?;
-            print(&compare::net::run(&options).map_err(Failure::running)?, turns.json)
+            let report = compare::net::run(&options).map_err(Failure::running)?;
+            results::report(&report, &turns.told)
         }
     }
-}
-
-/// For people, or for programs.
-fn print(report: &(impl Serialize + Display), json: bool) -> Result<(), Failure> {
-    if !json {
-        return commands::print(&report.to_string());
-    }
-    let json = serde_json::to_string_pretty(report).context("the report as JSON");
-    commands::print(&format!("{}\n", json.map_err(Failure::running)?))
 }
 
 /// A name and a path.

@@ -18,6 +18,9 @@ mod snippets;
 mod tables;
 mod top;
 
+// What was measured, kept.
+mod results;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -114,6 +117,9 @@ enum Command {
     /// Take a disk of `vrio attach` away.
     #[command(after_help = attach::DETACH_EXAMPLES)]
     Detach(attach::DetachArgs),
+    /// Keep, list, show and compare what was measured, by vrio or by other programs.
+    #[command(subcommand, after_help = results::RESULTS_EXAMPLES)]
+    Results(results::ResultsCommand),
     /// Measure what a virtual disk does, and what that costs.
     #[command(subcommand, after_help = bench::BENCH_EXAMPLES)]
     Bench(bench::BenchCommand),
@@ -236,6 +242,7 @@ fn main() -> ExitCode {
         Command::Mpi(command) => mpi::mpi(&command),
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
+        Command::Results(command) => results::results(&command),
         Command::Bench(command) => bench::bench(&command),
         Command::Report(args) => report::report(&args),
         Command::Demo(args) => demo::demo(&args),

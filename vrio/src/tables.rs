@@ -12,6 +12,7 @@ use node::status::{
     Counters, DiskState, DiskStatus, DomainStatus, PeerStatus, SessionStatus, SidecoreStatus,
     Status, VfStatus, VolumeStatus,
 };
+use report::store::Listed;
 
 pub(crate) use self::nics::{network_alone, network_list, nic_alone, nic_list};
 
@@ -58,6 +59,19 @@ pub(crate) fn attached(all: &[DirectStatus]) -> String {
         ]);
     }
     format!("{table}\n")
+}
+
+/// Runs that are kept; of a damaged one what is wrong with it.
+pub(crate) fn results(all: &[Listed]) -> Table {
+    let mut table = table(&["run", "begun", "title", "measurements"], 3);
+    for Listed { id, run, measurements } in all {
+        let (begun, title) = match run {
+            Ok(run) => (run.begun.clone(), run.title.clone()),
+            Err(error) => ("-".to_owned(), error.to_string()),
+        };
+        table.add_row([id.clone(), begun, title, measurements.to_string()]);
+    }
+    table
 }
 
 /// Volumes in a table.

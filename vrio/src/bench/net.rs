@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use node::direct::Idle;
 
 use super::{Driver, MeetingArgs, size};
+use crate::results::ToldArgs;
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench net                                       frames of 64 bytes, guest to guest
@@ -59,9 +60,8 @@ pub(crate) struct NetArgs {
     /// The processes behind `--path socket`, for their processor time.
     #[arg(long)]
     pid: Vec<u32>,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) told: ToldArgs,
 }
 
 /// Bytes there and back.

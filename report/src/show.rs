@@ -1,0 +1,114 @@
+//! A run as text for people.
+
+use std::fmt;
+
+use crate::diff::{place, short};
+use crate::result::{Machine, Meant, Measurement, Origin, Point, Run, Series, Spread};
+use crate::store::Loaded;
+
+impl fmt::Display for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Run { id, begun, title, command, machine, tools, notes, .. } = &self.run;
+        writeln!(f, "{id}: {title}\n  begun    {begun}")?;
+        if !command.is_empty() {
+            writeln!(f, "  command  {}", command.join(" "))?;
+        }
+        match machine {
+            Some(machine) => writeln!(f, "  machine  {machine}")?,
+            None => writeln!(f, "  machine  nobody knows where it was measured")?,
+        }
+        tools.iter().try_for_each(|(name, version)| writeln!(f, "  {name} {version}"))?;
+        notes.iter().try_for_each(|note| writeln!(f, "  {note}"))?;
+        self.measurements.iter().try_for_each(|it| write!(f, "\n{it}"))
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { processor, cores, kernel, .. } = self;
+        write!(f, "{cores} cores, {processor}, Linux {kernel}")?;
+        if let Some(trip) = self.cache_line_round_trip_ns {
+            write!(f, ", cache line round trip {trip} ns")?;
+        }
+        if let Some(version) = &self.version {
+            let commit = self.commit.as_deref().unwrap_or("unknown");
+            write!(f, "; vrio {version}, commit {commit}")?;
+        }
+        f.write_str(if self.optimised == Some(false) { ", NOT OPTIMISED" } else { "" })
+    }
+}
+
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let origin = match self.origin {
+            Origin::Measured => "",
+            Origin::Imported => ", imported",
+            Origin::Published => ", published",
+        };
+        writeln!(f, "{}: {}{origin}", self.benchmark, self.title)?;
+        if let Some(source) = &self.source {
+            writeln!(f, "  from {source}")?;
+        }
+        let setup: Vec<_> =
+            self.setup.iter().map(|(key, value)| format!("{key} {value}")).collect();
+        if !setup.is_empty() {
+            writeln!(f, "  {}", setup.join(", "))?;
+        }
+        self.series.iter().try_for_each(|series| write!(f, "{series}"))?;
+        self.empty.iter().try_for_each(|it| writeln!(f, "  empty: {}: {}", it.what, it.why))?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "  note: {note}"))?;
+        self.misprints.iter().try_for_each(|it| writeln!(f, "  misprint: {it}"))
+    }
+}
+
+impl fmt::Display for Series {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { quantity, name, unit, statistic, spread, x, .. } = self;
+        let which = statistic.map_or(String::new(), |it| format!(", {}", it.words()));
+        let bars = if *spread == Spread::None { "" } else { ", " };
+        writeln!(f, "  {quantity} ({name}{which}{bars}{})", spread.words())?;
+        for point in &self.points {
+            let Point { y, low, high, meant, .. } = point;
+            let meant = match meant {
+                Meant::Exact => "",
+                Meant::About => "about ",
+                Meant::AtMost => "at most ",
+                Meant::AtLeast => "at least ",
+            };
+            let mut at = place(*x, point.x, point.label.as_deref());
+            if let Some(to) = point.x_to {
+                at = format!("{at} to {}", place(*x, to, None));
+            }
+            let end = |end: &Option<f64>| end.map_or("-".to_owned(), short);
+            let bar = low.or(*high).map(|_| format!("  {} to {}", end(low), end(high)));
+            let symbol = unit.symbol();
+            let line = format!(
+                "    {at:28} {meant:>9}{:>9} {symbol}{}",
+                short(*y),
+                bar.unwrap_or_default()
+            );
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::published::published;
+
+    #[test]
+    fn bounds_ranges_and_misprints_are_shown() {
+        let all: Vec<_> = published().iter().map(ToString::to_string).collect();
+        let text = all.concat();
+        for words in [
+            "mpi_latency: SR-IOV, QDR InfiniBand (2013), published",
+            "    1 B to 127 B                    about      30.0 %\n",
+            "    129 B to 4 MiB                at most      10.0 %\n",
+            "misprint: \"4KK\" stands where 4 KB is meant.",
+            "empty: PCIe passthrough's latency and bandwidth: its text has no number",
+        ] {
+            assert!(text.contains(words), "{words:?} is not in {text}");
+        }
+    }
+}
