@@ -14,7 +14,7 @@ const LEVEL: f64 = 1.5;
 /// What came of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Diff {
-    /// The first run's name: what is compared with.
+    /// The first run's name and title: what is compared with.
     pub a: String,
     /// The second one's: whose change is told.
     pub b: String,
@@ -77,8 +77,8 @@ pub struct Row {
 /// Compares B with A.
 pub fn diff(a: &Loaded, b: &Loaded) -> Diff {
     let mut it = Diff {
-        a: a.run.id.clone(),
-        b: b.run.id.clone(),
+        a: format!("{} ({})", a.run.id, a.run.title),
+        b: format!("{} ({})", b.run.id, b.run.title),
         differs: machines(a, b),
         series: Vec::new(),
         apart: Vec::new(),

@@ -159,7 +159,7 @@ pub fn import(file: &str, text: &str) -> Result<Vec<Measurement>, ImportError> {
     let mut measurements = read(text, &stem).map_err(fail)?;
     for it in &mut measurements {
         if it.origin == Origin::Imported {
-            it.source = Some(name.clone().into_owned());
+            it.source.get_or_insert_with(|| name.clone().into_owned());
         }
         let limits = "figures within the limits of results";
         it.check().map_err(|error| fail(Fault::new(1, limits, error.to_string())))?;
@@ -175,11 +175,11 @@ fn read(text: &str, title: &str) -> Imported {
     if let Some((line, json)) = json(text) {
         return read_json(json, line, title);
     }
-    if text.contains("# OSU ") {
+    if osu::is_it(text) {
         osu::read(text, title)
     } else if netperf::is_it(text) {
         netperf::read(text, title)
-    } else if text.contains("sockperf") {
+    } else if sockperf::is_it(text) {
         sockperf::read(text, title)
     } else {
         let first = text.lines().position(|line| !line.trim().is_empty()).unwrap_or(0);

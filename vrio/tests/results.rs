@@ -46,10 +46,9 @@ fn what_others_measured_is_kept_listed_shown_and_compared() {
     let diff = json(home.path(), &["diff", &ids[0], &ids[1]]);
     assert_eq!(diff["differs"][0], "machine: nobody knows where both were measured");
     let series = &diff["series"][0];
-    assert_eq!(
-        (&series["differs"][0], &series["alone"]),
-        (&"version: 5.3 and 7.4".into(), &1.into())
-    );
+    let differs = series["differs"].as_array().unwrap();
+    assert!(differs.contains(&"version: 5.3 and 7.4".into()), "{series}");
+    assert_eq!(series["alone"], 1, "only the old one measures nothing at all: {series}");
     let row = &series["rows"][0];
     let [a, b, percent] = ["a", "b", "percent"].map(|name| row[name].as_f64().unwrap());
     assert!((percent - (b / a - 1.0) * 100.0).abs() < 1e-9, "{row}");

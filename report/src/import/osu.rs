@@ -61,6 +61,14 @@ struct Table {
     others: Vec<String>,
 }
 
+/// What each output's first line begins with.
+const TITLE: &str = "# OSU ";
+
+/// Whether it is one of theirs.
+pub(super) fn is_it(text: &str) -> bool {
+    text.lines().any(|line| line.trim_start().starts_with(TITLE))
+}
+
 /// Reads any number of their outputs, one behind the other.
 pub(super) fn read(text: &str, title: &str) -> Imported {
     let mut tables: Vec<Table> = Vec::new();
@@ -68,7 +76,7 @@ pub(super) fn read(text: &str, title: &str) -> Imported {
     for (index, line) in text.lines().enumerate() {
         let number = index + 1;
         last = number;
-        if let Some(name) = line.trim_start().strip_prefix("# OSU ") {
+        if let Some(name) = line.trim_start().strip_prefix(TITLE) {
             tables.push(Table::of_title(name, number)?);
             continue;
         }

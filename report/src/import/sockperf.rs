@@ -24,6 +24,11 @@ struct Said {
     lost: Option<f64>,
 }
 
+/// Whether it is sockperf's.
+pub(super) fn is_it(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with("sockperf:") || line.starts_with("sockperf["))
+}
+
 /// Reads its output.
 pub(super) fn read(text: &str, title: &str) -> Imported {
     let mut said = Said::default();

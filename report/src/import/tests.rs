@@ -217,6 +217,8 @@ fn what_is_wrong_has_a_file_a_line_and_what_was_expected() {
 
 #[test]
 fn foreign_files_are_refused_with_what_is_known() {
+    let list = said("README.md", &text("README.md"));
+    assert!(list.starts_with("README.md, line 1: expected output of the OSU"), "{list}");
     let prose = said("note.txt", "\n\nDear reader,\n");
     assert!(prose.starts_with("note.txt, line 3: expected output of the OSU"), "{prose}");
     assert!(prose.ends_with("found \"Dear reader,\""), "{prose}");
@@ -243,6 +245,13 @@ fn a_file_may_hold_several_outputs() {
     assert_eq!(names, ["osu_latency", "osu_bw"]);
     let both = text("netperf-tcp_rr.txt") + &text("netperf-udp_stream.txt");
     assert_eq!(import("all.txt", &both).unwrap().len(), 2);
+}
+
+#[test]
+fn a_measurement_of_a_run_is_read_and_keeps_its_source() {
+    let written = serde_json::to_string(&one("osu-7.4-latency.txt")).unwrap();
+    let read = import("01-osu_latency.json", &written).unwrap();
+    assert_eq!(read, [one("osu-7.4-latency.txt")]);
 }
 
 /// All of them, once.
