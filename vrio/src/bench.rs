@@ -120,7 +120,7 @@ impl BenchCommand {
             Self::Compare(CompareCommand::Net(args)) => Some(&args.turns.told),
             Self::Connections(args) => Some(&args.told),
             Self::Scale(args) => Some(&args.told),
-            Self::Floor(_) | Self::Models(_) => None,
+            Self::Floor(_) | Self::Models(_) | Self::All(_) => None,
         }
     }
 }

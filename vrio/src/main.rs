@@ -14,12 +14,10 @@ mod live;
 mod man;
 mod mpi;
 mod report;
+mod results;
 mod snippets;
 mod tables;
 mod top;
-
-// What was measured, kept.
-mod results;
 
 use std::fmt;
 use std::path::PathBuf;
