@@ -50,7 +50,18 @@ impl Idle {
     #[inline]
     pub(crate) fn worked(&mut self) {
         self.empty_polls = 0;
-        self.looked = None;
+        if let Some(looked) = self.looked.take() {
+            self.found_after(looked, Instant::now());
+        }
+    }
+
+    /// What was waited for has come. If somebody else had the core meanwhile, it may be just what
+    /// that one did: two ranks on one core would else trade whole slices, and never see a gap.
+    #[cold]
+    fn found_after(&mut self, looked: Instant, now: Instant) {
+        if now.duration_since(looked) >= AWAY {
+            self.patience = EMPTY_POLLS;
+        }
     }
 
     /// A poll found nothing; whether others should run now (and `yielded` be told).
@@ -156,6 +167,17 @@ mod tests {
         assert!(!idle.was_away(late));
         idle.worked();
         assert!(!idle.was_away(late + 2 * AWAY));
+    }
+
+    #[test]
+    fn what_comes_after_a_gap_begins_the_yields_anew() {
+        let mut idle = Idle::new();
+        let start = Instant::now();
+        (0..20).for_each(|_| idle.yielded(Duration::from_nanos(300)));
+        idle.found_after(start, start + AWAY / 2);
+        assert_eq!(idle.patience, EMPTY_POLLS_ALONE);
+        idle.found_after(start, start + AWAY);
+        assert_eq!(polls_until_yield(&mut idle), EMPTY_POLLS);
     }
 
     #[test]

@@ -264,7 +264,7 @@ fn check_goals(report: &Value) {
 fn what_makes_no_sense_is_the_command_lines_fault() {
     let temporary = tempfile::tempdir().unwrap();
     for (words, said) in [
-        (&["--path", "nowhere"][..], "local, remote, direct or socket PATH"),
+        (&["--path", "nowhere"][..], "local, remote, direct, bare or socket PATH"),
         (&["--path", "socket"], "socket PATH"),
         (&["--volume", "tape"], "null, memory, file:PATH or direct:PATH"),
         (&["--size", "5000"], "a power of two"),

@@ -27,6 +27,9 @@ const SHARE: f64 = 3.0;
 /// index comes round.
 const NEARLY_NONE: f64 = 1e-3;
 
+/// Datagrams that may go by the kernel where cards are found past it: a window's, some times.
+const FINDING_SHARE: f64 = 0.02;
+
 #[test]
 fn a_spinning_local_disk_needs_no_event_at_all() {
     for more in [&["--packed"][..], &[]] {
@@ -154,7 +157,8 @@ fn a_direct_request_over_shared_memory_takes_no_call_and_one_more_copy() {
 const HEADS_BYTES: f64 = 192.0;
 
 /// The kernel carries what finds the other one's card, and nothing more; each byte is copied into a
-/// frame, and out of frames where a packet has several.
+/// frame, and out of frames where a packet has several. A card is looked for again after a pause,
+/// as long as the other one has not answered.
 #[test]
 fn a_direct_request_past_the_network_stack_has_one_more_copy_and_no_datagram_of_the_kernel() {
     if !rustix::process::geteuid().is_root() {
@@ -175,7 +179,9 @@ fn a_direct_request_past_the_network_stack_has_one_more_copy_and_no_datagram_of_
             let said = count(other, "datagrams_sent");
             assert!(said <= 1.0 + sent / 2.0, "{other}: {said} datagrams: {report}");
             for role in [sender, other] {
-                assert!(count(role, "kernel_datagrams_sent") < NEARLY_NONE, "{role}: {report}");
+                let by_kernel = count(role, "kernel_datagrams_sent");
+                let most = (count(role, "datagrams_sent") * FINDING_SHARE).max(NEARLY_NONE);
+                assert!(by_kernel < most, "{role}: {by_kernel}: {report}");
                 assert_eq!(count(role, "wakeups"), 0.0, "{role}: {report}");
             }
             // A round makes as few calls as it can; how many packets it finds a window open for is

@@ -37,7 +37,8 @@ impl Remote {
     /// A mark is sent.
     pub(super) fn mark(&mut self) {
         self.unmarked = 0;
-        self.marks += 1;
+        // Answers are marked as well and wait for no credit.
+        self.marks = self.marks.saturating_add(1);
     }
 }
 
