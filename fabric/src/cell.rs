@@ -137,9 +137,15 @@ fn name(local: Local) -> u64 {
     u64::from(local.host) << 16 | u64::from(local.slot)
 }
 
+/// The word by which a cell says who sent it.
+#[inline(always)]
+pub(crate) fn source_word(local: Local) -> u64 {
+    u64::from(local.incarnation) << 32 | name(local)
+}
+
 /// The word by which a cell says who is meant.
 #[inline(always)]
-fn to_word(local: Local) -> u64 {
+pub(crate) fn to_word(local: Local) -> u64 {
     name(local) << 32 | u64::from(local.incarnation)
 }
 
@@ -183,8 +189,6 @@ impl<'a> Cell<'a> {
     #[inline(always)]
     pub(crate) fn publish(&self, head: &Head) {
         let Head { kind, class, inline_bytes, source, to, tag, data, marked } = *head;
-        self.set_word(1, u64::from(source.incarnation) << 32 | name(source));
-        self.set_word(2, to_word(to));
         self.set_word(3, tag);
         if let Some(data) = data {
             self.set_word(4, data);
@@ -193,11 +197,20 @@ impl<'a> Cell<'a> {
         let flag = |is: bool, bit| if is { bit } else { 0 };
         let flags = tagged | flag(data.is_some(), HAS_DATA) | flag(marked, MARKED);
         let low = u32::from(kind as u8) << 24 | u32::from(flags) << 16 | u32::from(inline_bytes);
+        self.publish_words(low, [source_word(source), to_word(to)]);
+    }
+
+    /// The same with the first three words as they are, of the first one its low half.
+    #[inline(always)]
+    pub(crate) fn publish_words(&self, low: u32, [source, to]: [u64; 2]) {
+        self.set_word(1, source);
+        self.set_word(2, to);
         publish(&self.ring, self.position, low);
     }
 
     /// Reads the head of what most cells have: a message of this host that is in the cell, for who
-    /// has this name. None: it is something else, which [`Cell::head`] reads.
+    /// has this name. None: it is something else, which [`Cell::head`] reads. Whether there is such
+    /// a slot as the source's is left to who looks whose it is (`is_whole`).
     #[inline(always)]
     pub(crate) fn short(&self, low: u32, to: Local) -> Option<Head> {
         const OTHERS: u32 = !(((TAGGED | HAS_DATA) as u32) << 16 | u16::MAX as u32);
@@ -327,6 +340,7 @@ impl<'a> Cell<'a> {
 mod tests {
     use super::*;
     use crate::RegionOptions;
+    use crate::testing::Random;
 
     #[test]
     fn heads_and_bodies_are_read_as_they_were_written() {
@@ -399,5 +413,84 @@ mod tests {
         assert_eq!(cell.offer(), None, "nine parts");
         cell.set_offer(&Offer { parts: [(0, usize::MAX); PARTS_MAX], ..offer });
         assert_eq!(cell.offer(), None, "an overflow");
+    }
+
+    /// Who looks into its ring, of the usual region.
+    const ME: Local = Local { host: 0, slot: 3, incarnation: 7 };
+
+    /// Has a cell's words read both ways. The short one may take nothing but what the long one
+    /// takes for the same, whoever of this region has sent it; and it is to take all that it is
+    /// for. Whether it took this.
+    fn both_ways(cell: &Cell<'_>, low: u32, [source, to]: [u64; 2]) -> bool {
+        cell.set_word(1, source);
+        cell.set_word(2, to);
+        let (short, long) = (cell.short(low, ME), cell.head(low));
+        let said = format!("{low:#x}, {source:#x}, {to:#x}: {short:?}, {long:?}");
+        if let Some(head) = short {
+            assert_eq!(head.to, ME, "{said}");
+            // What is no slot here, whoever receives finds (`is_whole`).
+            assert!(head.source.slot >= cell.region.slots() || long == short, "{said}");
+            assert!(usize::from(head.inline_bytes) <= INLINE_BYTES_MAX, "{said}");
+        }
+        let is_plain = |head: &Head| {
+            head.kind == Kind::Inline && head.source.host == 0 && head.to == ME && !head.marked
+        };
+        assert!(!long.is_some_and(|head| is_plain(&head)) || short == long, "{said}");
+        short.is_some()
+    }
+
+    #[test]
+    fn the_short_way_takes_what_the_long_one_takes_for_the_same() {
+        let (keeper, _fd) = Region::create(&RegionOptions::default()).expect("memory");
+        let cell = Cell::new(keeper.region(), ME.slot, 9);
+        cell.set_word(3, 5);
+        cell.set_word(4, 77);
+        let (slots, max) = (keeper.region().slots(), INLINE_BYTES_MAX as u16);
+        let lengths = [0, 1, 24, 48, max - 1, max, max + 1, 1 << 15, u16::MAX];
+        let flags: Vec<_> = (0..=8).chain((4..8).map(|bit| 1 << bit)).chain([u8::MAX]).collect();
+        let sender = Local { slot: 4, incarnation: 1, ..ME };
+        let sound = [source_word(sender), to_word(ME)];
+        let low = |kind: u8, flags: u8, bytes: u16| {
+            u32::from(kind) << 24 | u32::from(flags) << 16 | u32::from(bytes)
+        };
+        let (mut taken, mut left) = (0, 0);
+        let mut look = |low: u32, words: [u64; 2]| match both_ways(&cell, low, words) {
+            true => taken += 1,
+            false => left += 1,
+        };
+        for kind in 0..=u8::MAX {
+            for &flags in &flags {
+                lengths.iter().for_each(|&bytes| look(low(kind, flags, bytes), sound));
+            }
+        }
+        let hosts = [0, 1, HOSTS_MAX as u16 - 1, HOSTS_MAX as u16, u16::MAX];
+        let slots = [0, ME.slot, slots - 1, slots, SLOTS_MAX - 1, SLOTS_MAX, u16::MAX];
+        let incarnations = [0, 1, ME.incarnation, u32::MAX];
+        let mut names = Vec::new();
+        for host in hosts {
+            for slot in slots {
+                names.extend(incarnations.map(|incarnation| Local { host, slot, incarnation }));
+            }
+        }
+        for &name in &names {
+            for flags in 0..8 {
+                look(low(0, flags, 8), [source_word(name), sound[1]]);
+                look(low(0, flags, 8), [sound[0], to_word(name)]);
+                look(low(0, flags, 8), [source_word(name), to_word(name)]);
+            }
+        }
+        // Each word sound, of a boundary, or anything.
+        let mut random = Random::new(3);
+        for _ in 0..100_000 {
+            let at = random.below(lengths.len() as u64) as usize;
+            let near = low(0, random.below(8) as u8, lengths[at]);
+            let low = [near, near, random.next() as u32][random.below(3) as usize];
+            let mut word = |sound: u64, named: fn(Local) -> u64| {
+                let name = names[random.below(names.len() as u64) as usize];
+                [sound, sound, named(name), random.next()][random.below(4) as usize]
+            };
+            look(low, [word(sound[0], source_word), word(sound[1], to_word)]);
+        }
+        assert!(taken > 1000 && left > 1000, "{taken} taken, {left} left to the long way");
     }
 }
