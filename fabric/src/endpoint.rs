@@ -42,7 +42,7 @@ use self::sends::Sends;
 use crate::cell::{Cell, Local};
 use crate::matcher::{Envelope, Matcher};
 use crate::message::{Class, Completion, Context, Done, Failure, Message, Part, Peek, Receive};
-use crate::parts::BadParts;
+use crate::parts::{BadParts, Given};
 use crate::region::{Region, Ring};
 use crate::ring::{Consumer, Producer};
 use crate::slab::Slab;
@@ -328,7 +328,9 @@ impl Endpoint {
     /// returns. Without a context that is when the receiver has it, which only the program can
     /// know.
     pub unsafe fn send(&mut self, message: &Message, parts: &[Part]) -> Result<(), SendError> {
-        self.engine.send(&self.region, message, parts)
+        // SAFETY: they are readable until this returns, and longer (the caller's word).
+        let given = unsafe { Given::new(parts) }?;
+        self.engine.send(&self.region, message, given)
     }
 
     /// Asks for a message, or for several; takes one that has come already.

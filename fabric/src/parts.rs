@@ -33,7 +33,7 @@ struct Row {
 
 /// How many bytes pieces have that a caller gives.
 #[inline]
-pub(crate) fn check(given: &[Part]) -> Result<usize, BadParts> {
+fn check(given: &[Part]) -> Result<usize, BadParts> {
     let bytes = match *given {
         [Part { bytes, .. }] => bytes,
         _ if given.len() > PARTS_MAX => return Err(BadParts::TooMany),
@@ -47,6 +47,42 @@ pub(crate) fn check(given: &[Part]) -> Result<usize, BadParts> {
         return Err(BadParts::TooLong);
     }
     Ok(bytes)
+}
+
+/// Pieces that a caller gives, which are readable as long as this lives: whoever has one may copy
+/// out of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Given<'a> {
+    parts: &'a [Part],
+    /// Of all of them.
+    bytes: usize,
+}
+
+impl<'a> Given<'a> {
+    /// # Safety
+    /// The memory of all of them is readable for `'a`.
+    #[inline(always)]
+    pub(crate) unsafe fn new(parts: &'a [Part]) -> Result<Self, BadParts> {
+        Ok(Self { parts, bytes: check(parts)? })
+    }
+
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    #[inline(always)]
+    pub(crate) fn as_slice(&self) -> &'a [Part] {
+        self.parts
+    }
+
+    /// Copies all of them into the region.
+    #[inline(always)]
+    pub(crate) fn copy_in(&self, region: &Mapping, at: usize) {
+        // SAFETY: the pieces are readable as long as `self` lives (who made it promised that), and
+        // have just these bytes.
+        unsafe { copy_in(self.parts, 0, self.bytes, region, at) };
+    }
 }
 
 impl Parts {
@@ -112,7 +148,9 @@ impl Parts {
     pub(crate) fn copy_in(&self, offset: usize, bytes: usize, region: &Mapping, at: usize) {
         // Our own mistake if it fails: what is copied is cut to what there is room for.
         assert!(bytes <= self.bytes() && offset <= self.bytes() - bytes);
-        copy_in(self.as_slice(), offset, bytes, region, at);
+        // SAFETY: the pieces are readable until the message that they are for has ended, and with it
+        // `self` (promised to `Endpoint::send`); they have as many bytes from `offset` on.
+        unsafe { copy_in(self.as_slice(), offset, bytes, region, at) };
     }
 
     /// Copies `bytes` from the region to `offset`.
@@ -140,12 +178,16 @@ impl Parts {
     }
 }
 
-/// Copies `bytes` of a caller's parts from `offset` on into the region.
+/// Copies `bytes` of pieces from `offset` on into the region.
+///
+/// # Safety
+/// The pieces are readable. They have `bytes` from `offset` on: of fewer, what was in the region
+/// before would be told as part of the message.
 #[inline(always)]
-pub(crate) fn copy_in(parts: &[Part], offset: usize, bytes: usize, region: &Mapping, at: usize) {
+unsafe fn copy_in(parts: &[Part], offset: usize, bytes: usize, region: &Mapping, at: usize) {
     pieces(parts, offset, bytes, |start, len, done| {
-        // SAFETY: the pieces are readable (whose they are promised it to `Endpoint::send`), and
-        // `start` and `len` lie in one of them.
+        // SAFETY: `start` and `len` lie in one of the pieces, which are readable (the caller's
+        // word).
         unsafe { region.copy_in(at + done, start, len) }
     });
 }

@@ -6,8 +6,8 @@ use super::{Engine, INJECT_BYTES_MAX, OFFERS_MAX, SendError};
 use crate::Address;
 use crate::cell::{Cell, Clear, Head, INLINE_BYTES_MAX, Kind, Local, Offer};
 use crate::matcher::store::{Id, List, Store};
-use crate::message::{Class, Completion, Context, Done, Failure, Message, Part};
-use crate::parts::{PARTS_MAX, Parts, check, copy_in};
+use crate::message::{Class, Completion, Context, Done, Failure, Message};
+use crate::parts::{Given, PARTS_MAX, Parts};
 use crate::region::Region;
 use crate::ring::NoCell;
 
@@ -76,17 +76,17 @@ impl Engine {
         &mut self,
         region: &Region,
         message: &Message,
-        parts: &[Part],
+        given: Given<'_>,
     ) -> Result<(), SendError> {
-        if let [Part { bytes, .. }] = *parts
-            && bytes <= INLINE_BYTES_MAX
+        if let [_] = given.as_slice()
+            && given.bytes() <= INLINE_BYTES_MAX
             && let Some(to) = self.near(region, message.to)
         {
             self.peers.meet(to);
-            let sent = self.send_inline(region, to, message, parts, bytes);
+            let sent = self.send_inline(region, to, message, given);
             return sent.map_err(|error| self.not_sent(error));
         }
-        self.send_any(region, message, parts)
+        self.send_any(region, message, given)
     }
 
     /// An endpoint of this host that lives. None: it is another host's, or cannot be sent to.
@@ -106,9 +106,9 @@ impl Engine {
         &mut self,
         region: &Region,
         message: &Message,
-        parts: &[Part],
+        given: Given<'_>,
     ) -> Result<(), SendError> {
-        let bytes = check(parts)?;
+        let bytes = given.bytes();
         if message.inject && bytes > INJECT_BYTES_MAX {
             return Err(SendError::TooLong);
         }
@@ -125,11 +125,11 @@ impl Engine {
         self.peers.meet(to);
         match bytes {
             _ if !self.is_open(region, to) => Err(SendError::Busy),
-            _ if bytes <= INLINE_BYTES_MAX => self.send_inline(region, to, message, parts, bytes),
+            _ if bytes <= INLINE_BYTES_MAX => self.send_inline(region, to, message, given),
             _ if message.inject || bytes <= self.options.eager_bytes_max => {
-                self.send_eager(region, to, message, parts, bytes)
+                self.send_eager(region, to, message, given)
             }
-            _ => self.send_offer(region, to, message, parts, bytes),
+            _ => self.send_offer(region, to, message, given),
         }
         .map_err(|error| self.not_sent(error))
     }
@@ -186,12 +186,11 @@ impl Engine {
         region: &Region,
         to: Local,
         message: &Message,
-        parts: &[Part],
-        bytes: usize,
+        given: Given<'_>,
     ) -> Result<(), SendError> {
         let cell = self.claim(region, to)?;
-        copy_in(parts, 0, bytes, region.mapping(), cell.body_at());
-        let head = self.head_of(Kind::Inline, to, message);
+        given.copy_in(region.mapping(), cell.body_at());
+        let (bytes, head) = (given.bytes(), self.head_of(Kind::Inline, to, message));
         let head = Head { inline_bytes: bytes as u16, ..head };
         self.publish(region, &cell, &head, 0);
         self.counters.inline_sends += 1;
@@ -205,8 +204,7 @@ impl Engine {
         region: &Region,
         to: Local,
         message: &Message,
-        parts: &[Part],
-        bytes: usize,
+        given: Given<'_>,
     ) -> Result<(), SendError> {
         let ring = self.ring_to(region, to);
         self.find_room(region, ring)?;
@@ -214,12 +212,12 @@ impl Engine {
             // It does not poll, or many do not. What need not be copied waits where it is.
             return match message.inject {
                 true => Err(SendError::Busy),
-                false => self.send_offer(region, to, message, parts, bytes),
+                false => self.send_offer(region, to, message, given),
             };
         };
-        let at = region.layout().buffer(self.me.slot, buffer);
+        let (at, bytes) = (region.layout().buffer(self.me.slot, buffer), given.bytes());
         // Before the cell is claimed, so that nobody behind it waits for the copy.
-        copy_in(parts, 0, bytes, region.mapping(), at);
+        given.copy_in(region.mapping(), at);
         let cell = self.claim(region, to).inspect_err(|_| self.slab.untake(buffer))?;
         cell.set_lent(&self.slab.lend(buffer, bytes, ring));
         let head = self.head_of(Kind::Eager, to, message);
@@ -236,15 +234,14 @@ impl Engine {
         region: &Region,
         to: Local,
         message: &Message,
-        parts: &[Part],
-        bytes: usize,
+        given: Given<'_>,
     ) -> Result<(), SendError> {
         if self.sends.store.len() >= OFFERS_MAX {
             return Err(SendError::Busy);
         }
         let cell = self.claim(region, to)?;
         let &Message { class, tag, context, .. } = message;
-        let kept = Parts::new(parts)?;
+        let (parts, bytes, kept) = (given.as_slice(), given.bytes(), Parts::new(given.as_slice())?);
         let sending = Sending { to, class, tag, context, parts: kept, feeding: None };
         let id = self.sends.store.keep(sending);
         self.sends.store.append(&mut self.sends.all, ALL, id);
