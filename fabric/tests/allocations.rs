@@ -6,8 +6,8 @@ mod counting;
 use counting::{allocations, held_bytes};
 use fabric::matcher::{Envelope, Matcher, Pattern};
 use fabric::{
-    Address, AddressTable, Class, Context, Endpoint, EndpointOptions, Message, Part, Process,
-    Receive, Region, RegionOptions,
+    Address, AddressTable, Class, Context, Endpoint, EndpointOptions, Keeper, Message, Part,
+    Process, Receive, Region, RegionOptions,
 };
 
 /// Messages and receives that wait at once.
@@ -50,30 +50,52 @@ fn a_warm_matcher_allocates_nothing() {
     assert!(allocations() > before);
 }
 
-/// Sends and receives messages of every length, expected and (short ones) not.
-fn exchange(sender: &mut Endpoint, receiver: &mut Endpoint, memory: &mut [u8], tag: u64) {
+/// Lengths of messages: three in the cell, one in a buffer, one that is offered.
+const LENGTHS: [usize; 5] = [0, 8, 200, 3000, 60_000];
+
+/// Those of them that come before they are asked for as well: longer ones are kept on the heap.
+const UNEXPECTED_BYTES_MAX: usize = 8;
+
+/// So many bytes from here on as three pieces, the first of them with all bytes if there is to be
+/// one only.
+fn pieces(start: *mut u8, bytes: usize, count: usize) -> [Part; 3] {
+    let each = bytes / count;
+    [0, 1, 2].map(|at| {
+        let bytes = if at + 1 == count { bytes - at * each } else { each };
+        Part { start: start.wrapping_add(at * each), bytes }
+    })
+}
+
+/// Sends and receives messages of every length, expected and (short ones) not, in so many pieces:
+/// one, or three.
+fn exchange(
+    [sender, receiver]: &mut [Endpoint; 2],
+    memory: &mut [u8],
+    pieces_of_each: usize,
+    tag: u64,
+) {
     let to = receiver.address();
-    for len in [0, 8, 200, 3000, 60_000] {
-        let part = |bytes: &mut [u8]| Part { start: bytes.as_mut_ptr(), bytes: len };
+    for len in LENGTHS {
         let (sent, got) = memory.split_at_mut(60_000);
+        let [sent, got] = [sent, got].map(|at| pieces(at.as_mut_ptr(), len, pieces_of_each));
+        let (sent, got) = (&sent[..pieces_of_each], &got[..pieces_of_each]);
         let (class, data, context) = (Class::Tagged, Some(tag), Some(Context(tag)));
         let message = Message { to, class, tag, data, context, inject: false };
         let (source, ignore, context) = (Some(sender.address()), 0, Context(tag));
         let receive = Receive { class, source, tag, ignore, context, multi_min_bytes: None };
         for expected in [true, false] {
-            if !expected && len > 8 {
-                // These are kept on the heap until they are asked for.
+            if !expected && len > UNEXPECTED_BYTES_MAX {
                 continue;
             }
             // SAFETY: the memory outlives what is asked for here, all of which ends below.
             unsafe {
                 if expected {
-                    receiver.receive(&receive, &[part(got)]).expect("sound");
+                    receiver.receive(&receive, got).expect("sound");
                 }
-                sender.send(&message, &[part(sent)]).expect("room");
+                sender.send(&message, sent).expect("room");
                 if !expected {
                     receiver.progress();
-                    receiver.receive(&receive, &[part(got)]).expect("sound");
+                    receiver.receive(&receive, got).expect("sound");
                 }
             }
             while receiver.completion().is_none() {
@@ -84,26 +106,56 @@ fn exchange(sender: &mut Endpoint, receiver: &mut Endpoint, memory: &mut [u8], t
     }
 }
 
+/// A region, and two endpoints of this process in it.
+fn pair(single_copy_bytes_min: usize) -> (Keeper, [Endpoint; 2]) {
+    let (keeper, _fd) = Region::create(&RegionOptions::default()).expect("memory");
+    let options = EndpointOptions { single_copy_bytes_min, ..EndpointOptions::default() };
+    let pair = [(); 2].map(|()| {
+        let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
+        let region = keeper.region().clone();
+        let endpoint = Endpoint::new(region, slot, incarnation, 1, &options);
+        let mut endpoint = endpoint.expect("an endpoint");
+        endpoint.ask_processes(|_, _| Process::Is(std::process::id()));
+        endpoint
+    });
+    (keeper, pair)
+}
+
 #[test]
 fn a_warm_endpoint_allocates_nothing() {
     for single_copy_bytes_min in [0, usize::MAX] {
-        let (keeper, _fd) = Region::create(&RegionOptions::default()).expect("memory");
-        let options = EndpointOptions { single_copy_bytes_min, ..EndpointOptions::default() };
-        let [mut one, mut other] = [(); 2].map(|()| {
-            let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
-            let region = keeper.region().clone();
-            let endpoint = Endpoint::new(region, slot, incarnation, 1, &options);
-            let mut endpoint = endpoint.expect("an endpoint");
-            endpoint.ask_processes(|_, _| Process::Is(std::process::id()));
-            endpoint
-        });
+        let (_keeper, mut pair) = pair(single_copy_bytes_min);
         let mut memory = vec![1; 120_000];
-        (0..300).for_each(|tag| exchange(&mut one, &mut other, &mut memory, tag));
+        (0..300).for_each(|tag| exchange(&mut pair, &mut memory, 1, tag));
         let before = allocations();
-        (300..3000).for_each(|tag| exchange(&mut one, &mut other, &mut memory, tag));
+        (300..3000).for_each(|tag| exchange(&mut pair, &mut memory, 1, tag));
         // Empty looks, and looks for the dead.
-        (0..100_000).for_each(|_| one.progress());
+        (0..100_000).for_each(|_| pair[0].progress());
         assert_eq!(allocations(), before, "single copy from {single_copy_bytes_min}");
+    }
+}
+
+/// Pieces are kept on the heap, in one place for each receive of several and one for each offer;
+/// where the sender's memory is read, what of a receive's pieces the message fills and what of that
+/// is left before the call are two more. A message in a cell or a buffer costs its sender nothing.
+#[test]
+fn a_message_of_several_pieces_allocates_for_what_has_to_wait() {
+    const TURNS: u64 = 700;
+    for single_copy_bytes_min in [0, usize::MAX] {
+        let (_keeper, mut pair) = pair(single_copy_bytes_min);
+        let mut memory = vec![1; 120_000];
+        (0..300).for_each(|tag| exchange(&mut pair, &mut memory, 3, tag));
+        let counted = |[sender, receiver]: &[Endpoint; 2]| {
+            [sender.counters().rendezvous_sends, receiver.counters().single_copies]
+        };
+        let (before, counted_before) = (allocations(), counted(&pair));
+        (300..300 + TURNS).for_each(|tag| exchange(&mut pair, &mut memory, 3, tag));
+        let allocated = allocations() - before;
+        let [offers, reads] = [0, 1].map(|at| counted(&pair)[at] - counted_before[at]);
+        let unexpected = LENGTHS.iter().filter(|&&len| len <= UNEXPECTED_BYTES_MAX).count();
+        let receives = TURNS * (LENGTHS.len() + unexpected) as u64;
+        assert_eq!(offers, TURNS);
+        assert_eq!(allocated, receives + offers + 2 * reads, "{receives}, {offers}, {reads}");
     }
 }
 
