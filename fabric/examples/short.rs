@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo build --release -p fabric --example short
-//! valgrind --tool=callgrind --toggle-collect='*exchange*' target/release/examples/short
+//! valgrind --tool=callgrind --toggle-collect='short::exchange*' target/release/examples/short
 //! ```
 
 use std::hint::black_box;
