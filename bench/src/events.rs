@@ -122,11 +122,14 @@ pub(crate) struct Look {
 
 impl Look {
     /// At these nodes, or at processes behind a socket, which have a VMhost's place.
-    pub(crate) fn at(nodes: &[(Role, Node)], pids: &[u32]) -> Result<Self> {
+    pub(crate) fn at<'a>(
+        nodes: impl IntoIterator<Item = (Role, &'a Node)>,
+        pids: &[u32],
+    ) -> Result<Self> {
         let mut sides = BTreeMap::new();
         for (role, node) in nodes {
             let status: Status = serde_json::from_value(node.status()?)?;
-            let side: &mut Side = sides.entry(*role).or_default();
+            let side: &mut Side = sides.entry(role).or_default();
             side.add(Side::of_node(&status)?);
         }
         if !pids.is_empty() {

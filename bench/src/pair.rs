@@ -215,7 +215,10 @@ impl Pair<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+    use crate::events::{Look, Role, Side};
 
     #[test]
     fn everybody_has_a_seat_or_nobody() {
@@ -224,6 +227,23 @@ mod tests {
         assert_eq!(Seats::new(&[4, 5], 1, 1, 1), Seats::default());
         let two = Seats::new(&[4, 5], 0, 1, 1);
         assert_eq!((two.iohost, two.driver), (vec![4], vec![5]));
+    }
+
+    #[test]
+    fn what_took_the_kernels_way_is_no_figure_of_xdp() {
+        let look = |[all, past]: [u64; 2]| {
+            let counters = [("link_datagrams_sent", all), ("xdp_datagrams_sent", past)];
+            let mut side = Side::default();
+            side.counters = counters.map(|(name, count)| (name.to_owned(), count)).into();
+            Look { at: Instant::now(), sides: [(Role::Iohost, side)].into() }
+        };
+        let check = |link, sent| {
+            Meeting { link, ..Meeting::default() }.check_way(&look(sent).since(&look([0, 0])))
+        };
+        check(LinkKind::Xdp, [1000, 950]).unwrap();
+        let text = check(LinkKind::Xdp, [1000, 800]).unwrap_err().to_string();
+        assert!(text.contains("only 80 %"), "{text}");
+        check(LinkKind::Udp, [1000, 0]).unwrap();
     }
 
     #[test]

@@ -139,7 +139,8 @@ impl Place {
 
     /// What everybody has counted so far.
     pub(super) fn look(&self) -> Result<Look> {
-        let mut look = Look::at(&self.nodes, &self.pids)?;
+        let nodes = self.nodes.iter().map(|(role, node)| (*role, node));
+        let mut look = Look::at(nodes, &self.pids)?;
         match &self.driver {
             Some(Driver::Direct(clients, _)) => {
                 drop(look.sides.insert(Role::Driver, direct::look(clients)?));

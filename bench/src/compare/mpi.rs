@@ -75,6 +75,14 @@ pub struct Together {
     pub idle: Idle,
 }
 
+impl Together {
+    /// How they meet.
+    fn meeting(self) -> Meeting {
+        let Self { link, encrypt, mtu, .. } = self;
+        Meeting { link, encrypt, loopback: false, mtu }
+    }
+}
+
 /// A node that runs already, and the domain of it that processes are to join.
 #[derive(Clone, Debug, Serialize)]
 pub struct Running {
@@ -122,13 +130,14 @@ impl Options {
             (2..=RANKS_MAX).contains(&ranks) && ranks.is_multiple_of(2),
             "--ranks {ranks}: an even number from 2 to {RANKS_MAX}, for some send to the others"
         );
-        if let Hosts::Two(Together { link, encrypt, mtu, .. }) = self.hosts {
+        if let Hosts::Two(together) = self.hosts {
             ensure!(
                 self.running.is_none(),
                 "--control names a node of one host; with --hosts 2 both are started here: drop one"
             );
-            ensure!(link != LinkKind::Shm, "--link shm: two hosts share no memory; udp, or xdp");
-            Meeting { link, encrypt, loopback: false, mtu }.check()?;
+            let is_shared = together.link == LinkKind::Shm;
+            ensure!(!is_shared, "--link shm: two hosts share no memory; udp, or xdp");
+            together.meeting().check()?;
         }
         Ok(())
     }
@@ -296,11 +305,11 @@ fn compare(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<
     field.announce(0);
     progress.done(site.seating(options.ranks()));
     let outcomes = field.run_shared(&|cases, contestant| {
-        let trip_ns = cache_line_round_trip_ns();
-        let samples = match &osu {
-            Some(osu) => osu.measure(cases, &site, &job_of(contestant, cases), options.validate),
-            None => measure(cases, &site, &job_of(contestant, cases), options),
-        };
+        let (trip_ns, job) = (cache_line_round_trip_ns(), job_of(contestant, cases));
+        let samples = site.by_its_way(&job, || match &osu {
+            Some(osu) => osu.measure(cases, &site, &job, options.validate),
+            None => measure(cases, &site, &job, options),
+        });
         let trips_ns = [trip_ns, cache_line_round_trip_ns()];
         Ok(samples?.into_iter().map(|sample| Sample { trips_ns, ..sample }).collect())
     });

@@ -66,7 +66,7 @@ impl Place {
     }
 
     pub(super) fn look(&self) -> Result<Look> {
-        Look::at(&self.nodes, &self.options.pids)
+        Look::at(self.nodes.iter().map(|(role, node)| (*role, node)), &self.options.pids)
     }
 
     /// What lies between the nodes, where there are two.

@@ -246,7 +246,7 @@ mod tests {
             calls: 0,
             drove: Duration::from_secs(1),
         };
-        let look = Look::at(&[], &[]).unwrap();
+        let look = Look::at([], &[]).unwrap();
         let events = look.since(&look);
         Report::new(&options, None, &passed, &events, [None; 2], Machine::look())
     }

@@ -13,6 +13,7 @@ use super::job::Job;
 use super::ways::Way;
 use super::{Hosts, Options, Running, Together};
 use crate::cleanup::Cleanup;
+use crate::events::{Look, Role};
 use crate::hosts::{Door, write_enter};
 use crate::machine::cores;
 use crate::nodes::{Node, status};
@@ -56,6 +57,8 @@ pub(super) struct Site<'a> {
     program: PathBuf,
     domain: Option<String>,
     hosts: Vec<Host>,
+    /// How the nodes of two hosts meet.
+    meeting: Option<Meeting>,
     pub(super) stage: Stage,
     pub(super) cleanup: &'a Cleanup,
 }
@@ -68,12 +71,14 @@ impl<'a> Site<'a> {
         progress: &Progress,
     ) -> Result<Self> {
         let program = options.program.clone();
-        let (stage, hosts) = match options.hosts {
-            Hosts::One => one(options, cleanup, progress)?,
-            Hosts::Two(together) => two(together, options, cleanup, progress)?,
+        let ((stage, hosts), meeting) = match options.hosts {
+            Hosts::One => (one(options, cleanup, progress)?, None),
+            Hosts::Two(together) => {
+                (two(together, options, cleanup, progress)?, Some(together.meeting()))
+            }
         };
         let domain = options.running.as_ref().and_then(|running| running.domain.clone());
-        let site = Self { program, domain, hosts, stage, cleanup };
+        let site = Self { program, domain, hosts, meeting, stage, cleanup };
         site.write("seat", &site.seat())?;
         if site.hosts.len() > 1 {
             write_enter(&site.stage.path("enter"), &site.doors())?;
@@ -145,6 +150,27 @@ impl<'a> Site<'a> {
     pub(super) fn are_there(&self, job: &Job<'_>) -> bool {
         let wanted = self.of_each(job.ranks) as u64;
         job.way != Way::Vrio || self.hosts.iter().all(|host| self.members(host) >= wanted)
+    }
+
+    /// Has somebody measured; and of our messages between two hosts looks whether their datagrams
+    /// took the way that was asked for.
+    pub(super) fn by_its_way<T>(
+        &self,
+        job: &Job<'_>,
+        measure: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let meeting = self.meeting.filter(|_| job.way == Way::Vrio);
+        let Some(meeting) = meeting else { return measure() };
+        let before = self.look()?;
+        let measured = measure()?;
+        meeting.check_way(&self.look()?.since(&before))?;
+        Ok(measured)
+    }
+
+    /// What both nodes have counted so far; the one of the first host has a VMhost's place.
+    fn look(&self) -> Result<Look> {
+        let nodes = [Role::Vmhost, Role::Iohost].into_iter().zip(&self.hosts);
+        Look::at(nodes.filter_map(|(role, host)| Some((role, host.node.as_ref()?))), &[])
     }
 
     fn members(&self, host: &Host) -> u64 {
@@ -226,9 +252,8 @@ fn two(
     cleanup: &Cleanup,
     progress: &Progress,
 ) -> Result<(Stage, Vec<Host>)> {
-    let Together { link, encrypt, mtu, idle } = together;
-    let meeting = Meeting { link, encrypt, loopback: false, mtu };
-    let stage = meeting.stage(options.program.clone(), cleanup, progress)?;
+    let Together { link, idle, .. } = together;
+    let stage = together.meeting().stage(options.program.clone(), cleanup, progress)?;
     ensure!(
         stage.has_namespaces(),
         "two hosts are two network namespaces here, which takes root and iproute2 (ip); --hosts 1 \
