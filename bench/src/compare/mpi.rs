@@ -138,6 +138,7 @@ impl Options {
             let is_shared = together.link == LinkKind::Shm;
             ensure!(!is_shared, "--link shm: two hosts share no memory; udp, or xdp");
             together.meeting().check()?;
+            check_idle(together.idle, ranks, cores().len())?;
         }
         Ok(())
     }
@@ -147,6 +148,23 @@ impl Options {
         let cores = u16::try_from(cores().len()).unwrap_or(RANKS_MAX);
         self.ranks.unwrap_or_else(|| (cores & !1).clamp(2, RANKS_MAX))
     }
+}
+
+/// Refuses sidecores that spin where ranks need their cores: they do so while others are measured
+/// as well, whose ranks would get half of a core and nobody would see why.
+fn check_idle(idle: Idle, ranks: u16, cores: usize) -> Result<()> {
+    // Each host has half of the cores, and its sidecore one of those.
+    let seats = 2 * (cores / 2).saturating_sub(1);
+    let fewer = match seats {
+        0 => "four cores or more".to_owned(),
+        seats => format!("at most --ranks {seats}"),
+    };
+    ensure!(
+        idle != Idle::Spin || usize::from(ranks) <= seats,
+        "--idle spin: with {ranks} ranks on {cores} cores the two hosts' sidecores take cores that \
+         ranks need, also while others are measured: --idle adaptive, or {fewer}"
+    );
+    Ok(())
 }
 
 /// What is done.
@@ -397,6 +415,25 @@ mod tests {
         assert_eq!(names.len(), all.len());
         assert_eq!(all.chunk_by(Case::shares_turn).count(), 2);
         assert_eq!(Messages::all(2).chunk_by(Case::shares_turn).count(), 1);
+    }
+
+    #[test]
+    fn sidecores_spin_where_no_rank_needs_their_cores() {
+        for (ranks, cores) in [(2, 4), (2, 5), (4, 6), (62, 64)] {
+            check_idle(Idle::Spin, ranks, cores).unwrap();
+        }
+        for (ranks, cores, way_out) in [
+            (2, 1, "four cores"),
+            (2, 3, "four cores"),
+            (4, 4, "--ranks 2"),
+            (64, 64, "--ranks 62"),
+        ] {
+            let refused = check_idle(Idle::Spin, ranks, cores).unwrap_err().to_string();
+            assert!(refused.contains("--idle adaptive, or"), "{refused}");
+            assert!(refused.contains(way_out), "{refused}");
+            check_idle(Idle::Adaptive, ranks, cores).unwrap();
+            check_idle(Idle::Sleep, ranks, cores).unwrap();
+        }
     }
 
     #[test]

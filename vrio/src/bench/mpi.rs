@@ -65,7 +65,8 @@ pub(crate) struct MpiArgs {
     /// With --hosts 2: the longest packet of the virtual cable.
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
-    /// With --hosts 2: what sidecores do without work (adaptive unless said).
+    /// With --hosts 2: what sidecores do without work (adaptive unless said); spin where ranks and
+    /// sidecores have a core each.
     #[arg(long)]
     idle: Option<Idle>,
 }
