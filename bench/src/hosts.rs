@@ -115,6 +115,20 @@ impl Hosts {
         Ok(self.nodes[host].status()?["domains"][0].clone())
     }
 
+    /// Messages, and parts of longer ones, that both nodes together have sent to the other one so
+    /// far: those of a job that goes another way are not among them.
+    ///
+    /// # Errors
+    /// When a node does not answer, or does not count them.
+    pub fn crossed(&self) -> Result<u64> {
+        let of_host = |host: usize| {
+            let domain = self.domain(host)?;
+            let sent = domain["counters"]["gateway_sent"].as_u64();
+            sent.with_context(|| format!("{} counts nothing between hosts: {domain}", NODES[host]))
+        };
+        (0..self.nodes.len()).map(of_host).sum()
+    }
+
     /// Waits until each node has joined the other's domain.
     ///
     /// # Errors

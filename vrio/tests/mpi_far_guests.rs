@@ -15,6 +15,10 @@ use built::exercise;
 const BOTH: &str = "10.9.0.1:2,10.9.0.2:2";
 const RANKS: usize = 4;
 
+/// What either job has go from one host to the other at least: of one two ranks send 400 messages
+/// each to the other host's first, and the other one has 400 steps that all ranks take part in.
+const CROSSING_MIN: u64 = 400;
+
 /// A host's card in the guests' network, by which jobs are started, and its window.
 fn config(network: &str, number: u8) -> String {
     let mac = mpi::mac(number);
@@ -71,11 +75,14 @@ fn four_ranks_in_two_vms_of_two_hosts_find_everything_as_it_was_sent() {
     };
     let mut guests = guests(&hosts, &image);
     for what in ["all-to-all", "any-source"] {
+        let before = hosts.crossed().expect("they answer");
         mpi::begin(&mut guests[0], BOTH, RANKS, &format!("exercise {what}")).expect("it runs");
         let (lines, status) = mpi::lines_until(&mut guests[0], "ended").expect("it goes on");
         let is_done = status == "0" && lines.contains(&format!("ok {what}"));
         let logs = [0, 1].map(|host| hosts.nodes[host].log_tail()).join("\n");
         assert!(is_done, "{what}: {status}\n{}\n{logs}", lines.join("\n"));
+        let crossed = hosts.crossed().expect("they answer") - before;
+        assert!(crossed >= CROSSING_MIN, "{what} went another way: {crossed} crossed");
     }
     // One session of the pair of hosts for that, and for their network.
     let status = hosts.nodes[0].status().expect("it answers");

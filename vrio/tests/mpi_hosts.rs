@@ -23,6 +23,10 @@ use built::{compile, exercise, said};
 use inputs::{Application, RANKS};
 use mpich::mpich;
 
+/// What every exercise has go from one host to the other at least: a message and one more of four
+/// sizes are the fewest (`truncate`).
+const CROSSING_MIN: u64 = 8;
+
 /// One job's polling ranks at a time, on what cores there are.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -66,7 +70,7 @@ impl Place {
     }
 
     fn exercise_by(&self, mpi: Launcher<'_>, ranks: usize, program: &Path, what: &str) {
-        let begun = Instant::now();
+        let (begun, before) = (Instant::now(), self.crossed());
         let ended = self.job(mpi, ranks, program, what).output().expect("timeout is everywhere");
         let text = said(&ended);
         let is_done = ended.status.success() && text.contains(&format!("ok {what}"));
@@ -78,6 +82,13 @@ impl Place {
             self.hosts.nodes[0].log_tail(),
             self.hosts.nodes[1].log_tail()
         );
+        let crossed = self.crossed() - before;
+        assert!(crossed >= CROSSING_MIN, "{what} of {ranks} went another way: {crossed} crossed");
+    }
+
+    /// Messages between the hosts so far, by their nodes.
+    fn crossed(&self) -> u64 {
+        self.hosts.crossed().expect("they answer")
     }
 
     /// What a program finds with a rank on either host; and over shared memory on one.
@@ -85,6 +96,7 @@ impl Place {
         let folder = |way: &str| self.home.path().join(format!("{name}-{way}"));
         let mut most = [0; 2];
         let members = |host| self.hosts.domain(host).expect("it answers")["members"].as_u64();
+        let before = self.crossed();
         let ours = application.run(
             &folder("vrio"),
             |folder, words| {
@@ -93,7 +105,8 @@ impl Place {
             },
             || most = [0, 1].map(|host| most[host].max(members(host).expect("a number"))),
         );
-        assert_eq!(most, [1, 1], "its messages went another way");
+        assert_eq!(most, [1, 1], "its ranks were not in the domain");
+        assert!(self.crossed() - before >= CROSSING_MIN, "its messages went another way");
         [ours, application.run_by_shared_memory(&folder("memory"))]
     }
 }
