@@ -288,7 +288,7 @@ fn garbage_in_a_slot_costs_others_nothing() {
             world.endpoints.iter().map(|at| count(at.counters())).sum()
         };
         let (nonsense, strays) = (counted(|it| it.nonsense), counted(|it| it.strays));
-        assert!(nonsense > 100 && strays > 100, "{nonsense}, {strays}");
+        assert!(nonsense > 100 && strays > 20, "{nonsense}, {strays}");
         assert!(outcomes[2] > 100, "a broken ring is told: {outcomes:?}");
     }
 }
