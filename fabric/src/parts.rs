@@ -148,8 +148,8 @@ impl Parts {
     pub(crate) fn copy_in(&self, offset: usize, bytes: usize, region: &Mapping, at: usize) {
         // Our own mistake if it fails: what is copied is cut to what there is room for.
         assert!(bytes <= self.bytes() && offset <= self.bytes() - bytes);
-        // SAFETY: the pieces are readable until the message that they are for has ended, and with it
-        // `self` (promised to `Endpoint::send`); they have as many bytes from `offset` on.
+        // SAFETY: the pieces are readable until the message that they are for has ended, and with
+        // it `self` (promised to `Endpoint::send`); they have as many bytes from `offset` on.
         unsafe { copy_in(self.as_slice(), offset, bytes, region, at) };
     }
 
