@@ -115,14 +115,13 @@ fn the_host_is_reached_with_offloads_and_an_interface_comes_back() {
     // Gone, and made again.
     assert!(ip("link del vrio0"));
     let end = Instant::now() + Duration::from_secs(10);
-    let (mut burst, mut was_down) = (Burst::new(), false);
+    let mut burst = Burst::new();
     while core.opened.load(Relaxed) < 2 || !core.is_up() {
         let _ = tap.receive(&mut burst, sidecore::now_ns());
         tap.release(&mut burst);
-        was_down |= !core.is_up();
         assert!(Instant::now() < end, "it did not come back");
     }
-    assert!(was_down);
+    // It may be down for less than a look takes; who is told of it hears both.
     assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [false, true]);
     assert!(ip("addr add 10.0.0.2/24 dev vrio0"));
     drop(UdpSocket::bind("10.0.0.2:0").unwrap().send_to(b"hello", "10.0.0.1:1000"));
