@@ -171,6 +171,8 @@ pub(crate) struct Core {
     wake: Wake,
     /// Rounds without work for one look at the clock.
     rounds_per_look: u32,
+    /// How long others had the core after the last round, which gave way to them.
+    given_ns: u64,
 }
 
 impl Core {
@@ -182,6 +184,7 @@ impl Core {
             backoff: Backoff::new(idle, crate::now_ns()),
             wake: Wake::new(),
             rounds_per_look: 1,
+            given_ns: 0,
         }
     }
 
@@ -196,8 +199,11 @@ impl Core {
                 self.shared.counters.contended.add(1);
             }
             let progress = self.rounds(now_ns);
+            if progress.is_busy() {
+                self.shared.counters.rounds_busy.add(1);
+            }
             match self.backoff.end(progress, now_ns) {
-                Step::Go => self.shared.counters.rounds_busy.add(1),
+                Step::Go => {}
                 Step::Spin => std::hint::spin_loop(),
                 Step::Yield => self.give_way(),
                 Step::Nap(length_ns) => self.nap(length_ns),
@@ -240,7 +246,10 @@ impl Core {
         let began_ns = crate::now_ns();
         rustix::thread::sched_yield();
         let now_ns = crate::now_ns();
-        self.backoff.yielded(now_ns.saturating_sub(began_ns), now_ns);
+        self.given_ns = now_ns.saturating_sub(began_ns);
+        if self.backoff.yielded(self.given_ns, now_ns) {
+            self.shared.counters.contended.add(1);
+        }
     }
 
     fn nap(&self, length_ns: u64) {
@@ -290,9 +299,14 @@ impl Core {
         }
     }
 
-    fn count_time(&self, round_ns: u64) {
+    fn count_time(&mut self, round_ns: u64) {
         let counters = &self.shared.counters;
+        let given_ns = std::mem::take(&mut self.given_ns).min(round_ns);
         match self.backoff.last_step() {
+            _ if self.backoff.was_busy() => {
+                counters.busy_ns.add(round_ns - given_ns);
+                counters.idle_ns.add(given_ns);
+            }
             Step::Go => counters.busy_ns.add(round_ns),
             Step::Spin | Step::Yield => counters.idle_ns.add(round_ns),
             Step::Nap(_) | Step::Sleep => counters.asleep_ns.add(round_ns),

@@ -54,8 +54,15 @@ const SPIN_NS: u64 = 100_000;
 /// finds nobody takes half a microsecond; who answers within this time is never kept waiting by it.
 const ASK_NS: u64 = 20_000;
 
-/// A yield that takes so long let another thread run. One that finds nobody takes half of it.
-const OTHERS_NS: u64 = 1_000;
+/// A yield that takes so long let another thread run. One that finds nobody takes half of it, and a
+/// rank that looks only a few times is back after little more: taken for nobody it would be left
+/// waiting for [`ASK_NS`] each time.
+const OTHERS_NS: u64 = 800;
+
+/// A yield that takes longer than this let a thread run that has more to do than to look, such as a
+/// guest's processor, which may halt at last: it does not wait for what the sidecore has to do. The
+/// longest series of looks of a rank of MPI is 20 us.
+const OTHERS_NS_MAX: u64 = 100_000;
 
 /// How long the core counts as shared by threads that yield, once one was seen: they and the
 /// sidecore then run by turns, a round each, since what they wait for may be what it has to do.
@@ -76,9 +83,15 @@ const NAP_EACH_NS: u64 = 20_000;
 /// yield are back sooner.
 const CONTENDED_GAP_NS: u64 = 500_000;
 
-/// How long the core counts as contended once another thread was seen there. Spinning again after
-/// that finds out whether it still is, at the price of one time slice: some 3 ms in 50.
-const CONTENDED_FOR_NS: u64 = 50_000_000;
+/// How long the core counts as contended once another thread was seen there; twice as long each
+/// time that it is seen again, up to the longer time. Spinning again after that finds out whether
+/// it still is, at the price of one time slice: some 3 ms in 50. Who is seen once, such as a
+/// daemon that had something to do, is gone by then, and sleeping costs each message two wake-ups.
+const CONTENDED_FOR_MIN_NS: u64 = 1_000_000;
+const CONTENDED_FOR_MAX_NS: u64 = 50_000_000;
+
+/// And half as long for each such time in which it was not seen since.
+const CONTENDED_HALF_NS: u64 = 20_000_000;
 
 /// Adaptive on a contended core: time without work until it sleeps. A few rounds, for an answer
 /// that is just arriving.
@@ -106,8 +119,10 @@ pub(crate) struct Backoff {
     /// The round before this one: when it began and what followed it.
     last_ns: u64,
     last_step: Step,
+    was_busy: bool,
     idle_since_ns: u64,
     contended_until_ns: u64,
+    contended_for_ns: u64,
     shared_until_ns: u64,
     /// When it is looked next whether others want the core.
     ask_ns: u64,
@@ -118,9 +133,11 @@ impl Backoff {
         Self {
             idle,
             last_ns: now_ns,
-            last_step: Step::Go,
+            last_step: Step::Sleep,
+            was_busy: false,
             idle_since_ns: now_ns,
             contended_until_ns: 0,
+            contended_for_ns: 0,
             shared_until_ns: 0,
             ask_ns: now_ns + ASK_NS,
         }
@@ -129,21 +146,37 @@ impl Backoff {
     /// A round begins. Says whether another thread was seen on this core since the last one.
     pub(crate) fn begin(&mut self, now_ns: u64) -> bool {
         let gap_ns = now_ns.saturating_sub(self.last_ns);
-        let awake_and_idle = matches!(self.last_step, Step::Spin | Step::Yield);
+        let awake_and_idle = matches!(self.last_step, Step::Spin | Step::Yield) && !self.was_busy;
         let contended = awake_and_idle && gap_ns > CONTENDED_GAP_NS;
         if contended {
-            self.contended_until_ns = now_ns + CONTENDED_FOR_NS;
+            self.leave(now_ns);
         }
         self.last_ns = now_ns;
+        if self.was_busy {
+            // The round with work may have been a long one: what comes next has its time from here.
+            (self.idle_since_ns, self.ask_ns) = (now_ns, now_ns + ASK_NS);
+        }
         contended
+    }
+
+    /// Another thread had the core for long: it has it by itself for a while.
+    fn leave(&mut self, now_ns: u64) {
+        let free_ns = now_ns.saturating_sub(self.contended_until_ns);
+        let halves = (free_ns / CONTENDED_HALF_NS).min(63);
+        let for_ns = (2 * self.contended_for_ns) >> halves;
+        self.contended_for_ns = for_ns.clamp(CONTENDED_FOR_MIN_NS, CONTENDED_FOR_MAX_NS);
+        self.contended_until_ns = now_ns + self.contended_for_ns;
     }
 
     /// The round that began at `now_ns` has ended.
     pub(crate) fn end(&mut self, progress: Progress, now_ns: u64) -> Step {
-        if progress.is_busy() {
-            (self.idle_since_ns, self.ask_ns) = (now_ns, now_ns + ASK_NS);
-            self.last_step = Step::Go;
-            return Step::Go;
+        self.was_busy = progress.is_busy();
+        if self.was_busy {
+            // Who waits for what was done runs at once, not after a look that finds nothing.
+            let takes_turns = self.idle == Idle::Adaptive
+                && (self.contended_until_ns..self.shared_until_ns).contains(&now_ns);
+            self.last_step = if takes_turns { Step::Yield } else { Step::Go };
+            return self.last_step;
         }
         let idle_ns = now_ns.saturating_sub(self.idle_since_ns);
         let step = match self.idle {
@@ -155,12 +188,18 @@ impl Backoff {
         step
     }
 
-    /// A yield has let others run for so long, until `now_ns`.
-    pub(crate) fn yielded(&mut self, took_ns: u64, now_ns: u64) {
+    /// A yield has let others run for so long, until `now_ns`. Says whether one of them keeps the
+    /// core, where the next round cannot see that, since there was work in the last one.
+    pub(crate) fn yielded(&mut self, took_ns: u64, now_ns: u64) -> bool {
         self.ask_ns = now_ns + ASK_NS;
-        if (OTHERS_NS..CONTENDED_GAP_NS).contains(&took_ns) {
+        if (OTHERS_NS..OTHERS_NS_MAX).contains(&took_ns) {
             self.shared_until_ns = now_ns + SHARED_FOR_NS;
         }
+        let contended = self.was_busy && took_ns > CONTENDED_GAP_NS;
+        if contended {
+            self.leave(now_ns);
+        }
+        contended
     }
 
     fn adapt(&self, idle_ns: u64, now_ns: u64) -> Step {
@@ -181,6 +220,11 @@ impl Backoff {
     /// Whether nothing but looking again follows a round without work.
     pub(crate) fn is_spinning(&self) -> bool {
         self.last_step == Step::Spin
+    }
+
+    /// Whether the last round had work.
+    pub(crate) fn was_busy(&self) -> bool {
+        self.was_busy
     }
 
     /// What followed the last round.
@@ -239,11 +283,32 @@ mod tests {
         assert!(backoff.begin(seen_ns), "3 ms were lost in an idle round");
         assert_eq!(backoff.end(Progress::Busy, seen_ns), Step::Go);
         assert_eq!(idle_round(&mut backoff, seen_ns + 1_000), Step::Spin);
-        assert_eq!(idle_round(&mut backoff, seen_ns + CONTENDED_SPIN_NS), Step::Sleep);
-        let later_ns = seen_ns + CONTENDED_FOR_NS;
+        assert_eq!(idle_round(&mut backoff, seen_ns + 1_000 + CONTENDED_SPIN_NS), Step::Sleep);
+        let later_ns = seen_ns + CONTENDED_FOR_MIN_NS;
         assert!(!backoff.begin(later_ns), "time asleep is not a sign of others");
         assert_eq!(backoff.end(Progress::Busy, later_ns), Step::Go);
         assert_eq!(idle_round(&mut backoff, later_ns + CONTENDED_SPIN_NS), Step::Spin);
+    }
+
+    #[test]
+    fn who_is_seen_again_has_the_core_for_longer_each_time() {
+        let mut backoff = Backoff::new(Idle::Adaptive, 0);
+        let mut now_ns = 0;
+        let mut seen = |pause_ns: u64| {
+            now_ns += pause_ns;
+            assert_eq!(backoff.end(Progress::Busy, now_ns), Step::Go);
+            assert_eq!(idle_round(&mut backoff, now_ns + 1), Step::Spin);
+            now_ns += 3_000_000;
+            assert!(backoff.begin(now_ns));
+            let left_ns = backoff.contended_until_ns - now_ns;
+            now_ns += left_ns;
+            left_ns
+        };
+        let longer: Vec<_> = (0..8).map(|_| seen(1_000)).collect();
+        let ms = |ms: u64| ms * 1_000_000;
+        assert_eq!(longer, [1, 2, 4, 8, 16, 32, 50, 50].map(ms));
+        assert_eq!(seen(2 * CONTENDED_HALF_NS), ms(25), "it was gone for a while");
+        assert_eq!(seen(200 * CONTENDED_HALF_NS), CONTENDED_FOR_MIN_NS, "and for long");
     }
 
     #[test]
@@ -259,15 +324,33 @@ mod tests {
         assert_eq!(idle_round(&mut backoff, seen_ns + 1), Step::Yield, "somebody");
         // Until none was seen for a while, and with work in between never less.
         let later_ns = seen_ns + SPIN_NS;
-        assert_eq!(backoff.end(Progress::Busy, later_ns), Step::Go);
-        assert_eq!(backoff.end(Progress::Idle, later_ns + 1), Step::Yield);
+        assert_eq!(backoff.end(Progress::Busy, later_ns), Step::Yield, "a round each");
+        assert!(!backoff.yielded(OTHERS_NS / 2, later_ns));
+        assert_eq!(idle_round(&mut backoff, later_ns + 1), Step::Yield);
         let over_ns = seen_ns + SHARED_FOR_NS;
         assert_eq!(backoff.end(Progress::Busy, over_ns), Step::Go);
-        assert_eq!(backoff.end(Progress::Idle, over_ns + 1), Step::Spin);
+        assert_eq!(idle_round(&mut backoff, over_ns), Step::Spin);
         // Nor for ever, if there is nothing to do.
         backoff.yielded(OTHERS_NS, over_ns + NAP_NS - 1);
         assert_eq!(backoff.end(Progress::Idle, over_ns + NAP_NS - 1), Step::Yield);
         assert_eq!(backoff.end(Progress::Idle, over_ns + NAP_NS), Step::Sleep);
+    }
+
+    #[test]
+    fn who_keeps_the_core_after_a_round_with_work_is_seen() {
+        let mut backoff = Backoff::new(Idle::Adaptive, 0);
+        assert!(!backoff.yielded(OTHERS_NS, 1));
+        backoff.begin(10);
+        assert_eq!(backoff.end(Progress::Busy, 10), Step::Yield);
+        // The round itself took long; others did not.
+        assert!(!backoff.yielded(OTHERS_NS, 2 * CONTENDED_GAP_NS));
+        assert!(!backoff.begin(2 * CONTENDED_GAP_NS));
+        let busy_ns = 2 * CONTENDED_GAP_NS;
+        assert_eq!(backoff.end(Progress::Busy, busy_ns), Step::Yield);
+        assert!(backoff.yielded(3_000_000, busy_ns + 3_000_000));
+        let after_ns = busy_ns + 3_000_000;
+        assert!(!backoff.begin(after_ns), "it was seen already");
+        assert_eq!(backoff.end(Progress::Busy, after_ns), Step::Go, "no turns with that one");
     }
 
     #[test]
@@ -276,6 +359,30 @@ mod tests {
         backoff.begin(0);
         assert_eq!(backoff.end(Progress::Busy, 0), Step::Go);
         assert!(!backoff.begin(CONTENDED_GAP_NS * 10));
+    }
+
+    #[test]
+    fn after_a_long_round_with_work_the_next_request_has_its_time() {
+        let mut backoff = Backoff::new(Idle::Adaptive, 0);
+        for begun_ns in [0, 2 * SPIN_NS] {
+            backoff.begin(begun_ns);
+            assert_eq!(backoff.end(Progress::Busy, begun_ns), Step::Go);
+            let ended_ns = begun_ns + SPIN_NS + ASK_NS;
+            assert_eq!(idle_round(&mut backoff, ended_ns), Step::Spin);
+            assert_eq!(idle_round(&mut backoff, ended_ns + ASK_NS - 1), Step::Spin);
+            assert_eq!(idle_round(&mut backoff, ended_ns + ASK_NS), Step::Yield, "it asks");
+            backoff.yielded(OTHERS_NS / 2, ended_ns + ASK_NS);
+        }
+    }
+
+    #[test]
+    fn who_runs_for_long_and_then_halts_does_not_take_turns() {
+        for (took_ns, step) in [(OTHERS_NS_MAX - 1, Step::Yield), (OTHERS_NS_MAX, Step::Spin)] {
+            let mut backoff = Backoff::new(Idle::Adaptive, 0);
+            assert_eq!(idle_round(&mut backoff, ASK_NS), Step::Yield);
+            backoff.yielded(took_ns, ASK_NS + 1);
+            assert_eq!(idle_round(&mut backoff, ASK_NS + 2), step, "{took_ns}");
+        }
     }
 
     #[test]

@@ -13,6 +13,12 @@ const BURST_NS: u64 = 1_000_000;
 /// And never less than so many datagrams: one system call for more than one of them.
 const BURST_DATAGRAMS: u64 = 2;
 
+/// Nor than what the pace brings in so long, up to a larger share: no host comes round sooner, and
+/// on a way that takes a few of these, such as one through the same machine, a sixteenth of the
+/// window is used up in every round while the way waits for the next one.
+const ROUND_NS: u64 = 2_000;
+const ROUND_WINDOW_SHARE: u64 = 4;
+
 /// A bucket of bytes that fills with time.
 #[derive(Debug)]
 pub(crate) struct Pacer {
@@ -41,8 +47,10 @@ impl Pacer {
         let is_first = self.window_bytes == 0;
         self.window_bytes = window_bytes.max(1);
         self.trip_ns = trip_ns.max(1);
+        let round_bytes = self.bytes_in(ROUND_NS).min(window_bytes / ROUND_WINDOW_SHARE);
         let burst_bytes = (window_bytes / BURST_WINDOW_SHARE)
             .min(self.bytes_in(BURST_NS))
+            .max(round_bytes)
             .max(BURST_DATAGRAMS * datagram_bytes);
         self.burst_bytes = burst_bytes as i64;
         if is_first {
@@ -143,6 +151,21 @@ mod tests {
             }
         }
         assert!((124_000..126_000).contains(&sent_bytes), "{sent_bytes}");
+    }
+
+    #[test]
+    fn a_burst_is_worth_a_round_of_the_host_on_a_short_way() {
+        let burst = |trip_ns: u64| {
+            let mut pacer = Pacer::new(0);
+            pacer.set(0, 1_600_000, trip_ns, 1000);
+            let datagrams = (0..).take_while(|_| {
+                let may_send = pacer.may_send(1_000_000_000);
+                pacer.sent(1000);
+                may_send
+            });
+            datagrams.count()
+        };
+        assert_eq!([1_000_000, 40_000, 20_000, 8_000, 100].map(burst), [100, 100, 200, 400, 400]);
     }
 
     #[test]

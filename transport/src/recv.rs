@@ -106,10 +106,10 @@ pub(crate) struct OwnCall {
 }
 
 impl OwnCall {
-    /// That of a slot before its first.
-    fn unused(slot: usize) -> Self {
+    /// That of a slot before its first, whose id is greater than this one.
+    fn unused(id: u64) -> Self {
         Self {
-            id: slot as u64,
+            id,
             is_active: false,
             is_forgotten: false,
             token: 0,
@@ -127,13 +127,29 @@ pub(crate) struct OwnCalls {
     /// Slots without a call; the last one used comes first.
     free: Vec<u16>,
     calls_max: usize,
-    /// Replies were long: all slots have room for that.
+    /// Replies were long: slots that are used get room for that.
     is_long: bool,
+    /// The greatest id of slots that were given up since.
+    past_id: u64,
 }
 
 impl OwnCalls {
     pub(crate) fn new(calls_max: usize) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), calls_max, is_long: false }
+        Self { slots: Vec::new(), free: Vec::new(), calls_max, is_long: false, past_id: 0 }
+    }
+
+    /// Nothing is outstanding, nor was for long: lets go of what only a burst needed. Slots begin
+    /// anew, the first ones first, with ids beyond all that there were.
+    pub(crate) fn rest(&mut self) {
+        debug_assert_eq!(self.outstanding(), 0);
+        let last = self.slots.iter().map(|call| call.id).max();
+        self.past_id = self.past_id.max(last.unwrap_or(0));
+        (self.slots, self.free, self.is_long) = (Vec::new(), Vec::new(), false);
+    }
+
+    /// Whether an id may be one of a slot that was given up.
+    pub(crate) fn is_past(&self, id: u64) -> bool {
+        id <= self.past_id
     }
 
     pub(crate) fn outstanding(&self) -> usize {
@@ -152,12 +168,9 @@ impl OwnCalls {
         let slot = match self.free.pop() {
             Some(slot) => usize::from(slot),
             None if self.slots.len() < self.calls_max => {
-                let slot = self.slots.len();
-                let mut unused = OwnCall::unused(slot);
-                if self.is_long {
-                    unused.reply.taken.make_room();
-                }
-                append(&mut self.slots, unused);
+                let (slot, calls_max) = (self.slots.len(), self.calls_max as u64);
+                let round = self.past_id / calls_max;
+                append(&mut self.slots, OwnCall::unused(round * calls_max + slot as u64));
                 make_room(&mut self.free, &self.slots);
                 slot
             }
@@ -170,17 +183,20 @@ impl OwnCalls {
         call.token = token;
         call.flow = flow;
         call.reply.restart();
+        if self.is_long {
+            call.reply.taken.make_room();
+        }
         Some((slot, call.id))
     }
 
-    /// A reply is long: which slot the next such one has is chance, so all get room for it.
+    /// A reply is long: which slot the next such one has is chance, so all that are used get room
+    /// for it, once.
     pub(crate) fn make_room(&mut self) {
-        if !std::mem::replace(&mut self.is_long, true) {
-            self.slots.iter_mut().for_each(|call| call.reply.taken.make_room());
-        }
+        self.is_long = true;
     }
 
-    /// The slot that a reply's id belongs to; `None` when no such call was ever made.
+    /// The slot that a reply's id belongs to; `None` when there is none that made such a call: it
+    /// never was, or is past.
     pub(crate) fn find(&mut self, id: u64) -> Option<(usize, &mut OwnCall)> {
         let slot = (id % self.calls_max as u64) as usize;
         let call = self.slots.get_mut(slot)?;
@@ -231,10 +247,10 @@ pub(crate) struct PeerCall {
 }
 
 impl PeerCall {
-    /// That of a slot before its first.
-    fn unused(slot: usize) -> Self {
+    /// That of a slot whose last one had this id.
+    fn unused(id: u64) -> Self {
         Self {
-            id: slot as u64,
+            id,
             stage: Stage::Done,
             flow: 0,
             charge_bytes: 0,
@@ -259,38 +275,59 @@ impl PeerCall {
 pub(crate) struct PeerCalls {
     slots: Vec<PeerCall>,
     calls_max: usize,
-    /// Calls were long: all slots have room for that.
+    /// Calls were long: slots that are used get room for that.
     is_long: bool,
+    /// The last ids of slots that were given up since: no call of those comes twice.
+    past: Box<[u64]>,
 }
 
 impl PeerCalls {
     pub(crate) fn new(calls_max: usize) -> Self {
-        Self { slots: Vec::new(), calls_max, is_long: false }
+        Self { slots: Vec::new(), calls_max, is_long: false, past: Box::default() }
     }
 
     pub(crate) fn state_bytes(&self) -> usize {
         let more = self.slots.iter().map(|call| call.assembly.taken.more_bytes());
-        self.slots.capacity() * size_of::<PeerCall>() + more.sum::<usize>()
+        self.slots.capacity() * size_of::<PeerCall>()
+            + more.sum::<usize>()
+            + size_of_val(&*self.past)
     }
 
-    /// A call is long: which slot the next such one has is chance, so all get room for it.
-    pub(crate) fn make_room(&mut self) {
-        if !std::mem::replace(&mut self.is_long, true) {
-            self.slots.iter_mut().for_each(|call| call.assembly.taken.make_room());
+    /// Nothing was said for long: lets go of what only a burst needed, but for the ids, if all
+    /// calls are done.
+    pub(crate) fn rest(&mut self) {
+        if self.slots.is_empty() || self.slots.iter().any(|call| call.stage != Stage::Done) {
+            return;
         }
+        let slots = self.slots.len().max(self.past.len());
+        self.past = (0..slots).map(|slot| self.last_id(slot)).collect();
+        (self.slots, self.is_long) = (Vec::new(), false);
+    }
+
+    /// The id of a slot's last call, or one below its first.
+    fn last_id(&self, slot: usize) -> u64 {
+        let known = self.slots.get(slot).map(|call| call.id);
+        known.or_else(|| self.past.get(slot).copied()).unwrap_or(slot as u64)
+    }
+
+    /// A call is long: which slot the next such one has is chance, so all that are used get room
+    /// for it, once.
+    pub(crate) fn make_room(&mut self) {
+        self.is_long = true;
     }
 
     /// The place of a call, made when it is the first one there.
     pub(crate) fn place(&mut self, id: u64) -> (usize, &mut PeerCall) {
         let slot = (id % self.calls_max as u64) as usize;
         while self.slots.len() <= slot {
-            let mut unused = PeerCall::unused(self.slots.len());
-            if self.is_long {
-                unused.assembly.taken.make_room();
-            }
+            let unused = PeerCall::unused(self.last_id(self.slots.len()));
             append(&mut self.slots, unused);
         }
-        (slot, &mut self.slots[slot])
+        let call = &mut self.slots[slot];
+        if self.is_long {
+            call.assembly.taken.make_room();
+        }
+        (slot, call)
     }
 
     /// The peer has the whole answer.
@@ -351,5 +388,43 @@ mod tests {
         assert!(again_id > first_id && second_id != again_id);
         assert!(calls.find(again_id + 2).is_none(), "never made");
         assert!(calls.find(first_id).is_some_and(|(_, call)| call.id != first_id));
+    }
+
+    #[test]
+    fn after_a_rest_ids_go_on_beyond_all_that_there_were() {
+        let mut calls = OwnCalls::new(4);
+        let ids: Vec<_> = (0..3).map(|token| calls.start(token, 0).expect("room").1).collect();
+        (0..3).for_each(|slot| calls.finish(slot));
+        calls.rest();
+        assert!(calls.find(ids[2]).is_none() && calls.is_past(ids[2]));
+        assert!(!calls.is_past(ids[2] + 4), "never made");
+        let (slot, id) = calls.start(3, 0).expect("room");
+        assert_eq!((slot, id % 4), (0, 0), "the first ones first");
+        assert!(ids.iter().all(|&past| past < id));
+        assert!(calls.find(ids[0]).is_some_and(|(_, call)| call.id != ids[0]));
+        calls.finish(slot);
+        calls.rest();
+        let (_, next) = calls.start(4, 0).expect("room");
+        assert!(next > id);
+    }
+
+    #[test]
+    fn a_call_from_before_a_rest_is_known_to_be_past() {
+        let mut calls = PeerCalls::new(4);
+        for id in [4, 9, 7] {
+            let (_, call) = calls.place(id);
+            assert!(id > call.id, "it is new");
+            call.start(id, 0, 0, None);
+        }
+        calls.rest();
+        assert_eq!(calls.slots.len(), 4, "they are not done");
+        calls.iter_mut().for_each(|call| call.stage = Stage::Done);
+        let before = calls.state_bytes();
+        calls.rest();
+        assert!(calls.slots.is_empty() && calls.state_bytes() < before / 10);
+        for (id, is_new) in [(7, false), (11, true), (9, false), (4, false), (8, true), (6, true)] {
+            let (slot, call) = calls.place(id);
+            assert_eq!((slot as u64, id > call.id), (id % 4, is_new), "{id}");
+        }
     }
 }

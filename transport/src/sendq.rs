@@ -428,17 +428,16 @@ impl SendQueue {
     fn fill(&mut self, key: u16, message: &Message<'_>) {
         let body_bytes = message.body.map_or(0, |(_, len_bytes)| len_bytes);
         let fragments = wire::fragment_count(message.head.len(), body_bytes, self.chunk_bytes);
-        if is_long(fragments) && !std::mem::replace(&mut self.is_long, true) {
-            self.outs.iter_mut().for_each(Out::make_room);
-        }
+        self.is_long |= is_long(fragments);
         while key & CAST == 0 && self.outs.len() <= usize::from(key) {
-            let mut out = Out::vacant();
-            if self.is_long {
-                out.make_room();
-            }
-            append(&mut self.outs, out);
+            append(&mut self.outs, Out::vacant());
         }
+        // Which place the next long one has is chance: all that are used get room for it, once.
+        let is_long = self.is_long;
         let out = self.out_mut(key);
+        if is_long {
+            out.make_room();
+        }
         assert!(!out.is_active && out.place == Place::Nowhere, "the place is taken");
         out.is_active = true;
         out.flow = message.flow;

@@ -116,6 +116,8 @@ pub(crate) struct Session {
     reliable_ns: u64,
     /// Since when something is outstanding.
     expecting_since_ns: u64,
+    /// When a part of a message came last.
+    used_ns: u64,
     /// Probes since the last news.
     attempts: u32,
     /// When to look for losses again.
@@ -172,6 +174,7 @@ impl Session {
             asked_ns: now_ns,
             reliable_ns: now_ns,
             expecting_since_ns: now_ns,
+            used_ns: now_ns,
             attempts: 0,
             look_for_losses_ns: u64::MAX,
             ping_is_due: agreed.peer.outgoing,
@@ -325,10 +328,18 @@ impl Session {
         None
     }
 
+    /// Whether nothing was said for a while, and nothing is expected: a peer that was asked for a
+    /// sign of life may think so, too.
+    fn is_unused(&self, now_ns: u64) -> bool {
+        !self.is_expecting() && now_ns >= self.used_ns + WATCH_NS / 2
+    }
+
     /// Nothing happened for long: lets go of what only a burst needed.
     fn rest(&mut self) {
         self.sent.rest();
         self.sendq.rest();
+        self.own_calls.rest();
+        self.peer_calls.rest();
         self.peer_casts.rest();
     }
 

@@ -309,3 +309,54 @@ fn a_session_that_has_little_to_do_takes_little() {
         sessions.iter().for_each(|session| pair.exchange_by(*session));
     }
 }
+
+impl Pair {
+    /// So many calls at once, whose replies are long.
+    fn burst(&mut self, calls: u64) {
+        let session = self.caller.notes.session.expect("connected");
+        let replies = self.caller.notes.replies + calls;
+        for token in 0..calls {
+            let now_ns = self.now_ns;
+            self.caller.endpoint.call(now_ns, session, 1, token, b"call", None).expect("room");
+        }
+        self.until(|pair| pair.caller.notes.replies == replies);
+    }
+
+    /// Seconds in which nothing is said, by steps that do not look like a pause.
+    fn pass(&mut self) {
+        (0..100).for_each(|_| {
+            self.now_ns += 100_000_000;
+            self.round();
+        });
+    }
+
+    /// What both nodes say that the session takes.
+    fn state_bytes(&self) -> [usize; 2] {
+        [&self.caller, &self.server]
+            .map(|node| node.endpoint.sessions().map(|session| session.state_bytes).sum())
+    }
+}
+
+/// What a session may take that once had many calls outstanding: eight bytes for each of them.
+const RESTED_BYTES: usize = IDLE_BYTES as usize + 8 * BURST as usize;
+/// Calls of a burst.
+const BURST: u64 = 256;
+
+#[test]
+fn after_a_burst_and_a_rest_a_call_makes_tables_for_itself_only() {
+    let mut pair = pair(false);
+    let is_small = |pair: &Pair, limit| pair.state_bytes().into_iter().all(|it| it < limit);
+    for round in 0..3 {
+        pair.burst(BURST);
+        assert!(!is_small(&pair, 2 * RESTED_BYTES), "{:?}", pair.state_bytes());
+        pair.pass();
+        assert!(is_small(&pair, RESTED_BYTES), "{round}: {:?} idle", pair.state_bytes());
+        pair.burst(1);
+        pair.pass();
+        let before = allocations();
+        pair.burst(1);
+        let made = allocations() - before;
+        assert!(made < 40, "{made} allocations for a call after a rest");
+        assert!(is_small(&pair, RESTED_BYTES), "{round}: {:?} busy", pair.state_bytes());
+    }
+}

@@ -43,6 +43,8 @@ struct Findings {
     wants_ack: bool,
     /// A fragment could not be taken for lack of a buffer.
     lacks_buffer: bool,
+    has_message: bool,
+    is_ping: bool,
     is_close: bool,
 }
 
@@ -89,6 +91,12 @@ impl Session {
             inside.counters.dropped_no_buffer += 1;
             return Outcome::Open;
         }
+        if findings.has_message {
+            self.used_ns = inside.now_ns;
+        } else if findings.is_ping && self.is_unused(inside.now_ns) {
+            // Who asks first has rested; the other one is never quiet for so long.
+            self.rest();
+        }
         let wish = match (findings.wants_ack, packet.hurries) {
             (false, _) => AckWish::None,
             (true, false) => AckWish::Soon,
@@ -107,8 +115,12 @@ impl Session {
         let mut findings = Findings::default();
         while let Some(&kind) = frames.first() {
             findings.wants_ack |= kind != FRAME_ACK;
+            findings.has_message |= matches!(kind, FRAME_CALL | FRAME_REPLY | FRAME_CAST);
             match kind {
-                FRAME_PING => frames = &frames[1..],
+                FRAME_PING => {
+                    findings.is_ping = true;
+                    frames = &frames[1..];
+                }
                 FRAME_CLOSE => {
                     findings.is_close = true;
                     return Ok(findings);
@@ -230,6 +242,11 @@ impl Session {
         let id = fragment.frame.id.get();
         if fragment.frame.is_of_long(self.chunk_bytes) {
             self.own_calls.make_room();
+        }
+        if self.own_calls.find(id).is_none() && self.own_calls.is_past(id) {
+            // What was answered before a rest, sent once more.
+            inside.counters.fragments_duplicate += 1;
+            return Ok(());
         }
         let (slot, call) = self.own_calls.find(id).ok_or(Violation)?;
         if id != call.id || !call.is_active {
