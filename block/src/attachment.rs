@@ -265,6 +265,19 @@ impl Attachment {
             || self.lead.load(SeqCst) == me
     }
 
+    /// The same of who is about to claim. Whoever led until just now may have claimed since the
+    /// caller looked: a second claim would end the epoch that the others have begun to use.
+    pub fn lead_claim(&self, index: u16) -> bool {
+        if !self.try_lead(index) {
+            return false;
+        }
+        let is_due = self.view().phase == Phase::Unclaimed;
+        if !is_due {
+            self.release_lead(index);
+        }
+        is_due
+    }
+
     /// Gives the lead up; a channel that goes away does.
     pub fn release_lead(&self, index: u16) {
         let _ = self.lead.compare_exchange(u32::from(index), NO_LEAD, SeqCst, SeqCst);
@@ -440,6 +453,21 @@ mod tests {
         assert!(!it.try_lead(1));
         it.release_lead(2);
         assert!(it.try_lead(1));
+    }
+
+    #[test]
+    fn who_looked_before_another_channel_claimed_does_not_claim_again() {
+        let it = attachment();
+        assert!(it.lead_claim(0));
+        assert_eq!(it.view().phase, Phase::Unclaimed, "the second one looks");
+        assert!(!it.lead_claim(1));
+        it.hold(4, Incarnation::default());
+        it.release_lead(0);
+        assert!(!it.lead_claim(1), "and goes on by what it saw");
+        assert!(it.try_lead(2), "nobody leads");
+        it.release_lead(2);
+        it.reclaim(4);
+        assert!(it.lead_claim(1));
     }
 
     /// The handshake between `note_acked`+`accepts` and `reclaim`+`unflushed`, on real threads:

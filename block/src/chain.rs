@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::stage::{Limit, LimitVolume, Meter, MeterVolume};
+use crate::stage::{EncryptVolume, Limit, LimitVolume, Meter, MeterVolume, VolumeKey};
 use crate::volume::{STAGES_MAX, Volume};
 
 mod swap;
@@ -10,12 +10,21 @@ mod swap;
 pub use swap::{Swap, Turning};
 
 /// One stage, as it is configured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChainSpec {
     /// Count and time requests.
     Meter,
     /// Hold requests back beyond a rate.
     Limit(Limit),
+    /// Keep what is below it enciphered.
+    Encrypt(Arc<VolumeKey>),
+}
+
+impl ChainSpec {
+    /// The key of one that encrypts.
+    fn key(&self) -> Option<&Arc<VolumeKey>> {
+        if let Self::Encrypt(key) = self { Some(key) } else { None }
+    }
 }
 
 /// Why a chain cannot be built.
@@ -34,6 +43,18 @@ pub enum ChainError {
         /// Which stage, from 1, as people count.
         stage: usize,
     },
+    /// Twice is a mistake, too.
+    #[error("{stages} stages encrypt; one is enough")]
+    EncryptedTwice {
+        /// How many.
+        stages: usize,
+    },
+    /// The blocks stay as they are when a chain is replaced.
+    #[error(
+        "what encrypts a volume cannot change while it is there: what is on it would be read as \
+         noise. Remove the volume and add it as it shall be, or copy its data to another one"
+    )]
+    OtherEncryption,
 }
 
 /// A volume with its stages around it.
@@ -45,6 +66,8 @@ pub struct Chain {
     pub meters: Vec<Arc<Meter>>,
     /// The chain's limits, outermost first.
     pub limits: Vec<Arc<LimitVolume>>,
+    /// What keeps the blocks enciphered, if anything does.
+    pub encrypt: Option<Arc<EncryptVolume>>,
     /// What is behind all stages.
     bare: Arc<dyn Volume>,
 }
@@ -55,12 +78,12 @@ impl Chain {
     /// # Errors
     /// When there are more than [`STAGES_MAX`], or one of them makes no sense.
     pub fn build(volume: Arc<dyn Volume>, stages: &[ChainSpec]) -> Result<Self, ChainError> {
-        Self::bare(volume).rebuilt(stages, 0)
+        Self::bare(volume).around(stages, 0)
     }
 
     fn bare(volume: Arc<dyn Volume>) -> Self {
         let bare = Arc::clone(&volume);
-        Self { volume, meters: Vec::new(), limits: Vec::new(), bare }
+        Self { volume, meters: Vec::new(), limits: Vec::new(), encrypt: None, bare }
     }
 
     /// Other stages around the same volume, at `now_ns` of the sidecores' clock. Stages that stay
@@ -68,10 +91,27 @@ impl Chain {
     /// what it has saved up, that of the same rates before any other.
     ///
     /// # Errors
-    /// As [`Chain::build`].
+    /// As [`Chain::build`], and where the blocks would be under another key, or under none.
     pub fn rebuilt(&self, stages: &[ChainSpec], now_ns: u64) -> Result<Self, ChainError> {
+        let mut keys = stages.iter().filter_map(ChainSpec::key);
+        if keys.next() != self.key() {
+            return Err(ChainError::OtherEncryption);
+        }
+        self.around(stages, now_ns)
+    }
+
+    /// What the blocks are enciphered with.
+    pub fn key(&self) -> Option<&Arc<VolumeKey>> {
+        self.encrypt.as_deref().map(EncryptVolume::key)
+    }
+
+    fn around(&self, stages: &[ChainSpec], now_ns: u64) -> Result<Self, ChainError> {
         if stages.len() > STAGES_MAX {
             return Err(ChainError::TooLong { stages: stages.len() });
+        }
+        let keys = stages.iter().filter_map(ChainSpec::key).count();
+        if keys > 1 {
+            return Err(ChainError::EncryptedTwice { stages: keys });
         }
         let mut earlier = self.earlier_limits(stages);
         let mut meters = stages.iter().filter(|stage| **stage == ChainSpec::Meter).count();
@@ -97,6 +137,14 @@ impl Chain {
                         None => LimitVolume::new(inner, *limit),
                     });
                     chain.limits.insert(0, Arc::clone(&volume));
+                    volume
+                }
+                ChainSpec::Encrypt(key) => {
+                    let volume = Arc::new(match &self.encrypt {
+                        Some(earlier) => EncryptVolume::going_on(inner, earlier),
+                        None => EncryptVolume::new(inner, Arc::clone(key)),
+                    });
+                    chain.encrypt = Some(Arc::clone(&volume));
                     volume
                 }
             };
@@ -140,7 +188,11 @@ mod tests {
 
     #[test]
     fn every_chain_keeps_the_contract() {
-        let longest = [limit(1 << 30), ChainSpec::Meter].repeat(STAGES_MAX / 2);
+        let longest = [limit(1 << 30), ChainSpec::Meter]
+            .into_iter()
+            .cycle()
+            .take(STAGES_MAX)
+            .collect::<Vec<_>>();
         for stages in [&[][..], &[ChainSpec::Meter, limit(100_000)], &longest] {
             let chain = Chain::build(memory(), stages).expect("a good chain");
             contract::check_all(&*chain.volume);
@@ -186,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_bad_chain_is_refused_by_name() {
-        let error = Chain::build(memory(), &[ChainSpec::Meter; STAGES_MAX + 1]);
+        let error = Chain::build(memory(), &vec![ChainSpec::Meter; STAGES_MAX + 1]);
         assert_eq!(error.err(), Some(ChainError::TooLong { stages: 9 }));
         let stages = [ChainSpec::Meter, ChainSpec::Limit(Limit::default())];
         assert_eq!(Chain::build(memory(), &stages).err(), Some(ChainError::NoLimit { stage: 2 }));

@@ -11,7 +11,7 @@ use crate::volume::Incarnation;
 
 mod file;
 
-pub use file::{FileRecords, RecordWriter};
+pub use file::{FileRecords, First, RecordWriter};
 
 /// What is remembered of one attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

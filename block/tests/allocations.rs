@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
 use block::chain::{Chain, ChainSpec};
-use block::stage::Limit;
+use block::stage::{EncryptVolume, Limit, Sizes, VolumeKey};
 use block::uring::Uring;
 use block::{AttachOptions, Attachment, DiskCore, DiskQueues, Open, Volume};
 use counting::allocations;
@@ -38,6 +38,8 @@ struct Rig {
     peers: Option<Peers>,
     now_ns: u64,
     completed: u64,
+    /// The volume can discard; where it cannot, zeroes are written instead.
+    discards: bool,
 }
 
 /// A chain of two over a volume: a meter and a limit that holds something back now and then.
@@ -122,7 +124,8 @@ impl Rig {
             disk.add_queue(Queue::new(config).expect("a good ring"));
         }
         let (volume, peers) = (None, None);
-        Self { disk, rings, core, volume, attachment, uring, peers, now_ns: 1, completed: 0 }
+        let (now_ns, completed, discards) = (1, 0, true);
+        Self { disk, rings, core, volume, attachment, uring, peers, now_ns, completed, discards }
     }
 
     fn round(&mut self) {
@@ -158,8 +161,8 @@ impl Rig {
                         4 => (Op::Write, Data::Whole(TRANSFER_BYTES_MAX)),
                         5 => (Op::Read, Data::Whole(4096)),
                         6 | 7 => {
-                            let op = op_of_ranges(kind).expect("one of ranges");
-                            (op, Data::Whole(RANGES.len() as u32))
+                            let op = op_of_ranges(kind).filter(|_| self.discards);
+                            (op.unwrap_or(Op::WriteZeroes), Data::Whole(RANGES.len() as u32))
                         }
                         _ => (Op::Write, Data::Whole(4096)),
                     };
@@ -262,6 +265,30 @@ fn check_file(test: &str, folder: &str) {
     let options = FileOptions { size_bytes: Some(VOLUME_BYTES), ..FileOptions::new(path) };
     let volume = FileVolume::open(&options).expect("a new file");
     check(&mut Rig::local(Arc::new(volume), &services));
+}
+
+/// A volume that is kept encrypted, with memory for one of the longest writes, and a page for each
+/// piece of zeroes.
+fn encrypted() -> Arc<EncryptVolume> {
+    let secret = std::array::from_fn(|at| at as u8);
+    let key = VolumeKey::from_bytes(&secret).expect("two different halves");
+    let memory = MemoryVolume::new(VOLUME_BYTES).expect("memory");
+    let sizes = Sizes { pool_bytes: 1 << 20, zeroes_bytes: 1024, round_bytes: 64 << 10 };
+    Arc::new(EncryptVolume::new(Arc::new(memory), Arc::new(key)).with_sizes(sizes))
+}
+
+/// Ciphertext is in memory that was there before, also when there is less than is asked for, and
+/// when a round has ciphered enough.
+#[test]
+fn a_warm_disk_that_is_encrypted_allocates_nothing_here_and_elsewhere() {
+    let volume = encrypted();
+    check(&mut Rig { discards: false, ..Rig::local(volume.clone(), &Services::new()) });
+    let counted = volume.counted();
+    assert!(counted.waited > 0 && counted.put_off > 0, "{counted:?}");
+    let volume = encrypted();
+    check(&mut Rig { discards: false, ..Rig::remote(volume.clone(), true, None) });
+    let counted = volume.counted();
+    assert!(counted.waited > 0 && counted.put_off > 0, "{counted:?}");
 }
 
 /// Plain and sealed: sealing works in place.

@@ -94,13 +94,14 @@ impl LocalChannel {
                 let answer = self.export.poll_claim(pending, &self.services, now_ns);
                 let Some(answer) = answer else { return false };
                 self.way = Way::None;
-                self.attachment.release_lead(self.index);
                 match answer {
                     Ok((epoch, incarnation)) => {
                         self.attachment.hold(epoch, incarnation);
                     }
                     Err(refusal) => self.refused(refusal, now_ns),
                 }
+                // Only now: another channel would claim once more.
+                self.attachment.release_lead(self.index);
                 true
             }
             (Way::None, Phase::Held) => {
@@ -116,7 +117,7 @@ impl LocalChannel {
     }
 
     fn ask(&mut self, now_ns: u64) -> bool {
-        if now_ns < self.ask_at_ns || !self.attachment.try_lead(self.index) {
+        if now_ns < self.ask_at_ns || !self.attachment.lead_claim(self.index) {
             return false;
         }
         let options = self.attachment.options();

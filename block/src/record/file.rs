@@ -5,6 +5,7 @@
 //! claims are rare, and a sidecore never waits for a file system.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -91,11 +92,30 @@ impl RecordFile {
     }
 }
 
+/// What has to be durable before any record of a volume is, and so before anything is written to
+/// it: no claim is answered before its record is durable.
+pub trait First: Send + Sync + fmt::Debug {
+    /// Does it, or has done it. On the writer's thread, which may wait for a file system.
+    ///
+    /// # Errors
+    /// Why not: the claim is refused, and the next one asks again.
+    fn do_it(&self) -> Result<(), RecordError>;
+}
+
 struct Job {
     path: PathBuf,
     /// `None`: only that everything before it has ended is to be told.
     record: Option<Record>,
+    first: Option<Arc<dyn First>>,
     ticket: Ticket,
+}
+
+impl Job {
+    fn run(&self) -> Result<(), RecordError> {
+        let Some(record) = &self.record else { return Ok(()) };
+        self.first.as_ref().map_or(Ok(()), |first| first.do_it())?;
+        replace(&self.path, record).map_err(|error| refused(&self.path, &error))
+    }
 }
 
 /// The thread that writes records. Dropping the last clone lets it finish and end.
@@ -118,7 +138,8 @@ impl RecordWriter {
     /// A ticket that ends when everything that was begun before has ended.
     pub fn settle(&self) -> Ticket {
         let ticket = Ticket::new();
-        let job = Job { path: PathBuf::new(), record: None, ticket: ticket.clone() };
+        let path = PathBuf::new();
+        let job = Job { path, record: None, first: None, ticket: ticket.clone() };
         if self.jobs.try_send(job).is_err() {
             ticket.end(Err(refused(Path::new("records"), &"the writer has too much to do")));
         }
@@ -128,10 +149,7 @@ impl RecordWriter {
 
 fn serve(queue: &Receiver<Job>) {
     for job in queue {
-        let result = match &job.record {
-            Some(record) => replace(&job.path, record).map_err(|error| refused(&job.path, &error)),
-            None => Ok(()),
-        };
+        let result = job.run();
         if let Err(error) = &result {
             tracing::error!(%error, "a claim is refused because its record cannot be kept");
         }
@@ -159,9 +177,17 @@ fn refused(path: &Path, error: &impl ToString) -> RecordError {
 pub struct FileRecords {
     directory: PathBuf,
     writer: RecordWriter,
+    first: Option<Arc<dyn First>>,
 }
 
 impl FileRecords {
+    /// The same, with something to be done before any of them is written.
+    #[must_use]
+    pub fn after(&self, first: Arc<dyn First>) -> Arc<Self> {
+        let (directory, writer) = (self.directory.clone(), self.writer.clone());
+        Arc::new(Self { directory, writer, first: Some(first) })
+    }
+
     /// Records of `volume` under `directory`, which is made when missing.
     ///
     /// # Errors
@@ -177,7 +203,7 @@ impl FileRecords {
             File::open(above)?.sync_all()
         });
         made.map_err(|error| refused(&directory, &error))?;
-        Ok(Arc::new(Self { directory, writer }))
+        Ok(Arc::new(Self { directory, writer, first: None }))
     }
 }
 
@@ -203,7 +229,8 @@ impl RecordStore for FileRecords {
     fn write(&self, attachment: &str, record: Record) -> Ticket {
         let ticket = Ticket::new();
         let path = self.directory.join(file_name(attachment));
-        let job = Job { path: path.clone(), record: Some(record), ticket: ticket.clone() };
+        let (record, first) = (Some(record), self.first.clone());
+        let job = Job { path: path.clone(), record, first, ticket: ticket.clone() };
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
             self.jobs().try_send(job)
         {
@@ -250,6 +277,8 @@ fn attachment_name(file: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     fn wait(ticket: &Ticket) -> Result<(), RecordError> {
@@ -281,6 +310,36 @@ mod tests {
         let again = FileRecords::open(home.path(), "../root", writer).expect("opens");
         let loaded = again.load().expect("loads");
         assert_eq!(loaded, HashMap::from([("a/b c".to_owned(), record(5))]));
+    }
+
+    /// Fails so often, then is done.
+    #[derive(Debug)]
+    struct Fails(Mutex<u32>);
+
+    impl First for Fails {
+        fn do_it(&self) -> Result<(), RecordError> {
+            let mut left = self.0.lock().expect("nothing panics with it");
+            *left = left.saturating_sub(1);
+            if *left == 0 { Ok(()) } else { Err(refused(Path::new("first"), &"not yet")) }
+        }
+    }
+
+    #[test]
+    fn no_record_is_written_before_what_is_to_be_first() {
+        let home = tempfile::tempdir().expect("a directory");
+        let writer = RecordWriter::start().expect("a thread");
+        let records = FileRecords::open(home.path(), "root", writer.clone()).expect("opens");
+        let records = records.after(Arc::new(Fails(Mutex::new(3))));
+        for _ in 0..2 {
+            let error = wait(&records.write("alice", record(1))).expect_err("not yet");
+            assert_eq!(error.path, "first");
+            assert_eq!(records.load().expect("loads"), HashMap::new());
+        }
+        for epoch in 2..4 {
+            assert_eq!(wait(&records.write("alice", record(epoch))), Ok(()));
+            assert_eq!(records.load().expect("loads")["alice"], record(epoch));
+        }
+        assert_eq!(wait(&writer.settle()), Ok(()));
     }
 
     #[test]

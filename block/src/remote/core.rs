@@ -471,7 +471,7 @@ impl Core {
 
     fn claim(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         let Way::Idle(session) = self.way else { return Progress::Idle };
-        if now_ns < self.ask_at_ns || !self.attachment.try_lead(self.index) {
+        if now_ns < self.ask_at_ns || !self.attachment.lead_claim(self.index) {
             return Progress::Idle;
         }
         let options = self.attachment.options();

@@ -1,0 +1,208 @@
+//! The `encrypt` stage: what is below it, a file or another host's disk, holds ciphertext only.
+//!
+//! AES-256-XTS with a sector's number as its tweak, as dm-crypt's `aes-xts-plain64`: a sector's
+//! length and place stay, so whatever is promised about a write is promised about its ciphertext;
+//! a sector that is torn by a power cut stays that sector. It keeps secret and does not
+//! authenticate: who can write the file can put a sector's older version back, or noise.
+//!
+//! ```text
+//!   write   user's memory ──encipher──▶ the pool ──▶ below             (the user's stays as it is)
+//!   zeroes  ───────────────encipher──▶ the pool ──▶ below, piece after piece
+//!   read    user's memory ◀─────────────────────────────────── below, then deciphered in place
+//! ```
+//!
+//! Reads are deciphered where they land. A guest that looks before its completion sees ciphertext
+//! of its own disk, and one that changes it meanwhile spoils its own data, as does one that has two
+//! reads into the same place at a time; the buffers of a server are nobody else's until the answer
+//! is sent.
+//!
+//! When the pool is full, writes wait, in their order; reads and flushes pass them. Of ranges that
+//! are zeroed a few have a place in it at a time, so that writes need not wait for whole disks of
+//! zeroes. A discard is not offered: the zeroes that it leaves do not decipher to zeroes.
+//!
+//! A storage may complete everything at once that a deep queue has. What one round ciphers of that
+//! is bounded ([`Sizes::round_bytes`]), and the rest left to the next one, so that the sidecore's
+//! other guests and its sessions have their turn in between.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sidecore::Counter;
+
+use crate::size::Size;
+use crate::volume::{Channel, Open, OpenError, Volume, VolumeInfo, Zeroing};
+
+mod channel;
+mod pool;
+mod xts;
+
+use channel::EncryptChannel;
+use pool::{POOL_BYTES_MAX, Pool};
+use xts::Cipher;
+pub use xts::{SameHalves, VolumeKey};
+
+/// How much memory a channel has, and what it does at once. A running node's are
+/// [`Self::STANDARD`]; with smaller ones few and short requests come to every limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Memory for the ciphertext of one channel, in whole pages; a write that is longer is refused.
+    pub pool_bytes: u32,
+    /// Zeroes are written in pieces of this length, one after the other. Whole blocks, and no more
+    /// than half of the memory.
+    pub zeroes_bytes: u32,
+    /// When a round has ciphered so much of what came from below, the rest waits for the next one,
+    /// and so do writes that have waited for memory.
+    pub round_bytes: u32,
+}
+
+impl Sizes {
+    /// A core ciphers some gigabytes in a second, so what is done at once keeps others waiting for
+    /// a fraction of a millisecond.
+    pub const STANDARD: Self =
+        Self { pool_bytes: POOL_BYTES_MAX, zeroes_bytes: 256 << 10, round_bytes: 1 << 20 };
+}
+
+const _: () = assert!(2 * Sizes::STANDARD.zeroes_bytes <= Sizes::STANDARD.pool_bytes);
+
+/// What one channel counted.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Cells {
+    enciphered_bytes: Counter,
+    deciphered_bytes: Counter,
+    waited: Counter,
+    put_off: Counter,
+    interrupted: Counter,
+    /// What there is now.
+    memory_bytes: Counter,
+}
+
+/// What an encryption stage counted, over all channels there ever were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ciphered {
+    /// Bytes enciphered; zeroes among them.
+    pub enciphered_bytes: u64,
+    /// Bytes deciphered.
+    pub deciphered_bytes: u64,
+    /// Writes that waited for memory for their ciphertext, and ranges of zeroes that waited.
+    pub waited: u64,
+    /// Completions that waited for a later round, since one had ciphered enough.
+    pub put_off: u64,
+    /// Writes that were waiting for memory, and ranges of which only some pieces were zeroed, when
+    /// their user let go of them.
+    pub interrupted: u64,
+    /// Memory for ciphertext that its channels have used and not given back yet: none of an idle
+    /// one, and none of one that is closed.
+    pub memory_bytes: u64,
+}
+
+impl Ciphered {
+    fn add(&mut self, cells: &Cells) {
+        self.enciphered_bytes += cells.enciphered_bytes.get();
+        self.deciphered_bytes += cells.deciphered_bytes.get();
+        self.waited += cells.waited.get();
+        self.put_off += cells.put_off.get();
+        self.interrupted += cells.interrupted.get();
+        self.memory_bytes += cells.memory_bytes.get();
+    }
+}
+
+/// Control path only: opening, closing, reading.
+#[derive(Debug, Default)]
+struct Books {
+    open: Vec<Arc<Cells>>,
+    closed: Ciphered,
+}
+
+/// What stays when the chain around it is replaced.
+#[derive(Debug)]
+struct Core {
+    key: Arc<VolumeKey>,
+    books: Mutex<Books>,
+}
+
+impl Core {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // Counts stay counts, whoever panicked.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self) -> Arc<Cells> {
+        let cells = Arc::<Cells>::default();
+        self.books().open.push(Arc::clone(&cells));
+        cells
+    }
+
+    fn close(&self, cells: &Arc<Cells>) {
+        // The memory goes with the channel.
+        cells.memory_bytes.set(0);
+        let mut books = self.books();
+        books.open.retain(|open| !Arc::ptr_eq(open, cells));
+        books.closed.add(cells);
+    }
+}
+
+/// A volume whose blocks are enciphered below.
+#[derive(Debug)]
+pub struct EncryptVolume {
+    inner: Arc<dyn Volume>,
+    core: Arc<Core>,
+    sizes: Sizes,
+}
+
+impl EncryptVolume {
+    /// Wraps `inner`, all of whose blocks are under this key.
+    pub fn new(inner: Arc<dyn Volume>, key: Arc<VolumeKey>) -> Self {
+        let core = Arc::new(Core { key, books: Mutex::default() });
+        Self { inner, core, sizes: Sizes::STANDARD }
+    }
+
+    /// The same with other sizes.
+    #[must_use]
+    pub fn with_sizes(self, sizes: Sizes) -> Self {
+        Self { sizes, ..self }
+    }
+
+    /// Goes on under the same key.
+    pub(crate) fn going_on(inner: Arc<dyn Volume>, earlier: &Self) -> Self {
+        Self { inner, core: Arc::clone(&earlier.core), sizes: earlier.sizes }
+    }
+
+    /// Its key.
+    pub fn key(&self) -> &Arc<VolumeKey> {
+        &self.core.key
+    }
+
+    /// What it counted.
+    pub fn counted(&self) -> Ciphered {
+        let books = self.core.books();
+        let mut counted = books.closed;
+        books.open.iter().for_each(|cells| counted.add(cells));
+        counted
+    }
+}
+
+impl Volume for EncryptVolume {
+    /// Zeroes it writes itself; see the module about discards.
+    fn info(&self) -> VolumeInfo {
+        let info = self.inner.info();
+        let zeroing = Zeroing { write_zeroes: !info.read_only, ..Zeroing::default() };
+        VolumeInfo { zeroing, ..info }
+    }
+
+    fn size(&self) -> Size {
+        self.inner.size()
+    }
+
+    fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
+        let refused = |source| OpenError::Io { what: "prepare to encrypt".to_owned(), source };
+        let cipher = Cipher::new(&self.core.key).map_err(refused)?;
+        let pool = Pool::new(open.depth, self.sizes.pool_bytes).map_err(refused)?;
+        let inner = self.inner.open(open)?;
+        Ok(Box::new(EncryptChannel::new(self, inner, cipher, pool, open.depth)))
+    }
+}
+
+#[cfg(test)]
+mod bounds;
+#[cfg(test)]
+mod tests;
