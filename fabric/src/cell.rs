@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::message::Class;
 use crate::parts::PARTS_MAX;
 use crate::region::{CELL_BYTES, CELL_WORDS, HOSTS_MAX, Region, Ring, SLOTS_MAX};
-use crate::ring::publish;
+use crate::ring::{Words, publish};
 use crate::shared::{Row, WORD};
 
 /// Where what a kind has beside the head begins.
@@ -50,10 +50,15 @@ pub(crate) enum Kind {
     Credit,
     /// To a gateway: say whether this endpoint is gone, now and when it goes.
     Ask,
+    /// To an endpoint of another host: a message whose parts follow unasked; [`Clear`], of which
+    /// the answer is the sender's own operation, by which they name it.
+    Push,
+    /// To the same: a part of it; [`Lent`] and where it belongs.
+    Part,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Inline,
         Self::Eager,
         Self::Offer,
@@ -63,10 +68,17 @@ impl Kind {
         Self::Gone,
         Self::Credit,
         Self::Ask,
+        Self::Push,
+        Self::Part,
     ];
 
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.get(usize::from(byte)).copied()
+    }
+
+    /// Whether it has a buffer, and a place in a longer message.
+    pub(crate) fn is_piece(self) -> bool {
+        matches!(self, Self::Piece | Self::Part)
     }
 }
 
@@ -119,7 +131,7 @@ pub(crate) struct Offer {
     pub(crate) parts: [(u64, usize); PARTS_MAX],
 }
 
-/// An offer is to come through the slab.
+/// An offer is to come through the slab; or a message does that is not asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clear {
     /// The receiver's operation.
@@ -167,6 +179,12 @@ impl<'a> Cell<'a> {
     #[inline]
     pub(crate) fn of(region: &'a Region, ring: Ring<'a>, position: u64) -> Self {
         Self { region, ring, position, row: ring.cell(position) }
+    }
+
+    /// Of which of its sleeps the ring's owner has to be woken; 0 for none.
+    #[inline(always)]
+    pub(crate) fn asleep(&self) -> u64 {
+        self.ring.asleep()
     }
 
     #[inline]
@@ -359,7 +377,7 @@ mod tests {
                 marked: at % 4 == 0,
             };
             cell.publish(&head);
-            let low = crate::ring::Words::stamp(&region.ring(3), 9) as u32;
+            let low = Words::stamp(&region.ring(3), 9) as u32;
             assert_eq!(cell.head(low), Some(head));
         }
         let owner = Local { host: 0, slot: 255, incarnation: u32::MAX };
@@ -384,7 +402,7 @@ mod tests {
         let cell = Cell::new(keeper.region(), 3, 9);
         cell.set_word(1, 1 << 32);
         assert!(cell.head(0).is_some());
-        assert_eq!(cell.head(9 << 24), None, "a kind");
+        assert_eq!(cell.head(11 << 24), None, "a kind");
         assert_eq!(cell.head(8 << 16), None, "a flag");
         assert_eq!(cell.head(INLINE_BYTES_MAX as u32 + 1), None, "a length");
         for source in [256, 4096 << 16, 1 << 16 | 4096, u64::MAX] {

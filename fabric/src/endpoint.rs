@@ -8,6 +8,8 @@
 //!  up to eager limit  in a buffer of the sender's slab          copied in, copied out
 //!  longer             an offer in the cell; the receiver has    copied in, copied out,
 //!                     it come in pieces through the slab        by both at once
+//!                     or, to another host, up to 64 KiB: it
+//!                     comes in pieces unasked
 //!  megabytes          the same offer; the receiver reads the    copied once
 //!                     sender's memory, if the kernel lets it
 //! ```
@@ -18,10 +20,12 @@ mod counters;
 mod hosts;
 mod offers;
 mod peers;
+mod pushes;
 mod receives;
 mod remote;
 mod remotes;
 mod sends;
+mod sleep;
 #[cfg(test)]
 mod tests;
 
@@ -36,15 +40,19 @@ pub use self::counters::EndpointCounters;
 use self::hosts::Hosts;
 use self::offers::{Answer, Pulls};
 use self::peers::Peers;
+use self::pushes::Pushes;
 use self::receives::{Multis, Posted, Unexpected};
 pub use self::remote::Home;
 use self::sends::Sends;
+pub(crate) use self::sleep::Barriers;
+use self::sleep::Sleeping;
+pub use self::sleep::{Doze, NoBell, Unhung};
 use crate::cell::{Cell, Local};
 use crate::matcher::{Envelope, Matcher};
 use crate::message::{Class, Completion, Context, Done, Failure, Message, Part, Peek, Receive};
 use crate::parts::{BadParts, Given};
 use crate::region::{Region, Ring};
-use crate::ring::{Consumer, Producer};
+use crate::ring::{Consumer, Producer, Words};
 use crate::slab::Slab;
 use crate::{Address, PARTS_MAX};
 
@@ -67,6 +75,11 @@ const BATCH: usize = 64;
 
 /// Pieces of offers that are sent by one call, for the same reasons.
 const PIECES: usize = 16;
+
+/// The longest message that another host is sent without being asked for it, piece by piece. What
+/// nobody has asked for its receiver has to keep, as it keeps shorter ones; Open MPI's own TCP goes
+/// as far. Of one that is longer the way there and back that asking takes is a small part.
+const PUSH_BYTES_MAX: usize = 64 << 10;
 
 /// After so many empty looks in a row somebody may have died who had claimed the next cell; some
 /// ten microseconds.
@@ -218,9 +231,11 @@ struct Engine {
     multis: Multis,
     sends: Sends,
     pulls: Pulls,
+    pushes: Pushes,
     /// Answers that found the other one's ring full.
     answers: VecDeque<Answer>,
     completions: Completions,
+    sleeping: Sleeping,
     /// What a receiver finds in this process's memory, if it is this one; at a place that stays.
     proof: Box<u64>,
     /// Asked once for each other endpoint.
@@ -260,6 +275,8 @@ impl Endpoint {
         let buffer_bytes = region.options().buffer_bytes as usize;
         let me = Local { host: 0, slot, incarnation };
         let eager_bytes_max = options.eager_bytes_max.min(buffer_bytes);
+        // Its owner before may have died asleep.
+        region.ring(slot).set_asleep(0);
         let engine = Engine {
             me,
             host,
@@ -272,8 +289,10 @@ impl Endpoint {
             multis: Multis::new(),
             sends: Sends::new(),
             pulls: Pulls::new(),
+            pushes: Pushes::new(),
             answers: VecDeque::with_capacity(ROOM),
             completions: Completions::new(ROOM),
+            sleeping: Sleeping::default(),
             processes: Processes::default(),
             proof: Box::new(u64::from_le_bytes(proof)),
             empty_looks: 0,
@@ -285,7 +304,7 @@ impl Endpoint {
 
     /// The node of this host: without it, nothing is woken that sleeps, and nobody notices when the
     /// node goes.
-    pub fn set_home(&mut self, home: Box<dyn Home>) {
+    pub fn set_home(&mut self, home: Arc<dyn Home>) {
         self.engine.set_home(home);
     }
 
@@ -482,6 +501,7 @@ impl Engine {
     #[cold]
     fn look_around(&mut self, region: &Region) {
         self.looks = 0;
+        self.ring_again(region);
         self.look_at_remotes(region);
         self.look_for_lives(region);
     }

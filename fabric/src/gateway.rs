@@ -10,6 +10,8 @@
 //! A [`Room`] is a domain's part of a sidecore. It is logic alone: who has sessions, a clock and
 //! buffers hands them in ([`Carrier`]), so that it is tested without any of them.
 
+use std::ops::Range;
+
 mod associations;
 mod link;
 mod post;
@@ -20,7 +22,9 @@ mod wire;
 
 pub use self::associations::{Associations, PeerReport};
 pub use self::post::PostCounters;
-pub use self::room::{About, Prove, Room, RoomSettings, about, answer_nobody, room_of_token};
+pub use self::room::{
+    About, Handed, Prove, Room, RoomSettings, about, answer_nobody, room_of_token,
+};
 pub use self::wire::{Join, KIND_MIN, PROOF_BYTES};
 
 /// Tokens of calls between gateways have these upper bits, which other planes' have not.
@@ -41,8 +45,11 @@ pub trait Carrier {
     /// A buffer.
     type Body: Copy + std::fmt::Debug;
 
-    /// A buffer with these bytes; none while there is none.
-    fn body(&mut self, bytes: &[u8]) -> Option<Self::Body>;
+    /// A buffer for so many bytes; none while there is none.
+    fn body(&mut self, bytes: usize) -> Option<Self::Body>;
+
+    /// Has the bytes of a buffer at these places written.
+    fn write(&mut self, body: Self::Body, places: Range<usize>, put: &mut dyn FnMut(&mut [u8]));
 
     /// Shows the first so many bytes of a buffer.
     fn read(&self, body: Self::Body, bytes: usize, show: &mut dyn FnMut(&[u8]));

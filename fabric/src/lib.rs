@@ -7,11 +7,13 @@
 
 mod address;
 mod addresses;
+mod alarm;
 mod cell;
 mod desk;
 pub mod door;
 mod endpoint;
 pub mod gateway;
+pub mod hand_over;
 pub mod matcher;
 mod message;
 mod parts;
@@ -25,11 +27,12 @@ mod testing;
 
 pub use address::{ADDRESS_BYTES, Address, AddressError};
 pub use addresses::{AddressTable, AddressTableFull};
+pub use alarm::{Alarm, AlarmError};
 pub use desk::DeviceError;
 pub use door::{Domain, IN_VM, Invitation, JoinError, LOAD_COST_CACHED_NS_MAX, OpenEndpointError};
 pub use endpoint::{
-    Endpoint, EndpointCounters, EndpointError, EndpointOptions, Home, INJECT_BYTES_MAX, Process,
-    ReceiveError, SendError,
+    Doze, Endpoint, EndpointCounters, EndpointError, EndpointOptions, Home, INJECT_BYTES_MAX,
+    NoBell, Process, ReceiveError, SendError, Unhung,
 };
 pub use message::{Class, Completion, Context, Done, Failure, Found, Message, Part, Peek, Receive};
 pub use parts::PARTS_MAX;

@@ -6,8 +6,10 @@
 //! The node's side is a [`Keeper`]: it gives slots to endpoints, says which are dead, and clears up
 //! after them. Members may write anywhere, so it decides by what it remembers itself.
 
+mod bells;
 mod keeper;
 mod layout;
+mod vigil;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -15,12 +17,15 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::io::Errno;
 
+pub(crate) use self::bells::{Rung, is_cut, ring as ring_bell, silence as silence_bell};
 pub use self::keeper::{HostsFull, Keeper, SlotError};
 use self::layout::RingPlaces;
 pub(crate) use self::layout::{CELL_BYTES, CELL_WORDS, Layout};
 pub use self::layout::{
     GATEWAYS_MAX, HOST_ENDED, HOSTS_MAX, REGION_VERSION, RegionOptions, SLOTS_MAX, SizeError,
 };
+pub(crate) use self::vigil::Vigil;
+use crate::hand_over::{Put, RegionState, Take, Unfit, expect};
 use crate::ring::{Life, State, Words};
 use crate::shared::{Mapping, Row, Span, WORD};
 
@@ -90,6 +95,34 @@ impl Region {
             mapping.store(at, u64::from_le_bytes(id), Relaxed);
         }
         Ok((Keeper::new(Self { mapping, layout }), fd))
+    }
+
+    /// Maps the region of the node before this one, as that one knew it: its header any member may
+    /// have written over.
+    pub(crate) fn adopt(
+        state: &RegionState,
+        host: u64,
+        take: Take<'_>,
+    ) -> Result<(Self, OwnedFd), Unfit> {
+        let &RegionState { memory, version, slots, gateways, cells, buffers, buffer_bytes } = state;
+        expect(version == REGION_VERSION, "its memory has another layout than this release's")?;
+        let options = RegionOptions { slots, gateways, cells, buffers, buffer_bytes, host };
+        let layout = Layout::new(options).map_err(RegionError::from)?;
+        let fd = take(memory)?;
+        let seals = fcntl_get_seals(&fd).map_err(|_| RegionError::Unsealed)?;
+        let bytes = usize::try_from(fstat(&fd)?.st_size).ok();
+        expect(seals.contains(SEALS), "its memory is not sealed")?;
+        expect(bytes == Some(layout.file_bytes()), "its memory has another length")?;
+        let refuse = |errno| RegionError::System { what: "map", errno };
+        let mapping = Mapping::of_file(fd.as_fd(), layout.region_bytes).map_err(refuse)?;
+        Ok((Self { mapping, layout }, fd))
+    }
+
+    /// What the next node maps it by.
+    pub(crate) fn take_down(&self, memory: OwnedFd, put: Put<'_>) -> RegionState {
+        let RegionOptions { slots, gateways, cells, buffers, buffer_bytes, .. } = self.options();
+        let (memory, version) = (put(memory), REGION_VERSION);
+        RegionState { memory, version, slots, gateways, cells, buffers, buffer_bytes }
     }
 
     /// Maps a region that a node handed over. The header is read once; nothing but its sizes is
@@ -372,6 +405,15 @@ impl Words for Ring<'_> {
     #[inline]
     fn life(&self, slot: u16) -> Option<Life> {
         self.region.life(slot)
+    }
+
+    #[inline]
+    fn asleep(&self) -> u64 {
+        self.words.load(RingPlaces::ASLEEP, Relaxed)
+    }
+
+    fn set_asleep(&self, word: u64) {
+        self.words.store(RingPlaces::ASLEEP, word, Relaxed);
     }
 }
 

@@ -22,6 +22,10 @@
 //! Only the node says that somebody is dead, and only when no store of his can follow; so a cell
 //! that was skipped, or whose claim goes to the next one, is not written by two.
 //!
+//! A consumer that wants to sleep says so, lets that be seen, and looks once more; a producer
+//! publishes first, and looks then whether somebody has to be woken. One of the two sees the other,
+//! as long as neither processor swaps its store with its load: [`Consumer::fall_asleep`].
+//!
 //! This file is the algorithm; what its words are is a trait, so that loom can run it as well.
 
 #[cfg(all(loom, test))]
@@ -137,6 +141,9 @@ pub(crate) trait Words {
     fn set_stamp(&self, position: u64, stamp: u64);
     /// Acquires; none where there is no such slot.
     fn life(&self, slot: u16) -> Option<Life>;
+    /// What the consumer said last: 0 when it looks by itself, else it is to be woken.
+    fn asleep(&self) -> u64;
+    fn set_asleep(&self, word: u64);
 
     /// The turn that a position is in.
     #[inline]
@@ -165,6 +172,16 @@ pub(crate) struct Way {
 }
 
 impl Way {
+    /// One that has claimed nothing from this position on.
+    pub(crate) fn after(next: u64) -> Self {
+        Self { next, ..Self::default() }
+    }
+
+    /// See [`Way::after`].
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
     /// Claims the next cell: its position.
     #[inline(always)]
     pub(crate) fn claim(&mut self, ring: &impl Words, me: Producer) -> Result<u64, NoCell> {
@@ -278,6 +295,11 @@ impl Consumer {
         Self { head, published: head }
     }
 
+    /// Goes on at this position, which was told to producers.
+    pub(crate) fn at(position: u64) -> Self {
+        Self { head: position, published: position }
+    }
+
     /// The position of the next cell.
     #[inline]
     pub(crate) fn position(&self) -> u64 {
@@ -325,6 +347,17 @@ impl Consumer {
         }
         self.advance(ring);
         true
+    }
+
+    /// Has producers wake it from now on, and says whether it can sleep: nothing is there.
+    ///
+    /// `barrier` has the store be seen before the look, and keeps each producer's looks for it
+    /// behind what that one has published: where they have no fence of their own in between, it has
+    /// to make one for them.
+    pub(crate) fn fall_asleep(&self, ring: &impl Words, word: u64, barrier: impl FnOnce()) -> bool {
+        ring.set_asleep(word);
+        barrier();
+        self.look(ring).is_none()
     }
 
     /// A position before which everything is that has been claimed until now.

@@ -100,6 +100,11 @@ impl Mapping {
         self.start.as_ptr().wrapping_add(at)
     }
 
+    /// The address of a word, for the kernel: who gives it that keeps the mapping meanwhile.
+    pub(crate) fn address_of(&self, at: usize) -> NonNull<u8> {
+        NonNull::from(self.word(at)).cast()
+    }
+
     /// Keeps it from children of this process: they would store under its name.
     pub(crate) fn keep_from_children(&mut self) -> Result<(), Errno> {
         let start = self.start.as_ptr().cast();

@@ -7,20 +7,26 @@
 //! A receiver that does not give back must not cost others anything: nobody has more buffers at
 //! once than are left. One that keeps all it gets leaves half of them, two leave a third. A gateway
 //! has to do with many more, most of whom may be at work and not look for long: of its slab
-//! ([`Slab::of_gateway`]) who has given nothing back gets two, and the last is for who has none.
+//! ([`Slab::of_gateway`]) who has given nothing back lately gets two, and the last is for who has
+//! none.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::cell::{Lent, Local};
+use crate::hand_over::{LentState, Unfit, expect};
 use crate::region::Region;
 
 /// How many lent buffers are looked at after each that was lent: two, so that those come back
 /// sooner than they go, and few are in use that a cache has to hold.
 const LOOKS: usize = 2;
 
-/// How many of a gateway's buffers somebody may have who has given none of them back yet.
+/// How many of a gateway's buffers somebody may have who has given none of them back lately.
 const UNPROVEN_MAX: u16 = 2;
+
+/// Lately: in the time of so many lendings for each buffer that there is. One that shares its core
+/// with the gateway gives back all that it has at once, between two turns of the gateway.
+const PROOF_LENDINGS: u64 = 4;
 
 #[derive(Debug)]
 struct Out {
@@ -38,8 +44,9 @@ pub(crate) struct Slab {
     out: VecDeque<Out>,
     /// How many each slot has.
     held: Box<[u16]>,
-    /// A gateway's: which slots have given back since they had none. Nothing for others.
-    proven: Option<Box<[bool]>>,
+    /// A gateway's: of each slot, which lending was the next when it was last seen to give back.
+    /// Nothing for others.
+    proven: Option<Box<[u64]>>,
     /// The next lending's number.
     next: u64,
 }
@@ -57,8 +64,37 @@ impl Slab {
 
     /// One for messages to everybody, see the module.
     pub(crate) fn of_gateway(region: &Region, owner: Local) -> Self {
-        let proven = vec![false; usize::from(region.options().slots)].into();
+        let proven = vec![0; usize::from(region.options().slots)].into();
         Self { proven: Some(proven), ..Self::new(region, owner) }
+    }
+
+    /// A gateway's as it was in the process before: what was lent, and the number of the next.
+    pub(crate) fn adopt(
+        region: &Region,
+        owner: Local,
+        lent: &[LentState],
+        next: u64,
+    ) -> Result<Self, Unfit> {
+        let mut slab = Self { next, ..Self::of_gateway(region, owner) };
+        for &LentState { buffer, number, to: (slot, incarnation) } in lent {
+            let place = slab.free.iter().position(|free| *free == buffer);
+            let place = place.ok_or(Unfit::Contradiction("a buffer is lent twice, or is none"))?;
+            let is_one = number < next && slot < region.slots();
+            expect(is_one, "a buffer is lent to nobody")?;
+            slab.free.remove(place);
+            slab.held[usize::from(slot)] += 1;
+            slab.out.push_back(Out { buffer, number, to: Local { host: 0, slot, incarnation } });
+        }
+        Ok(slab)
+    }
+
+    /// What [`Slab::adopt`] takes.
+    pub(crate) fn take_down(&self) -> (Vec<LentState>, u64) {
+        let lent = self.out.iter().map(|&Out { buffer, number, to }| {
+            let to = (to.slot, to.incarnation);
+            LentState { buffer, number, to }
+        });
+        (lent.collect(), self.next)
     }
 
     /// A free buffer for a slot, which is not lent yet. None: there is none, or it has enough.
@@ -75,13 +111,22 @@ impl Slab {
 
     fn may_have(&self, to: u16) -> bool {
         let (held, free) = (self.held[usize::from(to)], self.free.len());
-        if let Some(proven) = &self.proven
+        if self.proven.is_some()
             && held > 0
-            && (free == 1 || (held >= UNPROVEN_MAX && !proven[usize::from(to)]))
+            && (free == 1 || (held >= UNPROVEN_MAX && !self.is_proven(to)))
         {
             return false;
         }
         usize::from(held) < free
+    }
+
+    /// Whether somebody gives back, for all that was seen lately.
+    fn is_proven(&self, to: u16) -> bool {
+        let buffers = (self.free.len() + self.out.len()) as u64;
+        self.proven.as_ref().is_none_or(|proven| {
+            let seen = proven[usize::from(to)];
+            seen > 0 && self.next - seen <= PROOF_LENDINGS * buffers
+        })
     }
 
     /// Gives a buffer back that was taken and not lent.
@@ -116,7 +161,9 @@ impl Slab {
                 let held = &mut self.held[usize::from(out.to.slot)];
                 *held -= 1;
                 if let Some(proven) = &mut self.proven {
-                    proven[usize::from(out.to.slot)] = *held > 0;
+                    // Who is gone has proven nothing for who has the slot next.
+                    proven[usize::from(out.to.slot)] =
+                        if word == out.number { self.next } else { 0 };
                 }
                 self.free.push(out.buffer);
             } else {
@@ -205,5 +252,30 @@ mod tests {
         assert_eq!(lend(last), None, "none is left");
         give_back(region, &lent);
         assert!(lend(last).is_some());
+    }
+
+    #[test]
+    fn who_gave_all_back_between_two_turns_of_a_gateway_is_known_for_a_while() {
+        let options = RegionOptions { slots: 4, buffers: 8, ..RegionOptions::default() };
+        let (keeper, _fd) = Region::create(&options).expect("memory");
+        let region = keeper.region();
+        let [me, one, other] = [0; 3].map(|pid| {
+            let (slot, incarnation) = keeper.take_slot(pid).expect("room");
+            Local { host: 0, slot, incarnation }
+        });
+        let mut slab = Slab::of_gateway(region, me);
+        let mut turn = |to: Local| {
+            let mut lent = Vec::new();
+            while let Some(buffer) = slab.take(region, me.slot, to.slot) {
+                lent.push(slab.lend(buffer, 100, to));
+            }
+            lent.iter().for_each(|lent| give_back(region, lent));
+            lent.len()
+        };
+        assert_eq!([turn(one), turn(one), turn(one)], [2, 4, 4], "two until it gave back");
+        // Others have had so many since that it may be at work elsewhere.
+        let others: usize = (0..9).map(|_| turn(other)).sum();
+        assert!(others > 4 * 8, "{others}");
+        assert_eq!(turn(one), 2);
     }
 }

@@ -10,9 +10,10 @@ use rustix::io::Errno;
 
 use super::{
     Ask, DESK_VERSION, ENTRIES, NONCE_WORDS, Part, Place, Question, Reply, Stage, Standing,
-    is_proven,
+    VMS_MAX, is_proven,
 };
 use crate::door::{Key, Seat};
+use crate::hand_over::{ClerkState, Unfit, expect};
 use crate::region::Region;
 
 /// How long an entry may be claimed and not asked, or answered and not read: who did that is dead,
@@ -74,6 +75,26 @@ impl Clerk {
         let (turns, stuck) = ([0; ENTRIES], [None; ENTRIES]);
         let (boots_over, held) = (Vec::new(), Vec::new());
         Ok(Self { part, nonce, turns, stuck, boot: None, boots_over, held })
+    }
+
+    /// For a VM of which another process's clerk remembered this; nothing is written.
+    pub(crate) fn adopt(state: ClerkState) -> Result<Self, Unfit> {
+        let ClerkState { part, nonce, turns, boot, boots_over, held } = state;
+        expect((1..=VMS_MAX).contains(&part), "a part of the desk is none")?;
+        expect(boots_over.len() <= BOOTS_MAX, "more starts are remembered than may be")?;
+        let turns = turns.try_into();
+        let turns = turns.map_err(|_| Unfit::Contradiction("a desk has other entries"))?;
+        let seat = |(ticket, (slot, incarnation))| (ticket, Seat { slot, incarnation });
+        let (stuck, held) = ([None; ENTRIES], held.into_iter().map(seat).collect());
+        Ok(Self { part, nonce, turns, stuck, boot, boots_over, held })
+    }
+
+    /// What [`Clerk::adopt`] takes.
+    pub(crate) fn take_down(&self) -> ClerkState {
+        let &Self { part, nonce, boot, .. } = self;
+        let (turns, boots_over) = (self.turns.to_vec(), self.boots_over.clone());
+        let held = self.held.iter().map(|(ticket, it)| (*ticket, (it.slot, it.incarnation)));
+        ClerkState { part, nonce, turns, boot, boots_over, held: held.collect() }
     }
 
     pub(crate) fn part(&self) -> u8 {

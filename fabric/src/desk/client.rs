@@ -34,6 +34,8 @@ pub(super) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 pub(crate) enum Lost {
     /// Within the time that it may take.
     Silent,
+    /// The node is no more.
+    Gone,
     /// What stands there is not what a node writes.
     Foreign,
     /// A ticket or the system's number cannot be had.
@@ -138,12 +140,12 @@ impl Desk {
     fn ask(&self, ask: Ask, ticket: u64, patience: Duration) -> Result<Reply, Lost> {
         let question = Question { ask, boot: self.boot, ticket }.to_words();
         let part = Part::new(&self.region, self.part);
-        if part.version() != DESK_VERSION {
+        if part.version() != DESK_VERSION && !self.region.is_orphaned() {
             return Err(Lost::Foreign);
         }
         let end = Instant::now() + patience;
         let mut rung = None;
-        while Instant::now() < end {
+        while Instant::now() < end && !self.region.is_orphaned() {
             let Some((entry, turn)) = claim(part) else {
                 self.wait(&mut rung);
                 continue;
@@ -157,7 +159,8 @@ impl Desk {
             }
             rung = None;
             let asked = Standing { stage: Stage::Asked, turn }.to_word();
-            while part.standing_word(entry) == asked && Instant::now() < end {
+            let is_awaited = || Instant::now() < end && !self.region.is_orphaned();
+            while part.standing_word(entry) == asked && is_awaited() {
                 self.wait(&mut rung);
             }
             let answered = Standing { stage: Stage::Answered, turn }.to_word();
@@ -171,7 +174,7 @@ impl Desk {
                 return reply.ok_or(Lost::Foreign);
             }
         }
-        Err(Lost::Silent)
+        Err(if self.region.is_orphaned() { Lost::Gone } else { Lost::Silent })
     }
 
     /// Rings the node.

@@ -1,6 +1,8 @@
 //! A server as a node has it, and QEMU's side of the protocol played here: what a guest would do
 //! through the device is done through the same memory and an eventfd.
 
+mod hand_over;
+
 use std::io::{IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +17,10 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::*;
 use crate::door::{DomainSettings, Server, VfSettings};
-use crate::{Class, Context, Domain, EndpointOptions, JoinError, Message, Part as Bytes, Receive};
+use crate::{
+    Alarm, AlarmError, Class, Context, Domain, Doze, EndpointOptions, JoinError, Message, NoBell,
+    OpenEndpointError, Part as Bytes, Receive,
+};
 
 const KEY: &str = "0123456789abcdef";
 const LONG: Duration = Duration::from_secs(60);
@@ -25,12 +30,16 @@ struct House {
     home: tempfile::TempDir,
 }
 
+fn blue(endpoints_max: u16) -> DomainSettings {
+    let (name, key) = ("blue".to_owned(), Key::new(KEY).unwrap());
+    DomainSettings { name, key, endpoints_max, gateways: 0 }
+}
+
 impl House {
     fn new(endpoints_max: u16) -> Self {
         let home = tempfile::tempdir().unwrap();
         let server = Server::open(&home.path().join("fabric"), 77).unwrap();
-        let (name, key) = ("blue".to_owned(), Key::new(KEY).unwrap());
-        server.add(DomainSettings { name, key, endpoints_max, gateways: 0 }).unwrap();
+        server.add(blue(endpoints_max)).unwrap();
         let house = Self { server, home };
         for name in ["one", "two"] {
             house.server.add_vf(house.settings(name)).unwrap();
@@ -124,6 +133,56 @@ impl Vm {
 
     fn part(&self) -> Part<'_> {
         Part::new(&self.region, self.number)
+    }
+}
+
+#[test]
+fn processes_of_a_vm_notice_that_their_node_is_no_more() {
+    let house = House::new(4);
+    let vm = house.plug("one");
+    let inside = vm.join("blue", KEY).unwrap();
+    let endpoint = inside.endpoint(EndpointOptions::default()).unwrap();
+    assert!(inside.is_node_there());
+    // It may be another process that goes on; here it is not.
+    house.server.stand_still();
+    assert!(inside.is_node_there());
+    house.server.answer().unwrap();
+    assert!(house.server.remove("blue"));
+    assert!(!inside.is_node_there(), "for them a domain that is removed is the same");
+    let begun = Instant::now();
+    assert!(matches!(vm.join("blue", KEY), Err(JoinError::DeskGone)));
+    let refused = inside.endpoint(EndpointOptions::default()).map(drop);
+    assert!(matches!(refused, Err(OpenEndpointError::NodeGone(_))), "{refused:?}");
+    drop(endpoint);
+    assert!(begun.elapsed() < Duration::from_secs(4), "nobody waits for an answer");
+}
+
+#[test]
+fn a_process_of_the_host_that_sleeps_is_woken_by_one_of_a_vm_which_cannot() {
+    let house = House::new(4);
+    let vm = house.plug("one");
+    let host = Domain::join(&house.home.path().join("fabric"), "blue", KEY).unwrap();
+    let inside = vm.join("blue", KEY).unwrap();
+    let options = EndpointOptions::default();
+    let [mut sleeper, mut other] = [&host, &inside].map(|it| it.endpoint(options).unwrap());
+    assert!(matches!(Alarm::new(&inside), Err(AlarmError::InVm)));
+    assert!(matches!(other.hang_bell(), Err(NoBell::InVm)));
+    assert_eq!(other.doze(), Doze::Never);
+    let alarm = Alarm::new(&host).unwrap();
+    sleeper.hang_bell().unwrap();
+    alarm.watch(&sleeper).unwrap();
+    for _ in 0..3 {
+        assert_eq!(sleeper.doze(), Doze::Sleep);
+        assert!(!alarm.is_ringing());
+        let (to, class) = (sleeper.address(), Class::Untagged);
+        let message = Message { to, class, tag: 0, data: None, context: None, inject: true };
+        let nothing = Bytes { start: std::ptr::null_mut(), bytes: 0 };
+        // SAFETY: there is nothing to read.
+        unsafe { other.send(&message, &[nothing]) }.unwrap();
+        alarm.wait(Some(LONG));
+        assert!(alarm.is_ringing());
+        assert_eq!(sleeper.doze(), Doze::Ready);
+        sleeper.progress();
     }
 }
 
@@ -236,7 +295,7 @@ fn when_the_domain_is_removed_its_vms_are_told() {
     let Seat { slot, incarnation } = held.seat;
     let life = two.region.life(slot).unwrap();
     assert!(!life.is_live(incarnation), "{life:?}");
-    assert!(matches!(one.desk().hello(), Err(Lost::Foreign)), "nobody answers there");
+    assert!(matches!(one.desk().hello(), Err(Lost::Gone)), "nobody answers there");
     assert!(hear(&one.connection).is_none() && hear(&two.connection).is_none());
     held.give_up();
 }

@@ -11,6 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use crate::hand_over::{Number, Put, Take};
+
 /// "Where the file stands", for files that have no place.
 const NO_OFFSET: u64 = u64::MAX;
 
@@ -43,6 +45,17 @@ impl GatewayBell {
     /// When no descriptor is left.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { shared: self.shared.try_clone()?, own: self.own.try_clone()? })
+    }
+
+    /// The same in another process: what members ring, and what the node does.
+    pub(super) fn take_down(&self, put: Put<'_>) -> io::Result<(Number, Number)> {
+        let Self { shared, own } = self.try_clone()?;
+        Ok((put(shared), put(own)))
+    }
+
+    /// The one that another process had.
+    pub(super) fn adopt((shared, own): (Number, Number), take: Take<'_>) -> io::Result<Self> {
+        Ok(Self { shared: take(shared)?, own: take(own)? })
     }
 
     /// What is to be waited for: one of them can be read when it was rung.

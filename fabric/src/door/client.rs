@@ -3,17 +3,18 @@
 mod talk;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use self::talk::{Lost, PATIENCE, Talk};
+use self::talk::{Line, Lost, PATIENCE, Talk};
 use super::key::{Key, KeyError};
 use super::wire::{Answer, NAME_BYTES_MAX, Refusal, Request, Seat};
 use crate::desk::{Desk, Device, DeviceError, Held, Lost as Unanswered, Reply};
+use crate::endpoint::Barriers;
 use crate::region::{Region, RegionError};
-use crate::{Endpoint, EndpointError, EndpointOptions, Home, Process};
+use crate::{Endpoint, EndpointError, EndpointOptions, Home, NoBell, Process};
 
 /// How often a process calls that is hung up on before it was answered: at a door with a crowd of
 /// its user's, the one that has been silent for longest gives way.
@@ -50,13 +51,15 @@ struct Membership {
     node: Way,
     /// What a load of the region costs, where that is not plain memory.
     load_cost_ns: Option<f64>,
+    /// How its endpoints and others see whether somebody sleeps.
+    barriers: Barriers,
 }
 
 /// How the node is asked.
 #[derive(Debug)]
 enum Way {
     /// Over a socket; locked for a question and its answer.
-    Door(Mutex<Talk>),
+    Door { line: Line, talk: Mutex<Talk> },
     /// From inside of a VM.
     Desk(Box<Desk>),
 }
@@ -124,6 +127,12 @@ pub enum JoinError {
          need theirs unplugged and plugged in again (`vrio vf list` on the host)"
     )]
     DeskSilent,
+    /// Inside of a VM: the node whose domain the device shows is no more.
+    #[error(
+        "the node that this VM's device belongs to has ended, or has removed the domain: unplug \
+         the device and plug it in again once there is one (`vrio vf list` on the host)"
+    )]
+    DeskGone,
     /// Inside of a VM: what this system has to give cannot be had.
     #[error("cannot tell who is who in this VM: {0}; it takes /proc, and a tmpfs at /dev/shm")]
     Ticket(io::Error),
@@ -263,16 +272,14 @@ impl Domain {
             Answer::Refused(Refusal::Version) => return Err(JoinError::Version),
             Answer::Refused(Refusal::Crowded) => return Err(JoinError::Crowded),
             Answer::Refused(Refusal::Broken) => return Err(JoinError::Broken),
-            Answer::Endpoint { .. } | Answer::Full | Answer::Process { .. } => {
-                return Err(JoinError::Foreign(socket.to_owned()));
-            }
+            _ => return Err(JoinError::Foreign(socket.to_owned())),
         };
         let mut along = along.into_iter();
         let memory = along.next().ok_or_else(|| JoinError::Foreign(socket.to_owned()))?;
         let region = Arc::new(Region::map(memory.as_fd())?);
-        let node = Way::Door(Mutex::new(connection));
-        let bells = along.collect();
-        let membership = Membership { host, region, bells, node, load_cost_ns: None };
+        let node = Way::Door { line: connection.line(), talk: Mutex::new(connection) };
+        let (bells, barriers) = (along.collect(), Barriers::ask_for());
+        let membership = Membership { host, region, bells, node, load_cost_ns: None, barriers };
         Ok(Self { membership: Arc::new(membership) })
     }
 
@@ -299,6 +306,7 @@ impl Domain {
         load_cost_ns: Option<f64>,
     ) -> Result<Self, JoinError> {
         let lost = |lost| match lost {
+            Unanswered::Gone => JoinError::DeskGone,
             Unanswered::Silent | Unanswered::Foreign => JoinError::DeskSilent,
             Unanswered::System(error) => JoinError::Ticket(error),
         };
@@ -311,7 +319,9 @@ impl Domain {
         }
         let host = region.options().host;
         let (node, bells) = (Way::Desk(Box::new(desk)), Vec::new());
-        let membership = Membership { host, region, bells, node, load_cost_ns };
+        // Fences that the host's kernel makes are none for this one's processors.
+        let barriers = Barriers::Own;
+        let membership = Membership { host, region, bells, node, load_cost_ns, barriers };
         Ok(Self { membership: Arc::new(membership) })
     }
 
@@ -347,7 +357,7 @@ impl Domain {
     pub fn endpoint(&self, options: EndpointOptions) -> Result<Endpoint, OpenEndpointError> {
         let membership = &self.membership;
         let (seat, process, held) = match &membership.node {
-            Way::Door(talk) => {
+            Way::Door { talk, .. } => {
                 let (seat, process) = seat_at_door(talk)?;
                 (seat, process, None)
             }
@@ -366,7 +376,7 @@ impl Domain {
         if process == std::process::id() {
             let membership = Arc::clone(membership);
             endpoint.ask_processes(move |slot, incarnation| {
-                let Way::Door(talk) = &membership.node else { return Process::Nobodys };
+                let Way::Door { talk, .. } = &membership.node else { return Process::Nobodys };
                 // Not to wait for another thread, which may be waiting for the node.
                 let talk = talk.try_lock();
                 talk.map_or(Process::NotKnown, |mut talk| {
@@ -374,15 +384,30 @@ impl Domain {
                 })
             });
         }
-        endpoint.set_home(Box::new(Arc::clone(membership)));
+        endpoint.set_barriers(membership.barriers);
+        endpoint.set_home(Arc::<Membership>::clone(membership));
         endpoint.at_end(Box::new(move || drop(lease)));
         Ok(endpoint)
+    }
+
+    /// What is hung up once the node is gone, if that can be seen: not from inside of a VM.
+    pub(crate) fn line(&self) -> Option<BorrowedFd<'_>> {
+        match &self.membership.node {
+            Way::Door { line, .. } => Some(line.as_fd()),
+            Way::Desk(_) => None,
+        }
     }
 
     /// The memory that the members share.
     #[cfg(test)]
     pub(super) fn region(&self) -> &Region {
         &self.membership.region
+    }
+
+    /// Whether the node is, as far as endpoints know.
+    #[cfg(test)]
+    pub(crate) fn is_node_there(&self) -> bool {
+        self.membership.is_there()
     }
 }
 
@@ -410,8 +435,7 @@ fn greet(socket: &Path, hello: &Request) -> Result<(Talk, Answer, Vec<OwnedFd>),
 }
 
 fn lock(talk: &Mutex<Talk>) -> MutexGuard<'_, Talk> {
-    // A question and its answer do not panic. An answer that came too late for its question
-    // is as good for the next: slots are all the same.
+    // A question and its answer do not panic.
     talk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -431,6 +455,7 @@ fn seat_at_door(talk: &Mutex<Talk>) -> Result<(Seat, u32), OpenEndpointError> {
 
 fn seat_at_desk(desk: &Desk) -> Result<Held, OpenEndpointError> {
     let held = desk.open().map_err(|lost| match lost {
+        Unanswered::Gone => OpenEndpointError::NodeGone(io::ErrorKind::NotConnected.into()),
         Unanswered::Silent => OpenEndpointError::Silent,
         Unanswered::Foreign => OpenEndpointError::Foreign,
         Unanswered::System(error) => OpenEndpointError::NodeGone(error),
@@ -441,20 +466,57 @@ fn seat_at_desk(desk: &Desk) -> Result<Held, OpenEndpointError> {
     })
 }
 
-impl Home for Arc<Membership> {
+impl Home for Membership {
     fn wake(&self, gateway: u16) {
         match (&self.node, self.bells.get(usize::from(gateway))) {
             // It can only fail when the counter is full, and then it is readable anyhow.
-            (Way::Door(_), Some(bell)) => drop(rustix::io::write(bell, &1_u64.to_ne_bytes())),
-            (Way::Door(_), None) => {}
+            (Way::Door { .. }, Some(bell)) => drop(rustix::io::write(bell, &1_u64.to_ne_bytes())),
+            (Way::Door { .. }, None) => {}
             // The node's end of the VM's doorbell wakes the gateways.
             (Way::Desk(desk), _) => desk.ring(),
         }
     }
 
+    fn ring(&self, slot: u16, incarnation: u32) -> bool {
+        let seat = Seat { slot, incarnation };
+        match &self.node {
+            Way::Door { line, talk } => {
+                // Not to wait for another thread, which may be waiting for the node.
+                let mut talk = talk.try_lock().ok();
+                if talk.as_mut().is_some_and(|talk| talk.ring(seat)) {
+                    return true;
+                }
+                let lives = |it: Seat| self.region.is_live(it.slot, it.incarnation);
+                let wants_rope = talk.is_some_and(|mut talk| talk.wants_rope(seat, lives));
+                line.say(&Request::Ring { seat, wants_rope })
+            }
+            // The node wakes all that sleep.
+            Way::Desk(desk) => {
+                desk.ring();
+                true
+            }
+        }
+    }
+
+    fn hang_bell(&self, slot: u16, incarnation: u32) -> Result<OwnedFd, NoBell> {
+        let Way::Door { talk, .. } = &self.node else { return Err(NoBell::InVm) };
+        let seat = Seat { slot, incarnation };
+        match lock(talk).ask(&Request::HangBell(seat)) {
+            Ok((_, mut along)) => along.pop().ok_or(NoBell::NoDescriptor),
+            Err(Lost::Foreign) => Err(NoBell::NoDescriptor),
+            Err(Lost::Silent | Lost::Gone(_)) => Err(NoBell::NoNode),
+        }
+    }
+
+    fn bell_again(&self, slot: u16, incarnation: u32) -> Option<OwnedFd> {
+        let Way::Door { talk, .. } = &self.node else { return None };
+        // Not to wait for another thread, which may be waiting for the node.
+        talk.try_lock().ok()?.bell_again(Seat { slot, incarnation })
+    }
+
     fn is_there(&self) -> bool {
-        // From inside of a VM the node's end cannot be told from its silence.
-        let Way::Door(talk) = &self.node else { return true };
+        // Inside of a VM it is the region that says so.
+        let Way::Door { talk, .. } = &self.node else { return !self.region.is_orphaned() };
         // Who asks the node something notices by himself.
         talk.try_lock().map_or(true, |talk| talk.is_up())
     }
@@ -479,7 +541,7 @@ impl Drop for Lease {
         match (&self.membership.node, self.held.take()) {
             // Not answered. A node that is not there has nothing to be told, and one that does not
             // read is told by the connection's end.
-            (Way::Door(talk), _) => {
+            (Way::Door { talk, .. }, _) => {
                 let _ = lock(talk).say(&Request::CloseEndpoint(self.seat));
             }
             (Way::Desk(desk), Some(held)) => desk.close(held),

@@ -5,9 +5,14 @@
 //! something that makes no sense, or does not read its answers, is hung up on. Members cost a
 //! descriptor or two each, and a domain has a bound of them. One that hangs up before its process
 //! ends is gone to others, and keeps its slots until then: it may still store into the region.
+//!
+//! Descriptors that are said and not taken yet count against all that this process's user may have
+//! under way, in whatever domain: so what a client has not read is looked at before it gets one.
 
 mod domain;
+mod hand_over;
 pub(super) mod strangers;
+pub(super) mod unread;
 mod vf;
 
 use std::collections::HashMap;
@@ -16,7 +21,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -83,11 +88,17 @@ struct Shared {
     bell: OwnedFd,
     /// Held by the thread while it sees to what has happened, never while it waits.
     house: Mutex<House>,
+    /// Nobody stands still any more.
+    moves: Condvar,
 }
 
 /// Who is there.
 struct House {
     ending: bool,
+    /// Nothing is seen to: another process goes on here, or is about to.
+    standing: bool,
+    /// The socket's path is this process's to tidy up.
+    tidies: bool,
     /// Nobody new is let in.
     turning_away: bool,
     /// Callers are for this process to answer.
@@ -119,6 +130,8 @@ struct Client {
     pid: u32,
     uid: u32,
     standing: Standing,
+    /// Bells that it was given since it was seen to have read everything.
+    bells_unread: u32,
 }
 
 /// Somebody who has hung up and not ended, and still has slots.
@@ -168,7 +181,8 @@ impl Server {
     }
 
     /// Goes on with the door of another process: `listener` is its socket, `host` the name that it
-    /// gave its host. Callers wait until [`Server::answer`] says that it is this one that answers.
+    /// gave its host. Everybody waits until [`Server::answer`] says that it is this one that
+    /// answers; until then it may be dropped, and nothing has happened.
     ///
     /// # Errors
     /// When the system refuses.
@@ -180,6 +194,8 @@ impl Server {
         watch(&epoll, &bell, BELL)?;
         let house = House {
             ending: false,
+            standing: true,
+            tidies: false,
             turning_away: false,
             answering: false,
             listening: false,
@@ -194,7 +210,8 @@ impl Server {
             vfs: Vec::new(),
             next_vf: 0,
         };
-        let shared = Arc::new(Shared { host, epoll, listener, bell, house: Mutex::new(house) });
+        let (house, moves) = (Mutex::new(house), Condvar::new());
+        let shared = Arc::new(Shared { host, epoll, listener, bell, house, moves });
         let answers = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("fabric-door".to_owned())
@@ -202,18 +219,23 @@ impl Server {
         Ok(Self { path: path.to_owned(), shared, thread: Some(thread) })
     }
 
-    /// Answers callers from now on.
+    /// Answers callers and members from now on.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn answer(&self) -> io::Result<()> {
         let house = &mut *self.shared.house();
-        house.answering = true;
+        (house.answering, house.standing, house.tidies) = (true, false, true);
+        house.keep_vigils();
+        house.vfs.iter_mut().for_each(Vf::own);
+        // Of those who died when another process went.
+        let _ = house.tell_deaths();
+        self.shared.moves.notify_all();
         Ok(self.shared.listen_if_room(house)?)
     }
 
-    /// Lets callers wait from now on, for a process that goes on with this door; who is in stays.
-    /// [`Server::answer`] takes it back.
+    /// Lets callers wait from now on, for a process that goes on with this door; who is in stays,
+    /// and is answered. [`Server::answer`] takes it back.
     ///
     /// # Errors
     /// When the system refuses.
@@ -265,7 +287,7 @@ impl Server {
         house.forget_vfs(name);
         // Nobody else will have those slots.
         house.leavers.retain(|_, leaver| leaver.domain != name);
-        house.domains.remove(place);
+        house.domains.remove(place).tell_deaths_at_once();
         true
     }
 
@@ -313,6 +335,12 @@ impl Server {
         self.shared.house().watches_processes = true;
     }
 
+    /// Nobody is answered meanwhile.
+    pub(super) fn while_it_is_stopped<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _house = self.shared.house();
+        work()
+    }
+
     /// Whether somebody could ask now without waiting.
     pub(super) fn is_free(&self) -> bool {
         self.shared.house.try_lock().is_ok()
@@ -321,12 +349,18 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.shared.house().ending = true;
+        let tidies = {
+            let mut house = self.shared.house();
+            house.ending = true;
+            house.tidies
+        };
+        self.shared.moves.notify_all();
         let _ = rustix::io::write(&self.shared.bell, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        if let Err(error) = std::fs::remove_file(&self.path) {
+        // Of another process's door nothing is taken away.
+        if tidies && let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = ?self.path, %error, "the fabric's socket stays behind");
         }
     }
@@ -347,6 +381,7 @@ impl Shared {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         let mut patience = None;
         loop {
+            self.wait_while_standing();
             events.clear();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), patience.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -355,6 +390,9 @@ impl Shared {
             let house = &mut *self.house();
             if house.ending {
                 return;
+            }
+            if house.standing {
+                continue;
             }
             for event in &events {
                 match event.data.u64() {
@@ -369,8 +407,15 @@ impl Shared {
                 tracing::error!(%errno, "the fabric's door is stuck");
             }
             let bell = woken.ok().flatten();
-            patience = house.hang_up_on_silence(bell);
+            let deaths = house.tell_deaths();
+            patience = house.hang_up_on_silence(bell.into_iter().chain(deaths).min());
         }
+    }
+
+    fn wait_while_standing(&self) {
+        let is_to_wait = |house: &mut House| house.standing && !house.ending;
+        let moves = self.moves.wait_while(self.house(), is_to_wait);
+        drop(moves.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Hears what a client has to say, if it is still there.
@@ -405,11 +450,16 @@ impl Shared {
             return self.greet(house, number, name, key);
         }
         let House { domains, clients, .. } = house;
+        let ropes = unread::ropes_of_each(clients.len());
         let Some(client) = clients.get_mut(&number) else { return Then::Stay };
         match request {
             Ok(Request::NewEndpoint) => client.new_endpoint(domains),
             Ok(Request::CloseEndpoint(seat)) => client.close_endpoint(domains, seat),
             Ok(Request::Process(seat)) => client.process_of(domains, seat),
+            Ok(Request::HangBell(seat)) => client.hang_bell(domains, seat),
+            Ok(Request::Ring { seat, wants_rope }) => {
+                client.ring(domains, seat, wants_rope.then_some(ropes))
+            }
             Ok(Request::Hello { .. }) | Err(Foreign::Bytes) => Then::HangUp("it makes no sense"),
             Err(Foreign::Version) => {
                 client.say(&Answer::Refused(Refusal::Version), &[]);
@@ -493,6 +543,12 @@ impl House {
         }
     }
 
+    /// Has those who sleep hear of who died; when that is to be done where it cannot be now.
+    fn tell_deaths(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        self.domains.iter_mut().filter_map(|domain| domain.tell_deaths(now)).min()
+    }
+
     /// The process of a former member has ended.
     fn bury(&mut self, number: u64) {
         let Some(leaver) = self.leavers.remove(&number) else { return };
@@ -558,6 +614,47 @@ impl Client {
         };
         let answer = Answer::Process { seat, process: domain.process_of(seat) };
         if self.say(&answer, &[]) { Then::Stay } else { Then::HangUp("it does not listen") }
+    }
+
+    /// Makes a bell for an endpoint of this process.
+    fn hang_bell(&mut self, domains: &[Served], seat: Seat) -> Then {
+        let Standing::Member { domain, seats } = &self.standing else {
+            return Then::HangUp("it has not said who it is");
+        };
+        if !seats.contains(&seat) {
+            return Then::HangUp("it wants a bell for what it has not");
+        }
+        let Some(domain) = domains.iter().find(|it| it.is_called(domain)) else {
+            return Then::HangUp("its domain was removed");
+        };
+        let said = match domain.hang_bell(seat) {
+            _ if !self.has_room_for_bell() => self.say(&Answer::NoBell(seat), &[]),
+            Ok(ear) => self.say(&Answer::Bell(seat), &[ear.as_fd()]),
+            Err(errno) => {
+                tracing::warn!(%errno, pid = self.pid, "an endpoint cannot sleep: no descriptors");
+                self.say(&Answer::NoBell(seat), &[])
+            }
+        };
+        if said { Then::Stay } else { Then::HangUp("it does not listen") }
+    }
+
+    /// Wakes an endpoint for somebody, who does it himself from now on if he wants to, and has not
+    /// as many ropes to read.
+    fn ring(&self, domains: &[Served], seat: Seat, unread_max: Option<usize>) -> Then {
+        let Standing::Member { domain, .. } = &self.standing else {
+            return Then::HangUp("it has not said who it is");
+        };
+        let Some(domain) = domains.iter().find(|it| it.is_called(domain)) else {
+            return Then::HangUp("its domain was removed");
+        };
+        domain.ring(seat);
+        // It may have other things to do than to listen; then it asks again.
+        if unread_max.is_some_and(|most| self.has_room_for_rope(most))
+            && let Some(rope) = domain.rope(seat)
+        {
+            self.say(&Answer::Rope(seat), &[rope.as_fd()]);
+        }
+        Then::Stay
     }
 
     fn close_endpoint(&mut self, domains: &[Served], seat: Seat) -> Then {

@@ -1,5 +1,9 @@
 //! Server and members in one process, and what strangers may try.
 
+mod hand_over;
+mod sleep;
+mod vigil;
+
 use std::collections::{HashSet, VecDeque};
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;

@@ -8,8 +8,10 @@
 //!   16  Hello:          name, 64 bytes; key, 128 bytes; both filled up with zeroes
 //!       Welcome:        host u64; the region's memory comes along, and a bell for each gateway
 //!       Refused:        why u16
-//!       Endpoint, CloseEndpoint, Process:  incarnation u32, slot u16, zero u16; in answers
-//!                       process u32
+//!       Endpoint, CloseEndpoint, Process, Bell, NoBell, Ring, Rope:  incarnation u32, slot u16,
+//!                       zero u16; in answers about a process its number, u32; with Ring 1 if the
+//!                       rope is wanted, u32. With Bell comes what it is heard by, with Rope what
+//!                       it is rung by, unless it has none
 //!       the rest is zero
 //! ```
 //!
@@ -27,7 +29,7 @@ pub(super) const MESSAGE_BYTES: usize = 256;
 /// Descriptors that come along at most: the memory, and bells.
 pub(super) const ALONG_MAX: usize = 1 + crate::GATEWAYS_MAX as usize;
 
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 
 const MAGIC: [u8; 8] = *b"vriofabr";
 
@@ -50,6 +52,13 @@ pub(super) enum Request {
     CloseEndpoint(Seat),
     /// Whose is it?
     Process(Seat),
+    /// An endpoint of the process's is to sleep.
+    HangBell(Seat),
+    /// An endpoint that sleeps is to be woken; and next time this one wants to do that itself.
+    Ring {
+        seat: Seat,
+        wants_rope: bool,
+    },
 }
 
 /// What the node says.
@@ -70,10 +79,16 @@ pub(super) enum Answer {
         seat: Seat,
         process: u32,
     },
+    /// A bell.
+    Bell(Seat),
+    /// No descriptor is left for one.
+    NoBell(Seat),
+    /// By what it is rung, if it can be.
+    Rope(Seat),
 }
 
 /// A slot, and which of its owners is meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Seat {
     pub(crate) slot: u16,
     pub(crate) incarnation: u32,
@@ -102,6 +117,16 @@ pub(super) enum Foreign {
 }
 
 impl Request {
+    /// Whether this is what the node says to it, and not to one that was given up before.
+    pub(super) fn is_answered_by(&self, answer: &Answer) -> bool {
+        match self {
+            Self::Hello { .. } => true,
+            Self::NewEndpoint => matches!(answer, Answer::Endpoint { .. } | Answer::Full),
+            Self::HangBell(seat) => [Answer::Bell(*seat), Answer::NoBell(*seat)].contains(answer),
+            Self::Process(_) | Self::CloseEndpoint(_) | Self::Ring { .. } => false,
+        }
+    }
+
     pub(super) fn to_bytes(&self) -> Bytes {
         match self {
             Self::Hello { name, key } => {
@@ -113,6 +138,8 @@ impl Request {
             Self::NewEndpoint => head(2),
             Self::CloseEndpoint(seat) => seated(3, *seat, 0),
             Self::Process(seat) => seated(4, *seat, 0),
+            Self::HangBell(seat) => seated(5, *seat, 0),
+            Self::Ring { seat, wants_rope } => seated(6, *seat, u32::from(*wants_rope)),
         }
     }
 
@@ -133,6 +160,11 @@ impl Request {
             2 => zero(body).map(|()| Self::NewEndpoint),
             3 => seat(body).map(Self::CloseEndpoint),
             4 => seat(body).map(Self::Process),
+            5 => seat(body).map(Self::HangBell),
+            6 => match seat_of(body)? {
+                (seat, wants @ 0..=1) => Ok(Self::Ring { seat, wants_rope: wants == 1 }),
+                _ => Err(Foreign::Bytes),
+            },
             _ => Err(Foreign::Bytes),
         }
     }
@@ -160,6 +192,9 @@ impl Answer {
             Self::Endpoint { seat, process } => seated(0x103, seat, process),
             Self::Full => head(0x104),
             Self::Process { seat, process } => seated(0x105, seat, process),
+            Self::Bell(seat) => seated(0x106, seat, 0),
+            Self::NoBell(seat) => seated(0x107, seat, 0),
+            Self::Rope(seat) => seated(0x108, seat, 0),
         }
     }
 
@@ -194,6 +229,9 @@ impl Answer {
             0x103 => seat_of(body).map(|(seat, process)| Self::Endpoint { seat, process }),
             0x104 => zero(body).map(|()| Self::Full),
             0x105 => seat_of(body).map(|(seat, process)| Self::Process { seat, process }),
+            0x106 => seat(body).map(Self::Bell),
+            0x107 => seat(body).map(Self::NoBell),
+            0x108 => seat(body).map(Self::Rope),
             _ => Err(Foreign::Bytes),
         }
     }
@@ -267,6 +305,9 @@ mod tests {
             Request::NewEndpoint,
             Request::CloseEndpoint(seat),
             Request::Process(seat),
+            Request::HangBell(seat),
+            Request::Ring { seat, wants_rope: true },
+            Request::Ring { seat, wants_rope: false },
         ];
         let refusals = [Refusal::Denied, Refusal::Version, Refusal::Crowded, Refusal::Broken];
         let mut answers = vec![
@@ -274,6 +315,9 @@ mod tests {
             Answer::Endpoint { seat, process: 7 },
             Answer::Full,
             Answer::Process { seat, process: 9 },
+            Answer::Bell(seat),
+            Answer::NoBell(seat),
+            Answer::Rope(seat),
         ];
         answers.extend(refusals.map(Answer::Refused));
         (requests, answers)
@@ -305,7 +349,7 @@ mod tests {
     proptest! {
         /// Every byte that is changed is either noticed or says something else; none panics.
         #[test]
-        fn no_byte_is_without_meaning(which in 0_usize..8, at in 0..MESSAGE_BYTES, by in 1_u8..) {
+        fn no_byte_is_without_meaning(which in 0_usize..11, at in 0..MESSAGE_BYTES, by in 1_u8..) {
             let (requests, answers) = known();
             if let Some(request) = requests.get(which) {
                 let mut bytes = request.to_bytes();

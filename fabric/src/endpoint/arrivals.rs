@@ -50,6 +50,8 @@ impl Engine {
                 None => false,
             },
             Kind::Piece => self.piece(region, cell, head),
+            Kind::Push => self.pushed(region, cell, head),
+            Kind::Part => self.part(region, cell, head),
             Kind::Gone | Kind::Credit | Kind::Ask => self.told(head.kind, head.source),
         };
         if !is_sound {
@@ -156,7 +158,7 @@ impl Engine {
 
     /// Keeps a message that nobody waited for.
     #[inline(never)]
-    fn keep(&mut self, class: Class, envelope: Envelope, message: Unexpected) {
+    pub(super) fn keep(&mut self, class: Class, envelope: Envelope, message: Unexpected) {
         self.counters.unexpected += 1;
         self.spaces[index(class)].arrive(envelope, message);
     }

@@ -9,6 +9,8 @@ pub struct EndpointCounters {
     pub eager_sends: u64,
     /// Messages that were offered, for the receiver to fetch.
     pub rendezvous_sends: u64,
+    /// Messages to other hosts that went piece by piece, without being asked for.
+    pub pushed_sends: u64,
     /// Sends that found the receiver's ring or the own slab full.
     pub busy: u64,
     /// Messages that came, of all kinds.

@@ -146,7 +146,9 @@ impl Engine {
     pub(super) fn answer_again(&mut self, region: &Region) {
         for _ in 0..self.answers.len().min(ANSWERS) {
             let Some(answer) = self.answers.pop_front() else { return };
-            if !self.try_answer(region, &answer) {
+            if self.try_answer(region, &answer) {
+                self.sleeping.moved = true;
+            } else {
                 self.answers.push_back(answer);
             }
         }

@@ -23,11 +23,14 @@ pub(super) enum Reading {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Peer {
     /// Of the owner that the rest is about; 0 for none.
-    incarnation: u32,
+    pub(super) incarnation: u32,
     pub(super) way: Way,
     pub(super) reading: Reading,
     /// What waits for it: sends, pulls, receives from nobody else.
     outstanding: u32,
+    /// Which of its sleeps it was woken from last; [`REFUSED`](super::sleep::REFUSED) while that
+    /// is kept elsewhere.
+    pub(super) rung: u64,
 }
 
 /// All slots' peers.
@@ -113,6 +116,11 @@ impl Peers {
         }
     }
 
+    /// Whether somebody is known to be gone of whom that is still to be told, or was not asked.
+    pub(super) fn has_news(&self) -> bool {
+        !self.former.is_empty() || self.mourned.is_some() || self.remotes.has_unasked()
+    }
+
     /// Those with whom something is outstanding and who are no more.
     fn gone(&mut self, region: &Region) -> Vec<Local> {
         let mut gone = std::mem::take(&mut self.former);
@@ -165,16 +173,22 @@ impl Engine {
     /// were gone before it is seen here that no cell of the ring is claimed, or before a whole ring
     /// of cells was taken since.
     pub(super) fn look_for_lives(&mut self, region: &Region) {
-        let ring = region.ring(self.me.slot);
-        let mourned = self.peers.mourned.take();
-        let (gone, end) = match mourned {
-            Some(mourned) => mourned,
-            None => (self.peers.gone(region), self.consumer.end(&ring)),
-        };
-        if gone.is_empty() {
+        if let Some((gone, end)) = self.peers.mourned.take() {
+            self.bury_if_past(region, gone, end);
+        }
+        if self.peers.mourned.is_some() {
             return;
         }
-        if self.consumer.is_past(&ring, end) {
+        // Also after others were buried: who went since has told it, and does so only once.
+        let (gone, end) = (self.peers.gone(region), self.consumer.end(&region.ring(self.me.slot)));
+        if !gone.is_empty() {
+            self.bury_if_past(region, gone, end);
+        }
+    }
+
+    /// Buries them once all is received that was before this position; until then mourns them.
+    fn bury_if_past(&mut self, region: &Region, gone: Vec<Local>, end: u64) {
+        if self.consumer.is_past(&region.ring(self.me.slot), end) {
             gone.into_iter().for_each(|local| self.bury(local));
         } else {
             self.peers.mourned = Some((gone, end));
@@ -184,6 +198,7 @@ impl Engine {
     pub(super) fn bury(&mut self, local: Local) {
         self.bury_sends(local);
         self.bury_pulls(local);
+        self.bury_pushes(local);
         let source = self.address_of(local);
         for class in [Class::Untagged, Class::Tagged] {
             let space = index(class);

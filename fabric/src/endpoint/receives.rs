@@ -30,9 +30,14 @@ pub(super) struct Unexpected {
 
 #[derive(Debug)]
 pub(super) enum Body {
-    Short { bytes: u8, content: [u8; SHORT_BYTES] },
+    Short {
+        bytes: u8,
+        content: [u8; SHORT_BYTES],
+    },
     Long(Box<[u8]>),
     Offer(Box<Offer>),
+    /// One that comes by itself, piece by piece, and how long it is.
+    Push(Id, usize),
 }
 
 impl Body {
@@ -59,6 +64,7 @@ impl Body {
             Self::Short { bytes, .. } => usize::from(*bytes),
             Self::Long(content) => content.len(),
             Self::Offer(offer) => offer.bytes,
+            Self::Push(_, bytes) => *bytes,
         }
     }
 }
@@ -234,6 +240,7 @@ impl Engine {
             Body::Short { bytes, content } => &content[..usize::from(*bytes)],
             Body::Long(content) => content,
             Body::Offer(offer) => return self.fetch(region, place, &envelope, data, offer),
+            Body::Push(id, _) => return self.meet_push(*id, place, envelope, data),
         };
         let fits = content.len().min(place.parts.bytes());
         place.parts.fill(&content[..fits]);
@@ -346,8 +353,10 @@ impl Engine {
 
     fn discard(&mut self, region: &Region, class: Class, kept: &(Envelope, Unexpected)) {
         let (envelope, Unexpected { body, .. }) = kept;
-        if let Body::Offer(offer) = body {
-            self.decline(region, class, envelope, offer);
+        match body {
+            Body::Offer(offer) => self.decline(region, class, envelope, offer),
+            Body::Push(id, _) => self.decline_push(*id),
+            Body::Short { .. } | Body::Long(_) => {}
         }
     }
 

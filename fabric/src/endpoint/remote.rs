@@ -6,26 +6,49 @@
 //! it has put that one into its receiver's ring. Nobody else keeps anything for it.
 
 use std::fmt;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::sync::atomic::fence;
 
-use super::Engine;
 use super::remotes::{Remote, RemoteSlots};
+use super::{Engine, NoBell};
 use crate::cell::{Cell, Head, Kind, Local};
 use crate::gateway::gateway_of;
 use crate::message::Class;
-use crate::region::{CELL_BYTES, Region};
+use crate::region::{CELL_BYTES, GATEWAYS_MAX, Region};
+use crate::ring::Words;
 
 /// What is sent between two marks.
 const MARK_BYTES: usize = 64 << 10;
 
-/// Marks that may be outstanding; then the receiver's node is waited for.
-const MARKS_MAX: u8 = 4;
+/// Marks that may be outstanding; then the receiver's node is waited for. With what comes behind
+/// the last one this is what a gateway's buffers hold for one receiver: more would wait beside
+/// them, and be copied twice more.
+const MARKS_MAX: u8 = 7;
+
+/// Marks that may be outstanding where messages are pushed still. Beyond that they are offered: so
+/// much is on its way that a way there and back is not waited for, and what would fill the window
+/// would hold up the sender.
+const PUSH_MARKS_MAX: u8 = 4;
 
 /// The node of this host, as an endpoint knows it.
-pub trait Home: fmt::Debug + Send {
+pub trait Home: fmt::Debug + Send + Sync {
     /// Wakes a gateway that sleeps.
     fn wake(&self, gateway: u16);
+
+    /// Wakes an endpoint of this host that sleeps. `false`: it cannot be done now; try again.
+    fn ring(&self, slot: u16, incarnation: u32) -> bool;
+
+    /// Gets a bell for an endpoint of this process; what it is heard by.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn hang_bell(&self, slot: u16, incarnation: u32) -> Result<OwnedFd, NoBell>;
+
+    /// Gets another one for an endpoint of this process whose bell is torn off: it is asked for and
+    /// not waited for; once it has come, what it is heard by.
+    fn bell_again(&self, slot: u16, incarnation: u32) -> Option<OwnedFd>;
 
     /// Whether the node is there still, without which nothing goes to other hosts.
     fn is_there(&self) -> bool;
@@ -35,14 +58,32 @@ pub trait Home: fmt::Debug + Send {
 #[derive(Debug, Default)]
 pub(super) struct Remotes {
     known: RemoteSlots,
-    home: Option<Box<dyn Home>>,
+    home: Option<Arc<dyn Home>>,
+    /// Somebody may be waited for whose gateway was not asked yet to say when it goes.
+    may_have_unasked: bool,
     /// The node is gone.
     orphaned: bool,
+    /// While several cells are published: the gateways that they are for, which are woken when all
+    /// are there. One that shares this core would else be woken for each.
+    bells: Option<u64>,
 }
+
+// A bit for each of them.
+const _: () = assert!(GATEWAYS_MAX as u32 <= u64::BITS);
 
 impl Remotes {
     fn get(&mut self, local: Local) -> &mut Remote {
         self.known.get(local)
+    }
+
+    /// The node of this host.
+    pub(super) fn home(&self) -> Option<&Arc<dyn Home>> {
+        self.home.as_ref()
+    }
+
+    /// Whether somebody is waited for whose gateway was not asked yet to say when it goes.
+    pub(super) fn has_unasked(&self) -> bool {
+        !self.orphaned && self.may_have_unasked && self.known.waited_for().any(|(_, it)| !it.asked)
     }
 
     /// Turns to this owner of the slot; what was outstanding with the one before, if anything was.
@@ -59,7 +100,10 @@ impl Remotes {
 
     /// Something waits for it, or does not any more.
     pub(super) fn expect(&mut self, local: Local) {
-        self.get(local).outstanding += 1;
+        let remote = self.get(local);
+        remote.outstanding += 1;
+        let asked = remote.asked;
+        self.may_have_unasked |= !asked;
     }
 
     pub(super) fn settle(&mut self, local: Local) {
@@ -90,7 +134,7 @@ impl Remotes {
 }
 
 impl Engine {
-    pub(super) fn set_home(&mut self, home: Box<dyn Home>) {
+    pub(super) fn set_home(&mut self, home: Arc<dyn Home>) {
         self.peers.remotes.home = Some(home);
     }
 
@@ -126,11 +170,19 @@ impl Engine {
         holds >> gateway & 1 == 0 && self.peers.remotes.get(to).marks < MARKS_MAX
     }
 
+    /// Whether much is left of the window of an endpoint of another host.
+    pub(super) fn has_room_to_push(&mut self, to: Local) -> bool {
+        self.peers.remotes.get(to).marks < PUSH_MARKS_MAX
+    }
+
     /// Publishes a cell with a message of so many bytes beside it.
     #[inline(always)]
     pub(super) fn publish(&mut self, region: &Region, cell: &Cell<'_>, head: &Head, bytes: usize) {
         match head.to.host {
-            0 => cell.publish(head),
+            0 => {
+                cell.publish(head);
+                self.wake(region, cell, head.to, head.kind);
+            }
             _ => self.publish_to_gateway(region, *cell, *head, bytes),
         }
     }
@@ -145,13 +197,37 @@ impl Engine {
             remote.mark();
         }
         cell.publish(&Head { marked, ..head });
+        self.note_sent(head.to, head.kind);
         let gateway = self.ring_to(region, head.to).slot;
+        match &mut self.peers.remotes.bells {
+            Some(bells) => *bells |= 1 << gateway,
+            None => self.wake_gateways(region, 1 << gateway),
+        }
+    }
+
+    /// Publishes several cells, for which gateways are woken once.
+    pub(super) fn publish_several(&mut self, region: &Region, publish: impl FnOnce(&mut Self)) {
+        self.peers.remotes.bells = Some(0);
+        publish(self);
+        let gateways = self.peers.remotes.bells.take().unwrap_or_default();
+        if gateways != 0 {
+            self.wake_gateways(region, gateways);
+        }
+    }
+
+    /// Wakes those of these gateways that sleep, a bit for each: they have something to take out.
+    fn wake_gateways(&self, region: &Region, gateways: u64) {
         // A gateway that falls asleep says so before it looks for the last time.
         fence(SeqCst);
-        if region.mapping().load(region.layout().asleep(gateway), Relaxed) != 0
-            && let Some(home) = &self.peers.remotes.home
-        {
-            home.wake(gateway);
+        let mut left = gateways;
+        while left != 0 {
+            let gateway = left.trailing_zeros() as u16;
+            left &= left - 1;
+            if region.ring(gateway).asleep() != 0
+                && let Some(home) = &self.peers.remotes.home
+            {
+                home.wake(gateway);
+            }
         }
     }
 
@@ -189,10 +265,15 @@ impl Engine {
             remotes.orphaned = true;
             return;
         }
+        if !remotes.may_have_unasked {
+            return;
+        }
         let unasked = remotes.known.waited_for().filter(|(_, it)| !it.asked);
         let unasked: Vec<_> = unasked.map(|(local, _)| local).collect();
+        let mut left = false;
         for to in unasked {
             if !self.lives(region, to) {
+                left = true;
                 continue;
             }
             let Ok(cell) = self.claim(region, to) else { return };
@@ -202,6 +283,7 @@ impl Engine {
             self.publish(region, &cell, &head, 0);
             self.peers.remotes.get(to).asked = true;
         }
+        self.peers.remotes.may_have_unasked = left;
     }
 }
 

@@ -1,8 +1,14 @@
-//! The sender's half: which way a message goes, and what is offered until it was fetched.
+//! The sender's half: which way a message goes, and what is offered until it was fetched, or pushed
+//! until all of it is out.
+//!
+//! An offer waits for its receiver, so that nobody has to keep what nobody has asked for. To
+//! another host that is a way there and one back before anything moves, a good part of what a
+//! message of a few buffers takes: that one is *pushed*, as long as there is much of the pair's
+//! window left, and its receiver keeps what it has not asked for.
 
 use std::collections::VecDeque;
 
-use super::{Engine, INJECT_BYTES_MAX, OFFERS_MAX, SendError};
+use super::{Engine, INJECT_BYTES_MAX, OFFERS_MAX, PUSH_BYTES_MAX, SendError};
 use crate::Address;
 use crate::cell::{Cell, Clear, Head, INLINE_BYTES_MAX, Kind, Local, Offer};
 use crate::matcher::store::{Id, List, Store};
@@ -24,9 +30,11 @@ struct Sending {
 
 #[derive(Debug)]
 struct Feeding {
-    /// The receiver's operation.
-    answer: u64,
-    /// What it wants, and what it was sent of that.
+    /// What its pieces are, and by which operation they name it: the receiver's, or of what is
+    /// pushed the sender's.
+    kind: Kind,
+    operation: u64,
+    /// What the receiver wants, and what it was sent of that.
     bytes: usize,
     sent: usize,
 }
@@ -84,7 +92,7 @@ impl Engine {
         {
             self.peers.meet(to);
             let sent = self.send_inline(region, to, message, given);
-            return sent.map_err(|error| self.not_sent(error));
+            return sent.map_err(|error| self.not_sent(to, error));
         }
         self.send_any(region, message, given)
     }
@@ -129,14 +137,18 @@ impl Engine {
             _ if message.inject || bytes <= self.options.eager_bytes_max => {
                 self.send_eager(region, to, message, given)
             }
+            _ if self.may_push(to, bytes) => self.send_push(region, to, message, given),
             _ => self.send_offer(region, to, message, given),
         }
-        .map_err(|error| self.not_sent(error))
+        .map_err(|error| self.not_sent(to, error))
     }
 
     #[cold]
-    fn not_sent(&mut self, error: SendError) -> SendError {
-        self.counters.busy += u64::from(error == SendError::Busy);
+    fn not_sent(&mut self, to: Local, error: SendError) -> SendError {
+        if error == SendError::Busy {
+            self.counters.busy += 1;
+            self.note_refused(to);
+        }
         error
     }
 
@@ -175,7 +187,7 @@ impl Engine {
 
     /// Whether a cell can be claimed, for who has to copy before.
     #[inline]
-    fn find_room(&mut self, region: &Region, to: Local) -> Result<(), SendError> {
+    pub(super) fn find_room(&mut self, region: &Region, to: Local) -> Result<(), SendError> {
         let found = self.peers.get(to).way.find_room(&region.ring(to.slot));
         found.map_err(|none| self.no_cell(none))
     }
@@ -212,6 +224,9 @@ impl Engine {
             // It does not poll, or many do not. What need not be copied waits where it is.
             return match message.inject {
                 true => Err(SendError::Busy),
+                false if self.may_push(to, given.bytes()) => {
+                    self.send_push(region, to, message, given)
+                }
                 false => self.send_offer(region, to, message, given),
             };
         };
@@ -240,12 +255,8 @@ impl Engine {
             return Err(SendError::Busy);
         }
         let cell = self.claim(region, to)?;
-        let &Message { class, tag, context, .. } = message;
-        let (parts, bytes, kept) = (given.as_slice(), given.bytes(), Parts::new(given.as_slice())?);
-        let sending = Sending { to, class, tag, context, parts: kept, feeding: None };
-        let id = self.sends.store.keep(sending);
-        self.sends.store.append(&mut self.sends.all, ALL, id);
-        self.peers.expect(to, true);
+        let (parts, bytes) = (given.as_slice(), given.bytes());
+        let id = self.keep_sending(to, message, Parts::new(parts)?);
         let mut offer = Offer {
             operation: id.to_word(),
             bytes,
@@ -262,6 +273,48 @@ impl Engine {
         self.publish(region, &cell, &head, 0);
         self.counters.rendezvous_sends += 1;
         Ok(())
+    }
+
+    /// Sends a message to another host piece by piece, without being asked for it.
+    #[inline(never)]
+    fn send_push(
+        &mut self,
+        region: &Region,
+        to: Local,
+        message: &Message,
+        given: Given<'_>,
+    ) -> Result<(), SendError> {
+        if self.sends.store.len() >= OFFERS_MAX {
+            return Err(SendError::Busy);
+        }
+        let cell = self.claim(region, to)?;
+        let bytes = given.bytes();
+        let id = self.keep_sending(to, message, Parts::new(given.as_slice())?);
+        let operation = id.to_word();
+        cell.set_clear(&Clear { answer: operation, bytes });
+        let head = self.head_of(Kind::Push, to, message);
+        self.publish_several(region, |engine| {
+            engine.publish(region, &cell, &head, 0);
+            engine.begin_to_feed(id, Feeding { kind: Kind::Part, operation, bytes, sent: 0 });
+            engine.feed_all(region, bytes.div_ceil(region.options().buffer_bytes as usize));
+        });
+        self.counters.pushed_sends += 1;
+        Ok(())
+    }
+
+    /// Whether a message is pushed.
+    fn may_push(&mut self, to: Local, bytes: usize) -> bool {
+        to.host != 0 && bytes <= PUSH_BYTES_MAX && self.has_room_to_push(to)
+    }
+
+    /// Keeps a message until its receiver has it, or it is out.
+    fn keep_sending(&mut self, to: Local, message: &Message, parts: Parts) -> Id {
+        let &Message { class, tag, context, .. } = message;
+        let sending = Sending { to, class, tag, context, parts, feeding: None };
+        let id = self.sends.store.keep(sending);
+        self.sends.store.append(&mut self.sends.all, ALL, id);
+        self.peers.expect(to, true);
+        id
     }
 
     /// Tells who wants to hear it that a message's buffer is its own again.
@@ -303,23 +356,34 @@ impl Engine {
     /// The receiver wants it piece by piece. `false`: it has no business to.
     pub(super) fn cleared(&mut self, source: Local, operation: u64, clear: &Clear) -> bool {
         let Some(id) = self.offered_to(source, operation) else { return false };
-        let Some(sending) = self.sends.store.get_mut(id) else { return false };
+        let Some(sending) = self.sends.store.get(id) else { return false };
         let &Clear { answer, bytes } = clear;
         if sending.feeding.is_some() || bytes == 0 || bytes > sending.parts.bytes() {
             return false;
         }
-        sending.feeding = Some(Feeding { answer, bytes, sent: 0 });
+        self.begin_to_feed(id, Feeding { kind: Kind::Piece, operation: answer, bytes, sent: 0 });
+        true
+    }
+
+    /// The receiver is sent a message piece by piece, behind others that it is sent so.
+    fn begin_to_feed(&mut self, id: Id, feeding: Feeding) {
         let Sends { store, fed, .. } = &mut self.sends;
-        let place = fed.iter().position(|(to, _)| *to == source).unwrap_or_else(|| {
-            fed.push_back((source, List::EMPTY));
+        let Some(sending) = store.get_mut(id) else { return };
+        sending.feeding = Some(feeding);
+        let receiver = sending.to;
+        let place = fed.iter().position(|(to, _)| *to == receiver).unwrap_or_else(|| {
+            fed.push_back((receiver, List::EMPTY));
             fed.len() - 1
         });
         store.append(&mut fed[place].1, FED, id);
-        true
     }
 
     /// Sends up to so many pieces, in turn to all who are being fed.
     pub(super) fn feed(&mut self, region: &Region, pieces: usize) {
+        self.publish_several(region, |engine| engine.feed_all(region, pieces));
+    }
+
+    fn feed_all(&mut self, region: &Region, pieces: usize) {
         for _ in 0..pieces {
             let Some(&(_, list)) = self.sends.fed.front() else { return };
             let Some(id) = self.sends.store.first(list) else { return };
@@ -336,7 +400,7 @@ impl Engine {
     fn feed_one(&mut self, region: &Region, id: Id) -> Result<(), SendError> {
         let Some(sending) = self.sends.store.get(id) else { return Ok(()) };
         let (to, class) = (sending.to, sending.class);
-        let Some(&Feeding { answer, bytes, sent }) = sending.feeding.as_ref() else {
+        let Some(&Feeding { kind, operation, bytes, sent }) = sending.feeding.as_ref() else {
             return Ok(());
         };
         if !self.lives(region, to) || !self.is_open(region, to) {
@@ -354,14 +418,15 @@ impl Engine {
         let cell = self.claim(region, to).inspect_err(|_| self.slab.untake(buffer))?;
         cell.set_lent(&self.slab.lend(buffer, piece, ring));
         cell.set_piece_at(sent);
-        let (source, tag) = (self.me, answer);
-        let (kind, inline_bytes, data) = (Kind::Piece, 0, None);
+        let (source, tag) = (self.me, operation);
+        let (inline_bytes, data) = (0, None);
         let head = Head { kind, class, inline_bytes, source, to, tag, data, marked: false };
         self.publish(region, &cell, &head, piece);
+        self.sleeping.moved = true;
         self.slab.tidy(region, self.me.slot);
         if let Some(sending) = self.sends.store.get_mut(id) {
             let sent = sent + piece;
-            sending.feeding = Some(Feeding { answer, bytes, sent });
+            sending.feeding = Some(Feeding { kind, operation, bytes, sent });
             if sent == bytes {
                 self.end_sending(id, None);
             }

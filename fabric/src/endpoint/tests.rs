@@ -1,9 +1,10 @@
 //! Endpoints of one process, stepped by one thread.
 
+mod barrier;
 mod deaths;
 mod idle;
 mod model;
-
+mod sleep;
 mod ways;
 
 use std::sync::Arc;

@@ -4,12 +4,14 @@
 //! hears of another run, or of another count, ends what was before. So both ends agree on what was
 //! the last message, or the endpoints of both are told that the others are gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::hand_over::{AssociationsState, PeerState, ThereState, Unfit, expect};
 use crate::region::Keeper;
+use crate::{GATEWAYS_MAX, HOST_ENDED};
 
 /// Another host's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +63,51 @@ impl Associations {
     pub fn new(keeper: Arc<Keeper>, epoch: u32) -> Arc<Self> {
         let (peers, generation) = (Mutex::default(), AtomicU64::new(0));
         Arc::new(Self { keeper, epoch_next: AtomicU32::new(epoch), peers, generation })
+    }
+
+    /// Those that another process had with the same region. Nothing is written there.
+    ///
+    /// # Errors
+    /// When they contradict themselves, or the region's table of hosts.
+    pub fn adopt(
+        keeper: Arc<Keeper>,
+        state: AssociationsState,
+        names: &[String],
+    ) -> Result<Arc<Self>, Unfit> {
+        let AssociationsState { epoch_next, peers } = state;
+        let (mut known, mut places) = (BTreeMap::new(), BTreeSet::new());
+        let gateways = keeper.region().options().gateways;
+        for PeerState { name, epoch, there, takers } in peers {
+            expect(names.contains(&name), "it is joined with who is no peer of it")?;
+            let there = there.map(|ThereState { host, epoch, index }| There { host, epoch, index });
+            if let Some(There { host, index, .. }) = there {
+                let is_new = places.insert((true, u64::from(index))) & places.insert((false, host));
+                let is_other = ![0, HOST_ENDED, keeper.region().options().host].contains(&host);
+                expect(is_new && is_other, "two of its hosts are one")?;
+                expect(keeper.has_host(index), "a host has no place")?;
+            }
+            let is_one = |(theirs, ours): &(u16, u16)| *theirs < GATEWAYS_MAX && *ours < gateways;
+            expect(takers.iter().all(is_one), "a gateway is none")?;
+            let (takers, why) = (takers.into_iter().collect(), BTreeMap::new());
+            let is_new = known.insert(name, Peer { epoch, there, takers, why }).is_none();
+            expect(is_new, "a peer is told of twice")?;
+        }
+        let (epoch_next, peers) = (AtomicU32::new(epoch_next), Mutex::new(known));
+        let generation = AtomicU64::new(0);
+        Ok(Arc::new(Self { keeper, epoch_next, peers, generation }))
+    }
+
+    /// What [`Associations::adopt`] takes. No gateway may be at work.
+    pub fn take_down(&self) -> AssociationsState {
+        let peers = self.peers();
+        let peer = |(name, peer): (&String, &Peer)| {
+            let there =
+                peer.there.map(|There { host, epoch, index }| ThereState { host, epoch, index });
+            let takers = peer.takers.iter().map(|(theirs, ours)| (*theirs, *ours)).collect();
+            PeerState { name: name.clone(), epoch: peer.epoch, there, takers }
+        };
+        let (epoch_next, peers) = (self.epoch_next.load(Relaxed), peers.iter().map(peer).collect());
+        AssociationsState { epoch_next, peers }
     }
 
     /// The region's keeper.

@@ -19,13 +19,37 @@ const QUEUE_MAX: usize = 512;
 
 /// Batches of answers alone may come to this, if what is answered comes so fast and is taken so
 /// slowly; no host that keeps the rules has it so.
-const QUEUE_FLOODED: usize = 2 * QUEUE_MAX;
+pub(super) const QUEUE_FLOODED: usize = 2 * QUEUE_MAX;
 
-/// What is to be sent. `B` is what a batch is kept as while it is on its way.
+/// What a batch is kept as while it is on its way.
+pub(super) trait Keep {
+    /// How long it is.
+    fn bytes(&self) -> usize;
+}
+
+/// A batch that has no number yet, and to which more may come.
+#[derive(Debug)]
+pub(super) enum Open<B> {
+    /// In memory of its own.
+    Gathered(Vec<u8>),
+    /// As it is kept: it is not copied any more.
+    Kept(B),
+}
+
+impl<B: Keep> Open<B> {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Gathered(bytes) => bytes.len(),
+            Self::Kept(kept) => kept.bytes(),
+        }
+    }
+}
+
+/// What is to be sent.
 #[derive(Debug)]
 pub(super) struct Outbox<B> {
     /// Not numbered yet.
-    queue: VecDeque<Vec<u8>>,
+    queue: VecDeque<Open<B>>,
     /// From `first` on, without a gap.
     sent: VecDeque<B>,
     first: u64,
@@ -34,12 +58,33 @@ pub(super) struct Outbox<B> {
     /// The other side has no room: one is sent at a time, until it takes that.
     is_probing: bool,
     held: bool,
+    /// The next number, when it was asked last whether anything was sent.
+    seen: u64,
 }
 
-impl<B> Outbox<B> {
+impl<B: Keep> Outbox<B> {
     pub(super) fn new() -> Self {
         let (queue, sent, first) = (VecDeque::new(), VecDeque::new(), 0);
-        Self { queue, sent, first, out: 0, is_probing: false, held: false }
+        Self { queue, sent, first, out: 0, is_probing: false, held: false, seen: 0 }
+    }
+
+    /// One that another process had: what was numbered from `first` on, and what was not.
+    pub(super) fn adopt(first: u64, sent: Vec<B>, queue: Vec<Vec<u8>>, held: bool) -> Self {
+        let (sent, queue) = (sent.into(), queue.into_iter().map(Open::Gathered).collect());
+        let mut outbox = Self { queue, sent, first, held, ..Self::new() };
+        outbox.seen = outbox.next();
+        outbox
+    }
+
+    /// What was numbered and is not known to have been taken, and what was not numbered.
+    pub(super) fn content(&self) -> (impl Iterator<Item = &B>, impl Iterator<Item = &Open<B>>) {
+        let begun = |batch: &&Open<B>| batch.bytes() > 0;
+        (self.sent.iter(), self.queue.iter().filter(begun))
+    }
+
+    /// Whether producers were told to wait.
+    pub(super) fn is_held(&self) -> bool {
+        self.held
     }
 
     /// The last batch of the queue, if it has room for so many bytes more, or a new one.
@@ -48,12 +93,37 @@ impl<B> Outbox<B> {
         bytes: usize,
         batch_bytes_max: usize,
         spare: &mut Vec<Vec<u8>>,
-    ) -> &mut Vec<u8> {
-        let fits = |batch: &Vec<u8>| batch.is_empty() || batch.len() + bytes <= batch_bytes_max;
+    ) -> &mut Open<B> {
+        let fits = |batch: &Open<B>| match batch.bytes() {
+            0 => true,
+            used => used + bytes <= batch_bytes_max,
+        };
         if !self.queue.back().is_some_and(fits) {
-            self.queue.push_back(spare.pop().unwrap_or_default());
+            self.queue.push_back(Open::Gathered(spare.pop().unwrap_or_default()));
         }
         self.queue.back_mut().expect("one was just made")
+    }
+
+    /// The same, but never one that is already as it is kept.
+    pub(super) fn gather(
+        &mut self,
+        bytes: usize,
+        batch_bytes_max: usize,
+        spare: &mut Vec<Vec<u8>>,
+    ) -> &mut Vec<u8> {
+        if matches!(self.queue.back(), Some(Open::Kept(_))) {
+            self.queue.push_back(Open::Gathered(spare.pop().unwrap_or_default()));
+        }
+        match self.room(bytes, batch_bytes_max, spare) {
+            Open::Gathered(batch) => batch,
+            Open::Kept(_) => unreachable!("a new one is gathered"),
+        }
+    }
+
+    /// Whether what is added now goes out as soon as it can, with room for it on the other side for
+    /// all that is known: it may have a buffer that others want as well.
+    pub(super) fn is_swift(&self) -> bool {
+        self.queue.len() <= QUEUE_HOLD && self.sent.len() < WINDOW && !self.is_probing
     }
 
     /// Whether producers have to wait, where that has changed.
@@ -78,25 +148,48 @@ impl<B> Outbox<B> {
         self.queue.len() >= QUEUE_FLOODED
     }
 
-    /// Whether there is nothing that the other side does not have.
+    /// Whether there is nothing that the other side does not have. A batch that was begun for a
+    /// cell that could not be read is nothing.
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.sent.is_empty()
+        self.queue.iter().all(|batch| batch.bytes() == 0) && self.sent.is_empty()
+    }
+
+    /// Whether nothing of the queue was sent since this was asked last.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let next = self.next();
+        std::mem::replace(&mut self.seen, next) == next
+    }
+
+    /// The number of the next batch.
+    fn next(&self) -> u64 {
+        self.first + self.sent.len() as u64
     }
 
     /// A batch that was never in the queue; it has the next number.
     pub(super) fn send_beside(&mut self, kept: B) {
         self.sent.push_back(kept);
+        self.seen += 1;
     }
 
     /// The next batch that has not been numbered, if there is room for it.
-    pub(super) fn front(&self) -> Option<&Vec<u8>> {
-        self.queue.front().filter(|batch| self.sent.len() < WINDOW && !batch.is_empty())
+    pub(super) fn front(&self) -> Option<&Open<B>> {
+        self.queue.front().filter(|batch| self.sent.len() < WINDOW && batch.bytes() > 0)
     }
 
-    /// The next batch is kept as this from now on, and has the next number. Its bytes.
-    pub(super) fn keep(&mut self, kept: B) -> Vec<u8> {
-        self.sent.push_back(kept);
-        self.queue.pop_front().expect("its front was looked at")
+    /// The next batch has the next number, and is kept as this from now on if it has been gathered:
+    /// its bytes.
+    pub(super) fn keep(&mut self, gathered: Option<B>) -> Option<Vec<u8>> {
+        match (self.queue.pop_front().expect("its front was looked at"), gathered) {
+            (Open::Gathered(bytes), Some(kept)) => {
+                self.sent.push_back(kept);
+                Some(bytes)
+            }
+            (Open::Kept(kept), None) => {
+                self.sent.push_back(kept);
+                None
+            }
+            _ => panic!("its front was looked at"),
+        }
     }
 
     /// What is to go out next in this session: its number, and as what it is kept.
@@ -105,6 +198,11 @@ impl<B> Outbox<B> {
             return None;
         }
         Some((self.first + self.out as u64, self.sent.get(self.out)?))
+    }
+
+    /// What is to go out next is kept as this from now on.
+    pub(super) fn keep_next_as(&mut self, kept: B) {
+        self.sent[self.out] = kept;
     }
 
     /// That went out.
@@ -149,15 +247,23 @@ impl<B> Outbox<B> {
 
     /// What it takes, without buffers of others.
     pub(super) fn state_bytes(&self) -> usize {
-        let waiting = self.queue.iter().map(Vec::capacity);
-        self.queue.capacity() * size_of::<Vec<u8>>()
+        let waiting = self.queue.iter().map(|batch| match batch {
+            Open::Gathered(bytes) => bytes.capacity(),
+            Open::Kept(_) => 0,
+        });
+        self.queue.capacity() * size_of::<Open<B>>()
             + self.sent.capacity() * size_of::<B>()
             + waiting.sum::<usize>()
     }
 
     /// Everything is given up.
     pub(super) fn clear(&mut self) -> Vec<B> {
-        std::mem::replace(self, Self::new()).sent.into()
+        let Self { sent, queue, .. } = std::mem::replace(self, Self::new());
+        let open = queue.into_iter().filter_map(|batch| match batch {
+            Open::Gathered(_) => None,
+            Open::Kept(kept) => Some(kept),
+        });
+        sent.into_iter().chain(open).collect()
     }
 
     /// The first that is not known to have been taken.
@@ -187,8 +293,9 @@ pub(super) enum Verdict<C> {
 }
 
 impl<C> Inbox<C> {
-    pub(super) fn new() -> Self {
-        Self { next: 0, now: None, early: BTreeMap::new() }
+    /// One that has taken all before this number.
+    pub(super) fn new(next: u64) -> Self {
+        Self { next, now: None, early: BTreeMap::new() }
     }
 
     /// All before this one have been taken.
@@ -250,17 +357,40 @@ mod tests {
 
     use super::*;
 
+    impl Keep for u64 {
+        fn bytes(&self) -> usize {
+            size_of::<Self>()
+        }
+    }
+
+    /// Every third is as it is kept from the beginning.
     fn put(outbox: &mut Outbox<u64>, value: u64, spare: &mut Vec<Vec<u8>>) {
-        outbox.room(8, 8, spare).extend_from_slice(&value.to_le_bytes());
+        let room = outbox.room(8, 8, spare);
+        match room {
+            Open::Gathered(_) if value.is_multiple_of(3) => *room = Open::Kept(value),
+            Open::Gathered(bytes) => bytes.extend_from_slice(&value.to_le_bytes()),
+            Open::Kept(_) => panic!("it is full"),
+        }
+    }
+
+    fn keep_one(outbox: &mut Outbox<u64>) {
+        let is_gathered = matches!(outbox.queue.front(), Some(Open::Gathered(_)));
+        outbox.keep(is_gathered.then_some(0));
     }
 
     /// Numbers what waits, as far as there is room.
     fn number(outbox: &mut Outbox<u64>, spare: &mut Vec<Vec<u8>>) {
         while let Some(batch) = outbox.front() {
-            let value = u64::from_le_bytes(batch[..].try_into().expect("one value"));
-            let mut batch = outbox.keep(value);
-            batch.clear();
-            spare.push(batch);
+            let gathered = match batch {
+                Open::Gathered(bytes) => {
+                    Some(u64::from_le_bytes(bytes[..].try_into().expect("one value")))
+                }
+                Open::Kept(_) => None,
+            };
+            if let Some(mut batch) = outbox.keep(gathered) {
+                batch.clear();
+                spare.push(batch);
+            }
         }
     }
 
@@ -269,7 +399,7 @@ mod tests {
         /// sessions; each value is taken once and in order.
         #[test]
         fn all_is_taken_once_and_in_order(steps in prop::collection::vec(0_u8..8, 1..2000)) {
-            let (mut outbox, mut inbox) = (Outbox::new(), Inbox::new());
+            let (mut outbox, mut inbox) = (Outbox::new(), Inbox::new(0));
             let (mut way, mut answers) = (Vec::new(), Vec::new());
             let (mut spare, mut said, mut heard) = (Vec::new(), 0_u64, 0_u64);
             let mut laters = 0;
@@ -341,19 +471,44 @@ mod tests {
     fn a_full_queue_holds_producers_up_until_it_has_drained() {
         let (mut outbox, mut spare) = (Outbox::new(), Vec::new());
         for value in 0..=QUEUE_HOLD as u64 {
-            assert_eq!(outbox.hold(), None);
+            assert_eq!((outbox.hold(), outbox.is_swift()), (None, true));
             put(&mut outbox, value, &mut spare);
         }
+        put(&mut outbox, 99, &mut spare);
+        assert!(!outbox.is_swift());
+        keep_one(&mut outbox);
         assert_eq!((outbox.hold(), outbox.hold()), (Some(true), None));
         while outbox.queue.len() > QUEUE_RELEASE {
             assert_eq!(outbox.hold(), None);
-            outbox.keep(0);
+            assert_eq!(outbox.is_swift(), outbox.queue.len() <= QUEUE_HOLD);
+            keep_one(&mut outbox);
         }
         assert_eq!(outbox.hold(), Some(false));
         assert!(!outbox.is_idle() && !outbox.is_full());
         assert_eq!(outbox.taken(99), None, "nobody has what was not sent");
-        assert_eq!(outbox.clear().len(), QUEUE_HOLD + 1 - QUEUE_RELEASE);
+        // What waits as it is kept is given up with it.
+        let as_kept = outbox.queue.iter().filter(|batch| matches!(batch, Open::Kept(_))).count();
+        assert_eq!(outbox.clear().len(), QUEUE_HOLD + 2 - QUEUE_RELEASE + as_kept);
+        assert!(as_kept > 0);
         assert!(outbox.is_idle());
+    }
+
+    #[test]
+    fn a_sign_is_due_when_nothing_is_there_and_nothing_was_sent_for_a_while() {
+        let (mut outbox, mut spare) = (Outbox::new(), Vec::new());
+        assert!(outbox.is_idle() && outbox.is_quiet());
+        // One that was begun for a cell that could not be read.
+        outbox.room(8, 8, &mut spare);
+        assert!(outbox.is_idle() && outbox.is_quiet());
+        outbox.send_beside(7_u64);
+        assert!(!outbox.is_idle());
+        assert!(outbox.taken(1).is_some() && outbox.is_idle());
+        assert!(outbox.is_quiet(), "the sign itself does not count");
+        put(&mut outbox, 1, &mut spare);
+        assert!(!outbox.is_idle());
+        number(&mut outbox, &mut spare);
+        assert!(outbox.taken(2).is_some() && outbox.is_idle());
+        assert!(!outbox.is_quiet() && outbox.is_quiet(), "then it is for a while");
     }
 
     #[test]
@@ -372,7 +527,7 @@ mod tests {
 
     #[test]
     fn who_sends_too_far_ahead_is_found_out() {
-        let mut inbox = Inbox::new();
+        let mut inbox = Inbox::new(0);
         assert_eq!(inbox.arrive(WINDOW as u64, 'a'), Verdict::TooFar('a'));
         assert_eq!(inbox.arrive(WINDOW as u64 - 1, 'b'), Verdict::Kept);
         assert_eq!(inbox.arrive(WINDOW as u64 - 1, 'c'), Verdict::Again('c'));
@@ -393,7 +548,7 @@ mod tests {
             put(&mut outbox, value, &mut spare);
         }
         while !outbox.queue.is_empty() {
-            outbox.keep(7_u64);
+            keep_one(&mut outbox);
         }
         assert_eq!(outbox.taken(20).map(|taken| taken.len()), Some(20));
         assert!(outbox.is_idle() && outbox.state_bytes() > 500);

@@ -6,15 +6,17 @@
 //! receiver (`endpoint/remote.rs`); and in all by [`WAITING_BYTES_MAX`], beyond which nothing is
 //! taken from other hosts for a while.
 
+mod hand_over;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
 
 use super::wire::{self, entry_bytes};
 use crate::cell::{Cell, Clear, Head, INLINE_BYTES_MAX, Kind, Local, Offer};
 use crate::region::{Keeper, Region};
-use crate::ring::{Consumer, NoCell, Producer, Way};
+use crate::ring::{Consumer, NoCell, Producer, Way, Words};
 use crate::slab::{Slab, give_back};
 
 /// What may wait for endpoints that do not look into their rings.
@@ -82,17 +84,34 @@ pub(super) struct Post {
     me: Local,
     consumer: Consumer,
     slab: Slab,
-    /// To each slot's ring, and to which of its owners.
-    ways: Box<[(u32, Way)]>,
+    /// To each slot's ring.
+    ways: Box<[ToSlot]>,
     /// By slot.
     waiting: BTreeMap<u16, VecDeque<Waiting>>,
     waiting_bytes: usize,
+    /// In whose rings something was put since it was looked who of them sleeps; each once.
+    touched: Vec<Local>,
     empty_looks: u32,
     pub(super) counters: PostCounters,
 }
 
+/// What a gateway knows of a slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct ToSlot {
+    /// Of the owner that the rest is about.
+    incarnation: u32,
+    way: Way,
+    /// Which of its sleeps it was woken from last.
+    rung: u64,
+    /// It is among those who may have to be woken.
+    touched: bool,
+}
+
 /// An entry, and the host that it is from.
 type Waiting = (u16, Box<[u8]>);
+
+/// Writes an entry, which has just the place that it was said to take. `false`: there is none.
+pub(super) type Write<'a> = &'a mut dyn FnMut(&mut [u8]) -> bool;
 
 /// A cell that was taken out, as the entry that it becomes.
 pub(super) struct Taken {
@@ -107,22 +126,34 @@ impl Post {
         let region = keeper.region();
         let consumer = Consumer::new(&region.ring(slot));
         let slab = Slab::of_gateway(region, me);
-        let ways = vec![(0, Way::default()); usize::from(region.options().slots)].into();
+        let slots = usize::from(region.options().slots);
+        let (ways, touched) = (vec![ToSlot::default(); slots].into(), Vec::with_capacity(slots));
         let (waiting, counters) = (BTreeMap::new(), PostCounters::default());
         let (waiting_bytes, empty_looks) = (0, 0);
-        Self { keeper, me, consumer, slab, ways, waiting, waiting_bytes, empty_looks, counters }
+        Self {
+            keeper,
+            me,
+            consumer,
+            slab,
+            ways,
+            waiting,
+            waiting_bytes,
+            touched,
+            empty_looks,
+            counters,
+        }
     }
 
     fn region(&self) -> &Arc<Region> {
         self.keeper.region()
     }
 
-    /// Takes cells out; `room` is shown the position of one and what it says, and has it filled
-    /// into the batch that it goes into, if its host can be reached. It stops at one for which
-    /// that says `false`, and begins with it the next time. Whether any was taken.
+    /// Takes cells out; `room` is shown the position of one and what it says, and has it written
+    /// at its place in the batch that it goes into, if its host can be reached. It stops at one
+    /// for which that says `false`, and begins with it the next time. Whether any was taken.
     pub(super) fn collect(
         &mut self,
-        mut room: impl FnMut(u64, &Head, usize, &mut dyn FnMut(&mut Vec<u8>) -> bool) -> bool,
+        mut room: impl FnMut(u64, &Head, usize, Write<'_>) -> bool,
     ) -> bool {
         let region = Arc::clone(self.region());
         let ring = region.ring(self.me.slot);
@@ -138,8 +169,8 @@ impl Post {
             let cell = Cell::new(&region, self.me.slot, position);
             match self.read(&cell, low) {
                 Some(Taken { head, bytes }) => {
-                    let mut fill = |batch: &mut Vec<u8>| copy(&region, &cell, &head, bytes, batch);
-                    if !room(position, &head, entry_bytes(bytes), &mut fill) {
+                    let mut write = |entry: &mut [u8]| copy(&region, &cell, &head, bytes, entry);
+                    if !room(position, &head, entry_bytes(bytes), &mut write) {
                         return count > 0;
                     }
                     if let Some(lent) = lent_of(&cell, &head) {
@@ -182,19 +213,20 @@ impl Post {
         match head.kind {
             Kind::Inline => bytes = usize::from(head.inline_bytes),
             Kind::Eager => bytes = cell.lent(head.source)?.bytes,
-            Kind::Piece => {
+            Kind::Piece | Kind::Part => {
                 bytes = cell.lent(head.source)?.bytes;
                 data = Some(cell.piece_at());
             }
             Kind::Offer => bytes = cell.offer().map(|_| 16)?,
-            Kind::Clear => bytes = cell.clear().map(|_| 16)?,
+            Kind::Clear | Kind::Push => bytes = cell.clear().map(|_| 16)?,
             Kind::Finish | Kind::Ask => {}
             Kind::Gone | Kind::Credit => return None,
         }
         Some(Taken { head: Head { data, ..head }, bytes })
     }
 
-    /// Puts an entry of another host into its receiver's ring, or lets it wait for that.
+    /// Puts an entry of another host into its receiver's ring, or lets it wait for that. Behind
+    /// the last one of those that have come together is [`Post::wake_touched`].
     pub(super) fn put(&mut self, head: &Head, bytes: &[u8]) -> Put {
         let slot = head.to.slot;
         if !self.is_endpoint(head.to) {
@@ -234,7 +266,8 @@ impl Post {
         !self.waiting.is_empty()
     }
 
-    /// Puts what waits into rings that have room again; tells what became of each.
+    /// Puts what waits into rings that have room again; tells what became of each. Then too is
+    /// [`Post::wake_touched`].
     pub(super) fn put_waiting(&mut self, mut told: impl FnMut(&Head, Put)) {
         let mut next = self.waiting.keys().next().copied();
         while let Some(slot) = next {
@@ -273,11 +306,45 @@ impl Post {
 
     /// To somebody's ring, which may have been begun anew since the slot's owner before.
     fn way(&mut self, to: Local) -> &mut Way {
-        let (incarnation, way) = &mut self.ways[usize::from(to.slot)];
-        if *incarnation != to.incarnation {
-            (*incarnation, *way) = (to.incarnation, Way::default());
+        let known = &mut self.ways[usize::from(to.slot)];
+        if known.incarnation != to.incarnation {
+            *known = ToSlot { incarnation: to.incarnation, ..ToSlot::default() };
         }
-        way
+        &mut known.way
+    }
+
+    /// Something is in its ring: it may have to be woken.
+    #[inline]
+    fn touch(&mut self, to: Local) {
+        if !std::mem::replace(&mut self.ways[usize::from(to.slot)].touched, true) {
+            self.touched.push(to);
+        }
+    }
+
+    /// Wakes those who sleep among whom something was put in the rings of since the last time: one
+    /// fence for all of it, and nothing more as long as nobody could sleep.
+    pub(super) fn wake_touched(&mut self) {
+        if self.touched.is_empty() {
+            return;
+        }
+        // Who falls asleep, or gets what it is woken by, does so before it looks for the last time.
+        fence(SeqCst);
+        let has_bells = self.keeper.has_bells();
+        for to in self.touched.drain(..) {
+            let known = &mut self.ways[usize::from(to.slot)];
+            // Of one who has been followed by another by now, that one is among them as well.
+            if known.incarnation != to.incarnation {
+                continue;
+            }
+            known.touched = false;
+            if !has_bells {
+                continue;
+            }
+            let word = self.keeper.region().ring(to.slot).asleep();
+            if word != std::mem::replace(&mut known.rung, word) {
+                self.keeper.ring(to.slot, to.incarnation);
+            }
+        }
     }
 
     fn try_put(&mut self, head: &Head, bytes: &[u8]) -> Result<(), NotPut> {
@@ -288,7 +355,7 @@ impl Post {
         let is_message = matches!(head.kind, Kind::Inline | Kind::Eager);
         let buffer = match head.kind {
             Kind::Inline | Kind::Eager if bytes.len() <= INLINE_BYTES_MAX => None,
-            Kind::Inline | Kind::Eager | Kind::Piece => {
+            Kind::Inline | Kind::Eager | Kind::Piece | Kind::Part => {
                 if bytes.len() > region.options().buffer_bytes as usize {
                     return Err(NotPut::Malformed);
                 }
@@ -322,8 +389,9 @@ impl Post {
             inline_bytes = bytes.len() as u16;
         }
         set_words(&cell, kind, head.data, bytes);
-        let data = head.data.filter(|_| kind != Kind::Piece);
+        let data = head.data.filter(|_| !kind.is_piece());
         cell.publish(&Head { kind, inline_bytes, data, marked: false, ..*head });
+        self.touch(head.to);
         self.slab.tidy(&region, self.me.slot);
         self.counters.delivered += 1;
         Ok(())
@@ -333,17 +401,13 @@ impl Post {
     pub(super) fn fall_asleep(&mut self) -> bool {
         // While it sleeps nothing comes that would show how long one has been waited for.
         self.pass_dead();
-        let region = self.region();
-        region.mapping().store(region.layout().asleep(self.me.slot), 1, Relaxed);
-        // A producer that does not see it has stored its cell before this look.
-        fence(SeqCst);
-        self.consumer.look(&region.ring(self.me.slot)).is_none()
+        // A producer that does not see it has stored its cell before the look.
+        self.consumer.fall_asleep(&self.region().ring(self.me.slot), 1, || fence(SeqCst))
     }
 
     /// Producers need not ring any more.
     pub(super) fn wake_up(&self) {
-        let region = self.region();
-        region.mapping().store(region.layout().asleep(self.me.slot), 0, Relaxed);
+        self.region().ring(self.me.slot).set_asleep(0);
     }
 
     /// Lets producers leave what is for this host, or not.
@@ -389,68 +453,50 @@ fn set_words(cell: &Cell<'_>, kind: Kind, data: Option<u64>, bytes: &[u8]) {
             count: 1,
             parts: std::array::from_fn(|at| (0, if at == 0 { word(8) as usize } else { 0 })),
         }),
-        Kind::Clear => {
+        Kind::Clear | Kind::Push => {
             let bytes = usize::try_from(word(8)).unwrap_or(usize::MAX);
             cell.set_clear(&Clear { answer: word(0), bytes });
         }
-        Kind::Piece => cell.set_piece_at(data.unwrap_or_default() as usize),
+        Kind::Piece | Kind::Part => cell.set_piece_at(data.unwrap_or_default() as usize),
         Kind::Inline | Kind::Eager | Kind::Finish | Kind::Gone | Kind::Credit | Kind::Ask => {}
     }
 }
 
 fn lent_of(cell: &Cell<'_>, head: &Head) -> Option<crate::cell::Lent> {
-    matches!(head.kind, Kind::Eager | Kind::Piece).then(|| cell.lent(head.source)).flatten()
+    (head.kind == Kind::Eager || head.kind.is_piece()).then(|| cell.lent(head.source)).flatten()
 }
 
-/// Adds a cell's entry to a batch. `false`, and nothing was added: the sender's buffer is another
-/// one's already.
-fn copy(region: &Region, cell: &Cell<'_>, head: &Head, bytes: usize, batch: &mut Vec<u8>) -> bool {
-    let before = batch.len();
-    let two = |one: u64, other: usize| {
-        let mut both = [0; 16];
-        both[..8].copy_from_slice(&one.to_le_bytes());
-        both[8..].copy_from_slice(&(other as u64).to_le_bytes());
-        both
+/// Writes a cell's entry, which has just its place. `false`, and it is nothing: the sender's buffer
+/// is another one's already.
+fn copy(region: &Region, cell: &Cell<'_>, head: &Head, bytes: usize, entry: &mut [u8]) -> bool {
+    let place = wire::put_entry(entry, head, bytes);
+    let words = |place: &mut [u8], one: u64, other: usize| {
+        place[..8].copy_from_slice(&one.to_le_bytes());
+        place[8..].copy_from_slice(&(other as u64).to_le_bytes());
     };
     let from = match head.kind {
         Kind::Offer => {
             let Some(offer) = cell.offer() else { return false };
-            wire::push_entry(batch, head, &two(offer.operation, offer.bytes));
+            words(place, offer.operation, offer.bytes);
             return true;
         }
-        Kind::Clear => {
+        Kind::Clear | Kind::Push => {
             let Some(clear) = cell.clear() else { return false };
-            wire::push_entry(batch, head, &two(clear.answer, clear.bytes));
+            words(place, clear.answer, clear.bytes);
             return true;
         }
         Kind::Inline => cell.body_at(),
-        Kind::Eager | Kind::Piece => {
+        Kind::Eager | Kind::Piece | Kind::Part => {
             let Some(lent) = cell.lent(head.source).filter(|lent| lent.bytes == bytes) else {
                 return false;
             };
             region.layout().buffer(lent.owner.slot, lent.buffer)
         }
-        Kind::Finish | Kind::Ask | Kind::Gone | Kind::Credit => {
-            wire::push_entry(batch, head, &[]);
-            return true;
-        }
+        Kind::Finish | Kind::Ask | Kind::Gone | Kind::Credit => return true,
     };
-    wire::push_header(batch, head, bytes);
-    let (at, whole) = (batch.len(), before + entry_bytes(bytes));
-    batch.reserve(whole - at);
-    // SAFETY: the batch is our own and has just got room up to `whole`. All of it is written: the
-    // message, and what fills the entry up behind it.
-    unsafe {
-        let to = batch.as_mut_ptr().add(at);
-        region.mapping().copy_out(from, to, bytes);
-        to.add(bytes).write_bytes(0, whole - at - bytes);
-        batch.set_len(whole);
-    }
-    let is_whole = head.kind == Kind::Inline || crate::endpoint::is_whole(region, head.source);
-    if !is_whole {
-        batch.truncate(before);
-    }
-    is_whole
+    // SAFETY: the place is our own memory and has just these bytes.
+    unsafe { region.mapping().copy_out(from, place.as_mut_ptr(), bytes) };
+    head.kind == Kind::Inline || crate::endpoint::is_whole(region, head.source)
 }
 
 fn copy_in(region: &Region, at: usize, bytes: &[u8]) {
@@ -464,6 +510,60 @@ mod tests {
     use crate::RegionOptions;
     use crate::message::Class;
 
+    fn head(to: Local) -> Head {
+        Head {
+            kind: Kind::Inline,
+            class: Class::Tagged,
+            inline_bytes: 0,
+            source: Local { host: 1, slot: 5, incarnation: 1 },
+            to,
+            tag: 0,
+            data: None,
+            marked: false,
+        }
+    }
+
+    #[test]
+    fn who_sleeps_is_woken_behind_a_batch_whoever_had_the_slot_before() {
+        let options =
+            RegionOptions { slots: 2, gateways: 1, cells: 16, ..RegionOptions::default() };
+        let (keeper, _) = Region::create(&options).expect("memory");
+        let keeper = Arc::new(keeper);
+        let mut post = Post::new(Arc::clone(&keeper), 0);
+        let owner = || {
+            let (slot, incarnation) = keeper.take_slot(1).expect("room");
+            Local { host: 0, slot, incarnation }
+        };
+        let fall_asleep = |to: Local| {
+            let ear = keeper.hang_bell(to.slot, to.incarnation).expect("a pair");
+            keeper.region().ring(to.slot).set_asleep(1);
+            ear
+        };
+        let is_rung = |ear: &std::os::fd::OwnedFd| {
+            rustix::net::recv(ear, &mut [0; 8], rustix::net::RecvFlags::DONTWAIT).is_ok()
+        };
+        let first = owner();
+        (0..3).for_each(|_| assert_eq!(post.put(&head(first), b""), Put::Done));
+        assert_eq!(post.touched, [first], "once");
+        post.wake_touched();
+        assert!(post.touched.is_empty(), "nobody can sleep");
+        let ear = fall_asleep(first);
+        (0..2).for_each(|_| assert_eq!(post.put(&head(first), b""), Put::Done));
+        assert!(!is_rung(&ear));
+        post.wake_touched();
+        assert!(is_rung(&ear));
+        // One batch has something for an owner of the slot, and for the next.
+        keeper.region().ring(first.slot).set_asleep(2);
+        assert_eq!(post.put(&head(first), b""), Put::Done);
+        assert!(keeper.declare_dead(first.slot));
+        let (second, to) = (owner(), |it: Local| (it.slot, it.incarnation));
+        assert_eq!(to(second), (first.slot, first.incarnation + 1));
+        let ear = fall_asleep(second);
+        assert_eq!(post.put(&head(second), b""), Put::Done);
+        post.wake_touched();
+        assert!(is_rung(&ear) && post.touched.is_empty());
+    }
+
     #[test]
     fn a_ring_that_was_begun_anew_is_filled_from_its_beginning() {
         let options =
@@ -472,19 +572,9 @@ mod tests {
         let keeper = Arc::new(keeper);
         let region = Arc::clone(keeper.region());
         let mut post = Post::new(Arc::clone(&keeper), 0);
-        let source = Local { host: 1, slot: 5, incarnation: 1 };
         let mut put = || {
             let (slot, incarnation) = keeper.take_slot(1).expect("room");
-            let head = Head {
-                kind: Kind::Inline,
-                class: Class::Tagged,
-                inline_bytes: 0,
-                source,
-                to: Local { host: 0, slot, incarnation },
-                tag: 0,
-                data: None,
-                marked: false,
-            };
+            let head = head(Local { host: 0, slot, incarnation });
             (0..3).for_each(|_| assert_eq!(post.try_put(&head, b""), Ok(())));
             let ring = region.ring(slot);
             assert!(Consumer::new(&ring).look(&ring).is_some(), "the first cell");

@@ -1,5 +1,6 @@
 //! A domain's part of a sidecore: its gateway, and the links to the gateways of peers.
 
+mod hand_over;
 mod joining;
 mod traffic;
 
@@ -7,12 +8,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
+pub use self::hand_over::Handed;
 use self::traffic::Kept;
 use super::associations::{Associations, There};
 use super::link::{Inbox, Outbox};
 use super::post::{Post, PostCounters};
 use super::wire::{Answer, Channel, Request};
 use super::{Carrier, PROOF_BYTES, Peer, ROOMS_MAX, TOKEN};
+use crate::RegionOptions;
 use crate::cell::Head;
 
 /// How long a peer with whom the domain was joined may be out of reach before what is outstanding
@@ -117,6 +120,8 @@ struct Link<C: Carrier> {
     outbox: Outbox<Kept<C::Body>>,
     /// By the peer's gateway.
     incoming: BTreeMap<u16, Box<Incoming<C>>>,
+    /// And how much the process before this one had taken of those that have not joined since.
+    heard: BTreeMap<u16, u64>,
     /// Deaths there, as far as not all here were told. Nothing more is taken until they are, so
     /// these are at most a batch's.
     gones: VecDeque<(Head, Origin)>,
@@ -168,6 +173,7 @@ impl<C: Carrier> Link<C> {
             out_ns: None,
             outbox: Outbox::new(),
             incoming: BTreeMap::new(),
+            heard: BTreeMap::new(),
             gones: VecDeque::new(),
             stirred: false,
         }
@@ -179,6 +185,7 @@ impl<C: Carrier> Link<C> {
         for (_, mut incoming) in std::mem::take(&mut self.incoming) {
             incoming.forget(carrier);
         }
+        self.heard.clear();
         self.gones.clear();
         self.generation = self.generation.wrapping_add(1);
         (self.state, self.there, self.out_ns) = (State::Out, None, None);
@@ -201,9 +208,13 @@ impl<C: Carrier> Incoming<C> {
 impl<C: Carrier> Room<C> {
     /// A room; it takes its gateway's slot.
     pub fn new(settings: RoomSettings, associations: Arc<Associations>) -> Self {
+        let post = Post::new(Arc::clone(associations.keeper()), settings.gateway);
+        Self::with_post(settings, associations, post)
+    }
+
+    fn with_post(settings: RoomSettings, associations: Arc<Associations>, post: Post) -> Self {
         let keeper = associations.keeper();
         let options = keeper.region().options();
-        let post = Post::new(Arc::clone(keeper), settings.gateway);
         Self {
             settings,
             post,
@@ -216,7 +227,7 @@ impl<C: Carrier> Room<C> {
             sessions: BTreeMap::new(),
             channel_next: 1,
             spare: Vec::new(),
-            batch_bytes_max: (64 << 10).max(2 * options.buffer_bytes as usize),
+            batch_bytes_max: batch_bytes_max(&options),
             next_ns: 0,
             is_stuck: false,
             looked_for: None,
@@ -300,7 +311,7 @@ impl<C: Carrier> Room<C> {
         }
         let mut busy = self.put_waiting(now_ns, carrier);
         busy |= self.tell_gones(now_ns, carrier);
-        busy |= self.collect();
+        busy |= self.collect(carrier);
         busy |= self.tell_deaths();
         if now_ns >= self.next_ns {
             self.look_at_clock(now_ns, carrier);
@@ -371,7 +382,7 @@ impl<C: Carrier> Room<C> {
         let link = self.links.get_mut(at).filter(|link| link.generation == token.generation);
         let (Some(link), Ok(answer)) = (link, Answer::decode(head)) else { return };
         match answer {
-            Answer::Done { .. } | Answer::Refused(_)
+            Answer::Done { .. } | Answer::Refused(_) | Answer::NoChannel
                 if token.is_join && token.number == link.asks =>
             {
                 self.join_answered(at, now_ns, answer, carrier);
@@ -417,6 +428,11 @@ impl<C: Carrier> Room<C> {
         let (room, place) = (self.settings.number, at as u16);
         Token { is_join, room, place, generation: self.links[at].generation, number }.to_word()
     }
+}
+
+/// The longest batch of a region's messages.
+fn batch_bytes_max(options: &RegionOptions) -> usize {
+    (64 << 10).max(2 * options.buffer_bytes as usize)
 }
 
 /// By what an answer finds its link.

@@ -2,11 +2,14 @@
 //! break at any moment and come back.
 
 mod faults;
+mod hand_over;
 mod model;
+mod pushes;
 mod rules;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -61,6 +64,9 @@ struct Sim {
     wires: Rc<RefCell<Wires>>,
     bodies: HashMap<u64, Vec<u8>>,
     next: u64,
+    /// Bytes that were written into them, and the most at once.
+    written: usize,
+    longest: usize,
 }
 
 impl Carrier for Sim {
@@ -68,14 +74,20 @@ impl Carrier for Sim {
     type Call = Call;
     type Body = u64;
 
-    fn body(&mut self, bytes: &[u8]) -> Option<u64> {
+    fn body(&mut self, bytes: usize) -> Option<u64> {
         self.next += 1;
         // Now and then there is none.
         if self.next.is_multiple_of(50) {
             return None;
         }
-        self.bodies.insert(self.next, bytes.to_vec());
+        self.bodies.insert(self.next, vec![0; bytes]);
         Some(self.next)
+    }
+
+    fn write(&mut self, body: u64, places: Range<usize>, put: &mut dyn FnMut(&mut [u8])) {
+        self.written += places.len();
+        self.longest = self.longest.max(places.len());
+        put(&mut self.bodies.get_mut(&body).expect("it is there")[places]);
     }
 
     fn read(&self, body: u64, bytes: usize, show: &mut dyn FnMut(&[u8])) {
@@ -130,6 +142,18 @@ impl Home for Arc<Bell> {
         self.woken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
+    fn ring(&self, _slot: u16, _incarnation: u32) -> bool {
+        true
+    }
+
+    fn hang_bell(&self, _slot: u16, _incarnation: u32) -> Result<OwnedFd, crate::NoBell> {
+        Err(crate::NoBell::InVm)
+    }
+
+    fn bell_again(&self, _slot: u16, _incarnation: u32) -> Option<OwnedFd> {
+        None
+    }
+
     fn is_there(&self) -> bool {
         !self.gone.load(std::sync::atomic::Ordering::Relaxed)
     }
@@ -138,6 +162,7 @@ impl Home for Arc<Bell> {
 struct Host {
     name: String,
     keeper: Arc<Keeper>,
+    memory: OwnedFd,
     associations: Arc<Associations>,
     cores: Vec<Core>,
     endpoints: Vec<Endpoint>,
@@ -172,7 +197,8 @@ impl Host {
             host: id,
             ..RegionOptions::default()
         };
-        let keeper = Arc::new(Region::create(&options).expect("memory").0);
+        let (keeper, memory) = Region::create(&options).expect("memory");
+        let keeper = Arc::new(keeper);
         let associations = Associations::new(Arc::clone(&keeper), 1);
         associations.set_peers(peers);
         let core = |core: usize| {
@@ -181,12 +207,12 @@ impl Host {
             let settings = RoomSettings { number, domain, gateway: core as u16, prove };
             let room = Room::new(settings, Arc::clone(&associations));
             let (me, wires, next) = ((me, core), Rc::clone(wires), me as u64 * 1000);
-            let carrier = Sim { me, wires, bodies: HashMap::new(), next };
+            let carrier = Sim { me, wires, bodies: HashMap::new(), next, written: 0, longest: 0 };
             Core { room, carrier, knows: Vec::new() }
         };
         let cores = (0..cores).map(core).collect();
         let (name, endpoints, bell) = (format!("h{me}"), Vec::new(), Arc::default());
-        Self { name, keeper, associations, cores, endpoints, bell }
+        Self { name, keeper, memory, associations, cores, endpoints, bell }
     }
 
     fn join(&mut self) -> Address {
@@ -196,7 +222,7 @@ impl Host {
         let host = region.options().host;
         let mut endpoint =
             Endpoint::new(region, slot, incarnation, host, &options).expect("an endpoint");
-        endpoint.set_home(Box::new(Arc::clone(&self.bell)));
+        endpoint.set_home(Arc::new(Arc::clone(&self.bell)));
         self.endpoints.push(endpoint);
         self.endpoints.last().expect("just pushed").address()
     }

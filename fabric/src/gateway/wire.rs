@@ -51,6 +51,8 @@ pub struct Join {
     pub gateway: u16,
     /// See there.
     pub gateways: u16,
+    /// The version of its region, the same at both: it says which gateway has a pair's messages.
+    pub layout: u16,
     /// Its host's name.
     pub host: u64,
     /// Another one each time that it has given this host up.
@@ -123,6 +125,7 @@ impl Join {
         head[0] = JOIN;
         put(&mut head, 2, &self.gateway.to_le_bytes());
         put(&mut head, 4, &self.gateways.to_le_bytes());
+        put(&mut head, 6, &self.layout.to_le_bytes());
         put(&mut head, 8, &self.host.to_le_bytes());
         put(&mut head, 16, &self.epoch.to_le_bytes());
         put(&mut head, 20, &self.buffer_bytes.to_le_bytes());
@@ -132,14 +135,14 @@ impl Join {
     }
 
     fn decode(head: &[u8]) -> Result<Self, Malformed> {
-        if head.len() != JOIN_BYTES || head[1] != 0 || short(head, 6) != 0 {
+        if head.len() != JOIN_BYTES || head[1] != 0 {
             return Err(Malformed);
         }
         let (name, rest) =
             head[56..].split_at(head[56..].iter().take_while(|it| **it != 0).count());
         let is_clean = !name.is_empty() && !rest.is_empty() && rest.iter().all(|byte| *byte == 0);
         let name = std::str::from_utf8(name).map_err(|_| Malformed)?;
-        let (gateway, gateways) = (short(head, 2), short(head, 4));
+        let (gateway, gateways, layout) = (short(head, 2), short(head, 4), short(head, 6));
         let (host, epoch) = (long(head, 8), word(head, 16));
         let is_one = gateway < gateways && gateways <= GATEWAYS_MAX;
         if !is_clean || !is_one || [0, HOST_ENDED].contains(&host) || epoch == 0 {
@@ -147,7 +150,7 @@ impl Join {
         }
         let proof = head[24..56].try_into().expect("so many");
         let (buffer_bytes, domain) = (word(head, 20), name.to_owned());
-        Ok(Self { gateway, gateways, host, epoch, buffer_bytes, proof, domain })
+        Ok(Self { gateway, gateways, layout, host, epoch, buffer_bytes, proof, domain })
     }
 }
 
@@ -257,31 +260,35 @@ pub(super) fn entry_bytes(bytes: usize) -> usize {
     ENTRY_HEADER_BYTES + bytes.next_multiple_of(ALIGN)
 }
 
-/// Adds the header of an entry, whose bytes follow. Hosts are those of the batch's two ends.
-pub(super) fn push_header(batch: &mut Vec<u8>, head: &Head, bytes: usize) {
+/// Writes an entry of so many bytes, which has just its place, but for those bytes: they go where
+/// it says. Hosts are those of the batch's two ends.
+pub(super) fn put_entry<'a>(entry: &'a mut [u8], head: &Head, bytes: usize) -> &'a mut [u8] {
     let Head { kind, class, source, to, tag, data, marked, .. } = *head;
     let flag = |is: bool, bit| if is { bit } else { 0 };
     let flags = flag(class == Class::Tagged, TAGGED)
         | flag(data.is_some(), HAS_DATA)
         | flag(marked, MARKED);
-    let mut header = [0; ENTRY_HEADER_BYTES];
+    let (header, rest) = entry.split_at_mut(ENTRY_HEADER_BYTES);
+    header.fill(0);
     header[0] = kind as u8;
     header[1] = flags;
-    put(&mut header, 4, &(bytes as u32).to_le_bytes());
-    put(&mut header, 8, &source.slot.to_le_bytes());
-    put(&mut header, 10, &to.slot.to_le_bytes());
-    put(&mut header, 12, &source.incarnation.to_le_bytes());
-    put(&mut header, 16, &to.incarnation.to_le_bytes());
-    put(&mut header, 24, &tag.to_le_bytes());
-    put(&mut header, 32, &data.unwrap_or_default().to_le_bytes());
-    batch.extend_from_slice(&header);
+    put(header, 4, &(bytes as u32).to_le_bytes());
+    put(header, 8, &source.slot.to_le_bytes());
+    put(header, 10, &to.slot.to_le_bytes());
+    put(header, 12, &source.incarnation.to_le_bytes());
+    put(header, 16, &to.incarnation.to_le_bytes());
+    put(header, 24, &tag.to_le_bytes());
+    put(header, 32, &data.unwrap_or_default().to_le_bytes());
+    let (place, behind) = rest.split_at_mut(bytes);
+    behind.fill(0);
+    place
 }
 
-/// Adds an entry that is no message.
+/// Adds an entry to those of a batch.
 pub(super) fn push_entry(batch: &mut Vec<u8>, head: &Head, bytes: &[u8]) {
-    push_header(batch, head, bytes.len());
-    batch.extend_from_slice(bytes);
-    batch.resize(batch.len().next_multiple_of(ALIGN), 0);
+    let at = batch.len();
+    batch.resize(at + entry_bytes(bytes.len()), 0);
+    put_entry(&mut batch[at..], head, bytes.len()).copy_from_slice(bytes);
 }
 
 /// The first entry of a batch that came from the host of this index, and the rest. `Err` when it is
@@ -319,9 +326,9 @@ mod tests {
     use super::*;
 
     fn join() -> Join {
-        let (gateway, gateways, host, epoch, buffer_bytes) = (1, 2, 77, 3, 16_384);
-        let domain = "n".repeat(NAME_ROOM - 1);
-        Join { gateway, gateways, host, epoch, buffer_bytes, proof: [9; PROOF_BYTES], domain }
+        let (gateway, gateways, layout, host, epoch) = (1, 2, 3, 77, 3);
+        let (buffer_bytes, proof, domain) = (16_384, [9; PROOF_BYTES], "n".repeat(NAME_ROOM - 1));
+        Join { gateway, gateways, layout, host, epoch, buffer_bytes, proof, domain }
     }
 
     #[test]

@@ -1,10 +1,16 @@
 //! The node's side of a region: whose each slot is.
 
+mod hand_over;
+
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::io::Errno;
+
+use super::bells::Bells;
 use super::{HOST_ENDED, HOSTS_MAX, Region};
 use crate::cell::{Cell, Head};
 use crate::ring::{Claim, Life, NOBODY, Producer, State, Words, is_sound};
@@ -42,6 +48,10 @@ pub struct Keeper {
     ledger: Mutex<Ledger>,
     /// What gateways look at: not behind the lock, under which all rings may be looked through.
     seen: Seen,
+    /// By which endpoints that sleep are woken.
+    bells: Bells,
+    /// Somebody has died or left of whom that was not told to those who sleep.
+    untold: AtomicBool,
 }
 
 /// What gateways ask for and say, without a lock.
@@ -93,8 +103,10 @@ impl Keeper {
         let (lives, holds) = (words(slots.len()), words(HOSTS_MAX));
         let seen = Seen { deaths: AtomicU64::new(0), lives, holds };
         let (given, deaths, sweeps, hosts) = (0, 0, 0, 1);
+        let bells = Bells::new(slots.len());
         let ledger = Mutex::new(Ledger { slots, given, deaths, sweeps, hosts });
-        Self { region: Arc::new(region), ledger, seen }
+        let untold = AtomicBool::new(false);
+        Self { region: Arc::new(region), ledger, seen, bells, untold }
     }
 
     /// The region itself.
@@ -213,12 +225,17 @@ impl Keeper {
         Ok(index)
     }
 
+    /// Whether a place of the table of hosts was ever another host's.
+    pub(crate) fn has_host(&self, index: u16) -> bool {
+        (1..self.ledger().hosts).contains(&usize::from(index))
+    }
+
     /// Says that a host is no more, or will not be reached again: what members have outstanding
     /// with it ends.
     pub fn end_host(&self, index: u16) {
-        let is_one = (1..self.ledger().hosts).contains(&usize::from(index));
-        assert!(is_one, "host {index} was never added");
+        assert!(self.has_host(index), "host {index} was never added");
         self.region.mapping.store(self.region.layout.host(index), HOST_ENDED, Release);
+        self.bells.ring_all(&self.region);
     }
 
     /// The process that an endpoint was given to, while it lives; as the node sees it, and told by
@@ -271,7 +288,7 @@ impl Keeper {
 
     /// Says that the slot's endpoint is dead: its process has ended, or has closed it and will not
     /// store anything into the region again. `false`: it had none. Its slot is another one's when
-    /// it is needed ([`Keeper::take_slot`]).
+    /// it is needed ([`Keeper::take_slot`]). Who sleeps hears of it by [`Keeper::tell_deaths`].
     pub fn declare_dead(&self, slot: u16) -> bool {
         let ledger = &mut *self.ledger();
         let Some(entry) = ledger.slots.get_mut(usize::from(slot)) else { return false };
@@ -282,11 +299,14 @@ impl Keeper {
         (entry.state, entry.died) = (State::Dead, ledger.deaths);
         self.tell(slot, entry);
         self.seen.deaths.fetch_add(1, Release);
+        self.bells.take_down(slot);
+        self.untold.store(true, Release);
         true
     }
 
     /// Says that the slot's process is no member any more, and has not ended: to others its
-    /// endpoint is gone, but what it has claimed stays its own until it is declared dead.
+    /// endpoint is gone, but what it has claimed stays its own until it is declared dead. Who
+    /// sleeps hears of it by [`Keeper::tell_deaths`]; it is woken by nobody itself.
     pub fn declare_left(&self, slot: u16) {
         let ledger = &mut *self.ledger();
         if let Some(entry) = ledger.slots.get_mut(usize::from(slot))
@@ -295,7 +315,58 @@ impl Keeper {
             entry.state = State::Left;
             self.tell(slot, entry);
             self.seen.deaths.fetch_add(1, Release);
+            self.bells.take_down(slot);
+            self.untold.store(true, Release);
         }
+    }
+
+    /// Whether somebody has died, or left, since those who sleep were woken for that last.
+    pub fn has_untold_deaths(&self) -> bool {
+        self.untold.load(Acquire)
+    }
+
+    /// Wakes who sleeps if somebody has died, or left, since the last time. Apart from saying so:
+    /// each of those who wake looks around and has all others' processors make a fence, which is
+    /// too much for each process of a job that ends.
+    pub fn tell_deaths(&self) {
+        if self.untold.swap(false, SeqCst) {
+            self.bells.ring_all(&self.region);
+        }
+    }
+
+    /// Makes a bell for an endpoint that is to sleep: what it hears it by, which is its own alone.
+    /// From now on it is woken by whoever sends to it, and when anybody dies.
+    ///
+    /// # Errors
+    /// When it does not live, or no descriptor is left.
+    pub fn hang_bell(&self, slot: u16, incarnation: u32) -> Result<OwnedFd, Errno> {
+        // Held, so that it does not die meanwhile and keep its bell.
+        let ledger = self.ledger();
+        let entry = ledger.slots.get(usize::from(slot)).ok_or(Errno::INVAL)?;
+        if entry.state != State::Live || entry.incarnation != incarnation {
+            return Err(Errno::INVAL);
+        }
+        self.bells.hang(slot, incarnation)
+    }
+
+    /// By what an endpoint's bell is rung, for another one of its domain. None: it has none.
+    pub(crate) fn rope(&self, slot: u16, incarnation: u32) -> Option<OwnedFd> {
+        self.bells.rope(slot, incarnation)
+    }
+
+    /// Wakes an endpoint, if it sleeps. Never waits for who looks through rings.
+    pub(crate) fn ring(&self, slot: u16, incarnation: u32) {
+        self.bells.ring(&self.region, slot, incarnation);
+    }
+
+    /// Wakes endpoints that sleep though somebody has put something into their rings.
+    pub(crate) fn ring_where_something_is(&self) {
+        self.bells.ring_where_something_is(&self.region);
+    }
+
+    /// Whether endpoints may sleep; asked behind a fence that is behind what is to wake them.
+    pub(crate) fn has_bells(&self) -> bool {
+        self.bells.is_any()
     }
 
     /// Clears up after the dead: what they had claimed in others' rings is nobody's, and their

@@ -6,7 +6,7 @@ use crate::shared::WORD;
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"vriofabr");
 
 /// Changed with any change of what is where, or of what it means.
-pub const REGION_VERSION: u32 = 2;
+pub const REGION_VERSION: u32 = 4;
 
 /// Everything begins at a page.
 const PAGE: usize = 4096;
@@ -29,6 +29,9 @@ pub(super) mod header {
     pub(in crate::region) const HOST: usize = 40;
     /// Random; stands at [`MARK`](super::MARK) as well.
     pub(in crate::region) const ID: usize = 48;
+    /// On a line of its own: the number of a thread of the node's, which the kernel takes out when
+    /// that has ended.
+    pub(in crate::region) const NODE: usize = 128;
 }
 
 /// Where the part begins that such a device shows: whole large pages.
@@ -58,12 +61,12 @@ mod before_slots {
 mod control {
     /// The node's: state and incarnation in one word.
     pub(super) const LIFE: usize = 0;
+    /// The owner's: whether it has to be woken. On the line that producers look at anyway.
+    pub(super) const ASLEEP: usize = 8;
     /// The producers'.
     pub(super) const TAIL: usize = 128;
     /// The owner's.
     pub(super) const HEAD: usize = 256;
-    /// The owner's, of a gateway: whether it sleeps.
-    pub(super) const ASLEEP: usize = 320;
     /// The receivers' of its buffers: a word for each.
     pub(super) const RETURNED: usize = 512;
 }
@@ -201,12 +204,6 @@ impl Layout {
         before_slots::HOLDS + usize::from(index) * WORD
     }
 
-    /// The word by which a gateway says that it sleeps.
-    #[inline]
-    pub(crate) fn asleep(&self, gateway: u16) -> usize {
-        self.slot(gateway) + control::ASLEEP
-    }
-
     #[inline]
     pub(crate) fn life(&self, slot: u16) -> usize {
         self.slot(slot) + control::LIFE
@@ -248,6 +245,7 @@ pub(crate) struct RingPlaces {
 impl RingPlaces {
     pub(super) const TAIL: usize = control::TAIL / WORD;
     pub(super) const HEAD: usize = control::HEAD / WORD;
+    pub(super) const ASLEEP: usize = control::ASLEEP / WORD;
 
     #[inline]
     pub(super) fn new(layout: &Layout) -> Self {
@@ -289,10 +287,11 @@ mod tests {
         assert_eq!((layout.host(1), layout.hold(1)), (8192 + 8, 106_496 + 8));
         assert_eq!(layout.desk(), 40_960);
         let slot = 2_101_248;
-        assert_eq!((layout.life(0), layout.asleep(0)), (slot, slot + 320));
+        assert_eq!(layout.life(0), slot);
         let ring = RingPlaces::new(&layout);
         assert_eq!(layout.words(0), (slot, (12_288 + 262_144) / 8));
-        assert_eq!([RingPlaces::TAIL, RingPlaces::HEAD].map(|word| word * 8), [128, 256]);
+        let words = [RingPlaces::ASLEEP, RingPlaces::TAIL, RingPlaces::HEAD];
+        assert_eq!(words.map(|word| word * 8), [8, 128, 256]);
         assert_eq!(ring.claim(1024 + 3) * 8, 4096 + 24);
         assert_eq!(ring.cell(1) * 8, 12_288 + 256);
         assert_eq!(layout.buffer(0, 1), slot + 12_288 + 262_144 + 16_384);

@@ -5,7 +5,8 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{
     AtomicU64,
-    Ordering::{AcqRel, Acquire, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    fence,
 };
 use loom::thread;
 
@@ -20,6 +21,9 @@ struct Modelled {
     claims: Vec<AtomicU64>,
     stamps: Vec<AtomicU64>,
     lives: [AtomicU64; 2],
+    asleep: AtomicU64,
+    /// Rung by who found the consumer asleep; of use to the next look only.
+    bell: AtomicU64,
     /// What is in a cell beside its stamp: loom finds two who use it at once.
     contents: Vec<UnsafeCell<u32>>,
 }
@@ -37,6 +41,8 @@ impl Modelled {
             claims: (0..cells).map(|_| AtomicU64::new(OLD.to_word())).collect(),
             stamps: zeroes(),
             lives: [(); 2].map(|()| AtomicU64::new(live)),
+            asleep: AtomicU64::new(0),
+            bell: AtomicU64::new(0),
             contents: (0..cells).map(|_| UnsafeCell::new(0)).collect(),
         }
     }
@@ -111,6 +117,12 @@ impl Words for Modelled {
     }
     fn life(&self, slot: u16) -> Option<Life> {
         self.lives.get(usize::from(slot)).map(|life| Life::from_word(life.load(Acquire)))
+    }
+    fn asleep(&self) -> u64 {
+        self.asleep.load(Relaxed)
+    }
+    fn set_asleep(&self, word: u64) {
+        self.asleep.store(word, Relaxed);
     }
 }
 
@@ -219,5 +231,47 @@ fn old_claims_are_swept_meanwhile() {
             },
         );
         assert_eq!(taken, [1, 2]);
+    });
+}
+
+impl Modelled {
+    /// Sends, and wakes. Members have no fence of their own here: the sleeper's barrier makes one
+    /// for them, at a moment that it chooses; one that is always there is what loom knows.
+    fn send_and_wake(&self, way: &mut Way, slot: u16, message: u32, rung: &mut u64) {
+        self.send(way, slot, message);
+        fence(SeqCst);
+        let word = self.asleep();
+        if word != *rung {
+            self.bell.fetch_add(1, AcqRel);
+            *rung = word;
+        }
+    }
+}
+
+/// Who sleeps twice, with a message taken in between or not, is woken for each message that it has
+/// not seen before it slept, though nobody rings twice for the same sleep.
+#[test]
+fn a_sleeper_is_woken() {
+    check(3, || {
+        let ring = Arc::new(Modelled::new(4));
+        let producer = Arc::clone(&ring);
+        let sends = thread::spawn(move || {
+            let (mut way, mut rung) = (Way::default(), 0);
+            (1..=2).for_each(|message| producer.send_and_wake(&mut way, 0, message, &mut rung));
+        });
+        let (mut consumer, mut taken) = (Consumer::new(&*ring), Vec::new());
+        let mut sleeps = false;
+        for word in 1..=2 {
+            // As an endpoint does: the bell is silenced before it is said that it is to be rung.
+            ring.bell.store(0, Release);
+            sleeps = consumer.fall_asleep(&*ring, word, || fence(SeqCst));
+            if !sleeps {
+                ring.take(&mut consumer, &mut taken);
+            }
+        }
+        sends.join().expect("it sent");
+        let is_rung = ring.bell.load(Acquire) > 0;
+        let is_there = consumer.look(&*ring).is_some();
+        assert!(!(sleeps && is_there) || is_rung, "asleep for ever, with {taken:?} taken");
     });
 }

@@ -17,6 +17,7 @@ struct Local {
     lives: Vec<Cell<Life>>,
     /// The next exchange of a claim meets another that was made just before it.
     swept: Cell<bool>,
+    asleep: Cell<u64>,
 }
 
 impl Local {
@@ -29,6 +30,7 @@ impl Local {
             stamps: vec![Cell::new(0); CELLS as usize],
             lives: vec![Cell::new(LIVE); 4],
             swept: Cell::new(false),
+            asleep: Cell::new(0),
         };
         for past in (1..=u64::from(CELLS)).map(|back| position.wrapping_sub(back)) {
             let producer = Producer { slot: NOBODY, incarnation: 0 };
@@ -82,6 +84,12 @@ impl Words for Local {
     }
     fn life(&self, slot: u16) -> Option<Life> {
         self.lives.get(usize::from(slot)).map(Cell::get)
+    }
+    fn asleep(&self) -> u64 {
+        self.asleep.get()
+    }
+    fn set_asleep(&self, word: u64) {
+        self.asleep.set(word);
     }
 }
 

@@ -1,16 +1,28 @@
 //! A domain as the node serves it.
 
+use std::collections::HashSet;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
 
 use crate::door::bell::GatewayBell;
 use crate::door::key::{KEY_BYTES_MAX, Key};
 use crate::door::wire::{Refusal, Seat};
-use crate::region::{Keeper, Region, RegionError, RegionOptions};
+use crate::hand_over::{DomainState, Put, Take, Unfit, expect};
+use crate::region::{Keeper, Region, RegionError, RegionOptions, Vigil};
+use crate::ring::Words;
 
 /// Members for each endpoint that a domain may have: a process may join before it needs one, or
 /// several times in different libraries.
 const MEMBERS_PER_ENDPOINT: usize = 2;
+
+/// Those who sleep are woken for deaths so often at most: the processes of a job end one after the
+/// other, and each wakes all that sleep of all jobs.
+const DEATHS_SPAN: Duration = Duration::from_millis(10);
 
 /// What a domain is to be.
 #[derive(Clone, Debug)]
@@ -69,6 +81,10 @@ pub(super) struct Served {
     memory: OwnedFd,
     /// A gateway's each.
     bells: Vec<GatewayBell>,
+    /// When those who sleep were woken for the dead last.
+    told: Option<Instant>,
+    /// That the node is there, for processes in VMs; once there are any.
+    vigil: Option<Vigil>,
 }
 
 impl Served {
@@ -80,7 +96,42 @@ impl Served {
         let bells = (0..gateways).map(|_| GatewayBell::new()).collect::<Result<_, _>>();
         let bells =
             bells.map_err(|errno| RegionError::System { what: "make a bell beside", errno })?;
-        Ok(Self { settings, keeper: Arc::new(keeper), memory, bells })
+        Ok(Self { settings, keeper: Arc::new(keeper), memory, bells, told: None, vigil: None })
+    }
+
+    /// What another process had of it.
+    pub(super) fn adopt(
+        settings: DomainSettings,
+        host: u64,
+        state: DomainState,
+        take: Take<'_>,
+    ) -> Result<Self, Unfit> {
+        let (region, memory) = Region::adopt(&state.region, host, take)?;
+        let (slots, gateways) = (region.options().slots, region.options().gateways);
+        let is_it =
+            (slots.wrapping_sub(gateways), gateways) == (settings.endpoints_max, settings.gateways);
+        expect(is_it, "it has other sizes than its configuration says")?;
+        expect(state.bells.len() == usize::from(gateways), "a gateway has no bell")?;
+        let bells = state.bells.into_iter().map(|bell| GatewayBell::adopt(bell, take));
+        let bells = bells.collect::<io::Result<_>>()?;
+        let keeper = Arc::new(Keeper::adopt(region, &state.ledger, take)?);
+        Ok(Self { settings, keeper, memory, bells, told: None, vigil: None })
+    }
+
+    /// The same for the next one. Nothing of it may change meanwhile.
+    pub(super) fn take_down(&self, put: Put<'_>) -> io::Result<DomainState> {
+        let memory = self.memory.try_clone()?;
+        Ok(DomainState {
+            name: self.name().to_owned(),
+            region: self.region().take_down(memory, put),
+            ledger: self.keeper.take_down(put)?,
+            bells: self.bells.iter().map(|bell| bell.take_down(put)).collect::<io::Result<_>>()?,
+        })
+    }
+
+    /// Slots that somebody has, or has left and may still store from.
+    pub(super) fn seats(&self) -> HashSet<Seat> {
+        self.keeper.seats().map(|(slot, incarnation)| Seat { slot, incarnation }).collect()
     }
 
     pub(super) fn name(&self) -> &str {
@@ -95,13 +146,61 @@ impl Served {
         self.keeper.region()
     }
 
+    /// Says in the region from now on that the node is there, and that it is not when it has ended.
+    pub(super) fn keep_vigil(&mut self) {
+        if self.vigil.is_none() {
+            let kept = Vigil::keep(Arc::clone(self.keeper.region()));
+            let warn = |error: &io::Error| {
+                let domain = self.name();
+                tracing::warn!(%error, domain, "processes in VMs will not notice the node's end");
+            };
+            self.vigil = kept.inspect_err(warn).ok();
+        }
+    }
+
+    /// Says nothing about the node's end any more: another process may go on.
+    pub(super) fn leave_vigil(&mut self) {
+        if let Some(vigil) = self.vigil.take() {
+            vigil.leave();
+        }
+    }
+
     pub(super) fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
 
-    /// Wakes the gateways, for somebody who has no bells of theirs.
-    pub(super) fn ring_gateways(&self) {
-        self.bells.iter().for_each(GatewayBell::ring);
+    /// Wakes those who sleep and for whom something came, for somebody who has no bells of theirs
+    /// and does not say whom he means.
+    pub(super) fn ring_where_something_is(&self) {
+        // A gateway that falls asleep says so before it looks for the last time.
+        fence(SeqCst);
+        for (gateway, bell) in self.bells.iter().enumerate() {
+            if self.region().ring(gateway as u16).asleep() != 0 {
+                bell.ring();
+            }
+        }
+        self.keeper.ring_where_something_is();
+    }
+
+    /// Wakes who sleeps if somebody has died or left, at once or when the last time is long enough
+    /// ago: when that is.
+    pub(super) fn tell_deaths(&mut self, now: Instant) -> Option<Instant> {
+        if !self.keeper.has_untold_deaths() {
+            return None;
+        }
+        match self.told.map(|told| told + DEATHS_SPAN).filter(|again| *again > now) {
+            None => {
+                self.told = Some(now);
+                self.keeper.tell_deaths();
+                None
+            }
+            again => again,
+        }
+    }
+
+    /// The same for the last time.
+    pub(super) fn tell_deaths_at_once(&self) {
+        self.keeper.tell_deaths();
     }
 
     pub(super) fn is_called(&self, name: &str) -> bool {
@@ -140,6 +239,21 @@ impl Served {
     /// The process that has an endpoint, as this one numbers them; 0 if there is none.
     pub(super) fn process_of(&self, seat: Seat) -> u32 {
         self.keeper.process_of(seat.slot, seat.incarnation).unwrap_or(0)
+    }
+
+    /// A bell for an endpoint: what it is heard by.
+    pub(super) fn hang_bell(&self, seat: Seat) -> Result<OwnedFd, Errno> {
+        self.keeper.hang_bell(seat.slot, seat.incarnation)
+    }
+
+    /// Wakes an endpoint, if it sleeps.
+    pub(super) fn ring(&self, seat: Seat) {
+        self.keeper.ring(seat.slot, seat.incarnation);
+    }
+
+    /// By what an endpoint is woken.
+    pub(super) fn rope(&self, seat: Seat) -> Option<OwnedFd> {
+        self.keeper.rope(seat.slot, seat.incarnation)
     }
 
     /// Says that endpoints are gone, whose process may still store into the region.

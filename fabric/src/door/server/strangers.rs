@@ -128,7 +128,7 @@ impl Shared {
             watch(&self.epoll, process, number)?;
         }
         let standing = Standing::Stranger { since: Instant::now() };
-        Ok(Client { connection, process, pid, uid, standing })
+        Ok(Client { connection, process, pid, uid, standing, bells_unread: 0 })
     }
 
     /// Makes room for one more stranger of this user.
@@ -243,7 +243,8 @@ mod tests {
             // Users 0 to 4; of the third there are most.
             let uid = if number < 60 { 2 } else { (number % 5) as u32 };
             let standing = Standing::Stranger { since: Instant::now() };
-            let client = Client { connection, process: None, pid: 0, uid, standing };
+            let (process, pid, bells_unread) = (None, 0, 0);
+            let client = Client { connection, process, pid, uid, standing, bells_unread };
             house.clients.insert(1000 + number, client);
             house.strangers += 1;
         }

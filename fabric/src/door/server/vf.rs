@@ -7,6 +7,7 @@
 //! with a descriptor. To QEMU the node is peer 0 with one vector; VMs are not told of each other.
 
 mod bell;
+mod hand_over;
 
 use std::fs;
 use std::io;
@@ -112,6 +113,8 @@ struct Listener {
     path: PathBuf,
     /// Of the file at the path: a successor may have put its own there.
     inode: u64,
+    /// It is this process's to take away, and not of one that still may go on.
+    tidies: bool,
 }
 
 #[derive(Debug)]
@@ -138,9 +141,9 @@ impl Server {
         if house.vfs.iter().any(is_there) {
             return Err(VfError::Exists(settings.name));
         }
-        if !house.domains.iter().any(|domain| domain.is_called(&settings.domain)) {
-            return Err(VfError::NoDomain(settings.domain));
-        }
+        let domain = house.domains.iter_mut().find(|domain| domain.is_called(&settings.domain));
+        let Some(domain) = domain else { return Err(VfError::NoDomain(settings.domain)) };
+        domain.keep_vigil();
         let refuse = |source| VfError::Socket { path: settings.path.clone(), source };
         let listener = Listener::new(&settings.path).map_err(refuse)?;
         let number = house.next_vf;
@@ -206,14 +209,14 @@ impl Listener {
             Ok(inode)
         };
         let inode = show().inspect_err(|_| drop(fs::remove_file(&beside)))?;
-        Ok(Self { socket, path: path.to_owned(), inode })
+        Ok(Self { socket, path: path.to_owned(), inode, tidies: true })
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
         let is_ours = |found: &fs::Metadata| found.ino() == self.inode;
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| is_ours(&found)) {
+        if self.tidies && fs::symlink_metadata(&self.path).is_ok_and(|found| is_ours(&found)) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -263,16 +266,7 @@ impl Shared {
             return;
         }
         let met = self.meet_vm(house, at, connection);
-        let vm = met.and_then(|vm| {
-            watch(&self.epoll, &vm.connection, event(number, END))?;
-            if let (Some(process), number) = &vm.process {
-                // Once: it is nobody's event as long as the connection is there, which a child
-                // may have as well.
-                let data = EventData::new_u64(*number);
-                epoll::add(&self.epoll, process, data, EventFlags::IN | EventFlags::ONESHOT)?;
-            }
-            Ok(vm)
-        });
+        let vm = met.and_then(|vm| self.watch_vm(number, vm));
         match vm {
             Ok(vm) => {
                 house.next_client += 1;
@@ -281,6 +275,17 @@ impl Shared {
             }
             Err(error) => tracing::warn!(vf = name, %error, "a VM is hung up on"),
         }
+    }
+
+    fn watch_vm(&self, number: u64, vm: Vm) -> io::Result<Vm> {
+        watch(&self.epoll, &vm.connection, event(number, END))?;
+        if let (Some(process), number) = &vm.process {
+            // Once: it is nobody's event as long as the connection is there, which a child may
+            // have as well.
+            let data = EventData::new_u64(*number);
+            epoll::add(&self.epoll, process, data, EventFlags::IN | EventFlags::ONESHOT)?;
+        }
+        Ok(vm)
     }
 
     /// Says to a QEMU what it needs.
@@ -335,8 +340,8 @@ impl House {
         vm.bell.hear();
         let wanted = &vf.settings.domain;
         let Some(domain) = domains.iter().find(|it| it.is_called(wanted)) else { return };
-        // It may be for a gateway that sleeps.
-        domain.ring_gateways();
+        // It may be for somebody who sleeps.
+        domain.ring_where_something_is();
         let takes_new = vf.listener.is_some() && !*turning_away;
         let desk = AtDesk { domain, takes_new, takes_seats: vf.listener.is_some() };
         let denied = vm.clerk.serve(domain.region(), &desk);
@@ -396,6 +401,15 @@ impl House {
             soonest = vm.bell.wake()?.into_iter().chain(soonest).min();
         }
         Ok(soonest)
+    }
+
+    /// That the node is there is said in each domain that VMs may be in.
+    pub(super) fn keep_vigils(&mut self) {
+        for domain in &mut self.domains {
+            if self.vfs.iter().any(|vf| domain.is_called(&vf.settings.domain)) {
+                domain.keep_vigil();
+            }
+        }
     }
 
     /// VMs that are in a domain.

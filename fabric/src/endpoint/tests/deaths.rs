@@ -207,7 +207,7 @@ fn lie(hostile: &mut Endpoint, to: Local, random: &mut Random) {
     if random.below(2) == 0 {
         return lie_in_the_head(&cell, source, to, random);
     }
-    let kind = Kind::ALL[random.below(9) as usize];
+    let kind = Kind::ALL[random.below(Kind::ALL.len() as u64) as usize];
     let (class, data, tag) = (Class::Tagged, None, random.below(5));
     let inline_bytes = random.below(217) as u16;
     cell.publish(&Head { kind, class, inline_bytes, source, to, tag, data, marked: false });
@@ -219,7 +219,7 @@ fn lie(hostile: &mut Endpoint, to: Local, random: &mut Random) {
 fn lie_in_the_head(cell: &Cell<'_>, source: Local, to: Local, random: &mut Random) {
     let max = INLINE_BYTES_MAX as u64;
     let lengths = [0, 8, max, max + 1, 1 << 15, u64::from(u16::MAX), random.below(max)];
-    let (kind, flags) = (random.below(10) << 24, random.below(16) << 16);
+    let (kind, flags) = (random.below(12) << 24, random.below(16) << 16);
     let length = lengths[random.below(7) as usize];
     // Mostly what looks like a message in the cell.
     let lows = [length, length, flags | length, kind | flags | length, random.next()];

@@ -4,6 +4,7 @@ use super::super::associations::There;
 use super::super::wire::{Answer, Channel, Join};
 use super::traffic::Kept;
 use super::{Carrier, Incoming, Link, Room, State};
+use crate::REGION_VERSION;
 use crate::gateway::link::Inbox;
 
 /// How long a refused join waits before it is tried again.
@@ -132,7 +133,8 @@ impl<C: Carrier> Room<C> {
         }
         if now_ns >= link.sign_ns {
             link.sign_ns = now_ns + super::SIGN_NS;
-            if link.outbox.is_idle() {
+            // Asked each time, so that it is about the time since the last one.
+            if link.outbox.is_quiet() && link.outbox.is_idle() {
                 link.outbox.rest();
                 link.outbox.send_beside(Kept::nothing());
                 is_due = true;
@@ -171,6 +173,7 @@ impl<C: Carrier> Room<C> {
         let join = Join {
             gateway: self.settings.gateway,
             gateways: options.gateways,
+            layout: REGION_VERSION as u16,
             host: options.host,
             epoch,
             buffer_bytes: options.buffer_bytes,
@@ -222,6 +225,12 @@ impl<C: Carrier> Room<C> {
                 (channel, host, epoch, received, proof)
             }
             Answer::Refused(text) => return Err(text),
+            // What it says to what it cannot read.
+            Answer::NoChannel => {
+                let text =
+                    "it does not understand this node: run one release of vrio on both hosts";
+                return Err(text.to_owned());
+            }
             _ => return Err("no proper answer".to_owned()),
         };
         let peer = self.sessions.get(&session).ok_or("the session is over")?;
@@ -268,6 +277,17 @@ impl<C: Carrier> Room<C> {
         if self.associations.look(&peer.name).is_none() || !proves {
             return Err(not_open(&domain));
         }
+        if u32::from(join.layout) != REGION_VERSION {
+            // Those before this stood in the message say nothing there.
+            let theirs = match join.layout {
+                0 => "an older one".to_owned(),
+                layout => layout.to_string(),
+            };
+            return Err(format!(
+                "it has layout {REGION_VERSION} of domains' memory, and this one {theirs}: run one \
+                 release of vrio on both hosts"
+            ));
+        }
         if join.buffer_bytes != options.buffer_bytes {
             return Err(format!("buffers have {} bytes there", options.buffer_bytes));
         }
@@ -286,9 +306,10 @@ impl<C: Carrier> Room<C> {
         link.there.ok_or("it was just given up")?;
         let channel = Channel { room: self.settings.number, number: self.channel_next };
         self.channel_next = self.channel_next.wrapping_add(1);
-        let gateways = join.gateways;
+        let (gateways, heard) = (join.gateways, &mut link.heard);
         let incoming = link.incoming.entry(gateway).or_insert_with(|| {
-            let (inbox, owed, owed_ns) = (Inbox::new(), Vec::new(), 0);
+            let next = heard.remove(&gateway).unwrap_or(0);
+            let (inbox, owed, owed_ns) = (Inbox::new(next), Vec::new(), 0);
             Box::new(Incoming { session, channel, gateways, inbox, owed, owed_ns })
         });
         incoming.forget(carrier);

@@ -1,13 +1,13 @@
 //! Cells to batches, and batches to cells.
 
-use super::super::post::Put;
+use super::super::post::{Put, Write};
 use super::super::wire::{
     self, Answer, BATCH_HEADER_BYTES, Channel, HEAD_MAX, IN_HEAD_BYTES_MAX, batch_header,
 };
 use super::{AGAIN_NS, Carrier, Come, OWED_MAX, OWED_NS, Origin, Room, SPARE_MAX, State};
 use crate::cell::{Head, Kind, Local};
 use crate::gateway::gateway_of;
-use crate::gateway::link::Verdict;
+use crate::gateway::link::{Keep, Open, Verdict};
 use crate::message::Class;
 
 /// Deaths elsewhere that are told to all here in one round.
@@ -16,11 +16,31 @@ const GONES_PER_ROUND: usize = 4;
 /// Batches of a gateway elsewhere that are kept while nothing is taken.
 const KEPT_WHILE_FULL: usize = 2;
 
+/// An entry of so many bytes is written where its batch is kept: a batch with it is worth a buffer,
+/// and copying it once more would take longer than to find one.
+const LONG_BYTES_MIN: usize = 4 << 10;
+
 /// The entries of a batch while it is on its way.
 #[derive(Debug)]
 pub(super) enum Kept<B> {
-    InHead { bytes: [u8; IN_HEAD_BYTES_MAX], count: u8 },
+    InHead {
+        bytes: [u8; IN_HEAD_BYTES_MAX],
+        count: u8,
+    },
     Body(B, usize),
+    /// Until it goes out, and there is a buffer for it: the process before this one has numbered
+    /// it.
+    Own(Vec<u8>),
+}
+
+impl<B> Keep for Kept<B> {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::InHead { count, .. } => usize::from(*count),
+            Self::Body(_, bytes) => *bytes,
+            Self::Own(bytes) => bytes.len(),
+        }
+    }
 }
 
 impl<B: Copy> Kept<B> {
@@ -39,6 +59,20 @@ impl<B: Copy> Kept<B> {
                 }
                 Self::in_head(in_head)
             }
+        }
+    }
+
+    /// Of a batch that another process had.
+    pub(super) fn of_bytes(bytes: Vec<u8>) -> Self {
+        if bytes.len() <= IN_HEAD_BYTES_MAX { Self::in_head(&bytes) } else { Self::Own(bytes) }
+    }
+
+    /// Shows its entries.
+    pub(super) fn show<C: Carrier<Body = B>>(&self, carrier: &C, show: &mut dyn FnMut(&[u8])) {
+        match self {
+            Self::InHead { bytes, count } => show(&bytes[..usize::from(*count)]),
+            Self::Body(body, bytes) => carrier.read(*body, *bytes, show),
+            Self::Own(bytes) => show(bytes),
         }
     }
 
@@ -63,7 +97,7 @@ impl<B: Copy> Kept<B> {
 
 impl<C: Carrier> Room<C> {
     /// Takes what is in the gateway's ring.
-    pub(super) fn collect(&mut self) -> bool {
+    pub(super) fn collect(&mut self, carrier: &mut C) -> bool {
         let Self {
             post,
             links,
@@ -78,7 +112,7 @@ impl<C: Carrier> Room<C> {
             ..
         } = self;
         *is_stuck = false;
-        post.collect(|position, head, bytes, fill| {
+        post.collect(|position, head, bytes, write| {
             let at = by_host.get(usize::from(head.to.host)).copied().unwrap_or(u16::MAX);
             let Some(link) = links.get_mut(usize::from(at)) else {
                 let is_there = associations.keeper().region().host(head.to.host).is_some();
@@ -94,7 +128,12 @@ impl<C: Carrier> Room<C> {
                 *is_stuck = true;
                 return false;
             }
-            fill(link.outbox.room(bytes, *batch_bytes_max, spare));
+            let is_swift = link.outbox.is_swift() && matches!(link.state, State::In(..));
+            let batch = link.outbox.room(bytes, *batch_bytes_max, spare);
+            if is_swift && bytes >= LONG_BYTES_MIN {
+                lend(batch, *batch_bytes_max, spare, carrier);
+            }
+            add(batch, bytes, write, carrier);
             if !std::mem::replace(&mut link.stirred, true) {
                 stirred.push(at);
             }
@@ -170,6 +209,14 @@ impl<C: Carrier> Room<C> {
                         head_bytes += usize::from(*count);
                     }
                     Kept::Body(buffer, bytes) => body = Some((*buffer, *bytes)),
+                    Kept::Own(bytes) => {
+                        let Some(kept) = in_body(bytes, bytes.len(), carrier) else {
+                            self.try_again(at, now_ns + AGAIN_NS);
+                            return any;
+                        };
+                        self.links[at].outbox.keep_next_as(kept);
+                        continue;
+                    }
                 }
                 let token = self.token(at, false, self.links[at].granted);
                 if !carrier.call(session, token, &head[..head_bytes], body) {
@@ -181,20 +228,22 @@ impl<C: Carrier> Room<C> {
                 self.links[at].outbox.went_out();
                 any = true;
             }
-            let Some(batch) = self.links[at].outbox.front() else { return any };
-            let kept = if batch.len() <= IN_HEAD_BYTES_MAX {
-                Kept::in_head(batch)
-            } else {
-                let Some(body) = carrier.body(batch) else {
-                    self.try_again(at, now_ns + AGAIN_NS);
-                    return any;
-                };
-                Kept::Body(body, batch.len())
+            let gathered = match self.links[at].outbox.front() {
+                None => return any,
+                Some(Open::Kept(_)) => None,
+                Some(Open::Gathered(batch)) if batch.len() <= IN_HEAD_BYTES_MAX => {
+                    Some(Kept::in_head(batch))
+                }
+                Some(Open::Gathered(batch)) => {
+                    let Some(kept) = in_body(batch, batch.len(), carrier) else {
+                        self.try_again(at, now_ns + AGAIN_NS);
+                        return any;
+                    };
+                    Some(kept)
+                }
             };
-            let mut batch = self.links[at].outbox.keep(kept);
-            if self.spare.len() < SPARE_MAX {
-                batch.clear();
-                self.spare.push(batch);
+            if let Some(batch) = self.links[at].outbox.keep(gathered) {
+                spare(&mut self.spare, batch);
             }
         }
     }
@@ -262,22 +311,20 @@ impl<C: Carrier> Room<C> {
             let Some(come) = incoming.inbox.take() else { return };
             let from = (there.index, gateway, incoming.gateways);
             owe(incoming, come.call, now_ns);
-            match &come.entries {
-                Kept::InHead { bytes, count } => {
-                    self.deliver(at, from, &bytes[..usize::from(*count)]);
-                }
-                Kept::Body(body, bytes) => {
-                    carrier.read(*body, *bytes, &mut |bytes| self.deliver(at, from, bytes));
-                }
-            }
+            come.entries.show(carrier, &mut |bytes| self.deliver(at, from, bytes));
             come.entries.release(carrier);
             self.stir(at);
         }
         self.post.counters.full += 1;
     }
 
-    /// Puts the entries of a batch where they belong.
-    fn deliver(&mut self, at: usize, from: Origin, mut entries: &[u8]) {
+    /// Puts the entries of a batch where they belong, and wakes who sleeps of those.
+    fn deliver(&mut self, at: usize, from: Origin, entries: &[u8]) {
+        self.deliver_all(at, from, entries);
+        self.post.wake_touched();
+    }
+
+    fn deliver_all(&mut self, at: usize, from: Origin, mut entries: &[u8]) {
         while !entries.is_empty() {
             let Ok((head, bytes, rest)) = wire::split_entry(entries, from.0) else {
                 self.post.counters.nonsense += 1;
@@ -323,8 +370,8 @@ impl<C: Carrier> Room<C> {
         let outbox = &mut links[at].outbox;
         // One that is flooded is given up when its turn comes.
         if !outbox.is_flooded() {
-            let room = outbox.room(wire::entry_bytes(0), *batch_bytes_max, spare);
-            wire::push_entry(room, &head, &[]);
+            let batch = outbox.gather(wire::entry_bytes(0), *batch_bytes_max, spare);
+            wire::push_entry(batch, &head, &[]);
         }
         self.stir(at);
     }
@@ -343,6 +390,7 @@ impl<C: Carrier> Room<C> {
                 self.tell_all(&head, from);
                 told += 1;
             }
+            self.post.wake_touched();
             self.go_on(at, now_ns, carrier);
         }
         told > 0
@@ -396,6 +444,7 @@ impl<C: Carrier> Room<C> {
         let was_full = self.post.is_full();
         let mut told = Vec::new();
         self.post.put_waiting(|head, put| told.push((*head, put)));
+        self.post.wake_touched();
         for (head, put) in &told {
             let at = self.by_host.get(usize::from(head.source.host)).copied();
             if let Some(at) = at.filter(|at| *at != u16::MAX) {
@@ -415,6 +464,61 @@ impl<C: Carrier> Room<C> {
             .filter_map(|(gateway, incoming)| incoming.inbox.has_next().then_some(*gateway))
             .collect();
         ready.into_iter().for_each(|gateway| self.take(at, gateway, now_ns, carrier));
+    }
+}
+
+/// Memory for a batch to come.
+fn spare(spares: &mut Vec<Vec<u8>>, mut bytes: Vec<u8>) {
+    if spares.len() < SPARE_MAX {
+        bytes.clear();
+        spares.push(bytes);
+    }
+}
+
+/// A buffer with room for so many bytes, which begins with these.
+fn in_body<C: Carrier>(bytes: &[u8], room: usize, carrier: &mut C) -> Option<Kept<C::Body>> {
+    let body = carrier.body(room)?;
+    carrier.write(body, 0..bytes.len(), &mut |places| places.copy_from_slice(bytes));
+    Some(Kept::Body(body, bytes.len()))
+}
+
+/// Has a batch go on in a buffer, in which it is kept later, if there is one.
+fn lend<C: Carrier>(
+    batch: &mut Open<Kept<C::Body>>,
+    room: usize,
+    spares: &mut Vec<Vec<u8>>,
+    carrier: &mut C,
+) {
+    if let Open::Gathered(bytes) = batch
+        && let Some(kept) = in_body(bytes, room, carrier)
+    {
+        let bytes = std::mem::take(bytes);
+        *batch = Open::Kept(kept);
+        spare(spares, bytes);
+    }
+}
+
+/// Adds an entry of so many bytes to a batch that has room for it, if it can be written.
+fn add<C: Carrier>(
+    batch: &mut Open<Kept<C::Body>>,
+    bytes: usize,
+    write: Write<'_>,
+    carrier: &mut C,
+) {
+    match batch {
+        Open::Gathered(gathered) => {
+            let at = gathered.len();
+            gathered.resize(at + bytes, 0);
+            if !write(&mut gathered[at..]) {
+                gathered.truncate(at);
+            }
+        }
+        Open::Kept(Kept::Body(body, used)) => {
+            let (at, mut is_there) = (*used, false);
+            carrier.write(*body, at..at + bytes, &mut |entry| is_there = write(entry));
+            *used += if is_there { bytes } else { 0 };
+        }
+        Open::Kept(Kept::InHead { .. } | Kept::Own(_)) => unreachable!("nothing is added to one"),
     }
 }
 

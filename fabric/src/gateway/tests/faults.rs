@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::message::{Done, Failure};
-use crate::ring::{Producer, Way};
+use crate::region::silence_bell;
+use crate::ring::{Producer, Way, Words};
 
 /// Polls so often that what is looked for rarely is looked for.
 fn look_long(endpoint: &mut Endpoint) {
@@ -82,8 +83,12 @@ fn what_is_outstanding_with_the_dead_ends() {
     assert_eq!(again, Err(SendError::Gone));
     // Who asks for it only now.
     world.hosts[0].join();
-    ask(&mut world.hosts[0].endpoints[2], Some(dead), 4, &mut place);
-    look_long(&mut world.hosts[0].endpoints[2]);
+    let asks = &mut world.hosts[0].endpoints[2];
+    assert!(!asks.has_something());
+    ask(asks, Some(dead), 4, &mut place);
+    assert!(asks.has_something(), "a gateway is to be asked: nobody may sleep before that");
+    look_long(asks);
+    assert!(!asks.has_something());
     world.run_until("it hears of it too", |world| {
         failures(&mut world.hosts[0].endpoints[2]) == [Some(Failure::Gone)]
     });
@@ -198,6 +203,7 @@ fn who_has_another_key_or_is_no_peer_is_not_let_in() {
         &Join {
             gateway: 0,
             gateways: 1,
+            layout: 1,
             host: 9,
             epoch: 1,
             buffer_bytes: 16_384,
@@ -207,6 +213,53 @@ fn who_has_another_key_or_is_no_peer_is_not_let_in() {
         .head(),
     );
     assert!(String::from_utf8_lossy(&nobody).contains("is not open to this node"));
+}
+
+#[test]
+fn who_is_asked_and_does_not_understand_it_is_named() {
+    let mut world = World::new(2, 1, 9);
+    for _ in 0..3000 {
+        world.step();
+        for flight in &mut world.wires.borrow_mut().flights {
+            if let Flight::Call { head, .. } = flight
+                && matches!(about(head), About::Domain(_))
+            {
+                // As one of before finds what has been added since.
+                head.truncate(20);
+            }
+        }
+    }
+    for host in &world.hosts {
+        let report = &host.associations.reports()[0];
+        let why = report.why.as_deref().expect("it is known why");
+        assert!(report.joined == 0 && why.contains("one release"), "{why}");
+    }
+}
+
+#[test]
+fn an_endpoint_that_sleeps_is_woken_by_what_comes_from_elsewhere() {
+    let mut world = World::joined(2, 1, 8);
+    let there = world.address(1, 0);
+    let host = &world.hosts[1];
+    let bell = host.keeper.hang_bell(there.slot, there.incarnation).expect("a descriptor");
+    let region = Arc::clone(host.keeper.region());
+    for sleep in 1..=2 {
+        region.ring(there.slot).set_asleep(sleep);
+        world.run(100);
+        assert!(!was_rung(&bell), "nothing has come");
+        for tag in 0..3 {
+            send(&mut world.hosts[0].endpoints[0], there, tag, b"hello").expect("there is room");
+        }
+        world.run(500);
+        assert!(was_rung(&bell) && silence_bell(&bell));
+    }
+}
+
+/// Whether it was rung since it was silenced.
+fn was_rung(bell: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&now)).expect("ours") > 0
 }
 
 #[test]
@@ -224,6 +277,55 @@ fn a_room_that_sleeps_is_woken_by_who_sends() {
     world.hosts[0].cores[0].room.wake_up();
     send(&mut world.hosts[0].endpoints[0], there, 2, b"hello").expect("there is room");
     assert_eq!(woken(&world), 1);
+}
+
+#[test]
+fn a_room_that_sleeps_is_woken_once_for_many_pieces() {
+    for (len, is_pushed) in [(64 << 10, true), ((64 << 10) + 1, false)] {
+        let mut world = World::joined(2, 1, 6);
+        let there = world.address(1, 0);
+        let (bytes, mut place) = (content(1, len), vec![0; len]);
+        ask(&mut world.hosts[1].endpoints[0], None, 1, &mut place);
+        let woken = |host: &Host| host.bell.woken.load(std::sync::atomic::Ordering::Relaxed);
+        let (mut rings, mut is_sent) = (Vec::new(), false);
+        world.run_until("it has come", |world| {
+            let Host { cores, endpoints, bell: _, .. } = &mut world.hosts[0];
+            // An offer goes and is answered; what then comes is asked for while the gateway sleeps.
+            if is_sent || is_pushed {
+                let _ = cores[0].room.fall_asleep(world.now_ns);
+            }
+            let before = cores[0].room.counters().sent;
+            if !std::mem::replace(&mut is_sent, true) {
+                send(&mut endpoints[0], there, 1, &bytes).expect("there is room");
+            }
+            endpoints[0].progress();
+            cores[0].room.wake_up();
+            let Core { room, carrier, .. } = &mut cores[0];
+            room.poll(world.now_ns, carrier);
+            rings.push((room.counters().sent - before, woken(&world.hosts[0])));
+            !ended(&mut world.hosts[1].endpoints[0]).is_empty()
+        });
+        assert_eq!(place, bytes);
+        let most = rings.iter().map(|(cells, _)| *cells).max().expect("it was sent");
+        assert!(most >= 4, "four pieces are there at once: {rings:?}");
+        assert_eq!(woken(&world.hosts[0]), 1, "{rings:?}");
+    }
+}
+
+#[test]
+fn what_is_long_is_written_where_it_is_kept() {
+    let mut world = World::joined(2, 1, 9);
+    let there = world.address(1, 0);
+    let (bytes, mut place) = (content(2, 1 << 20), vec![0; 1 << 20]);
+    ask(&mut world.hosts[1].endpoints[0], None, 1, &mut place);
+    send(&mut world.hosts[0].endpoints[0], there, 1, &bytes).expect("there is room");
+    world.run_until("it has come", |world| !ended(&mut world.hosts[1].endpoints[0]).is_empty());
+    assert_eq!(place, bytes);
+    // Gathered batches come into buffers as one.
+    let carrier = &world.hosts[0].cores[0].carrier;
+    let piece = 16_384 + 40;
+    assert!(carrier.written >= bytes.len(), "{}", carrier.written);
+    assert!(carrier.longest <= piece, "{} bytes were copied twice", carrier.longest);
 }
 
 #[test]

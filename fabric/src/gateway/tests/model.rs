@@ -33,15 +33,37 @@ impl Party {
     }
 }
 
-const LENGTHS: [usize; 7] = [0, 8, 216, 217, 5000, 16_384, 150_000];
+const LENGTHS: [usize; 8] = [0, 8, 216, 217, 5000, 16_384, 65_537, 150_000];
 
 fn length(random: &mut Random) -> usize {
-    let most = LENGTHS[random.below(7) as usize];
+    let most = LENGTHS[random.below(8) as usize];
     most - (random.below(3) as usize).min(most)
 }
 
+/// What happens meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    Nothing,
+    Breaks,
+    HandOvers,
+}
+
+impl Trouble {
+    fn happen(self, world: &mut World, random: &mut Random) {
+        if self == Self::Nothing || random.below(300) != 0 {
+            return;
+        }
+        let which = random.below(world.hosts.len() as u64) as usize;
+        match (self, random.below(4)) {
+            (Self::HandOvers, 0) => world.almost_hand_over(which),
+            (Self::HandOvers, _) => world.hand_over(which),
+            _ => world.lose_all(),
+        }
+    }
+}
+
 /// Each tag is the number of the message of its pair.
-fn exchange(seed: u64, (hosts, cores): (usize, usize), breaks: bool) {
+fn exchange(seed: u64, (hosts, cores): (usize, usize), trouble: Trouble) {
     const EACH: usize = 2;
     const MESSAGES: u64 = 40;
     let mut world = World::with_cores(cores, hosts, EACH, seed);
@@ -59,9 +81,7 @@ fn exchange(seed: u64, (hosts, cores): (usize, usize), breaks: bool) {
             "{received} of {expected}: {:?}",
             world.hosts[0].cores[0].room.counters()
         );
-        if breaks && random.below(300) == 0 {
-            world.lose_all();
-        }
+        trouble.happen(&mut world, &mut random);
         for &me in &all {
             let to = all[random.below(all.len() as u64) as usize];
             let number = numbers.entry([me, to]).or_default();
@@ -105,7 +125,9 @@ fn exchange(seed: u64, (hosts, cores): (usize, usize), breaks: bool) {
     }
     for Core { room, carrier, .. } in world.hosts.iter_mut().flat_map(|it| &mut it.cores) {
         let counters = room.counters();
-        assert!(counters.nonsense == 0 && counters.sent > 0, "{counters:?}");
+        // Those of who goes on begin anew.
+        let sent = counters.sent > 0 || trouble == Trouble::HandOvers;
+        assert!(counters.nonsense == 0 && sent, "{counters:?}");
         room.end(carrier);
         assert!(carrier.bodies.is_empty(), "{} buffers are left", carrier.bodies.len());
     }
@@ -115,24 +137,35 @@ fn exchange(seed: u64, (hosts, cores): (usize, usize), breaks: bool) {
 #[test]
 fn messages_of_all_lengths_arrive_once_and_in_order() {
     for seed in 0..3 {
-        exchange(seed, (2, 1), false);
+        exchange(seed, (2, 1), Trouble::Nothing);
     }
-    exchange(10, (3, 1), false);
+    exchange(10, (3, 1), Trouble::Nothing);
 }
 
 #[test]
 fn also_when_sessions_break_again_and_again() {
     for seed in 20..28 {
-        exchange(seed, (2, 1), true);
+        exchange(seed, (2, 1), Trouble::Breaks);
     }
-    exchange(30, (3, 1), true);
+    exchange(30, (3, 1), Trouble::Breaks);
 }
 
 /// Which of two gateways has a pair's messages is the pair's; both know which hosts there are.
 #[test]
 fn also_by_two_gateways_on_each_host() {
     for seed in 40..44 {
-        exchange(seed, (2, 2), seed % 2 == 0);
+        let trouble = if seed % 2 == 0 { Trouble::Breaks } else { Trouble::Nothing };
+        exchange(seed, (2, 2), trouble);
     }
-    exchange(50, (3, 2), true);
+    exchange(50, (3, 2), Trouble::Breaks);
+}
+
+/// Nodes hand over to others in the middle of everything, and some of those are lost before.
+#[test]
+fn also_when_nodes_hand_over_again_and_again() {
+    for seed in 60..68 {
+        exchange(seed, (2, 1), Trouble::HandOvers);
+    }
+    exchange(70, (3, 1), Trouble::HandOvers);
+    exchange(71, (3, 2), Trouble::HandOvers);
 }

@@ -32,6 +32,11 @@ impl Bell {
     /// A new one, whose rings are this event.
     pub(super) fn new(epoll: &Arc<OwnedFd>, event: u64) -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Self::of(fd, epoll, event)
+    }
+
+    /// One that a VM has already.
+    pub(super) fn of(fd: OwnedFd, epoll: &Arc<OwnedFd>, event: u64) -> io::Result<Self> {
         epoll::add(epoll, &fd, EventData::new_u64(event), EventFlags::IN)?;
         let (epoll, begun) = (Arc::clone(epoll), Instant::now());
         Ok(Self { fd, epoll, event, begun, rings: 0, rests: false })

@@ -1,0 +1,224 @@
+//! The receiver's half of what other hosts push: messages that come piece by piece without being
+//! asked for, and are kept as far as they have come until somebody asks.
+
+use std::collections::HashMap;
+
+use super::arrivals::is_whole;
+use super::receives::{Body, Place, Unexpected};
+use super::{Engine, PUSH_BYTES_MAX, index};
+use crate::cell::{Cell, Clear, Head, Lent, Local};
+use crate::matcher::Envelope;
+use crate::matcher::store::{Id, List, Store};
+use crate::message::Failure;
+use crate::region::Region;
+use crate::slab::give_back;
+
+/// A message that comes by itself.
+#[derive(Debug)]
+struct Push {
+    source: Local,
+    /// By which its sender names it.
+    operation: u64,
+    bytes: usize,
+    got: usize,
+    goal: Goal,
+}
+
+/// What becomes of what comes.
+#[derive(Debug)]
+enum Goal {
+    /// Nobody has asked for it yet; what there is of it.
+    Kept(Vec<u8>),
+    Place {
+        place: Place,
+        envelope: Envelope,
+        data: Option<u64>,
+    },
+    /// It is not wanted, but comes.
+    Nothing,
+    /// Nobody has asked for it yet, and it will not come.
+    Lost(Failure),
+}
+
+const UNDER_WAY: usize = 0;
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Pushes {
+    store: Store<Push, 1>,
+    /// Those of which something is to come still.
+    under_way: List,
+    by_name: HashMap<(Local, u64), Id>,
+}
+
+impl Pushes {
+    pub(super) fn new() -> Self {
+        Self { store: Store::new(0), under_way: List::EMPTY, by_name: HashMap::new() }
+    }
+}
+
+impl Engine {
+    /// A message begins to come. `false`: nobody pushes such a one.
+    pub(super) fn pushed(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
+        let Some(Clear { answer: operation, bytes }) = cell.clear() else { return false };
+        let (source, class, data) = (head.source, head.class, head.data);
+        let is_new = !self.pushes.by_name.contains_key(&(source, operation));
+        if source.host == 0 || !(1..=PUSH_BYTES_MAX).contains(&bytes) || !is_new {
+            return false;
+        }
+        self.counters.messages += 1;
+        // Who dies before all of it is there ends it.
+        let is_live = self.lives(region, source);
+        self.peers.expect(source, is_live);
+        let envelope = self.envelope_of(head);
+        let goal = match self.spaces[index(class)].posted_for(&envelope) {
+            Some(id) => {
+                let place = self.place_for(class, id, bytes).expect("the receive is posted");
+                Goal::Place { place, envelope, data }
+            }
+            None => Goal::Kept(Vec::new()),
+        };
+        let is_kept = matches!(goal, Goal::Kept(_));
+        let Pushes { store, under_way, by_name } = &mut self.pushes;
+        let id = store.keep(Push { source, operation, bytes, got: 0, goal });
+        store.append(under_way, UNDER_WAY, id);
+        by_name.insert((source, operation), id);
+        if is_kept {
+            self.keep(class, envelope, Unexpected { data, body: Body::Push(id, bytes) });
+        }
+        true
+    }
+
+    /// A part of one has come. `false`: it belongs nowhere.
+    pub(super) fn part(&mut self, region: &Region, cell: &Cell<'_>, head: &Head) -> bool {
+        let Some(lent) = cell.lent(head.source) else { return false };
+        let id = self.pushes.by_name.get(&(head.source, head.tag)).copied();
+        let push = id.and_then(|id| Some((id, self.pushes.store.get_mut(id)?)));
+        let sound = push.map(|(id, push)| {
+            let fits = cell.piece_at() == push.got as u64
+                && (1..=push.bytes - push.got).contains(&lent.bytes);
+            if fits {
+                push.take(region, &lent);
+            }
+            (id, fits, push.got == push.bytes)
+        });
+        give_back(region, &lent);
+        match sound {
+            Some((id, true, true)) => self.end_push(id, None),
+            Some((_, true, false)) => {}
+            Some((id, false, _)) => self.end_push(id, Some(Failure::Nonsense)),
+            None => {}
+        }
+        sound.is_some_and(|(_, fits, _)| fits)
+    }
+
+    /// Nothing more comes of one: it is whole, or it failed.
+    fn end_push(&mut self, id: Id, failure: Option<Failure>) {
+        let Pushes { store, under_way, by_name } = &mut self.pushes;
+        let Some(push) = store.get_mut(id) else { return };
+        let source = push.source;
+        by_name.remove(&(source, push.operation));
+        let is_kept = matches!(push.goal, Goal::Kept(_));
+        if is_kept && let Some(failure) = failure {
+            push.goal = Goal::Lost(failure);
+        }
+        store.leave(under_way, UNDER_WAY, id);
+        self.peers.settle(source);
+        if is_kept {
+            return;
+        }
+        if let Some(Push { goal: Goal::Place { place, envelope, data }, bytes, .. }) =
+            self.pushes.store.give_up(id)
+        {
+            self.received(&place, &envelope, data, bytes, failure);
+        }
+    }
+
+    /// Somebody asks for one that was kept, as far as it has come.
+    pub(super) fn meet_push(
+        &mut self,
+        id: Id,
+        place: Place,
+        envelope: Envelope,
+        data: Option<u64>,
+    ) {
+        let Some(push) = self.pushes.store.get_mut(id) else { return };
+        let (bytes, is_whole) = (push.bytes, push.got == push.bytes);
+        let failure = match &push.goal {
+            Goal::Lost(failure) => Some(*failure),
+            Goal::Kept(content) => {
+                let fits = content.len().min(place.parts.bytes());
+                place.parts.fill(&content[..fits]);
+                None
+            }
+            // Whoever took it out of the kept ones met it, and nobody else does.
+            Goal::Place { .. } | Goal::Nothing => return,
+        };
+        if failure.is_none() && !is_whole {
+            push.goal = Goal::Place { place, envelope, data };
+            return;
+        }
+        self.pushes.store.give_up(id);
+        self.received(&place, &envelope, data, bytes, failure);
+    }
+
+    /// Nobody wants one that was kept.
+    pub(super) fn decline_push(&mut self, id: Id) {
+        let Some(push) = self.pushes.store.get_mut(id) else { return };
+        if push.got == push.bytes || matches!(push.goal, Goal::Lost(_)) {
+            self.pushes.store.give_up(id);
+        } else {
+            push.goal = Goal::Nothing;
+        }
+    }
+
+    /// Ends what was to come from somebody who is gone.
+    pub(super) fn bury_pushes(&mut self, gone: Local) {
+        let mut next = self.pushes.store.first(self.pushes.under_way);
+        while let Some(id) = next {
+            next = self.pushes.store.after(UNDER_WAY, id);
+            if self.pushes.store.get(id).is_some_and(|push| push.source == gone) {
+                self.counters.gone += 1;
+                self.end_push(id, Some(Failure::Gone));
+            }
+        }
+    }
+}
+
+impl Push {
+    /// Takes the next part out of its buffer, which it fits. Whose slab has another owner is gone,
+    /// which ends this when it is noticed.
+    fn take(&mut self, region: &Region, lent: &Lent) {
+        let from = region.layout().buffer(lent.owner.slot, lent.buffer);
+        let end = self.got + lent.bytes;
+        match &mut self.goal {
+            Goal::Kept(content) => {
+                content.reserve_exact(lent.bytes);
+                content.resize(end, 0);
+                let to = content[self.got..].as_mut_ptr();
+                // SAFETY: the bytes are our own, and so many.
+                unsafe { region.mapping().copy_out(from, to, lent.bytes) };
+            }
+            Goal::Place { place, .. } => {
+                let room = place.parts.bytes().saturating_sub(self.got).min(lent.bytes);
+                if room > 0 {
+                    place.parts.copy_out(self.got, room, region.mapping(), from);
+                }
+            }
+            Goal::Nothing | Goal::Lost(_) => {}
+        }
+        if is_whole(region, lent.owner) {
+            self.got = end;
+        } else if let Goal::Kept(content) = &mut self.goal {
+            content.truncate(self.got);
+        }
+    }
+}
+
+#[cfg(test)]
+impl super::Endpoint {
+    /// How many messages of others are under way, or kept.
+    pub(crate) fn pushes(&self) -> usize {
+        self.engine.pushes.store.len()
+    }
+}

@@ -1,0 +1,433 @@
+//! Sleeping until somebody has something for an endpoint, and waking others that sleep.
+//!
+//! Before it sleeps an endpoint numbers the sleep and says so in its slot, on the line that senders
+//! look at anyway; has that be seen by all processors; and looks once more. A sender compares the
+//! number with the one that it has woken it from last, after each cell that it publishes: as long
+//! as nobody sleeps that is one load and no more. Nothing takes the number back: who does not sleep
+//! any more is woken once in vain by each sender, which looking would cost it as well.
+//!
+//! What comes into the ring, deaths and the ends of hosts wake it. What nobody says (room in a
+//! ring, buffers that come back) it has to look for: then it may nap.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{compiler_fence, fence};
+
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use super::{Endpoint, Engine, Home, SendError};
+use crate::cell::{Cell, Kind, Local};
+use crate::region::{Region, silence_bell};
+use crate::ring::Words;
+
+/// Whether an endpoint has to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doze {
+    /// There is something to do, or to be told.
+    Ready,
+    /// Its bell is rung when there is.
+    Sleep,
+    /// Its bell is rung when something comes. It has something to do beside that of which nobody
+    /// tells when it can be done: look again soon.
+    Nap,
+    /// A message was refused for want of room, and there is room now: said until
+    /// [`Endpoint::refusals_are_told`], since who waits has to send it again and nobody else says
+    /// so. Before there is, it is [`Doze::Nap`].
+    Refused,
+    /// Nothing wakes it any more, since somebody has torn its bell off:
+    /// [`Endpoint::hang_again`].
+    Deaf,
+    /// Nothing wakes it: it has no bell, or its node is gone.
+    Never,
+}
+
+/// How this process's sleepers and those that it wakes see each other's stores in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Barriers {
+    /// Whoever sends makes a fence for each cell. Nobody here sleeps.
+    #[default]
+    Own,
+    /// Whoever falls asleep makes one for all processes that have asked for it.
+    Sleepers,
+}
+
+impl Barriers {
+    /// Has the kernel make fences for this process when somebody falls asleep, where it can.
+    pub(crate) fn ask_for() -> Self {
+        // The second is tried, which nobody is hurt by: what refuses it refuses it always.
+        let asked = membarrier(MembarrierCommand::RegisterGlobalExpedited)
+            .and_then(|()| membarrier(MembarrierCommand::GlobalExpedited));
+        if asked.is_ok() { Self::Sleepers } else { Self::Own }
+    }
+}
+
+/// What [`Peer::rung`](super::peers::Peer) is while a message to that one is refused: no sleep has
+/// this number, so that the next cell for it takes the way by which it is woken, where it is seen
+/// whether that cell is a message. Who was not refused does not have to look for that.
+pub(super) const REFUSED: u64 = u64::MAX;
+
+/// Endpoints to which messages are refused that are kept. Of more, those that were refused last:
+/// who has so many tries them all again when there is room for one.
+pub(super) const REFUSALS_MAX: usize = 64;
+
+/// Bells of an endpoint that are replaced, of those that others have torn off. Who has that done to
+/// it more often looks again and again instead: each costs the node a moment.
+const BELLS_AGAIN_MAX: u32 = 16;
+
+/// A message was not sent, and none has been to the same one since.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    to: Local,
+    /// What its peer's `rung` is.
+    rung: u64,
+    /// Nobody has slept since: whatever it was that there was no room in gets some time.
+    is_new: bool,
+    /// There is room, as the last look has found.
+    is_due: bool,
+}
+
+/// How an endpoint sleeps, and wakes.
+#[derive(Debug, Default)]
+pub(super) struct Sleeping {
+    pub(super) barriers: Barriers,
+    /// Its own alone.
+    ear: Option<OwnedFd>,
+    /// Bells that came in the place of one that was torn off.
+    bells_again: u32,
+    /// The number of its last sleep.
+    sleep: u64,
+    /// Pieces and answers that waited for room have been sent since that was asked last.
+    pub(super) moved: bool,
+    /// One for each that something was refused to.
+    refusals: Vec<Refusal>,
+    /// Endpoints that are to be woken, when that can be said.
+    unrung: Vec<Local>,
+}
+
+impl Endpoint {
+    /// Gets it a bell, by which it is woken: without one it does not sleep. From the node, which is
+    /// waited for.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn hang_bell(&mut self) -> Result<(), NoBell> {
+        let bell = self.unhung().map(Unhung::ask).transpose()?;
+        bell.into_iter().for_each(|bell| self.hang(bell));
+        Ok(())
+    }
+
+    /// The same in two steps, for who must not keep others from the endpoint while the node is
+    /// waited for. None: it has one.
+    pub fn unhung(&self) -> Option<Unhung> {
+        let Engine { sleeping, peers, me, .. } = &self.engine;
+        let home = peers.remotes.home().cloned();
+        let Local { slot, incarnation, .. } = *me;
+        let has_barrier = sleeping.barriers != Barriers::Own;
+        sleeping.ear.is_none().then_some(Unhung { home, slot, incarnation, has_barrier })
+    }
+
+    /// And the second one: what [`Unhung::ask`] has given for this endpoint.
+    pub fn hang(&mut self, bell: OwnedFd) {
+        // Of two threads that have asked for it one is late; if that one's is the node's, the first
+        // one's is as good as torn off.
+        self.engine.sleeping.ear.get_or_insert(bell);
+    }
+
+    /// Gets it another bell in place of one that somebody has torn off ([`Doze::Deaf`]), once the
+    /// node has given it, which is not waited for. Who has watched the first has forgotten it
+    /// before, and watches this one now. `false`: not yet, or too often.
+    pub fn hang_again(&mut self) -> bool {
+        let Engine { sleeping, peers, me, .. } = &mut self.engine;
+        if sleeping.bells_again >= BELLS_AGAIN_MAX {
+            return false;
+        }
+        let home = peers.remotes.home();
+        let bell = home.and_then(|home| home.bell_again(me.slot, me.incarnation));
+        let has_come = bell.is_some();
+        if has_come {
+            (sleeping.ear, sleeping.bells_again) = (bell, sleeping.bells_again + 1);
+        }
+        has_come
+    }
+
+    /// Whether pieces or answers that waited for room have been sent since this was asked last: who
+    /// naps for those has not napped in vain.
+    pub fn has_moved(&mut self) -> bool {
+        std::mem::take(&mut self.engine.sleeping.moved)
+    }
+
+    /// What can be read once it was woken, if it has a bell.
+    pub fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.engine.sleeping.ear.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Says that it is to be woken from now on, and whether its caller can sleep until its bell can
+    /// be read. Nothing that comes in between is missed.
+    pub fn doze(&mut self) -> Doze {
+        self.engine.doze(&self.region)
+    }
+
+    /// Whether a thread that has slept since before should look again: something has ended, or is
+    /// to be done, or has been asked for of which only its next [`Endpoint::doze`] finds out.
+    pub fn has_something(&self) -> bool {
+        let Engine { completions, peers, sleeping, .. } = &self.engine;
+        let is_due = !completions.is_empty() || self.engine.has_business();
+        is_due || peers.has_news() || !sleeping.unrung.is_empty()
+    }
+
+    /// Who sends has heard of [`Doze::Refused`].
+    pub fn refusals_are_told(&mut self) {
+        let engine = &mut self.engine;
+        while let Some(place) = engine.sleeping.refusals.iter().position(|it| it.is_due) {
+            engine.forget_refusal(place);
+        }
+    }
+
+    /// Whether this is the process that it was made in, and not a child.
+    pub(crate) fn is_here(&self) -> bool {
+        self.region.is_here()
+    }
+
+    pub(crate) fn set_barriers(&mut self, barriers: Barriers) {
+        self.engine.sleeping.barriers = barriers;
+    }
+}
+
+/// An endpoint that has no bell: what it takes to ask for one, apart from it.
+#[derive(Debug)]
+pub struct Unhung {
+    home: Option<Arc<dyn Home>>,
+    slot: u16,
+    incarnation: u32,
+    has_barrier: bool,
+}
+
+impl Unhung {
+    /// Asks the node, and waits for it. What it gives is for [`Endpoint::hang`].
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn ask(self) -> Result<OwnedFd, NoBell> {
+        let home = self.home.ok_or(NoBell::NoNode)?;
+        let bell = home.hang_bell(self.slot, self.incarnation)?;
+        // After that, since inside of a VM there is a better reason.
+        if self.has_barrier { Ok(bell) } else { Err(NoBell::NoBarrier) }
+    }
+}
+
+/// Why an endpoint has no bell.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoBell {
+    /// Inside of a VM.
+    #[error("nothing can wake a process inside of a VM; let it poll")]
+    InVm,
+    /// The kernel makes no fences for others.
+    #[error(
+        "the kernel refuses membarrier(2), without which wake-ups would be lost; let what filters \
+         system calls here pass it, or poll"
+    )]
+    NoBarrier,
+    /// There is no node to be asked, or none any more.
+    #[error("the node has gone; join the domain again when it is back")]
+    NoNode,
+    /// It has no descriptor left, or this process has.
+    #[error("no descriptor is left for a bell, in this process or the node; its log says which")]
+    NoDescriptor,
+}
+
+/// Has what this thread has stored be seen by all members before it loads anything else, and what
+/// each of them has stored by this one, or else that member see this one's. `false`: by those that
+/// make fences of their own, alone.
+pub(super) fn barrier_for_all() -> bool {
+    let is_made = membarrier(MembarrierCommand::GlobalExpedited).is_ok();
+    // For those, as the node does.
+    fence(SeqCst);
+    is_made
+}
+
+impl Engine {
+    fn doze(&mut self, region: &Region) -> Doze {
+        let Some(ear) = &self.sleeping.ear else { return self.never(region) };
+        let is_up = self.peers.remotes.home().is_some_and(|home| home.is_there());
+        if !is_up || !self.completions.is_empty() {
+            return self.never(region);
+        }
+        // What was rung until now is seen by the look below.
+        if !silence_bell(ear) {
+            // The node is there, so it was somebody else.
+            return match self.never(region) {
+                Doze::Never => Doze::Deaf,
+                other => other,
+            };
+        }
+        self.sleeping.sleep += 1;
+        let (ring, mut is_seen) = (region.ring(self.me.slot), false);
+        self.consumer.fall_asleep(&ring, self.sleeping.sleep, || is_seen = barrier_for_all());
+        self.rest(region);
+        self.look_around(region);
+        if !self.completions.is_empty() || self.consumer.look(&ring).is_some() {
+            return Doze::Ready;
+        }
+        if !is_seen {
+            return self.never(region);
+        }
+        if self.has_room_for_refused(region) {
+            return Doze::Refused;
+        }
+        let is_busy = self.has_business()
+            || !self.sleeping.refusals.is_empty()
+            || !self.sleeping.unrung.is_empty()
+            || self.peers.remotes.has_unasked();
+        if is_busy { Doze::Nap } else { Doze::Sleep }
+    }
+
+    /// Whether something waits for room that nobody tells of.
+    fn has_business(&self) -> bool {
+        !self.answers.is_empty() || self.sends.has_feeding()
+    }
+
+    fn never(&mut self, region: &Region) -> Doze {
+        match self.completions.is_empty() {
+            false => Doze::Ready,
+            true if self.has_room_for_refused(region) => Doze::Refused,
+            true => Doze::Never,
+        }
+    }
+
+    /// A message was not sent for want of room, which nobody tells of.
+    #[cold]
+    pub(super) fn note_refused(&mut self, to: Local) {
+        let refusals = &mut self.sleeping.refusals;
+        if let Some(refusal) = refusals.iter_mut().find(|it| it.to == to) {
+            (refusal.is_new, refusal.is_due) = (true, false);
+            return;
+        }
+        if refusals.len() == REFUSALS_MAX {
+            self.forget_refusal(0);
+        }
+        let rung = match to.host {
+            0 => std::mem::replace(&mut self.peers.get(to).rung, REFUSED),
+            _ => 0,
+        };
+        self.sleeping.refusals.push(Refusal { to, rung, is_new: true, is_due: false });
+    }
+
+    /// A cell is published: if it is a message, none is refused to the same one any more.
+    #[inline]
+    pub(super) fn note_sent(&mut self, to: Local, kind: Kind) {
+        if !self.sleeping.refusals.is_empty() {
+            self.forget_refusals_to(to, kind);
+        }
+    }
+
+    #[cold]
+    fn forget_refusals_to(&mut self, to: Local, kind: Kind) {
+        let is_message = matches!(kind, Kind::Inline | Kind::Eager | Kind::Offer | Kind::Push);
+        let place = self.sleeping.refusals.iter().position(|it| it.to == to);
+        if let Some(place) = place.filter(|_| is_message) {
+            self.forget_refusal(place);
+        }
+    }
+
+    fn forget_refusal(&mut self, place: usize) {
+        let Refusal { to, rung, .. } = self.sleeping.refusals.remove(place);
+        if to.host != 0 {
+            return;
+        }
+        let peer = self.peers.get(to);
+        // Another owner of the slot may have been met since.
+        if peer.incarnation == to.incarnation && peer.rung == REFUSED {
+            peer.rung = rung;
+        }
+    }
+
+    /// Whether something that was refused should be sent again: there is room for it, or it is too
+    /// late.
+    fn has_room_for_refused(&mut self, region: &Region) -> bool {
+        let mut is_due = false;
+        for place in 0..self.sleeping.refusals.len() {
+            let Refusal { to, is_new, .. } = self.sleeping.refusals[place];
+            let has_room = !is_new && self.has_room(region, to);
+            let refusal = &mut self.sleeping.refusals[place];
+            (refusal.is_new, refusal.is_due) = (false, has_room);
+            is_due |= has_room;
+        }
+        is_due
+    }
+
+    fn has_room(&mut self, region: &Region, to: Local) -> bool {
+        if !self.lives(region, to) {
+            return true;
+        }
+        let ring = self.ring_to(region, to);
+        self.is_open(region, to) && self.find_room(region, ring) != Err(SendError::Busy)
+    }
+
+    /// Wakes who sleeps in a slot of this host, once this cell of its ring is published.
+    #[inline(always)]
+    pub(super) fn wake(&mut self, region: &Region, cell: &Cell<'_>, to: Local, kind: Kind) {
+        match self.sleeping.barriers {
+            // The other's barrier comes before both the store and this look, or after both.
+            Barriers::Sleepers => compiler_fence(SeqCst),
+            Barriers::Own => fence(SeqCst),
+        }
+        if cell.asleep() != self.peers.get(to).rung {
+            self.wake_or_note(region, to, kind);
+        }
+    }
+
+    #[cold]
+    fn wake_or_note(&mut self, region: &Region, to: Local, kind: Kind) {
+        self.note_sent(to, kind);
+        self.ring(region, to);
+        // One who could not be rung for before is not left for the next look around, which may be
+        // long after.
+        if !self.sleeping.unrung.is_empty() {
+            let first = self.sleeping.unrung.remove(0);
+            self.ring_if_live(region, first);
+        }
+    }
+
+    /// Where it is kept which of an endpoint's sleeps it was woken from last.
+    fn rung(&mut self, to: Local) -> &mut u64 {
+        let peer = self.peers.get(to);
+        if peer.rung != REFUSED {
+            return &mut peer.rung;
+        }
+        let refusal = self.sleeping.refusals.iter_mut().find(|it| it.to == to);
+        refusal.map_or(&mut peer.rung, |it| &mut it.rung)
+    }
+
+    fn ring(&mut self, region: &Region, to: Local) {
+        // Read before it is rung: of a later sleep it is woken again.
+        let word = region.ring(to.slot).asleep();
+        if *self.rung(to) == word {
+            return;
+        }
+        let home = self.peers.remotes.home();
+        let is_rung = word == 0 || home.is_none_or(|home| home.ring(to.slot, to.incarnation));
+        if is_rung {
+            *self.rung(to) = word;
+        } else if !self.sleeping.unrung.contains(&to) {
+            self.sleeping.unrung.push(to);
+        }
+    }
+
+    /// Rings for those who could not be rung for.
+    pub(super) fn ring_again(&mut self, region: &Region) {
+        for to in std::mem::take(&mut self.sleeping.unrung) {
+            self.ring_if_live(region, to);
+        }
+    }
+
+    fn ring_if_live(&mut self, region: &Region, to: Local) {
+        // Another owner of its slot may have been met since.
+        if region.is_live(to.slot, to.incarnation)
+            && self.peers.get(to).incarnation == to.incarnation
+        {
+            self.ring(region, to);
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Who sleeps is woken, and nobody else pays for it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::*;
+
+/// A node in the same process.
+#[derive(Debug)]
+struct Node {
+    keeper: Arc<Keeper>,
+    rings: Arc<AtomicU32>,
+    /// It can be told nothing just now.
+    deaf: Arc<AtomicU32>,
+    /// How often another bell was asked for.
+    asked: AtomicU32,
+}
+
+impl Home for Node {
+    fn wake(&self, _gateway: u16) {}
+
+    fn ring(&self, slot: u16, incarnation: u32) -> bool {
+        let is_deaf = self.deaf.load(Relaxed) > 0;
+        if !is_deaf {
+            self.rings.fetch_add(1, Relaxed);
+            self.keeper.ring(slot, incarnation);
+        }
+        !is_deaf
+    }
+
+    fn hang_bell(&self, slot: u16, incarnation: u32) -> Result<OwnedFd, NoBell> {
+        self.keeper.hang_bell(slot, incarnation).map_err(|_| NoBell::NoDescriptor)
+    }
+
+    fn bell_again(&self, slot: u16, incarnation: u32) -> Option<OwnedFd> {
+        // Asked for, and there the next time.
+        let is_there = self.asked.fetch_add(1, Relaxed) % 2 == 1;
+        is_there.then(|| self.keeper.hang_bell(slot, incarnation).expect("a descriptor"))
+    }
+
+    fn is_there(&self) -> bool {
+        true
+    }
+}
+
+struct Sleepers {
+    keeper: Arc<Keeper>,
+    endpoints: Vec<Endpoint>,
+    rings: Arc<AtomicU32>,
+    deaf: Arc<AtomicU32>,
+}
+
+impl Sleepers {
+    fn new(count: u16) -> Self {
+        let options = RegionOptions { slots: count + 1, cells: 16, ..RegionOptions::default() };
+        let (keeper, _fd) = Region::create(&options).expect("memory");
+        let (keeper, rings, deaf) = (Arc::new(keeper), Arc::default(), Arc::default());
+        let mut all = Self { keeper, endpoints: Vec::new(), rings, deaf };
+        let barriers = Barriers::ask_for();
+        assert_eq!(barriers, Barriers::Sleepers, "membarrier(2) is refused here");
+        for _ in 0..count {
+            let region = Arc::clone(all.keeper.region());
+            let (slot, incarnation) = all.keeper.take_slot(std::process::id()).expect("a slot");
+            let options = EndpointOptions::default();
+            let mut endpoint =
+                Endpoint::new(region, slot, incarnation, HOST, &options).expect("a slot");
+            let (keeper, rings) = (Arc::clone(&all.keeper), Arc::clone(&all.rings));
+            let (deaf, asked) = (Arc::clone(&all.deaf), AtomicU32::new(0));
+            endpoint.set_home(Arc::new(Node { keeper, rings, deaf, asked }));
+            endpoint.set_barriers(barriers);
+            endpoint.hang_bell().expect("a descriptor");
+            all.endpoints.push(endpoint);
+        }
+        all
+    }
+
+    fn send(&mut self, from: usize, to: usize) {
+        let to = self.endpoints[to].address();
+        send(&mut self.endpoints[from], &message(to, 1), b"x").expect("room");
+    }
+
+    /// Has somebody die, of which those who sleep hear.
+    fn bury(&self, slot: u16) {
+        assert!(self.keeper.declare_dead(slot));
+        self.keeper.tell_deaths();
+    }
+
+    /// A member does to a bell what any can that rings it, and so what the node has of it.
+    fn tear_off(&self, index: usize) {
+        let Local { slot, incarnation, .. } = self.endpoints[index].engine.me;
+        let rope = self.keeper.rope(slot, incarnation).expect("it has a bell");
+        rustix::net::shutdown(rope, rustix::net::Shutdown::Both).expect("a socket");
+    }
+
+    fn rings(&self) -> u32 {
+        self.rings.load(Relaxed)
+    }
+
+    fn is_rung(&self, index: usize) -> bool {
+        let bell = self.endpoints[index].bell().expect("it has one");
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&bell.as_fd(), PollFlags::IN)], Some(&now)).expect("ours") > 0
+    }
+
+    /// Takes all that has come.
+    fn drain(&mut self, index: usize) -> usize {
+        let mut bytes = [0; 1];
+        ask(&mut self.endpoints[index], &receive(None, 1), &mut bytes);
+        (0..10).for_each(|_| self.endpoints[index].progress());
+        ended(&mut self.endpoints[index]).len()
+    }
+}
+
+#[test]
+fn who_sleeps_is_woken_once_by_each_and_who_does_not_by_nobody() {
+    let mut all = Sleepers::new(3);
+    all.send(0, 2);
+    assert_eq!((all.rings(), all.endpoints[2].doze()), (0, Doze::Ready), "it is there already");
+    assert_eq!(all.drain(2), 1);
+    assert_eq!(all.endpoints[2].doze(), Doze::Sleep);
+    assert!(!all.is_rung(2));
+    (0..3).for_each(|_| all.send(0, 2));
+    assert!(all.is_rung(2));
+    assert_eq!(all.rings(), 1);
+    all.send(1, 2);
+    assert_eq!(all.rings(), 2, "who else sends cannot know of that");
+    assert_eq!(all.endpoints[2].doze(), Doze::Ready);
+    assert!(!all.is_rung(2), "it is silent again");
+    (0..4).for_each(|_| assert_eq!(all.drain(2), 1));
+    // A sleep of its own each.
+    for sleep in 1..=3 {
+        assert_eq!(all.endpoints[2].doze(), Doze::Sleep);
+        all.send(0, 2);
+        assert!(all.is_rung(2));
+        assert_eq!((all.rings(), all.drain(2)), (2 + sleep, 1));
+    }
+}
+
+#[test]
+fn answers_and_pieces_wake_as_well() {
+    let mut all = Sleepers::new(2);
+    let (out, mut into) = (content(1, 1 << 20), vec![0; 1 << 20]);
+    let (to, part_into) = (all.endpoints[1].address(), part(&mut into));
+    assert_eq!(all.endpoints[1].doze(), Doze::Sleep);
+    send(&mut all.endpoints[0], &message(to, 7), &out).expect("room");
+    assert!(all.is_rung(1), "by the offer");
+    assert_eq!(all.endpoints[0].doze(), Doze::Sleep, "it is the other one's turn");
+    // SAFETY: it stays until the end.
+    unsafe { all.endpoints[1].receive(&receive(None, 7), &[part_into]) }.expect("sound");
+    all.endpoints[1].progress();
+    assert!(all.is_rung(0), "by the answer");
+    assert_eq!(all.endpoints[1].doze(), Doze::Sleep);
+    all.endpoints[0].progress();
+    all.endpoints[0].progress();
+    assert!(all.endpoints[0].has_moved() && !all.endpoints[0].has_moved(), "pieces");
+    assert_eq!(all.endpoints[0].doze(), Doze::Nap, "nobody tells when buffers come back");
+    assert!(!all.endpoints[0].has_moved());
+    assert!(all.is_rung(1), "by the pieces");
+    for _ in 0..1000 {
+        all.endpoints.iter_mut().for_each(Endpoint::progress);
+    }
+    assert_eq!(all.endpoints.iter_mut().map(|it| ended(it).len()).sum::<usize>(), 2);
+    assert!(into == out);
+    assert_eq!(all.endpoints.iter_mut().map(Endpoint::doze).collect::<Vec<_>>(), [Doze::Sleep; 2]);
+}
+
+#[test]
+fn a_death_wakes_who_waits_for_it() {
+    let mut all = Sleepers::new(3);
+    let (dead, mut into) = (all.endpoints[0].address(), [0; 8]);
+    ask(&mut all.endpoints[2], &receive(Some(dead), 3), &mut into);
+    assert_eq!(all.endpoints[2].doze(), Doze::Sleep);
+    all.bury(dead.slot);
+    assert!(all.is_rung(2));
+    assert_eq!(all.endpoints[2].doze(), Doze::Ready);
+    assert_eq!(ended(&mut all.endpoints[2])[0].failure, Some(Failure::Gone));
+    assert_eq!(all.endpoints[2].doze(), Doze::Sleep);
+}
+
+/// It says that it claims, and never fills the cell: who sleeps is woken by its death, and goes
+/// past it to what another one has sent.
+#[test]
+fn what_was_sent_behind_a_claim_of_the_dead_is_found() {
+    let mut all = Sleepers::new(3);
+    assert_eq!(all.endpoints[2].doze(), Doze::Sleep);
+    let region = Arc::clone(all.keeper.region());
+    let (to, dead) = (all.endpoints[2].engine.me, all.endpoints[0].engine.me.slot);
+    all.endpoints[0].engine.claim(&region, to).expect("room");
+    all.send(1, 2);
+    assert!(all.is_rung(2), "by the other one");
+    assert_eq!(all.endpoints[2].doze(), Doze::Sleep, "the first one may be about to fill it");
+    all.bury(dead);
+    assert!(all.is_rung(2));
+    assert_eq!(all.endpoints[2].doze(), Doze::Ready);
+    assert_eq!(all.drain(2), 1);
+}
+
+/// Of two that wait for each other's deaths nobody tells twice: the second one dies after the first
+/// was found, and before all that it had sent was taken.
+#[test]
+fn who_dies_while_another_is_mourned_is_found_as_well() {
+    let mut all = Sleepers::new(3);
+    let dead = [0, 1].map(|index| all.endpoints[index].address());
+    let mut into = [[0; 8]; 2];
+    for (tag, (source, into)) in (1..).zip(dead.into_iter().zip(&mut into)) {
+        ask(&mut all.endpoints[2], &receive(Some(source), tag), into);
+    }
+    let to = all.endpoints[2].address();
+    send(&mut all.endpoints[0], &message(to, 7), b"x").expect("room");
+    all.bury(dead[0].slot);
+    assert_eq!(all.endpoints[2].doze(), Doze::Ready, "its last words are there");
+    all.endpoints[2].progress();
+    all.bury(dead[1].slot);
+    assert_eq!(all.endpoints[2].doze(), Doze::Ready);
+    let failures = ended(&mut all.endpoints[2]).into_iter().map(|it| it.failure);
+    assert_eq!(failures.collect::<Vec<_>>(), [Some(Failure::Gone); 2]);
+}
+
+/// What another thread asks for while one sleeps, and only a look around finds out.
+#[test]
+fn a_receive_from_the_dead_and_a_wake_up_that_was_not_said_are_somethings() {
+    let mut all = Sleepers::new(3);
+    let (dead, mut into) = (all.endpoints[0].address(), [0; 8]);
+    all.bury(dead.slot);
+    assert_eq!(all.endpoints[2].doze(), Doze::Sleep);
+    assert!(!all.endpoints[2].has_something());
+    ask(&mut all.endpoints[2], &receive(Some(dead), 3), &mut into);
+    assert!(all.endpoints[2].has_something() && !all.is_rung(2), "its death has rung before");
+    assert_eq!(all.endpoints[2].doze(), Doze::Ready);
+    assert_eq!(ended(&mut all.endpoints[2])[0].failure, Some(Failure::Gone));
+    assert_eq!([all.endpoints[1].doze(), all.endpoints[2].doze()], [Doze::Sleep; 2]);
+    all.deaf.store(1, Relaxed);
+    all.send(2, 1);
+    ended(&mut all.endpoints[2]);
+    assert!(all.endpoints[2].has_something(), "somebody is to be woken");
+    all.deaf.store(0, Relaxed);
+    assert_eq!(all.endpoints[2].doze(), Doze::Sleep);
+    assert!(all.is_rung(1) && !all.endpoints[2].has_something());
+}
+
+#[test]
+fn who_was_refused_hears_of_room_whatever_it_has_sent_to_others() {
+    let mut all = Sleepers::new(3);
+    let to = all.endpoints[1].address();
+    let refuse = |all: &mut Sleepers| {
+        while send(&mut all.endpoints[0], &message(to, 1), b"x").is_ok() {}
+        ended(&mut all.endpoints[0]);
+    };
+    refuse(&mut all);
+    assert_eq!(all.endpoints[0].doze(), Doze::Nap, "nobody tells of room");
+    all.send(0, 2);
+    ended(&mut all.endpoints[0]);
+    assert_eq!(all.endpoints[0].doze(), Doze::Nap, "that was another one's");
+    (0..16).for_each(|_| assert_eq!(all.drain(1), 1));
+    (0..2).for_each(|_| assert_eq!(all.endpoints[0].doze(), Doze::Refused, "until it is told"));
+    all.endpoints[0].refusals_are_told();
+    assert_eq!(all.endpoints[0].doze(), Doze::Sleep, "its program does not want to any more");
+    refuse(&mut all);
+    assert_eq!(all.endpoints[0].doze(), Doze::Nap);
+    (0..16).for_each(|_| assert_eq!(all.drain(1), 1));
+    all.send(0, 1);
+    ended(&mut all.endpoints[0]);
+    assert_eq!(all.endpoints[0].doze(), Doze::Sleep, "it could be sent since");
+    refuse(&mut all);
+    all.bury(to.slot);
+    assert_eq!(all.endpoints[0].doze(), Doze::Nap);
+    assert_eq!(all.endpoints[0].doze(), Doze::Refused, "who tries again hears that it is gone");
+}
+
+/// Who is refused by one that sleeps by then still wakes it, and only once, with what it sends.
+#[test]
+fn who_was_refused_wakes_as_others_do() {
+    let mut all = Sleepers::new(2);
+    let to = all.endpoints[1].address();
+    for round in 1..=2 {
+        while send(&mut all.endpoints[0], &message(to, 1), b"x").is_ok() {}
+        (0..16).for_each(|_| assert_eq!(all.drain(1), 1));
+        assert_eq!(all.endpoints[1].doze(), Doze::Sleep);
+        (0..2).for_each(|_| all.send(0, 1));
+        assert!(all.is_rung(1));
+        assert_eq!(all.rings(), round);
+        (0..2).for_each(|_| assert_eq!(all.drain(1), 1));
+    }
+}
+
+/// Beyond those that are kept, too, what is refused is told at last.
+#[test]
+fn refusals_are_bounded() {
+    let count = crate::endpoint::sleep::REFUSALS_MAX as u16 + 4;
+    let mut all = Sleepers::new(count);
+    for index in 1..count.into() {
+        let to = all.endpoints[index].address();
+        while send(&mut all.endpoints[0], &message(to, 1), b"x").is_ok() {}
+    }
+    ended(&mut all.endpoints[0]);
+    assert_eq!(all.endpoints[0].doze(), Doze::Nap);
+    let last = usize::from(count) - 1;
+    (0..16).for_each(|_| assert_eq!(all.drain(last), 1));
+    assert_eq!(all.endpoints[0].doze(), Doze::Refused);
+    all.endpoints[0].refusals_are_told();
+    assert_eq!(all.endpoints[0].doze(), Doze::Nap, "for the others");
+}
+
+#[test]
+fn who_lost_its_bell_to_another_member_gets_another_one_and_not_for_ever() {
+    let mut all = Sleepers::new(2);
+    assert_eq!(all.endpoints[1].doze(), Doze::Sleep);
+    for _ in 0..16 {
+        all.tear_off(1);
+        assert!(all.is_rung(1), "it hears that");
+        assert_eq!(all.endpoints[1].doze(), Doze::Deaf);
+        assert!(!all.endpoints[1].hang_again(), "it was not waited for");
+        assert_eq!(all.endpoints[1].doze(), Doze::Deaf);
+        assert!(all.endpoints[1].hang_again());
+        assert_eq!(all.endpoints[1].doze(), Doze::Sleep);
+        all.send(0, 1);
+        assert!(all.is_rung(1));
+        assert_eq!(all.drain(1), 1);
+        assert_eq!(all.endpoints[1].doze(), Doze::Sleep);
+    }
+    all.tear_off(1);
+    all.send(0, 1);
+    assert_eq!(all.endpoints[1].doze(), Doze::Deaf);
+    assert_eq!(all.drain(1), 1, "it has to look by itself");
+    assert!((0..10).all(|_| !all.endpoints[1].hang_again()), "as often as it wants");
+}
+
+/// Who computes after one send does not leave it to the next look around.
+#[test]
+fn who_could_not_be_rung_for_is_when_another_one_is() {
+    let mut all = Sleepers::new(4);
+    (1..4).for_each(|index| assert_eq!(all.endpoints[index].doze(), Doze::Sleep));
+    all.deaf.store(1, Relaxed);
+    (1..3).for_each(|index| all.send(0, index));
+    assert!(!all.is_rung(1) && !all.is_rung(2));
+    all.deaf.store(0, Relaxed);
+    all.send(0, 3);
+    assert!(all.is_rung(3) && all.is_rung(1) != all.is_rung(2), "one at each send");
+    assert_eq!(all.drain(3), 1);
+    assert_eq!(all.endpoints[3].doze(), Doze::Sleep);
+    all.send(0, 3);
+    assert!(all.is_rung(1) && all.is_rung(2));
+}
+
+#[test]
+fn who_cannot_be_rung_for_now_is_rung_for_later() {
+    let mut all = Sleepers::new(2);
+    assert_eq!(all.endpoints[1].doze(), Doze::Sleep);
+    all.deaf.store(1, Relaxed);
+    all.send(0, 1);
+    ended(&mut all.endpoints[0]);
+    assert!(!all.is_rung(1));
+    assert_eq!(all.endpoints[0].doze(), Doze::Nap, "somebody is to be woken");
+    all.deaf.store(0, Relaxed);
+    assert_eq!(all.endpoints[0].doze(), Doze::Sleep);
+    assert!(all.is_rung(1));
+}
+
+#[test]
+fn who_has_no_bell_or_no_barrier_does_not_sleep() {
+    let mut world = World::usual(1);
+    assert_eq!(world.endpoints[0].doze(), Doze::Never);
+    assert!(matches!(world.endpoints[0].hang_bell(), Err(NoBell::NoNode)));
+    let mut all = Sleepers::new(2);
+    let to = all.endpoints[1].address();
+    assert_eq!(all.endpoints[1].doze(), Doze::Sleep);
+    all.endpoints[0].engine.sleeping = Sleeping::default();
+    assert!(matches!(all.endpoints[0].hang_bell(), Err(NoBell::NoBarrier)));
+    assert_eq!((all.endpoints[0].bell().is_none(), all.endpoints[0].doze()), (true, Doze::Never));
+    send(&mut all.endpoints[0], &message(to, 1), b"x").expect("room");
+    assert!(all.is_rung(1), "but it wakes others");
+}
