@@ -234,7 +234,7 @@ pub enum Backend {
 }
 
 /// One stage of a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StageConfig {
     /// Counts what passes.
     Meter,
@@ -247,18 +247,33 @@ pub enum StageConfig {
         /// For how long an idle volume saves up its rate.
         burst_ns: u64,
     },
+    /// Keeps what is below it encrypted.
+    Encrypt {
+        /// The file of the volume's key.
+        key: PathBuf,
+    },
 }
 
 impl fmt::Display for StageConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Limit { iops, bytes_per_second, .. } = self else {
-            return f.write_str("meter");
+        let (iops, bytes_per_second) = match self {
+            Self::Meter => return f.write_str("meter"),
+            Self::Encrypt { .. } => return f.write_str("encrypt"),
+            Self::Limit { iops, bytes_per_second, .. } => (iops, bytes_per_second),
         };
         let iops = iops.map(|iops| format!("{iops} IOPS"));
         let bytes = bytes_per_second.map(|bytes| format!("{}/s", show_size(bytes)));
         let parts: Vec<_> = iops.into_iter().chain(bytes).collect();
         write!(f, "limit {}", parts.join(" "))
     }
+}
+
+/// The key file of the stage of a chain that encrypts, if one does.
+pub fn encryption(chain: &[StageConfig]) -> Option<&Path> {
+    chain.iter().find_map(|stage| match stage {
+        StageConfig::Encrypt { key } => Some(key.as_path()),
+        StageConfig::Meter | StageConfig::Limit { .. } => None,
+    })
 }
 
 /// A chain in one line, first stage first.

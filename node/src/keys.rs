@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The first line says what it is, so that one kind is not taken for the other; the last one shows
-//! that the file is whole, since it follows from the secret.
+//! that the file is whole, since it follows from the secret. A volume's key is no half of a pair:
+//! its last line is `check: `, by which it is told from others.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -18,6 +19,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use block::AttachmentSecret;
+use block::stage::VolumeKey;
 use data_encoding::BASE64;
 use rustix::rand::{GetRandomFlags, getrandom};
 use transport::SecretKey;
@@ -32,7 +34,8 @@ const MODE_OTHERS: u32 = 0o077;
 /// No key file is longer; a wrong path may lead to anything.
 const FILE_BYTES_MAX: u64 = 1024;
 
-const SECRET_BYTES: usize = 32;
+/// The longest secret.
+const SECRET_BYTES_MAX: usize = VolumeKey::BYTES;
 
 /// What a key is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,8 @@ pub enum KeyKind {
     Node,
     /// Proves whose attachment it is: Ed25519.
     Attachment,
+    /// What a volume is encrypted with: AES-256-XTS.
+    Volume,
 }
 
 impl KeyKind {
@@ -48,6 +53,32 @@ impl KeyKind {
         match self {
             Self::Node => "vrio node key",
             Self::Attachment => "vrio attachment key",
+            Self::Volume => "vrio volume key",
+        }
+    }
+
+    fn secret_bytes(self) -> usize {
+        match self {
+            Self::Node | Self::Attachment => 32,
+            Self::Volume => VolumeKey::BYTES,
+        }
+    }
+
+    /// What the last line of a file begins with.
+    fn last_line(self) -> &'static str {
+        match self {
+            Self::Node | Self::Attachment => "public: ",
+            Self::Volume => "check: ",
+        }
+    }
+
+    /// What to do about a file that is not whole.
+    fn rescue(self) -> &'static str {
+        match self {
+            Self::Node | Self::Attachment => {
+                "without one make a new key and replace its public key everywhere"
+            }
+            Self::Volume => "without one nobody reads the volume again",
         }
     }
 
@@ -56,6 +87,7 @@ impl KeyKind {
         match self {
             Self::Node => "vrio key new FILE",
             Self::Attachment => "vrio key new --attachment FILE",
+            Self::Volume => "vrio key new --volume FILE",
         }
     }
 }
@@ -65,6 +97,7 @@ impl fmt::Display for KeyKind {
         f.write_str(match self {
             Self::Node => "node",
             Self::Attachment => "attachment",
+            Self::Volume => "volume",
         })
     }
 }
@@ -137,15 +170,20 @@ pub enum KeyProblem {
     },
     /// Something of it is missing or changed.
     #[error(
-        "it is damaged: {0}. Put the copy back that you have of it; without one make a new key and \
-         replace its public key everywhere"
+        "it is damaged: {what}. Put the copy back that you have of it; {}",
+        .kind.rescue()
     )]
-    Damaged(&'static str),
+    Damaged {
+        /// What of it.
+        what: &'static str,
+        /// The key that it was.
+        kind: KeyKind,
+    },
 }
 
 fn article(kind: KeyKind) -> &'static str {
     match kind {
-        KeyKind::Node => "a",
+        KeyKind::Node | KeyKind::Volume => "a",
         KeyKind::Attachment => "an",
     }
 }
@@ -157,13 +195,23 @@ pub enum Key {
     Node(SecretKey),
     /// An attachment's.
     Attachment(AttachmentSecret),
+    /// A volume's.
+    Volume(VolumeKey),
 }
 
 impl Key {
-    fn from_secret(kind: KeyKind, secret: &Zeroizing<[u8; SECRET_BYTES]>) -> Self {
+    /// # Errors
+    /// What is wrong with the secret.
+    fn from_secret(kind: KeyKind, secret: &[u8]) -> Result<Self, &'static str> {
+        let seed = || Zeroizing::new(secret.try_into().expect("as long as its kind is"));
         match kind {
-            KeyKind::Node => Self::Node(SecretKey::from_bytes(**secret)),
-            KeyKind::Attachment => Self::Attachment(AttachmentSecret::from_seed(secret)),
+            KeyKind::Node => Ok(Self::Node(SecretKey::from_bytes(*seed()))),
+            KeyKind::Attachment => Ok(Self::Attachment(AttachmentSecret::from_seed(&seed()))),
+            KeyKind::Volume => {
+                // Where it is: an array of our own would be a copy that nobody clears.
+                let key = VolumeKey::from_bytes(secret.try_into().expect("as long as its kind is"));
+                key.map(Self::Volume).map_err(|_| "the two halves of its secret are the same")
+            }
         }
     }
 
@@ -172,14 +220,16 @@ impl Key {
         match self {
             Self::Node(_) => KeyKind::Node,
             Self::Attachment(_) => KeyKind::Attachment,
+            Self::Volume(_) => KeyKind::Volume,
         }
     }
 
-    /// Its public half, as configurations name it.
+    /// What may be told of it: its public half, as configurations name it; a volume's check value.
     pub fn public(&self) -> String {
         match self {
             Self::Node(key) => key.public().to_string(),
             Self::Attachment(key) => key.public().to_string(),
+            Self::Volume(key) => key.check(),
         }
     }
 }
@@ -190,20 +240,23 @@ impl Key {
 /// When something is there already, or it cannot be made; nothing is left behind then.
 pub fn create(path: &Path, kind: KeyKind) -> Result<Key, KeyError> {
     let refuse = |problem| KeyError { path: path.to_owned(), problem };
-    let mut secret = Zeroizing::new([0; SECRET_BYTES]);
-    let got = getrandom(&mut secret[..], GetRandomFlags::empty());
+    let mut secret = Zeroizing::new([0; SECRET_BYTES_MAX]);
+    let secret = &mut secret[..kind.secret_bytes()];
+    let got = getrandom(&mut *secret, GetRandomFlags::empty());
     // Up to 256 bytes come whole.
-    let got = got.map_err(io::Error::from).and_then(|len| match len {
-        SECRET_BYTES => Ok(()),
-        _ => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+    let got = got.map_err(io::Error::from).and_then(|len| {
+        let is_whole = len == secret.len();
+        is_whole.then_some(()).ok_or(io::Error::from(io::ErrorKind::UnexpectedEof))
     });
     got.map_err(|source| refuse(KeyProblem::Io { what: "draw random numbers", source }))?;
-    let key = Key::from_secret(kind, &secret);
-    let encoded = Zeroizing::new(BASE64.encode(&secret[..]));
+    let key = Key::from_secret(kind, secret);
+    let key = key.map_err(|what| refuse(KeyProblem::Damaged { what, kind }))?;
+    let encoded = Zeroizing::new(BASE64.encode(secret));
     let text = Zeroizing::new(format!(
-        "{}\nsecret: {}\npublic: {}\n",
+        "{}\nsecret: {}\n{}{}\n",
         kind.header(),
         *encoded,
+        kind.last_line(),
         key.public()
     ));
     let opened = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
@@ -244,7 +297,7 @@ pub fn read(path: &Path) -> Result<Key, KeyError> {
 pub fn read_node(path: &Path) -> Result<SecretKey, KeyError> {
     match read_kind(path, Some(KeyKind::Node))? {
         Key::Node(key) => Ok(key),
-        Key::Attachment(_) => unreachable!("the kind was checked"),
+        Key::Attachment(_) | Key::Volume(_) => unreachable!("the kind was checked"),
     }
 }
 
@@ -255,7 +308,18 @@ pub fn read_node(path: &Path) -> Result<SecretKey, KeyError> {
 pub fn read_attachment(path: &Path) -> Result<AttachmentSecret, KeyError> {
     match read_kind(path, Some(KeyKind::Attachment))? {
         Key::Attachment(key) => Ok(key),
-        Key::Node(_) => unreachable!("the kind was checked"),
+        Key::Node(_) | Key::Volume(_) => unreachable!("the kind was checked"),
+    }
+}
+
+/// Reads what a volume is encrypted with.
+///
+/// # Errors
+/// When it is not one.
+pub fn read_volume(path: &Path) -> Result<VolumeKey, KeyError> {
+    match read_kind(path, Some(KeyKind::Volume))? {
+        Key::Volume(key) => Ok(key),
+        Key::Node(_) | Key::Attachment(_) => unreachable!("the kind was checked"),
     }
 }
 
@@ -296,7 +360,7 @@ fn contents(path: &Path, wanted: KeyKind) -> Result<Zeroizing<String>, KeyProble
 fn parse(text: &str, wanted: Option<KeyKind>) -> Result<Key, KeyProblem> {
     let mut lines = text.lines().map(str::trim_end);
     let header = lines.next().unwrap_or_default();
-    let kinds = [KeyKind::Node, KeyKind::Attachment];
+    let kinds = [KeyKind::Node, KeyKind::Attachment, KeyKind::Volume];
     let found = kinds.into_iter().find(|kind| kind.header() == header);
     let kind = match (found, wanted) {
         (None, _) => return Err(KeyProblem::NotAKey(wanted.unwrap_or(KeyKind::Node))),
@@ -305,21 +369,26 @@ fn parse(text: &str, wanted: Option<KeyKind>) -> Result<Key, KeyProblem> {
         }
         (Some(found), _) => found,
     };
+    let damaged = |what| KeyProblem::Damaged { what, kind };
     let secret = lines.next().and_then(|line| line.strip_prefix("secret: "));
-    let public = lines.next().and_then(|line| line.strip_prefix("public: "));
+    let public = lines.next().and_then(|line| line.strip_prefix(kind.last_line()));
     let (Some(secret), Some(public)) = (secret, public) else {
-        return Err(KeyProblem::Damaged("it is cut short"));
+        return Err(damaged("it is cut short"));
     };
     if lines.any(|line| !line.is_empty()) {
-        return Err(KeyProblem::Damaged("something follows the key"));
+        return Err(damaged("something follows the key"));
     }
     let secret = BASE64.decode(secret.as_bytes()).map(Zeroizing::new);
-    let Ok(Ok(secret)) = secret.map(|bytes| <[u8; SECRET_BYTES]>::try_from(&bytes[..])) else {
-        return Err(KeyProblem::Damaged("its secret is not 32 bytes in Base64"));
+    let secret = secret.ok().filter(|secret| secret.len() == kind.secret_bytes());
+    let Some(secret) = secret else {
+        return Err(damaged("its secret is not Base64 of the right length"));
     };
-    let key = Key::from_secret(kind, &Zeroizing::new(secret));
+    let key = Key::from_secret(kind, &secret).map_err(damaged)?;
     if key.public() != public {
-        return Err(KeyProblem::Damaged("its public half does not belong to its secret"));
+        return Err(damaged(match kind {
+            KeyKind::Node | KeyKind::Attachment => "its public half does not belong to its secret",
+            KeyKind::Volume => "its check value does not belong to its secret",
+        }));
     }
     Ok(key)
 }
@@ -342,7 +411,7 @@ mod tests {
     #[test]
     fn a_key_comes_back_and_is_never_overwritten() {
         let home = tempfile::tempdir().unwrap();
-        for kind in [KeyKind::Node, KeyKind::Attachment] {
+        for kind in [KeyKind::Node, KeyKind::Attachment, KeyKind::Volume] {
             let path = home.path().join(kind.to_string());
             let made = create(&path, kind).unwrap();
             let found = std::fs::metadata(&path).unwrap();
@@ -405,7 +474,7 @@ mod tests {
     #[test]
     fn secrets_are_not_shown() {
         let home = tempfile::tempdir().unwrap();
-        for kind in [KeyKind::Node, KeyKind::Attachment] {
+        for kind in [KeyKind::Node, KeyKind::Attachment, KeyKind::Volume] {
             let path = home.path().join(kind.to_string());
             create(&path, kind).unwrap();
             let text = std::fs::read_to_string(&path).unwrap();

@@ -8,6 +8,7 @@
 //!   stop:   disks ─ sessions and sidecores ─ control socket ─ volumes
 //! ```
 
+mod ciphers;
 pub mod direct;
 mod disks;
 mod domains;
@@ -510,7 +511,10 @@ fn open_volumes(config: &Config, volumes: &Volumes) -> Result<Vec<Arc<Served>>, 
     }
     let (mut all, mut errors) = (Vec::new(), Vec::new());
     for volume in &config.volumes {
-        match volumes.open(volume) {
+        let opened = volumes
+            .open(volume)
+            .and_then(|served| volumes::same_key(&served, &all).map_or(Ok(served), Err));
+        match opened {
             Ok(served) => all.push(Arc::new(served)),
             Err(text) => errors.push(ObjectError {
                 place: config.place(&volume.lines, "backend"),

@@ -370,7 +370,7 @@ fn volumes_are_checked() {
             a.toml:27: volume "device": "read-only": this is a whole number, but true or
                 false is wanted
             a.toml:28: volume "device": "chain", entry 1: unknown stage "metre"; did you
-                mean "meter"? (known: meter, limit)
+                mean "meter"? (known: meter, limit, encrypt)
             a.toml:28: volume "device": "chain", entry 2: a limit says how much: { limit
                 = { iops = 50000 } }
             a.toml:28: volume "device": "limit": a limit needs "iops", "bytes-per-second"

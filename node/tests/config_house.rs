@@ -1,10 +1,11 @@
-//! The keys that say what a node may do and take: its user, its pools, who may ask for metrics.
+//! The keys that say what a node may do and take: its user, its pools, who may ask for metrics,
+//! what its volumes are encrypted with.
 
 use std::path::Path;
 
 use expect_test::{Expect, expect};
 use node::Config;
-use node::config::Privileges;
+use node::config::{Privileges, StageConfig};
 
 fn parse(text: &str) -> Config {
     Config::parse(Path::new("a.toml"), text).unwrap_or_else(|error| panic!("{error}"))
@@ -75,6 +76,46 @@ huge-pages = "always"
             a.toml:7: [memory]: "session-buffers": a sidecore's buffers take from 4MiB to
                 16GiB
             a.toml:8: [memory]: "huge-pages": unknown word "always"; known are auto, never
+        "#]],
+    );
+}
+
+#[test]
+fn a_stage_that_encrypts_names_a_key_of_its_own() {
+    let text = |chains: [&str; 2]| {
+        let volume = |name: &str, chain: &str| {
+            format!(
+                "[[volume]]\nname = \"{name}\"\nbackend = {{ null = \"1MiB\" }}\nchain = {chain}\n"
+            )
+        };
+        format!("name = \"n\"\n{}{}", volume("a", chains[0]), volume("b", chains[1]))
+    };
+    let [a, b] = ["a", "b"].map(|name| format!("{{ encrypt = {{ key = \"/k/{name}.xts\" }} }}"));
+    let good = text([&format!("[\"meter\", {a}]"), &format!("[{b}]")]);
+    let config = Config::parse(Path::new("n.toml"), &good).unwrap();
+    let wanted = StageConfig::Encrypt { key: "/k/a.xts".into() };
+    assert_eq!(config.volumes[0].chain, [StageConfig::Meter, wanted]);
+    check(
+        &text([
+            "[\"encrypt\", { encrypt = {} }, { encrypt = { key = \"k\" } }]",
+            "[{ crypt = {} }]",
+        ]),
+        &expect![[r#"
+            a.toml:5: volume "a": "chain", entry 1: say with which key: { encrypt = { key =
+                "/etc/vrio/alice.xts" } }
+            a.toml:5: volume "a": the key "key" is missing; write for instance key =
+                "/etc/vrio/alice.xts"
+            a.toml:5: volume "a": "key": "k" is not an absolute path, such as "/var/lib/vrio"
+            a.toml:9: volume "b": unknown key "crypt"; did you mean "encrypt"? (known: limit,
+                encrypt)
+        "#]],
+    );
+    check(
+        &text([&format!("[{a}, {b}]"), &format!("[{a}]")]),
+        &expect![[r#"
+            a.toml:5: volume "a": "chain": one stage that encrypts is enough
+            a.toml:9: volume "b": "chain": volume "a" has the same key "/k/a.xts"; each has
+                one of its own: `vrio key new --volume FILE`
         "#]],
     );
 }

@@ -51,6 +51,7 @@ pub(super) fn consistent(reader: &Reader<'_>, config: &Config) {
     }
     same_attachment(reader, config);
     same_file(reader, config);
+    same_encryption(reader, config);
 }
 
 /// In plain sessions whoever reaches the address can read and write the volumes.
@@ -175,6 +176,21 @@ fn same_file(reader: &Reader<'_>, config: &Config) {
             other.name
         );
         reader.note(volume.lines.of("backend"), &format!("volume {:?}", volume.name), text);
+    }
+}
+
+/// Two volumes under one key show where they are alike to whoever sees both files.
+fn same_encryption(reader: &Reader<'_>, config: &Config) {
+    let mut seen: HashMap<&Path, &VolumeConfig> = HashMap::new();
+    for volume in &config.volumes {
+        let Some(key) = super::encryption(&volume.chain) else { continue };
+        let Some(other) = seen.insert(key, volume) else { continue };
+        let text = format!(
+            "\"chain\": volume {:?} has the same key {key:?}; each has one of its own: `vrio key \
+             new --volume FILE`",
+            other.name
+        );
+        reader.note(volume.lines.of("chain"), &format!("volume {:?}", volume.name), text);
     }
 }
 

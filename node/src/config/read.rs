@@ -455,7 +455,12 @@ fn chain(value: &Value<'_, '_>) -> Option<Vec<StageConfig>> {
     if values.len() > STAGES_MAX {
         value.fail(format!("{} stages are too many; at most {STAGES_MAX}", values.len()));
     }
-    Some(values.iter().filter_map(stage).collect())
+    let stages: Vec<_> = values.iter().filter_map(stage).collect();
+    let encrypts = |stage: &&StageConfig| matches!(stage, StageConfig::Encrypt { .. });
+    if stages.iter().filter(encrypts).count() > 1 {
+        value.fail("one stage that encrypts is enough".to_owned());
+    }
+    Some(stages)
 }
 
 fn stage(value: &Value<'_, '_>) -> Option<StageConfig> {
@@ -466,15 +471,36 @@ fn stage(value: &Value<'_, '_>) -> Option<StageConfig> {
         }
         value.fail(match text {
             "limit" => "a limit says how much: { limit = { iops = 50000 } }".to_owned(),
-            _ => unknown("stage", text, &["meter", "limit"]),
+            "encrypt" => {
+                "say with which key: { encrypt = { key = \"/etc/vrio/alice.xts\" } }".to_owned()
+            }
+            _ => unknown("stage", text, &["meter", "limit", "encrypt"]),
         });
         return None;
     }
     if !value.is_table() {
-        value.fail("a stage is \"meter\" or { limit = { .. } }".to_owned());
+        value.fail("a stage is \"meter\", { limit = { .. } } or { encrypt = { .. } }".to_owned());
         return None;
     }
-    let limit = value.table(&["limit"])?.get("limit")?;
+    let table = value.table(&["limit", "encrypt"])?;
+    match (table.get("limit"), table.get("encrypt")) {
+        (Some(limit), None) => self::limit(&limit),
+        (None, Some(encrypt)) => {
+            let table = encrypt.table(&["key"])?;
+            let key = table.require("key", "key = \"/etc/vrio/alice.xts\"")?;
+            Some(StageConfig::Encrypt { key: absolute_path(&key)? })
+        }
+        (Some(_), Some(_)) => {
+            value.fail(
+                "each stage is a table of its own: [{ limit = .. }, { encrypt = .. }]".into(),
+            );
+            None
+        }
+        (None, None) => None,
+    }
+}
+
+fn limit(limit: &Value<'_, '_>) -> Option<StageConfig> {
     let table = limit.table(&["iops", "bytes-per-second", "burst"])?;
     let iops = table.get("iops").and_then(|value| value.integer(1..=1_000_000_000));
     let bytes_per_second = table.get("bytes-per-second").and_then(|value| {

@@ -342,8 +342,10 @@ fn by_arguments() -> Result<Rules, seccompiler::BackendError> {
     let threads = i64::from(libc::CLONE_THREAD | libc::CLONE_VM);
     let unix = [i64::from(libc::AF_UNIX)];
     let prctl = [libc::PR_SET_NAME, libc::PR_SET_TIMERSLACK, PR_SET_VMA].map(i64::from);
-    // Non-blocking, bytes to read, is it a terminal, a block device's block and size.
-    let ioctls = [libc::FIONBIO, libc::FIONREAD, libc::TCGETS, BLKSSZGET, BLKGETSIZE64];
+    // Non-blocking, bytes to read, bytes that others have to read, is it a terminal, a block
+    // device's block and size.
+    let reads = [libc::FIONREAD, libc::TIOCOUTQ];
+    let ioctls = [libc::FIONBIO, libc::TCGETS, BLKSSZGET, BLKGETSIZE64];
     // An uplink's interface that is looked at, and opened again if it is a tap. What that may reach
     // is Landlock's and the interface's own to say.
     let tap = [TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ];
@@ -355,7 +357,7 @@ fn by_arguments() -> Result<Rules, seccompiler::BackendError> {
         libc::SIOCGIFMTU,
         link::SIOCETHTOOL,
     ];
-    let ioctls = ioctls.iter().chain(&tap).chain(&any);
+    let ioctls = ioctls.iter().chain(&reads).chain(&tap).chain(&any);
     let ioctls: Vec<i64> = ioctls.map(|request| *request as i64).collect();
     let signals = [libc::SIGABRT, libc::SIGBUS].map(i64::from);
     Ok([

@@ -1,19 +1,19 @@
 //! The domains of a node's fabric, and the socket at which processes join them.
 
+mod hand_over;
+
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::hmac;
-use fabric::HOST_ENDED;
 use fabric::door::{DomainReport, DomainSettings, GatewayBell, Key, Server, VfReport, VfSettings};
-use fabric::gateway::{Associations, PROOF_BYTES, PeerReport, PostCounters};
+use fabric::gateway::{Associations, Handed, PROOF_BYTES, PeerReport, PostCounters};
+use fabric::{HOST_ENDED, Keeper};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::gateways::Gateways;
-use super::handover::{FabricState, Sent};
 use super::live::{refuse_used, takes_restart};
 use super::objects::Objects;
 use super::sidecores::Core;
@@ -43,7 +43,12 @@ struct Open {
     key: Arc<Mutex<Key>>,
     associations: Arc<Associations>,
     bells: Vec<GatewayBell>,
+    /// By gateway, what a process before this one had under way, until the gateways are placed.
+    handed: Mutex<BTreeMap<u16, Handed>>,
 }
+
+/// A domain's ways to other hosts, and by gateway what another process had under way.
+type Begun = (Arc<Associations>, BTreeMap<u16, Handed>);
 
 impl Domains {
     /// Those of the file.
@@ -51,7 +56,20 @@ impl Domains {
     /// # Errors
     /// Each domain that cannot be had.
     pub(super) fn start(config: &Config) -> Result<Self, StartError> {
-        let domains = Self::adopt(config, None)?;
+        let host = random_host();
+        let host = host.map_err(|source| StartError::System { what: "draw a number", source })?;
+        let domains = Self::new(config, host, None);
+        let refused = |domain: &DomainConfig, text: String| ObjectError {
+            place: config.place(&domain.lines, "key"),
+            object: named(domain),
+            text,
+        };
+        let added = config.domains.iter().map(|domain| (domain, domains.add(domain)));
+        let errors: Vec<_> =
+            added.filter_map(|(domain, added)| Some(refused(domain, added.err()?))).collect();
+        if !errors.is_empty() {
+            return Err(errors.into());
+        }
         let refused = |vf: &VfConfig, text: String| ObjectError {
             place: config.place(&vf.lines, "socket"),
             object: format!("vf {:?}", vf.name),
@@ -64,30 +82,10 @@ impl Domains {
         if errors.is_empty() { Ok(domains) } else { Err(errors.into()) }
     }
 
-    /// The same behind the door of a predecessor, if it had one: its host's name and its socket.
-    /// Nobody is let in before [`Domains::answer`].
-    ///
-    /// # Errors
-    /// As [`Domains::start`].
-    pub(super) fn adopt(config: &Config, door: Option<(u64, OwnedFd)>) -> Result<Self, StartError> {
-        let system = |what| move |source| StartError::System { what, source };
-        let (host, listener) = door.unzip();
-        let host = host.map_or_else(random_host, Ok).map_err(system("draw a number"))?;
-        let path = config.fabric.clone();
-        let server = listener.map(|listener| Server::adopt(&path, host, listener)).transpose();
-        let server = server.map_err(system("serve the fabric's socket"))?;
-        let gateways = config.sidecores.cores.len() as u16;
-        let domains =
-            Self { path, host, gateways, server: Mutex::new(server), open: Mutex::default() };
-        let refused = |domain: &DomainConfig, text: String| ObjectError {
-            place: config.place(&domain.lines, "key"),
-            object: format!("domain {:?}", domain.name),
-            text,
-        };
-        let added = config.domains.iter().map(|domain| (domain, domains.add(domain)));
-        let errors: Vec<_> =
-            added.filter_map(|(domain, added)| Some(refused(domain, added.err()?))).collect();
-        if errors.is_empty() { Ok(domains) } else { Err(errors.into()) }
+    /// None yet, behind a door if there is one.
+    fn new(config: &Config, host: u64, server: Option<Server>) -> Self {
+        let (path, gateways) = (config.fabric.clone(), config.sidecores.cores.len() as u16);
+        Self { path, host, gateways, server: Mutex::new(server), open: Mutex::default() }
     }
 
     fn server(&self) -> MutexGuard<'_, Option<Server>> {
@@ -96,8 +94,9 @@ impl Domains {
     }
 
     fn add(&self, domain: &DomainConfig) -> Result<(), String> {
-        let key = Key::read(&domain.key).map_err(|error| error.to_string())?;
         let mut server = self.server();
+        let settings = self.settings(domain)?;
+        let epoch = random().map_err(|error| error.to_string())?;
         if server.is_none() {
             let opened = open(&self.path, self.host);
             *server = Some(opened.map_err(|error| {
@@ -109,20 +108,37 @@ impl Domains {
             })?);
         }
         let server = server.as_ref().expect("it was just made");
-        let name = domain.name.clone();
-        let (endpoints_max, gateways) = (domain.endpoints_max, self.gateways);
-        let settings = DomainSettings { name, key, endpoints_max, gateways };
-        let shared = Arc::new(Mutex::new(settings.key.clone()));
+        let key = settings.key.clone();
         server.add(settings).map_err(|error| error.to_string())?;
-        let Some((keeper, bells)) = server.gateways(&domain.name) else {
+        let begin = |keeper| Ok((Associations::new(keeper, epoch as u32), BTreeMap::new()));
+        let noted = self.note(server, domain, key, begin);
+        noted.inspect_err(|_| {
             server.remove(&domain.name);
+        })
+    }
+
+    fn settings(&self, domain: &DomainConfig) -> Result<DomainSettings, String> {
+        let key = Key::read(&domain.key).map_err(|error| error.to_string())?;
+        let (name, endpoints_max) = (domain.name.clone(), domain.endpoints_max);
+        Ok(DomainSettings { name, key, endpoints_max, gateways: self.gateways })
+    }
+
+    /// Notes what gateways need of a domain that is served now.
+    fn note(
+        &self,
+        server: &Server,
+        domain: &DomainConfig,
+        key: Key,
+        begin: impl FnOnce(Arc<Keeper>) -> Result<Begun, String>,
+    ) -> Result<(), String> {
+        let Some((keeper, bells)) = server.gateways(&domain.name) else {
             return Err("no descriptor is left for its gateways; raise the limit".to_owned());
         };
-        let epoch = random().map_err(|error| error.to_string())?;
-        let associations = Associations::new(keeper, epoch as u32);
+        let (associations, handed) = begin(keeper)?;
         associations.set_peers(&domain.peers);
-        let name = domain.name.clone();
-        self.opened().push(Open { name, key: shared, associations, bells });
+        let (name, key) = (domain.name.clone(), Arc::new(Mutex::new(key)));
+        let handed = Mutex::new(handed);
+        self.opened().push(Open { name, key, associations, bells, handed });
         Ok(())
     }
 
@@ -161,15 +177,6 @@ impl Domains {
         server.add_vf(VfSettings { name, domain, path: socket }).map_err(|error| error.to_string())
     }
 
-    /// Lets VMs in by the sockets of a predecessor, which are there no more.
-    pub(super) fn take_vfs(&self, vfs: &[VfConfig]) {
-        for vf in vfs {
-            if let Err(error) = self.open_vf(vf) {
-                tracing::error!(vf = vf.name, error, "VMs cannot join the fabric");
-            }
-        }
-    }
-
     /// Who would be interrupted if the window went.
     pub(super) fn user_of_vf(&self, name: &str) -> Vec<String> {
         let reports = self.vf_reports();
@@ -204,31 +211,6 @@ impl Domains {
         if let Some(Err(error)) = self.server().as_ref().map(Server::answer) {
             tracing::error!(%error, "processes cannot join the fabric");
         }
-    }
-
-    /// Lets who calls wait for a successor, if nobody is in.
-    pub(super) fn let_wait(&self) -> Result<(), String> {
-        let server = self.server();
-        let Some(server) = server.as_ref() else { return Ok(()) };
-        server.let_wait().map_err(|error| error.to_string())?;
-        let is_used = |report: &&DomainReport| report.members > 0 || report.vms > 0;
-        match server.reports().iter().find(is_used) {
-            None => Ok(()),
-            Some(report) => Err(format!(
-                "processes or VMs are in domain {:?}, whose memory cannot be handed over yet; wait \
-                 for the end of their jobs (and unplug VMs' devices), or restart the node, which \
-                 leaves them among themselves",
-                report.name
-            )),
-        }
-    }
-
-    /// What a successor needs.
-    pub(super) fn take_down(&self, sent: &mut Sent) -> io::Result<Option<FabricState>> {
-        let server = self.server();
-        let Some(server) = server.as_ref() else { return Ok(None) };
-        let listener = sent.put(server.listener().try_clone_to_owned()?);
-        Ok(Some(FabricState { listener, host: self.host }))
     }
 
     fn remove_vf(&self, name: &str) {
@@ -397,14 +379,17 @@ impl Open {
                 tracing::error!(domain = name, "no descriptor is left for a gateway");
                 continue;
             };
+            let gateway = gateway as u16;
+            let mut handed = self.handed.lock().unwrap_or_else(PoisonError::into_inner);
+            let with = (bell, handed.remove(&gateway));
+            drop(handed);
             // A sidecore that has stopped needs none.
             let _ = core.sidecore.call(move |local| {
                 let Some(gateways) = local.services().get::<Gateways>() else { return };
                 let prove = Box::new(move |statement: &[u8]| {
                     prove(&key.lock().unwrap_or_else(PoisonError::into_inner), statement)
                 });
-                let which = (name, gateway as u16);
-                gateways.borrow_mut().add(which, prove, associations, bell);
+                gateways.borrow_mut().add((name, gateway), prove, associations, with);
             });
         }
     }

@@ -3,13 +3,15 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use fabric::door::GatewayBell;
 use fabric::gateway::{
-    self, About, Associations, Carrier, KIND_MIN, Peer, PostCounters, Room, RoomSettings,
+    self, About, Associations, Carrier, Handed, KIND_MIN, Peer, PostCounters, Room, RoomSettings,
 };
+use fabric::hand_over::RoomState;
 use sidecore::{Poll, Progress, Wake};
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId, Sink};
 
@@ -42,11 +44,12 @@ impl Carrier for Sessions {
     type Call = CallId;
     type Body = BufId;
 
-    fn body(&mut self, bytes: &[u8]) -> Option<BufId> {
-        let mut endpoint = self.endpoint.borrow_mut();
-        let buffer = endpoint.pool_mut().alloc(bytes.len())?;
-        endpoint.pool_mut().bytes_mut(buffer)[..bytes.len()].copy_from_slice(bytes);
-        Some(buffer)
+    fn body(&mut self, bytes: usize) -> Option<BufId> {
+        self.endpoint.borrow_mut().pool_mut().alloc(bytes)
+    }
+
+    fn write(&mut self, body: BufId, places: Range<usize>, put: &mut dyn FnMut(&mut [u8])) {
+        put(&mut self.endpoint.borrow_mut().pool_mut().bytes_mut(body)[places]);
     }
 
     fn read(&self, body: BufId, bytes: usize, show: &mut dyn FnMut(&[u8])) {
@@ -134,6 +137,8 @@ pub(super) struct Gateways {
     events: VecDeque<Event>,
     wanted: BTreeMap<String, Wanted>,
     look_at_ns: u64,
+    /// Nothing is done: another process goes on in this one's place, or is about to.
+    stands: bool,
 }
 
 impl Gateways {
@@ -157,6 +162,7 @@ impl Gateways {
             events: VecDeque::new(),
             wanted: BTreeMap::new(),
             look_at_ns: 0,
+            stands: false,
         }))
     }
 
@@ -170,25 +176,43 @@ impl Gateways {
         token >> gateway::TOKEN_BITS == gateway::TOKEN >> gateway::TOKEN_BITS
     }
 
-    /// A domain's room on this sidecore. `bell` is what its members ring.
+    /// A domain's room on this sidecore, as another process had it if one had. `bell` is what its
+    /// members ring.
     pub(super) fn add(
         &mut self,
         (domain, gateway): (String, u16),
         prove: gateway::Prove,
         associations: Arc<Associations>,
-        bell: GatewayBell,
+        (bell, handed): (GatewayBell, Option<Handed>),
     ) {
         // As many are not made in a node's life; a number that is used again could only be taken
         // for one of eight thousand domains ago.
         let number = self.room_next;
         self.room_next = (number + 1) % gateway::ROOMS_MAX;
         let settings = RoomSettings { number, domain, gateway, prove };
-        let mut room = Room::new(settings, Arc::clone(&associations));
+        let shared = Arc::clone(&associations);
+        let mut room = match handed {
+            Some(handed) => Room::adopt(settings, shared, handed, sidecore::now_ns()),
+            None => Room::new(settings, shared),
+        };
         for (session, (peer, _)) in &self.sessions {
             room.connected(*session, peer);
         }
         self.rooms.push(Placed { room, associations, bell });
         self.look_at_ns = 0;
+    }
+
+    /// Does nothing from now on, or goes on.
+    pub(super) fn set_standing(&mut self, stands: bool) {
+        self.stands = stands;
+    }
+
+    /// What another process needs to go on with each room, with its messages. Nothing may be done
+    /// until either does.
+    pub(super) fn take_down(&mut self) -> Vec<(RoomState, Vec<u8>)> {
+        assert!(self.stands, "it moves");
+        let Self { rooms, carrier, .. } = self;
+        rooms.iter_mut().map(|placed| placed.room.take_down(carrier)).collect()
     }
 
     /// Takes a domain's room away.
@@ -210,6 +234,9 @@ impl Gateways {
 
     fn poll(&mut self, now_ns: u64) -> Progress {
         self.carrier.now_ns = now_ns;
+        if self.stands {
+            return Progress::busy_if(false);
+        }
         let mut busy = false;
         while let Some(event) = self.events.pop_front() {
             self.happened(now_ns, event);
@@ -309,6 +336,9 @@ impl Gateways {
     }
 
     fn arm(&mut self, wake: &mut Wake) -> Progress {
+        if self.stands {
+            return Progress::busy_if(false);
+        }
         let mut idle = self.events.is_empty();
         let now_ns = self.carrier.now_ns;
         if !self.rooms.is_empty() {
@@ -329,9 +359,12 @@ impl Gateways {
     }
 
     fn disarm(&mut self) {
-        for placed in &mut self.rooms {
-            placed.room.wake_up();
-            placed.bell.silence();
+        // What is rung while it stands is for who goes on to hear.
+        if !self.stands {
+            for placed in &mut self.rooms {
+                placed.room.wake_up();
+                placed.bell.silence();
+            }
         }
     }
 }

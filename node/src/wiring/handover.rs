@@ -309,6 +309,7 @@ impl<'i> Still<'i> {
             let text = "records of attachments are not written within";
             return Err(failed(format!("{text} {QUIET_TIME_MAX:?}; look at \"state\"")));
         }
+        inside.domains.stand_still();
         Ok(still)
     }
 
@@ -382,7 +383,7 @@ impl<'i> Still<'i> {
             disks: self.disks(sent),
             uplinks,
             nics,
-            fabric: inside.domains.take_down(sent)?,
+            fabric: inside.domains.take_down(&inside.cores, sent)?,
         })
     }
 
@@ -390,7 +391,7 @@ impl<'i> Still<'i> {
         let mut states = Vec::new();
         for (name, parked) in &mut self.nics {
             let conversations = self.inside.nics().conversations(name)?;
-            states.extend(nic_state(name, parked, conversations, sent));
+            states.extend(nic_state(name, parked, &conversations, sent)?);
         }
         Ok(states)
     }
@@ -409,6 +410,7 @@ impl<'i> Still<'i> {
                 memory: memory.map(|memory| sent.copy(memory.file())).transpose()?,
                 incarnation: export.volume().info().incarnation.0,
                 records: records.collect(),
+                key_check: served.key().map(|key| key.check()),
             })
         });
         volumes.collect()

@@ -10,13 +10,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use block::AttachmentSecret;
+use block::stage::VolumeKey;
 use sidecore::{Local, Poll, PollerId, Progress, Stage, Wake};
 use transport::{Endpoint, Keyring, KnownKey, PublicKey, Security};
 
 use super::planes::Planes;
 use super::sidecores::Core;
-use super::{ObjectError, StartError};
-use crate::config::{Config, DiskConfig, PeerConfig};
+use super::{ObjectError, StartError, ciphers};
+use crate::config::{Config, DiskConfig, PeerConfig, VolumeConfig};
 use crate::keys;
 
 /// How often a sidecore tells its sessions the time: a key's end need not be more exact.
@@ -180,6 +181,30 @@ pub(super) fn attachment(
     }
 }
 
+/// What is wrong with what volumes are encrypted with.
+fn encryption(config: &Config) -> Vec<ObjectError> {
+    let mut found: Vec<(&str, Arc<VolumeKey>)> = Vec::new();
+    let problem = |volume: &VolumeConfig, text| ObjectError {
+        place: config.place(&volume.lines, "chain"),
+        object: format!("volume {:?}", volume.name),
+        text,
+    };
+    let mut problems = Vec::new();
+    for volume in &config.volumes {
+        match ciphers::read(&volume.chain) {
+            Ok(None) => {}
+            Ok(Some(key)) => {
+                let others = found.iter().map(|(name, key)| (*name, &**key));
+                let same = ciphers::same_key(Some(&key), others);
+                problems.extend(same.map(|text| problem(volume, text)));
+                found.push((&volume.name, key));
+            }
+            Err(text) => problems.push(problem(volume, text)),
+        }
+    }
+    problems
+}
+
 /// Looks at every key file that a node of this configuration reads, without starting one.
 ///
 /// # Errors
@@ -191,6 +216,7 @@ pub(crate) fn check(config: &Config) -> Result<(), StartError> {
         Err(error) => return Err(error),
     };
     problems.extend(config.disks.iter().filter_map(|disk| attachment(config, disk).err()));
+    problems.extend(encryption(config));
     if problems.is_empty() { Ok(()) } else { Err(problems.into()) }
 }
 

@@ -3,6 +3,7 @@
 //! A command and a reload come to the same: a wanted configuration, whose difference from the
 //! running one is a list of [`Change`]s. Each is done here by the same code that starts a node.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -11,10 +12,10 @@ use super::domains::Domains;
 use super::nics::Nics;
 use super::objects::{Objects, unknown};
 use super::turns::{NoTurn, Turn};
-use super::{Inside, gateways, keys, peers, shared, sidecores};
+use super::{Inside, ciphers, gateways, keys, peers, shared, sidecores, volumes};
 use crate::api::{API_VERSION, Done, Plan, Planned, Refused, RefusedKind, Reload};
 use crate::config::change::{Change, Revoked, changes, needs_restart, revoked};
-use crate::config::{Config, DiskConfig, Kind, PeerConfig, Problem, VolumeConfig};
+use crate::config::{Config, DiskConfig, Kind, PeerConfig, Problem, VolumeConfig, encryption};
 use crate::heap;
 
 /// What goes with something that a command has added.
@@ -254,6 +255,10 @@ impl Inside {
             return Err(takes_restart(why, "[directories] \"volumes\""));
         }
         let served = Arc::new(self.volumes.open(volume).map_err(refused)?);
+        if let Some(error) = volumes::same_key(&served, &self.objects().volumes) {
+            let error = format!("volume {:?}: {error}", volume.name);
+            return Err(Refused::new(RefusedKind::Conflict, error, "nothing was changed"));
+        }
         self.objects().add_volume(volume, Arc::clone(&served));
         self.volumes.publish(&served);
         self.accept_as_allowed();
@@ -299,7 +304,25 @@ impl Inside {
 
     fn replace_chain(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
         let name = &volume.name;
-        let served = Arc::clone(self.objects().volume(name).expect("the caller has looked"));
+        let (served, running) = {
+            let mut objects = self.objects();
+            let config = objects.volume_config(name).expect("the caller has looked");
+            let running = encryption(&config.chain).map(Path::to_owned);
+            (Arc::clone(objects.volume(name).expect("beside its configuration")), running)
+        };
+        let is_under =
+            ciphers::is_under(served.key().as_deref(), running.as_deref(), &volume.chain);
+        let is_under = is_under.map_err(|error| {
+            let way_out = "its chain stays; name the file in which its key is";
+            Refused::new(RefusedKind::Failed, format!("volume {name:?}: {error}"), way_out)
+        })?;
+        if !is_under {
+            let error =
+                format!("volume {name:?}: what encrypts it cannot change while it is there");
+            let way_out = "what is on it would be read as noise, so its chain stays; copy its data \
+                           to a volume that is encrypted as it shall be";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
         served.set_chain(&volume.chain, &self.cores).map_err(|text| {
             let error = format!("volume {name:?}: {text}");
             let way_out = "the old chain stays and its users go on; look at its storage";

@@ -421,6 +421,14 @@ fn volume_counters(served: &Served) -> Counters {
     if !chain.limits.is_empty() {
         put("delayed", chain.limits.iter().map(|limit| limit.delayed()).sum());
     }
+    if let Some(encrypt) = &chain.encrypt {
+        let counted = encrypt.counted();
+        put("encrypted_bytes", counted.enciphered_bytes);
+        put("decrypted_bytes", counted.deciphered_bytes);
+        put("encrypt_waited", counted.waited);
+        put("encrypt_put_off", counted.put_off);
+        put("encrypt_memory_bytes_now", counted.memory_bytes);
+    }
     if let Some(file) = &served.file {
         file_counters(file, &mut put);
     }

@@ -354,7 +354,8 @@ fn take_off(local: &mut Local) {
     drop(local.services().remove::<Endpoint>());
 }
 
-/// Nothing is received or sent any more; what has arrived is still served.
+/// Nothing is received or sent any more, nor taken out of domains; what has arrived of disks is
+/// still served.
 pub(super) fn suspend(cores: &[Core]) {
     for core in cores {
         // A sidecore without sessions has nothing to suspend.
@@ -362,6 +363,7 @@ pub(super) fn suspend(cores: &[Core]) {
             let wired = local.services().get::<Option<Wired>>()?;
             let driver = wired.borrow_mut().as_mut()?.driver.take()?;
             driver.remove(local);
+            local.services().get::<Gateways>()?.borrow_mut().set_standing(true);
             Some(())
         });
     }
@@ -408,6 +410,7 @@ pub(super) fn resume(cores: &[Core]) {
             let mut wired = wired.borrow_mut();
             let wired = wired.as_mut().filter(|wired| wired.driver.is_none())?;
             wired.driver = Some(Driver::install(local, Rc::clone(&wired.link), endpoint, plane));
+            local.services().get::<Gateways>()?.borrow_mut().set_standing(false);
             Some(())
         });
     }

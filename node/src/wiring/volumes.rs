@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
-use block::chain::{Chain, ChainSpec, Swap, Turning};
+use block::chain::{Chain, ChainError, ChainSpec, Swap, Turning};
 use block::record::{FileRecords, KeptRecords, RecordError, RecordStore, RecordWriter, Ticket};
 use block::server::Server;
-use block::stage::Limit;
+use block::stage::{Limit, VolumeKey};
 use block::{Allow, Durability, Export, ExportOptions, Exports, Incarnation, Plane, Volume};
 
-use super::StartError;
 use super::sidecores::Core;
+use super::{StartError, ciphers};
 use crate::config::{Backend, Config, Directories, StageConfig, VolumeConfig};
 
 /// How long a volume that is taken away may take to drain, flush and remember that its attachments
@@ -62,6 +62,11 @@ impl Served {
         self.stages().clone()
     }
 
+    /// What it is encrypted with.
+    pub(super) fn key(&self) -> Option<Arc<VolumeKey>> {
+        self.stages().key().cloned()
+    }
+
     fn stages(&self) -> MutexGuard<'_, Chain> {
         self.chain.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -71,7 +76,8 @@ impl Served {
     /// # Errors
     /// When a stage cannot be opened, or requests do not complete in time. The old chain stays.
     pub(super) fn set_chain(&self, chain: &[StageConfig], cores: &[Core]) -> Result<(), String> {
-        let next = self.chain().rebuilt(&stages(chain), sidecore::now_ns());
+        let now = self.chain();
+        let next = now.rebuilt(&stages(chain, now.key())?, sidecore::now_ns());
         let next = next.map_err(|error| error.to_string())?;
         self.swap.begin(Arc::clone(&next.volume));
         if let Err(text) = self.turn(cores) {
@@ -178,11 +184,23 @@ impl Volumes {
     pub(super) fn adopt(&self, wanted: &VolumeConfig, handed: Handed) -> Result<Served, String> {
         let Handed { file, memory, records: kept } = handed;
         let Bare { bare, file, memory } = open(&self.directories, wanted, file, memory)?;
-        let chain = Chain::build(bare, &stages(&wanted.chain)).map_err(|e| e.to_string())?;
+        let key = ciphers::read(&wanted.chain)?;
+        let stages = stages(&wanted.chain, key.as_ref())?;
+        let chain = Chain::build(bare, &stages).map_err(|error| error.to_string())?;
         let records: Arc<dyn RecordStore> = match &self.directories.state {
             Some(state) => {
-                FileRecords::open(state, &wanted.name, self.writer.clone()).map_err(records)?
+                let opened = FileRecords::open(state, &wanted.name, self.writer.clone());
+                let opened = opened.map_err(records)?;
+                match &file {
+                    Some(file) => {
+                        let key = key.as_deref();
+                        let note = ciphers::verify(wanted, file, state, key, &*opened)?;
+                        opened.after(Arc::new(note))
+                    }
+                    None => opened,
+                }
             }
+            // Without volumes' directories there are no files.
             None => Arc::new(kept),
         };
         let options = ExportOptions { allow: wanted.allow.clone(), shared: wanted.shared };
@@ -303,8 +321,19 @@ fn on_server<R: Send + 'static>(
     asked.ok().flatten()
 }
 
-fn stages(chain: &[StageConfig]) -> Vec<ChainSpec> {
-    chain.iter().map(stage).collect()
+/// Why a volume cannot have the key that it has beside these.
+pub(super) fn same_key(served: &Served, others: &[Arc<Served>]) -> Option<String> {
+    let keys: Vec<_> = others.iter().filter_map(|it| Some((it.export.name(), it.key()?))).collect();
+    ciphers::same_key(served.key().as_deref(), keys.iter().map(|(name, key)| (*name, &**key)))
+}
+
+/// The stages of a chain; `key` is what the one that encrypts does it with.
+///
+/// # Errors
+/// When one encrypts and there is no key: a chain without it would be another one.
+fn stages(chain: &[StageConfig], key: Option<&Arc<VolumeKey>>) -> Result<Vec<ChainSpec>, String> {
+    let stages: Option<_> = chain.iter().map(|it| stage(it, key)).collect();
+    stages.ok_or_else(|| ChainError::OtherEncryption.to_string())
 }
 
 fn records(error: RecordError) -> String {
@@ -381,15 +410,16 @@ fn inside(path: &Path, homes: &[PathBuf]) -> Result<(), String> {
     ))
 }
 
-fn stage(stage: &StageConfig) -> ChainSpec {
-    match *stage {
+fn stage(stage: &StageConfig, key: Option<&Arc<VolumeKey>>) -> Option<ChainSpec> {
+    Some(match stage {
         StageConfig::Meter => ChainSpec::Meter,
         StageConfig::Limit { iops, bytes_per_second, burst_ns } => ChainSpec::Limit(Limit {
             iops: iops.and_then(NonZeroU64::new),
             bytes_per_second: bytes_per_second.and_then(NonZeroU64::new),
-            burst_ns,
+            burst_ns: *burst_ns,
         }),
-    }
+        StageConfig::Encrypt { .. } => ChainSpec::Encrypt(Arc::clone(key?)),
+    })
 }
 
 /// Why the records' directory cannot be used.

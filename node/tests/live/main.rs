@@ -7,6 +7,7 @@ mod common;
 mod control;
 mod domains;
 mod drain;
+mod encryption;
 mod mirrors;
 mod nics;
 mod reload;

@@ -1,18 +1,21 @@
 //! What a node tells its successor, once nothing of it moves any more. `docs/protocol.md` lists it.
 
 use std::collections::HashMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 use block::attachment::Standing;
 use block::record::{REPLACED_MAX, Record};
 use block::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
+use fabric::hand_over::{AssociationsState, DoorState, RoomState};
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use virtio::hand_over::{Served, TryMap};
 
 /// The version of what is told. A node hands over to no other: a program that changes the meaning
 /// of a field has another one.
-pub(super) const STATE_VERSION: u32 = 6;
+pub(super) const STATE_VERSION: u32 = 7;
 
 /// The number of a descriptor in its message.
 pub(in crate::wiring) type Number = usize;
@@ -36,15 +39,18 @@ pub(super) struct State {
     pub(super) disks: Vec<DiskState>,
     pub(super) uplinks: Vec<UplinkState>,
     pub(super) nics: Vec<NicState>,
-    /// Where processes join the fabric's domains.
+    /// The fabric, where there are domains.
     pub(super) fabric: Option<FabricState>,
 }
 
-/// The fabric's door. Nobody is in: its domains begin anew.
+/// The fabric: its door, with who is in, and the memory of its domains.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::wiring) struct FabricState {
-    pub(in crate::wiring) listener: Number,
-    pub(in crate::wiring) host: u64,
+    pub(in crate::wiring) door: DoorState,
+    /// By domain, which hosts it is joined with.
+    pub(in crate::wiring) joined: Vec<(String, AssociationsState)>,
+    /// What gateways have under way, and the memory that has its messages.
+    pub(in crate::wiring) rooms: Vec<(RoomState, Number)>,
 }
 
 /// A network's way out.
@@ -99,6 +105,9 @@ pub(super) struct VolumeState {
     pub(super) incarnation: [u8; 16],
     /// Of a volume whose records are not in files.
     pub(super) records: HashMap<String, RecordState>,
+    /// The check value of what it is encrypted with. Older nodes have none that are.
+    #[serde(default)]
+    pub(super) key_check: Option<String>,
 }
 
 /// What is remembered of an attachment.
@@ -241,6 +250,13 @@ impl Sent {
         Ok(self.put(fd.as_fd().try_clone_to_owned()?))
     }
 
+    /// Bytes that are too many for words, in memory of their own.
+    pub(in crate::wiring) fn put_bytes(&mut self, what: &str, bytes: &[u8]) -> io::Result<Number> {
+        let mut file = File::from(memfd_create(what, MemfdFlags::CLOEXEC)?);
+        file.write_all(bytes)?;
+        Ok(self.put(file.into()))
+    }
+
     pub(in crate::wiring) fn served(&mut self, served: Served<OwnedFd>) -> Served<Number> {
         let mut put = |fd| Ok::<_, std::convert::Infallible>(self.put(fd));
         match served.try_map(&mut put) {
@@ -262,6 +278,18 @@ impl Received {
     pub(in crate::wiring) fn take(&mut self, number: Number) -> io::Result<OwnedFd> {
         let fd = self.0.get_mut(number).and_then(Option::take);
         fd.ok_or_else(|| io::Error::other(format!("descriptor {number} has not come")))
+    }
+
+    /// What [`Sent::put_bytes`] has put, of which there may be so many.
+    pub(in crate::wiring) fn take_bytes(
+        &mut self,
+        number: Number,
+        max: u64,
+    ) -> io::Result<Vec<u8>> {
+        let (mut file, mut bytes) = (File::from(self.take(number)?), Vec::new());
+        file.rewind()?;
+        file.take(max).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     pub(in crate::wiring) fn served(

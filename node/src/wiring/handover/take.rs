@@ -17,9 +17,7 @@ use link::{Door, Udp, Wire};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 
-use super::state::{
-    DiskState, FabricState, Received, STATE_VERSION, State, Verdict, VolumeState, Yours,
-};
+use super::state::{DiskState, Received, STATE_VERSION, State, Verdict, VolumeState, Yours};
 use super::{ANSWER_TIME_MAX, Heirlooms, digest, meeting};
 use crate::api::{HandOver, Refused};
 use crate::channel::Channel;
@@ -266,7 +264,7 @@ impl Taken {
         let nets = (state.uplinks, state.nics);
         let adopted = Nics::adopt(config, &ready.cores, nets, &mut fds, &ready.opener);
         let (nics, taken_nics) = adopted?;
-        let domains = adopt_domains(config, state.fabric, &mut fds)?;
+        let domains = ManuallyDrop::new(Domains::adopt(config, state.fabric, &mut fds)?);
         let control = claim.prepare(metrics).map_err(|error| error.to_string())?;
         Ok(Self {
             control,
@@ -329,24 +327,15 @@ fn adopt_volumes(
         let records = state.records.into_iter().map(|(name, record)| (name, record.into()));
         let handed = Handed { file, memory, records: KeptRecords(records.collect()) };
         let served = ready.volumes.adopt(volume, handed).map_err(|text| named(&text))?;
+        if served.key().map(|key| key.check()) != state.key_check {
+            return Err(named(&"it would be encrypted under another key; put its key file back"));
+        }
         if served.export.volume().info().incarnation.0 != state.incarnation {
             return Err(named(&"it would be another incarnation"));
         }
         Ok(Arc::new(served))
     });
     volumes.collect()
-}
-
-/// The domains, empty, behind the node's socket.
-fn adopt_domains(
-    config: &Config,
-    fabric: Option<FabricState>,
-    fds: &mut Received,
-) -> Result<LentDomains, String> {
-    let door = fabric.map(|it| Ok::<_, io::Error>((it.host, fds.take(it.listener)?))).transpose();
-    let door = door.map_err(|error| error.to_string())?;
-    let domains = Domains::adopt(config, door).map_err(|error| error.to_string())?;
-    Ok(ManuallyDrop::new(domains))
 }
 
 type TakenDisk = (Arc<Shown>, Option<(virtio::Adopted, Outside)>);
@@ -386,7 +375,6 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
     let doors = Doors::new(cores.len());
     sidecores::connect(config, &mut cores, links, volumes.exports(), &doors);
     door.iter().for_each(|door| door.answer(true));
-    domains.take_vfs(&config.vfs);
     domains.open_gateways(&cores);
     domains.answer();
     let mut nics = nics.with_doors(doors);

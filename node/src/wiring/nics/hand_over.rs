@@ -2,14 +2,11 @@
 //! counted begins anew there; the conversations that filters keep go over.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
-use std::os::fd::OwnedFd;
+use std::io;
 use std::time::Duration;
 
 use link::{XdpCardFds, XdpQueueFds};
 use net::uplink::UplinkFds;
-use rustix::fs::{MemfdFlags, memfd_create};
 use virtio::{Adopted, Parked, Parking};
 
 use super::uplinks::adopt_uplink;
@@ -51,23 +48,17 @@ impl Nics {
         }
     }
 
-    /// The conversations that a nic's filter keeps, if it keeps any, in memory.
-    pub(in crate::wiring) fn conversations(&self, nic: &str) -> io::Result<Option<OwnedFd>> {
+    /// The conversations that a nic's filter keeps, if it keeps any.
+    pub(in crate::wiring) fn conversations(&self, nic: &str) -> io::Result<Vec<u8>> {
         let shown = self.nics.iter().find(|shown| shown.config.name == nic);
         let Some(shown) = shown.filter(|shown| shown.watched.filter.is_some()) else {
-            return Ok(None);
+            return Ok(Vec::new());
         };
         let kept = shown.chain.change(|stages| {
             let filter = stages.filter.as_ref();
             filter.map_or_else(Vec::new, |filter| filter.conversations(sidecore::now_ns()))
         });
-        let kept = kept.map_err(io::Error::other)?;
-        if kept.is_empty() {
-            return Ok(None);
-        }
-        let mut file = File::from(memfd_create("conversations", MemfdFlags::CLOEXEC)?);
-        file.write_all(&kept)?;
-        Ok(Some(file.into()))
+        kept.map_err(io::Error::other)
     }
 
     /// The uplinks that are there.
@@ -126,8 +117,9 @@ impl Nics {
             let adopted =
                 states.remove(&nic.name).map(|NicState { served, conversations, .. }| {
                     if let Some(number) = conversations {
-                        let kept = fds.take(number).map_err(|error| error.to_string())?;
-                        go_on_with(&made, kept).map_err(|error| format!("its filter: {error}"))?;
+                        let kept = fds.take_bytes(number, CONVERSATIONS_BYTES_MAX);
+                        let gone_on = kept.and_then(|kept| go_on_with(&made, kept));
+                        gone_on.map_err(|error| format!("its filter: {error}"))?;
                     }
                     let served = fds.served(served).map_err(|error| error.to_string())?;
                     let adopted = virtio::adopt(super::socket(nic), Box::new(device), served);
@@ -164,10 +156,7 @@ impl Nics {
 }
 
 /// Has a nic's filter keep what another process's kept.
-fn go_on_with(made: &Made, kept: OwnedFd) -> io::Result<()> {
-    let (mut file, mut conversations) = (File::from(kept), Vec::new());
-    file.rewind()?;
-    file.take(CONVERSATIONS_BYTES_MAX).read_to_end(&mut conversations)?;
+fn go_on_with(made: &Made, conversations: Vec<u8>) -> io::Result<()> {
     let changed = made.chain.change(move |stages| {
         if let Some(filter) = &mut stages.filter {
             filter.go_on_with(&conversations, sidecore::now_ns());
@@ -180,12 +169,14 @@ fn go_on_with(made: &Made, kept: OwnedFd) -> io::Result<()> {
 pub(in crate::wiring) fn nic_state(
     name: &str,
     parked: &mut Parked,
-    conversations: Option<OwnedFd>,
+    kept: &[u8],
     sent: &mut Sent,
-) -> Option<NicState> {
-    let served = sent.served(parked.state.take()?);
-    let conversations = conversations.map(|kept| sent.put(kept));
-    Some(NicState { name: name.to_owned(), served, conversations })
+) -> io::Result<Option<NicState>> {
+    let Some(served) = parked.state.take() else { return Ok(None) };
+    let served = sent.served(served);
+    let is_any = !kept.is_empty();
+    let conversations = is_any.then(|| sent.put_bytes("conversations", kept)).transpose()?;
+    Ok(Some(NicState { name: name.to_owned(), served, conversations }))
 }
 
 fn open_state(fds: UplinkFds, sent: &mut Sent) -> OpenState {

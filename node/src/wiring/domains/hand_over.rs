@@ -1,0 +1,160 @@
+//! Domains that another process goes on with: their memory, whose each endpoint is, and what is on
+//! its way to and from other hosts.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::Arc;
+
+use fabric::Keeper;
+use fabric::door::Server;
+use fabric::gateway::{Associations, Handed};
+use fabric::hand_over::{AssociationsState, DoorState, RoomState, VfState};
+
+use super::{Begun, Domains, named, random_host};
+use crate::config::{Config, DomainConfig, VfConfig};
+use crate::wiring::gateways::Gateways;
+use crate::wiring::handover::{FabricState, Received, Sent};
+use crate::wiring::sidecores::Core;
+
+/// What may wait in a gateway for other hosts, and for endpoints that do not poll, for it to be
+/// handed over. It is copied while all stand still, and far more than well-behaved members have.
+const CARGO_BYTES_MAX: u64 = 512 << 20;
+
+impl Domains {
+    /// Lets who calls wait for a successor; members are answered until [`Domains::stand_still`].
+    pub(in crate::wiring) fn let_wait(&self) -> Result<(), String> {
+        let server = self.server();
+        let Some(server) = server.as_ref() else { return Ok(()) };
+        server.let_wait().map_err(|error| error.to_string())
+    }
+
+    /// From now on nothing of the domains changes, until [`Domains::answer`]; gateways stand still
+    /// already.
+    pub(in crate::wiring) fn stand_still(&self) {
+        self.server().iter().for_each(Server::stand_still);
+    }
+
+    /// What a successor needs.
+    pub(in crate::wiring) fn take_down(
+        &self,
+        cores: &[Core],
+        sent: &mut Sent,
+    ) -> io::Result<Option<FabricState>> {
+        let server = self.server();
+        let Some(server) = server.as_ref() else { return Ok(None) };
+        let door = server.take_down(&mut |fd| sent.put(fd))?;
+        let opened = self.opened();
+        let joined = opened.iter().map(|open| (open.name.clone(), open.associations.take_down()));
+        let mut rooms = Vec::new();
+        for (room, cargo) in cores.iter().flat_map(rooms_of) {
+            if cargo.len() as u64 > CARGO_BYTES_MAX {
+                return Err(io::Error::other(format!(
+                    "more than {CARGO_BYTES_MAX} bytes wait in domain {:?}",
+                    room.domain
+                )));
+            }
+            rooms.push((room, sent.put_bytes("messages", &cargo)?));
+        }
+        Ok(Some(FabricState { door, joined: joined.collect(), rooms }))
+    }
+
+    /// Those of the file, as a predecessor had them. Nobody notices anything before
+    /// [`Domains::answer`].
+    ///
+    /// # Errors
+    /// Which domain cannot be gone on with.
+    pub(in crate::wiring) fn adopt(
+        config: &Config,
+        state: Option<FabricState>,
+        fds: &mut Received,
+    ) -> Result<Self, String> {
+        let system = |error: io::Error| error.to_string();
+        let Some(FabricState { door, joined, rooms }) = state else {
+            let domains = Self::new(config, random_host().map_err(system)?, None);
+            let Some(domain) = config.domains.first() else { return Ok(domains) };
+            return Err(format!("{}: the node has it not", named(domain)));
+        };
+        let DoorState { listener, host, domains: states, callers, leavers, vfs } = door;
+        let listener = fds.take(listener).map_err(system)?;
+        let server = Server::adopt(&config.fabric, host, listener).map_err(system)?;
+        let domains = Self::new(config, host, None);
+        let states = states.into_iter().map(|state| (state.name.clone(), state));
+        let mut states: HashMap<_, _> = states.collect();
+        let mut beside = Beside { joined: joined.into_iter().collect(), rooms };
+        for domain in &config.domains {
+            let failed = |text: String| format!("{}: {text}", named(domain));
+            let state = states.remove(&domain.name);
+            let state = state.ok_or_else(|| failed("the node has it not".to_owned()))?;
+            let settings = domains.settings(domain).map_err(failed)?;
+            let key = settings.key.clone();
+            let adopted = server.adopt_domain(settings, state, &mut |number| fds.take(number));
+            adopted.map_err(|error| failed(error.to_string()))?;
+            let begin = |keeper| beside.begin(domain, keeper, fds);
+            domains.note(&server, domain, key, begin).map_err(failed)?;
+        }
+        check_vfs(&config.vfs, &vfs)?;
+        let people = (callers, leavers, vfs);
+        let adopted = server.adopt_people(people, &mut |number| fds.take(number));
+        adopted.map_err(|error| format!("the fabric's members: {error}"))?;
+        *domains.server() = Some(server);
+        Ok(domains)
+    }
+}
+
+/// Whether the ways in for VMs are those of the file.
+fn check_vfs(wanted: &[VfConfig], states: &[VfState]) -> Result<(), String> {
+    let there: Vec<_> = states.iter().filter(|state| state.listener.is_some()).collect();
+    let is_it = |vf: &VfConfig, state: &VfState| {
+        (&vf.name, &vf.domain, &vf.socket) == (&state.name, &state.domain, &state.path)
+    };
+    let missing = wanted.iter().find(|vf| !there.iter().any(|state| is_it(vf, state)));
+    match missing {
+        Some(vf) => Err(format!("vf {:?}: the node has it not", vf.name)),
+        None if there.len() != wanted.len() => Err("the node has other vfs".to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// What the rooms of a sidecore have under way.
+fn rooms_of(core: &Core) -> Vec<(RoomState, Vec<u8>)> {
+    let rooms = core.sidecore.call(|local| {
+        let gateways = local.services().get::<Gateways>()?;
+        Some(gateways.borrow_mut().take_down())
+    });
+    // One without sessions has none.
+    rooms.ok().flatten().unwrap_or_default()
+}
+
+/// What came of domains' ways to other hosts.
+struct Beside {
+    joined: HashMap<String, AssociationsState>,
+    rooms: Vec<(RoomState, usize)>,
+}
+
+impl Beside {
+    /// A domain's ways to other hosts, and what each gateway has under way.
+    fn begin(
+        &mut self,
+        domain: &DomainConfig,
+        keeper: Arc<Keeper>,
+        fds: &mut Received,
+    ) -> Result<Begun, String> {
+        let state = self.joined.remove(&domain.name).ok_or("nothing is told of its hosts")?;
+        let gateways = keeper.region().options().gateways;
+        let nodes: Vec<_> = (0..gateways).filter(|it| keeper.live_in(*it).is_some()).collect();
+        let associations = Associations::adopt(keeper, state, &domain.peers);
+        let associations = associations.map_err(|error| error.to_string())?;
+        let mut handed = BTreeMap::new();
+        for (room, cargo) in self.rooms.extract_if(.., |(room, _)| room.domain == domain.name) {
+            let gateway = room.gateway;
+            let failed = |error: &dyn std::fmt::Display| format!("gateway {gateway}: {error}");
+            let cargo = fds.take_bytes(cargo, CARGO_BYTES_MAX).map_err(|error| failed(&error))?;
+            let room = Handed::new(room, &cargo, &associations);
+            handed.insert(gateway, room.map_err(|error| failed(&error))?);
+        }
+        match handed.keys().copied().eq(nodes) {
+            true => Ok((associations, handed)),
+            false => Err("a gateway is missing, or told of twice".to_owned()),
+        }
+    }
+}
