@@ -2,11 +2,11 @@
 
 use crate::abi::{
     CNTR_EVENTS_BYTES, CntrAttr, CntrOps, FI_CLASS_CNTR, FI_CNTR_EVENTS_COMP, FI_EAVAIL, FI_EBUSY,
-    FI_EINVAL, FI_ENOSYS, FI_ETIMEDOUT, FI_WAIT_NONE, FI_WAIT_UNSPEC, Fid, FidCntr, FidOps,
-    no_call,
+    FI_EINVAL, FI_ETIMEDOUT, FI_WAIT_NONE, Fid, FidCntr, FidOps, no_call,
 };
 use crate::endpoint::Ended;
-use crate::log::say;
+use crate::state::Bound;
+use crate::wait::{Wait, Waiter};
 use crate::{domain, idle, object};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub(crate) struct Object {
     cntr: FidCntr,
     domain: Arc<domain::Shared>,
     number: usize,
+    /// How the program may wait for it.
+    wait: Wait,
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.
@@ -30,7 +32,7 @@ unsafe impl object::Object for Object {
     const CLASS: usize = FI_CLASS_CNTR;
 }
 
-static FID: FidOps = object::only_close(close);
+static FID: FidOps = FidOps { control, ..object::only_close(close) };
 
 static OPS: CntrOps = CntrOps {
     size: size_of::<CntrOps>(),
@@ -45,7 +47,7 @@ static OPS: CntrOps = CntrOps {
 };
 
 /// A counter's two numbers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counter {
     pub(crate) value: u64,
     pub(crate) errors: u64,
@@ -53,9 +55,17 @@ pub(crate) struct Counter {
     bytes: bool,
     /// Whose operations it counts; a look at it moves their messages.
     pub(crate) endpoints: Vec<usize>,
+    /// Something was counted, or set, since it was looked at.
+    pub(crate) changed: bool,
+    pub(crate) waiter: Waiter,
 }
 
 impl Counter {
+    fn new(bytes: bool, waiter: Waiter) -> Self {
+        let (value, errors, endpoints) = (0, 0, Vec::new());
+        Self { value, errors, bytes, endpoints, changed: false, waiter }
+    }
+
     /// Something has ended.
     pub(crate) fn count(&mut self, ended: &Ended) {
         if ended.failed {
@@ -64,6 +74,13 @@ impl Counter {
             let step = if self.bytes { ended.bytes as u64 } else { 1 };
             self.value = self.value.wrapping_add(step);
         }
+        self.tell();
+    }
+
+    /// It says something else than before.
+    fn tell(&mut self) {
+        self.changed = true;
+        self.waiter.wake();
     }
 }
 
@@ -85,13 +102,25 @@ impl Object {
                     }
                 }
             }
-            at(state.counters.of(self.number))
+            let counter = state.counters.of(self.number);
+            counter.changed = false;
+            at(counter)
         })
     }
 
     fn change(&self, change: impl FnOnce(&mut Counter)) -> c_int {
-        self.domain.state.with(|state| change(state.counters.of(self.number)));
+        self.domain.state.with(|state| {
+            let counter = state.counters.of(self.number);
+            change(counter);
+            counter.tell();
+        });
         0
+    }
+
+    /// Whether the program may wait for the counter's descriptor: it says what it said when the
+    /// program read it.
+    pub(crate) fn try_wait(&self) -> Result<(), c_int> {
+        self.wait.may(self.domain.prepare(Bound::Counter(self.number)))
     }
 }
 
@@ -109,21 +138,22 @@ pub(crate) unsafe extern "C" fn open(
     let attr = unsafe { attr.as_ref() };
     let (events, wait) =
         attr.map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_NONE), |attr| (attr.events, attr.wait_obj));
-    if !matches!(wait, FI_WAIT_NONE | FI_WAIT_UNSPEC) {
-        say!("counters are polled: wait objects ({wait}) are not offered yet");
-        return -FI_ENOSYS;
-    }
     let bytes = match events {
         FI_CNTR_EVENTS_COMP => false,
         CNTR_EVENTS_BYTES => true,
         _ => return -FI_EINVAL,
     };
     let domain = domain.share();
-    let counter = Counter { bytes, ..Counter::default() };
+    // Every counter can be waited for by calls, whatever its program has said.
+    let wait = match Wait::new(&domain.domain, wait) {
+        Ok(wait) => wait,
+        Err(error) => return error,
+    };
+    let counter = Counter::new(bytes, wait.waiter());
     let number = domain.state.with(|state| state.counters.insert(counter));
     let cntr = FidCntr { fid: object::fid::<Object>(context, &FID), ops: &OPS };
     // SAFETY: the caller's.
-    unsafe { object::hand_out(Object { cntr, domain, number }, to) }
+    unsafe { object::hand_out(Object { cntr, domain, number, wait }, to) }
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
@@ -138,6 +168,16 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     };
     // SAFETY: libfabric's contract: an object of ours, closed once.
     unsafe { object::close::<Object>(fid, leave) }
+}
+
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: libfabric's contract: an object of ours, and what the command goes with.
+    unsafe {
+        match object::find::<Object>(fid) {
+            Ok(cntr) => cntr.wait.control(command, argument),
+            Err(error) => error,
+        }
+    }
 }
 
 extern "C" fn read(cntr: &Object) -> u64 {
@@ -167,7 +207,7 @@ extern "C" fn seterr(cntr: &Object, value: u64) -> c_int {
 /// Until the counter has reached `threshold`, or an operation has failed meanwhile.
 extern "C" fn wait(cntr: &Object, threshold: u64, timeout_ms: c_int) -> c_int {
     let errors = cntr.look(|counter| counter.errors);
-    let ended = idle::wait_for(timeout_ms, || {
+    let look = || {
         cntr.look(|counter| {
             if counter.value >= threshold {
                 Some(0)
@@ -175,6 +215,9 @@ extern "C" fn wait(cntr: &Object, threshold: u64, timeout_ms: c_int) -> c_int {
                 (counter.errors != errors).then_some(-FI_EAVAIL)
             }
         })
-    });
-    ended.unwrap_or(-FI_ETIMEDOUT)
+    };
+    let sleep = |left| {
+        cntr.domain.sleep(Bound::Counter(cntr.number), left, || false);
+    };
+    idle::wait_for(timeout_ms, look, sleep).unwrap_or(-FI_ETIMEDOUT)
 }

@@ -13,7 +13,8 @@ use crate::abi::{
 use crate::av::Vector;
 use crate::idle::Idle;
 use crate::object::Slots;
-use crate::state::State;
+use crate::state::{Bound, State};
+use crate::wait::{Wait, Waiter};
 use crate::{domain, object};
 use fabric::Address;
 use std::collections::VecDeque;
@@ -21,7 +22,7 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A completion queue as C has it.
@@ -32,8 +33,8 @@ pub(crate) struct Object {
     number: usize,
     /// Of every entry that it gives.
     entry_bytes: usize,
-    /// The program may wait for entries, by calls alone.
-    waits: bool,
+    /// How the program may wait for entries.
+    wait: Wait,
     /// Somebody wants a wait to end: another thread than the one that waits, and so outside the
     /// gate, which a program that promised one call at a time has none of.
     signalled: AtomicBool,
@@ -92,15 +93,23 @@ pub(crate) struct Queue {
     /// Which of them is asked first.
     turn: usize,
     pub(crate) idle: Idle,
+    pub(crate) waiter: Waiter,
 }
 
 impl Queue {
-    fn new() -> Self {
-        Self { ready: VecDeque::new(), endpoints: Vec::new(), turn: 0, idle: Idle::new() }
+    fn new(waiter: Waiter) -> Self {
+        let (ready, endpoints, idle) = (VecDeque::new(), Vec::new(), Idle::new());
+        Self { ready, endpoints, turn: 0, idle, waiter }
     }
 
     pub(crate) fn push(&mut self, event: Event) {
         self.ready.push_back(event);
+        self.waiter.wake();
+    }
+
+    /// Whether it has something to tell.
+    pub(crate) fn has_events(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// The next event that did not fail; whether there is one that did.
@@ -241,6 +250,14 @@ impl Object {
                 -(FI_EAGAIN as isize)
             }
         }
+    }
+
+    /// Whether the program may wait for the queue's descriptor.
+    pub(crate) fn try_wait(&self) -> Result<(), c_int> {
+        let rest = self.domain.prepare(Bound::Queue(self.number));
+        // A signal from before is for this look.
+        let is_signalled = self.signalled.swap(false, Ordering::AcqRel);
+        if is_signalled { Err(-FI_EAGAIN) } else { self.wait.may(rest) }
     }
 
     /// Lets others have the core, with the gate open.

@@ -6,10 +6,12 @@ use crate::abi::{
 };
 use crate::gate::Gate;
 use crate::log::{self, say};
-use crate::state::State;
-use crate::{av, cntr, cq, endpoint, mr, object, root};
+use crate::state::{Bound, State};
+use crate::wait::{By, Rest};
+use crate::{av, cntr, cq, endpoint, idle, mr, object, root};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A domain as C has it.
 #[repr(C)]
@@ -28,6 +30,33 @@ pub(crate) struct Shared {
     /// Endpoints, queues, counters, vectors.
     pub(crate) state: Gate<State>,
     _fabric: Arc<()>,
+}
+
+impl Shared {
+    /// What somebody who waits for something by the descriptor is to do.
+    pub(crate) fn prepare(&self, to: Bound) -> Rest {
+        self.state.with(|state| state.prepare(to, By::Descriptor, &self.domain)).0
+    }
+
+    /// Has a thread that waits for something by a call sleep until there may be something, or for
+    /// so long at most; not, if it `is_over` once it would be woken from outside the gate as well.
+    pub(crate) fn sleep(
+        &self,
+        to: Bound,
+        left: Option<Duration>,
+        is_over: impl FnOnce() -> bool,
+    ) -> Rest {
+        let (rest, asleep) = self.state.with(|state| state.prepare(to, By::Call, &self.domain));
+        match &asleep {
+            _ if matches!(rest, Rest::Work | Rest::Refused) || is_over() => {}
+            Some(asleep) => asleep.alarm.wait(left),
+            None => idle::nap(left),
+        }
+        if let Some(asleep) = asleep {
+            self.state.with(|state| state.get_up(to, &asleep));
+        }
+        rest
+    }
 }
 
 // SAFETY: it begins with its `Fid`, as C has it; no other type says this class.

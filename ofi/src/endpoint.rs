@@ -18,11 +18,12 @@ use crate::abi::{
     FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_SELECTIVE_COMPLETION, FI_SEND,
     FI_SETOPSFLAG, Fid, FidEp, FidOps, Info, IoVec, TAGGED_DIRECTED_RECV, no_call,
 };
+use crate::cntr::Counter;
 use crate::getinfo::COMPLETION_FLAGS;
 use crate::object::{self, code, outcome};
-use crate::state::State;
+use crate::state::{Bound, State};
 use crate::{av, cntr, cq, domain};
-use fabric::{EndpointOptions, PARTS_MAX, Part};
+use fabric::{EndpointOptions, NoBell, PARTS_MAX, Part};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -128,8 +129,12 @@ impl Object {
             return -(FI_EBADFLAGS as isize);
         }
         let Some(parts) = parts else { return -(FI_EINVAL as isize) };
-        // SAFETY: the caller's.
-        let send = |state: &mut State| unsafe { state.send(self.number, message, parts) };
+        let send = |state: &mut State| {
+            // SAFETY: the caller's.
+            let sent = unsafe { state.send(self.number, message, parts) };
+            state.wake(self.number);
+            sent
+        };
         outcome(self.domain.state.with(send))
     }
 
@@ -145,17 +150,17 @@ impl Object {
             [FI_PEEK, FI_CLAIM, FI_DISCARD, FI_MULTI_RECV].map(|flag| flags & flag != 0);
         let number = self.number;
         outcome(self.domain.state.with(|state| {
-            if peek {
-                return state.peek(number, incoming, claim, discard);
-            }
             // SAFETY: the caller's.
-            unsafe {
+            let begun = unsafe {
                 match claim {
+                    _ if peek => state.peek(number, incoming, claim, discard),
                     true => state.claim(number, incoming, discard, parts),
                     false if discard => Err(-FI_EBADFLAGS),
                     false => state.receive(number, incoming, multi, parts),
                 }
-            }
+            };
+            state.wake(number);
+            begun
         }))
     }
 }
@@ -196,6 +201,7 @@ pub(crate) unsafe extern "C" fn open(
         receive: Side { flags: rx.map_or(0, |rx| rx.op_flags), ..Side::default() },
         multi_min_bytes: MULTI_BYTES_MIN,
         quiet: quiet::Quiet::default(),
+        is_waited_for: false,
     };
     let number = domain.state.with(|state| state.endpoints.insert(traffic));
     let ep = FidEp {
@@ -216,17 +222,20 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     let leave = |object: &Object| {
         let number = object.number;
         let traffic = object.domain.state.with(|state| {
-            let traffic = state.endpoints.remove(number);
-            let ends = traffic.iter().flat_map(|traffic| [&traffic.send, &traffic.receive]);
-            for side in ends {
+            let traffic = state.endpoints.remove(number)?;
+            for side in [&traffic.send, &traffic.receive] {
                 if let Some(queue) = side.queue {
-                    state.queues.of(queue).endpoints.retain(|&bound| bound != number);
+                    let queue = state.queues.of(queue);
+                    queue.endpoints.retain(|&bound| bound != number);
+                    queue.waiter.forget(&traffic.endpoint);
                 }
                 if let Some(counter) = side.counter {
-                    state.counters.of(counter).endpoints.retain(|&bound| bound != number);
+                    let counter = state.counters.of(counter);
+                    counter.endpoints.retain(|&bound| bound != number);
+                    counter.waiter.forget(&traffic.endpoint);
                 }
             }
-            traffic
+            Some(traffic)
         });
         drop(traffic);
         Ok(())
@@ -262,6 +271,22 @@ fn halves(traffic: &mut Traffic, flags: u64) -> impl Iterator<Item = &mut Side> 
 }
 
 impl Object {
+    /// Gets the endpoint a bell if what it is to be bound to needs one, and it has none; why it
+    /// cannot have one. The node is waited for, and no other thread for this one meanwhile.
+    fn ask_for_bell(&self, to: Bound) -> Option<NoBell> {
+        let unhung = self.domain.state.with(|state| {
+            let wants = state.wants_bells(to);
+            wants.then(|| state.endpoints.of(self.number).endpoint.unhung()).flatten()
+        });
+        match unhung?.ask() {
+            Ok(bell) => {
+                self.domain.state.with(|state| state.endpoints.of(self.number).endpoint.hang(bell));
+                None
+            }
+            Err(refused) => Some(refused),
+        }
+    }
+
     fn bind_vector(&self, vector: &av::Object) -> Result<(), c_int> {
         let vector = vector.number(&self.domain)?;
         self.domain.state.with(|state| state.endpoints.of(self.number).vector = Some(vector));
@@ -273,11 +298,13 @@ impl Object {
         if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 {
             return Err(-FI_EBADFLAGS);
         }
+        let refused = self.ask_for_bell(Bound::Queue(queue));
         self.domain.state.with(|state| {
             let traffic = state.endpoints.of(self.number);
             if traffic.enabled || halves(traffic, flags).any(|side| side.queue.is_some()) {
                 return Err(-FI_EOPBADSTATE);
             }
+            state.queues.of(queue).waiter.watch(&traffic.endpoint, refused.as_ref())?;
             for side in halves(traffic, flags) {
                 side.queue = Some(queue);
                 side.selective = flags & FI_SELECTIVE_COMPLETION != 0;
@@ -288,6 +315,8 @@ impl Object {
                 queue.idle.meet_sidecores();
             }
             join(&mut queue.endpoints, self.number);
+            // Who sleeps already has not said to this endpoint that it is to be woken.
+            queue.waiter.wake();
             Ok(())
         })
     }
@@ -295,19 +324,23 @@ impl Object {
     /// Of what else a counter may count there is none: no flags are refused.
     fn bind_counter(&self, counter: &cntr::Object, flags: u64) -> Result<(), c_int> {
         let counter = counter.number(&self.domain)?;
+        let counts = flags & (FI_SEND | FI_RECV) != 0;
+        let refused = counts.then(|| self.ask_for_bell(Bound::Counter(counter))).flatten();
         self.domain.state.with(|state| {
             let traffic = state.endpoints.of(self.number);
             if traffic.enabled || halves(traffic, flags).any(|side| side.counter.is_some()) {
                 return Err(-FI_EOPBADSTATE);
             }
-            let mut bound = false;
+            if !counts {
+                return Ok(());
+            }
+            let Counter { endpoints, waiter, .. } = state.counters.of(counter);
+            waiter.watch(&traffic.endpoint, refused.as_ref())?;
             for side in halves(traffic, flags) {
                 side.counter = Some(counter);
-                bound = true;
             }
-            if bound {
-                join(&mut state.counters.of(counter).endpoints, self.number);
-            }
+            join(endpoints, self.number);
+            waiter.wake();
             Ok(())
         })
     }
@@ -374,7 +407,11 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_voi
 extern "C" fn cancel(endpoint: &Object, context: *mut c_void) -> isize {
     let context = context.addr() as u64;
     let Object { domain, number, .. } = endpoint;
-    outcome(domain.state.with(|state| state.endpoints.of(*number).cancel(context)))
+    outcome(domain.state.with(|state| {
+        let found = state.endpoints.of(*number).cancel(context);
+        state.wake(*number);
+        found
+    }))
 }
 
 unsafe extern "C" fn getname(endpoint: &Object, to: *mut c_void, bytes: *mut usize) -> c_int {

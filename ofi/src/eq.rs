@@ -6,9 +6,11 @@ use crate::abi::{
     FidOps, no_call,
 };
 use crate::log::say;
-use crate::{idle, object, root};
+use crate::{idle, object, root, wait};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 /// An event queue.
 #[repr(C)]
@@ -40,7 +42,7 @@ pub(crate) unsafe extern "C" fn open(
     // SAFETY: the caller's.
     let wait = unsafe { attr.as_ref() }.map_or(FI_WAIT_NONE, |attr| attr.wait_obj);
     if !matches!(wait, FI_WAIT_NONE | FI_WAIT_UNSPEC) {
-        say!("event queues are polled: wait objects ({wait}) are not offered yet");
+        say!("an event queue is refused: {} is not offered for them", wait::name(wait));
         return -FI_ENOSYS;
     }
     let eq = FidEq { fid: object::fid::<Object>(context, &FID), ops: &OPS };
@@ -70,7 +72,9 @@ extern "C" fn sread(
     timeout_ms: c_int,
     _: u64,
 ) -> isize {
-    idle::wait_for(timeout_ms, || None::<()>);
+    // Nothing wakes it, for nothing ever happens.
+    let sleep = |left: Option<Duration>| thread::sleep(left.unwrap_or(Duration::MAX));
+    idle::wait_for(timeout_ms, || None::<()>, sleep);
     nothing()
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// After so many empty polls a rank looks whether another one wants its core, or a sidecore: at
 /// first, and where somebody did want it: what a rank waits for may be what that one has to do.
 const EMPTY_POLLS: u32 = 64;
-const EMPTY_POLLS_SHARED: u32 = 8;
+const EMPTY_POLLS_SHARED: u32 = 4;
 /// At the most where the domain has sidecores of its own. The system call costs about as much as
 /// ten polls, MPI's own work included: one in 256 is little, and whoever comes to a core that was
 /// a rank's alone waits some 20 us for it, in which a sidecore still takes the rank for one that
@@ -101,12 +101,17 @@ pub(crate) fn let_others_run() -> Duration {
 }
 
 /// For so long a wait looks as often as it can, before it sleeps between looks.
-const EAGER: Duration = Duration::from_micros(200);
-/// How long it then sleeps: nothing wakes it.
-const NAP: Duration = Duration::from_micros(50);
+const EAGER: Duration = Duration::from_micros(50);
+/// How long it then sleeps where nothing wakes it.
+pub(crate) const NAP: Duration = Duration::from_micros(50);
 
-/// Looks until there is something, or for `timeout_ms` (for ever if it is negative).
-pub(crate) fn wait_for<R>(timeout_ms: i32, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+/// Looks until there is something, or for `timeout_ms` (for ever if it is negative). Between looks
+/// it has `sleep` wait, for that long at most, once it seems that this takes a while.
+pub(crate) fn wait_for<R>(
+    timeout_ms: i32,
+    mut look: impl FnMut() -> Option<R>,
+    mut sleep: impl FnMut(Option<Duration>),
+) -> Option<R> {
     let begun = Instant::now();
     let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     loop {
@@ -120,9 +125,14 @@ pub(crate) fn wait_for<R>(timeout_ms: i32, mut look: impl FnMut() -> Option<R>) 
         if waited < EAGER {
             thread::yield_now();
         } else {
-            thread::sleep(NAP);
+            sleep(timeout.map(|timeout| timeout - waited));
         }
     }
+}
+
+/// Sleeps where nothing wakes it.
+pub(crate) fn nap(left: Option<Duration>) {
+    thread::sleep(left.map_or(NAP, |left| left.min(NAP)));
 }
 
 #[cfg(test)]
@@ -193,12 +203,16 @@ mod tests {
     #[test]
     fn a_wait_ends_with_what_it_waits_for_or_in_time() {
         let mut looks = 0;
-        let found = wait_for(-1, || {
+        let look = || {
             looks += 1;
             (looks == 100).then_some("it")
-        });
-        assert_eq!(found, Some("it"));
-        assert_eq!(wait_for(1, || None::<()>), None);
-        assert_eq!(wait_for(0, || Some(1)), Some(1), "looks at least once");
+        };
+        assert_eq!(wait_for(-1, look, nap), Some("it"));
+        assert_eq!(wait_for(1, || None::<()>, nap), None);
+        assert_eq!(wait_for(0, || Some(1), nap), Some(1), "looks at least once");
+        let mut longest = Duration::ZERO;
+        let sleep = |left: Option<Duration>| longest = longest.max(left.expect("it has an end"));
+        assert_eq!(wait_for(2, || None::<()>, sleep), None);
+        assert!(longest <= Duration::from_millis(2));
     }
 }

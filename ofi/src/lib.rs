@@ -23,6 +23,7 @@ mod mr;
 mod object;
 mod root;
 mod state;
+mod wait;
 
 use abi::{Provider, version};
 use std::ffi::c_void;

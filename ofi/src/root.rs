@@ -2,10 +2,10 @@
 //! happens.
 
 use crate::abi::{
-    FI_CLASS_FABRIC, FI_EBUSY, FI_EINVAL, FI_ENOSYS, FabricAttr, FabricOps, Fid, FidFabric, FidOps,
-    Info, no_call,
+    FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_FABRIC, FI_EBUSY, FI_EINVAL, FI_ENOSYS,
+    FabricAttr, FabricOps, Fid, FidFabric, FidOps, Info, no_call,
 };
-use crate::{domain, eq, object};
+use crate::{cntr, cq, domain, eq, object};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ static OPS: FabricOps = FabricOps {
     passive_ep: no_call,
     eq_open: eq::open,
     wait_open: no_call,
-    trywait: no_call,
+    trywait,
     domain2,
 };
 
@@ -64,6 +64,34 @@ pub(crate) unsafe extern "C" fn open(
     };
     // SAFETY: the caller's.
     unsafe { object::hand_out(Object { fabric, open: Arc::new(()) }, to) }
+}
+
+/// Whether the program may wait for descriptors of queues and counters: nothing that comes from now
+/// on is missed then.
+unsafe extern "C" fn trywait(_: &Object, fids: *mut *mut Fid, count: c_int) -> c_int {
+    let Ok(count) = usize::try_from(count) else { return -FI_EINVAL };
+    for index in 0..count {
+        // SAFETY: libfabric's contract: so many objects of ours.
+        let fid = unsafe { fids.add(index).read() };
+        // SAFETY: likewise; every object begins with its `Fid`.
+        let class = unsafe { fid.as_ref() }.map(|fid| fid.fclass);
+        // SAFETY: likewise.
+        let ready = unsafe {
+            match class {
+                Some(FI_CLASS_CQ) => object::find::<cq::Object>(fid).and_then(cq::Object::try_wait),
+                Some(FI_CLASS_CNTR) => {
+                    object::find::<cntr::Object>(fid).and_then(cntr::Object::try_wait)
+                }
+                // Nothing ever happens in one.
+                Some(FI_CLASS_EQ) => Ok(()),
+                _ => Err(-FI_EINVAL),
+            }
+        };
+        if let Err(error) = ready {
+            return error;
+        }
+    }
+    0
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {

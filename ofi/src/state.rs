@@ -5,6 +5,8 @@ use crate::cntr::Counter;
 use crate::cq::{Event, Queue};
 use crate::endpoint::Traffic;
 use crate::object::Slots;
+use crate::wait::{Asleep, By, Rest, Waiter};
+use fabric::{Alarm, Doze, Endpoint};
 
 /// Everything by number.
 #[derive(Debug)]
@@ -53,4 +55,152 @@ impl State {
             None => Some(None),
         }
     }
+
+    /// Who is bound to something that is waited for, and its waiter.
+    fn bound(&mut self, to: Bound) -> (&[usize], &mut Waiter) {
+        match to {
+            Bound::Queue(number) => {
+                let Queue { endpoints, waiter, .. } = self.queues.of(number);
+                (endpoints, waiter)
+            }
+            Bound::Counter(number) => {
+                let Counter { endpoints, waiter, .. } = self.counters.of(number);
+                (endpoints, waiter)
+            }
+        }
+    }
+
+    /// Whether who waits for something is woken by bells of endpoints.
+    pub(crate) fn wants_bells(&mut self, to: Bound) -> bool {
+        self.bound(to).1.wants_bells()
+    }
+
+    /// Has whoever waits for something be woken from now on, and says whether it may sleep; a
+    /// thread that does has to say when it does not any more.
+    pub(crate) fn prepare(
+        &mut self,
+        to: Bound,
+        by: By,
+        domain: &fabric::Domain,
+    ) -> (Rest, Option<Asleep>) {
+        if by == By::Call && self.bound(to).1.lacks_bed() {
+            self.make_bed(to, domain);
+        }
+        let has_news = match to {
+            Bound::Queue(number) => self.queues.of(number).has_events(),
+            Bound::Counter(number) => self.counters.of(number).changed,
+        };
+        let mut rest = if has_news { Rest::Work } else { Rest::Sleep };
+        let mut index = 0;
+        while let Some(&endpoint) = self.bound(to).0.get(index).filter(|_| rest != Rest::Work) {
+            index += 1;
+            let sleeper = &mut self.endpoints.of(endpoint).endpoint;
+            let (mut doze, has_moved) = (sleeper.doze(), sleeper.has_moved());
+            if doze == Doze::Deaf {
+                doze = self.hang_again(endpoint);
+            }
+            if has_moved {
+                self.bound_to(endpoint, Waiter::nap_shortly);
+            }
+            // Its bell is silent now, which others may have been woken by and not have heard.
+            match doze {
+                Doze::Sleep => {}
+                Doze::Nap => self.bound_to(endpoint, Waiter::wake_long_sleepers),
+                _ => self.bound_to(endpoint, Waiter::wake),
+            }
+            self.endpoints.of(endpoint).is_waited_for = true;
+            rest = rest.with(doze);
+        }
+        match (rest, to, by) {
+            // It returns without having said so.
+            (Rest::Refused, Bound::Counter(_), By::Call) => rest = Rest::Nap,
+            (Rest::Refused, ..) => self.tell_refusals(to),
+            _ => {}
+        }
+        let asleep = self.bound(to).1.set(by, rest);
+        (rest, asleep)
+    }
+
+    /// An endpoint has lost its bell to somebody who has no business with it: gets it another one,
+    /// once the node has given that.
+    #[cold]
+    fn hang_again(&mut self, number: usize) -> Doze {
+        self.bound_to_with(number, |waiter, endpoint| waiter.forget(endpoint));
+        if !self.endpoints.of(number).endpoint.hang_again() {
+            return Doze::Never;
+        }
+        let mut is_watched = true;
+        self.bound_to_with(number, |waiter, endpoint| {
+            is_watched &= waiter.watch(endpoint, None).is_ok();
+        });
+        if is_watched { self.endpoints.of(number).endpoint.doze() } else { Doze::Never }
+    }
+
+    /// One more thread waits for something than did before. Without an alarm it looks in turns.
+    #[cold]
+    fn make_bed(&mut self, to: Bound, domain: &fabric::Domain) {
+        let Ok(alarm) = Alarm::new(domain) else { return };
+        let endpoints = self.bound(to).0.to_vec();
+        let mut all = endpoints.into_iter();
+        if all.all(|number| alarm.watch(&self.endpoints.of(number).endpoint).is_ok()) {
+            self.bound(to).1.add_bed(alarm);
+        }
+    }
+
+    /// The program hears that there is room for what was refused.
+    #[cold]
+    fn tell_refusals(&mut self, to: Bound) {
+        for endpoint in self.bound(to).0.to_vec() {
+            self.endpoints.of(endpoint).endpoint.refusals_are_told();
+        }
+    }
+
+    /// A thread does not sleep any more.
+    pub(crate) fn get_up(&mut self, to: Bound, asleep: &Asleep) {
+        self.bound(to).1.get_up(asleep);
+    }
+
+    /// Wakes those who wait for an endpoint, if a call of another thread has left something for
+    /// them.
+    #[inline(always)]
+    pub(crate) fn wake(&mut self, endpoint: usize) {
+        if self.endpoints.of(endpoint).is_waited_for {
+            self.wake_waiters(endpoint);
+        }
+    }
+
+    #[cold]
+    fn wake_waiters(&mut self, endpoint: usize) {
+        let traffic = self.endpoints.of(endpoint);
+        if !traffic.endpoint.has_something() {
+            return;
+        }
+        traffic.is_waited_for = false;
+        self.bound_to(endpoint, Waiter::wake);
+    }
+
+    /// Does something with the waiters of all that an endpoint is bound to.
+    fn bound_to(&mut self, endpoint: usize, what: impl Fn(&mut Waiter)) {
+        self.bound_to_with(endpoint, |waiter, _| what(waiter));
+    }
+
+    /// The same, and with the endpoint.
+    fn bound_to_with(&mut self, endpoint: usize, mut what: impl FnMut(&mut Waiter, &Endpoint)) {
+        let Traffic { send, receive, endpoint, .. } = self.endpoints.of(endpoint);
+        for side in [send, receive] {
+            if let Some(number) = side.queue {
+                what(&mut self.queues.of(number).waiter, endpoint);
+            }
+            if let Some(number) = side.counter {
+                what(&mut self.counters.of(number).waiter, endpoint);
+            }
+        }
+    }
+}
+
+/// What endpoints are bound to and a program waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound {
+    Queue(usize),
+    Counter(usize),
 }

@@ -37,6 +37,8 @@ pub(crate) type OpenEndpoint2 =
 pub(crate) type OpenDomain = Open<root::Object, Info>;
 pub(crate) type OpenDomain2 =
     unsafe extern "C" fn(&root::Object, *mut Info, *mut *mut Fid, u64, *mut c_void) -> c_int;
+/// Unsafe to call: a program says how many objects there are at the pointer.
+pub(crate) type TryWait = unsafe extern "C" fn(&root::Object, *mut *mut Fid, c_int) -> c_int;
 pub(crate) type OpenEq = Open<root::Object, EqAttr>;
 pub(crate) type OpenAv = Open<domain::Object, AvAttr>;
 pub(crate) type OpenCq = Open<domain::Object, CqAttr>;

@@ -36,7 +36,7 @@ layout! {
         passive_ep @ 16: Refuse,
         eq_open @ 24: OpenEq,
         wait_open @ 32: Refuse,
-        trywait @ 40: Refuse,
+        trywait @ 40: TryWait,
         domain2 @ 48: OpenDomain2,
     }
 }

@@ -86,6 +86,11 @@ words! {
     FI_CQ_FORMAT_TAGGED: u32 = 4;
     FI_WAIT_NONE: u32 = 0;
     FI_WAIT_UNSPEC: u32 = 1;
+    FI_WAIT_SET: u32 = 2;
+    FI_WAIT_FD: u32 = 3;
+    FI_WAIT_MUTEX_COND: u32 = 4;
+    FI_WAIT_YIELD: u32 = 5;
+    FI_WAIT_POLLFD: u32 = 6;
     FI_CNTR_EVENTS_COMP: u32 = 0;
     FI_HMEM_SYSTEM: u32 = 0;
 
@@ -100,6 +105,7 @@ words! {
 
     FI_GETOPSFLAG: i32 = 2;
     FI_SETOPSFLAG: i32 = 3;
+    FI_GETWAIT: i32 = 5;
     FI_ENABLE: i32 = 6;
     FI_GETWAITOBJ: i32 = 16;
 

@@ -2,13 +2,15 @@
 
 use super::{Object, Queue, entry_bytes};
 use crate::abi::{
-    CqAttr, CqErrEntry, CqOps, FI_EAGAIN, FI_EBUSY, FI_EINVAL, FI_ENOSYS, FI_GETWAITOBJ,
-    FI_WAIT_NONE, FI_WAIT_UNSPEC, Fid, FidCq, FidOps, no_call, version,
+    CqAttr, CqErrEntry, CqOps, FI_EAGAIN, FI_EBUSY, FI_EINVAL, FI_WAIT_NONE, Fid, FidCq, FidOps,
+    no_call, version,
 };
 use crate::endpoint::failure;
-use crate::log::say;
 use crate::object::no_bind;
+use crate::state::Bound;
+use crate::wait::{Rest, Wait};
 use crate::{domain, idle, object};
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,22 +53,15 @@ pub(crate) unsafe extern "C" fn open(
     // SAFETY: the caller's.
     let attr = unsafe { attr.as_ref() };
     let (format, wait) = attr.map_or((0, FI_WAIT_NONE), |attr| (attr.format, attr.wait_obj));
-    if !matches!(wait, FI_WAIT_NONE | FI_WAIT_UNSPEC) {
-        say!("completion queues are polled: wait objects ({wait}) are not offered yet");
-        return -FI_ENOSYS;
-    }
     let Some(entry_bytes) = entry_bytes(format) else { return -FI_EINVAL };
     let domain = domain.share();
-    let number = domain.state.with(|state| state.queues.insert(Queue::new()));
-    let cq = FidCq { fid: object::fid::<Object>(context, &FID), ops: &OPS };
-    let queue = Object {
-        cq,
-        domain,
-        number,
-        entry_bytes,
-        waits: wait == FI_WAIT_UNSPEC,
-        signalled: AtomicBool::new(false),
+    let wait = match Wait::new(&domain.domain, wait) {
+        Ok(wait) => wait,
+        Err(error) => return error,
     };
+    let number = domain.state.with(|state| state.queues.insert(Queue::new(wait.waiter())));
+    let cq = FidCq { fid: object::fid::<Object>(context, &FID), ops: &OPS };
+    let queue = Object { cq, domain, number, entry_bytes, wait, signalled: AtomicBool::new(false) };
     // SAFETY: the caller's.
     unsafe { object::hand_out(queue, to) }
 }
@@ -88,13 +83,8 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: libfabric's contract: an object of ours.
     match unsafe { object::find::<Object>(fid) } {
-        Ok(queue) if command == FI_GETWAITOBJ && !argument.is_null() => {
-            let wait = if queue.waits { FI_WAIT_UNSPEC } else { FI_WAIT_NONE };
-            // SAFETY: for this command the argument is a place for a kind of wait object.
-            unsafe { argument.cast::<u32>().write(wait) };
-            0
-        }
-        Ok(_) => -FI_ENOSYS,
+        // SAFETY: libfabric's contract: what the command goes with.
+        Ok(queue) => unsafe { queue.wait.control(command, argument) },
         Err(error) => error,
     }
 }
@@ -140,20 +130,28 @@ unsafe extern "C" fn sreadfrom(
     timeout_ms: c_int,
 ) -> isize {
     const NOTHING: isize = -(FI_EAGAIN as isize);
-    if !queue.waits {
+    if !queue.wait.is_one() {
         return -(FI_EINVAL as isize);
     }
+    let is_refused = Cell::new(false);
     let look = || {
         // SAFETY: libfabric's contract: room for so many entries and numbers.
         let got = unsafe { queue.read(to.cast(), count, sources) };
         let signalled = queue.signalled.swap(false, Ordering::AcqRel);
-        (got != NOTHING || signalled).then_some(got)
+        // A message that was refused can be sent again, of which nobody else tells.
+        (got != NOTHING || signalled || is_refused.get()).then_some(got)
     };
-    idle::wait_for(timeout_ms, look).unwrap_or(NOTHING)
+    let sleep = |left| {
+        let is_signalled = || queue.signalled.load(Ordering::Acquire);
+        let rest = queue.domain.sleep(Bound::Queue(queue.number), left, is_signalled);
+        is_refused.set(rest == Rest::Refused);
+    };
+    idle::wait_for(timeout_ms, look, sleep).unwrap_or(NOTHING)
 }
 
 extern "C" fn signal(queue: &Object) -> c_int {
     queue.signalled.store(true, Ordering::Release);
+    queue.wait.signal();
     0
 }
 

@@ -13,7 +13,7 @@ fn event(op_context: u64, failed: Option<c_int>) -> Event {
 /// A queue with these events, of which no endpoint can add to it.
 fn queue_with(events: &[Event]) -> (State, usize) {
     let mut state = State::new();
-    let number = state.queues.insert(Queue::new());
+    let number = state.queues.insert(Queue::new(Waiter::nobody()));
     for &event in events {
         state.queues.of(number).push(event);
     }
@@ -82,7 +82,7 @@ fn a_long_series_of_empty_reads_asks_whether_others_want_the_core() {
 
 #[test]
 fn each_endpoint_is_asked_and_each_is_first_in_turn() {
-    let mut queue = Queue::new();
+    let mut queue = Queue::new(Waiter::nobody());
     queue.endpoints = vec![4, 7, 9];
     let round = |queue: &Queue| (0..5).map_while(|step| queue.endpoint(step)).collect::<Vec<_>>();
     assert_eq!(round(&queue), [4, 7, 9]);

@@ -48,6 +48,8 @@ pub(crate) struct Traffic {
     /// A buffer for several messages with less room than this is given back.
     pub(crate) multi_min_bytes: usize,
     pub(crate) quiet: Quiet,
+    /// Somebody may sleep until something of it ends.
+    pub(crate) is_waited_for: bool,
 }
 
 /// A message as a call gives it.

@@ -1,8 +1,9 @@
-//! The library that is built, loaded by an installed libfabric: by a C program that makes every
-//! call that MPI makes, by libfabric's own tools, and by Open MPI.
+//! The library that is built, loaded by an installed libfabric: by C programs that make every
+//! call that MPI makes and sleep in every way, by libfabric's own tools, and by Open MPI.
 
 mod house;
 mod library;
 mod mpi;
+mod sleep;
 mod talk;
 mod tools;

@@ -22,23 +22,7 @@
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
-#define PATIENCE_S 30
-
-static void fail(int line, const char *what, long got, long want)
-{
-    fprintf(stderr, "talk.c:%d: %s is %ld (%s), not %ld\n", line, what, got,
-        got < 0 ? fi_strerror((int)-got) : "", want);
-    exit(1);
-}
-
-#define IS(what, wanted) \
-    do { \
-        long got_ = (long)(what), want_ = (long)(wanted); \
-        if (got_ != want_) \
-            fail(__LINE__, #what, got_, want_); \
-    } while (0)
-#define TRUE(what) IS(!!(what), 1)
-#define OK(what) IS(what, 0)
+#include "check.h"
 
 struct side {
     struct fid_ep *ep;
@@ -633,8 +617,8 @@ static void by_default(void)
 /* What is not there says so by its name, and does not crash. */
 static void refused(void)
 {
-    struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_FD };
-    struct fi_cntr_attr cntr = { .wait_obj = FI_WAIT_FD };
+    struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_MUTEX_COND };
+    struct fi_cntr_attr cntr = { .wait_obj = FI_WAIT_MUTEX_COND };
     struct fi_eq_attr eq = { .wait_obj = FI_WAIT_UNSPEC };
     struct fid_cq *queue;
     struct fid_cntr *counter;

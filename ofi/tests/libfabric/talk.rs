@@ -4,25 +4,39 @@ use crate::house::{House, compile, well};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Runs a case, unless there are no headers here.
-fn talk(about: &str) {
-    if !Path::new("/usr/include/rdma/fi_tagged.h").exists() {
-        return println!("SKIP talk {about}: no headers of libfabric here (package libfabric-dev)");
-    }
-    static PROGRAM: OnceLock<String> = OnceLock::new();
-    let program = PROGRAM.get_or_init(|| {
-        compile("cc", "tests/libfabric/talk.c", &["-Werror", "-lfabric", "-lpthread"])
-    });
-    well(House::new().command(program).arg(about).output().expect("it was compiled"));
+/// A program of cases.
+pub(crate) struct Program {
+    pub(crate) source: &'static str,
+    pub(crate) path: OnceLock<String>,
 }
 
+impl Program {
+    /// Runs a case, unless there are no headers here.
+    pub(crate) fn run(&self, about: &str) {
+        let source = self.source;
+        if !Path::new("/usr/include/rdma/fi_tagged.h").exists() {
+            let why = "no headers of libfabric here (package libfabric-dev)";
+            return println!("SKIP {source} {about}: {why}");
+        }
+        let options = ["-Werror", "-lfabric", "-lpthread"];
+        let program = self.path.get_or_init(|| compile("cc", source, &options));
+        well(House::new().command(program).arg(about).output().expect("it was compiled"));
+    }
+}
+
+/// A test for each case of a C program beside this, and one that there are no others.
 macro_rules! cases {
-    ($($about:ident)*) => {
-        $(#[test] fn $about() { talk(stringify!($about)); })*
+    ($file:literal: $($about:ident)*) => {
+        static PROGRAM: crate::talk::Program = crate::talk::Program {
+            source: concat!("tests/libfabric/", $file),
+            path: std::sync::OnceLock::new(),
+        };
+
+        $(#[test] fn $about() { PROGRAM.run(stringify!($about)); })*
 
         #[test]
         fn every_case_is_run() {
-            let source = include_str!("talk.c");
+            let source = include_str!($file);
             let named = source.lines().flat_map(|line| line.split("{ \"").skip(1));
             let named: Vec<_> = named.filter_map(|rest| rest.split('"').next()).collect();
             let mut run = vec![$(stringify!($about)),*];
@@ -33,7 +47,9 @@ macro_rules! cases {
     };
 }
 
-cases! {
+pub(crate) use cases;
+
+cases! { "talk.c":
     untagged tagged order directed pieces inject truncated cancelled peeked many selective
     by_default refused waiting contexts threads flood gone
 }
