@@ -1,21 +1,30 @@
 //! Other programs' output as measurements. What a file is, its content says, not its name.
 
+mod contests;
+mod failover;
 mod fio;
+mod floor;
 mod iperf3;
 mod models;
 mod netperf;
 mod osu;
 mod own;
+mod rounds;
 mod sockperf;
 mod words;
 
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use thiserror::Error;
 
-use crate::result::{Machine, Measurement, Origin, Point, Run, SCHEMA, Series};
+use crate::result::{
+    ENTRIES_MAX, Machine, Measurement, Origin, Point, Run, SCHEMA, Series, WORDS_MAX,
+};
 use crate::store::{self, Loaded, Store, StoreError};
 
 /// What is wrong with a file that was to be imported.
@@ -110,23 +119,43 @@ pub fn import_files(files: &[PathBuf], title: Option<&str>) -> Result<Loaded, Im
     let mut run = Run::now(kind, title.unwrap_or(first));
     let first = machines.first().cloned().flatten();
     run.machine = first.filter(|one| machines.iter().all(|it| is_one(one, it.as_ref())));
+    run.tools = tools(&measurements);
     Ok(Loaded { run, measurements })
 }
 
-/// Makes a run of a report of ours that was not in a file.
+/// Makes a run of a report of ours that was not in a file, whose measurement began then.
 ///
 /// # Errors
 /// When it is none that becomes a result, or one of another version.
-pub fn import_report(text: &str, title: &str) -> Result<Loaded, ImportError> {
+pub fn import_report(text: &str, title: &str, begun: SystemTime) -> Result<Loaded, ImportError> {
     let mut measurements = read(text, title).map_err(|fault| fault.of("the report"))?;
     measurements.iter_mut().for_each(|it| it.source = None);
     let kind = measurements.first().map_or("nothing", |it| it.benchmark.as_str());
-    let run = Run { machine: own::machine(text), ..Run::now(kind, title) };
+    let mut run = Run { machine: own::machine(text), ..Run::begun_at(begun, kind, title) };
+    run.tools = tools(&measurements);
     Ok(Loaded { run, measurements })
 }
 
+/// The programs that took part, of those whose version is told: who measured, or whose MPI it was.
+/// Two versions of one program in one run are both told.
+fn tools(measurements: &[Measurement]) -> BTreeMap<String, String> {
+    let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for it in measurements {
+        let program = it.benchmark.split('_').next().unwrap_or_default();
+        let own = (it.origin == Origin::Imported).then_some(program);
+        let tool = it.setup.get("mpi").map(String::as_str).or(own);
+        if let Some((tool, version)) = tool.zip(it.setup.get("version")) {
+            versions.entry(tool).or_default().insert(version);
+        }
+    }
+    let told = |(tool, versions): (&str, BTreeSet<&str>)| {
+        (tool.to_owned(), versions.into_iter().collect::<Vec<_>>().join(" and "))
+    };
+    versions.into_iter().map(told).collect()
+}
+
 /// Whether two reports are of one machine and build; levels of the cache line come and go.
-fn is_one(one: &Machine, other: Option<&Machine>) -> bool {
+pub(crate) fn is_one(one: &Machine, other: Option<&Machine>) -> bool {
     let bare = |it: &Machine| Machine { cache_line_round_trip_ns: None, ..it.clone() };
     other.is_some_and(|other| bare(one) == bare(other))
 }
@@ -135,8 +164,11 @@ fn is_one(one: &Machine, other: Option<&Machine>) -> bool {
 /// imported, or a run of the store by its name or the name's beginning.
 ///
 /// # Errors
-/// When it is none of them, or damaged.
-pub fn open(word: &str, store: &Store) -> Result<Loaded, ImportError> {
+/// When it is none of them, or damaged; when nobody says where the store is, and one is needed.
+pub fn open(
+    word: &str,
+    store: impl FnOnce() -> Result<Store, StoreError>,
+) -> Result<Loaded, ImportError> {
     let path = Path::new(word);
     if path.is_dir() {
         return Ok(store::load(path)?);
@@ -144,7 +176,7 @@ pub fn open(word: &str, store: &Store) -> Result<Loaded, ImportError> {
     if path.exists() || word == "-" {
         return import_files(&[path.to_owned()], None);
     }
-    Ok(store.load(word)?)
+    Ok(store()?.load(word)?)
 }
 
 /// Reads the text of a file of that name. Measurements are called by the file's name without what
@@ -229,7 +261,7 @@ fn read_json(text: &str, line: usize, title: &str) -> Imported {
 
 /// Puts together what several files say about one thing: measurements of one benchmark with one
 /// set-up, whose series differ in where they stand alone (a depth each, say), become one. The
-/// first one's title and notes stay.
+/// first one's title stays; notes and sources are those of all.
 pub fn merge(measurements: Vec<Measurement>) -> Vec<Measurement> {
     let mut merged: Vec<Measurement> = Vec::new();
     for it in measurements {
@@ -240,27 +272,56 @@ pub fn merge(measurements: Vec<Measurement>) -> Vec<Measurement> {
                     mine.points.extend(theirs.points);
                     mine.points.sort_by(|a, b| a.x.total_cmp(&b.x));
                 }
-                let news = it.notes.into_iter().filter(|note| !one.notes.contains(note));
-                let news: Vec<_> = news.collect();
-                one.notes.extend(news);
+                for note in it.notes {
+                    if one.notes.len() < ENTRIES_MAX && !one.notes.contains(&note) {
+                        one.notes.push(note);
+                    }
+                }
+                one.empty.extend(it.empty);
+                one.cache_line_round_trips_ns.extend(it.cache_line_round_trips_ns);
+                one.source = both(one.source.take(), it.source);
             }
         }
     }
     merged
 }
 
+/// `a.json, b.json`, as far as words go.
+fn both(one: Option<String>, two: Option<String>) -> Option<String> {
+    let (one, two) = match (one, two) {
+        (Some(one), Some(two)) => (one, two),
+        (one, two) => return one.or(two),
+    };
+    let is_there = one.split(", ").any(|known| known == two);
+    let fits = one.len() + two.len() + 2 <= WORDS_MAX;
+    Some(if fits && !is_there { format!("{one}, {two}") } else { one })
+}
+
 /// Whether two measurements are of one thing and at no place both.
 fn are_alike(one: &Measurement, two: &Measurement) -> bool {
-    let of = |it: &Series| (it.name.clone(), it.quantity, it.unit, it.statistic, it.x, it.spread);
-    let at = |series: &Series| series.points.iter().map(|it| it.x).collect::<Vec<_>>();
+    let is_one = |(mine, theirs): (&Series, &Series)| {
+        let of = |it: &Series| (it.quantity, it.unit, it.statistic, it.x, it.spread, it.rounds);
+        mine.name == theirs.name && of(mine) == of(theirs) && are_apart(mine, theirs)
+    };
     one.origin == two.origin
         && one.benchmark == two.benchmark
         && one.setup == two.setup
         && one.series.len() == two.series.len()
-        && one.series.iter().zip(&two.series).all(|(mine, theirs)| {
-            let places = at(mine);
-            of(mine) == of(theirs) && at(theirs).iter().all(|x| !places.contains(x))
-        })
+        && one.series.iter().zip(&two.series).all(is_one)
+        && one.empty.len() + two.empty.len() <= ENTRIES_MAX / 2
+}
+
+/// Whether there is no place where both have a figure. Both are in the order of x.
+fn are_apart(one: &Series, two: &Series) -> bool {
+    let (mut mine, mut theirs) = (one.points.iter().peekable(), two.points.iter().peekable());
+    while let (Some(one), Some(two)) = (mine.peek(), theirs.peek()) {
+        match one.x.total_cmp(&two.x) {
+            Ordering::Less => drop(mine.next()),
+            Ordering::Greater => drop(theirs.next()),
+            Ordering::Equal => return false,
+        }
+    }
+    true
 }
 
 /// A measurement of an importer's.
@@ -274,5 +335,7 @@ fn alone(series: Series, x: f64, y: f64) -> Series {
     Series { points: vec![Point::new(x, y)], ..series }
 }
 
+#[cfg(test)]
+mod own_tests;
 #[cfg(test)]
 mod tests;

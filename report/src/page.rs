@@ -6,12 +6,18 @@
 //!
 //! [`text::escape`]: crate::plot::text::escape
 
+mod bars;
 mod derived;
 mod differences;
 mod figures;
 mod html;
 mod names;
+mod said;
+mod subject;
 mod thin;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
@@ -87,9 +93,11 @@ struct Content<'a> {
     sources: &'a [Loaded],
     figures: Vec<Figure>,
     differences: Vec<String>,
-    /// Of what was published: what is shown, and how many measurements are not.
+    /// Of what was published: what is shown, and what has nothing to stand beside.
     published: Vec<&'a Measurement>,
-    published_unused: usize,
+    published_unused: Vec<&'a Measurement>,
+    /// Plots that have no place on the page.
+    left: usize,
 }
 
 /// Makes the page of these runs.
@@ -100,22 +108,50 @@ pub fn page(sources: &[Loaded], options: &Options) -> Result<Page, PageError> {
     if sources.len() > RUNS_MAX {
         return Err(PageError::Runs(sources.len()));
     }
+    let sources = &*told_apart(sources);
     let runs: Vec<&Run> = sources.iter().map(|source| &source.run).collect();
-    let (figures, shown) = figures::all(sources, options)?;
+    let (figures, shown, left) = figures::all(sources, options)?;
     if figures.is_empty() {
         return Err(PageError::Nothing);
     }
-    let plots =
-        figures.iter().map(|figure| (format!("{}.svg", figure.id), figure.svg(Place::File)));
+    let drawn = figures.iter().filter(|figure| figure.is_drawn());
+    let plots = drawn.map(|figure| (format!("{}.svg", figure.id), figure.svg(Place::File)));
     let plots = plots.collect();
+    let is_unused = |it: &&Measurement| !shown.iter().any(|known| std::ptr::eq(*known, *it));
     let content = Content {
         sources,
         differences: differences::between(&runs),
-        published_unused: options.published.len() - shown.len(),
+        published_unused: options.published.iter().filter(is_unused).collect(),
+        left,
         published: shown,
         figures,
     };
     Ok(Page { html: html::page(&content), plots })
+}
+
+/// Runs of one title are told apart by when they were begun, or by number.
+fn told_apart(sources: &[Loaded]) -> Cow<'_, [Loaded]> {
+    let mut titles: BTreeMap<&str, usize> = BTreeMap::new();
+    for source in sources {
+        *titles.entry(&source.run.title).or_default() += 1;
+    }
+    if titles.values().all(|times| *times == 1) {
+        return Cow::Borrowed(sources);
+    }
+    let mut known = BTreeSet::new();
+    let mut all = sources.to_vec();
+    for run in all.iter_mut().map(|source| &mut source.run) {
+        if titles[run.title.as_str()] > 1 {
+            // What they share comes last: a long name loses its end.
+            run.title = format!("{}, {}", run.begun, run.title);
+        }
+        let (title, mut number) = (run.title.clone(), 1);
+        while !known.insert(run.title.clone()) {
+            number += 1;
+            run.title = format!("{title} ({number})");
+        }
+    }
+    Cow::Owned(all)
 }
 
 #[cfg(test)]

@@ -40,12 +40,18 @@ pub struct Figure {
     pub id: String,
     /// Its heading.
     pub title: String,
+    /// What it is about: plots of one subject stand together.
+    pub subject: String,
     /// What it shows, for who does not see it.
     pub description: String,
     /// What has to be minded when its series are compared.
     pub cautions: Vec<String>,
     /// Below the picture: what bars mean, what is left out.
     pub remarks: Vec<String>,
+    /// What else has to be known of its table's numbers; nothing of most.
+    pub of_table: String,
+    /// When, by what and where its series were measured: for a picture that stands alone.
+    pub measured: Vec<String>,
     /// Where the points stand.
     pub x: Axis,
     /// What they say.
@@ -63,6 +69,8 @@ pub enum Body {
     Curves(Vec<Curve>),
     /// A bar for each name.
     Bars(Bars),
+    /// Bars that would say nothing: the table alone is shown.
+    Listed(Bars),
 }
 
 /// One series of points, in the units of the figure's axes.
@@ -85,10 +93,21 @@ pub struct Curve {
 pub struct Bars {
     /// Whether the parts of a row are one bar, or each has its own.
     pub is_stacked: bool,
-    /// Names of the rows.
-    pub rows: Vec<String>,
+    /// The rows.
+    pub rows: Vec<Bar>,
     /// What each row has a number of.
     pub parts: Vec<Part>,
+}
+
+/// A row of bars.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    /// What it is of.
+    pub name: String,
+    /// Whether a part of it was not measured, so that its sum is a least.
+    pub is_partial: bool,
+    /// Whether it is told beside the row above it, as what others published of the same.
+    pub goes_with_last: bool,
 }
 
 /// What each row of bars has a number of.
@@ -146,7 +165,7 @@ impl Figure {
                     is_published: *is_published,
                 })
                 .collect(),
-            Body::Bars(bars) => bars
+            Body::Bars(bars) | Body::Listed(bars) => bars
                 .parts
                 .iter()
                 .map(|Part { name, look, is_published, .. }| Key {
@@ -158,9 +177,20 @@ impl Figure {
         }
     }
 
+    /// What has to be told apart: nothing where all bars are of one kind.
+    pub fn legend(&self) -> Vec<Key<'_>> {
+        let keys = self.keys();
+        if self.has_bars() && keys.len() < 2 { Vec::new() } else { keys }
+    }
+
     /// Whether its legend shows boxes rather than lines.
     pub fn has_bars(&self) -> bool {
-        matches!(self.body, Body::Bars(_))
+        !matches!(self.body, Body::Curves(_))
+    }
+
+    /// Whether there is a picture of it.
+    pub fn is_drawn(&self) -> bool {
+        !matches!(self.body, Body::Listed(_))
     }
 }
 

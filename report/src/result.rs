@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::schema::{self, Form, Misfit};
 use crate::unit::{Against, Quantity, Unit};
 
 /// The version of the files. Another one is refused: what a reader does not know it would drop.
@@ -147,6 +148,9 @@ pub struct Series {
     /// What each point's `low` and `high` are.
     #[serde(default, skip_serializing_if = "Spread::is_none")]
     pub spread: Spread,
+    /// Where the spread is of rounds, how many each figure has: two at least. A verdict needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<u32>,
     /// The most that the line could carry, in the series' unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line_rate: Option<f64>,
@@ -252,6 +256,9 @@ pub enum Spread {
     /// There are none.
     #[default]
     None,
+    /// The least and the most of several rounds, each of which measured all of it anew: how well
+    /// the figure is known. All others say how what was measured differs within one of them.
+    Rounds,
     /// The least and the most.
     MinMax,
     /// The first and the third quarter's end.
@@ -276,6 +283,7 @@ impl Spread {
     pub fn words(self) -> &'static str {
         match self {
             Self::None => "",
+            Self::Rounds => "least to most of the rounds",
             Self::MinMax => "least to most",
             Self::Iqr => "middle half",
             Self::P5P95 => "5th to 95th percentile",
@@ -314,6 +322,9 @@ pub enum ResultError {
     /// There is no version in it at all.
     #[error("it has no \"schema\" number, so it is no result of vrio's")]
     NoVersion,
+    /// It has not the form that everybody else reads it by.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
     /// A rule beyond the form is broken.
     #[error("{place}: {what}")]
     Rule {
@@ -334,8 +345,13 @@ fn rule(place: impl Into<String>, what: impl Into<String>) -> ResultError {
     ResultError::Rule { place: place.into(), what: what.into() }
 }
 
-/// Reads any of the files, whose version it checks before the rest.
-fn read<T: DeserializeOwned>(text: &str) -> Result<T, ResultError> {
+/// Reads any of the files, whose version it checks before the rest, and then against its type, its
+/// rules and the schema.
+fn read<T: DeserializeOwned>(
+    text: &str,
+    form: Form,
+    check: impl Fn(&T) -> Result<(), ResultError>,
+) -> Result<T, ResultError> {
     let value: serde_json::Value = serde_json::from_str(text).map_err(ResultError::Form)?;
     match value.get("schema").and_then(serde_json::Value::as_u64) {
         None => return Err(ResultError::NoVersion),
@@ -343,7 +359,10 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, ResultError> {
         Some(_) => {}
     }
     // Again from the text: a value knows no lines.
-    serde_json::from_str(text).map_err(ResultError::Form)
+    let read = serde_json::from_str(text).map_err(ResultError::Form)?;
+    check(&read)?;
+    schema::check(form, &value)?;
+    Ok(read)
 }
 
 fn check_words<'a>(
@@ -367,9 +386,7 @@ impl Run {
     /// # Errors
     /// When it is not one, or of another version.
     pub fn read(text: &str) -> Result<Self, ResultError> {
-        let run: Self = read(text)?;
-        run.check()?;
-        Ok(run)
+        read(text, Form::Run, Self::check)
     }
 
     /// Checks what the form does not say.
@@ -415,14 +432,25 @@ impl Measurement {
         }
     }
 
+    /// Says what the line carries, each way, of all bandwidths that do not say it themselves.
+    pub fn set_line_rate(&mut self, bits_per_s: f64) {
+        for series in &mut self.series {
+            let ways = match series.quantity {
+                Quantity::Bandwidth => 1.0,
+                Quantity::BidirectionalBandwidth => 2.0,
+                _ => continue,
+            };
+            let rate = Unit::BitsPerS.convert(bits_per_s * ways, series.unit);
+            series.line_rate = series.line_rate.or(rate);
+        }
+    }
+
     /// Reads a measurement's file.
     ///
     /// # Errors
     /// When it is not one, or of another version, or breaks a rule.
     pub fn read(text: &str) -> Result<Self, ResultError> {
-        let measurement: Self = read(text)?;
-        measurement.check()?;
-        Ok(measurement)
+        read(text, Form::Measurement, Self::check)
     }
 
     /// Checks what the form does not say: limits, units that fit, numbers that are in order.
@@ -466,6 +494,7 @@ impl Series {
             statistic: None,
             x,
             spread: Spread::None,
+            rounds: None,
             line_rate: None,
             points: Vec::new(),
         }
@@ -489,6 +518,11 @@ impl Series {
         }
         if self.line_rate.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
             return Err(rule(format!("{place}.line_rate"), "it is more than nothing"));
+        }
+        let is_of_rounds = self.spread == Spread::Rounds;
+        if self.rounds.is_some() != is_of_rounds || self.rounds.is_some_and(|rounds| rounds < 2) {
+            let what = "a spread of rounds has their number, 2 or more, and no other one has it";
+            return Err(rule(format!("{place}.rounds"), what));
         }
         for (at, point) in points.iter().enumerate() {
             let refused = |what| rule(format!("{place}.points[{at}]"), what);
@@ -603,7 +637,13 @@ mod tests {
     #[test]
     fn rules_are_kept() {
         type Break = fn(&mut Measurement);
-        let breaks: [(&str, Break); 9] = [
+        let breaks: [(&str, Break); 12] = [
+            ("series[0].rounds", |it| it.series[0].spread = Spread::Rounds),
+            ("series[0].rounds", |it| it.series[0].rounds = Some(3)),
+            ("series[0].rounds", |it| {
+                it.series[0].spread = Spread::Rounds;
+                it.series[0].rounds = Some(1);
+            }),
             ("source", |it| it.source = None),
             ("title", |it| it.title.clear()),
             ("series[0].unit", |it| it.series[0].unit = Unit::Bytes),

@@ -65,8 +65,12 @@ impl fmt::Display for Series {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { quantity, name, unit, statistic, spread, x, .. } = self;
         let which = statistic.map_or(String::new(), |it| format!(", {}", it.words()));
-        let bars = if *spread == Spread::None { "" } else { ", " };
-        writeln!(f, "  {quantity} ({name}{which}{bars}{})", spread.words())?;
+        let bars = match (spread, self.rounds) {
+            (Spread::None, _) => String::new(),
+            (Spread::Rounds, Some(rounds)) => format!(", least to most of {rounds} rounds"),
+            (spread, _) => format!(", {}", spread.words()),
+        };
+        writeln!(f, "  {quantity} ({name}{which}{bars})")?;
         for point in &self.points {
             let Point { y, low, high, meant, .. } = point;
             let meant = match meant {

@@ -10,11 +10,13 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use jiff::Timestamp;
 use thiserror::Error;
 
 use crate::result::{Measurement, ResultError, Run, SCHEMA, is_id};
+use crate::schema::{self, Form, Misfit};
 
 /// Bytes of a file that is read: fio writes some hundred kilobytes of a long job with many parts.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -36,7 +38,8 @@ const RUN_FILE: &str = "run.json";
 pub enum StoreError {
     /// Neither a variable says where results are kept, nor is there a home.
     #[error(
-        "nobody says where results are kept: neither XDG_STATE_HOME nor HOME is set; say --results"
+        "nobody says where results are kept: neither XDG_STATE_HOME nor HOME is set; name a \
+         directory (--results, or --save of what measures)"
     )]
     NoPlace,
     /// The system refuses.
@@ -76,6 +79,14 @@ pub enum StoreError {
         path: PathBuf,
         /// What is wrong with it.
         error: ResultError,
+    },
+    /// What was to be saved has not the form of results.
+    #[error("{}: it is not kept, for it would not be read again: {misfit}", .path.display())]
+    Unfit {
+        /// The file that it was to be.
+        path: PathBuf,
+        /// Where it has another form.
+        misfit: Misfit,
     },
     /// No run is called so.
     #[error("there is no run {id} in {}; `vrio results list` shows all", .folder.display())]
@@ -258,19 +269,68 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Adds measurements to a run that was saved before, and its notes and versions of tools as
+    /// they are now. A reader meanwhile sees whole files: the measurements of before, or more.
+    ///
+    /// # Errors
+    /// When it breaks a rule of results, or the disk refuses.
+    pub fn add(&self, loaded: &mut Loaded, more: Vec<Measurement>) -> Result<(), StoreError> {
+        let folder = self.folder.join(&loaded.run.id);
+        let count = loaded.measurements.len() + more.len();
+        if count > MEASUREMENTS_MAX {
+            let max = MEASUREMENTS_MAX;
+            return Err(StoreError::TooMany { path: folder, what: "measurements", max });
+        }
+        loaded.run.check().map_err(StoreError::damaged(&folder))?;
+        for measurement in more {
+            measurement.check().map_err(StoreError::damaged(&folder))?;
+            let name = file_of(loaded.measurements.len(), &measurement);
+            replace_file(&folder, &name, Form::Measurement, &measurement)?;
+            loaded.measurements.push(measurement);
+        }
+        replace_file(&folder, RUN_FILE, Form::Run, &loaded.run)?;
+        let opened = File::open(&folder).map_err(StoreError::io(&folder))?;
+        opened.sync_all().map_err(StoreError::io(&folder))
+    }
+}
+
+/// The name of the file of a run's measurement, by its place.
+fn file_of(place: usize, measurement: &Measurement) -> String {
+    format!("{:02}-{}.json", place + 1, plain(&measurement.benchmark))
+}
+
+/// Writes a file that is there as a whole or as it was.
+fn replace_file(
+    folder: &Path,
+    name: &str,
+    form: Form,
+    value: &impl serde::Serialize,
+) -> Result<(), StoreError> {
+    let (place, beside) = (folder.join(name), folder.join(format!(".{name}.new")));
+    // Of somebody who was killed while writing it.
+    let _ = fs::remove_file(&beside);
+    write_file(&beside, form, value)?;
+    fs::rename(&beside, &place).map_err(StoreError::io(&place))
+}
+
 /// Writes all files of a run into a new directory.
 fn write(folder: &Path, run: &Run, measurements: &[Measurement]) -> Result<(), StoreError> {
     fs::create_dir_all(folder).map_err(StoreError::io(folder))?;
     for (at, measurement) in measurements.iter().enumerate() {
-        let name = format!("{:02}-{}.json", at + 1, plain(&measurement.benchmark));
-        write_file(&folder.join(name), measurement)?;
+        write_file(&folder.join(file_of(at, measurement)), Form::Measurement, measurement)?;
     }
-    write_file(&folder.join(RUN_FILE), run)?;
+    write_file(&folder.join(RUN_FILE), Form::Run, run)?;
     let opened = File::open(folder).map_err(StoreError::io(folder))?;
     opened.sync_all().map_err(StoreError::io(folder))
 }
 
-fn write_file(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreError> {
+/// Writes a file that has the form of results, and no other one.
+fn write_file(path: &Path, form: Form, value: &impl serde::Serialize) -> Result<(), StoreError> {
+    let plain = serde_json::to_value(value).expect("plain data");
+    let unfit = |misfit| StoreError::Unfit { path: path.to_owned(), misfit };
+    schema::check(form, &plain).map_err(unfit)?;
+    // Of the value itself, whose fields are in the order of the type.
     let mut text = serde_json::to_string_pretty(value).expect("plain data");
     text.push('\n');
     let mut file = File::create_new(path).map_err(StoreError::io(path))?;
@@ -297,7 +357,12 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
             return Err(StoreError::TooMany { path, what: "measurements", max });
         }
     }
-    found.sort();
+    // By their numbers, which need not be of one length.
+    let number = |path: &PathBuf| {
+        let name = path.file_name()?.to_str()?;
+        name.split('-').next()?.parse::<u32>().ok()
+    };
+    found.sort_by_cached_key(|path| (number(path).unwrap_or(u32::MAX), path.clone()));
     Ok(found)
 }
 
@@ -343,11 +408,16 @@ pub fn read_bounded(path: &Path, from: impl Read) -> Result<String, StoreError> 
 impl Run {
     /// One that begins now, named after the time and a word for its kind.
     pub fn now(kind: &str, title: &str) -> Self {
-        let now = Timestamp::now();
+        Self::begun_at(SystemTime::now(), kind, title)
+    }
+
+    /// One that began then. A time that no calendar has is now.
+    pub fn begun_at(begun: SystemTime, kind: &str, title: &str) -> Self {
+        let begun = Timestamp::try_from(begun).unwrap_or_else(|_| Timestamp::now());
         Self {
             schema: SCHEMA,
-            id: format!("{}-{}", now.strftime("%Y%m%d-%H%M%S"), plain(kind)),
-            begun: now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            id: format!("{}-{}", begun.strftime("%Y%m%d-%H%M%S"), plain(kind)),
+            begun: begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
             title: title.to_owned(),
             command: Vec::new(),
             machine: None,
@@ -396,6 +466,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_added_later_is_read_behind_what_was_there() {
+        let (_folder, store) = store();
+        let mut run = loaded("20261122-100000-all");
+        store.save(&mut run).unwrap();
+        run.run.notes.push("and a net".to_owned());
+        let more = (0..120).map(|at| Measurement::new(Origin::Measured, "net", &at.to_string()));
+        store.add(&mut run, more.collect()).unwrap();
+        let read = store.load("latest").unwrap();
+        assert_eq!(read.run, run.run);
+        // Beyond a hundred the names of files are longer, and still in order.
+        assert_eq!(read.measurements, run.measurements);
+        let folder = store.folder().join(&run.run.id);
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 123);
+        let too_many = (0..MEASUREMENTS_MAX).map(|_| Measurement::new(Origin::Measured, "x", "y"));
+        let said = store.add(&mut run, too_many.collect()).unwrap_err().to_string();
+        assert!(said.contains("more than 512 measurements"), "{said}");
+    }
+
+    #[test]
     fn two_of_one_second_have_two_names_and_nothing_else_is_left() {
         let (_folder, store) = store();
         let mut names = Vec::new();
@@ -420,6 +509,21 @@ mod tests {
         let mut run = loaded("../up");
         assert!(store.save(&mut run).is_err());
         assert!(!store.folder().exists());
+    }
+
+    #[test]
+    fn what_does_not_fit_the_schema_is_no_file() {
+        let (folder, _) = store();
+        let path = folder.path().join("run.json");
+        let said = write_file(&path, Form::Run, &["no", "run"]).unwrap_err().to_string();
+        assert!(
+            said.contains("run.json: it is not kept") && said.contains("schema is missing"),
+            "{said}"
+        );
+        assert!(!path.exists());
+        write_file(&path, Form::Run, &Run::now("x", "y")).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("{\n  \"schema\": 1,\n  \"id\""), "{text}");
     }
 
     #[test]
@@ -470,5 +574,8 @@ mod tests {
         let run = Run::now("osu latency", "t");
         run.check().unwrap();
         assert!(run.id.ends_with("-osu-latency") && run.begun.ends_with('Z'), "{run:?}");
+        let then = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        let run = Run::begun_at(then, "block", "t");
+        assert_eq!((&*run.id, &*run.begun), ("20010909-014640-block", "2001-09-09T01:46:40Z"));
     }
 }

@@ -57,8 +57,24 @@ struct Times {
 }
 
 /// What is told of how it was measured.
-const OPTIONS: [&str; 8] =
-    ["ioengine", "rw", "bs", "numjobs", "direct", "rwmixread", "filesize", "iodepth_batch"];
+const OPTIONS: [&str; 12] = [
+    "ioengine",
+    "rw",
+    "bs",
+    "numjobs",
+    "direct",
+    "rwmixread",
+    "filename",
+    "directory",
+    "size",
+    "filesize",
+    "iodepth_batch",
+    "runtime",
+];
+
+/// Which of fio's latencies are told, in `latency` of the set-up.
+const WHOLE: &str = "from the request's creation (lat)";
+const COMPLETION: &str = "from the request's submission (clat)";
 
 /// Reads the JSON, which begins in that line.
 pub(super) fn read(text: &str, line: usize, title: &str) -> Imported {
@@ -90,9 +106,17 @@ fn one(file: &File, job: &Job, title: &str, line: usize) -> Result<Measurement, 
             it.setup.insert(name.to_owned(), value.clone());
         }
     }
+    if file.jobs.len() > 1 {
+        it.setup.insert("job".to_owned(), job.jobname.clone());
+    }
     let ways = [("read", &job.read), ("write", &job.write)];
-    for (name, way) in ways.into_iter().filter(|(_, way)| way.total_ios > 0) {
-        it.series.extend(series(name, way, depth));
+    let used = || ways.into_iter().filter(|(_, way)| way.total_ios > 0);
+    // Both ways of a job tell the same one, so that a line is of one kind of numbers.
+    let is_whole = used().all(|(_, way)| way.has_whole());
+    let latency = if is_whole { WHOLE } else { COMPLETION };
+    it.setup.insert("latency".to_owned(), latency.to_owned());
+    for (name, way) in used() {
+        it.series.extend(series(name, way, depth, is_whole));
     }
     if it.series.is_empty() {
         let found = format!("none of job {:?}", job.jobname);
@@ -109,14 +133,22 @@ fn one(file: &File, job: &Job, title: &str, line: usize) -> Result<Measurement, 
     Ok(it)
 }
 
-fn series(name: &str, way: &Way, depth: f64) -> Vec<Series> {
+impl Way {
+    /// Whether there are percentiles of whole latencies: fio prints them of one of both kinds, of
+    /// this one with `--lat_percentiles` alone. A job without any has means of both.
+    fn has_whole(&self) -> bool {
+        let is_there = |times: &Times| !times.percentile.is_empty();
+        is_there(&self.lat_ns) || !is_there(&self.clat_ns) && self.lat_ns.mean > 0.0
+    }
+}
+
+fn series(name: &str, way: &Way, depth: f64, is_whole: bool) -> Vec<Series> {
     let of = |quantity, unit| Series::new(name, quantity, unit, Axis::QUEUE_DEPTH);
     let mut all = vec![
         alone(of(Quantity::Iops, Unit::PerS), depth, way.iops),
         alone(of(Quantity::Bandwidth, Unit::BytesPerS), depth, way.bw_bytes),
     ];
-    let has = |times: &Times| !times.percentile.is_empty();
-    let times = if has(&way.lat_ns) { &way.lat_ns } else { &way.clat_ns };
+    let times = if is_whole { &way.lat_ns } else { &way.clat_ns };
     let us = |share: &str| times.percentile.get(share).map(|ns| ns / 1e3);
     if let Some(median) = us("50.000000") {
         let ends = us("5.000000").zip(us("95.000000"));
@@ -131,8 +163,8 @@ fn series(name: &str, way: &Way, depth: f64) -> Vec<Series> {
         let it = Series { statistic, ..of(Quantity::Latency, Unit::Us) };
         all.push(alone(it, depth, p99));
     }
-    if way.lat_ns.mean > 0.0 {
-        let (mean, off) = (way.lat_ns.mean / 1e3, way.lat_ns.stddev / 1e3);
+    if times.mean > 0.0 {
+        let (mean, off) = (times.mean / 1e3, times.stddev / 1e3);
         let (low, high) = (Some((mean - off).max(0.0)), Some(mean + off));
         let points = vec![Point { low, high, ..Point::new(depth, mean) }];
         let (statistic, spread) = (Some(Statistic::Mean), Spread::StandardDeviation);

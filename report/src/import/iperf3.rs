@@ -20,6 +20,14 @@ struct Start {
     #[serde(default)]
     version: String,
     test_start: Option<Test>,
+    connecting_to: Option<To>,
+}
+
+/// Whose server it was.
+#[derive(Deserialize)]
+struct To {
+    #[serde(default)]
+    host: String,
 }
 
 #[derive(Deserialize)]
@@ -94,6 +102,8 @@ pub(super) fn read(text: &str, line: usize, title: &str) -> Imported {
         ("reverse", (test.reverse != 0).to_string()),
     ];
     it.setup.extend(setup.map(|(name, value)| (name.to_owned(), value)));
+    let to = file.start.connecting_to.as_ref();
+    it.setup.extend(to.map(|to| ("to".to_owned(), to.host.clone())));
     let mean = |series| Series { statistic: Some(Statistic::Mean), ..series };
     let one = mean(of("received", Quantity::Bandwidth, Unit::BytesPerS));
     it.series.push(alone(one, size, rate(received)));

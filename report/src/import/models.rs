@@ -4,14 +4,20 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::Value;
 
-use super::own::Rounds;
-use crate::result::{Axis, Empty, Measurement, Origin, Point, Series, Spread, Statistic};
+use super::own::{NO_SEATS, word};
+use super::rounds::{Rounds, of_rounds};
+use super::words::reason;
+use crate::result::{Axis, Empty, Measurement, Origin, Point, Series, Statistic};
 use crate::unit::{Quantity, Unit};
+
+/// What its row is called among models in real guests.
+const EMULATION: &str = "emulation";
 
 #[derive(Deserialize)]
 pub(super) struct Models {
-    asked: Asked,
+    asked: BTreeMap<String, Value>,
     tables: Vec<Table>,
     #[serde(default)]
     balance: Vec<Balance>,
@@ -22,15 +28,16 @@ pub(super) struct Models {
 }
 
 #[derive(Deserialize)]
-struct Asked {
-    rounds: u32,
-}
-
-#[derive(Deserialize)]
 struct Table {
     device: String,
     guests: u32,
     encrypt: bool,
+    /// Whether a stage encrypts what is on the volume.
+    #[serde(default)]
+    stage: bool,
+    /// How a real guest's instructions are run.
+    #[serde(default)]
+    real_guest: Option<String>,
     rows: Vec<Row>,
 }
 
@@ -52,10 +59,13 @@ struct PollingCores {
 struct Figures {
     seated: bool,
     events: Vec<(String, Cell)>,
-    p50_us: Rounds,
-    p99_us: Rounds,
-    cpu_us: Rounds,
-    per_s: Rounds,
+    p50_us: Option<Rounds>,
+    p99_us: Option<Rounds>,
+    cpu_us: Option<Rounds>,
+    per_s: Option<Rounds>,
+    /// Why figures that are none are none.
+    #[serde(default)]
+    unknown: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -71,8 +81,11 @@ struct Balance {
     sidecores: String,
     load: String,
     seated: bool,
-    per_s: Rounds,
-    cpu_us: Rounds,
+    per_s: Option<Rounds>,
+    cpu_us: Option<Rounds>,
+    /// Why nothing was measured.
+    #[serde(default)]
+    empty: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -84,12 +97,31 @@ struct Emulated {
     guest_interrupts: f64,
 }
 
+impl Models {
+    /// How often each was measured.
+    fn rounds(&self) -> u32 {
+        let rounds = self.asked.get("rounds").and_then(Value::as_u64);
+        rounds.and_then(|rounds| u32::try_from(rounds).ok()).unwrap_or(1)
+    }
+
+    /// An empty measurement, with what was asked for of all of it; lists are of several tables.
+    fn measured(&self, benchmark: &str, title: &str) -> Measurement {
+        let mut it = Measurement::new(Origin::Measured, benchmark, title);
+        let said = self.asked.iter().filter(|(name, value)| {
+            *name != "guest" && !matches!(value, Value::Array(_) | Value::Object(_) | Value::Null)
+        });
+        it.setup = said.map(|(name, value)| (name.clone(), word(value))).collect();
+        it
+    }
+}
+
 /// One measurement of each table.
 pub(super) fn measurements(report: &Models, title: &str) -> Vec<Measurement> {
     let mut devices = Vec::new();
+    let has_real = report.tables.iter().any(|table| table.real_guest.is_some());
     let of = |table: &Table| {
-        // Emulation is one more name, of the first table of its device.
-        let is_first = !devices.contains(&table.device);
+        // Emulation is one more name, of the first table of its device; or a row of real guests'.
+        let is_first = !devices.contains(&table.device) && !has_real;
         devices.push(table.device.clone());
         measurement(report, table, is_first, title)
     };
@@ -103,39 +135,57 @@ pub(super) fn measurements(report: &Models, title: &str) -> Vec<Measurement> {
 /// The same sidecores spread over hosts and pooled on one.
 fn balance(report: &Models, title: &str) -> Measurement {
     let title = format!("{title}: sidecores spread and pooled");
-    let mut it = Measurement::new(Origin::Measured, "balance", &title);
-    it.setup.insert("rounds".to_owned(), report.asked.rounds.to_string());
+    let mut it = report.measured("balance", &title);
     let label = |it: &Balance| format!("{}, {}", it.sidecores, it.load);
-    let of = |name: &str, quantity, unit, number: fn(&Balance) -> Rounds| {
-        let kinds = report.balance.iter().enumerate();
-        let points = kinds.map(|(place, it)| number(it).point(place, &label(it))).collect();
-        let series = Series::new(name, quantity, unit, Axis::CATEGORY);
-        Series { spread: Spread::MinMax, points, ..series }
+    let of = |quantity, unit, number: fn(&Balance) -> Option<Rounds>| {
+        let kinds = report.balance.iter().enumerate().filter(|(_, it)| it.seated);
+        let point =
+            |(place, it): (usize, &Balance)| Some(number(it)?.of_category(place, &label(it)));
+        let series = Series::new("depth 32", quantity, unit, Axis::CATEGORY);
+        of_rounds(Series { points: kinds.filter_map(point).collect(), ..series }, report.rounds())
     };
     it.series = vec![
-        of("depth 32", Quantity::Iops, Unit::PerS, |it| it.per_s),
-        of("depth 32", Quantity::CpuPerRequest, Unit::Us, |it| it.cpu_us),
+        of(Quantity::Iops, Unit::PerS, |it| it.per_s),
+        of(Quantity::CpuPerRequest, Unit::Us, |it| it.cpu_us),
     ];
-    let shared = report.balance.iter().filter(|it| !it.seated);
-    let note = |it: &Balance| format!("{}: more polling threads than cores", label(it));
-    it.notes = shared.map(note).collect();
+    it.series.retain(|series| !series.points.is_empty());
+    let why = |it: &Balance| match &it.empty {
+        Some(why) => Some(reason(why)),
+        None => (!it.seated).then(|| NO_SEATS.to_owned()),
+    };
+    let empty = |it: &Balance| Some(Empty { what: label(it), why: why(it)? });
+    it.empty = report.balance.iter().filter_map(empty).collect();
     it
 }
 
 fn measurement(report: &Models, table: &Table, is_first: bool, title: &str) -> Measurement {
-    let Table { device, guests, encrypt, rows } = table;
+    let Table { device, guests, encrypt, stage, real_guest, rows } = table;
     let sealed = if *encrypt { "sealed" } else { "in clear" };
     let plural = if *guests == 1 { "" } else { "s" };
-    let title = format!("{title}: {device}, {guests} guest{plural}, {sealed}");
-    let mut it = Measurement::new(Origin::Measured, "models", &title);
-    let setup =
-        [("device", device.clone()), ("guests", guests.to_string()), ("sessions", sealed.into())];
-    it.setup = setup.map(|(name, value)| (name.to_owned(), value)).into();
-    it.setup.insert("rounds".to_owned(), report.asked.rounds.to_string());
+    let coded = if *stage { ", volume encrypted" } else { "" };
+    let kind = real_guest.as_ref().map_or_else(String::new, |how| format!("real ({how}) "));
+    let title = format!("{title}: {device}, {guests} {kind}guest{plural}, {sealed}{coded}");
+    let mut it = report.measured("models", &title);
+    let guest =
+        real_guest.as_ref().map_or_else(|| "stand-in".to_owned(), |_| format!("{kind}guest"));
+    let setup = [
+        ("device", device.clone()),
+        ("guests", guests.to_string()),
+        ("sessions", sealed.into()),
+        ("guest", guest),
+    ];
+    it.setup.extend(setup.map(|(name, value)| (name.to_owned(), value)));
+    if *stage {
+        it.setup.insert("chain".to_owned(), "encrypt".to_owned());
+    }
+    if device == "net" {
+        // Nothing is behind a network card.
+        it.setup.remove("volume");
+    }
     let mut events = BTreeMap::<usize, Series>::new();
     for (place, row) in rows.iter().enumerate() {
         let Some(figures) = &row.figures else {
-            let why = row.empty.clone().unwrap_or_else(|| "nobody said why".to_owned());
+            let why = row.empty.as_deref().map_or("nobody said why".to_owned(), reason);
             it.empty.push(Empty { what: row.name.clone(), why });
             continue;
         };
@@ -144,32 +194,37 @@ fn measurement(report: &Models, table: &Table, is_first: bool, title: &str) -> M
             match cell {
                 Cell::Measured(rounds) => {
                     let series = events.entry(at).or_insert_with(|| of_events(&column));
-                    series.points.push(rounds.point(place, &row.name));
+                    let point = rounds.of_category(place, &row.name);
+                    series.points.push(match row.name == EMULATION {
+                        // It is counted once, whatever the rounds.
+                        true => Point { low: None, high: None, ..point },
+                        false => point,
+                    });
                 }
                 Cell::Empty(why) => {
                     let what = format!("{column}, {}", row.name);
-                    it.empty.push(Empty { what, why: why.clone() });
+                    it.empty.push(Empty { what, why: reason(why) });
                 }
                 Cell::Nobody => {}
             }
         }
+        let unknown = figures.unknown.iter();
+        it.empty.extend(unknown.map(|why| Empty { what: row.name.clone(), why: reason(why) }));
         if !figures.seated {
-            let note = "more polling threads than cores: only its events mean anything";
-            it.notes.push(format!("{}: {note}", row.name));
+            let what = format!("latency, throughput and processor time, {}", row.name);
+            it.empty.push(Empty { what, why: NO_SEATS.to_owned() });
         }
     }
     if is_first {
         add_emulation(report, table, &mut it, &mut events);
     }
-    it.series.extend(events.into_values());
-    it.series.extend(speeds(table));
+    it.series.extend(events.into_values().map(|series| of_rounds(series, report.rounds())));
+    it.series.extend(speeds(table, report.rounds()));
     it
 }
 
 fn of_events(column: &str) -> Series {
-    let axis = Axis::CATEGORY;
-    let series = Series::new(column, Quantity::EventsPerRequest, Unit::Count, axis);
-    Series { spread: Spread::MinMax, ..series }
+    Series::new(column, Quantity::EventsPerRequest, Unit::Count, Axis::CATEGORY)
 }
 
 /// What QEMU emulates, by its own trace events, behind all models.
@@ -188,20 +243,25 @@ fn add_emulation(
             series.points.push(Point::of_category(place, &label, y));
         }
     }
-    let empty = |why: &String| Empty { what: "emulation".to_owned(), why: why.clone() };
+    let empty = |why: &String| Empty { what: "emulation".to_owned(), why: reason(why) };
     it.empty.extend(report.not_emulated.iter().map(empty));
 }
 
-/// Latency, throughput, processor time and polling cores, by model.
-fn speeds(table: &Table) -> Vec<Series> {
+/// Latency, throughput and processor time of models whose threads had a core each; polling cores of
+/// all.
+fn speeds(table: &Table, rounds: u32) -> Vec<Series> {
     let measured = || {
         let rows = table.rows.iter().enumerate();
         rows.filter_map(|(place, row)| Some((place, row, row.figures.as_ref()?)))
     };
-    let of = |name: &str, quantity, unit, number: fn(&Figures) -> Rounds| {
+    let of = |name: &str, quantity, unit, number: fn(&Figures) -> Option<Rounds>| {
         let series = Series::new(name, quantity, unit, Axis::CATEGORY);
-        let points = measured().map(|(place, row, it)| number(it).point(place, &row.name));
-        Series { spread: Spread::MinMax, points: points.collect(), ..series }
+        let seated = measured().filter(|(.., it)| it.seated);
+        let point = |(place, row, it): (usize, &Row, &Figures)| {
+            Some(number(it)?.of_category(place, &row.name))
+        };
+        let points = seated.filter_map(point);
+        of_rounds(Series { points: points.collect(), ..series }, rounds)
     };
     let (latency, rate) = match table.device.as_str() {
         "net" => (Quantity::RoundTrip, Quantity::MessageRate),
@@ -238,7 +298,8 @@ mod tests {
     use super::*;
 
     /// As `vrio bench models --json` prints it, without what is not read.
-    const REPORT: &str = r#"{ "version": 1, "asked": { "rounds": 3 }, "machine": {},
+    const REPORT: &str = r#"{ "version": 1, "asked": { "devices": ["block"], "rounds": 3,
+        "volume": "direct:/x", "seconds": 0.5, "guest": true }, "machine": {},
       "tables": [ { "device": "block", "guests": 1, "encrypt": false, "rows": [
         { "name": "Elvis", "polling_cores": { "vmhost": 1, "iohost": null }, "empty": null,
           "figures": { "seated": false, "events": [
@@ -248,11 +309,17 @@ mod tests {
           "p99_us": { "median": 9, "min": 8, "max": 9 },
           "cpu_us": { "median": 2, "min": 1, "max": 3 },
           "per_s": { "median": 7, "min": 6, "max": 8 } } },
+        { "name": "baseline", "polling_cores": { "vmhost": 0, "iohost": null }, "empty": null,
+          "figures": { "seated": true, "events": [], "p50_us": { "median": 2, "min": 1, "max": 3 },
+          "p99_us": { "median": 9, "min": 8, "max": 9 }, "cpu_us": null, "per_s": null,
+          "unknown": ["throughput: it waited"] } },
         { "name": "optimum", "polling_cores": { "vmhost": 0, "iohost": null }, "figures": null,
           "empty": "one thread asks" } ] } ],
       "balance": [ { "sidecores": "pooled", "load": "balanced", "seated": false,
         "per_s": { "median": 7, "min": 6, "max": 8 },
-        "cpu_us": { "median": 2, "min": 1, "max": 3 } } ],
+        "cpu_us": { "median": 2, "min": 1, "max": 3 } },
+        { "sidecores": "spread", "load": "balanced", "seated": false, "per_s": null,
+          "cpu_us": null, "empty": "its node died" } ],
       "emulated": [ { "device": "block", "name": "ide", "accelerator": "tcg", "sync_exits": 26.0,
         "guest_interrupts": 1.0 } ] }"#;
 
@@ -271,8 +338,48 @@ mod tests {
         assert_eq!(labels, ["Elvis", "emulation, ide (tcg)"]);
         assert_eq!((exits.points[0].high, exits.points[1].y), (Some(0.1), 26.0));
         let empty: Vec<_> = models.empty.iter().map(|it| it.what.as_str()).collect();
-        assert_eq!(empty, ["injections, Elvis", "optimum"]);
+        let speeds = "latency, throughput and processor time, Elvis";
+        assert_eq!(empty, ["injections, Elvis", speeds, "baseline", "optimum"]);
         assert_eq!(of(Quantity::PollingCores).count(), 1, "nobody has an IOhost");
-        assert_eq!(models.notes.len(), 1);
+        assert_eq!(exits.rounds, Some(3));
+        // Of threads that shared cores nothing is told but events.
+        assert_eq!(of(Quantity::Iops).count(), 0);
+        let latency = of(Quantity::Latency).next().unwrap();
+        let labels: Vec<_> = latency.points.iter().filter_map(|it| it.label.as_deref()).collect();
+        assert_eq!(labels, ["baseline"]);
+        let empty: Vec<_> =
+            balance.empty.iter().map(|it| format!("{}: {}", it.what, it.why)).collect();
+        let no_seats = "pooled, balanced: more polling threads than cores";
+        assert_eq!(empty, [no_seats, "spread, balanced: its node died"]);
+        assert!(balance.series.is_empty());
+        let setup: Vec<_> = balance.setup.iter().map(|(key, it)| format!("{key} {it}")).collect();
+        assert_eq!(setup, ["rounds 3", "seconds 0.5", "volume direct:/x"]);
+        assert_eq!(models.setup["device"], "block");
+        assert_eq!(models.setup["guest"], "stand-in");
+    }
+
+    #[test]
+    fn a_real_guests_table_has_its_own_row_of_emulation() {
+        let real = r#""encrypt": true, "stage": true, "real_guest": "tcg", "rows": [
+            { "name": "emulation", "polling_cores": { "vmhost": 0, "iohost": null }, "empty": null,
+              "figures": { "seated": true, "p50_us": null, "p99_us": null, "cpu_us": null,
+              "per_s": null, "unknown": ["latency: traced"], "events": [
+              ["sync_exits", { "measured": { "median": 26.0, "min": 26.0, "max": 26.0 } }] ] } } ] }
+            ], "balance": ["#;
+        let behind = "],\n      \"balance\": [";
+        let (tables, rest) = REPORT.split_once(behind).unwrap();
+        let text = format!(r#"{tables}, {{ "device": "block", "guests": 1, {real}{rest}"#);
+        let report: Models = serde_json::from_str(&text).unwrap();
+        let all = measurements(&report, "mine");
+        let labels = |it: &Measurement| -> Vec<String> {
+            let exits = it.series.iter().find(|it| it.name == "sync exits").unwrap();
+            exits.points.iter().filter_map(|it| it.label.clone()).collect()
+        };
+        assert_eq!(labels(&all[0]), ["Elvis"]);
+        assert_eq!(labels(&all[1]), ["emulation"]);
+        assert_eq!(all[1].title, "mine: block, 1 real (tcg) guest, sealed, volume encrypted");
+        assert_eq!(all[1].setup["chain"], "encrypt");
+        assert_eq!(all[1].setup["guest"], "real (tcg) guest");
+        assert_eq!(all[1].series[0].points[0].low, None, "it is counted once");
     }
 }

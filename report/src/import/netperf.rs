@@ -1,6 +1,8 @@
 //! netperf's tables, as the classic tests print them, and the selections of its omni tests.
 
-use super::words::{number_of, numbers, quoted};
+use std::collections::BTreeMap;
+
+use super::words::{number, number_of, quoted};
 use super::{Fault, Imported, alone, measurement};
 use crate::result::{Axis, Measurement, Series, Statistic};
 use crate::unit::{Quantity, Unit};
@@ -18,6 +20,8 @@ pub(super) fn is_it(text: &str) -> bool {
 struct Test<'a> {
     /// `TCP STREAM`.
     name: &'a str,
+    /// What else its title says: between whom, and with which options.
+    title: &'a str,
     /// Of the first line.
     line: usize,
     lines: Vec<(usize, &'a str)>,
@@ -43,9 +47,9 @@ const NAMES: [(&str, &str); 12] = [
 pub(super) fn read(text: &str, title: &str) -> Imported {
     let mut tests: Vec<Test<'_>> = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        if let Some((name, _)) = line.split_once(TITLE) {
+        if let Some((name, title)) = line.split_once(TITLE) {
             let name = name.trim().trim_start_matches("MIGRATED ");
-            tests.push(Test { name, line: index + 1, lines: Vec::new() });
+            tests.push(Test { name, title, line: index + 1, lines: Vec::new() });
         } else if let Some(test) = tests.last_mut().filter(|_| !line.trim().is_empty()) {
             test.lines.push((index + 1, line));
         }
@@ -55,9 +59,8 @@ pub(super) fn read(text: &str, title: &str) -> Imported {
 
 impl Test<'_> {
     fn read(&self, title: &str) -> Result<Measurement, Fault> {
-        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-        let name: String = self.name.to_lowercase().chars().map(plain).collect();
-        let mut it = measurement(&format!("netperf_{name}"), title);
+        let mut it = measurement(&format!("netperf_{}", short(self.name)), title);
+        it.setup = self.setup();
         let warned: Vec<_> =
             self.lines.iter().filter_map(|(_, it)| it.strip_prefix("!!!")).collect();
         if !warned.is_empty() {
@@ -81,15 +84,33 @@ impl Test<'_> {
         Ok(it)
     }
 
-    /// The first row of numbers alone.
-    fn row(&self, columns: usize, what: &str) -> Result<(usize, Vec<f64>), Fault> {
-        let rows = self.lines.iter().filter_map(|(line, text)| Some((*line, numbers(text)?)));
-        let (line, row) = rows.into_iter().next().ok_or_else(|| self.cut(what))?;
-        if row.len() < columns {
-            let found = format!("{}: was it cut?", row.len());
-            return Err(Fault::new(line, format!("{columns} numbers ({what})"), found));
+    /// To whom it was, and with what: a burst before, a confidence that was asked for.
+    fn setup(&self) -> BTreeMap<String, String> {
+        let mut words = self.title.split(" : ").map(str::trim);
+        let hosts = words.next().unwrap_or_default();
+        let to = hosts.split_once(" to ").and_then(|(_, to)| to.split_whitespace().next());
+        // These two say nothing: that interim results could be had, and that there was no burst.
+        let options = words.filter(|it| !["", "demo", "first burst 0"].contains(it));
+        let options: Vec<_> = options.collect();
+        let to = to.map(|to| ("to".to_owned(), to.to_owned()));
+        let options = (!options.is_empty()).then(|| ("options".to_owned(), options.join(", ")));
+        to.into_iter().chain(options).collect()
+    }
+
+    /// The first row of numbers alone, behind that line: those that the table always has, and the
+    /// rest.
+    fn row(&self, behind: usize, columns: usize, what: &str) -> Result<Row, Fault> {
+        let rows = self.lines.iter().filter(|(line, _)| *line > behind);
+        let mut rows = rows.filter_map(|(line, text)| Some((*line, figures(text)?)));
+        let (line, mut row) = rows.next().ok_or_else(|| self.cut(what))?;
+        let first: Option<Vec<f64>> = row.iter().take(columns).copied().collect();
+        match first.filter(|first| first.len() == columns) {
+            Some(first) => Ok(Row { line, first, rest: row.split_off(columns) }),
+            None => {
+                let found = format!("{}: was it cut?", row.iter().flatten().count());
+                Err(Fault::new(line, format!("{columns} numbers ({what})"), found))
+            }
         }
-        Ok((line, row))
     }
 
     /// There is no row where there should be one.
@@ -109,45 +130,46 @@ impl Test<'_> {
 
     fn stream(&self) -> Result<Vec<Series>, Fault> {
         let what = "sizes of sockets and messages, seconds, throughput";
-        let (_, row) = self.row(5, what)?;
-        let mut all = vec![bandwidth("throughput", row[2], row[4] * self.unit()?)];
-        all.extend(service(&row[5..], row[2], true));
+        let Row { first, rest, .. } = self.row(0, 5, what)?;
+        let mut all = vec![bandwidth("throughput", first[2], first[4] * self.unit()?)];
+        all.extend(service(&rest, first[2], true));
         Ok(all)
     }
 
-    /// What was sent has a row, and below it what arrived has one.
+    /// What was sent has a row, and below it what arrived has one. Each may go on with how busy its
+    /// side was, and with what a KiB took of it.
     fn datagrams(&self) -> Result<Vec<Series>, Fault> {
-        let (at, row) = self.row(6, "of what was sent")?;
-        let mut below = self.lines.iter().filter(|(line, _)| *line > at);
-        let received = below.find_map(|(line, text)| Some((*line, numbers(text)?)));
-        let (line, received) = received.ok_or_else(|| self.cut("of what arrived"))?;
-        let count = |row: &[f64], at: usize| {
-            row.get(at).copied().ok_or_else(|| Fault::new(line, "a row of 4 numbers", "fewer"))
-        };
-        let (size, unit) = (row[1], self.unit()?);
-        let (okay, sent) = (count(&received, 2)?, row[3]);
+        let sent = self.row(0, 6, "of what was sent")?;
+        let arrived = self.row(sent.line, 4, "of what arrived")?;
+        let (size, unit) = (sent.first[1], self.unit()?);
+        let (okay, all_sent) = (arrived.first[2], sent.first[3]);
         let mut all = vec![
-            bandwidth("received", size, count(&received, 3)? * unit),
-            bandwidth("sent", size, row[5] * unit),
+            bandwidth("received", size, arrived.first[3] * unit),
+            bandwidth("sent", size, sent.first[5] * unit),
         ];
-        if sent > 0.0 {
+        if all_sent > 0.0 {
             let series = Series::new("lost", Quantity::LostShare, Unit::Ratio, Axis::MESSAGE_SIZE);
-            all.push(alone(series, size, ((sent - okay) / sent).max(0.0)));
+            all.push(alone(series, size, ((all_sent - okay) / all_sent).max(0.0)));
         }
+        let demand = |row: &Row| row.rest.get(1).copied().flatten();
+        all.extend(service(&[None, None, demand(&sent), demand(&arrived)], size, true));
         Ok(all)
     }
 
     fn transactions(&self) -> Result<Vec<Series>, Fault> {
         let what = "sizes of sockets, request and response, seconds, transactions";
-        let (_, row) = self.row(6, what)?;
-        let mut all = self.rate(row[2], row[5]);
-        all.extend(service(&row[6..], row[2], false));
+        let Row { first, rest, .. } = self.row(0, 6, what)?;
+        let mut all = self.rate(first[2], first[5]);
+        all.extend(service(&rest, first[2], false));
         Ok(all)
     }
 
     /// Without a burst before, and without a connection for each, a rate is a time.
     fn is_one_in_flight(&self) -> bool {
-        !self.name.contains("onnect") && !self.name.contains("CRR")
+        let burst = self.title.split("first burst ").nth(1);
+        let burst = burst.and_then(|words| number(words.split_whitespace().next()?));
+        let connects = self.name.contains("onnect") || self.name.contains("CRR");
+        !connects && burst.is_none_or(|burst| burst == 0.0)
     }
 
     fn rate(&self, size: f64, rate: f64) -> Vec<Series> {
@@ -303,19 +325,43 @@ fn bytes_of(heading: &str) -> Option<f64> {
     UNITS.iter().find_map(|(name, bytes)| heading.contains(name).then_some(*bytes))
 }
 
+/// Numbers of a row, of which those behind `first` may be missing.
+struct Row {
+    line: usize,
+    first: Vec<f64>,
+    rest: Vec<Option<f64>>,
+}
+
+/// All words of a line as numbers; none if one is not. It says -1 of what it was not asked to
+/// measure, as of the other side's processor with `-c` alone.
+fn figures(line: &str) -> Option<Vec<Option<f64>>> {
+    let is_none = |word: &str| word.parse() == Ok(-1.0);
+    let figure = |word: &str| if is_none(word) { Some(None) } else { number(word).map(Some) };
+    let figures: Option<Vec<_>> = line.split_whitespace().map(figure).collect();
+    figures.filter(|figures| !figures.is_empty())
+}
+
+/// A test's name as a part of a benchmark's: `tcp_stream`, `udp_rr`, `tcp_crr`.
+fn short(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let name: String = name.to_lowercase().chars().map(plain).collect();
+    name.replace("connect_request_response", "crr").replace("request_response", "rr")
+}
+
 /// Of utilisation and service demand at both ends, the demands: microseconds for 1024 bytes, or for
-/// a transaction.
-fn service(rest: &[f64], size: f64, is_of_bytes: bool) -> Vec<Series> {
+/// a transaction. Each end has them if it was asked for.
+fn service(rest: &[Option<f64>], size: f64, is_of_bytes: bool) -> Vec<Series> {
     let [_, _, local, remote, ..] = rest else { return Vec::new() };
-    let of = |name, us: f64| {
+    let of = |(name, us): (&str, &Option<f64>)| {
+        let us = (*us)?;
         let (quantity, unit, y) = if is_of_bytes {
             (Quantity::CpuPerByte, Unit::NsPerByte, us * 1e3 / 1024.0)
         } else {
             (Quantity::CpuPerRequest, Unit::Us, us)
         };
-        alone(Series::new(name, quantity, unit, Axis::MESSAGE_SIZE), size, y)
+        Some(alone(Series::new(name, quantity, unit, Axis::MESSAGE_SIZE), size, y))
     };
-    vec![of("local", *local), of("remote", *remote)]
+    [("local", local), ("remote", remote)].into_iter().filter_map(of).collect()
 }
 
 #[cfg(test)]

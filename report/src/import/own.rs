@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Fault, Imported, alone, models};
+use super::{Fault, Imported, alone, contests, failover, floor, models};
 use crate::result::{Axis, Empty, Machine, Measurement, Origin, Point, Series, Spread, Statistic};
 use crate::unit::{Against, Quantity, Unit};
 
@@ -61,52 +61,6 @@ struct ScalePoint {
 }
 
 #[derive(Deserialize)]
-struct Comparison {
-    contests: Vec<Contest>,
-    #[serde(default)]
-    missing: Vec<String>,
-    asked: Value,
-}
-
-#[derive(Deserialize)]
-struct Contest {
-    contest: String,
-    rows: Vec<Row>,
-}
-
-#[derive(Deserialize)]
-struct Row {
-    case: String,
-    ours: String,
-    theirs: String,
-    our_rate: Rounds,
-    their_rate: Rounds,
-    our_p50_us: Option<Rounds>,
-    their_p50_us: Option<Rounds>,
-    our_p99_us: Option<Rounds>,
-    their_p99_us: Option<Rounds>,
-    #[serde(default)]
-    moved: bool,
-    waited_share: Option<f64>,
-}
-
-/// Of the rounds of a comparison.
-#[derive(Clone, Copy, Deserialize)]
-pub(super) struct Rounds {
-    median: f64,
-    min: f64,
-    max: f64,
-}
-
-impl Rounds {
-    /// The median with both ends, as the figure of a name.
-    pub(super) fn point(self, place: usize, label: &str) -> Point {
-        let Self { median, min, max } = self;
-        Point { low: Some(min), high: Some(max), ..Point::of_category(place, label, median) }
-    }
-}
-
-#[derive(Deserialize)]
 struct Connections {
     asked: BTreeMap<String, Value>,
     lines: Vec<Line>,
@@ -119,6 +73,9 @@ struct Line {
     per_process: f64,
     per_host: f64,
 }
+
+/// Why a speed is none where more threads poll than there are cores.
+pub(super) const NO_SEATS: &str = "more polling threads than cores";
 
 /// The machine that a report of ours was made on.
 pub(super) fn machine(text: &str) -> Option<Machine> {
@@ -143,7 +100,13 @@ pub(super) fn read(text: &str, line: usize, title: &str) -> Imported {
         return Ok(vec![frames(&report, title), report.parts("net", title)]);
     }
     if has("contests") {
-        return Ok(comparison(&typed(text, line, "bench compare")?, title));
+        return Ok(contests::measurements(&typed(text, line, "bench compare")?, title));
+    }
+    if has("interruptions") {
+        return Ok(failover::measurements(&typed(text, line, "bench failover")?, title));
+    }
+    if has("echo_bytes") {
+        return Ok(floor::measurements(&typed(text, line, "bench floor")?, title));
     }
     if has("tables") {
         return Ok(models::measurements(&typed(text, line, "bench models")?, title));
@@ -154,7 +117,8 @@ pub(super) fn read(text: &str, line: usize, title: &str) -> Imported {
     if has("series") {
         return Ok(scale(&typed(text, line, "bench scale")?, title));
     }
-    let expected = "JSON of vrio bench block, net, mpi, models, compare, connections or scale";
+    let expected = "JSON of vrio bench block, net, mpi, models, compare, connections, failover, \
+        floor or scale";
     let found = "JSON of vrio's with other figures";
     Err(Fault::new(line, expected, found))
 }
@@ -164,7 +128,7 @@ fn typed<T: DeserializeOwned>(text: &str, line: usize, of: &str) -> Result<T, Fa
 }
 
 /// A value as a word.
-fn word(value: &Value) -> String {
+pub(super) fn word(value: &Value) -> String {
     match value {
         Value::String(word) => word.clone(),
         other => other.to_string(),
@@ -172,7 +136,7 @@ fn word(value: &Value) -> String {
 }
 
 /// A measurement of ours, with what was asked for but what stands on an axis.
-fn measured(
+pub(super) fn measured(
     benchmark: &str,
     title: &str,
     asked: &BTreeMap<String, Value>,
@@ -193,7 +157,7 @@ impl Report {
     /// One measurement with its latencies, events and cores; rates are the caller's.
     fn measurement(&self, benchmark: &str, title: &str, axis: Axis, x: f64) -> Measurement {
         let own = if axis == Axis::QUEUE_DEPTH { "depth" } else { "size_bytes" };
-        let mut it = measured(benchmark, title, &self.asked, &[own, "seconds"]);
+        let mut it = measured(benchmark, title, &self.asked, &[own]);
         it.setup.extend(self.network.iter().map(|it| ("network".to_owned(), word(it))));
         it.cache_line_round_trips_ns = self.cache_line_rtts_ns.iter().copied().flatten().collect();
         let quantity = if benchmark == "net" { Quantity::RoundTrip } else { Quantity::Latency };
@@ -224,7 +188,7 @@ impl Report {
     /// What has names and no axis: at one depth, or of one size, for those of two are not parts of
     /// anything.
     fn parts(&self, benchmark: &str, title: &str) -> Measurement {
-        let mut it = measured(&format!("{benchmark}_parts"), title, &self.asked, &["seconds"]);
+        let mut it = measured(&format!("{benchmark}_parts"), title, &self.asked, &[]);
         it.cache_line_round_trips_ns = self.cache_line_rtts_ns.iter().copied().flatten().collect();
         it.series.extend(self.events());
         it.series.extend(categories(
@@ -296,26 +260,30 @@ fn scale(scale: &Scale, title: &str) -> Vec<Measurement> {
         let by_guests = grows(|it| it.guests) && !grows(|it| it.sidecores);
         let quantity = if by_guests { Against::Guests } else { Against::Sidecores };
         let axis = Axis { quantity, unit: Unit::Count };
-        let axes = ["guests", "sidecores", "jobs", "seconds"];
+        let axes = ["guests", "sidecores", "jobs"];
         let mut it =
             measured("scale", &format!("{title}: {}", scaling.name), &first.report.asked, &axes);
-        let of = |name, quantity, unit, y: &dyn Fn(&Report) -> Option<f64>| {
-            let point = |it: &ScalePoint| {
-                Some(Point::new(if by_guests { it.guests } else { it.sidecores }, y(&it.report)?))
-            };
+        // Of threads that share cores a rate is the scheduler's; processor time is theirs.
+        let rate = |it: &ScalePoint| it.report.iops.filter(|_| it.seated);
+        let cpu = |it: &ScalePoint| {
+            let seconds: f64 = it.report.cpu_s.values().flatten().sum();
+            (it.report.requests > 0.0).then(|| seconds * 1e6 / it.report.requests)
+        };
+        let of = |name, quantity, unit, y: &dyn Fn(&ScalePoint) -> Option<f64>| {
+            let x = |it: &ScalePoint| if by_guests { it.guests } else { it.sidecores };
+            let point = |it: &ScalePoint| Some(Point::new(x(it), y(it)?));
             let points = scaling.points.iter().filter_map(point).collect();
             Series { points, ..Series::new(name, quantity, unit, axis) }
         };
-        let cpu = |it: &Report| {
-            let seconds: f64 = it.cpu_s.values().flatten().sum();
-            (it.requests > 0.0).then(|| seconds * 1e6 / it.requests)
-        };
         it.series = vec![
-            of("requests", Quantity::Iops, Unit::PerS, &|it| it.iops),
+            of("requests", Quantity::Iops, Unit::PerS, &rate),
             of("all", Quantity::CpuPerRequest, Unit::Us, &cpu),
         ];
-        if scaling.points.iter().any(|it| !it.seated) {
-            it.notes.push("cores were shared: rates say nothing, processor time does".to_owned());
+        it.series.retain(|series| !series.points.is_empty());
+        for one in scaling.points.iter().filter(|it| !it.seated) {
+            let ScalePoint { sidecores, guests, .. } = one;
+            let what = format!("IOPS with {sidecores} sidecores and {guests} guests");
+            it.empty.push(Empty { what, why: NO_SEATS.to_owned() });
         }
         Some(it)
     };
@@ -334,130 +302,4 @@ fn connections(report: &Connections, title: &str) -> Vec<Measurement> {
     };
     it.series = vec![of("of a process", |it| it.per_process), of("of a host", |it| it.per_host)];
     vec![it]
-}
-
-/// What a case of a comparison is about, and where on a line: `latency 8 B`.
-fn place(case: &str) -> Option<(String, f64)> {
-    let words: Vec<_> = case.split(' ').collect();
-    let [what @ .., count, unit] = &words[..] else { return None };
-    let factor = match *unit {
-        "B" => 1.0,
-        "KiB" => 1024.0,
-        "MiB" => 1_048_576.0,
-        _ => return None,
-    };
-    Some((what.join(" "), super::words::number(count)? * factor))
-}
-
-/// Each contestant of each contest is a measurement, so that it overlays with others. Cases that
-/// name a size are points of a line, others are categories.
-fn comparison(report: &Comparison, title: &str) -> Vec<Measurement> {
-    let mut all = Vec::new();
-    for Contest { contest, rows } in &report.contests {
-        let mut names: Vec<&String> = Vec::new();
-        for name in rows.iter().flat_map(|row| [&row.ours, &row.theirs]) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        for name in names {
-            all.push(contestant(report, contest, rows, name, title));
-        }
-    }
-    if let Some(first) = all.first_mut() {
-        let empty = |missing: &String| Empty { what: "a peer".to_owned(), why: missing.clone() };
-        first.empty = report.missing.iter().map(empty).collect();
-    }
-    all
-}
-
-fn contestant(
-    report: &Comparison,
-    contest: &str,
-    rows: &[Row],
-    name: &str,
-    title: &str,
-) -> Measurement {
-    let benchmark = format!("compare: {contest}");
-    let mut it = Measurement::new(Origin::Measured, &benchmark, &format!("{name} ({title})"));
-    it.setup.insert("contestant".to_owned(), name.to_owned());
-    if let Some(asked) = report.asked.as_object() {
-        let plain = asked.iter().filter(|(_, value)| value.is_string() || value.is_boolean());
-        it.setup.extend(plain.map(|(name, value)| (name.clone(), word(value))));
-    }
-    let mut seen: Vec<&String> = Vec::new();
-    for row in rows.iter().filter(|row| row.ours == name || row.theirs == name) {
-        // Ours meets every peer; each meeting is of the same turns.
-        if seen.contains(&&row.case) {
-            continue;
-        }
-        seen.push(&row.case);
-        let is_ours = row.ours == name;
-        let of = |ours: Option<Rounds>, theirs| if is_ours { ours } else { theirs };
-        if row.waited_share.is_some() {
-            let why = "frames were lost that somebody waited for".to_owned();
-            it.empty.push(Empty { what: row.case.clone(), why });
-            continue;
-        }
-        if row.moved {
-            it.notes.push(format!("{}: the cores moved in every round", row.case));
-        }
-        let (rate, unit, quantity) = rate(&row.case, is_ours, row);
-        let (p50, p99) =
-            (of(row.our_p50_us, row.their_p50_us), of(row.our_p99_us, row.their_p99_us));
-        it.add(&row.case, quantity, unit, None, rate);
-        if let Some(p50) = p50 {
-            it.add(&row.case, Quantity::Latency, Unit::Us, Some(Statistic::Median), p50);
-        }
-        if let Some(p99) = p99 {
-            it.add(&row.case, Quantity::Latency, Unit::Us, Some(Statistic::P99), p99);
-        }
-    }
-    it
-}
-
-/// Of MPI's bandwidth a comparison's rate is in MB/s, of all others in things a second.
-fn rate(case: &str, is_ours: bool, row: &Row) -> (Rounds, Unit, Quantity) {
-    let rate = if is_ours { row.our_rate } else { row.their_rate };
-    let (unit, quantity) = if case.starts_with("bandwidth ") {
-        (Unit::MbPerS, Quantity::Bandwidth)
-    } else if case.starts_with("both ways ") {
-        (Unit::MbPerS, Quantity::BidirectionalBandwidth)
-    } else {
-        (Unit::PerS, Quantity::TransactionRate)
-    };
-    (rate, unit, quantity)
-}
-
-impl Measurement {
-    /// Adds a figure of a case to the series that it belongs to.
-    fn add(
-        &mut self,
-        case: &str,
-        quantity: Quantity,
-        unit: Unit,
-        statistic: Option<Statistic>,
-        Rounds { median, min, max }: Rounds,
-    ) {
-        let place = place(case);
-        let (name, axis) = match &place {
-            Some((what, _)) => (what.clone(), Axis::MESSAGE_SIZE),
-            None => ("cases".to_owned(), Axis::CATEGORY),
-        };
-        let is_it = |it: &Series| {
-            (&it.name, it.quantity, it.statistic, it.x) == (&name, quantity, statistic, axis)
-        };
-        let at = self.series.iter().position(is_it).unwrap_or_else(|| {
-            let series = Series::new(&name, quantity, unit, axis);
-            self.series.push(Series { statistic, spread: Spread::MinMax, ..series });
-            self.series.len() - 1
-        });
-        let points = &mut self.series[at].points;
-        let point = match place {
-            Some((_, x)) => Point::new(x, median),
-            None => Point::of_category(points.len(), case, median),
-        };
-        points.push(Point { low: Some(min), high: Some(max), ..point });
-        points.sort_by(|a, b| a.x.total_cmp(&b.x));
-    }
 }

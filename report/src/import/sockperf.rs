@@ -18,6 +18,7 @@ struct Said {
     percentiles: Vec<(f64, f64)>,
     least: Option<f64>,
     most: Option<f64>,
+    to: Option<String>,
     rate: Option<f64>,
     bandwidth: Option<f64>,
     sent: Option<f64>,
@@ -47,6 +48,7 @@ pub(super) fn read(text: &str, title: &str) -> Imported {
     }
     let mut it = measurement("sockperf", title);
     it.setup.extend(said.version.clone().map(|version| ("version".to_owned(), version)));
+    it.setup.extend(said.to.clone().map(|to| ("to".to_owned(), to)));
     if said.size.is_none() {
         it.notes.push("sockperf does not print the size of the messages".to_owned());
     }
@@ -79,6 +81,9 @@ impl Said {
         };
         if line.contains("== version #") {
             self.version = behind(line, "version #", &[' ']).map(str::to_owned);
+        }
+        if line.trim_start().starts_with('[') && self.to.is_none() {
+            self.to = behind(line, " IP = ", &[' ']).map(str::to_owned);
         }
         let set = |place: &mut Option<f64>, found: Option<f64>| {
             *place = found.or(*place);

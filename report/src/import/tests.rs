@@ -13,12 +13,12 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-fn text(name: &str) -> String {
+pub(super) fn text(name: &str) -> String {
     fs::read_to_string(folder().join(name)).unwrap()
 }
 
 /// Every output, and what it has to become: the benchmark, and its first series' first figure.
-const OUTPUTS: [(&str, &str, Quantity, f64, f64); 31] = {
+const OUTPUTS: [(&str, &str, Quantity, f64, f64); 35] = {
     use Quantity::{
         Bandwidth, BidirectionalBandwidth, Iops, Latency, MessageRate, TransactionRate,
     };
@@ -51,13 +51,29 @@ const OUTPUTS: [(&str, &str, Quantity, f64, f64); 31] = {
         ("netperf-udp_stream.txt", "netperf_udp_stream", Bandwidth, 1400.0, 476.29e6 / 8.0),
         ("netperf-interim.txt", "netperf_tcp_stream", Bandwidth, 16_384.0, 6466.11e6 / 8.0),
         ("netperf-omni.txt", "netperf_omni_send", Bandwidth, 1400.0, 5366.64e6 / 8.0),
-        ("netperf-tcp_rr.txt", "netperf_tcp_request_response", TransactionRate, 1.0, 30_603.88),
+        ("netperf-tcp_rr.txt", "netperf_tcp_rr", TransactionRate, 1.0, 30_603.88),
+        ("netperf-udp_rr-cpu.txt", "netperf_udp_rr", TransactionRate, 64.0, 36_677.86),
+        ("netperf-tcp_rr-local-cpu.txt", "netperf_tcp_rr", TransactionRate, 1.0, 75_811.23),
         (
-            "netperf-udp_rr-cpu.txt",
-            "netperf_udp_request_response",
-            TransactionRate,
-            64.0,
-            36_677.86,
+            "netperf-tcp_stream-local-cpu.txt",
+            "netperf_tcp_stream",
+            Bandwidth,
+            16_384.0,
+            18_707.93e6 / 8.0,
+        ),
+        (
+            "netperf-tcp_stream-remote-cpu.txt",
+            "netperf_tcp_stream",
+            Bandwidth,
+            16_384.0,
+            24_312.26e6 / 8.0,
+        ),
+        (
+            "netperf-udp_stream-local-cpu.txt",
+            "netperf_udp_stream",
+            Bandwidth,
+            1400.0,
+            870.1e6 / 8.0,
         ),
         ("netperf-omni-keys.txt", "netperf_omni_send_recv", TransactionRate, 1.0, 36_719.50),
     ]
@@ -133,6 +149,11 @@ fn what_else_they_tell_is_read() {
     let cpu = one("netperf-tcp_stream-cpu.txt");
     assert_eq!(figure(&cpu, Quantity::CpuPerByte, None).y, 74.564 * 1e3 / 1024.0);
     assert!(one("netperf-confidence.txt").notes[0].contains("Desired confidence was not achieved"));
+    let options = &one("netperf-confidence.txt").setup["options"];
+    assert_eq!(options, "+/-2.500% @ 95% conf.");
+    for name in ["iperf3-tcp.json", "sockperf-ul.txt", "netperf-tcp_rr.txt"] {
+        assert_eq!(one(name).setup["to"], "127.0.0.1", "{name}");
+    }
     let lost = figure(&one("netperf-udp_stream.txt"), Quantity::LostShare, None).y;
     assert!((lost - (70_229.0 - 42_532.0) / 70_229.0).abs() < 1e-9);
     let udp = one("iperf3-udp.json");
@@ -141,6 +162,52 @@ fn what_else_they_tell_is_read() {
     let sum = figure(&both, Quantity::BidirectionalBandwidth, Some(Statistic::Mean)).y;
     assert!((sum - (2_963_046_350.2 + 2_849_601_044.2) / 8.0).abs() < 1.0);
     assert_eq!(both.series.last().unwrap().x.unit, Unit::S);
+}
+
+/// With `-c` or `-C` alone netperf prints -1.00 for the side that nobody asked for.
+#[test]
+fn a_side_that_was_not_measured_has_no_figure() {
+    let of = |name: &str, quantity: Quantity| {
+        let it = one(name);
+        let sides = it.series.iter().filter(|it| it.quantity == quantity);
+        sides.map(|it| (it.name.clone(), it.points[0].y)).collect::<Vec<_>>()
+    };
+    let demand = |name: &str, us: f64| vec![(name.to_owned(), us * 1e3 / 1024.0)];
+    let stream =
+        |side: &str| of(&format!("netperf-tcp_stream-{side}-cpu.txt"), Quantity::CpuPerByte);
+    assert_eq!(stream("local"), demand("local", 0.876));
+    assert_eq!(stream("remote"), demand("remote", 0.674));
+    let rr = of("netperf-tcp_rr-local-cpu.txt", Quantity::CpuPerRequest);
+    assert_eq!(rr, [("local".to_owned(), 26.381)]);
+    let udp = of("netperf-udp_stream-local-cpu.txt", Quantity::CpuPerByte);
+    assert_eq!(udp, demand("local", 10.443));
+    // A figure that every table has cannot be one that was not measured.
+    let spoilt = text("netperf-tcp_stream-local-cpu.txt").replace("18707.93", "-1.00");
+    assert!(said("n.txt", &spoilt).contains("line 7: expected 5 numbers"));
+}
+
+#[test]
+fn a_burst_of_transactions_tells_no_round_trip() {
+    let burst = text("netperf-tcp_rr.txt").replace("first burst 0", "first burst 16");
+    let it = import("burst.txt", &burst).unwrap().remove(0);
+    assert!(it.series.iter().all(|it| it.quantity != Quantity::RoundTrip), "{it:?}");
+    assert_eq!(it.setup["options"], "first burst 16");
+}
+
+/// Percentiles and means of fio are of one kind of latency, and it is said which.
+#[test]
+fn the_latency_of_fio_is_one_kind() {
+    let it = one("fio-mixed.json");
+    assert!(it.setup["latency"].ends_with("(clat)"), "{:?}", it.setup);
+    let report: serde_json::Value = serde_json::from_str(&text("fio-mixed.json")).unwrap();
+    let read = &report["jobs"][0]["read"];
+    let mean = figure(&it, Quantity::Latency, Some(Statistic::Mean)).y;
+    assert_eq!(mean, read["clat_ns"]["mean"].as_f64().unwrap() / 1e3);
+    let whole = text("fio-mixed.json").replace("\"clat_ns\"", "\"x_ns\"");
+    let whole = whole.replace("\"lat_ns\"", "\"clat_ns\"").replace("\"x_ns\"", "\"lat_ns\"");
+    let it = import("whole.json", &whole).unwrap().remove(0);
+    assert!(it.setup["latency"].ends_with("(lat)"), "{:?}", it.setup);
+    assert_eq!(figure(&it, Quantity::Latency, Some(Statistic::Median)).y, 21.888);
 }
 
 #[test]
@@ -165,7 +232,20 @@ fn reports_of_our_own_are_results_of_a_machine() {
     let net = import("net.json", &text("vrio-net-bounce.json")).unwrap();
     assert_eq!(figure(&net[0], Quantity::RoundTrip, Some(Statistic::Median)).x, 1.0);
     let scale = import("scale.json", &text("vrio-scale.json")).unwrap();
-    assert!(scale.len() == 2 && scale.iter().all(|it| !it.series[0].points.is_empty()));
+    assert_eq!(scale.len(), 2);
+    for it in &scale {
+        // Where threads shared cores, processor time is told and no rate.
+        let has = |quantity| it.series.iter().filter(|it| it.quantity == quantity).count();
+        assert_eq!(has(Quantity::CpuPerRequest), 1, "{it:?}");
+        let report: serde_json::Value = serde_json::from_str(&text("vrio-scale.json")).unwrap();
+        let all = report["series"].as_array().unwrap();
+        let of = all.iter().find(|of| it.title.ends_with(of["name"].as_str().unwrap())).unwrap();
+        let points = of["points"].as_array().unwrap();
+        let shared = points.iter().filter(|it| it["seated"] == false).count();
+        assert_eq!(it.empty.len(), shared, "{it:?}");
+        let rates = it.series.iter().filter(|it| it.quantity == Quantity::Iops);
+        assert_eq!(rates.map(|it| it.points.len()).sum::<usize>(), points.len() - shared);
+    }
 }
 
 #[test]
@@ -178,6 +258,19 @@ fn runs_at_several_depths_become_one_line() {
     let places: Vec<_> = merged[0].series[0].points.iter().map(|it| it.x).collect();
     assert_eq!(places, [1.0, 4.0]);
     merged[0].check().unwrap();
+    let from = |name: &str| {
+        let mut it = one(name);
+        it.setup.clear();
+        Measurement { source: Some(name.to_owned()), ..it }
+    };
+    let (one, mut two) = (from("fio-randread.json"), from("fio-randread.json"));
+    two.source = Some("vf.json".to_owned());
+    two.series.iter_mut().flat_map(|it| &mut it.points).for_each(|point| point.x = 32.0);
+    let merged = merge([one.clone(), two.clone()].into());
+    assert_eq!(merged[0].source.as_deref(), Some("fio-randread.json, vf.json"));
+    // Another disk is another thing.
+    two.setup.insert("filename".to_owned(), "/dev/vdb".to_owned());
+    assert_eq!(merge([one, two].into()).len(), 2);
     let twice = merge([all[0].clone(), all[0].clone()].into());
     assert_eq!(twice.len(), 2, "what was measured twice stays apart");
 }
@@ -259,6 +352,8 @@ fn all() -> &'static [String] {
     static ALL: std::sync::LazyLock<Vec<String>> = std::sync::LazyLock::new(|| {
         let mut names: Vec<_> = OUTPUTS.iter().map(|output| output.0).collect();
         names.extend(["vrio-block.json", "vrio-net-bounce.json", "vrio-scale.json"]);
+        names.extend(["vrio-mpi.json", "vrio-models.json", "vrio-connections.json"]);
+        names.extend(["vrio-compare-block.json", "vrio-compare-net.json"]);
         names.into_iter().map(text).collect()
     });
     &ALL
@@ -272,7 +367,7 @@ proptest! {
 
     #[test]
     fn whatever_a_file_is_it_is_read_or_refused(
-        which in 0..34_usize,
+        which in 0..64_usize,
         cuts in proptest::collection::vec((0.0..1.0_f64, 0..12_usize, 0..ODD.len()), 0..4),
         end in 0.0..1.3_f64,
     ) {

@@ -5,6 +5,22 @@ use super::Fault;
 /// The longest part of a line that an error shows.
 const SHOWN_MAX: usize = 60;
 
+/// The longest reason that is kept of why something was not measured: a peer's whole log may be in
+/// it.
+const REASON_MAX: usize = 600;
+
+/// A reason, as much of it as anybody reads: its beginning and its end, where logs say what failed.
+pub(super) fn reason(words: &str) -> String {
+    let count = words.chars().count();
+    if count <= REASON_MAX {
+        return words.to_owned();
+    }
+    let half = REASON_MAX / 2;
+    let first: String = words.chars().take(half).collect();
+    let last: String = words.chars().skip(count - half).collect();
+    format!("{first} ... {last}")
+}
+
 /// A line as an error shows it.
 pub(super) fn quoted(line: &str) -> String {
     let line = line.trim();
@@ -23,10 +39,4 @@ pub(super) fn number_of(word: Option<&str>, what: &str, line: usize) -> Result<f
     let found = || word.map_or_else(|| "the line's end".to_owned(), quoted);
     let number = word.and_then(number);
     number.ok_or_else(|| Fault::new(line, format!("a number ({what})"), found()))
-}
-
-/// All words of a line as numbers; none if one is not.
-pub(super) fn numbers(line: &str) -> Option<Vec<f64>> {
-    let numbers: Option<Vec<_>> = line.split_whitespace().map(number).collect();
-    numbers.filter(|numbers| !numbers.is_empty())
 }

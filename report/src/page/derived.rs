@@ -1,9 +1,7 @@
 //! Plots of what follows from figures: overheads against a baseline, shares of the line rate.
 
-use super::figures::{
-    Drawing, Group, capital, cautions, converted, described, has_published, peaks, x_scale,
-};
-use super::{Item, PageError, names};
+use super::figures::{Drawing, Group, capital, converted, described, peaks, x_scale};
+use super::{Item, PageError, names, said};
 use crate::plot::text::slug;
 use crate::plot::{Axis, Body, Curve, Figure, Look, Scale};
 use crate::result::{Meant, Point, Spread};
@@ -11,16 +9,22 @@ use crate::unit::{Against, Quantity, Unit};
 
 /// The least of digits that count in what is worked out: more would be invented.
 const DECIMALS: f64 = 1e4;
+/// What others' overheads are told against, and ours if it is there.
+const NATIVE: &str = "native";
+/// Overheads beyond so many times as much, or as little, are not drawn evenly.
+const FAR: f64 = 3.0;
 /// Series that an error names.
 const NAMED_MAX: usize = 12;
 
 /// Whether overheads of this quantity by this are asked for.
 fn has_overhead(group: &Group<'_>) -> bool {
-    let is_rate = group.quantity.more_is_better() == Some(true);
+    // Rates of messages would tell the same as bandwidths once more.
+    let is_rate = matches!(group.quantity, Quantity::Bandwidth | Quantity::BidirectionalBandwidth);
     let is_time = matches!(group.quantity, Quantity::Latency | Quantity::RoundTrip);
     group.against == Against::MessageSize
+        && group.only_place().is_none()
+        && !group.is_rest
         && (is_rate || is_time)
-        && group.quantity != Quantity::LineShare
 }
 
 fn is_called(item: &Item<'_>, name: &str, wanted: &str) -> bool {
@@ -40,7 +44,7 @@ fn baseline(group: &Group<'_>, wanted: Option<&str>) -> Option<usize> {
     };
     match wanted {
         Some(wanted) => find(wanted),
-        None => find("native").or_else(|| group.items.iter().position(|item| !item.is_published())),
+        None => find(NATIVE).or_else(|| group.items.iter().position(|item| !item.is_published())),
     }
 }
 
@@ -76,7 +80,7 @@ fn curves(
     points: impl Fn(usize, &Item<'_>) -> Vec<Point>,
 ) -> Vec<Curve> {
     // All names get a look, so that each series has that of the plot before.
-    let looks = drawing.looks.of(&group.names);
+    let looks = drawing.looks.of(&group.look_keys());
     let curve = |(at, item): (usize, &Item<'_>)| Curve {
         name: group.names[at].clone(),
         look: looks[at],
@@ -105,8 +109,7 @@ fn overhead<'a>(
     let bases: Vec<Point> =
         base.series.points.iter().map(|point| converted(base, point, unit, x_unit)).collect();
     let mut curves = curves(group, drawing, |at, item| {
-        // A mean is not compared with a 99th percentile.
-        if at == base_at || item.series.statistic != base.series.statistic {
+        if at == base_at || !is_comparable(base, item) {
             return Vec::new();
         }
         let of = |point: &Point| {
@@ -123,18 +126,48 @@ fn overhead<'a>(
     if curves.is_empty() {
         return None;
     }
-    curves.extend(others(group, is_loss, drawing));
     let against = &group.names[base_at];
+    // Theirs are against what is native, and mean nothing beside ours against something else.
+    if is_called(base, against, NATIVE) {
+        curves.extend(others(group, is_loss, drawing));
+    }
     let quantity = group.quantity.words();
     let what = if is_loss { "Loss of" } else { "Overhead in" };
-    let title = format!("{what} {quantity} against {against}");
+    let title = format!("{what} {quantity} against {against}: {}", group.subject.words());
+    let scale = overhead_scale(&curves, is_loss);
     let says = if is_loss { "less" } else { "more" };
-    let remark = format!(
-        "How much {says} than {against}, of a hundred, at the same {}. Below 0 it is better.",
+    let mut remark = format!(
+        "How much {says} than {against}, in percent of that, at the same {}; below 0 is better.",
         group.against.words()
     );
-    let axis = if is_loss { "loss" } else { "overhead" };
-    Some(figure(group, curves, title, &format!("{axis} {quantity}"), axis, remark, (0.0, against)))
+    remark += match scale {
+        Scale::TimesMore => " The axis goes by how many times as much it is: +100 % is twice.",
+        Scale::TimesLess => " The axis goes by how many times less it is: 50 % is half of it.",
+        Scale::Linear | Scale::Log2 | Scale::Log10 => "",
+    };
+    let remarks = [remark].into_iter().chain(said::no_place(&curves, scale)).collect();
+    let words = if is_loss { "loss" } else { "overhead" };
+    let id = format!("{words} {quantity} {}", group.subject.words());
+    let rule = (0.0, against.as_str());
+    Some(figure(group, curves, Derived { title, id, words, scale, remarks, rule }))
+}
+
+/// One that lies far out would press all others to nothing: then by times, where what is twice as
+/// much lies as far from 0 as what is half.
+fn overhead_scale(curves: &[Curve], is_loss: bool) -> Scale {
+    let by_times = if is_loss { Scale::TimesLess } else { Scale::TimesMore };
+    let mut points = curves.iter().flat_map(|curve| &curve.points);
+    let is_far = |times: f64| !(1.0 / FAR..=FAR).contains(&times);
+    let is_wide = points.any(|point| by_times.times(point.y).is_some_and(is_far));
+    if is_wide { by_times } else { Scale::Linear }
+}
+
+/// Whether how much more one is than the other means anything: they are of one benchmark, the same
+/// number of many, and of the same name, or each is the only one of its measurement.
+fn is_comparable(base: &Item<'_>, item: &Item<'_>) -> bool {
+    base.measurement.benchmark == item.measurement.benchmark
+        && item.series.statistic == base.series.statistic
+        && item.series.name == base.series.name
 }
 
 /// What others say that theirs costs more than native. Whose quantity it is of, its benchmark says.
@@ -165,7 +198,7 @@ fn others<'a>(group: &Group<'a>, is_loss: bool, drawing: &mut Drawing<'a>) -> Ve
 /// What is reached of what the line could carry.
 fn line_share<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Option<Figure> {
     let x_unit = group.x_unit();
-    if group.against != Against::MessageSize {
+    if group.against != Against::MessageSize || group.only_place().is_some() {
         return None;
     }
     let mut curves = curves(group, drawing, |_, item| {
@@ -182,38 +215,59 @@ fn line_share<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Option<Figure
     let missing = group.items.len() - curves.len();
     curves.extend(peaks(group, Quantity::LineShare, Unit::Percent, drawing));
     let quantity = capital(group.quantity.words());
-    let mut remark = String::from("Of a hundred of what the line could carry.");
+    let mut remark = String::from("In percent of what the line could carry.");
     if missing > 0 {
         remark += &format!(" Of {missing} series nobody said what that is.");
     }
-    let title = format!("{quantity} as a share of line rate");
-    let id = title.clone();
-    Some(figure(group, curves, title, &id, "share of line rate", remark, (100.0, "line rate")))
+    let title = format!("{quantity} as a share of line rate: {}", group.subject.words());
+    let derived = Derived {
+        id: title.clone(),
+        title,
+        words: "share of line rate",
+        scale: Scale::Linear,
+        remarks: vec![remark],
+        rule: (100.0, "line rate"),
+    };
+    Some(figure(group, curves, derived))
 }
 
-fn figure(
-    group: &Group<'_>,
-    curves: Vec<Curve>,
+/// What sets one of these plots apart from another.
+struct Derived<'a> {
     title: String,
-    id: &str,
-    axis: &str,
-    remark: String,
-    rule: (f64, &str),
-) -> Figure {
+    /// What its anchor is made of.
+    id: String,
+    /// Of the vertical axis.
+    words: &'a str,
+    scale: Scale,
+    remarks: Vec<String>,
+    /// A line across it.
+    rule: (f64, &'a str),
+}
+
+fn figure(group: &Group<'_>, curves: Vec<Curve>, derived: Derived<'_>) -> Figure {
+    let Derived { title, id, words, scale, remarks, rule } = derived;
     let names: Vec<String> = curves.iter().map(|curve| curve.name.clone()).collect();
     let body = Body::Curves(curves);
+    let shown = group.all().filter(|item| {
+        // A curve of theirs has the name of its title.
+        let title = format!("published: {}", item.measurement.title);
+        names.iter().any(|name| name.starts_with(&title))
+    });
     Figure {
-        id: slug(id),
+        id: slug(&id),
+        subject: group.subject.device().to_owned(),
         description: described(&title, &names),
         title,
-        cautions: cautions(group, has_published(&body)),
-        remarks: vec![remark],
+        cautions: said::cautions(group, said::has_published(&body)),
+        remarks: remarks.into_iter().chain(said::sources(shown)).collect(),
+        of_table: String::new(),
+        measured: said::measured(group),
         x: Axis {
             words: group.against.words().to_owned(),
             unit: group.x_unit(),
             scale: x_scale(group),
         },
-        y: Axis { words: axis.to_owned(), unit: Unit::Percent, scale: Scale::Linear },
+        y: Axis { words: words.to_owned(), unit: Unit::Percent, scale },
         rules: vec![(rule.0, rule.1.to_owned())],
         body,
     }

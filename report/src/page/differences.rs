@@ -1,105 +1,81 @@
 //! What differs between runs, so that nothing is compared silently that does not compare.
 
-use crate::result::{Machine, Run};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Round trips of a cache line that lie further apart are of cores that lie further apart, or of
-/// other machines: latencies of the two differ for that alone.
-const ROUND_TRIPS_APART: f64 = 1.25;
-/// Values of one difference that are named.
-const NAMED_MAX: usize = 6;
+use super::figures::{Group, capital};
+use super::said::own;
+use crate::compare::{self, Side};
+use crate::result::Run;
 
-/// A sentence for each difference; none if all is the same, or there is only one.
+/// Differences of set-ups that are told in full.
+const SETUPS_MAX: usize = 4;
+
+fn quoted(run: &Run) -> String {
+    format!("“{}”", run.title)
+}
+
+fn sentences(found: Vec<String>) -> Vec<String> {
+    found.into_iter().map(|words| capital(&words) + ".").collect()
+}
+
+/// A sentence for each difference of these runs; none if all is the same, or there is only one.
 pub(super) fn between(runs: &[&Run]) -> Vec<String> {
-    let mut found = Vec::new();
-    let machines: Vec<(&str, &Machine)> =
-        runs.iter().filter_map(|run| Some((run.title.as_str(), run.machine.as_ref()?))).collect();
-    for run in runs.iter().filter(|run| run.machine.is_none()) {
-        if runs.len() > 1 {
-            found.push(format!("Nothing is known of the machine of {}.", quoted(&run.title)));
-        }
-    }
-    type Ask = fn(&Machine) -> Option<String>;
-    let asked: [(&str, Ask); 5] = [
-        ("Processors", |machine| Some(machine.processor.clone())),
-        ("Numbers of cores", |machine| Some(machine.cores.to_string())),
-        ("Kernels", |machine| Some(machine.kernel.clone())),
-        ("Versions of vrio", |machine| machine.version.clone()),
-        ("Commits of vrio", |machine| machine.commit.clone()),
-    ];
-    for (what, ask) in asked {
-        let values: Vec<(&str, String)> =
-            machines.iter().filter_map(|(title, it)| Some((*title, ask(it)?))).collect();
-        found.extend(differ(what, &values));
-    }
-    found.extend(round_trips(&machines));
-    for (title, _) in machines.iter().filter(|(_, machine)| machine.optimised == Some(false)) {
-        found.push(format!("{} is of a build without optimisation.", quoted(title)));
-    }
-    found.extend(tools(runs));
-    found
+    let names: Vec<String> = runs.iter().map(|run| quoted(run)).collect();
+    let named = runs.iter().zip(&names);
+    let sides: Vec<Side<'_>> =
+        named.map(|(run, name)| Side { name, run: Some(run), measurement: None }).collect();
+    sentences(compare::differences(&sides))
 }
 
-fn quoted(words: &str) -> String {
-    format!("“{words}”")
+/// All of them, or what they are of if that would be longer than the plot is high.
+fn few_setups(setups: Vec<String>) -> Vec<String> {
+    if setups.len() <= SETUPS_MAX {
+        return setups;
+    }
+    let keys: BTreeSet<&str> = setups.iter().filter_map(|words| words.split(": ").next()).collect();
+    let count = keys.len();
+    let keys: Vec<&str> = keys.into_iter().collect();
+    let keys = keys.join(", ").replace('_', " ");
+    vec![format!("set-ups differ in {count} things ({keys}): each is at the page's end")]
 }
 
-/// "Kernels differ: 6.1 (“a”, “b”), 6.12 (“c”)."
-fn differ(what: &str, values: &[(&str, String)]) -> Option<String> {
-    let mut kinds: Vec<(&str, Vec<&str>)> = Vec::new();
-    for (title, value) in values {
-        match kinds.iter_mut().find(|(known, _)| known == value) {
-            Some((_, titles)) => titles.push(title),
-            None => kinds.push((value, vec![title])),
-        }
-    }
-    if kinds.len() < 2 {
-        return None;
-    }
-    let name = |(value, titles): &(&str, Vec<&str>)| {
-        let more = titles.len().saturating_sub(2);
-        let mut of: Vec<String> = titles.iter().take(2).map(|title| quoted(title)).collect();
-        if more > 0 {
-            of.push(format!("{more} more"));
-        }
-        format!("{value} ({})", of.join(", "))
-    };
-    let mut named: Vec<String> = kinds.iter().take(NAMED_MAX).map(name).collect();
-    if kinds.len() > NAMED_MAX {
-        named.push(format!("{} more", kinds.len() - NAMED_MAX));
-    }
-    Some(format!("{what} differ: {}.", named.join("; ")))
-}
-
-fn round_trips(machines: &[(&str, &Machine)]) -> Option<String> {
-    let known: Vec<(&str, u64)> = machines
+/// What differs between the measurements of a plot. Within a run set-ups differ on purpose, and
+/// names say how; what runs did otherwise is said of measurements of one title, or, where no two
+/// runs have one in common, of all.
+pub(super) fn of_group(group: &Group<'_>) -> Vec<String> {
+    let own = own(group);
+    let runs = own.iter().filter_map(|item| Some((item.measurement, item.run?)));
+    let runs: Vec<_> = runs.map(|(measurement, run)| (measurement, run, quoted(run))).collect();
+    let sides: Vec<Side<'_>> = runs
         .iter()
-        .filter_map(|(title, machine)| Some((*title, machine.cache_line_round_trip_ns?)))
+        .map(|(measurement, run, name)| Side {
+            name,
+            run: Some(run),
+            measurement: Some(measurement),
+        })
         .collect();
-    let least = known.iter().min_by_key(|(_, time)| *time)?;
-    let most = known.iter().max_by_key(|(_, time)| *time)?;
-    let apart = most.1 as f64 > least.1 as f64 * ROUND_TRIPS_APART;
-    apart.then(|| {
-        format!(
-            "A cache line's round trip between two cores differs: {} ns ({}) to {} ns ({}). \
-             Latencies of polling cores differ for that alone.",
-            least.1,
-            quoted(least.0),
-            most.1,
-            quoted(most.0)
-        )
-    })
-}
-
-fn tools(runs: &[&Run]) -> Vec<String> {
-    let mut names: Vec<&String> = runs.iter().flat_map(|run| run.tools.keys()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let of = |name: &String| -> Vec<(&str, String)> {
-        let have = runs.iter().map(|run| (run.title.as_str(), run.tools.get(name)));
-        have.filter_map(|(title, version)| Some((title, version?.clone()))).collect()
+    let mut found = compare::conditions(&sides);
+    let mut by_title: BTreeMap<&str, Vec<Side<'_>>> = BTreeMap::new();
+    for (side, (measurement, ..)) in sides.iter().zip(&runs) {
+        // A run's own words come before those that set its measurements apart.
+        let title = measurement.title.rsplit(": ").next().unwrap_or_default();
+        by_title.entry(title).or_default().push(*side);
+    }
+    let has_several = |sides: &[Side<'_>]| {
+        let runs: BTreeSet<_> =
+            sides.iter().filter_map(|side| side.run).map(std::ptr::from_ref).collect();
+        runs.len() > 1
     };
-    // A run of one program and one of another are not two versions of one.
-    names.iter().filter_map(|name| differ(&format!("Versions of {name}"), &of(name))).collect()
+    let shared: Vec<_> = by_title.values().filter(|sides| has_several(sides)).collect();
+    let mut known = BTreeSet::new();
+    let setups: Vec<String> = if shared.is_empty() && has_several(&sides) {
+        compare::setups(&sides)
+    } else {
+        let all = shared.into_iter().flat_map(|sides| compare::setups(sides));
+        all.filter(|words| known.insert(words.clone())).collect()
+    };
+    found.extend(few_setups(setups));
+    sentences(found)
 }
 
 #[cfg(test)]
@@ -112,21 +88,11 @@ mod tests {
         let (one, mut two) = (run("one"), run("two"));
         assert!(between(&[&one, &two]).is_empty());
         two.machine.as_mut().unwrap().kernel = "6.12".to_owned();
-        two.machine.as_mut().unwrap().cache_line_round_trip_ns = Some(460);
-        two.tools.insert("qemu".to_owned(), "10".to_owned());
         let found = between(&[&one, &two]);
-        assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[0].contains("6.12 (“two”)"), "{found:?}");
-        assert!(found[1].contains("460 ns"), "{found:?}");
+        assert_eq!(found, ["Kernel: 6.1 (“one”), 6.12 (“two”)."]);
         two.machine = None;
-        assert_eq!(between(&[&one, &two]), ["Nothing is known of the machine of “two”."]);
-    }
-
-    #[test]
-    fn ten_of_a_kind_are_counted() {
-        let values: Vec<(&str, String)> =
-            (0..10).map(|at| ("x", if at == 0 { "a" } else { "b" }.to_owned())).collect();
-        let said = differ("Kernels", &values).unwrap();
-        assert_eq!(said, "Kernels differ: a (“x”); b (“x”, “x”, 7 more).");
+        let found = between(&[&one, &two]);
+        let [said] = &found[..] else { panic!("{found:?}") };
+        assert!(said.contains("nobody knows where") && said.contains("“two”"), "{said}");
     }
 }

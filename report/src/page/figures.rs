@@ -1,44 +1,28 @@
-//! Which plots results make: series of one quantity against one other are in one.
+//! Which plots results make: series of one quantity against one other, of one subject, are in one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::thin::{POINTS_SHOWN_MAX, thin};
-use super::{
-    FIGURES_MAX, Item, Options, PageError, ROWS_SHOWN_MAX, SERIES_SHOWN_MAX, derived, differences,
-    names,
-};
-use crate::plot::style::{COLOURS, Look};
+use super::subject::{self, Subject};
+use super::thin::{points_shown, thin};
+use super::{FIGURES_MAX, Item, Options, PageError, SERIES_SHOWN_MAX, bars, derived, names, said};
+use crate::plot::number::tick;
+use crate::plot::style::{COLOURS, DASHES, Look};
 use crate::plot::text::slug;
-use crate::plot::{Axis, Bars, Body, Curve, Figure, Part, Scale};
-use crate::result::{Measurement, Origin, Point, Run, Spread, Statistic};
+use crate::plot::{Axis, Body, Curve, Figure, Scale};
+use crate::result::{Measurement, Point, Series, Spread, Statistic};
 use crate::store::Loaded;
 use crate::unit::{Against, Dimension, Quantity, Unit};
 
 /// Figures that lie further apart are drawn by tens.
-const LINEAR_RATIO_MAX: f64 = 60.0;
+const LINEAR_RATIO_MAX: f64 = 20.0;
+/// Tails and means of one plot; more of them have a plot for each.
+const REST_MAX: usize = 8;
 /// Of others' peaks in one plot.
 const PEAKS_MAX: usize = 12;
-/// Names of what is left out, in a remark.
+/// Line rates in one plot.
+const LINE_RATES_MAX: usize = 4;
+/// Names of series that a description has.
 const NAMED_MAX: usize = 5;
-
-/// Benchmarks that measure the same thing by another program, so that a plot may hold both. Those
-/// of one plot are named below it.
-const FAMILIES: [(&str, &[&str]); 3] = [
-    ("messages", &["osu", "mpi", "fabric", "fi_pingpong"]),
-    ("disks", &["block", "fio", "compare_block"]),
-    ("networks", &["net", "netperf", "iperf3", "sockperf", "compare_net"]),
-];
-
-fn family(benchmark: &str) -> &str {
-    let has = |(_, known): &&(&str, &[&str])| {
-        known.iter().any(|known| {
-            benchmark
-                .strip_prefix(known)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['_', '-', ' ']))
-        })
-    };
-    FAMILIES.iter().find(has).map_or(benchmark, |(name, _)| name)
-}
 
 /// Looks by name: a name looks the same in every plot, if no other one of that plot does.
 #[derive(Debug, Default)]
@@ -48,23 +32,18 @@ pub(super) struct Looks {
 
 impl Looks {
     pub(super) fn of(&mut self, names: &[String]) -> Vec<Look> {
-        let mut used = [false; COLOURS];
-        names
-            .iter()
-            .map(|name| {
-                let next = self.by_name.len();
-                let number = *self.by_name.entry(name.clone()).or_insert(next);
-                let look = Look::nth(number);
-                let free = used.iter().position(|used| !used);
-                let look = match free {
-                    Some(free) if used[look.colour] => Look { colour: free, dash: 0, ..look },
-                    Some(_) => Look { dash: 0, ..look },
-                    None => look,
-                };
-                used[look.colour] = true;
-                look
-            })
-            .collect()
+        let mut used = BTreeSet::new();
+        let look = |name: &String| {
+            let next = self.by_name.len();
+            let look = Look::nth(*self.by_name.entry(name.clone()).or_insert(next));
+            // First by colour alone, then with each dash: what is the same twice comes last.
+            let all = (0..COLOURS * DASHES).map(|at| (at / COLOURS, (look.colour + at) % COLOURS));
+            let free = all.into_iter().find(|pair| !used.contains(pair));
+            let (dash, colour) = free.unwrap_or((look.dash, look.colour));
+            used.insert((dash, colour));
+            Look { colour, dash, ..look }
+        };
+        names.iter().map(look).collect()
     }
 }
 
@@ -87,12 +66,17 @@ impl<'a> Drawing<'a> {
 
 /// Series that one plot can hold.
 pub(super) struct Group<'a> {
+    pub(super) subject: Subject,
     pub(super) quantity: Quantity,
     pub(super) against: Against,
+    /// Whether it is of means and tails beside a median that has a plot of its own.
+    pub(super) is_rest: bool,
+    /// Whether it is of counters that are no parts of a sum.
+    is_parts: bool,
     pub(super) items: Vec<Item<'a>>,
     /// In the legend, for each of the items.
     pub(super) names: Vec<String>,
-    /// What others published of the same family, told otherwise: a peak, an overhead.
+    /// What others published of the same subject, told otherwise: a peak, an overhead.
     others: Vec<Item<'a>>,
     /// Series that have no place in it.
     left_out: Vec<String>,
@@ -111,6 +95,26 @@ impl<'a> Group<'a> {
         self.others.iter().filter(fits).copied()
     }
 
+    /// All that may be in its plots.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Item<'a>> {
+        self.items.iter().chain(&self.others)
+    }
+
+    /// By what each item gets its look: what is measured once in a plot looks the same in all,
+    /// whatever it has to be called to be told apart from the others there.
+    pub(super) fn look_keys(&self) -> Vec<String> {
+        let mut times: HashMap<&str, usize> = HashMap::new();
+        for item in &self.items {
+            *times.entry(&item.measurement.title).or_default() += 1;
+        }
+        let key = |(item, name): (&Item<'_>, &String)| match times[item.measurement.title.as_str()]
+        {
+            1 => item.measurement.title.clone(),
+            _ => name.clone(),
+        };
+        self.items.iter().zip(&self.names).map(key).collect()
+    }
+
     /// The unit that all of it is told in: the first one's.
     pub(super) fn unit(&self) -> Unit {
         self.items[0].series.unit
@@ -120,32 +124,75 @@ impl<'a> Group<'a> {
         self.items[0].series.x.unit
     }
 
-    pub(super) fn runs(&self) -> Vec<&Run> {
-        let mut runs: Vec<&Run> = Vec::new();
-        for run in self.items.iter().filter_map(|item| item.run) {
-            if !runs.iter().any(|known| std::ptr::eq(*known, run)) {
-                runs.push(run);
-            }
+    /// Whether all of it stands at one place of a horizontal axis of numbers: where that is.
+    pub(super) fn only_place(&self) -> Option<f64> {
+        if matches!(self.against, Against::Category | Against::Time) {
+            return None;
         }
-        runs
+        let unit = self.x_unit();
+        let place = |item: &Item<'_>| match &item.series.points[..] {
+            [one] if one.x_to.is_none() => item.series.x.unit.convert(one.x, unit),
+            _ => None,
+        };
+        let mut places = self.items.iter().map(place);
+        let first = places.next()??;
+        places.all(|place| place == Some(first)).then_some(first)
+    }
+
+    /// "Median latency" where all of it is that, else "latency".
+    fn told(&self) -> String {
+        let mut own = self.items.iter().filter(|item| !item.is_published());
+        let first = own.next().and_then(|item| item.series.statistic);
+        let is_one = own.all(|item| item.series.statistic == first);
+        let words = |which| match which {
+            Statistic::Max => "greatest",
+            which => which.words(),
+        };
+        let which = first.filter(|_| is_one).map(|which| format!("{} ", words(which)));
+        which.unwrap_or_default() + self.quantity.words()
+    }
+
+    /// "Latency by queue depth: disks".
+    pub(super) fn title(&self, what: &str) -> String {
+        let by = match (self.against, self.only_place()) {
+            (Against::Category, _) => String::new(),
+            (against, None) => format!(" by {}", against.words()),
+            (against, Some(place)) => {
+                format!(" at {} {}", against.words(), tick(place, self.x_unit()))
+            }
+        };
+        let one = self.items.iter().map(|item| item.series.statistic).collect::<HashSet<_>>();
+        let one = one.into_iter().flatten().map(Statistic::words).collect::<Vec<_>>();
+        let rest = match (self.is_rest, &one[..]) {
+            (false, _) => String::new(),
+            (true, [one]) => format!(", {one}"),
+            (true, _) => ", means and tails".to_owned(),
+        };
+        capital(&format!("{what}{by}{rest}: {}", self.subject.words()))
     }
 }
 
-type Shown<'a> = (Vec<Figure>, Vec<&'a Measurement>);
+/// Plots, what was published of which is shown, and how many plots have no place.
+pub(super) type Shown<'a> = (Vec<Figure>, Vec<&'a Measurement>, usize);
 
 /// Every plot of these results, and what was published of which is shown.
 pub(super) fn all<'a>(sources: &'a [Loaded], options: &'a Options) -> Result<Shown<'a>, PageError> {
     let groups = groups(sources, &options.published);
     derived::check_baseline(&groups, options.baseline.as_deref())?;
     let mut drawing = Drawing::default();
-    let mut figures = Vec::new();
+    let (mut figures, mut left) = (Vec::new(), 0);
     for group in &groups {
+        if figures.len() >= FIGURES_MAX {
+            left += 1;
+            continue;
+        }
         figures.push(figure(group, &mut drawing));
         figures.extend(derived::all(group, options.baseline.as_deref(), &mut drawing));
     }
+    left += figures.len().saturating_sub(FIGURES_MAX);
     figures.truncate(FIGURES_MAX);
     distinct(&mut figures);
-    Ok((figures, drawing.shown))
+    Ok((figures, drawing.shown, left))
 }
 
 /// Gives each anchor once.
@@ -160,39 +207,159 @@ fn distinct(figures: &mut [Figure]) {
     }
 }
 
-/// Where a plot stands among the others: as a reader would ask.
-fn order(quantity: Quantity, against: Against) -> (bool, usize) {
-    let place = Quantity::ALL.iter().position(|known| *known == quantity);
-    (against == Against::Time, place.unwrap_or(usize::MAX))
+/// Where a plot stands among those of its subject: as a reader would ask.
+fn order(group: &Group<'_>) -> (bool, usize, bool, bool) {
+    let place = Quantity::ALL.iter().position(|known| *known == group.quantity);
+    let is_time = group.against == Against::Time;
+    (is_time, place.unwrap_or(usize::MAX), group.is_parts, group.is_rest)
 }
 
-fn groups<'a>(sources: &'a [Loaded], published: &'a [Measurement]) -> Vec<Group<'a>> {
-    let own = sources.iter().flat_map(|source| {
+/// What is told first of one subject's quantity by one other.
+type Told = (Subject, Quantity, Against);
+
+/// Which number of many a plot shows where measurements have several: the median if all have it,
+/// the mean if all have that, for a median and a mean do not compare; none where nothing is common.
+fn typical<'a>(items: impl Iterator<Item = Item<'a>>) -> HashMap<Told, Statistic> {
+    let mut found: HashMap<Told, HashMap<*const Measurement, [bool; 2]>> = HashMap::new();
+    for Item { measurement, series, .. } in items {
+        let told = (Subject::of(measurement, series.quantity), series.quantity, series.x.quantity);
+        let of = found.entry(told).or_default().entry(std::ptr::from_ref(measurement)).or_default();
+        of[0] |= series.statistic == Some(Statistic::Median);
+        of[1] |= series.statistic == Some(Statistic::Mean);
+    }
+    let common = |of: &HashMap<_, [bool; 2]>| {
+        let all = |at: usize| of.values().all(|has| has[at]);
+        let mean = all(1).then_some(Statistic::Mean);
+        all(0).then_some(Statistic::Median).or(mean)
+    };
+    found.into_iter().filter_map(|(told, of)| Some((told, common(&of)?))).collect()
+}
+
+/// Whether a series tells other than what a reader first asks for: a tail, or a mean where there is
+/// a median.
+fn is_rest(item: &Item<'_>, typical: Option<Statistic>) -> bool {
+    let is_median = |it: &Series| {
+        it.statistic == Some(Statistic::Median)
+            && (it.quantity, it.x.quantity) == (item.series.quantity, item.series.x.quantity)
+    };
+    match (item.series.statistic, typical) {
+        (Some(Statistic::P90 | Statistic::P99 | Statistic::P999 | Statistic::Max), _) => true,
+        (Some(own @ (Statistic::Median | Statistic::Mean)), Some(typical)) => own != typical,
+        (Some(Statistic::Mean), None) => item.measurement.series.iter().any(is_median),
+        (None | Some(Statistic::Median | Statistic::Min), _) => false,
+    }
+}
+
+/// Every series that has a figure.
+fn items<'a>(sources: &'a [Loaded]) -> impl Iterator<Item = Item<'a>> {
+    let all = sources.iter().flat_map(|source| {
         source.measurements.iter().flat_map(|measurement| {
             let item = |series| Item { run: Some(&source.run), measurement, series };
             measurement.series.iter().map(item)
         })
     });
-    let mut groups: Vec<(&str, Group<'a>)> = Vec::new();
-    for item in own.filter(|item| !item.series.points.is_empty()) {
+    all.filter(|item| !item.series.points.is_empty())
+}
+
+fn groups<'a>(sources: &'a [Loaded], published: &'a [Measurement]) -> Vec<Group<'a>> {
+    let typical = typical(items(sources));
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    let mut places = HashMap::new();
+    for item in items(sources) {
         let (quantity, against) = (item.series.quantity, item.series.x.quantity);
-        let family = family(&item.measurement.benchmark);
-        let fits = |(known, group): &&mut (&str, Group<'_>)| {
-            (*known, group.quantity, group.against) == (family, quantity, against)
-        };
-        match groups.iter_mut().find(fits) {
-            Some((_, group)) => group.items.push(item),
-            None => {
-                let (names, others, left_out) = (Vec::new(), Vec::new(), Vec::new());
-                let items = vec![item];
-                groups.push((family, Group { quantity, against, items, names, others, left_out }));
-            }
+        let subject = Subject::of(item.measurement, quantity);
+        let of = typical.get(&(subject.clone(), quantity, against)).copied();
+        let (is_rest, is_parts) = (is_rest(&item, of), subject::is_parts(item.measurement));
+        let key = (subject.clone(), quantity, against, is_rest, is_parts);
+        let place = *places.entry(key).or_insert(groups.len());
+        if let Some(group) = groups.get_mut(place) {
+            group.items.push(item);
+            continue;
+        }
+        let (items, names, others, left_out) = (vec![item], Vec::new(), Vec::new(), Vec::new());
+        groups.push(Group {
+            subject,
+            quantity,
+            against,
+            is_rest,
+            is_parts,
+            items,
+            names,
+            others,
+            left_out,
+        });
+    }
+    add_published(&mut groups, published);
+    // Tails alone need no word that they are beside something.
+    let told = |group: &Group<'_>| (group.subject.clone(), group.quantity, group.against);
+    let first: HashSet<Told> = groups.iter().filter(|group| !group.is_rest).map(told).collect();
+    for group in &mut groups {
+        group.is_rest &= first.contains(&told(group));
+    }
+    let mut subjects: HashMap<String, usize> = HashMap::new();
+    for group in &groups {
+        let next = subjects.len();
+        subjects.entry(group.subject.device().to_owned()).or_insert(next);
+    }
+    groups.sort_by_key(|group| (subjects[group.subject.device()], order(group)));
+    groups.into_iter().flat_map(split_rest).map(once).map(named).collect()
+}
+
+/// Means and tails of many series are a plot for each number of many.
+fn split_rest(mut group: Group<'_>) -> Vec<Group<'_>> {
+    if !group.is_rest || group.items.len() <= REST_MAX {
+        return vec![group];
+    }
+    let mut all: Vec<(Option<Statistic>, Vec<Item<'_>>)> = Vec::new();
+    for item in group.items.drain(..) {
+        match all.iter_mut().find(|(which, _)| *which == item.series.statistic) {
+            Some((_, items)) => items.push(item),
+            None => all.push((item.series.statistic, vec![item])),
         }
     }
-    // What was published stands beside what was measured, or nowhere.
-    for measurement in published {
-        let of = family(&measurement.benchmark);
-        for (_, group) in groups.iter_mut().filter(|(known, _)| *known == of) {
+    let of = |(_, items)| Group {
+        subject: group.subject.clone(),
+        items,
+        names: Vec::new(),
+        others: Vec::new(),
+        left_out: Vec::new(),
+        ..group
+    };
+    all.into_iter().map(of).collect()
+}
+
+/// How many cores poll is a model's own: tables that say the same are one.
+fn once(mut group: Group<'_>) -> Group<'_> {
+    if group.quantity != Quantity::PollingCores {
+        return group;
+    }
+    let mut kept: Vec<Item<'_>> = Vec::new();
+    for item in group.items.drain(..) {
+        let says = |known: &Item<'_>, point: &Point| {
+            let mut all = known.series.points.iter();
+            all.any(|it| (&it.label, it.y) == (&point.label, point.y))
+        };
+        let is_known = |known: &Item<'_>| {
+            known.series.name == item.series.name
+                && item.series.points.iter().all(|point| says(known, point))
+        };
+        if !kept.iter().any(is_known) {
+            kept.push(item);
+        }
+    }
+    Group { items: kept, ..group }
+}
+
+/// What was published stands beside what was measured, or nowhere.
+fn add_published<'a>(groups: &mut [Group<'a>], published: &'a [Measurement]) {
+    let mut devices = BTreeSet::new();
+    for group in groups.iter_mut().filter(|group| !group.is_rest && !group.is_parts) {
+        let is_events = group.quantity == Quantity::EventsPerRequest;
+        let is_first = is_events && devices.insert(group.subject.device().to_owned());
+        for measurement in published {
+            if !group.subject.is_of(measurement, group.quantity, is_first) {
+                continue;
+            }
             for series in measurement.series.iter().filter(|series| !series.points.is_empty()) {
                 let item = Item { run: None, measurement, series };
                 let is_alike =
@@ -201,14 +368,12 @@ fn groups<'a>(sources: &'a [Loaded], published: &'a [Measurement]) -> Vec<Group<
             }
         }
     }
-    groups.sort_by_key(|(_, group)| order(group.quantity, group.against));
-    groups.into_iter().map(|(_, group)| named(group)).collect()
 }
 
 /// With names, and no more of it than a plot can hold.
 fn named(mut group: Group<'_>) -> Group<'_> {
     group.names = names::of(&group.items);
-    let is_stacked = group.quantity == Quantity::EventsPerRequest;
+    let is_stacked = group.quantity == Quantity::EventsPerRequest && !group.is_parts;
     if !is_stacked && group.items.len() > SERIES_SHOWN_MAX {
         group.items.truncate(SERIES_SHOWN_MAX);
         group.left_out = group.names.split_off(SERIES_SHOWN_MAX);
@@ -216,36 +381,63 @@ fn named(mut group: Group<'_>) -> Group<'_> {
     group
 }
 
+fn body<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>, remarks: &mut Vec<String>) -> Body {
+    let is_events = group.quantity == Quantity::EventsPerRequest;
+    match (group.against, group.only_place()) {
+        (Against::Category, _) if group.is_parts => {
+            Body::Listed(bars::listed(group, drawing, remarks))
+        }
+        (Against::Category, _) if is_events => Body::Bars(bars::stacked(group, drawing, remarks)),
+        (Against::Category, _) => Body::Bars(bars::beside(group, drawing, remarks)),
+        (_, Some(_)) => Body::Bars(bars::at_one_place(group, drawing)),
+        _ => Body::Curves(curves(group, drawing, remarks)),
+    }
+}
+
 fn figure<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Figure {
     group.items.iter().for_each(|item| drawing.shows(item));
     let (unit, x_unit) = (group.unit(), group.x_unit());
     let mut remarks = Vec::new();
-    let is_category = group.against == Against::Category;
-    let body = if is_category && group.quantity == Quantity::EventsPerRequest {
-        Body::Bars(stacked(group, &mut drawing.looks, &mut remarks))
-    } else if is_category {
-        Body::Bars(grouped(group, &mut drawing.looks, &mut remarks))
-    } else {
-        Body::Curves(curves(group, drawing, &mut remarks))
+    let body = body(group, drawing, &mut remarks);
+    let scale = match &body {
+        Body::Curves(_) => scale(group, unit),
+        Body::Bars(_) | Body::Listed(_) => Scale::Linear,
     };
-    let scale = scale(group, unit);
-    remarks.splice(0..0, captions(group));
-    remarks.extend(left_out(&group.left_out));
-    if scale != Scale::Linear {
-        remarks.extend(no_place(&body));
+    // Ends of the parts of one bar would be at no place of their own.
+    let is_stack = matches!(&body, Body::Bars(bars) if bars.is_stacked);
+    let of_table =
+        if is_stack { said::captions(group, "in brackets").concat() } else { String::new() };
+    if !is_stack {
+        remarks.splice(0..0, said::captions(group, "Thin lines"));
     }
-    let by = if is_category { String::new() } else { format!(" by {}", group.against.words()) };
-    let title = capital(&format!("{}{by}", group.quantity.words()));
-    let rules = line_rate(group).map(|rate| (rate, "line rate".to_owned()));
+    remarks.extend(said::left_out(&group.left_out));
+    if let Body::Curves(curves) = &body {
+        remarks.extend(said::no_place(curves, scale));
+    }
+    if group.against == Against::Category {
+        remarks.extend(said::not_measured(group));
+    }
+    let peaks = group.others.iter().filter(|item| is_peak(group, item, group.quantity));
+    remarks.extend(said::sources(group.items.iter().chain(peaks)));
+    let what = if group.is_parts && group.quantity == Quantity::EventsPerRequest {
+        "counted per request"
+    } else {
+        group.quantity.words()
+    };
+    let title = group.title(what);
+    remarks.extend(said::shared(group, &body));
     Figure {
         id: slug(&title),
+        subject: group.subject.device().to_owned(),
         description: described(&title, &group.names),
         title,
-        cautions: cautions(group, has_published(&body)),
+        cautions: said::cautions(group, said::has_published(&body)),
         remarks,
         x: Axis { words: group.against.words().to_owned(), unit: x_unit, scale: x_scale(group) },
-        y: Axis { words: group.quantity.words().to_owned(), unit, scale },
-        rules: rules.into_iter().collect(),
+        of_table,
+        measured: said::measured(group),
+        y: Axis { words: group.told(), unit, scale },
+        rules: line_rates(group),
         body,
     }
 }
@@ -315,10 +507,10 @@ fn curves<'a>(
     remarks: &mut Vec<String>,
 ) -> Vec<Curve> {
     let (unit, x_unit) = (group.unit(), group.x_unit());
-    let looks = drawing.looks.of(&group.names);
-    let mut thinned = (0, 0);
+    let looks = drawing.looks.of(&group.look_keys());
+    let (most, mut thinned) = (points_shown(group.items.len()), (0, 0));
     let curve = |((item, name), look): ((&Item<'_>, &String), Look)| {
-        let shown = thin(&item.series.points);
+        let shown = thin(&item.series.points, most);
         if shown.len() < item.series.points.len() {
             thinned = (thinned.0 + 1, thinned.1 + item.series.points.len());
         }
@@ -337,7 +529,7 @@ fn curves<'a>(
     if thinned.0 > 0 {
         remarks.push(format!(
             "Of the {} points of {} long series the least and the most of each stretch are shown, \
-             about {POINTS_SHOWN_MAX} of each series; the result's files have all.",
+             about {most} of each series; the result's files have all.",
             thinned.1, thinned.0
         ));
     }
@@ -351,19 +543,12 @@ pub(super) fn peaks<'a>(
     unit: Unit,
     drawing: &mut Drawing<'a>,
 ) -> Vec<Curve> {
-    let has_peak = matches!(
-        quantity,
-        Quantity::Bandwidth | Quantity::BidirectionalBandwidth | Quantity::LineShare
-    );
-    if !has_peak || group.against != Against::MessageSize {
-        return Vec::new();
-    }
     let own = || group.items.iter().filter(|item| !item.is_published());
     let xs = || own().flat_map(|item| &item.series.points).map(|point| point.x);
     let first = xs().fold(f64::INFINITY, f64::min);
     let last = xs().fold(0.0, f64::max);
     let mut found = Vec::new();
-    for item in group.others(quantity, Against::Category) {
+    for item in group.others.iter().filter(|item| is_peak(group, item, quantity)).copied() {
         drawing.shows(&item);
         for point in &item.series.points {
             let point = converted(&item, point, unit, Unit::Name);
@@ -385,249 +570,38 @@ pub(super) fn peaks<'a>(
     found.into_iter().zip(looks).map(curve).collect()
 }
 
-/// A row for each name, a bar in it for each series.
-fn grouped(group: &Group<'_>, looks: &mut Looks, remarks: &mut Vec<String>) -> Bars {
-    let (unit, x_unit) = (group.unit(), group.x_unit());
-    let mut rows: Vec<String> = Vec::new();
-    for label in points(group).filter_map(|point| point.label.as_ref()) {
-        if !rows.contains(label) {
-            rows.push(label.clone());
-        }
-    }
-    remarks.extend(cut_rows(&mut rows));
-    let looks = looks.of(&group.names);
-    let part = |((item, name), look): ((&Item<'_>, &String), Look)| {
-        let of_row = |row: &String| {
-            let points = &item.series.points;
-            let point = points.iter().find(|point| point.label.as_ref() == Some(row))?;
-            Some(Point { label: None, ..converted(item, point, unit, x_unit) })
-        };
-        Part {
-            name: name.clone(),
-            look,
-            is_published: item.is_published(),
-            spread: item.series.spread,
-            values: rows.iter().map(of_row).collect(),
-        }
-    };
-    let parts = group.items.iter().zip(&group.names).zip(looks).map(part).collect();
-    Bars { is_stacked: false, rows, parts }
+/// Whether it is the most that others say was reached of this quantity, whatever the size.
+fn is_peak(group: &Group<'_>, item: &Item<'_>, quantity: Quantity) -> bool {
+    let has_peak = matches!(
+        quantity,
+        Quantity::Bandwidth | Quantity::BidirectionalBandwidth | Quantity::LineShare
+    );
+    let is_it = item.series.quantity == quantity && item.series.x.quantity == Against::Category;
+    has_peak && is_it && group.against == Against::MessageSize && group.only_place().is_none()
 }
 
-fn cut_rows(rows: &mut Vec<String>) -> Option<String> {
-    let more = rows.len().saturating_sub(ROWS_SHOWN_MAX);
-    rows.truncate(ROWS_SHOWN_MAX);
-    (more > 0).then(|| format!("{more} more rows have no place here: show fewer runs at a time."))
-}
-
-/// A row for each name of each measurement; the measurement's series are the parts of its bar.
-fn stacked(group: &Group<'_>, looks: &mut Looks, remarks: &mut Vec<String>) -> Bars {
-    let mut rows: Vec<(&Measurement, usize, String)> = Vec::new();
-    let mut labels: Vec<&str> = Vec::new();
-    let mut kinds: Vec<(&str, bool)> = Vec::new();
-    let several_runs = group.runs().len() > 1;
-    for item in &group.items {
-        let kind = (item.series.name.as_str(), item.is_published());
-        if !kinds.contains(&kind) {
-            kinds.push(kind);
-        }
-        for point in &item.series.points {
-            let label = point.label.as_deref().unwrap_or_default();
-            let name = row_name(item, label, several_runs);
-            let same = |row: &(&Measurement, usize, String)| {
-                std::ptr::eq(row.0, item.measurement) && row.2 == name
-            };
-            if !rows.iter().any(same) {
-                let known = labels.iter().position(|known| known.eq_ignore_ascii_case(label));
-                let place = known.unwrap_or(labels.len());
-                if known.is_none() {
-                    labels.push(label);
-                }
-                rows.push((item.measurement, place, name));
-            }
-        }
-    }
-    // The same of several runs stands together.
-    rows.sort_by_key(|(_, place, _)| *place);
-    let mut heads: Vec<String> = rows.iter().map(|(.., name)| name.clone()).collect();
-    remarks.extend(cut_rows(&mut heads));
-    rows.truncate(heads.len());
-    let names: Vec<String> = kinds
-        .iter()
-        .map(
-            |(name, is_published)| {
-                if *is_published { format!("published: {name}") } else { (*name).to_owned() }
-            },
-        )
-        .collect();
-    let looks = namesakes(&kinds, looks);
-    let parts = kinds.iter().zip(names).zip(looks).map(|((kind, name), look)| {
-        let of_row = |(measurement, _, head): &(&Measurement, usize, String)| {
-            let item = group.items.iter().find(|item| {
-                std::ptr::eq(item.measurement, *measurement) && item.series.name == kind.0
-            })?;
-            let has =
-                |point: &&Point| point.label.as_deref().is_some_and(|label| is_head(head, label));
-            item.series.points.iter().find(has).map(|point| Point { label: None, ..point.clone() })
-        };
-        let values = rows.iter().map(|row| {
-            let is_own = (row.0.origin == Origin::Published) == kind.1;
-            if is_own { of_row(row) } else { None }
-        });
-        Part { name, look, is_published: kind.1, spread: Spread::None, values: values.collect() }
-    });
-    let parts = parts.collect();
-    remarks.extend(group_empty(group));
-    Bars { is_stacked: true, rows: heads, parts }
-}
-
-/// A row's head: a label, and whose it is.
-fn row_name(item: &Item<'_>, label: &str, several_runs: bool) -> String {
-    let source = item.measurement.source.as_deref().filter(|_| item.is_published());
-    match (source, item.run.filter(|_| several_runs)) {
-        (Some(source), _) => format!("{label}, published: {source}"),
-        (None, Some(run)) => format!("{label}, {}", run.title),
-        (None, None) => label.to_owned(),
-    }
-}
-
-/// Looks by name alone: what was published has the colour of its namesake.
-fn namesakes(kinds: &[(&str, bool)], looks: &mut Looks) -> Vec<Look> {
-    let mut plain: Vec<String> = Vec::new();
-    for (name, _) in kinds {
-        if !plain.iter().any(|known| known == name) {
-            plain.push((*name).to_owned());
-        }
-    }
-    let looks = looks.of(&plain);
-    let place = |name: &str| plain.iter().position(|known| known == name);
-    kinds.iter().map(|(name, _)| looks[place(name).expect("it was put there")]).collect()
-}
-
-/// Whether a row's head begins with the label, which more may follow.
-fn is_head(head: &str, label: &str) -> bool {
-    head.strip_prefix(label).is_some_and(|rest| rest.is_empty() || rest.starts_with(", "))
-}
-
-/// What could not be measured of what a plot shows.
-fn group_empty(group: &Group<'_>) -> Vec<String> {
-    let mut measurements: Vec<&Measurement> = Vec::new();
-    for item in group.items.iter().filter(|item| !item.is_published()) {
-        if !measurements.iter().any(|known| std::ptr::eq(*known, item.measurement)) {
-            measurements.push(item.measurement);
-        }
-    }
-    let mut said: Vec<String> = Vec::new();
-    for empty in measurements.iter().flat_map(|measurement| &measurement.empty) {
-        let words = format!("Not measured: {}: {}.", empty.what, empty.why.trim_end_matches('.'));
-        if !said.contains(&words) {
-            said.push(words);
-        }
-    }
-    said.truncate(2 * NAMED_MAX);
-    said
-}
-
-/// What spreads are, each with its series if there are several kinds.
-fn captions(group: &Group<'_>) -> Vec<String> {
-    let mut kinds: Vec<(Spread, Vec<&str>)> = Vec::new();
-    for (item, name) in group.items.iter().zip(&group.names) {
-        let spread = item.series.spread;
-        let has = item.series.points.iter().any(|point| point.low.or(point.high).is_some());
-        if spread.is_none() || !has {
-            continue;
-        }
-        match kinds.iter_mut().find(|(known, _)| *known == spread) {
-            Some((_, names)) => names.push(name),
-            None => kinds.push((spread, vec![name])),
-        }
-    }
-    match kinds.as_slice() {
-        [] => Vec::new(),
-        [(spread, _)] => vec![format!("Bars at points: {}.", spread.words())],
-        several => several
-            .iter()
-            .map(|(spread, names)| format!("Bars at points of {}: {}.", few(names), spread.words()))
-            .collect(),
-    }
-}
-
-fn few(names: &[&str]) -> String {
-    let more = names.len().saturating_sub(NAMED_MAX);
-    let named = names[..names.len() - more].join("; ");
-    if more > 0 { format!("{named}; {more} more") } else { named }
-}
-
-fn left_out(names: &[String]) -> Option<String> {
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let count = names.len();
-    (count > 0).then(|| {
-        format!(
-            "{count} more series have no place here: {}. Show fewer runs at a time.",
-            few(&names)
-        )
-    })
-}
-
-/// How many figures a logarithmic axis cannot show.
-fn no_place(body: &Body) -> Option<String> {
-    let Body::Curves(curves) = body else { return None };
-    let points = curves.iter().flat_map(|curve| &curve.points);
-    let count = points.filter(|point| point.y <= 0.0).count();
-    (count > 0).then(|| {
-        format!("{count} figures that are 0 or less have no place on this axis: see the table.")
-    })
-}
-
-/// The line rate, if all series have the same.
-fn line_rate(group: &Group<'_>) -> Option<f64> {
+/// What the lines of these series could carry, each rate once.
+fn line_rates(group: &Group<'_>) -> Vec<(f64, String)> {
     let unit = group.unit();
-    let own = group.items.iter().filter(|item| !item.is_published());
-    let mut rates = own.map(|item| item.series.unit.convert(item.series.line_rate?, unit));
-    let first = rates.next()??;
-    rates.all(|rate| rate == Some(first)).then_some(first)
-}
-
-/// Whether something of others' is in it.
-pub(super) fn has_published(body: &Body) -> bool {
-    match body {
-        Body::Curves(curves) => curves.iter().any(|curve| curve.is_published),
-        Body::Bars(bars) => bars.parts.iter().any(|part| part.is_published),
+    let mut rates: Vec<(f64, Vec<&str>)> = Vec::new();
+    let (mut known, mut own) = (0, 0);
+    for (item, name) in group.items.iter().zip(&group.names) {
+        own += usize::from(!item.is_published());
+        let rate = item.series.line_rate.and_then(|rate| item.series.unit.convert(rate, unit));
+        let Some(rate) = rate.filter(|_| !item.is_published()) else { continue };
+        known += 1;
+        match rates.iter_mut().find(|(other, _)| *other == rate) {
+            Some((_, names)) => names.push(name),
+            None => rates.push((rate, vec![name])),
+        }
     }
-}
-
-/// What to mind when the plot's series are compared.
-pub(super) fn cautions(group: &Group<'_>, has_published: bool) -> Vec<String> {
-    let mut found = differences::between(&group.runs());
-    let series = || group.items.iter().map(|item| item.series);
-    let mut units: Vec<&str> = series().map(|series| series.unit.symbol()).collect();
-    units.sort_unstable();
-    units.dedup();
-    if units.len() > 1 {
-        let to = group.unit().symbol();
-        found
-            .push(format!("Units differ ({}): all of it was converted to {to}.", units.join(", ")));
-    }
-    let mut benchmarks: Vec<&str> =
-        group.items.iter().map(|item| item.measurement.benchmark.as_str()).collect();
-    benchmarks.sort_unstable();
-    benchmarks.dedup();
-    if benchmarks.len() > 1 {
-        found.push(format!("Benchmarks differ: {}.", benchmarks.join(", ")));
-    }
-    let mut statistics: Vec<&str> =
-        series().map(|series| series.statistic.map_or("not said", Statistic::words)).collect();
-    statistics.sort_unstable();
-    statistics.dedup();
-    if statistics.len() > 1 {
-        found.push(format!("Which number of many differs: {}.", statistics.join(", ")));
-    }
-    if has_published {
-        found.push(
-            "Dashed and hollow: others published it, of other machines, and nothing of it was \
-             measured here."
-                .to_owned(),
-        );
-    }
-    found
+    rates.truncate(LINE_RATES_MAX);
+    let is_one = rates.len() == 1 && known == own;
+    let words = |names: &[&str]| match names {
+        _ if is_one => "line rate".to_owned(),
+        [one] => format!("line rate of {one}"),
+        [first, rest @ ..] => format!("line rate of {first} and {} more", rest.len()),
+        [] => String::new(),
+    };
+    rates.into_iter().map(|(rate, names)| (rate, words(&names))).collect()
 }

@@ -1,21 +1,33 @@
 //! The page's text.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use data_encoding::BASE64;
 use sha2::{Digest, Sha256};
 
-use super::{Content, names};
-use crate::plot::table::Table;
-use crate::plot::text::{escape, percent_encode};
+use super::{Content, names, said};
+use crate::plot::number::{exact, rounded};
+use crate::plot::table::{Cell, Table, with_unit};
+use crate::plot::text::{escape, percent_encode, shorten};
 use crate::plot::{Figure, Place, style};
-use crate::result::{Measurement, Run};
+use crate::result::{Empty, Measurement, Run};
 
 const SCRIPT: &str = include_str!("page.js");
 const RULES: &str = include_str!("page.css");
 
 /// Entries of a set-up, notes and quotations that are shown of one measurement.
 const ENTRIES_SHOWN_MAX: usize = 40;
+/// Measurements of one run that are listed, and cells of all of them that are empty.
+const MEASUREMENTS_SHOWN_MAX: usize = 200;
+const EMPTY_SHOWN_MAX: usize = 300;
+/// Of a note or a reason. Whoever wants all of it reads the results' files.
+const WORDS_SHOWN_MAX: usize = 600;
+/// Of a rounded number, and what it makes nothing of.
+const DIGITS: usize = 4;
+const NOTHING: f64 = 5e-5;
+/// Figures of one text in a table.
+const FIGURES_OF_MAX: usize = 100;
 
 /// What a browser calls a text that it may use.
 fn hash(text: &str) -> String {
@@ -47,11 +59,17 @@ pub(super) fn page(content: &Content<'_>) -> String {
     );
     out += &differences(content);
     out += &contents(content);
-    out.push_str("<div class=\"figures\">\n");
-    for figure in &content.figures {
-        out += &figure_(figure);
+    for figures in content.figures.chunk_by(|one, next| one.subject == next.subject) {
+        let subject = escape(&figures[0].subject);
+        let shared = shared(figures);
+        let cautions = list("cautions", &shared.iter().copied().cloned().collect::<Vec<_>>());
+        let _ = writeln!(
+            out,
+            "<h2 class=\"subject\">{subject}</h2>\n{cautions}<div class=\"figures\">"
+        );
+        figures.iter().for_each(|figure| out += &figure_(figure, &shared));
+        out.push_str("</div>\n");
     }
-    out.push_str("</div>\n");
     out += &runs_(content);
     out += &empty(content);
     out += &published(content);
@@ -73,6 +91,14 @@ fn summary(content: &Content<'_>) -> String {
     escape(&format!("vrio report: {plots} of {runs}, {when}"))
 }
 
+/// At most so many of the lines, and how many are missing.
+fn bounded(mut lines: Vec<String>, max: usize, what: &str) -> Vec<String> {
+    let more = lines.len().saturating_sub(max);
+    lines.truncate(max);
+    lines.extend((more > 0).then(|| format!("and {more} more {what}, in the results' files")));
+    lines
+}
+
 fn list(class: &str, lines: &[String]) -> String {
     if lines.is_empty() {
         return String::new();
@@ -87,47 +113,81 @@ fn differences(content: &Content<'_>) -> String {
         return String::new();
     }
     let lines = list("", &content.differences);
-    format!(
-        "<section class=\"box\" id=\"differences\"><h2>These runs differ in more than what they \
-         measured</h2>{lines}</section>\n"
-    )
+    let head = match content.sources {
+        [_] => "What to mind",
+        _ => "These runs differ in more than what they measured",
+    };
+    format!("<section class=\"box\" id=\"differences\"><h2>{head}</h2>{lines}</section>\n")
 }
 
 fn contents(content: &Content<'_>) -> String {
     let link = |id: &str, words: &str| format!("<li><a href=\"#{id}\">{}</a></li>", escape(words));
-    let plots: String =
-        content.figures.iter().map(|figure| link(&figure.id, &figure.title)).collect();
+    let of_subject = |figures: &[Figure]| {
+        let subject = &figures[0].subject;
+        let end = format!(": {subject}");
+        let short = |figure: &Figure| {
+            let words = figure.title.replace(&end, "");
+            link(&figure.id, words.trim_start_matches(", "))
+        };
+        let plots: String = figures.iter().map(short).collect();
+        format!("<li><b>{}</b> <ul>{plots}</ul></li>\n", escape(subject))
+    };
+    let subjects = content.figures.chunk_by(|one, next| one.subject == next.subject);
+    let plots: String = subjects.map(of_subject).collect();
     let runs = link("runs", "Runs and machines");
-    format!("<nav aria-label=\"Plots\"><ul>{plots}{runs}</ul></nav>\n")
+    let left = match content.left {
+        0 => String::new(),
+        left => format!("<p>{left} more plots have no place: show fewer runs at a time.</p>"),
+    };
+    format!("<nav aria-label=\"Plots\"><ul>{plots}{runs}</ul>{left}</nav>\n")
 }
 
-fn figure_(figure: &Figure) -> String {
+/// What has to be minded in each of several plots: it is said once.
+fn shared(figures: &[Figure]) -> BTreeSet<&String> {
+    let [first, rest @ ..] = figures else { return BTreeSet::new() };
+    let all = first.cautions.iter();
+    let is_shared = |words: &&String| rest.iter().all(|figure| figure.cautions.contains(words));
+    if rest.is_empty() { BTreeSet::new() } else { all.filter(is_shared).collect() }
+}
+
+fn figure_(figure: &Figure, shared: &BTreeSet<&String>) -> String {
     let (id, title) = (&figure.id, escape(&figure.title));
-    let mut out = format!("<figure id=\"{id}\"><h2>{title}</h2>\n");
-    out += &list("cautions", &figure.cautions);
-    let hint = "left and right go from point to point, up and down from series to series";
-    let _ = writeln!(
-        out,
-        "<div class=\"area\" tabindex=\"0\" role=\"application\" aria-label=\"{title}: {hint}\">\
-         {}</div>",
-        figure.svg(Place::Page)
-    );
-    out.push_str("<ul class=\"legend\" aria-label=\"Series: press to hide or show\">");
-    for (number, key) in figure.keys().iter().enumerate() {
-        let _ = write!(
-            out,
-            "<li><button type=\"button\" class=\"key\" aria-pressed=\"true\" data-k=\"{number}\">\
-             <svg class=\"plot\" viewBox=\"0 0 30 14\" aria-hidden=\"true\">{}</svg>\
-             {}</button></li>",
-            key.sample(figure.has_bars(), 0.0, 0.0),
-            escape(key.name)
-        );
+    let class = if figure.is_drawn() { "" } else { " class=\"listed\"" };
+    let mut out = format!("<figure id=\"{id}\"{class}><h3>{title}</h3>\n");
+    let own = figure.cautions.iter().filter(|words| !shared.contains(words));
+    out += &list("cautions", &own.cloned().collect::<Vec<_>>());
+    if figure.is_drawn() {
+        out += &picture(figure, &title);
     }
-    out.push_str("</ul>\n");
     out += &list("remarks", &figure.remarks);
     out += &table(figure);
     out.push_str("</figure>\n");
     out
+}
+
+/// The picture and its legend.
+fn picture(figure: &Figure, title: &str) -> String {
+    let hint = "left and right go from point to point, up and down from series to series";
+    let svg = figure.svg(Place::Page);
+    let mut out = format!(
+        "<div class=\"area\" tabindex=\"0\" role=\"application\" aria-label=\"{title}: {hint}\">\
+         {svg}</div>\n"
+    );
+    let keys = figure.legend();
+    if keys.is_empty() {
+        return out;
+    }
+    out.push_str("<ul class=\"legend\" aria-label=\"Series: press to hide or show\">");
+    for (number, key) in keys.iter().enumerate() {
+        let _ = write!(
+            out,
+            "<li><button class=\"key\" aria-pressed=\"true\" data-k=\"{number}\">\
+             <svg class=\"plot\" aria-hidden=\"true\">{}</svg>{}</button>",
+            key.sample(figure.has_bars(), 0.0, 0.0),
+            escape(key.name)
+        );
+    }
+    out + "</ul>\n"
 }
 
 /// The numbers, and where they can be taken from.
@@ -141,23 +201,31 @@ fn table(figure: &Figure) -> String {
     } else {
         (escape(&figure.x.words), figure.x.unit.symbol())
     };
+    let id = &figure.id;
+    let (is_open, picture) = match figure.is_drawn() {
+        true => ("", format!(" · <a href=\"{id}.svg\">{id}.svg</a>")),
+        false => (" open", String::new()),
+    };
+    let mut what = with_unit(&figure.y.words, figure.y.unit);
+    if !figure.of_table.is_empty() {
+        let _ = write!(what, "; {}", figure.of_table);
+    }
     let mut out = format!(
-        "<details><summary>Table of {} numbers</summary>\
-         <p><a download=\"{id}.csv\" href=\"data:text/csv;charset=utf-8,{csv}\">{id}.csv</a> · \
-         <a href=\"{id}.svg\">{id}.svg</a> · {what}</p>\
+        "<details{is_open}><summary>Its numbers</summary>\
+         <p><a download=\"{id}.csv\" href=\"data:text/csv;charset=utf-8,{csv}\">{id}.csv</a>\
+         {picture} · {what}</p>\
          <div class=\"table\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\">\
          <table data-words=\"{words}\" data-x=\"{x_unit}\" data-y=\"{unit}\">",
-        figure.title.to_lowercase().split(' ').next().map(escape).unwrap_or_default(),
-        id = figure.id,
         title = escape(&figure.title),
-        what = escape(&crate::plot::table::with_unit(&figure.y.words, figure.y.unit)),
+        what = escape(&what),
     );
-    out += &cells(&table);
+    out += &cells(&table, !figure.is_drawn());
     out.push_str("</table></div></details>\n");
     out
 }
 
-fn cells(table: &Table) -> String {
+/// The head and the rows. A page of nothing but numbers has them rounded; the CSV is exact.
+fn cells(table: &Table, is_rounded: bool) -> String {
     let mut out = format!("<thead><tr><th scope=\"col\">{}</th>", escape(&table.corner));
     for column in &table.columns {
         let spread = match column.spread.words() {
@@ -170,22 +238,36 @@ fn cells(table: &Table) -> String {
     for row in &table.rows {
         let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape(&row.head));
         for cell in &row.cells {
-            let text = cell.as_ref().map(|cell| escape(&cell.text())).unwrap_or_default();
-            let _ = write!(out, "<td>{text}</td>");
+            let text = |cell: &Cell| match is_rounded {
+                true if cell.number != 0.0 && cell.number.abs() < NOTHING => "≈ 0".to_owned(),
+                true => rounded(cell.number, DIGITS),
+                false => cell.text(),
+            };
+            let text = cell.as_ref().map(|cell| escape(&text(cell))).unwrap_or_default();
+            // HTML ends these by itself, and there are tens of thousands.
+            let _ = write!(out, "<td>{text}");
         }
-        out.push_str("</tr>");
     }
     out + "</tbody>"
 }
 
 /// Where, when and by what.
 fn runs_(content: &Content<'_>) -> String {
-    let mut out = String::from("<section id=\"runs\"><h2>Runs and machines</h2>\n");
+    let (mut out, mut told) = (String::new(), BTreeMap::new());
+    out.push_str("<section id=\"runs\"><h2>Runs and machines</h2>\n");
     for source in content.sources {
         let lines = run_lines(&source.run);
         let _ = write!(out, "<h3>{}</h3>{}", escape(&source.run.title), list("", &lines));
-        let shown: Vec<String> = source.measurements.iter().map(measurement_line).collect();
-        let count = counted(shown.len(), "measurement");
+        let count = counted(source.measurements.len(), "measurement");
+        let shown = source.measurements.iter().take(MEASUREMENTS_SHOWN_MAX + 1);
+        let line = |it| measurement_line(it, &source.run, &mut told);
+        let mut shown: Vec<String> = shown.map(line).collect();
+        // One line more than fits, for what is missing.
+        let more = source.measurements.len().saturating_sub(MEASUREMENTS_SHOWN_MAX);
+        if more > 0 {
+            shown.truncate(MEASUREMENTS_SHOWN_MAX);
+            shown.push(format!("and {more} more measurements, in the results' files"));
+        }
         let _ = writeln!(out, "<details><summary>{count}</summary>{}</details>", list("", &shown));
     }
     out + "</section>\n"
@@ -224,14 +306,28 @@ fn run_lines(run: &Run) -> Vec<String> {
     lines
 }
 
-fn measurement_line(measurement: &Measurement) -> String {
+/// What a measurement's set-up is of: its own title, benchmark and entries.
+type Setup<'a> = (&'a str, &'a str, &'a BTreeMap<String, String>);
+
+/// A measurement in words. Of one that is set up as in another run, and called so, that run is
+/// named: ten runs of one command are ten times the same.
+fn measurement_line<'a>(
+    measurement: &'a Measurement,
+    run: &'a Run,
+    told: &mut BTreeMap<Setup<'a>, &'a str>,
+) -> String {
     let Measurement { title, benchmark, origin, source, setup, notes, .. } = measurement;
     let mut line = format!("{title} ({benchmark}), {}", names::origin(*origin));
     if let Some(source) = source {
         line += &format!(", from {source}");
     }
-    for (key, value) in setup.iter().take(ENTRIES_SHOWN_MAX) {
-        line += &format!("; {key}: {value}");
+    let known = *told.entry((title, benchmark, setup)).or_insert(&run.title);
+    if known != run.title && !setup.is_empty() {
+        line += &format!("; set up as in “{known}”");
+    } else {
+        for (key, value) in setup.iter().take(ENTRIES_SHOWN_MAX) {
+            line += &format!("; {key}: {value}");
+        }
     }
     let trips = &measurement.cache_line_round_trips_ns;
     if !trips.is_empty() {
@@ -239,25 +335,31 @@ fn measurement_line(measurement: &Measurement) -> String {
         line += &format!("; a cache line's round trips around it: {} ns", trips.join(", "));
     }
     for note in notes.iter().take(ENTRIES_SHOWN_MAX) {
-        line += &format!("; {note}");
+        line += &format!("; {}", shorten(note, WORDS_SHOWN_MAX));
+    }
+    for (all, what) in [(setup.len(), "entries of its set-up"), (notes.len(), "notes")] {
+        if all > ENTRIES_SHOWN_MAX {
+            line += &format!("; {} more {what}", all - ENTRIES_SHOWN_MAX);
+        }
     }
     line
 }
 
 /// What could not be measured, and why: nothing stands in for it.
 fn empty(content: &Content<'_>) -> String {
-    let mut lines = Vec::new();
-    for source in content.sources {
-        for measurement in &source.measurements {
-            for empty in &measurement.empty {
-                let (title, what, why) = (&measurement.title, &empty.what, &empty.why);
-                let line = format!("{title}: {what}: {why}");
-                if !lines.contains(&line) {
-                    lines.push(line);
-                }
-            }
-        }
+    let mut known = BTreeSet::new();
+    let measurements = content.sources.iter().flat_map(|source| &source.measurements);
+    let all = measurements.flat_map(|it| it.empty.iter().map(move |empty| (&it.title, empty)));
+    let all = all.filter(|(title, empty)| known.insert((*title, &empty.what, &empty.why)));
+    let mut reasons: BTreeMap<(&String, &String), Vec<&str>> = BTreeMap::new();
+    for (title, Empty { what, why }) in all {
+        reasons.entry((title, why)).or_default().push(what);
     }
+    let line = |((title, why), what): (&(&String, &String), &Vec<&str>)| {
+        shorten(&format!("{title}: {}: {why}", said::few(what)), WORDS_SHOWN_MAX)
+    };
+    let shown = reasons.iter().map(line).collect();
+    let lines = bounded(shown, EMPTY_SHOWN_MAX, "reasons");
     if lines.is_empty() {
         return String::new();
     }
@@ -265,31 +367,70 @@ fn empty(content: &Content<'_>) -> String {
     format!("<section id=\"empty\"><h2>What could not be measured</h2>{lines}</section>\n")
 }
 
-/// What others said, with their words.
+/// What others said, with their words: first what is in the plots, then what is in none.
 fn published(content: &Content<'_>) -> String {
-    if content.published.is_empty() && content.published_unused == 0 {
-        return String::new();
+    let mut out = String::new();
+    if !content.published.is_empty() {
+        out.push_str("<section id=\"published\"><h2>What others published</h2>\n");
+        content.published.iter().for_each(|measurement| out += &quoted(measurement));
+        out.push_str("</section>\n");
     }
-    let mut out = String::from("<section id=\"published\"><h2>What others published</h2>\n");
-    for measurement in &content.published {
-        let source = measurement.source.as_deref().unwrap_or("source unknown");
-        let (title, source) = (escape(&measurement.title), escape(source));
-        let _ = write!(out, "<h3>{title}</h3><p>{source}</p>");
-        for words in measurement.quotations.iter().take(ENTRIES_SHOWN_MAX) {
-            let _ = write!(out, "<blockquote>{}</blockquote>", escape(words));
-        }
-        let misprint = |words: &String| format!("A misprint, as far as can be told: {words}");
-        let mut lines: Vec<String> = measurement.misprints.iter().map(misprint).collect();
-        lines.extend(measurement.notes.iter().take(ENTRIES_SHOWN_MAX).cloned());
-        out += &list("", &lines);
-    }
-    if content.published_unused > 0 {
-        let unused = counted(content.published_unused, "published measurement");
-        let _ = writeln!(
+    if !content.published_unused.is_empty() {
+        let unused = counted(content.published_unused.len(), "published measurement");
+        let _ = write!(
             out,
-            "<p>{unused} of other quantities than those above have nothing here to stand beside, \
-             and are not shown.</p>"
+            "<section id=\"beside\"><h2>Published, with nothing here to stand beside</h2>\n\
+             <details><summary>{unused} of other quantities than those above</summary>"
+        );
+        for measurement in &content.published_unused {
+            out += &quoted(measurement);
+            out += &figures_of(measurement);
+        }
+        out.push_str("</details></section>\n");
+    }
+    out
+}
+
+/// A text's words.
+fn quoted(measurement: &Measurement) -> String {
+    let source = measurement.source.as_deref().unwrap_or("source unknown");
+    let (title, source) = (escape(&measurement.title), escape(source));
+    let mut out = format!("<h3>{title}</h3><p>{source}</p>");
+    for words in measurement.quotations.iter().take(ENTRIES_SHOWN_MAX) {
+        let _ = write!(out, "<blockquote>{}</blockquote>", escape(words));
+    }
+    let misprint = |words: &String| format!("A misprint, as far as can be told: {words}");
+    let mut lines: Vec<String> = measurement.misprints.iter().map(misprint).collect();
+    lines.extend(measurement.notes.iter().cloned());
+    let empty = |Empty { what, why }: &Empty| format!("No figure: {what}: {why}.");
+    lines.extend(measurement.empty.iter().map(empty));
+    out + &list("", &bounded(lines, ENTRIES_SHOWN_MAX, "notes"))
+}
+
+/// The figures of a text as a table: a row for each.
+fn figures_of(measurement: &Measurement) -> String {
+    let mut rows = String::new();
+    let all = measurement.series.iter().flat_map(|it| it.points.iter().map(move |of| (it, of)));
+    for (series, point) in all.take(FIGURES_OF_MAX) {
+        let place = match (&point.label, point.x_to) {
+            (Some(label), _) => label.clone(),
+            (None, Some(to)) => {
+                format!("{} to {} {}", exact(point.x), exact(to), series.x.unit.symbol())
+            }
+            (None, None) => format!("{} {}", exact(point.x), series.x.unit.symbol()),
+        };
+        let figure = Table::text_of(point);
+        let _ = write!(
+            rows,
+            "<tr><th scope=\"row\">{}</th><td>{}</td><td>{} {}</td></tr>",
+            escape(&series.name),
+            escape(&place),
+            escape(&figure),
+            series.unit.symbol()
         );
     }
-    out + "</section>\n"
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("<table class=\"words\"><tbody>{rows}</tbody></table>\n")
 }

@@ -1,65 +1,178 @@
 //! What series are called in a legend: what sets them apart, and not what they share.
 
-use crate::result::{Origin, Statistic};
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::result::{Measurement, Origin, Statistic};
 
 use super::Item;
+use crate::unit::Quantity;
+
+/// Of a set-up, what is added to names that are else the same.
+const ENTRIES_MAX: usize = 4;
 
 /// A name for each of the items, all of them different.
 pub(super) fn of(items: &[Item<'_>]) -> Vec<String> {
     let (others, own): (Vec<&Item<'_>>, Vec<&Item<'_>>) =
         items.iter().partition(|item| item.is_published());
-    let parts: Vec<[String; 4]> = own.iter().map(|item| parts(item)).collect();
-    let differs: Vec<bool> = (0..4).map(|at| !is_shared(&parts, at)).collect();
-    // Of what they all share, the measurement's title is what a reader would call them.
-    let keeps = |at: usize| differs[at] || (at == 1 && !differs.contains(&true));
-    let mut own = parts.iter().map(|parts| {
-        let kept = parts.iter().enumerate().filter(|(at, part)| keeps(*at) && !part.is_empty());
-        kept.map(|(_, part)| part.as_str()).collect::<Vec<_>>().join(", ")
-    });
+    let mut own = apart(&own, true).into_iter();
     let several = others.len() > 1;
-    let mut names = Vec::new();
-    for item in items {
-        let name = if item.is_published() {
-            published(item, if several { &item.series.name } else { "" })
-        } else {
-            own.next().unwrap_or_default()
-        };
-        let same = names.iter().filter(|found: &&String| is_same(found, &name)).count();
-        names.push(if same == 0 { name } else { format!("{name} ({})", same + 1) });
+    let of = |item: &Item<'_>| match item.is_published() {
+        true => published(item, if several { &item.series.name } else { "" }),
+        false => own.next().unwrap_or_default(),
+    };
+    distinct(items.iter().map(of).collect())
+}
+
+/// What sets the measurements of items apart, an item of each; nothing of a single one.
+pub(super) fn of_measurements(items: &[&Item<'_>]) -> Vec<String> {
+    match items {
+        [_] => vec![String::new()],
+        _ => distinct(apart(items, false)),
     }
-    names
 }
 
-/// Whether `found` is `name`, or was it before it got a number.
-fn is_same(found: &str, name: &str) -> bool {
-    found.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
+/// Words of their titles that all of ours share and no legend has; nothing of a single one.
+pub(super) fn shared(items: &[Item<'_>]) -> Option<String> {
+    let own: Vec<&Item<'_>> = items.iter().filter(|item| !item.is_published()).collect();
+    let all = columns(&own, false);
+    let [first, _, ..] = &all[..] else { return None };
+    let is_told = |words: &str| {
+        words.is_empty() || own.iter().all(|item| item.measurement.benchmark.starts_with(words))
+    };
+    // The first is the run's.
+    let shared = (1..first.len()).filter(|at| is_shared(&all, *at) && !is_told(&first[*at]));
+    let words: Vec<&str> = shared.map(|at| first[at].as_str()).collect();
+    let differs = words.len() + 1 < first.len();
+    (differs && !words.is_empty()).then(|| words.join(", "))
 }
 
-fn parts(item: &Item<'_>) -> [String; 4] {
-    let run = item.run.map(|run| run.title.clone()).unwrap_or_default();
-    let title = item.measurement.title.clone();
-    let title = if title == run { String::new() } else { title };
-    let name = item.series.name.clone();
-    let name = if name == title { String::new() } else { name };
+/// Gives each name once.
+fn distinct(names: Vec<String>) -> Vec<String> {
+    let mut times: BTreeMap<String, usize> = BTreeMap::new();
+    let mut taken: BTreeSet<String> = names.iter().cloned().collect();
+    let number = |name: String| {
+        let time = times.entry(name.clone()).or_default();
+        *time += 1;
+        if *time == 1 {
+            return name;
+        }
+        // Somebody else may be called "a (2)" already.
+        let next = (*time..).map(|time| format!("{name} ({time})"));
+        let next = next.into_iter().find(|name| !taken.contains(name)).unwrap_or_default();
+        taken.insert(next.clone());
+        next
+    };
+    names.into_iter().map(number).collect()
+}
+
+/// Words of each item that not all of them have; of those that are still the same, also what
+/// differs in their set-ups.
+fn apart(items: &[&Item<'_>], with_series: bool) -> Vec<String> {
+    let all = columns(items, with_series);
+    let count = all.first().map_or(0, Vec::len);
+    let differs: Vec<bool> = (0..count).map(|at| !is_shared(&all, at)).collect();
+    // Of what they all share, the measurement's title is what a reader would call them.
+    let nothing = !differs.contains(&true);
+    let name = |(words, item): (&Vec<String>, &&Item<'_>)| {
+        if nothing && with_series {
+            return item.measurement.title.clone();
+        }
+        let kept =
+            words.iter().zip(&differs).filter(|(word, differs)| **differs && !word.is_empty());
+        kept.map(|(word, _)| word.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let names: Vec<String> = all.iter().zip(items).map(name).collect();
+    let mut alike: BTreeMap<&str, Vec<&Measurement>> = BTreeMap::new();
+    for (name, item) in names.iter().zip(items) {
+        alike.entry(name).or_default().push(item.measurement);
+    }
+    let with_setup = |(name, item): (&String, &&Item<'_>)| {
+        let entries = setup(item.measurement, &alike[name.as_str()]);
+        let entries = entries.iter().map(String::as_str);
+        let words = [name.as_str()].into_iter().filter(|name| !name.is_empty()).chain(entries);
+        words.collect::<Vec<_>>().join(", ")
+    };
+    names.iter().zip(items).map(with_setup).collect()
+}
+
+/// Entries of a set-up in which these measurements differ.
+fn setup(of: &Measurement, all: &[&Measurement]) -> Vec<String> {
+    let differs = |key: &&String| all.iter().any(|it| it.setup.get(*key) != of.setup.get(*key));
+    let keys: Vec<&String> = of.setup.keys().filter(differs).take(ENTRIES_MAX).collect();
+    keys.into_iter().map(|key| format!("{} {}", key.replace('_', " "), of.setup[key])).collect()
+}
+
+/// The words of each item: of its run, of its title part by part, of its series, which number.
+fn columns(items: &[&Item<'_>], with_series: bool) -> Vec<Vec<String>> {
+    fn split(title: &str) -> Vec<&str> {
+        title.split(": ").flat_map(|part| part.split(", ")).collect()
+    }
+    fn run<'a>(item: &Item<'a>) -> &'a str {
+        item.run.map_or("", |run| run.title.as_str())
+    }
+    fn title<'a>(item: &Item<'a>) -> &'a str {
+        item.measurement.title.as_str()
+    }
+    // What is imported has the name of its first measurement.
+    let named_after: BTreeSet<&str> =
+        items.iter().filter(|item| run(item) == title(item)).map(|item| run(item)).collect();
+    let is_run = items.iter().all(|item| run(item) == title(item));
+    let count = items.first().map_or(0, |item| split(title(item)).len());
+    let is_even = items.iter().all(|item| split(title(item)).len() == count);
+    let begins = |at: usize| {
+        let mut all = items.iter().map(|item| split(title(item)).get(at).copied());
+        let first = all.next().flatten();
+        first.is_some() && all.all(|word| word == first)
+    };
+    let alike = (0..).take_while(|at| begins(*at)).count();
+    let words = |item: &&Item<'_>| {
+        let is_named = is_run || !named_after.contains(run(item));
+        let mut words = vec![if is_named { run(item).to_owned() } else { String::new() }];
+        match (is_run, is_even) {
+            (true, _) => {}
+            (false, true) => words.extend(split(title(item)).into_iter().map(str::to_owned)),
+            // Of titles of several lengths, what they do not begin with alike.
+            (false, false) => {
+                let own = split(title(item));
+                words.push(own[alike.min(own.len() - 1)..].join(", "));
+            }
+        }
+        if with_series {
+            words.extend(of_series(item));
+        }
+        words
+    };
+    items.iter().map(words).collect()
+}
+
+fn of_series(item: &Item<'_>) -> [String; 2] {
+    let name = &item.series.name;
+    let name = if *name == item.measurement.title { String::new() } else { name.clone() };
     let which = item.series.statistic.map(Statistic::words).unwrap_or_default();
     let which = if name.contains(which) { String::new() } else { which.to_owned() };
-    [run, title, name, which]
+    [name, which]
 }
 
-fn is_shared(parts: &[[String; 4]], at: usize) -> bool {
-    parts.windows(2).all(|two| two[0][at] == two[1][at])
+fn is_shared(all: &[Vec<String>], at: usize) -> bool {
+    all.windows(2).all(|two| two[0][at] == two[1][at])
 }
 
-/// What others published: that first, then what, then where it stands.
+/// What others published: that first, then what, then against what. Where it stands is said below
+/// the plot.
 pub(super) fn published(item: &Item<'_>, which: &str) -> String {
-    let source = item.measurement.source.as_deref().unwrap_or("source unknown");
     let title = &item.measurement.title;
-    let which = if which.is_empty() || title.contains(which) {
-        String::new()
-    } else {
-        format!(", {which}")
-    };
-    format!("published: {title}{which} ({source})")
+    let mut name = format!("published: {title}");
+    if !which.is_empty() && !title.contains(which) {
+        name += &format!(", {which}");
+    }
+    let is_relative = matches!(
+        item.series.quantity,
+        Quantity::Overhead | Quantity::Loss | Quantity::Slowdown | Quantity::Factor
+    );
+    if let Some(base) = item.measurement.setup.get("compared_with").filter(|_| is_relative) {
+        name += &format!(", against {base}");
+    }
+    name
 }
 
 /// Whether a series is somebody else's, in the words of a caption.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::plot::Body;
+use crate::plot::{Bars, Body, Scale};
 use crate::result::{Axis, Empty, Machine, Meant, Point, SCHEMA, Spread, Statistic};
 use crate::unit::{Against, Quantity, Unit};
 
@@ -36,6 +36,7 @@ fn series(name: &str, quantity: Quantity, unit: Unit, points: Vec<Point>) -> Ser
         statistic: Some(Statistic::Median),
         x: Axis { quantity: Against::MessageSize, unit: Unit::Bytes },
         spread: Spread::None,
+        rounds: None,
         line_rate: None,
         points,
     }
@@ -44,6 +45,11 @@ fn series(name: &str, quantity: Quantity, unit: Unit, points: Vec<Point>) -> Ser
 fn latency(times: f64) -> Series {
     let size = |power: i32| Point::new(2_f64.powi(power), times * (1.0 + 2_f64.powi(power - 8)));
     series("latency", Quantity::Latency, Unit::Us, (0..20).map(size).collect())
+}
+
+/// The same figure at two sizes: one alone would be a bar.
+fn steps(y: f64) -> Vec<Point> {
+    [4096.0, 65536.0].map(|x| Point::new(x, y)).to_vec()
 }
 
 fn measurement(title: &str, series: Vec<Series>) -> Measurement {
@@ -58,6 +64,10 @@ fn source(title: &str, measurements: Vec<Measurement>) -> Loaded {
 
 fn figures(sources: &[Loaded], options: &Options) -> Vec<Figure> {
     figures::all(sources, options).unwrap().0
+}
+
+fn row_names(bars: &Bars) -> Vec<&str> {
+    bars.rows.iter().map(|row| row.name.as_str()).collect()
 }
 
 fn curve_names(figure: &Figure) -> Vec<&str> {
@@ -77,7 +87,9 @@ fn an_overhead_is_against_what_is_native() {
     sources.reverse();
     let all = figures(&sources, &Options::default());
     let titles: Vec<&str> = all.iter().map(|figure| figure.title.as_str()).collect();
-    assert_eq!(titles, ["Latency by message size", "Overhead in latency against one, native"]);
+    let about = "point to point";
+    let overhead = format!("Overhead in latency against one, native: {about}");
+    assert_eq!(titles, [format!("Latency by message size: {about}"), overhead]);
     let Body::Curves(curves) = &all[1].body else { panic!("bars") };
     assert_eq!(curves.len(), 1);
     assert!(curves[0].points.iter().all(|point| point.y == 50.0), "{:?}", curves[0].points);
@@ -92,7 +104,7 @@ fn figure_look(figure: &Figure, name: &str) -> crate::plot::Look {
 fn a_baseline_is_chosen_by_name_or_refused_by_name() {
     let of = |name: &str| Options { baseline: Some(name.to_owned()), ..Options::default() };
     let all = figures(&two_runs(), &of("VF"));
-    assert!(all[1].title.ends_with("against two, vf"), "{}", all[1].title);
+    assert!(all[1].title.contains("against two, vf"), "{}", all[1].title);
     let said = page(&two_runs(), &of("nobody")).unwrap_err().to_string();
     assert!(said.contains("\"nobody\"") && said.contains("one, native"), "{said}");
 }
@@ -104,6 +116,23 @@ fn a_mean_has_no_overhead_against_a_median() {
     let all = figures(&sources, &Options::default());
     assert_eq!(all.len(), 1);
     assert!(all[0].cautions.iter().any(|words| words.contains("mean, median")), "{all:?}");
+}
+
+/// One that takes twenty times as long leaves the others to be seen.
+#[test]
+fn far_overheads_are_drawn_by_times() {
+    let of = |times: f64| {
+        let of = |title: &str, times| measurement(title, vec![latency(times)]);
+        let all = [of("native", 1.0), of("near", 1.1), of("other", times)];
+        figures(&[source("a run", all.into())], &Options::default()).remove(1)
+    };
+    let near = of(2.0);
+    assert_eq!(near.y.scale, Scale::Linear);
+    let far = of(20.0);
+    assert_eq!(far.y.scale, Scale::TimesMore);
+    assert!(far.remarks[0].contains("+100 % is twice"), "{:?}", far.remarks);
+    let Body::Curves(curves) = &far.body else { panic!("bars") };
+    assert!((curves[1].points[0].y - 1900.0).abs() < 1e-6, "the figures are what they were");
 }
 
 #[test]
@@ -123,9 +152,13 @@ fn what_differs_is_on_top_and_beside_each_plot() {
     let mut sources = two_runs();
     sources[1].run.machine.as_mut().unwrap().processor = "Xeon".to_owned();
     let html = page(&sources, &Options::default()).unwrap().html;
-    let said = "Processors differ: EPYC (“one”); Xeon (“two”).";
-    assert_eq!(html.matches(said).count(), 3);
-    assert!(!page(&two_runs(), &Options::default()).unwrap().html.contains("differ"));
+    let said = "Processor: EPYC (“one”), Xeon (“two”).";
+    // On top, and once for both plots; each plot's file has it as well.
+    assert_eq!(html.matches(said).count(), 2);
+    let plots = page(&sources, &Options::default()).unwrap().plots;
+    assert!(plots.len() == 2 && plots.iter().all(|(_, plot)| plot.contains("Processor: EPYC")));
+    let alike = page(&two_runs(), &Options::default()).unwrap().html;
+    assert!(!alike.contains("id=\"differences\"") && !alike.contains("class=\"cautions\""));
 }
 
 #[test]
@@ -137,9 +170,11 @@ fn what_was_published_stands_only_beside_what_was_measured() {
     let options = Options { published: vec![native, price], ..Options::default() };
     let all = figures(&two_runs(), &options);
     let names = curve_names(&all[0]);
-    assert_eq!(names, ["one, native", "two, vf", "published: QDR (a blog, 2013)"]);
+    assert_eq!(names, ["one, native", "two, vf", "published: QDR"]);
+    assert!(all[0].remarks.contains(&"Published: QDR: a blog, 2013.".to_owned()), "{all:?}");
     let page = page(&two_runs(), &options).unwrap();
     assert!(page.html.contains("1 published measurement of other quantities"));
+    assert!(page.html.contains("<th scope=\"row\">price</th><td>1 B</td><td>2 USD</td>"));
     let (_, plot) = &page.plots[0];
     assert!(plot.contains("published\" data-k=\"2\""), "{plot}");
     assert!(plot.contains("nothing of it was measured here"));
@@ -149,7 +184,7 @@ fn what_was_published_stands_only_beside_what_was_measured() {
 fn a_share_is_of_the_line_and_the_rest_is_said() {
     let bandwidth = |rate| Series {
         line_rate: rate,
-        ..series("bw", Quantity::Bandwidth, Unit::MbPerS, vec![Point::new(4096.0, 300.0)])
+        ..series("bw", Quantity::Bandwidth, Unit::MbPerS, steps(300.0))
     };
     let with = measurement("with", vec![bandwidth(Some(1200.0))]);
     let without = measurement("without", vec![bandwidth(None)]);
@@ -162,7 +197,7 @@ fn a_share_is_of_the_line_and_the_rest_is_said() {
 
 /// The slides' columns: baseline, without what cannot be measured here.
 pub(super) fn events() -> Measurement {
-    let names = ["optimum", "elvis", "baseline"];
+    let names = ["optimum", "Elvis", "baseline"];
     let events = |name: &str, counts: &[Option<f64>]| Series {
         x: Axis { quantity: Against::Category, unit: Unit::Name },
         statistic: None,
@@ -180,7 +215,7 @@ pub(super) fn events() -> Measurement {
         ],
     );
     it.benchmark = "models".to_owned();
-    it.empty = vec![Empty { what: "baseline: exits".to_owned(), why: "no KVM".to_owned() }];
+    it.empty = vec![Empty { what: "exits, baseline".to_owned(), why: "no KVM".to_owned() }];
     it
 }
 
@@ -189,12 +224,16 @@ fn events_are_stacked_and_what_is_missing_is_said() {
     let all = figures(&[source("one", vec![events()])], &Options::default());
     let Body::Bars(bars) = &all[0].body else { panic!("curves") };
     assert!(bars.is_stacked);
-    assert_eq!(bars.rows, ["optimum", "elvis", "baseline"]);
+    assert_eq!(row_names(bars), ["optimum", "Elvis", "baseline"]);
     let table = all[0].table();
+    let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(columns, ["synchronous exits", "guest interrupts", "host interrupts", "sum"]);
     let sums: Vec<String> =
         table.rows.iter().map(|row| row.cells[3].as_ref().unwrap().text()).collect();
     assert_eq!(sums, ["2", "4", "≥ 4"]);
-    assert!(all[0].remarks.contains(&"Not measured: baseline: exits: no KVM.".to_owned()));
+    assert!(
+        all[0].remarks.contains(&"Not measured: synchronous exits, baseline: no KVM.".to_owned())
+    );
 }
 
 #[test]
@@ -206,10 +245,11 @@ fn published_events_are_rows_of_their_own() {
     let all = figures(&[source("one", vec![events()])], &options);
     let Body::Bars(bars) = &all[0].body else { panic!("curves") };
     assert_eq!(bars.rows.len(), 6);
-    assert_eq!(bars.rows[1], "optimum, published: slides");
+    assert_eq!(row_names(bars)[..3], ["optimum", "optimum (published)", "Elvis"]);
     for part in &bars.parts {
         for (row, value) in bars.rows.iter().zip(&part.values) {
-            assert!(value.is_none() || row.contains("published") == part.is_published, "{row}");
+            let is_it = row.name.contains("published") == part.is_published;
+            assert!(value.is_none() || is_it, "{row:?}");
         }
     }
 }
@@ -219,13 +259,13 @@ fn published_events_are_rows_of_their_own() {
 fn what_the_seeds_say_is_laid_over_what_it_is_about() {
     let bandwidth = |times: f64| Series {
         line_rate: Some(1250.0),
-        ..series("bw", Quantity::Bandwidth, Unit::MbPerS, vec![Point::new(65536.0, times * 800.0)])
+        ..series("bw", Quantity::Bandwidth, Unit::MbPerS, steps(times * 800.0))
     };
     let of = |title, times| measurement(title, vec![latency(times), bandwidth(1.0 / times)]);
     let sources =
         [source("one", vec![of("native", 1.0), of("vf", 1.2)]), source("two", vec![events()])];
     let options = Options { published: crate::published::published(), ..Options::default() };
-    let (all, shown) = figures::all(&sources, &options).unwrap();
+    let (all, shown, _) = figures::all(&sources, &options).unwrap();
     let named = |title: &str, words: &str| {
         let figure = all.iter().find(|figure| figure.title.starts_with(title)).unwrap();
         let names = curve_names(figure);
@@ -311,4 +351,285 @@ fn words_of_results_stay_words() {
         assert!(!plot.contains("<script") && !plot.contains("<img"), "{name}");
         assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c)), "{name}");
     }
+}
+
+/// Two programs that measure different things are in no plot together, whatever their units.
+#[test]
+fn one_benchmark_is_told_against_itself_alone() {
+    let of = |benchmark: &str, times| {
+        let mut it = measurement(benchmark, vec![latency(times)]);
+        it.benchmark = benchmark.to_owned();
+        it
+    };
+    let sources = [source(
+        "one",
+        vec![of("osu_latency", 1.0), of("osu_allreduce", 4.0), of("osu_multi_lat", 2.0)],
+    )];
+    let all = figures(&sources, &Options::default());
+    let titles: Vec<&str> = all.iter().map(|figure| figure.title.as_str()).collect();
+    let expected = ["point to point", "all-reduce", "several pairs"];
+    assert_eq!(titles, expected.map(|about| format!("Latency by message size: {about}")));
+    // Of two programs that measure one thing there is a plot, and no percentage.
+    let sources = [source("one", vec![of("osu_latency", 1.0), of("mpi_latency", 2.0)])];
+    let all = figures(&sources, &Options::default());
+    assert_eq!(all.len(), 1);
+    assert_eq!(curve_names(&all[0]), ["osu_latency", "mpi_latency"]);
+    assert_eq!(all[0].cautions, ["Benchmarks differ: mpi_latency; osu_latency."]);
+}
+
+#[test]
+fn overheads_of_others_stand_beside_what_is_native_alone() {
+    let options = Options { published: crate::published::published(), ..Options::default() };
+    let names = |title: &str| {
+        let of = |title: &str, times| measurement(title, vec![latency(times)]);
+        let sources = [source("one", vec![of(title, 1.0), of("vf", 1.2)])];
+        let all = figures(&sources, &options);
+        let overhead = all.iter().find(|figure| figure.title.starts_with("Overhead")).unwrap();
+        curve_names(overhead).join("; ")
+    };
+    let told = "published: SR-IOV, QDR InfiniBand (2013), latency over native, \
+                against native QDR4X InfiniBand";
+    assert!(names("native").contains(told), "{}", names("native"));
+    assert_eq!(names("tcp"), "vf");
+}
+
+/// What `vrio bench models` makes of one device: three tables, and what some of them lack.
+fn models() -> Vec<Measurement> {
+    let table = |title: &str, guests: &str, elvis: bool| {
+        let mut it = measurement(&format!("models: block, {title}"), Vec::new());
+        it.benchmark = "models".to_owned();
+        it.setup = BTreeMap::from([("device", "block"), ("guests", guests)])
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        let rows = ["optimum", "Elvis", "baseline"];
+        let of = |name: &str, quantity, unit, rows: &[&str]| Series {
+            x: Axis::CATEGORY,
+            statistic: None,
+            points: rows
+                .iter()
+                .enumerate()
+                .map(|(at, row)| Point::of_category(at, row, 1.0 + at as f64))
+                .collect(),
+            ..series(name, quantity, unit, Vec::new())
+        };
+        let events = |name, rows: &[&str]| of(name, Quantity::EventsPerRequest, Unit::Count, rows);
+        it.series = vec![
+            events("guest interrupts", &rows),
+            events("iohost interrupts", &rows[..0]),
+            events("sync exits", &rows[1..]),
+            of("depth 32", Quantity::Iops, Unit::PerS, if elvis { &rows } else { &rows[..1] }),
+        ];
+        it.series.retain(|series| !series.points.is_empty());
+        let empty = |what: &str, why: &str| Empty { what: what.to_owned(), why: why.to_owned() };
+        it.empty = vec![empty("injections, baseline", "no KVM"), empty("vRIO direct", "no card")];
+        if !elvis {
+            it.empty.push(empty("depth 32, Elvis", "more polling threads than cores"));
+        }
+        it
+    };
+    vec![table("1 guest, in clear", "1", true), table("4 guests, in clear", "4", false)]
+}
+
+#[test]
+fn rows_of_models_can_be_told_apart_and_have_their_tables() {
+    let options = Options { published: crate::published::published(), ..Options::default() };
+    let sources = [source("one", models())];
+    let (all, shown, _) = figures::all(&sources, &options).unwrap();
+    let titles: Vec<&str> = all.iter().map(|figure| figure.title.as_str()).collect();
+    let expected = [
+        "IOPS: I/O models of disks",
+        "Events per request: I/O models of disks, 1 guest, in clear",
+        "Events per request: I/O models of disks, 4 guests, in clear",
+    ];
+    assert_eq!(titles, expected);
+    assert!(all.iter().all(|figure| figure.subject == "I/O models of disks"));
+    // Speeds of all tables stand beside one another; what was not measured has its row and reason.
+    let Body::Bars(iops) = &all[0].body else { panic!("curves") };
+    assert_eq!(curve_names(&all[0]), ["1 guest", "4 guests"]);
+    assert_eq!(row_names(iops), ["optimum", "vRIO direct", "Elvis", "baseline"]);
+    let said = "Not measured: Elvis (4 guests): more polling threads than cores.";
+    assert!(all[0].remarks.iter().any(|words| words == said), "{:?}", all[0].remarks);
+    assert!(!all[0].remarks.iter().any(|words| words.contains("injections")), "{:?}", all[0]);
+    // The slides' table is beside the first one, with its rows below ours.
+    let Body::Bars(events) = &all[1].body else { panic!("curves") };
+    let rows = row_names(events);
+    assert_eq!(rows[..4], ["optimum", "optimum (published)", "vRIO direct", "vrio (published)"]);
+    assert_eq!(shown.len(), 1, "{shown:?}");
+    let Body::Bars(four) = &all[2].body else { panic!("curves") };
+    assert_eq!(row_names(four), ["optimum", "vRIO direct", "Elvis", "baseline"]);
+    // A column that a model has not is no hole in its sum; one that is empty is.
+    let partial: Vec<bool> = four.rows.iter().map(|row| row.is_partial).collect();
+    assert_eq!(partial, [false, false, false, true]);
+    let svg = all[2].svg(Place::File);
+    assert!(svg.contains("not measured") && svg.contains("≥ "), "{svg}");
+    // One column has one colour, whoever calls it how.
+    let look = |name: &str| all[1].keys().iter().find(|key| key.name == name).unwrap().look;
+    assert_eq!(look("synchronous exits"), look("published: synchronous exits"));
+}
+
+#[test]
+fn counters_are_a_table_and_no_picture() {
+    let mut sources = vec![source("one", Vec::new())];
+    for depth in ["1", "32"] {
+        let mut it = events();
+        (it.benchmark, it.title) = ("block_parts".to_owned(), "block, local".to_owned());
+        it.setup.insert("depth".to_owned(), depth.to_owned());
+        it.series.truncate(1);
+        it.series[0].points[0].y = 0.123_456_789;
+        sources[0].measurements.push(it);
+    }
+    let all = figures(&sources, &Options::default());
+    assert_eq!(all[0].title, "Counted per request: disks");
+    assert_eq!(curve_names(&all[0]), ["block, local, depth 1", "block, local, depth 32"]);
+    assert!(!all[0].is_drawn());
+    let page = page(&sources, &Options::default()).unwrap();
+    assert!(page.plots.is_empty() && !page.html.contains("class=\"area\""));
+    assert!(page.html.contains("<td>0.1235<") && page.html.contains("0.123456789"));
+}
+
+#[test]
+fn one_place_alone_makes_bars() {
+    let one = |title, y| {
+        measurement(title, vec![series("bw", Quantity::Bandwidth, Unit::MbPerS, vec![y])])
+    };
+    let all = |second| {
+        let all = [one("a", Point::new(64.0, 5.0)), one("b", Point::new(second, 7.0))];
+        figures(&[source("one", all.into())], &Options::default())
+    };
+    let bars = all(64.0);
+    let Body::Bars(found) = &bars[0].body else { panic!("curves") };
+    assert_eq!(bars[0].title, "Bandwidth at message size 64 B: point to point");
+    assert_eq!((row_names(found), bars[0].legend().len(), bars.len()), (vec!["a", "b"], 0, 1));
+    assert!(matches!(all(128.0)[0].body, Body::Curves(_)));
+}
+
+#[test]
+fn each_line_rate_has_its_line() {
+    let bandwidth = |title: &str, rate| {
+        let rate = Series {
+            line_rate: rate,
+            ..series("bw", Quantity::Bandwidth, Unit::MbPerS, steps(300.0))
+        };
+        measurement(title, vec![rate])
+    };
+    let rules = |all| figures(&[source("one", all)], &Options::default())[0].rules.clone();
+    let (ten, none) = (bandwidth("ten", Some(1250.0)), bandwidth("none", None));
+    assert_eq!(rules(vec![ten.clone()]), [(1250.0, "line rate".to_owned())]);
+    assert_eq!(rules(vec![ten.clone(), none]), [(1250.0, "line rate of ten".to_owned())]);
+    let both = rules(vec![ten, bandwidth("forty", Some(5000.0))]);
+    assert_eq!(both.len(), 2);
+}
+
+/// What set-ups of two runs differ in is said; what sets the measurements of one apart is not.
+#[test]
+fn a_set_up_that_two_runs_do_not_share_is_said() {
+    let mut sources = vec![source("one", models()), source("two", models())];
+    for measurement in &mut sources[1].measurements {
+        measurement.setup.insert("volume".to_owned(), "null".to_owned());
+    }
+    let all = figures(&sources, &Options::default());
+    let said = "Volume: not told (“one”), null (“two”).";
+    assert_eq!(all[0].cautions, [said]);
+    // What is missing of all of them is said once, of none by name.
+    let missing = "Not measured: vRIO direct: no card.".to_owned();
+    assert!(all[0].remarks.contains(&missing), "{:?}", all[0].remarks);
+    assert_eq!(figures(&sources[..1], &Options::default())[0].cautions, [""; 0]);
+    // Cores that moved around one measurement are said of one run as well.
+    sources[0].measurements[0].cache_line_round_trips_ns = vec![46, 105];
+    let alone = figures(&sources[..1], &Options::default());
+    assert!(alone[0].cautions[0].starts_with("Level: "), "{:?}", alone[0].cautions);
+}
+
+#[test]
+fn runs_of_one_title_are_told_apart() {
+    let mut sources = two_runs();
+    for source in &mut sources {
+        source.run.title = "vrio bench all: block".to_owned();
+        source.measurements[0].title = "block, local".to_owned();
+    }
+    sources[1].run.begun = "2026-11-23T08:00:00Z".to_owned();
+    let html = page(&sources, &Options::default()).unwrap().html;
+    for begun in ["2026-11-22T22:51:03Z", "2026-11-23T08:00:00Z"] {
+        assert!(html.contains(&format!("</svg>{begun}, vrio bench all: block</button>")), "{html}");
+    }
+}
+
+/// However much is in the files, a page is a page, and it says what it leaves out.
+#[test]
+fn what_is_endless_has_an_end() {
+    let mut it = events();
+    let words = "w".repeat(4000);
+    let empty = |at: usize| Empty { what: at.to_string(), why: format!("{at} {words}") };
+    it.empty = (0..1024).map(empty).collect();
+    it.notes = vec![words.clone(); 1024];
+    let label = |at| Point::of_category(at, &format!("{at} {}", &words[..40]), 1.0);
+    it.series[0].points = (0..20_000).map(label).collect();
+    let many = it.series[0].points[..2].to_vec();
+    let mut more = vec![Series { points: many, ..it.series[0].clone() }; 200];
+    for (at, series) in more.iter_mut().enumerate() {
+        series.name = format!("column {at}");
+    }
+    it.series.extend(more);
+    let page = page(&[source("one", vec![it; 20])], &Options::default()).unwrap();
+    assert!(page.html.len() < 2_000_000, "{}", page.html.len());
+    for said in [
+        "more rows have no place here",
+        "more columns have no place here",
+        "984 more notes",
+        "reasons more, at the end of the page",
+        "more reasons, in the results",
+    ] {
+        assert!(page.html.contains(said), "{said}");
+    }
+}
+
+#[test]
+fn plots_beyond_the_last_are_counted() {
+    let of = |at: usize| {
+        let mut it = measurement("x", vec![series("a", Quantity::Iops, Unit::PerS, steps(1.0))]);
+        it.benchmark = format!("benchmark {at}");
+        it
+    };
+    let many = (0..FIGURES_MAX + 3).map(of).collect();
+    let page = page(&[source("one", many)], &Options::default()).unwrap();
+    assert_eq!(page.plots.len(), FIGURES_MAX);
+    assert!(page.html.contains("3 more plots have no place"));
+}
+
+/// A median and a mean do not compare: a plot shows what all of its measurements have.
+#[test]
+fn medians_or_means_are_shown_as_all_have_them() {
+    let with = |title: &str, all: &[Statistic]| {
+        let series = |statistic: &Statistic| {
+            let which = Some(*statistic);
+            Series { statistic: which, ..latency(1.0) }
+        };
+        measurement(title, all.iter().map(series).collect())
+    };
+    let both = with("both", &[Statistic::Median, Statistic::Mean, Statistic::P99]);
+    let mean = with("mean", &[Statistic::Mean]);
+    let titles = |all: Vec<Measurement>| -> Vec<(String, usize)> {
+        let all = figures(&[source("one", all)], &Options::default());
+        let plots = all.iter().filter(|figure| figure.title.starts_with("Latency"));
+        plots.map(|figure| (figure.title.clone(), figure.keys().len())).collect()
+    };
+    let plain = "Latency by message size: point to point".to_owned();
+    let rest = "Latency by message size, means and tails: point to point".to_owned();
+    assert_eq!(titles(vec![both.clone()]), [(plain.clone(), 1), (rest.clone(), 2)]);
+    let mixed = titles(vec![both, mean]);
+    assert_eq!(mixed, [(plain.clone(), 2), (rest, 2)]);
+    assert_eq!(titles(vec![with("tails", &[Statistic::P99])]), [(plain, 1)]);
+}
+
+/// Two runs whose set-ups have nothing in common still have a picture.
+#[test]
+fn many_differences_of_set_ups_are_one_sentence() {
+    let mut sources = two_runs();
+    for at in 0..12 {
+        sources[0].measurements[0].setup.insert(format!("key_{at:02}"), "a".to_owned());
+    }
+    let all = figures(&sources, &Options::default());
+    let [said] = &all[0].cautions[..] else { panic!("{:?}", all[0].cautions) };
+    assert!(said.starts_with("Set-ups differ in 12 things (key 00, key 01,"), "{said}");
 }

@@ -2,17 +2,25 @@
 
 use crate::result::Point;
 
-/// Points of one series on a page. A time line of ten minutes has more.
-pub(super) const POINTS_SHOWN_MAX: usize = 400;
+/// Points of one series on a page, and of all series of a plot. A time line of ten minutes has
+/// more, and many time lines over each other are none where each has all of its points.
+const POINTS_SHOWN_MAX: usize = 400;
+const ALL_SHOWN_MAX: usize = 2_000;
+const POINTS_SHOWN_LEAST: usize = 100;
 
-/// At most [`POINTS_SHOWN_MAX`] of the points, if not more than that have a name: the least and
+/// What one of so many series has of them.
+pub(super) fn points_shown(series: usize) -> usize {
+    (ALL_SHOWN_MAX / series.max(1)).clamp(POINTS_SHOWN_LEAST, POINTS_SHOWN_MAX)
+}
+
+/// At most `most` of the points, if not more than that have a name: the least and
 /// the most of each stretch, both ends, and those with a name.
-pub(super) fn thin(points: &[Point]) -> Vec<Point> {
-    if points.len() <= POINTS_SHOWN_MAX {
+pub(super) fn thin(points: &[Point], most: usize) -> Vec<Point> {
+    if points.len() <= most {
         return points.to_vec();
     }
     let named = points.iter().filter(|point| point.label.is_some()).count();
-    let stretches = (POINTS_SHOWN_MAX.saturating_sub(named + 2) / 2).max(1);
+    let stretches = (most.saturating_sub(named + 2) / 2).max(1);
     let length = points.len().div_ceil(stretches);
     let mut kept = vec![false; points.len()];
     for (nth, stretch) in points.chunks(length).enumerate() {
@@ -40,12 +48,17 @@ mod tests {
             (0..60_000).map(|at| Point::new(f64::from(at), f64::from(at % 7))).collect();
         points[31_234].y = 1000.0;
         points[40_001].label = Some("killed".to_owned());
-        let few = thin(&points);
+        let few = thin(&points, POINTS_SHOWN_MAX);
         assert!(few.len() <= POINTS_SHOWN_MAX && few.len() > POINTS_SHOWN_MAX / 2, "{}", few.len());
         assert!(few.iter().any(|point| point.y == 1000.0));
         assert!(few.iter().any(|point| point.label.is_some()));
         assert_eq!((few[0].x, few[few.len() - 1].x), (0.0, 59_999.0));
         assert!(few.windows(2).all(|two| two[0].x < two[1].x));
-        assert_eq!(thin(&points[..10]), points[..10]);
+        assert_eq!(thin(&points[..10], POINTS_SHOWN_MAX), points[..10]);
+    }
+
+    #[test]
+    fn many_series_have_fewer_points_each() {
+        assert_eq!([1, 5, 10, 40].map(points_shown), [400, 400, 200, 100]);
     }
 }

@@ -2,29 +2,79 @@
 
 use std::fmt::Write as _;
 
-use super::frame::Area;
-use super::number::tick;
-use super::scale::{Scale, Span};
+use super::frame::{self, Area};
+use super::number::{rounded, tick};
+use super::scale::Span;
 use super::text::{escape, wrap};
-use super::{Bars, Figure, Key, Part};
+use super::{Bars, Figure, Key, Part, WIDTH};
 use crate::result::Point;
+use crate::unit::Unit;
 
 /// Of one bar, and between rows.
 const BAR: f64 = 15.0;
 const STACKED_BAR: f64 = 20.0;
 const BETWEEN: f64 = 13.0;
+/// Between a row and one that goes with it.
+const WITHIN: f64 = 5.0;
 /// Of a row's name.
-const NAME_CHARS: usize = 30;
+const NAME_CHARS: usize = 34;
 const NAME_LINES: usize = 2;
+/// About; of a name, and before and behind it.
+const CHAR_WIDTH: f64 = 6.9;
+const NAME_GAP: f64 = 8.0;
+const NAMES_LEAST: f64 = 90.0;
+/// Behind the longest bar, of the axis.
+const LEAST_ROOM: f64 = 0.02;
+/// Before a bar's number.
+const NUMBER_GAP: f64 = 5.0;
+/// Of counts: a smaller part of the axis has no number of its own.
+const LEAST_SHOWN: f64 = 1e-4;
+/// What is more than this is something, however long other bars are.
+const NOTHING_MAX: f64 = 5e-3;
+/// Of a count that is a mean of many: what follows is noise.
+const COUNT_DIGITS: usize = 3;
 
-fn row_height(bars: &Bars) -> f64 {
-    let inside = if bars.is_stacked { STACKED_BAR } else { BAR * bars.parts.len().max(1) as f64 };
-    inside.max(STACKED_BAR) + BETWEEN
+/// Where a row stands, from the upper end of all of them.
+struct Row {
+    top: f64,
+    height: f64,
+    /// For each part, its place among those that this row has.
+    places: Vec<Option<usize>>,
+}
+
+/// The rows: one that has fewer bars than others is lower.
+fn rows(bars: &Bars) -> Vec<Row> {
+    let mut top = 0.0;
+    let goes_with = |row: usize| bars.rows.get(row).is_some_and(|bar| bar.goes_with_last);
+    let row = |row: usize| {
+        let mut count = 0_usize;
+        let place = |part| {
+            bars.value(part, row)?;
+            count += 1;
+            Some(count - 1)
+        };
+        let places = (0..bars.parts.len()).map(place).collect();
+        let inside = if bars.is_stacked { STACKED_BAR } else { BAR * count as f64 };
+        let inside = inside.max(STACKED_BAR);
+        let gap = |is_within: bool| if is_within { WITHIN / 2.0 } else { BETWEEN / 2.0 };
+        let (before, behind) = (gap(goes_with(row)), gap(goes_with(row + 1)));
+        let first = top + before;
+        top = first + inside + behind;
+        Row { top: first, height: inside, places }
+    };
+    (0..bars.rows.len()).map(row).collect()
 }
 
 /// Of all rows.
 pub(super) fn height(bars: &Bars) -> f64 {
-    row_height(bars) * bars.rows.len().max(1) as f64
+    rows(bars).last().map_or(STACKED_BAR, |last| last.top + last.height + BETWEEN / 2.0)
+}
+
+/// What the rows' names take of the width: short ones leave more to the bars.
+pub(super) fn names_width(bars: &Bars) -> f64 {
+    let lines = bars.rows.iter().flat_map(|row| wrap(&row.name, NAME_CHARS, NAME_LINES));
+    let longest = lines.map(|line| line.chars().count()).max().unwrap_or_default();
+    (longest as f64 * CHAR_WIDTH + 2.0 * NAME_GAP).max(NAMES_LEAST)
 }
 
 /// The axis of numbers, which lies; the other one is not used.
@@ -36,15 +86,24 @@ pub(super) fn spans(figure: &Figure, bars: &Bars) -> (Span, Span) {
         let points = bars.parts.iter().flat_map(|part| &part.values).flatten();
         points.flat_map(ends).flatten().collect()
     };
-    let rules = figure.rules.iter().map(|(number, _)| *number);
+    let rules: Vec<f64> = figure.rules.iter().map(|(number, _)| *number).collect();
     // Space behind the longest bar for its number.
-    let widest = numbers.iter().fold(0.0_f64, |most, number| most.max(*number)) * 1.08;
-    let numbers: Vec<f64> = numbers.into_iter().chain(rules).chain([widest]).collect();
-    (Span::of(Scale::Linear, numbers), Span::tight(0.0, 1.0))
+    let digits = numbers.iter().map(|number| words(figure, *number, 0.0).chars().count() + 2);
+    let number = NUMBER_GAP + CHAR_WIDTH * digits.max().unwrap_or_default() as f64;
+    let room = (number - frame::RIGHT).max(0.0) / (WIDTH - frame::RIGHT - names_width(bars));
+    let (least, most) = numbers
+        .iter()
+        .chain(&rules)
+        .fold((0.0_f64, 0.0_f64), |(low, high), it| (low.min(*it), high.max(*it)));
+    // A little beyond the longest one, and not up to the next tick: the space is the numbers'.
+    let room = room.clamp(LEAST_ROOM, 0.5);
+    let widest = (most - least * room) / (1.0 - room);
+    (Span::tight(least, widest), Span::tight(0.0, 1.0))
 }
 
 pub(super) fn draw(figure: &Figure, bars: &Bars, area: &Area) -> String {
-    let mut out = names(bars, area);
+    let rows = rows(bars);
+    let mut out = names(bars, &rows, area);
     // How far each row's stack has come.
     let mut reached = vec![0.0; bars.rows.len()];
     for (number, part) in bars.parts.iter().enumerate() {
@@ -58,12 +117,17 @@ pub(super) fn draw(figure: &Figure, bars: &Bars, area: &Area) -> String {
             } else {
                 (0.0, point.y)
             };
-            let (top, high) = bar_place(bars, area, row, number);
+            let (top, high) = bar_place(bars, area, &rows[row], number);
             let (Some(x), Some(to)) = (area.at_x(begin), area.at_x(end)) else { continue };
-            let _ = write!(boxes, "M{x:.1} {top:.1}H{to:.1}v{high}H{x:.1}z");
+            // An outline of nothing would be a line.
+            if end > begin || !bars.is_stacked {
+                let _ = write!(boxes, "M{x:.1} {top:.1}H{to:.1}v{high}H{x:.1}z");
+            }
             let middle = top + high / 2.0;
             let _ = write!(places, "{row},{to:.1},{middle:.1} ");
-            spread(point, middle, area, &mut spreads);
+            if !bars.is_stacked {
+                spread(point, middle, area, &mut spreads);
+            }
         }
         let Part { name, look, is_published, .. } = part;
         let classes = Key { name, look: *look, is_published: *is_published }.classes();
@@ -74,13 +138,16 @@ pub(super) fn draw(figure: &Figure, bars: &Bars, area: &Area) -> String {
              <path class=\"box\" d=\"{boxes}\"/><path class=\"spread over\" d=\"{spreads}\"/></g>"
         );
     }
-    out + &numbers(figure, bars, area)
+    out + &numbers(figure, bars, &rows, area)
 }
 
 /// The upper end and the height of a bar.
-fn bar_place(bars: &Bars, area: &Area, row: usize, part: usize) -> (f64, f64) {
-    let top = area.top + row as f64 * row_height(bars) + BETWEEN / 2.0;
-    if bars.is_stacked { (top, STACKED_BAR) } else { (top + part as f64 * BAR, BAR - 2.0) }
+fn bar_place(bars: &Bars, area: &Area, row: &Row, part: usize) -> (f64, f64) {
+    let place = row.places.get(part).copied().flatten().unwrap_or_default();
+    let bar = if bars.is_stacked { STACKED_BAR } else { BAR };
+    let count = if bars.is_stacked { 1 } else { row.places.iter().flatten().count().max(1) };
+    let top = area.top + row.top + (row.height - bar * count as f64) / 2.0;
+    if bars.is_stacked { (top, bar) } else { (top + place as f64 * bar, bar - 2.0) }
 }
 
 /// From `low` to `high`.
@@ -96,47 +163,61 @@ fn spread(point: &Point, y: f64, area: &Area, out: &mut String) {
     }
 }
 
-fn names(bars: &Bars, area: &Area) -> String {
+fn names(bars: &Bars, rows: &[Row], area: &Area) -> String {
     let mut out = String::from("<g text-anchor=\"end\">");
-    for (row, name) in bars.rows.iter().enumerate() {
-        let lines = wrap(name, NAME_CHARS, NAME_LINES);
-        let middle = area.top + (row as f64 + 0.5) * row_height(bars);
+    for (bar, row) in bars.rows.iter().zip(rows) {
+        let lines = wrap(&bar.name, NAME_CHARS, NAME_LINES);
+        let middle = area.top + row.top + row.height / 2.0;
         for (at, line) in lines.iter().enumerate() {
             let y = middle + 4.0 + (at as f64 - (lines.len() as f64 - 1.0) / 2.0) * 14.0;
-            let x = area.left - 8.0;
+            let x = area.left - NAME_GAP;
             let _ = write!(out, "<text x=\"{x}\" y=\"{y:.1}\">{}</text>", escape(line));
         }
     }
     out + "</g>"
 }
 
+/// A bar's number. Of counts, what is less than `least` is nothing as far as this picture goes; the
+/// table has it.
+fn words(figure: &Figure, number: f64, least: f64) -> String {
+    match figure.y.unit {
+        Unit::Count if number != 0.0 && number.abs() < least => "≈ 0".to_owned(),
+        Unit::Count if number.abs() < 1000.0 => rounded(number, COUNT_DIGITS),
+        unit => tick(number, unit),
+    }
+}
+
 /// Behind each bar its number; of a stack the sum; where there is none, that.
-fn numbers(figure: &Figure, bars: &Bars, area: &Area) -> String {
+fn numbers(figure: &Figure, bars: &Bars, rows: &[Row], area: &Area) -> String {
     let mut out = String::new();
+    let least = (area.x.ends().1 * LEAST_SHOWN).min(NOTHING_MAX);
+    let words = |number: f64| words(figure, number, least);
     let mut write_at = |end: f64, y: f64, words: &str, class: &str| {
         if let Some(x) = area.at_x(end) {
-            let x = x + 5.0;
+            let x = x + NUMBER_GAP;
             let _ = write!(out, "<text{class} x=\"{x:.1}\" y=\"{:.1}\">{words}</text>", y + 4.0);
         }
     };
-    for row in 0..bars.rows.len() {
+    for (row, place) in rows.iter().enumerate() {
         let Some(sum) = bars.sum(row) else {
-            let middle = area.top + (row as f64 + 0.5) * row_height(bars);
+            let middle = area.top + place.top + place.height / 2.0;
             write_at(0.0, middle, "not measured", " class=\"quiet\"");
             continue;
         };
         if bars.is_stacked {
-            let (top, high) = bar_place(bars, area, row, 0);
-            let least = if bars.is_whole(row) { "" } else { "≥ " };
-            let words = format!("{least}{}", tick(sum, figure.y.unit));
+            let (top, high) = bar_place(bars, area, place, 0);
+            let words = match bars.rows[row].is_partial {
+                true => format!("≥ {}", words(sum).trim_start_matches("≈ ")),
+                false => words(sum),
+            };
             write_at(sum, top + high / 2.0, &escape(&words), "");
             continue;
         }
         for part in 0..bars.parts.len() {
-            let (top, high) = bar_place(bars, area, row, part);
+            let (top, high) = bar_place(bars, area, place, part);
             let Some(point) = bars.value(part, row) else { continue };
             let end = point.y.max(point.high.unwrap_or(point.y)).max(0.0);
-            write_at(end, top + high / 2.0, &escape(&tick(point.y, figure.y.unit)), "");
+            write_at(end, top + high / 2.0, &escape(&words(point.y)), "");
         }
     }
     out

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::frame::Area;
+use super::frame::{Area, CURVES_WIDTH};
+use super::number::tick;
 use super::scale::{Scale, Span};
 use super::table::Places;
 use super::text::{escape, shorten};
@@ -20,6 +21,8 @@ const MARKS_APART: f64 = 12.0;
 const MARKS_ROWS: usize = 4;
 /// Of a label, about.
 const CHAR_WIDTH: f64 = 7.0;
+/// Between two labels of an axis.
+const LABELS_GAP: f64 = 8.0;
 
 /// Both axes, so that all points are on them, spreads and rules as well.
 pub(super) fn spans(figure: &Figure, curves: &[Curve]) -> (Span, Span) {
@@ -28,17 +31,29 @@ pub(super) fn spans(figure: &Figure, curves: &[Curve]) -> (Span, Span) {
     let ys = points().flat_map(|point| [Some(point.y), point.low, point.high]).flatten();
     let ys: Vec<f64> = ys.chain(figure.rules.iter().map(|(number, _)| *number)).collect();
     // A point at 0 has no place on a logarithmic axis of figures: a remark says so.
-    let is_log = figure.y.scale != Scale::Linear;
-    let ys = ys.into_iter().filter(|number| !is_log || *number > 0.0);
-    let ys: Vec<f64> = ys.collect();
+    let ys: Vec<f64> = ys.into_iter().filter(|number| figure.y.scale.has(*number)).collect();
     let x = if figure.x.scale == Scale::Linear {
         let (least, most) = xs.fold((0.0_f64, 0.0_f64), |(low, high), x| (low.min(x), high.max(x)));
         Span::tight(least, most)
     } else {
-        let xs: Vec<f64> = xs.collect();
-        Span::of(figure.x.scale, xs)
+        let mut xs: Vec<f64> = xs.collect();
+        let span = Span::of(figure.x.scale, xs.iter().copied());
+        xs.sort_by(f64::total_cmp);
+        xs.dedup();
+        if has_room(figure, &span, &xs) { span.labelled_at(xs) } else { span }
     };
     (x, Span::of(figure.y.scale, ys))
+}
+
+/// Whether each of these numbers can be written at its place on the horizontal axis.
+fn has_room(figure: &Figure, span: &Span, numbers: &[f64]) -> bool {
+    let width = |number: f64| tick(number, figure.x.unit).chars().count() as f64 * CHAR_WIDTH;
+    let place = |number: f64| span.place(number).unwrap_or(0.0) * CURVES_WIDTH;
+    numbers.windows(2).all(|two| {
+        let (one, other) = (two[0], two[1]);
+        let widths = f64::midpoint(width(one), width(other));
+        place(other) - place(one) >= widths + LABELS_GAP
+    })
 }
 
 pub(super) fn draw(curves: &[Curve], area: &Area) -> String {

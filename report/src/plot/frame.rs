@@ -4,18 +4,23 @@ use std::fmt::Write as _;
 
 use super::number::tick;
 use super::scale::Span;
+use super::table::with_unit;
 use super::text::{NAME_CHARS_MAX, escape, shorten, wrap};
-use super::{Axis, Body, Figure, Place, WIDTH, bars, curves, style};
+use super::{Axis, Body, Figure, Key, Look, Place, Scale, WIDTH, bars, curves, style};
+use crate::unit::Unit;
 
 /// Around the area of the points, in a page.
-const RIGHT: f64 = 22.0;
+pub(super) const RIGHT: f64 = 30.0;
 const TOP: f64 = 30.0;
+/// Bars have nothing above them.
+const BARS_TOP: f64 = 8.0;
+const HEADING_BARS: f64 = 6.0;
 const BELOW: f64 = 46.0;
 /// Of the area of curves.
 const HEIGHT: f64 = 330.0;
 const CURVES_LEFT: f64 = 78.0;
-/// For names of bars.
-const BARS_LEFT: f64 = 208.0;
+/// Of the same.
+pub(super) const CURVES_WIDTH: f64 = WIDTH - RIGHT - CURVES_LEFT;
 /// A line of a heading, a legend and a remark, in a file.
 const HEADING: f64 = 22.0;
 const LEGEND: f64 = 19.0;
@@ -52,16 +57,21 @@ pub(super) fn draw(figure: &Figure, place: Place) -> String {
         Place::Page => Vec::new(),
         Place::File => wrap(&figure.title, HEADING_CHARS, 2),
     };
-    let top = TOP + heading.len() as f64 * HEADING;
+    let above = match (figure.has_bars(), place) {
+        (true, Place::Page) => BARS_TOP,
+        (true, Place::File) => BARS_TOP + HEADING_BARS,
+        (false, _) => TOP,
+    };
+    let top = above + heading.len() as f64 * HEADING;
     let (inside, bottom) = match &figure.body {
         Body::Curves(all) => {
             let (x, y) = curves::spans(figure, all);
             let area = area(CURVES_LEFT, top, HEIGHT, x, y);
             (grid(figure, &area) + &curves::draw(all, &area) + &rules(figure, &area), area.bottom)
         }
-        Body::Bars(all) => {
+        Body::Bars(all) | Body::Listed(all) => {
             let (x, y) = bars::spans(figure, all);
-            let area = area(BARS_LEFT, top, bars::height(all), x, y);
+            let area = area(bars::names_width(all), top, bars::height(all), x, y);
             (bars_grid(figure, &area) + &bars::draw(figure, all, &area), area.bottom)
         }
     };
@@ -73,7 +83,8 @@ pub(super) fn draw(figure: &Figure, place: Place) -> String {
         let y = 24.0 + at as f64 * HEADING;
         let _ = write!(out, "<text class=\"title\" x=\"12\" y=\"{y}\">{}</text>", escape(line));
     }
-    out + &inside + &below.0 + "</svg>"
+    let end = if place == Place::File { "</svg>\n" } else { "</svg>" };
+    out + &inside + &below.0 + end
 }
 
 fn area(left: f64, top: f64, height: f64, x: Span, y: Span) -> Area {
@@ -105,7 +116,13 @@ fn opening(figure: &Figure, place: Place, height: f64) -> String {
 }
 
 fn words(axis: &Axis) -> String {
-    escape(&shorten(&axis.words, NAME_CHARS_MAX))
+    // Numbers of other kinds have their unit beside them.
+    let words = match axis.unit {
+        Unit::NsPerByte | Unit::Usd => with_unit(&axis.words, axis.unit),
+        Unit::PerS if axis.words != "IOPS" => with_unit(&axis.words, axis.unit),
+        _ => axis.words.clone(),
+    };
+    escape(&shorten(&words, NAME_CHARS_MAX))
 }
 
 /// Lines and numbers behind the points.
@@ -128,7 +145,10 @@ fn grid(figure: &Figure, area: &Area) -> String {
         let _ = write!(line, "M{left} {y:.1}H{right}");
         if tick_.is_labelled {
             let (x, below) = (left - 8.0, y + 4.0);
+            // What is more is told with its sign: 100 % more is no share.
+            let sign = if figure.y.scale == Scale::TimesMore && tick_.at > 0.0 { "+" } else { "" };
             let number = escape(&tick(tick_.at, figure.y.unit));
+            let number = format!("{sign}{number}");
             let _ = write!(beside, "<text x=\"{x}\" y=\"{below:.1}\">{number}</text>");
         }
     }
@@ -191,7 +211,7 @@ fn rules(figure: &Figure, area: &Area) -> String {
         let _ = write!(
             out,
             "<path class=\"rule\" d=\"M{left} {y:.1}H{right}\"/>\
-             <text x=\"{x}\" y=\"{above:.1}\" text-anchor=\"end\">{}</text>",
+             <text class=\"over\" x=\"{x}\" y=\"{above:.1}\" text-anchor=\"end\">{}</text>",
             escape(&shorten(name, NAME_CHARS_MAX)),
             x = right - 4.0,
         );
@@ -202,15 +222,31 @@ fn rules(figure: &Figure, area: &Area) -> String {
 /// Legend and remarks of a file, from `y` on, and how high they are.
 fn legend(figure: &Figure, y: f64) -> (String, f64) {
     let (mut out, mut at) = (String::new(), y + 4.0);
-    for key in figure.keys() {
-        out += &key.sample(figure.has_bars(), 12.0, at);
-        for line in wrap(key.name, LEGEND_CHARS, 2) {
-            let _ = write!(out, "<text x=\"50\" y=\"{:.1}\">{}</text>", at + 11.0, escape(&line));
-            at += LEGEND;
+    let mut keys = figure.legend();
+    if matches!(&figure.body, Body::Bars(bars) if bars.is_stacked) {
+        // What others published has its namesake's colour, and is told apart by its outline.
+        let own: Vec<Look> = keys.iter().filter(|it| !it.is_published).map(|it| it.look).collect();
+        keys.retain(|key: &Key<'_>| !key.is_published || !own.contains(&key.look));
+    }
+    // Short names stand in two columns, row by row.
+    let is_short = keys.iter().all(|key| key.name.chars().count() <= LEGEND_CHARS / 2 - 8);
+    let columns = if is_short && keys.len() > 3 { 2 } else { 1 };
+    for row in keys.chunks(columns) {
+        let mut lines_max = 0;
+        for (column, key) in row.iter().enumerate() {
+            let x = 12.0 + column as f64 * WIDTH / 2.0;
+            out += &key.sample(figure.has_bars(), x, at);
+            let lines = wrap(key.name, LEGEND_CHARS, 2);
+            for (nth, line) in lines.iter().enumerate() {
+                let (x, y, line) = (x + 38.0, at + 11.0 + nth as f64 * LEGEND, escape(line));
+                let _ = write!(out, "<text x=\"{x:.0}\" y=\"{y:.1}\">{line}</text>");
+            }
+            lines_max = lines_max.max(lines.len());
         }
+        at += lines_max as f64 * LEGEND;
     }
     at += 4.0;
-    for remark in figure.cautions.iter().chain(&figure.remarks) {
+    for remark in figure.cautions.iter().chain(&figure.remarks).chain(&figure.measured) {
         for line in wrap(remark, REMARK_CHARS, REMARK_LINES_MAX) {
             let base = at + 11.0;
             let line = escape(&line);

@@ -17,8 +17,15 @@ const BINARY: [(f64, &str); 5] = [
 /// An axis' labels have no more digits that count.
 const TICK_DIGITS: usize = 4;
 
-/// A number as it is: the shortest decimal that reads back as the same one.
+/// Digits that count of a number as it is. Nothing is measured to more; rates and means are divided
+/// by something and have 17, which were a fourth of a page.
+const EXACT_DIGITS: usize = 9;
+
+/// A number as it is: the shortest decimal that reads back as the same one; of what is no whole
+/// number nine digits.
 pub fn exact(number: f64) -> String {
+    let short = || format!("{number:.*e}", EXACT_DIGITS - 1).parse().unwrap_or(number);
+    let number: f64 = if number.fract() == 0.0 { number } else { short() };
     let size = number.abs();
     if size != 0.0 && !(1e-6..1e15).contains(&size) {
         return format!("{number:e}");
@@ -49,6 +56,10 @@ pub fn tick(number: f64, unit: Unit) -> String {
     }
     match unit.dimension() {
         Dimension::Time => prefixed(to(number, unit, Unit::Ns), &TIME, ""),
+        // The longest frame of Ethernet is 1500 B to everybody, and not 1.465 KiB.
+        Dimension::Data if is_plain(to(number, unit, Unit::Bytes)) => {
+            format!("{} B", short(to(number, unit, Unit::Bytes)))
+        }
         Dimension::Data => prefixed(to(number, unit, Unit::Bytes), &BINARY, ""),
         Dimension::DataRate if unit == Unit::BitsPerS => prefixed(number, &SI, "bit/s"),
         Dimension::DataRate => prefixed(to(number, unit, Unit::BytesPerS), &SI, "B/s"),
@@ -61,6 +72,12 @@ pub fn tick(number: f64, unit: Unit) -> String {
         Dimension::Share if unit == Unit::Percent => format!("{} %", short(number)),
         Dimension::Share | Dimension::TimePerData | Dimension::Name => short(number),
     }
+}
+
+/// Whether some bytes are no whole number of KiB, and few.
+fn is_plain(bytes: f64) -> bool {
+    const PLAIN_MAX: f64 = 9999.0;
+    bytes % 1024.0 != 0.0 && bytes.abs() <= PLAIN_MAX
 }
 
 fn to(number: f64, from: Unit, to: Unit) -> f64 {
@@ -82,8 +99,12 @@ mod tests {
 
     #[test]
     fn what_is_exact_reads_back() {
-        for number in [0.0, 1.0, 0.1, 1.0 / 3.0, 1e-9, 6.02e23, -5.5, 123_456_789.125] {
+        for number in [0.0, 1.0, 0.1, 1e-9, 6.02e23, -5.5, 12_345_678.5, 4_294_967_297.0] {
             assert_eq!(exact(number).parse::<f64>().unwrap(), number, "{}", exact(number));
+        }
+        for number in [1.0 / 3.0, -2e9 / 3.0, 2e-9 / 3.0, 123_456_789.125] {
+            let error = exact(number).parse::<f64>().unwrap() / number - 1.0;
+            assert!(error.abs() < 1e-8 && exact(number).len() < 16, "{}", exact(number));
         }
         assert_eq!(exact(-0.0), "0");
         assert_eq!(exact(1024.0), "1024");
@@ -100,6 +121,7 @@ mod tests {
             (0.02, Unit::Ns, "20 ps"),
             (65536.0, Unit::Bytes, "64 KiB"),
             (3.0, Unit::Bytes, "3 B"),
+            (1500.0, Unit::Bytes, "1500 B"),
             (1500.0, Unit::MbPerS, "1.5 GB/s"),
             (10e9, Unit::BitsPerS, "10 Gbit/s"),
             (250_000.0, Unit::PerS, "250 k"),

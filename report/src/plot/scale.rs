@@ -9,6 +9,42 @@ pub enum Scale {
     Log2,
     /// By tens.
     Log10,
+    /// Percent more than something else, by how many times as much that is: 0 %, 100 % (twice as
+    /// much), 900 %. What is as many times less lies as far below 0.
+    TimesMore,
+    /// Percent less than something else, by how many times less that is: 0 %, 50 % (half), 90 %.
+    TimesLess,
+}
+
+impl Scale {
+    /// What is drawn by tens: a number itself, or of percentages how many times it is; none if it
+    /// has no place on such an axis.
+    pub fn times(self, number: f64) -> Option<f64> {
+        let times = match self {
+            Self::Linear | Self::Log2 | Self::Log10 => number,
+            Self::TimesMore => 1.0 + number / 100.0,
+            Self::TimesLess => 1.0 / (1.0 - number / 100.0),
+        };
+        (times > 0.0 && times.is_finite()).then_some(times)
+    }
+
+    /// The number of which [`Self::times`] is that.
+    fn number(self, times: f64) -> f64 {
+        match self {
+            Self::Linear | Self::Log2 | Self::Log10 => times,
+            Self::TimesMore => (times - 1.0) * 100.0,
+            Self::TimesLess => (1.0 - 1.0 / times) * 100.0,
+        }
+    }
+
+    /// Whether such an axis can show a number, wherever it ends.
+    pub fn has(self, number: f64) -> bool {
+        self == Self::Linear || self.times(number).is_some()
+    }
+
+    fn is_of_times(self) -> bool {
+        matches!(self, Self::TimesMore | Self::TimesLess)
+    }
 }
 
 /// A line of the grid.
@@ -37,6 +73,8 @@ pub struct Span {
     high: f64,
     /// A place for 0 before the least, which a logarithmic axis has not by itself.
     has_zero: bool,
+    /// What is labelled instead of the ticks' own choice, if there is any.
+    labels: Vec<f64>,
 }
 
 impl Span {
@@ -48,8 +86,8 @@ impl Span {
         }
         let (mut low, mut high, mut has_zero) = (f64::INFINITY, f64::NEG_INFINITY, false);
         for number in numbers {
-            has_zero |= number == 0.0;
-            if number > 0.0 {
+            has_zero |= number == 0.0 && !scale.is_of_times();
+            if let Some(number) = scale.times(number) {
                 let number = number.clamp(1.0 / NUMBER_MAX, NUMBER_MAX);
                 (low, high) = (low.min(number), high.max(number));
             }
@@ -60,9 +98,19 @@ impl Span {
         let (low, high) = match scale {
             Scale::Log2 if low == high => (low / 2.0, high * 2.0),
             Scale::Log2 => (low, high),
+            // What it is told against is on it, and may be its end.
+            _ if scale.is_of_times() => {
+                // 90 % less is ten times less but for the last bit.
+                (step_down(low.min(1.0) * (1.0 + 1e-9)), step_up(high.max(1.0) * (1.0 - 1e-9)))
+            }
             _ => (step_down(low * 0.98), step_up(high * 1.02)),
         };
-        Self { scale, low, high, has_zero }
+        Self { scale, low, high, has_zero, labels: Vec::new() }
+    }
+
+    /// The same, with labels at these numbers alone: of a few sizes, a reader looks for those.
+    pub fn labelled_at(self, labels: Vec<f64>) -> Self {
+        Self { labels, ..self }
     }
 
     fn linear(numbers: impl Iterator<Item = f64>) -> Self {
@@ -81,13 +129,13 @@ impl Span {
             if (steps - steps.round()).abs() < 0.02 { steps.round() * step } else { whole * step }
         };
         let (low, high) = (reach(low, false).min(low), reach(high, true).max(high));
-        Self { scale: Scale::Linear, low, high, has_zero: false }
+        Self { scale: Scale::Linear, low, high, has_zero: false, labels: Vec::new() }
     }
 
     /// The same, which ends exactly where its numbers do: a time line has no empty end.
     pub fn tight(low: f64, high: f64) -> Self {
         let high = if high > low { high } else { low + 1.0 };
-        Self { scale: Scale::Linear, low, high, has_zero: false }
+        Self { scale: Scale::Linear, low, high, has_zero: false, labels: Vec::new() }
     }
 
     /// How it is divided.
@@ -95,7 +143,7 @@ impl Span {
         self.scale
     }
 
-    /// Both ends.
+    /// Both ends; of percentages, how many times those are.
     pub fn ends(&self) -> (f64, f64) {
         (self.low, self.high)
     }
@@ -103,14 +151,14 @@ impl Span {
     /// Where `number` is, from 0 (the low end) to 1; none if it has no place, as 0 and less on a
     /// logarithmic axis.
     pub fn place(&self, number: f64) -> Option<f64> {
-        let part = match self.scale {
-            Scale::Linear => (number - self.low) / (self.high - self.low),
-            _ if number > 0.0 => {
-                let part = (number / self.low).ln() / (self.high / self.low).ln();
+        let part = match (self.scale, self.scale.times(number)) {
+            (Scale::Linear, _) => (number - self.low) / (self.high - self.low),
+            (_, Some(times)) => {
+                let part = (times / self.low).ln() / (self.high / self.low).ln();
                 if self.has_zero { ZERO_PART + part * (1.0 - ZERO_PART) } else { part }
             }
-            _ if number == 0.0 && self.has_zero => 0.0,
-            _ => return None,
+            (_, None) if number == 0.0 && self.has_zero => 0.0,
+            (_, None) => return None,
         };
         (part.is_finite()).then(|| part.clamp(0.0, 1.0))
     }
@@ -126,9 +174,19 @@ impl Span {
             Scale::Linear => linear_ticks(self.low, self.high),
             Scale::Log2 => doubling_ticks(self.low, self.high),
             Scale::Log10 => decade_ticks(self.low, self.high),
+            scale @ (Scale::TimesMore | Scale::TimesLess) => {
+                let of = |tick: Tick| Tick { at: scale.number(tick.at), ..tick };
+                decade_ticks(self.low, self.high).into_iter().map(of).collect()
+            }
         };
         if self.has_zero {
             ticks.insert(0, Tick { at: 0.0, is_labelled: true });
+        }
+        if !self.labels.is_empty() {
+            ticks.retain(|tick| !self.labels.contains(&tick.at));
+            ticks.iter_mut().for_each(|tick| tick.is_labelled = false);
+            ticks.extend(self.labels.iter().map(|at| Tick { at: *at, is_labelled: true }));
+            ticks.sort_by(|one, other| one.at.total_cmp(&other.at));
         }
         ticks
     }
@@ -226,6 +284,14 @@ mod tests {
     }
 
     #[test]
+    fn a_few_sizes_are_labelled_themselves() {
+        let sizes = [8.0, 1024.0, 1500.0, 65_536.0];
+        let span = Span::of(Scale::Log2, sizes).labelled_at(sizes.to_vec());
+        assert_eq!(labels(&span), sizes);
+        assert_eq!(span.ticks().len(), 15, "fourteen powers of two, and 1500");
+    }
+
+    #[test]
     fn zero_has_a_place_before_a_logarithmic_axis() {
         let span = Span::of(Scale::Log2, [0.0, 1.0, 1024.0]);
         assert_eq!(span.place(0.0), Some(0.0));
@@ -240,8 +306,26 @@ mod tests {
         assert_eq!(labels(&Span::of(Scale::Log10, [0.9, 9000.0])), [1.0, 10.0, 100.0, 1e3, 1e4]);
         let span = Span::of(Scale::Log10, [12.0, 60.0]);
         assert_eq!(labels(&span), [10.0, 20.0, 50.0, 100.0]);
-        let narrow = Span { scale: Scale::Log10, low: 100.0, high: 200.0, has_zero: false };
+        let (scale, labels_) = (Scale::Log10, Vec::new());
+        let narrow = Span { scale, low: 100.0, high: 200.0, has_zero: false, labels: labels_ };
         assert!(labels(&narrow).len() >= 4, "{narrow:?}");
+    }
+
+    #[test]
+    fn percentages_lie_as_far_apart_as_they_are_times() {
+        let more = Span::of(Scale::TimesMore, [0.0, -30.0, 12.0, 1900.0]);
+        assert_eq!(labels(&more), [-50.0, 0.0, 100.0, 400.0, 900.0, 1900.0]);
+        let place = |number| more.place(number).unwrap();
+        assert!((place(100.0) - place(0.0) - (place(0.0) - place(-50.0))).abs() < 1e-9);
+        assert_eq!((more.place(-100.0), more.place(1900.0)), (None, Some(1.0)));
+        // What is ten times less is 90 % less, and ten times more 900 % "less than nothing".
+        let less = Span::of(Scale::TimesLess, [0.0, 90.0]);
+        let found: Vec<f64> = labels(&less).iter().map(|at| at.round()).collect();
+        assert_eq!(found, [0.0, 50.0, 80.0, 90.0]);
+        assert_eq!((less.place(0.0), less.place(100.0)), (Some(0.0), None));
+        assert!(!Scale::TimesLess.has(100.0) && Scale::TimesLess.has(-900.0));
+        // Ends are where the numbers are, not half as much.
+        assert_eq!(labels(&Span::of(Scale::TimesMore, [0.0, 900.0]))[0], 0.0);
     }
 
     #[test]
@@ -256,7 +340,9 @@ mod tests {
             vec![f64::NAN, f64::INFINITY],
             vec![-f64::MAX, f64::MAX],
         ] {
-            for scale in [Scale::Linear, Scale::Log2, Scale::Log10] {
+            let all =
+                [Scale::Linear, Scale::Log2, Scale::Log10, Scale::TimesMore, Scale::TimesLess];
+            for scale in all {
                 let span = Span::of(scale, numbers.iter().copied());
                 let ticks = span.ticks();
                 assert!(ticks.len() < 3000, "{scale:?} {numbers:?}: {} ticks", ticks.len());

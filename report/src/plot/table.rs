@@ -146,7 +146,7 @@ impl Figure {
     pub fn table(&self) -> Table {
         match &self.body {
             Body::Curves(curves) => self.of_curves(curves),
-            Body::Bars(bars) => of_bars(bars),
+            Body::Bars(bars) | Body::Listed(bars) => of_bars(bars),
         }
     }
 
@@ -178,14 +178,14 @@ fn of_bars(bars: &Bars) -> Table {
     if has_sum {
         columns.push(Column { name: "sum".to_owned(), spread: Spread::None });
     }
-    let row = |(at, name): (usize, &String)| {
+    let row = |(at, bar): (usize, &super::Bar)| {
         let values = bars.parts.iter().map(|part| part.values.get(at).cloned().flatten());
         let mut cells: Vec<Option<Cell>> =
             values.map(|point| point.as_ref().map(Cell::of)).collect();
         if has_sum {
             cells.push(sum(bars, at));
         }
-        Row { head: name.clone(), cells }
+        Row { head: bar.name.clone(), cells }
     };
     Table { corner: String::new(), columns, rows: bars.rows.iter().enumerate().map(row).collect() }
 }
@@ -193,7 +193,7 @@ fn of_bars(bars: &Bars) -> Table {
 /// The sum of a row. Where a part was not measured it says so by "at least".
 fn sum(bars: &Bars, row: usize) -> Option<Cell> {
     let number = bars.sum(row)?;
-    let meant = if bars.is_whole(row) { Meant::Exact } else { Meant::AtLeast };
+    let meant = if bars.rows[row].is_partial { Meant::AtLeast } else { Meant::Exact };
     Some(Cell { number, low: None, high: None, meant, words: None })
 }
 
@@ -212,16 +212,14 @@ impl Bars {
         parts.peek()?;
         Some(parts.map(|(_, point)| point.y.max(0.0)).sum())
     }
-
-    /// Whether no part of a row is missing. What others published has the columns that they had.
-    pub(super) fn is_whole(&self, row: usize) -> bool {
-        let is_published = self.present(row).all(|(part, _)| self.parts[part].is_published);
-        let own = self.parts.iter().filter(|part| !part.is_published).count();
-        is_published || self.present(row).count() >= own
-    }
 }
 
 impl Table {
+    /// A figure as a table has it, without the words that it was said with.
+    pub fn text_of(point: &Point) -> String {
+        Cell { words: None, ..Cell::of(point) }.text()
+    }
+
     /// As CSV (RFC 4180), a line of heads first. Numbers are exact.
     pub fn csv(&self) -> String {
         let mut lines = Vec::with_capacity(self.rows.len() + 1);
@@ -232,7 +230,7 @@ impl Table {
             if has_spread(column) {
                 let words = column.spread.words();
                 head.push(csv_words(&format!("{}: from ({words})", column.name)));
-                head.push(csv_words(&format!("{}: to ({words})", column.name)));
+                head.push(csv_words(&format!("{}: to", column.name)));
             }
         }
         lines.push(head.join(","));
@@ -255,7 +253,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Axis, Look, Part, Scale};
+    use super::super::{Axis, Bar, Look, Part, Scale};
     use super::*;
 
     fn curve(name: &str, points: Vec<Point>) -> Curve {
@@ -268,9 +266,12 @@ mod tests {
         Figure {
             id: "a".to_owned(),
             title: "A".to_owned(),
+            subject: String::new(),
             description: String::new(),
             cautions: Vec::new(),
             remarks: Vec::new(),
+            of_table: String::new(),
+            measured: Vec::new(),
             x: axis("message size", Unit::Bytes),
             y: axis("latency", Unit::Us),
             rules: Vec::new(),
@@ -306,7 +307,13 @@ mod tests {
         let two = Point::new(0.0, 2.0);
         let bars = Bars {
             is_stacked: true,
-            rows: vec!["elvis".to_owned(), "baseline".to_owned()],
+            rows: [("elvis", false), ("baseline", true)]
+                .map(|(name, is_partial)| Bar {
+                    name: name.to_owned(),
+                    is_partial,
+                    goes_with_last: false,
+                })
+                .into(),
             parts: vec![
                 part("guest", vec![Some(two.clone()), Some(two.clone())]),
                 part("host", vec![Some(two), None]),

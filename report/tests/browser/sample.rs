@@ -58,7 +58,7 @@ pub(crate) fn published() -> Measurement {
 }
 
 fn messages(title: &str, times: f64) -> Measurement {
-    let mut it = Measurement::new(Origin::Measured, "mpi", title);
+    let mut it = Measurement::new(Origin::Measured, "mpi_latency", title);
     it.setup.insert("provider".to_owned(), "vrio".to_owned());
     let sizes = || (0..23).map(|power| f64::from(1_u32 << power));
     let latency = sizes().map(|size| {
@@ -122,7 +122,7 @@ fn events() -> Measurement {
         });
     }
     let why = "there is no KVM here, so nothing exits".to_owned();
-    it.empty = vec![Empty { what: "baseline: synchronous exits".to_owned(), why }];
+    it.empty = vec![Empty { what: "synchronous exits, baseline".to_owned(), why }];
     it
 }
 

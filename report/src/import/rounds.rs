@@ -1,0 +1,61 @@
+//! Figures that were measured in several rounds, as `vrio bench compare`, `mpi` and `models` print
+//! them: their median, the least and the most.
+
+use serde::Deserialize;
+
+use crate::pool::median;
+use crate::result::{Point, Series, Spread};
+
+/// Why there are no figures of rounds none of which was of one level with another one.
+pub(super) const MOVED: &str = "the cores moved in every round, so its figures are of no level";
+
+/// Of the rounds that count.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct Rounds {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Rounds {
+    /// Of a number of each round; none without any.
+    pub(super) fn of(numbers: impl Iterator<Item = f64>) -> Option<Self> {
+        let mut all: Vec<f64> = numbers.collect();
+        all.sort_by(f64::total_cmp);
+        Some(Self { min: *all.first()?, max: *all.last()?, median: median(&all) })
+    }
+
+    /// The figure at a place.
+    pub(super) fn at(self, x: f64) -> Point {
+        let Self { median, min, max } = self;
+        Point { low: Some(min), high: Some(max), ..Point::new(x, median) }
+    }
+
+    /// The figure of a name.
+    pub(super) fn of_category(self, place: usize, label: &str) -> Point {
+        Point { label: Some(label.to_owned()), ..self.at(place as f64) }
+    }
+
+    /// The same of another number, which is the more the more this one is.
+    pub(super) fn map(self, of: impl Fn(f64) -> f64) -> Self {
+        let Self { median, min, max } = self;
+        Self { median: of(median), min: of(min), max: of(max) }
+    }
+
+    /// Of how often something is done in a second, how many microseconds it takes.
+    pub(super) fn microseconds(self) -> Option<Self> {
+        let Self { median, min, max } = self;
+        let us = |rate: f64| 1e6 / rate;
+        (min > 0.0).then(|| Self { median: us(median), min: us(max), max: us(min) })
+    }
+}
+
+/// Says how many rounds a series' figures have. Of one round both ends are the figure itself, which
+/// is no spread: then none has any.
+pub(super) fn of_rounds(series: Series, rounds: u32) -> Series {
+    if rounds > 1 {
+        return Series { spread: Spread::Rounds, rounds: Some(rounds), ..series };
+    }
+    let bare = |point: Point| Point { low: None, high: None, ..point };
+    Series { points: series.points.into_iter().map(bare).collect(), ..series }
+}

@@ -1,0 +1,294 @@
+//! What is said above and below a plot: what to mind, what bars mean, what is missing.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use super::figures::Group;
+use super::{Item, names, subject};
+use crate::plot::{Body, Curve, Scale};
+use crate::result::{Empty, Machine, Measurement, Run, Spread, Statistic};
+use crate::unit::Quantity;
+
+/// Names of one kind in a sentence.
+const NAMED_MAX: usize = 5;
+/// Reasons why something is missing, and sources of what others published.
+const REASONS_MAX: usize = 10;
+/// Of a reason: it comes from files, and the section at the page's end has more of it.
+const REASON_CHARS_MAX: usize = 300;
+
+/// Runs whose machines a picture names that stands alone.
+const RUNS_NAMED_MAX: usize = 3;
+
+/// What the series of a plot have in common, of which their names say nothing.
+pub(super) fn shared(group: &Group<'_>, body: &Body) -> Option<String> {
+    let is_bars = matches!(body, Body::Bars(_) | Body::Listed(_));
+    let shared = names::shared(&group.items).filter(|_| !is_bars);
+    shared.map(|words| format!("All that was measured: {words}."))
+}
+
+/// Where a picture's runs were measured.
+pub(super) fn measured(group: &Group<'_>) -> Vec<String> {
+    let mut known = BTreeSet::new();
+    let runs = group.items.iter().filter_map(|item| item.run);
+    let runs: Vec<&Run> = runs.filter(|run| known.insert(std::ptr::from_ref(*run))).collect();
+    let more = runs.len().saturating_sub(RUNS_NAMED_MAX);
+    let mut lines: Vec<String> = runs.iter().take(RUNS_NAMED_MAX).map(|run| made(run)).collect();
+    lines.extend((more > 0).then(|| format!("And {more} runs more.")));
+    lines
+}
+
+fn made(run: &Run) -> String {
+    let Run { title, begun, machine, .. } = run;
+    let day = begun.split('T').next().unwrap_or_default();
+    let Some(machine) = machine else {
+        return format!("{title}: imported on {day}; its machine is not known.");
+    };
+    let Machine { processor, cores, kernel, version, commit, .. } = machine;
+    // What a distribution adds to a kernel's number sets no measurement apart.
+    let kernel = kernel.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
+    let build = [version, commit].into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
+    let slow = if machine.optimised == Some(false) { ", not optimised" } else { "" };
+    format!(
+        "{title}, {day}: {processor}, cores: {cores}, Linux {kernel}; vrio {}{slow}.",
+        build.join(" ")
+    )
+}
+
+/// `a; b; 3 more`.
+pub(super) fn few(names: &[&str]) -> String {
+    let more = names.len().saturating_sub(NAMED_MAX);
+    let named = names[..names.len() - more].join("; ");
+    if more > 0 { format!("{named}; {more} more") } else { named }
+}
+
+/// Series that have no place.
+pub(super) fn left_out(names: &[String]) -> Option<String> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let count = names.len();
+    (count > 0).then(|| {
+        format!(
+            "{count} more series have no place here: {}. Show fewer runs at a time.",
+            few(&names)
+        )
+    })
+}
+
+/// What spreads are, each with its series if there are several kinds.
+/// `what` is where a reader finds them.
+pub(super) fn captions(group: &Group<'_>, what: &str) -> Vec<String> {
+    let mut kinds: Vec<(Spread, Vec<&str>)> = Vec::new();
+    for (item, name) in group.items.iter().zip(&group.names) {
+        let spread = item.series.spread;
+        let has = item.series.points.iter().any(|point| point.low.or(point.high).is_some());
+        if spread.is_none() || !has {
+            continue;
+        }
+        match kinds.iter_mut().find(|(known, _)| *known == spread) {
+            Some((_, names)) => names.push(name),
+            None => kinds.push((spread, vec![name])),
+        }
+    }
+    match kinds.as_slice() {
+        [] => Vec::new(),
+        [(spread, _)] => vec![format!("{what}: {}.", spread.words())],
+        several => several
+            .iter()
+            .map(|(spread, names)| format!("{what} of {}: {}.", few(names), spread.words()))
+            .collect(),
+    }
+}
+
+/// How many figures such an axis cannot show.
+pub(super) fn no_place(curves: &[Curve], scale: Scale) -> Option<String> {
+    let points = curves.iter().flat_map(|curve| &curve.points);
+    let count = points.filter(|point| !scale.has(point.y)).count();
+    let which = match scale {
+        Scale::TimesMore => "of nothing at all",
+        Scale::TimesLess => "of all of it",
+        Scale::Linear | Scale::Log2 | Scale::Log10 => "that are 0 or less",
+    };
+    (count > 0)
+        .then(|| format!("{count} figures {which} have no place on this axis: see the table."))
+}
+
+/// Where what others published stands.
+pub(super) fn sources<'a>(items: impl Iterator<Item = &'a Item<'a>>) -> Vec<String> {
+    let mut by_source: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for item in items.filter(|item| item.is_published()) {
+        let source = item.measurement.source.as_deref().unwrap_or("source unknown");
+        by_source.entry(source).or_default().insert(&item.measurement.title);
+    }
+    let more = by_source.len().saturating_sub(REASONS_MAX);
+    let line = |(source, titles): (&str, BTreeSet<&str>)| {
+        format!("Published: {}: {source}.", few(&titles.into_iter().collect::<Vec<_>>()))
+    };
+    let mut lines: Vec<String> = by_source.into_iter().take(REASONS_MAX).map(line).collect();
+    lines.extend((more > 0).then(|| format!("And {more} sources more.")));
+    lines
+}
+
+/// The measurements of a group that are ours, each once, with an item of each.
+pub(super) fn own<'g, 'a>(group: &'g Group<'a>) -> Vec<&'g Item<'a>> {
+    let mut known = BTreeSet::new();
+    let own = group.items.iter().filter(|item| !item.is_published());
+    own.filter(|item| known.insert(std::ptr::from_ref(item.measurement))).collect()
+}
+
+/// A cell that is empty, as its words tell: a column and a row, a row, or something else.
+pub(super) struct Cell<'a> {
+    pub(super) column: Option<&'a str>,
+    pub(super) row: &'a str,
+    /// Whether that is a model, or has figures of its own elsewhere in the measurement.
+    pub(super) is_row: bool,
+    why: &'a str,
+}
+
+/// The empty cells of a measurement. `injections, Elvis` is a column and a row where Elvis is a
+/// model or has figures of its own; a row may have commas in its name.
+pub(super) fn cells(measurement: &Measurement) -> impl Iterator<Item = Cell<'_>> {
+    let points = measurement.series.iter().flat_map(|series| &series.points);
+    let labels: BTreeSet<&str> = points.filter_map(|point| point.label.as_deref()).collect();
+    let is_row = move |words: &str| labels.contains(words) || subject::row_word(words).is_some();
+    measurement.empty.iter().map(move |Empty { what, why }| {
+        let ends = what.match_indices(", ").map(|(at, _)| (Some(&what[..at]), &what[at + 2..]));
+        let found = ends.into_iter().find(|(_, row)| is_row(row)).filter(|_| !is_row(what));
+        let (column, row) = found.unwrap_or((None, what));
+        let why = why.strip_prefix(row).and_then(|why| why.strip_prefix(": ")).unwrap_or(why);
+        Cell { column, row, is_row: is_row(row), why: why.trim_end_matches('.') }
+    })
+}
+
+/// Whether an empty cell belongs into a plot of this quantity: those of columns of events do not
+/// belong to speeds, and the other way round.
+pub(super) fn belongs(cell: &Cell<'_>, measurement: &Measurement, quantity: Quantity) -> bool {
+    let is_event = quantity == Quantity::EventsPerRequest;
+    match cell.column {
+        None => is_event || subject::row(cell.row) != subject::row("emulation"),
+        Some(column) if subject::is_column(column) => is_event,
+        Some(column) => {
+            let mut of = measurement.series.iter().filter(|series| series.name == column);
+            let is_known = measurement.series.iter().any(|series| series.name == column);
+            of.any(|series| series.quantity == quantity) || (!is_known && !is_event)
+        }
+    }
+}
+
+/// Rows that have a figure, of which measurement.
+type Rows<'a> = HashSet<(*const Measurement, &'a str)>;
+
+/// A column, and why cells of it are empty.
+type Hole<'a> = (&'a str, &'a str);
+
+/// Columns that are empty for one reason wherever the measurement has a row.
+fn whole_columns<'a>(measurement: &'a Measurement, rows: &Rows<'a>) -> BTreeSet<Hole<'a>> {
+    let mut empty: BTreeMap<Hole<'a>, BTreeSet<&str>> = BTreeMap::new();
+    for cell in cells(measurement) {
+        if let Some(column) = cell.column {
+            empty.entry((column, cell.why)).or_default().insert(cell.row);
+        }
+    }
+    let of = std::ptr::from_ref(measurement);
+    let rows: BTreeSet<&str> =
+        rows.iter().filter(|(its, _)| *its == of).map(|(_, row)| *row).collect();
+    empty.into_iter().filter(|(_, empty)| rows.is_subset(empty)).map(|(hole, _)| hole).collect()
+}
+
+/// What could not be measured of what a plot shows: each reason once, with all that it is of.
+pub(super) fn not_measured<'a>(group: &Group<'a>) -> Vec<String> {
+    let is_event = group.quantity == Quantity::EventsPerRequest;
+    let own = own(group);
+    let tables = names::of_measurements(&own);
+    // By reason, what is missing, and of which tables.
+    let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut of: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
+    let points = |item: &Item<'a>| {
+        let of = std::ptr::from_ref(item.measurement);
+        item.series.points.iter().filter_map(move |point| Some((of, point.label.as_deref()?)))
+    };
+    let figures: Rows<'_> = group.items.iter().flat_map(points).collect();
+    for (item, table) in own.iter().zip(&tables) {
+        let whole = whole_columns(item.measurement, &figures);
+        for cell in cells(item.measurement) {
+            // What is missing of a row that has its figure is something else of it.
+            let has_figure =
+                !is_event && figures.contains(&(std::ptr::from_ref(item.measurement), cell.row));
+            if has_figure || !belongs(&cell, item.measurement, group.quantity) {
+                continue;
+            }
+            let column = cell.column.filter(|_| is_event);
+            let what = match column.map(|column| (subject::column(column).1, column)) {
+                Some((named, column)) if whole.contains(&(column, cell.why)) => named.to_owned(),
+                Some((named, _)) => format!("{named}, {}", cell.row),
+                None => cell.row.to_owned(),
+            };
+            let place = *places.entry(cell.why).or_insert(reasons.len());
+            if place == reasons.len() {
+                reasons.push((cell.why, Vec::new()));
+            }
+            let all = of.entry((cell.why, what.clone())).or_default();
+            if all.is_empty() {
+                reasons[place].1.push(what);
+            }
+            if all.last() != Some(&table.as_str()) {
+                all.push(table);
+            }
+        }
+    }
+    let more = reasons.len().saturating_sub(REASONS_MAX);
+    let line = |(why, what): (&str, Vec<String>)| {
+        // What is missing of all of them is missing of the plot.
+        let whose = |what: &String| match &of[&(why, what.clone())] {
+            tables if tables.len() == own.len() => what.clone(),
+            tables => format!("{what} ({})", few(tables)),
+        };
+        let what: Vec<String> = what.iter().map(whose).collect();
+        let what: Vec<&str> = what.iter().map(String::as_str).collect();
+        let why = crate::plot::text::shorten(why, REASON_CHARS_MAX);
+        format!("Not measured: {}: {why}.", few(&what))
+    };
+    let mut lines: Vec<String> = reasons.into_iter().take(REASONS_MAX).map(line).collect();
+    lines.extend((more > 0).then(|| format!("And {more} reasons more, at the end of the page.")));
+    lines
+}
+
+/// Whether something of others' is in it.
+pub(super) fn has_published(body: &Body) -> bool {
+    match body {
+        Body::Curves(curves) => curves.iter().any(|curve| curve.is_published),
+        Body::Bars(bars) | Body::Listed(bars) => bars.parts.iter().any(|part| part.is_published),
+    }
+}
+
+/// What to mind when the plot's series are compared.
+pub(super) fn cautions(group: &Group<'_>, has_published: bool) -> Vec<String> {
+    let mut found = super::differences::of_group(group);
+    let series = || group.items.iter().map(|item| item.series);
+    let several = |what: Vec<&'static str>| -> Option<String> {
+        let all: BTreeSet<&str> = what.into_iter().collect();
+        (all.len() > 1).then(|| all.into_iter().collect::<Vec<_>>().join(", "))
+    };
+    if let Some(units) = several(series().map(|series| series.unit.symbol()).collect()) {
+        let to = group.unit().symbol();
+        found.push(format!("Units differ ({units}): all of it was converted to {to}."));
+    }
+    let own = || group.items.iter().filter(|item| !item.is_published());
+    let benchmarks: BTreeSet<&str> =
+        own().map(|item| item.measurement.benchmark.as_str()).collect();
+    if benchmarks.len() > 1 {
+        let all: Vec<&str> = benchmarks.into_iter().collect();
+        found.push(format!("Benchmarks differ: {}.", few(&all)));
+    }
+    let words = |series: &crate::result::Series| series.statistic.map(Statistic::words);
+    let own = own().map(|item| words(item.series).unwrap_or("not said")).collect();
+    if let Some(statistics) = several(own) {
+        found.push(format!("Which number of many differs: {statistics}."));
+    }
+    if has_published {
+        found.push(
+            "Dashed and hollow: others published it, of other machines, and nothing of it was \
+             measured here."
+                .to_owned(),
+        );
+    }
+    found
+}

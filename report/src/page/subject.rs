@@ -1,0 +1,229 @@
+//! What a measurement is about: what is about one thing may share a plot, and nothing else.
+
+use crate::result::Measurement;
+use crate::unit::Quantity;
+
+/// Benchmarks of different programs that measure one and the same thing, by their whole names.
+/// Those of a plot are named above it, and overheads are told inside of one benchmark alone.
+const ALIKE: [(&str, &[&str]); 8] = [
+    (
+        "point to point",
+        &[
+            "osu_latency",
+            "osu_bw",
+            "osu_bibw",
+            "mpi_latency",
+            "mpi_bandwidth",
+            "mpi_bidirectional_bandwidth",
+            "fi_pingpong",
+        ],
+    ),
+    ("several pairs", &["osu_multi_lat", "osu_mbw_mr", "mpi_message_rate"]),
+    ("all to all", &["osu_alltoall", "mpi_alltoall"]),
+    ("all-reduce", &["osu_allreduce", "mpi_allreduce"]),
+    ("disks", &["block", "fio"]),
+    ("network, connections", &["netperf_tcp_crr"]),
+    (
+        "network",
+        &[
+            "net",
+            "netperf_tcp",
+            "netperf_round_trip",
+            "netperf_tcp_stream",
+            "netperf_tcp_maerts",
+            "netperf_udp_stream",
+            "netperf_tcp_rr",
+            "netperf_udp_rr",
+            "netperf_omni_send",
+            "netperf_omni_send_recv",
+            "iperf3",
+            "sockperf",
+        ],
+    ),
+    ("MPI jobs", &["connections", "connections_ft", "connections_is"]),
+];
+
+/// Benchmarks of I/O models, in a run and in a text.
+const MODELS: &str = "models";
+const EXITS_OF_EMULATION: &str = "exits_of_emulation";
+/// What counts a request's calls, wake-ups and so on, which are no parts of one sum.
+const PARTS: &str = "_parts";
+
+/// What a plot is about, in words for its title.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Subject(String);
+
+impl Subject {
+    /// Of what was measured here. Models are of one device, and their events of one table: those of
+    /// another table are other events.
+    pub(super) fn of(measurement: &Measurement, quantity: Quantity) -> Self {
+        let benchmark = measurement.benchmark.as_str();
+        let benchmark = benchmark.strip_suffix(PARTS).unwrap_or(benchmark);
+        if benchmark == MODELS {
+            return Self(models(measurement, quantity));
+        }
+        let is_it = |(_, all): &&(&str, &[&str])| all.contains(&benchmark);
+        let alike = ALIKE.iter().find(is_it).map(|(words, _)| *words);
+        Self(alike.unwrap_or(benchmark).replace('_', " "))
+    }
+
+    /// Whether what others published is about this as well. Their models are of one device, which
+    /// the slides do not name, so they stand beside both; `is_first` is the first table of one.
+    pub(super) fn is_of(&self, other: &Measurement, quantity: Quantity, is_first: bool) -> bool {
+        match other.benchmark.as_str() {
+            MODELS => self.is_models() && is_first,
+            EXITS_OF_EMULATION => self.0.starts_with(&of_models("net")) && is_first,
+            _ => *self == Self::of(other, quantity),
+        }
+    }
+
+    /// Whether it is of I/O models.
+    pub(super) fn is_models(&self) -> bool {
+        self.0.starts_with(&of_models(""))
+    }
+
+    /// Without the table: the device alone.
+    pub(super) fn device(&self) -> &str {
+        let is_table = self.is_models().then(|| self.0.split_once(", ")).flatten();
+        is_table.map_or(&self.0, |(device, _)| device)
+    }
+
+    pub(super) fn words(&self) -> &str {
+        &self.0
+    }
+}
+
+fn of_models(device: &str) -> String {
+    let words = match device {
+        "block" => "disks",
+        "net" => "network cards",
+        other => other,
+    };
+    format!("I/O models of {words}")
+}
+
+fn models(measurement: &Measurement, quantity: Quantity) -> String {
+    let device = measurement.setup.get("device").map_or("anything", String::as_str);
+    let all = of_models(device);
+    if quantity != Quantity::EventsPerRequest {
+        return all;
+    }
+    // "models: block, 1 guest, in clear" without its run and device.
+    let title = measurement.title.rsplit(": ").next().unwrap_or_default();
+    match title.strip_prefix(device).and_then(|rest| rest.strip_prefix(", ")) {
+        Some(table) => format!("{all}, {table}"),
+        None => all,
+    }
+}
+
+/// Whether its events are counters beside one another, and no parts of a sum.
+pub(super) fn is_parts(measurement: &Measurement) -> bool {
+    measurement.benchmark.ends_with(PARTS)
+}
+
+/// A word of ours and what others call the same.
+type Word = (&'static str, &'static [&'static str]);
+
+/// Models in the order of the slides, then those that they have not.
+const ROWS: [Word; 8] = [
+    ("optimum", &[]),
+    ("vRIO direct", &["vrio"]),
+    ("Elvis", &["elvis"]),
+    ("vRIO without polling", &["vrio w/o poll"]),
+    ("baseline", &[]),
+    ("vRIO host-side", &[]),
+    ("host-side without polling", &[]),
+    ("emulation", &["emulated e1000"]),
+];
+
+/// Columns of the slides' table.
+const COLUMNS: [Word; 5] = [
+    ("synchronous exits", &["sync exits", "exits"]),
+    ("guest interrupts", &[]),
+    ("injections", &[]),
+    ("host interrupts", &[]),
+    ("IOhost interrupts", &["iohost interrupts"]),
+];
+
+fn place(words: &[Word], said: &str) -> Option<usize> {
+    let is_it = |(own, others): &Word| *own == said || others.contains(&said);
+    words.iter().position(is_it)
+}
+
+/// Where a model stands, if it is one; "emulation, e1000 (tcg)" is emulation.
+pub(super) fn row(label: &str) -> Option<usize> {
+    place(&ROWS, label).or_else(|| place(&ROWS, label.split(", ").next()?))
+}
+
+/// The model's own name, if it is one.
+pub(super) fn row_word(label: &str) -> Option<&'static str> {
+    place(&ROWS, label).map(|at| ROWS[at].0)
+}
+
+/// Where a column of events stands, and what it is called whoever calls it; after those of the
+/// table come all others.
+pub(super) fn column(name: &str) -> (usize, &str) {
+    match place(&COLUMNS, name) {
+        Some(at) => (at, COLUMNS[at].0),
+        None => (COLUMNS.len(), name),
+    }
+}
+
+/// Whether it is a column of the slides' table.
+pub(super) fn is_column(name: &str) -> bool {
+    place(&COLUMNS, name).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::published::published;
+    use crate::result::Origin;
+
+    fn of(benchmark: &str) -> Subject {
+        let it = Measurement::new(Origin::Measured, benchmark, "x");
+        Subject::of(&it, Quantity::Latency)
+    }
+
+    #[test]
+    fn what_is_alike_is_named_whole() {
+        assert_eq!(of("osu_latency"), of("mpi_latency"));
+        assert_ne!(of("osu_latency"), of("osu_allreduce"));
+        assert_ne!(of("osu_bw"), of("osu_mbw_mr"));
+        assert_ne!(of("osu_latency"), of("osu_put_latency"));
+        assert_eq!(of("osu_put_latency").words(), "osu put latency");
+    }
+
+    #[test]
+    fn tables_of_models_have_events_of_their_own_and_one_plot_for_the_rest() {
+        let table = |title: &str| {
+            let mut it = Measurement::new(Origin::Measured, "models", title);
+            it.setup.insert("device".to_owned(), "block".to_owned());
+            it
+        };
+        let one = table("a run: block, 1 guest, in clear");
+        let four = table("another: block, 4 guests, in clear");
+        let events = |it| Subject::of(it, Quantity::EventsPerRequest);
+        assert_ne!(events(&one), events(&four));
+        assert_eq!(events(&one).words(), "I/O models of disks, 1 guest, in clear");
+        assert_eq!(events(&one).device(), "I/O models of disks");
+        assert_eq!(Subject::of(&one, Quantity::Iops), Subject::of(&four, Quantity::Iops));
+    }
+
+    /// The slides' names lead to ours.
+    #[test]
+    fn published_models_and_columns_are_known() {
+        let all = published();
+        let models = all.iter().filter(|it| [MODELS, EXITS_OF_EMULATION].contains(&&*it.benchmark));
+        for series in models.flat_map(|it| &it.series) {
+            assert!(column(&series.name).0 < COLUMNS.len(), "{}", series.name);
+            for label in series.points.iter().filter_map(|point| point.label.as_deref()) {
+                assert!(row(label).is_some(), "{label}");
+            }
+        }
+        assert_eq!(row_word("vrio w/o poll"), Some("vRIO without polling"));
+        assert_eq!(row("emulation, e1000 (tcg)"), row("emulated e1000"));
+        assert_eq!(column("sync exits"), column("synchronous exits"));
+        assert_eq!(column("calls"), (COLUMNS.len(), "calls"));
+    }
+}
