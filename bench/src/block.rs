@@ -23,7 +23,7 @@ use serde::Serialize;
 use sidecore::Idle;
 
 use crate::cleanup::{Cleanup, tidily};
-use crate::events::{Events, Side};
+use crate::events::{Events, Role, Side};
 use crate::load::{Load, Outcome, Pattern};
 use crate::machine::{Machine, cache_line_round_trip_ns, cores};
 use crate::measure::{Reuse, Waiting};
@@ -31,6 +31,8 @@ use crate::pair::{Meeting, Seats};
 use crate::progress::Progress;
 
 use place::Place;
+
+pub(crate) use place::{Shown, start_nodes};
 
 pub use crate::pair::LinkKind;
 pub use report::{Latency, Report};
@@ -90,6 +92,16 @@ impl Volume {
     }
 }
 
+/// A stage of a volume's chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChainStage {
+    /// Counts.
+    Meter,
+    /// Keeps the volume encrypted, under a key that is made for it.
+    Encrypt,
+}
+
 /// What is asked for.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
@@ -101,6 +113,9 @@ pub struct Options {
     /// What stands behind it; all of it is written once, unless it is null. For a socket that is
     /// all that this says.
     pub volume: Volume,
+    /// The stages that its requests pass, the first one first; none unless said.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub chain: Vec<ChainStage>,
     /// Which requests.
     pub op: Pattern,
     /// Bytes of every request.
@@ -156,6 +171,7 @@ impl Options {
             program,
             path: Path::Local,
             volume: Volume::Null,
+            chain: Vec::new(),
             op: Pattern::RandRead,
             size_bytes: 4096,
             depth: 1,
@@ -221,6 +237,12 @@ impl Options {
             self.pids.is_empty() || matches!(self.path, Path::Socket(_)),
             "--pid is for --path socket: our own nodes' processes are known"
         );
+        ensure!(
+            self.chain.is_empty() || !matches!(self.path, Path::Socket(_)),
+            "--chain is for volumes of ours, and a socket's has the stages that it has"
+        );
+        let encrypts = self.chain.iter().filter(|stage| **stage == ChainStage::Encrypt).count();
+        ensure!(encrypts <= 1, "--chain: one stage that encrypts is enough");
         if self.is_generated() {
             let path = &self.path;
             ensure!(jobs == 1, "--path {path} has one job: the client's one thread is the driver");
@@ -251,6 +273,15 @@ impl Options {
     /// Whether two nodes speak to each other.
     fn has_sessions(&self) -> bool {
         matches!(self.path, Path::Remote | Path::Direct)
+    }
+
+    /// Who has the volume, and so what its device interrupts.
+    pub(crate) fn storage(&self) -> Role {
+        match self.path {
+            Path::Bare => Role::Driver,
+            Path::Local => Role::Vmhost,
+            _ => Role::Iohost,
+        }
     }
 
     /// How the two meet.

@@ -416,11 +416,16 @@ impl Checker {
         self.unsee();
     }
 
+    /// Whether the server's power was cut and the guest's disk is not served again yet.
+    pub fn is_cut(&self) -> bool {
+        self.cut == u64::MAX
+    }
+
     /// The guest's disk is served again after a power cut: what is acknowledged from now on was
     /// done after the cut.
     pub fn recovered(&mut self) {
         let now = self.tick();
-        if self.cut == u64::MAX {
+        if self.is_cut() {
             self.cut = now;
             self.unsee();
         }

@@ -165,6 +165,7 @@ impl Cleanup {
         // What is not there any more needs no removal, and nobody could do more about the rest. A
         // second try, since an interruption ends the first one's process.
         for name in traces.namespaces.drain(..) {
+            end_all_in(&name);
             let removed = || Command::new("ip").args(["netns", "del", &name]).output();
             if !removed().is_ok_and(|output| output.status.success()) {
                 let _ = removed();
@@ -188,14 +189,32 @@ impl Cleanup {
 
 /// Kills the processes that this one has started, and waits until they run no more.
 fn kill_children() {
+    kill_all(children);
+}
+
+/// Kills what still runs in a network namespace of ours, whoever has started it: an MPI's daemons
+/// there are nobody's children.
+fn end_all_in(namespace: &str) {
+    kill_all(|| {
+        let said = Command::new("ip").args(["netns", "pids", namespace]).output();
+        let said = said.map(|said| said.stdout).unwrap_or_default();
+        let pids = String::from_utf8_lossy(&said);
+        let pids = pids.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
+        let ours = i32::try_from(std::process::id()).unwrap_or(0);
+        pids.filter(|&pid| pid != ours).filter_map(Pid::from_raw).collect()
+    });
+}
+
+/// Kills who is found, and waits until nobody is.
+fn kill_all(find: impl Fn() -> Vec<Pid>) {
     for _ in 0..LOOKS {
-        let children = children();
-        if children.is_empty() {
+        let found = find();
+        if found.is_empty() {
             return;
         }
-        for child in children {
+        for process in found {
             // It may have ended by itself.
-            let _ = kill_process(child, Signal::KILL);
+            let _ = kill_process(process, Signal::KILL);
         }
         thread::sleep(LOOK_AGAIN);
     }
@@ -252,6 +271,26 @@ mod tests {
         fs::write(&setting, "somebody else's").unwrap();
         cleanup.remove();
         assert_eq!(fs::read_to_string(&setting).unwrap(), "somebody else's");
+    }
+
+    #[test]
+    fn who_is_left_in_a_namespace_goes_with_it() {
+        let name = format!("vrio-left-{}", std::process::id());
+        let ip = |words: &[&str]| Command::new("ip").args(words).output();
+        if !ip(&["netns", "add", &name]).is_ok_and(|output| output.status.success()) {
+            return println!("SKIP who_is_left_in_a_namespace_goes_with_it: it takes root");
+        }
+        let cleanup = Cleanup::default();
+        cleanup.namespace(&name);
+        // A child of nobody's that is still alive, as an MPI's daemon is.
+        let orphan = "setsid sleep 600 > /dev/null 2>&1 & echo $!";
+        let said = ip(&["netns", "exec", &name, "sh", "-c", orphan]).unwrap();
+        let pid: i32 = String::from_utf8_lossy(&said.stdout).trim().parse().unwrap();
+        cleanup.remove();
+        let left = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert_eq!(running_parent(&left), None, "it runs on: {left}");
+        let listed = ip(&["netns", "list"]).unwrap();
+        assert!(!String::from_utf8_lossy(&listed.stdout).contains(&name));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub use goals::Reached;
 pub use table::{OwnOutcome, OwnRow, Row};
 
 /// The version of the JSON form.
-const COMPARISON_VERSION: u32 = 4;
+const COMPARISON_VERSION: u32 = 5;
 
 /// Rounds, at most.
 pub const ROUNDS_MAX: u16 = 99;

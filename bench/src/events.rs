@@ -226,6 +226,12 @@ impl Events {
         Some(names.iter().map(|name| counters.get(*name).copied().unwrap_or(0)).sum())
     }
 
+    /// The same where all of them are counted: what is not is no zero.
+    fn counted(&self, role: Role, names: &[&str]) -> Option<u64> {
+        let counters = self.counters.get(&role)?;
+        names.iter().map(|name| counters.get(*name).copied()).sum()
+    }
+
     /// Datagrams that the kernel carried: neither shared memory nor the way past the stack.
     fn through_the_kernel(&self, role: Role) -> Option<u64> {
         let all = self.sum(role, &["link_datagrams_sent"])?;
@@ -259,11 +265,11 @@ impl Events {
         };
         // An IOhost may have a guest as well.
         let hosts = [Role::Vmhost, Role::Iohost].into_iter();
-        let calls: Vec<_> = hosts.filter_map(|role| self.sum(role, &["calls"])).collect();
+        let calls: Vec<_> = hosts.filter_map(|role| self.counted(role, &["calls"])).collect();
         note("calls".to_owned(), (!calls.is_empty()).then(|| calls.iter().sum()));
         for role in [Role::Driver, Role::Vmhost, Role::Iohost] {
             let name = role.name();
-            note(format!("{name}_wakeups"), self.sum(role, &["sleeps", "naps"]));
+            note(format!("{name}_wakeups"), self.counted(role, &["sleeps", "naps"]));
             note(format!("{name}_system_calls"), self.sum(role, &SYSTEM_CALLS));
             note(format!("{name}_uring_enters"), self.sum(role, &["uring_enters"]));
             note(format!("{name}_bytes_copied"), self.copied(role));

@@ -106,8 +106,14 @@ pub mod scripts {
         include_str!("../../guest/scripts/demo.sh"),
         include_str!("../../guest/scripts/talk.sh")
     );
-    /// Has a device that QEMU emulates at work when told to: `DEVICE` (ide or e1000).
-    pub const EMULATED: &str = include_str!("../../guest/scripts/emulated.sh");
+    /// Counts what one request after the other takes, when told to: `KIND`, `DISK`, `ADDRESS`,
+    /// `PEER`, `DRIVERS`, `INTERRUPTS`, `SECONDS_EACH`.
+    pub const MODELS: &str = include_str!("../../guest/scripts/models.sh");
+    /// The same of a direct client: `NODE`.
+    pub const MODELS_ATTACH: &str = concat!(
+        include_str!("../../guest/scripts/client.sh"),
+        include_str!("../../guest/scripts/models.sh")
+    );
     /// Tells throughput and latency: `SECONDS_EACH`, `DEPTH`, `WRITE`.
     pub const MEASURE: &str = include_str!("../../guest/scripts/measure.sh");
 }

@@ -7,6 +7,7 @@ pub mod compare;
 pub mod connections;
 pub mod demo;
 mod events;
+pub mod failover;
 pub mod guest;
 pub mod hosts;
 pub mod installed;

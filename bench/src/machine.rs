@@ -1,6 +1,7 @@
 //! What a reader must know of the machine to make sense of the numbers.
 
 use std::fs;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,18 +59,31 @@ impl Machine {
             processor: name.trim().to_owned(),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             version: env!("CARGO_PKG_VERSION"),
-            commit: COMMIT.filter(|commit| !commit.is_empty()).unwrap_or(UNKNOWN),
+            commit: commit(),
             optimised: !cfg!(debug_assertions),
         }
     }
 
     /// The version and the commit, for a table.
     pub(crate) fn build(&self) -> String {
-        let Self { version, commit, .. } = self;
-        match *commit {
-            UNKNOWN => format!("{version} (commit unknown)"),
-            commit => format!("{version} {commit}"),
-        }
+        name(self.version, self.commit)
+    }
+}
+
+/// What this program calls itself: its version, and the commit if that is known.
+pub fn version() -> &'static str {
+    static NAME: LazyLock<String> = LazyLock::new(|| name(env!("CARGO_PKG_VERSION"), commit()));
+    &NAME
+}
+
+fn commit() -> &'static str {
+    COMMIT.filter(|commit| !commit.is_empty()).unwrap_or(UNKNOWN)
+}
+
+fn name(version: &str, commit: &str) -> String {
+    match commit {
+        UNKNOWN => format!("{version} (commit unknown)"),
+        commit => format!("{version} {commit}"),
     }
 }
 
@@ -188,5 +202,6 @@ mod tests {
         assert_eq!(unknown.build(), "1.2.3 (commit unknown)");
         let known = Machine { version: "1.2.3", commit: "abc", ..machine };
         assert_eq!(known.build(), "1.2.3 abc");
+        assert_eq!(version(), Machine::look().build());
     }
 }

@@ -20,9 +20,13 @@ mod block;
 mod cell;
 mod emulated;
 mod link;
+mod model;
 mod net;
 mod order;
+mod real;
 mod table;
+mod turns;
+mod vfio;
 
 use std::path::PathBuf;
 
@@ -38,9 +42,11 @@ use crate::verdict::Spread;
 pub use balance::Balance;
 pub use cell::{Cell, Column};
 pub use emulated::Emulated;
+pub use model::{Device, Model, PollingCores};
 pub use order::Reached;
 
-use cell::Sample;
+use cell::Counts;
+use turns::models_of;
 
 /// The version of the JSON form.
 const MODELS_VERSION: u32 = 1;
@@ -66,17 +72,21 @@ pub struct Options {
     pub program: PathBuf,
     /// Disks, cards or both.
     pub devices: Vec<Device>,
+    /// Which models.
+    pub models: Vec<Model>,
     /// How many guests; each number is measured.
     pub guests: Vec<u16>,
     /// Whether sessions are sealed; each is measured.
     pub encrypt: Vec<bool>,
+    /// Whether a stage encrypts what is on volumes; each is measured, of disks.
+    pub stage: Vec<bool>,
     /// What stands behind disks.
     pub volume: Volume,
     /// How often each model is measured, in turn.
     pub rounds: u16,
     /// How long each time, at each depth.
     pub seconds: f64,
-    /// Emulation as well, counted in a real guest.
+    /// Models are counted in a real guest as well.
     pub guest: bool,
     /// The volume's file was made for this, and filled.
     #[serde(skip)]
@@ -91,6 +101,12 @@ impl Options {
     pub fn check(&self) -> Result<()> {
         let Self { rounds, guests, volume, .. } = self;
         ensure!((1..=ROUNDS_MAX).contains(rounds), "--rounds {rounds}: from 1 to {ROUNDS_MAX}");
+        ensure!(!self.models.is_empty(), "--model: one at least");
+        ensure!(!self.encrypt.is_empty(), "--encrypt: on, off or both");
+        ensure!(
+            self.guest || self.models.iter().any(|model| Model::STAND_IN.contains(model)),
+            "--model emulation and qemu are counted in a real guest: add --guest"
+        );
         let range = 1..=GUESTS_MAX;
         ensure!(
             !guests.is_empty() && guests.iter().all(|count| range.contains(count)),
@@ -99,6 +115,10 @@ impl Options {
         ensure!(
             volume.file().is_none() || guests[..] == [1],
             "--volume {volume}: a file is one guest's; add --guests 1, or take null or memory"
+        );
+        ensure!(
+            !self.settings().is_empty(),
+            "--stage on is about volumes of disks: add --device block, or drop it"
         );
         for setting in self.settings() {
             let mut asked = models_of(self, &setting);
@@ -111,105 +131,26 @@ impl Options {
     fn settings(&self) -> Vec<Setting> {
         let mut settings = Vec::new();
         for &device in &self.devices {
-            for (at, &encrypt) in self.encrypt.iter().enumerate() {
+            let plain = if self.stage.contains(&false) { &self.encrypt[..] } else { &[] };
+            for (at, &encrypt) in plain.iter().enumerate() {
                 // Sealing is about sessions; how it goes with several guests adds nothing to that.
                 let guests = match device {
                     Device::Net => &[net::GUESTS],
                     Device::Block if at == 0 => &self.guests[..],
                     Device::Block => &self.guests[..1],
                 };
-                let of = |&guests: &u16| Setting { device, guests, encrypt, again: at > 0 };
+                let again = at > 0;
+                let of = |&guests: &u16| Setting { encrypt, again, ..Setting::of(device, guests) };
                 settings.extend(guests.iter().map(of));
+            }
+            // A stage is on the way of a disk's request, whatever its session is.
+            if device == Device::Block && self.stage.contains(&true) {
+                let (encrypt, guests) = (self.encrypt[0], self.guests[0]);
+                settings.push(Setting { encrypt, stage: true, ..Setting::of(device, guests) });
             }
         }
         settings
     }
-}
-
-/// What a guest has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Device {
-    /// A disk.
-    Block,
-    /// A network card.
-    Net,
-}
-
-/// Who serves a guest, where, and how it learns of work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Model {
-    /// The bare backend or link, without vrio.
-    Optimum,
-    /// The client is in the guest, and the IOhost polls.
-    Direct,
-    /// A sidecore of the guest's own host polls.
-    Elvis,
-    /// The client is in the guest, and the IOhost sleeps.
-    Unpolled,
-    /// The guest's own host sleeps.
-    Baseline,
-    /// The guest's own host polls, and the IOhost too.
-    HostSide,
-    /// Both sleep.
-    HostSideUnpolled,
-}
-
-impl Model {
-    /// All, in the order of the table.
-    pub const ALL: [Self; 7] = [
-        Self::Optimum,
-        Self::Direct,
-        Self::Elvis,
-        Self::Unpolled,
-        Self::Baseline,
-        Self::HostSide,
-        Self::HostSideUnpolled,
-    ];
-
-    /// Its name; those that the slides have are theirs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Optimum => "optimum",
-            Self::Direct => "vRIO direct",
-            Self::Elvis => "Elvis",
-            Self::Unpolled => "vRIO without polling",
-            Self::Baseline => "baseline",
-            Self::HostSide => "vRIO host-side",
-            Self::HostSideUnpolled => "host-side without polling",
-        }
-    }
-
-    /// Whether an IOhost takes part, and so a session.
-    fn has_iohost(self) -> bool {
-        !matches!(self, Self::Optimum | Self::Elvis | Self::Baseline)
-    }
-
-    /// Whether a node on the guest's own host takes part, and so a virtqueue.
-    fn has_vmhost(self) -> bool {
-        matches!(self, Self::Elvis | Self::Baseline | Self::HostSide | Self::HostSideUnpolled)
-    }
-
-    /// Whether sidecores poll.
-    fn polls(self) -> bool {
-        matches!(self, Self::Direct | Self::Elvis | Self::HostSide)
-    }
-
-    /// Cores that poll on the guest's host, and on the IOhost.
-    fn polling_cores(self) -> PollingCores {
-        let of = |has: bool| has.then_some(u16::from(self.polls()));
-        PollingCores { vmhost: of(self.has_vmhost()).unwrap_or(0), iohost: of(self.has_iohost()) }
-    }
-}
-
-/// Cores that look for work all the time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct PollingCores {
-    /// Of each host that has guests.
-    pub vmhost: u16,
-    /// Of the IOhost, if there is one.
-    pub iohost: Option<u16>,
 }
 
 /// What all models of a table have in common.
@@ -221,12 +162,25 @@ pub struct Setting {
     pub guests: u16,
     /// Whether sessions are sealed.
     pub encrypt: bool,
+    /// Whether a stage encrypts what is on the volume.
+    pub stage: bool,
+    /// How the instructions of a real guest are run, `kvm` or `tcg`; nothing for a stand-in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub real_guest: Option<&'static str>,
     /// What has no session was measured before.
     #[serde(skip)]
     again: bool,
 }
 
-/// A model's figures; of each the median, and both ends of all rounds.
+impl Setting {
+    /// Of a stand-in, in clear.
+    fn of(device: Device, guests: u16) -> Self {
+        Self { device, guests, encrypt: false, stage: false, real_guest: None, again: false }
+    }
+}
+
+/// A model's figures; of each the median, and both ends of all rounds. What is not known in any
+/// round is none, and `unknown` says why.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
     /// Whether nobody polled on a core that others need. If not, only events mean something.
@@ -235,24 +189,26 @@ pub struct Figures {
     pub events: Vec<(Column, Cell)>,
     /// All that could be measured of it.
     pub sum: Spread,
-    /// How long a request takes, in microseconds: half of them no longer.
-    pub p50_us: Spread,
+    /// How long a request takes, in microseconds: half of them no longer. Of frames, there and
+    /// back.
+    pub p50_us: Option<Spread>,
     /// 99 of a hundred no longer.
-    pub p99_us: Spread,
-    /// Processor time of a request, of all processes and threads, in microseconds.
-    pub cpu_us: Spread,
+    pub p99_us: Option<Spread>,
+    /// Processor time of a request, or of a frame one way, of all processes and threads, in
+    /// microseconds.
+    pub cpu_us: Option<Spread>,
     /// Requests in a second, with [`DEPTH`] outstanding of each guest.
-    pub per_s: Spread,
+    pub per_s: Option<Spread>,
     /// Processor time of each of these.
-    pub cpu_us_at_depth: Spread,
+    pub cpu_us_at_depth: Option<Spread>,
     /// All events of each of these.
-    pub sum_at_depth: Spread,
-    /// The sum, of each round.
+    pub sum_at_depth: Option<Spread>,
+    /// Why figures that are none are none, each reason once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
+    /// The events of each round.
     #[serde(skip)]
-    sums: Vec<f64>,
-    /// What whoever is not the IOhost has of it, of each round.
-    #[serde(skip)]
-    near_sums: Vec<f64>,
+    rounds: Vec<Counts>,
 }
 
 /// A model in a table.
@@ -291,14 +247,14 @@ pub struct Report {
     pub tables: Vec<Table>,
     /// The same sidecores spread over hosts and pooled on one; empty where no disk was asked for.
     pub balance: Vec<Balance>,
-    /// What QEMU emulates, in a real guest.
+    /// What QEMU's emulation is made of, by the names of registers.
     pub emulated: Vec<Emulated>,
-    /// What of that could not be counted, and why.
+    /// Why it was not counted, where nobody asked for a guest.
     pub not_emulated: Vec<String>,
     /// What we mean to reach.
     pub goals: Vec<Reached>,
     /// Why the figures are not those of the slides.
-    pub explained: Vec<&'static str>,
+    pub explained: Vec<String>,
     /// The machine.
     pub machine: Machine,
 }
@@ -316,41 +272,36 @@ pub fn run(options: &Options) -> Result<Report> {
 pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Result<Report> {
     options.check()?;
     let settings = options.settings();
-    let turns = settings.iter().map(|setting| models_of(options, setting).count()).sum::<usize>();
-    // Several guests share sidecores: who asks for one guest has no use for it.
-    let balances = options.devices.contains(&Device::Block) && options.guests[..] != [1];
-    let turns = turns + if balances { balance::TURNS } else { 0 };
+    let turns_of = |setting| models_of(options, setting).filter(|(_, asked)| asked.is_ok()).count();
+    let turns = settings.iter().map(turns_of).sum::<usize>() + balance::kinds(options).count();
     let turns = turns * usize::from(options.rounds);
     let minutes = (turns as f64 * (TURN_MORE_S + 2.0 * options.seconds) / 60.0).ceil();
     progress.done(format!("{turns} turns, about {minutes} min"));
-    let prepared = block::prepare(options, cleanup, progress)?;
-    let tables = settings.iter().map(|setting| {
-        let table = in_turn(&prepared, setting, cleanup, progress);
+    let prepared = block::prepare(options, cleanup, progress).unwrap_or_else(|error| {
+        cleanup.yield_to_interruption();
+        // Each turn tries for itself, and its row says why.
+        progress.done(format!("not prepared: {error:#}"));
+        options.clone()
+    });
+    let tables = settings.iter().filter_map(|setting| {
+        let table = turns::in_turn(&prepared, setting, cleanup, progress)?;
         progress.done(table::title(setting));
-        table
+        Some(table)
     });
     let tables: Vec<_> = tables.collect();
-    let balance = match balances {
-        true => balance::all(options, cleanup, progress)?,
-        false => Vec::new(),
-    };
-    let devices = if options.guest { &options.devices[..] } else { &[] };
-    let (mut emulated, mut not_emulated) = (Vec::new(), Vec::new());
-    for outcome in emulated::all(devices, cleanup, progress) {
-        match outcome {
-            Ok(it) => emulated.push(it),
-            Err(why) => not_emulated.push(why),
-        }
-    }
-    if !options.guest {
-        not_emulated.push(NO_GUEST.to_owned());
-    }
-    let measured = tables.iter().flat_map(|it| &it.rows).any(|row| row.figures.is_some());
+    let balance = balance::all(options, cleanup, progress);
+    let (real, emulated) = real::tables(options, cleanup, progress);
+    let tables = [tables, real].concat();
+    let no_guest = !options.guest && options.models.contains(&Model::Emulation);
+    let not_emulated = no_guest.then(|| NO_GUEST.to_owned()).into_iter().collect();
+    let mut rows = tables.iter().flat_map(|it| &it.rows);
+    let measured =
+        rows.any(|row| row.figures.is_some()) || balance.iter().any(|it| it.per_s.is_some());
     ensure!(measured, "nothing could be measured: {}", table::reasons(&tables).join("; "));
     Ok(Report {
         version: MODELS_VERSION,
         goals: order::goals(&tables),
-        explained: order::EXPLAINED.to_vec(),
+        explained: order::explained(&tables),
         asked: options.clone(),
         tables,
         balance,
@@ -360,91 +311,51 @@ pub(crate) fn measure(options: &Options, cleanup: &Cleanup, progress: &Progress)
     })
 }
 
-/// What a turn is.
-enum Asked {
-    Disk(Box<crate::block::Options>),
-    Cards(Box<crate::net::Options>),
-    /// No card, and no node.
-    Link,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Asked {
-    /// For a model; or why it cannot be measured.
-    fn of(options: &Options, model: Model, setting: &Setting) -> Result<Self, String> {
-        Ok(match (setting.device, model) {
-            (Device::Block, _) => Self::Disk(Box::new(block::asked(options, model, setting)?)),
-            (Device::Net, Model::Optimum) => Self::Link,
-            (Device::Net, _) => Self::Cards(Box::new(net::asked(options, model, setting)?)),
-        })
-    }
-
-    /// Looks whether it makes sense.
-    fn check(&self) -> Result<()> {
-        match self {
-            Self::Disk(asked) => asked.check(),
-            Self::Cards(asked) => asked.check(),
-            Self::Link => Ok(()),
+    /// For tests of the parts.
+    pub(in crate::models) fn options() -> Options {
+        Options {
+            program: PathBuf::from("vrio"),
+            devices: vec![Device::Block],
+            models: Model::ALL.to_vec(),
+            guests: vec![1],
+            encrypt: vec![false],
+            stage: vec![false],
+            volume: Volume::Null,
+            rounds: 1,
+            seconds: 0.1,
+            guest: false,
+            filled: false,
         }
     }
 
-    /// Whether each thread that is busy has a core to itself.
-    fn has_seats(&self) -> bool {
-        match self {
-            Self::Disk(asked) => crate::block::has_seats(asked),
-            Self::Cards(asked) => asked.has_seats(),
-            Self::Link => true,
-        }
-    }
-
-    /// Measures it once.
-    fn sample(&self, options: &Options, model: Model, cleanup: &Cleanup) -> Result<Sample> {
-        match self {
-            Self::Disk(asked) => block::sample(asked, model, cleanup),
-            Self::Cards(asked) => net::sample(asked, model, cleanup),
-            Self::Link => link::sample(options),
-        }
-    }
-}
-
-/// Which models are measured; the others say why not.
-fn models_of<'a>(
-    options: &'a Options,
-    setting: &'a Setting,
-) -> impl Iterator<Item = (Model, Result<Asked, String>)> + 'a {
-    let all = Model::ALL.into_iter().filter(|model| !setting.again || model.has_iohost());
-    all.map(|model| (model, Asked::of(options, model, setting)))
-}
-
-/// Round after round of all models.
-fn in_turn(options: &Options, setting: &Setting, cleanup: &Cleanup, progress: &Progress) -> Table {
-    let models: Vec<_> = models_of(options, setting).collect();
-    let mut outcomes: Vec<Result<Vec<Sample>, String>> = models
-        .iter()
-        .map(|(_, asked)| asked.as_ref().map(|_| Vec::new()).map_err(Clone::clone))
-        .collect();
-    for round in 1..=options.rounds {
-        for ((model, asked), outcome) in models.iter().zip(&mut outcomes) {
-            let (Ok(asked), Ok(samples)) = (asked, &mut *outcome) else { continue };
-            let (title, name) = (table::title(setting), model.name());
-            progress.doing(format!("{title}: {name}, round {round} of {}", options.rounds));
-            match asked.sample(options, *model, cleanup) {
-                Ok(sample) => samples.push(sample),
-                Err(error) => {
-                    cleanup.yield_to_interruption();
-                    progress.done(format!("not measured: {name}: {error:#}"));
-                    *outcome = Err(format!("{error:#}"));
-                }
-            }
-        }
-    }
-    let rows = models.iter().zip(outcomes).map(|((model, asked), outcome)| {
-        let seated = !model.polls() || asked.as_ref().is_ok_and(Asked::has_seats);
-        let (figures, empty) = match outcome {
-            Ok(samples) => (Some(cell::figures(&samples, seated)), None),
-            Err(why) => (None, Some(why)),
+    #[test]
+    fn what_is_encrypted_is_beside_what_is_not() {
+        let of = |stage: &[bool]| {
+            let guests = vec![1, 4];
+            let asked = Options { stage: stage.to_vec(), guests, ..options() };
+            let settings = asked.settings();
+            settings.iter().map(|it| (it.guests, it.stage)).collect::<Vec<_>>()
         };
-        let (model, name, polling_cores) = (*model, model.name(), model.polling_cores());
-        Row { model, name, polling_cores, figures, empty }
-    });
-    Table { setting: *setting, rows: rows.collect() }
+        assert_eq!(of(&[false]), [(1, false), (4, false)]);
+        assert_eq!(of(&[false, true]), [(1, false), (4, false), (1, true)]);
+        assert_eq!(of(&[true]), [(1, true)]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        options().check().unwrap();
+        let refused = |wrong: Options, word: &str| {
+            let text = wrong.check().unwrap_err().to_string();
+            assert!(text.contains(word), "{text}");
+        };
+        refused(Options { models: Vec::new(), ..options() }, "--model");
+        refused(Options { models: vec![Model::Emulation], ..options() }, "--guest");
+        refused(Options { rounds: 0, ..options() }, "--rounds 0");
+        let net = || vec![Device::Net];
+        refused(Options { devices: net(), stage: vec![true], ..options() }, "--stage on");
+    }
 }

@@ -37,6 +37,7 @@ use packet::UDP_HEADERS_BYTES;
 use place::Place;
 
 pub(crate) use packet::TCP_HEADERS_BYTES;
+pub(crate) use place::start_nodes;
 pub use report::Report;
 
 /// Frames: the shortest that Ethernet has, and the longest that IP has.

@@ -3,10 +3,12 @@
 //!
 //! One IOhost exports one volume; one VMhost at a time holds its attachment, with several queues;
 //! each has one to four sidecores, another number each time; requests overlap on purpose. In half
-//! of the runs the sessions are sealed. The VMhost's queues go from sidecore to sidecore now and
-//! then. Frames of a network pass beside the disk, in both directions. Faults strike at random
-//! moments. [`crate::checker::Checker`] decides what the guest may see.
+//! of the runs the sessions are sealed, in a third the volume is encrypted. The VMhost's queues go
+//! from sidecore to sidecore now and then. Frames of a network pass beside the disk, in both
+//! directions. Faults strike at random moments. [`crate::checker::Checker`] decides what the guest
+//! may see.
 
+mod cipher;
 mod client;
 mod fault;
 mod frames;

@@ -95,6 +95,8 @@ pub struct Workload {
     doing: HashMap<u64, Doing>,
     next_token: u64,
     buffer: Vec<u8>,
+    /// Whether it discards at all: not every disk can. Zeroes are written instead.
+    pub discards: bool,
     /// What it saw.
     pub counts: WorkloadCounts,
 }
@@ -109,6 +111,7 @@ impl Workload {
             doing: HashMap::new(),
             next_token: 0,
             buffer: vec![0; bytes],
+            discards: true,
             counts: WorkloadCounts::default(),
         }
     }
@@ -155,7 +158,8 @@ impl Workload {
             (Op::Flush, Doing::Flush { began: checker.begin_flush() })
         } else if dice < self.mix.reads_ppm + self.mix.flushes_ppm + self.mix.zeroes_ppm {
             let number = checker.begin_zeroing(first_block, blocks);
-            let discards = self.random.hits(500_000);
+            // Drawn in any case, so that a seed means the same on both kinds of disks.
+            let discards = self.random.hits(500_000) & self.discards;
             let list = self.ranges(first_block, blocks, discards);
             if list.len() > RANGE_BYTES {
                 checker.in_parts(number);

@@ -14,6 +14,8 @@ ip addr add 10.0.2.15/24 dev eth0
 ip route add default via 10.0.2.2
 if [ "${FORMAT:-}" = 1 ]; then mkfs.ext4 -q -F "$DISK"; fi
 mount -t ext4 "$DISK" /mnt
+# With KEY=1 its volume is encrypted, under a key that is made with the file system.
+if [ "${FORMAT:-}${KEY:-}" = 11 ]; then vrio key new --volume /mnt/root.xts >/dev/null; fi
 printf '%s\n' "$CONFIG" >/run/node.toml
 vrio node --config /run/node.toml &
 node=$!

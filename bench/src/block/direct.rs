@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
+use block::chain::{Chain, ChainSpec};
+use block::stage::VolumeKey;
 use block::ublk::abi::{ABORT, Descriptor, op};
 use block::ublk::front::FrontPoller;
 use block::ublk::{Front, FrontCore, Kernel};
@@ -16,12 +18,14 @@ use block::uring::Completion;
 use block::{AttachOptions, Attachment, Open, uring};
 use node::config::LinkKind as Wanted;
 use node::direct::{Client, Plan, Shape};
+use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::Stage::Serve;
 use sidecore::{Idle, Sidecore, now_ns};
 use virtio::driver::SECTOR_BYTES;
+use zeroize::Zeroizing;
 
 use super::place::{FILL_DEPTH, client_of, disk_of};
-use super::{LinkKind, Options, Volume};
+use super::{ChainStage, LinkKind, Options, Volume};
 use crate::events::Side;
 use crate::load::{Load, Outcome, Pattern, Places, STUCK};
 use crate::stage::{Stage, inside};
@@ -148,6 +152,8 @@ pub(super) fn look(clients: &[DirectLoad]) -> Result<Side> {
 #[derive(Debug)]
 pub(super) struct LocalPlan<'a> {
     pub(super) volume: &'a Volume,
+    /// The stages before it.
+    pub(super) chain: &'a [ChainStage],
     /// Of every request.
     pub(super) size_bytes: u32,
     /// What the thread does until a request is done.
@@ -165,9 +171,9 @@ pub(super) struct LocalLoad {
 impl LocalLoad {
     /// Makes the volume and starts its sidecore.
     pub(super) fn start(plan: &LocalPlan<'_>) -> Result<Self> {
-        let LocalPlan { volume, size_bytes, idle, core } = *plan;
+        let LocalPlan { volume, chain, size_bytes, idle, core } = *plan;
         let config = sidecore::Config { core, idle, ..sidecore::Config::new(0) };
-        let volume = open(volume)?;
+        let volume = Chain::build(open(volume)?, &stages(chain)?)?.volume;
         let sidecore = sidecore::spawn(config).context("starting a sidecore")?;
         let shape = Shape { queues: 1, depth: FILL_DEPTH };
         let shown = sidecore.call(move |local| {
@@ -217,16 +223,29 @@ impl LocalLoad {
     }
 }
 
+/// The stages of a chain, with a key of the measurement's own.
+fn stages(chain: &[ChainStage]) -> Result<Vec<ChainSpec>> {
+    let stages = chain.iter().map(|stage| match stage {
+        ChainStage::Meter => Ok(ChainSpec::Meter),
+        ChainStage::Encrypt => {
+            let mut secret = Zeroizing::new([0; VolumeKey::BYTES]);
+            getrandom(&mut secret[..], GetRandomFlags::empty()).context("drawing a key")?;
+            Ok(ChainSpec::Encrypt(Arc::new(VolumeKey::from_bytes(&secret)?)))
+        }
+    });
+    stages.collect()
+}
+
 /// The volume itself.
-fn open(volume: &Volume) -> Result<Box<dyn block::Volume>> {
+fn open(volume: &Volume) -> Result<Arc<dyn block::Volume>> {
     Ok(match volume {
-        Volume::Null => Box::new(NullVolume::new(LOCAL_BYTES)),
-        Volume::Memory => Box::new(MemoryVolume::new(LOCAL_BYTES).context("mapping a volume")?),
+        Volume::Null => Arc::new(NullVolume::new(LOCAL_BYTES)),
+        Volume::Memory => Arc::new(MemoryVolume::new(LOCAL_BYTES).context("mapping a volume")?),
         Volume::File(path) | Volume::DirectFile(path) => {
             let direct = matches!(volume, Volume::DirectFile(_));
             let size_bytes = (!path.exists()).then_some(LOCAL_BYTES);
             let options = FileOptions { direct, size_bytes, ..FileOptions::new(path) };
-            Box::new(FileVolume::open(&options)?)
+            Arc::new(FileVolume::open(&options)?)
         }
     })
 }

@@ -26,14 +26,14 @@ use super::direct::{LocalLoad, LocalPlan};
 use super::{LinkKind, Options, Path, Volume, WARM_UP};
 use crate::cleanup::{Cleanup, tidily};
 use crate::load::{Load, Outcome, Pattern};
-use crate::machine::{cache_line_round_trip_ns, pin};
+use crate::machine::{Machine, cache_line_round_trip_ns, pin};
 use crate::pair::Seats;
 use crate::progress::Progress;
 use crate::stage::Stage;
 use crate::verdict::{self, Bound, Spread, Verdict};
 
 /// The version of the JSON form.
-const FLOOR_VERSION: u32 = 2;
+const FLOOR_VERSION: u32 = 3;
 
 /// The numbers of the goals that this is about, and their bounds: what the way to another node adds
 /// to echo and local read over shared memory, in microseconds, and what sealing adds, as a multiple
@@ -170,6 +170,8 @@ pub struct FloorReport {
     pub sealing_adds: Spread,
     /// Whether what we mean to reach was reached.
     pub goals: Vec<Verdict>,
+    /// Where it was measured.
+    pub machine: Machine,
 }
 
 impl FloorReport {
@@ -195,6 +197,7 @@ impl FloorReport {
             remote_adds_us: Spread::of(remote),
             sealing_adds: Spread::of(sealing),
             goals,
+            machine: Machine::look(),
         }
     }
 
@@ -415,7 +418,7 @@ fn cipher(options: &FloorOptions) -> Result<f64> {
 fn local(options: &FloorOptions) -> Result<f64> {
     let core = options.direct(false).seats().driver();
     let (volume, size_bytes, idle) = (&Volume::Memory, options.size_bytes, Idle::Spin);
-    let mut local = LocalLoad::start(&LocalPlan { volume, size_bytes, idle, core })?;
+    let mut local = LocalLoad::start(&LocalPlan { volume, chain: &[], size_bytes, idle, core })?;
     let measured = (|| {
         local.fill()?;
         local.run(Load { duration: WARM_UP, ..options.load() })?;

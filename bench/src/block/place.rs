@@ -5,9 +5,10 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use node::keys::{self, KeyKind};
 
 use super::direct::{self, DirectLoad, LocalLoad, LocalPlan, run_all};
-use super::{Options, Path, Volume};
+use super::{ChainStage, Options, Path, Volume};
 use crate::cleanup::Cleanup;
 use crate::events::{DEVICE_INTERRUPTS, Look, Role};
 use crate::interrupts::Interrupts;
@@ -63,8 +64,9 @@ impl Place {
                 place.made = file_to_make(options)?;
                 place.made.iter().for_each(|file| cleanup.path(file.clone()));
                 let Options { size_bytes, idle, .. } = *options;
-                let (volume, core) = (&options.volume, seats.driver());
-                Driver::Bare(LocalLoad::start(&LocalPlan { volume, size_bytes, idle, core })?)
+                let (volume, chain) = (&options.volume, &options.chain);
+                let plan = LocalPlan { volume, chain, size_bytes, idle, core: seats.driver() };
+                Driver::Bare(LocalLoad::start(&plan)?)
             }
             path => {
                 let sessions = *path != Path::Local;
@@ -75,43 +77,27 @@ impl Place {
                     Stage::new("bench", program, false, cleanup.clone())?
                 };
                 let stage = place.stage.insert(stage);
-                let guests = 0..options.guests;
-                let cast = Cast { options, stage, seats: &seats, guests };
                 if options.volume.file().is_some() {
                     place.made = file_to_make(options)?;
                     place.made.iter().for_each(|file| stage.cleanup.path(file.clone()));
                 }
-                if sessions {
-                    place.nodes.push((Role::Iohost, cast.iohost()?));
-                }
+                let (nodes, sockets) = start_nodes(options, stage, &seats)?;
+                place.nodes = nodes;
+                let guests = 0..options.guests;
+                let cast = Cast { options, stage, seats: &seats, guests };
                 match path {
                     Path::Direct => {
                         let busy = usize::from(options.busy.unwrap_or(options.guests));
                         let clients = (0..options.guests).map(|guest| cast.client(guest));
                         Driver::Direct(clients.collect::<Result<_>>()?, busy)
                     }
-                    _ => {
-                        let mut sockets = Vec::new();
-                        for host in 0..options.hosts {
-                            let mut node = cast.host(host).vmhost(host)?;
-                            for disk in cast.host(host).names() {
-                                sockets.push(node.wait_for_disk(&disk)?);
-                            }
-                            place.nodes.push((Role::Vmhost, node));
-                        }
-                        ring(options, sockets, &seats)?
-                    }
+                    _ => ring(options, sockets, &seats)?,
                 }
             }
         };
         place.driver = Some(driver);
-        let whose = match options.path {
-            Path::Bare => Role::Driver,
-            Path::Local => Role::Vmhost,
-            _ => Role::Iohost,
-        };
         let interrupts = options.volume.file().and_then(Interrupts::of_file);
-        place.interrupts = interrupts.map(|interrupts| (whose, interrupts));
+        place.interrupts = interrupts.map(|interrupts| (options.storage(), interrupts));
         Ok(place)
     }
 
@@ -188,6 +174,29 @@ impl Drop for Place {
     }
 }
 
+/// Nodes, and the sockets of the disks that they show.
+pub(crate) type Shown = (Vec<(Role, Node)>, Vec<PathBuf>);
+
+/// Starts the nodes of a way that has any.
+pub(crate) fn start_nodes(options: &Options, stage: &Stage, seats: &Seats) -> Result<Shown> {
+    let cast = Cast { options, stage, seats, guests: 0..options.guests };
+    let (mut nodes, mut sockets) = (Vec::new(), Vec::new());
+    if options.path != Path::Local {
+        nodes.push((Role::Iohost, cast.iohost()?));
+    }
+    if options.path == Path::Direct {
+        return Ok((nodes, sockets));
+    }
+    for host in 0..options.hosts {
+        let mut node = cast.host(host).vmhost(host)?;
+        for disk in cast.host(host).names() {
+            sockets.push(node.wait_for_disk(&disk)?);
+        }
+        nodes.push((Role::Vmhost, node));
+    }
+    Ok((nodes, sockets))
+}
+
 /// A file that is not there yet: the node will make it.
 fn file_to_make(options: &Options) -> Result<Option<PathBuf>> {
     let Some(path) = options.volume.file() else { return Ok(None) };
@@ -256,7 +265,7 @@ impl Cast<'_> {
     }
 
     /// The tables of all volumes.
-    fn volumes(&self, allow: &str) -> String {
+    fn volumes(&self, allow: &str) -> Result<String> {
         let backend = match &self.options.volume {
             Volume::Null => format!("null = \"{NULL_SIZE}\""),
             Volume::Memory => {
@@ -269,9 +278,27 @@ impl Cast<'_> {
             }
         };
         let table = |name: String| {
-            format!("[[volume]]\nname = \"{name}\"\nbackend = {{ {backend} }}\n{allow}")
+            let chain = self.chain(&name)?;
+            Ok(format!("[[volume]]\nname = \"{name}\"\nbackend = {{ {backend} }}\n{chain}{allow}"))
         };
         self.names().map(table).collect()
+    }
+
+    /// The line of a volume's chain, and a key if it takes one.
+    fn chain(&self, volume: &str) -> Result<String> {
+        if self.options.chain.is_empty() {
+            return Ok(String::new());
+        }
+        let stages = self.options.chain.iter().map(|stage| match stage {
+            ChainStage::Meter => Ok("\"meter\"".to_owned()),
+            ChainStage::Encrypt => {
+                let key = self.stage.folder.join(format!("{volume}.xts"));
+                keys::create(&key, KeyKind::Volume)?;
+                Ok(format!("{{ encrypt = {{ key = {key:?} }} }}"))
+            }
+        });
+        let stages: Vec<_> = stages.collect::<Result<_>>()?;
+        Ok(format!("chain = [{}]\n", stages.join(", ")))
     }
 
     /// The folder of the volume's file, which a node has to name.
@@ -292,7 +319,7 @@ impl Cast<'_> {
             _ => vec!["vm1".to_owned()],
         };
         let clients: Vec<_> = clients.iter().map(String::as_str).collect();
-        let volumes = self.volumes(&self.stage.keys.allow(&clients));
+        let volumes = self.volumes(&self.stage.keys.allow(&clients))?;
         let idle = self.options.iohost_idle.unwrap_or(self.options.idle);
         let pair = Pair { idle, ..self.pair() };
         self.start("io1", &format!("{}{volumes}", pair.iohost()))
@@ -319,7 +346,7 @@ impl Cast<'_> {
                 let first = sidecores * usize::from(host);
                 seats.vmhost = seats.vmhost.into_iter().skip(first).take(sidecores).collect();
                 let pair = Pair { seats: &seats, ..self.pair() };
-                format!("{}{}{disks}", pair.vmhost_alone(), self.volumes(""))
+                format!("{}{}{disks}", pair.vmhost_alone(), self.volumes("")?)
             }
             _ => format!("{}{disks}", self.pair().vmhost()),
         };

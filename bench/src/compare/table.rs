@@ -39,14 +39,18 @@ pub struct Row {
     pub our_p99_us: Option<Spread>,
     /// Theirs.
     pub their_p99_us: Option<Spread>,
+    /// Processor time for each of ours, of everybody who takes part, the driver too, in
+    /// microseconds. None where a server's is not known.
+    pub our_cpu_us: Option<Spread>,
+    /// Theirs.
+    pub their_cpu_us: Option<Spread>,
     /// Ours divided by theirs, round by round: more is better.
     pub rate_ratio: Spread,
     /// Ours divided by theirs: less is better.
     pub p50_ratio: Option<Spread>,
     /// Ours divided by theirs: less is better.
     pub p99_ratio: Option<Spread>,
-    /// Processor time for each of everybody who takes part, the driver too: less is better. None
-    /// where a server's is not known.
+    /// Ours divided by theirs: less is better.
     pub cpu_ratio: Option<Spread>,
     /// Whether cores moved in every round: then all are counted, and the numbers are of no one
     /// level.
@@ -159,6 +163,8 @@ impl Pair<'_> {
             their_p50_us: of(1, |sample| sample.p50_us),
             our_p99_us: of(0, |sample| sample.p99_us),
             their_p99_us: of(1, |sample| sample.p99_us),
+            our_cpu_us: of(0, |sample| sample.cpu_us),
+            their_cpu_us: of(1, |sample| sample.cpu_us),
             rate_ratio: Spread::of(ratios.rate.iter().copied()),
             p50_ratio: spread(&ratios.p50),
             p99_ratio: spread(&ratios.p99),
@@ -346,6 +352,7 @@ pub(super) mod tests {
         assert_eq!((row.our_rate.median, row.their_rate.median), (40e3, 20e3));
         assert!((row.p99_ratio.unwrap().median - 0.4).abs() < 1e-9, "{row:?}");
         assert!((row.cpu_ratio.unwrap().max - 0.5).abs() < 1e-9, "{row:?}");
+        assert_eq!([row.our_cpu_us, row.their_cpu_us].map(|it| it.unwrap().median), [50.0, 100.0]);
         let [rate, cpu] = &row.goals[..] else { panic!("{row:?}") };
         assert_eq!((rate.goal, rate.standing), (1, Standing::Holds));
         assert_eq!((cpu.goal, cpu.standing), (2, Standing::Holds));

@@ -182,7 +182,7 @@ impl Troupe {
             let _starting = stage.cleanup.start();
             job.spawn().context("starting an MPI job")?
         };
-        let (lines, ended) = watch(child, Instant::now() + PATIENCE, || true);
+        let (lines, ended) = watch(child, Instant::now() + PATIENCE, PATIENCE, || true);
         let said = || tail(&fs::read_to_string(&log).unwrap_or_default());
         let status = ended.with_context(|| format!("an MPI job: {}", said()))?;
         ensure!(status.success(), "an MPI job ended with {status}: {}", said());

@@ -10,7 +10,7 @@ use anyhow::Result;
 use serde::Serialize;
 use sidecore::Idle;
 
-use super::{DEPTH, Options};
+use super::{DEPTH, Device, Model, Options, turns};
 use crate::block::{self, Path, Volume};
 use crate::cleanup::Cleanup;
 use crate::measure::Waiting;
@@ -55,9 +55,12 @@ pub struct Balance {
     /// Whether nobody polled on a core that others need. If not, throughput means nothing.
     pub seated: bool,
     /// Requests in a second of all guests together, with [`DEPTH`] outstanding of each.
-    pub per_s: Spread,
+    pub per_s: Option<Spread>,
     /// Processor time for each, of all hosts and guests, in microseconds.
-    pub cpu_us: Spread,
+    pub cpu_us: Option<Spread>,
+    /// Why nothing was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub empty: Option<String>,
 }
 
 /// One of each kind.
@@ -68,41 +71,51 @@ const KINDS: [(Sidecores, Load); 4] = [
     (Sidecores::Pooled, Load::Imbalanced),
 ];
 
-/// Turns of one round, for the estimate.
-pub(super) const TURNS: usize = KINDS.len();
+/// Those that are asked for: several guests share sidecores, and who asks for one guest, or for
+/// neither of the two models, has no use for it.
+pub(super) fn kinds(options: &Options) -> impl Iterator<Item = (Sidecores, Load)> {
+    let wanted = options.devices.contains(&Device::Block) && options.guests[..] != [1];
+    let model_of = |sidecores| match sidecores {
+        Sidecores::Spread => Model::Elvis,
+        Sidecores::Pooled => Model::Direct,
+    };
+    let is_asked = move |(sidecores, _): &(Sidecores, Load)| {
+        wanted && options.models.contains(&model_of(*sidecores))
+    };
+    KINDS.into_iter().filter(is_asked)
+}
 
-/// Measures all kinds in turn; or says why not.
-pub(super) fn all(
-    options: &Options,
-    cleanup: &Cleanup,
-    progress: &Progress,
-) -> Result<Vec<Balance>> {
-    let mut reports = KINDS.map(|_| Vec::new());
-    for round in 1..=options.rounds {
-        for ((sidecores, load), reports) in KINDS.iter().zip(&mut reports) {
-            progress.doing(format!(
-                "{sidecores:?} sidecores, {load:?} load, round {round} of {}",
-                options.rounds
-            ));
-            let asked = asked(options, *sidecores, *load);
-            reports.push(block::measure(&asked, cleanup, &Progress::silent())?);
+/// Measures all kinds in turn; of one that failed why.
+pub(super) fn all(options: &Options, cleanup: &Cleanup, progress: &Progress) -> Vec<Balance> {
+    let kinds: Vec<_> = kinds(options).collect();
+    let sample = |at: usize, round: u16| {
+        let (sidecores, load) = kinds[at];
+        let rounds = options.rounds;
+        progress
+            .doing(format!("{sidecores:?} sidecores, {load:?} load, round {round} of {rounds}"));
+        block::measure(&asked(options, sidecores, load), cleanup, &Progress::silent())
+    };
+    let outcomes = turns::rounds(kinds.len(), options.rounds, sample, cleanup);
+    let of = |((sidecores, load), outcome): ((Sidecores, Load), Result<Vec<block::Report>, _>)| {
+        let asked = asked(options, sidecores, load);
+        let (reports, empty) = match outcome {
+            Ok(reports) => (reports, None),
+            Err(why) => (Vec::new(), Some(why)),
+        };
+        let spread = |number: fn(&block::Report) -> f64| {
+            (!reports.is_empty()).then(|| Spread::of(reports.iter().map(number)))
+        };
+        Balance {
+            sidecores,
+            load,
+            busy: [asked.busy.unwrap_or(asked.guests), asked.guests],
+            seated: block::has_seats(&asked),
+            per_s: spread(|it| it.iops),
+            cpu_us: spread(|it| it.cpu_us_per_request().unwrap_or(0.0)),
+            empty,
         }
-    }
-    let kinds = KINDS.into_iter().zip(reports);
-    Ok(kinds
-        .map(|((sidecores, load), reports)| {
-            let asked = asked(options, sidecores, load);
-            let cpu_us = |it: &block::Report| it.cpu_us_per_request().unwrap_or(0.0);
-            Balance {
-                sidecores,
-                load,
-                busy: [asked.busy.unwrap_or(asked.guests), asked.guests],
-                seated: block::has_seats(&asked),
-                per_s: Spread::of(reports.iter().map(|it| it.iops)),
-                cpu_us: Spread::of(reports.iter().map(cpu_us)),
-            }
-        })
-        .collect())
+    };
+    kinds.iter().copied().zip(outcomes).map(of).collect()
 }
 
 /// In clear, since several clients have no keys, and of volumes that each guest has.
@@ -128,30 +141,26 @@ fn asked(options: &Options, sidecores: Sidecores, load: Load) -> block::Options 
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
-    use super::super::Device;
+    use super::super::tests::options;
     use super::*;
 
     #[test]
     fn both_have_the_same_number_of_sidecores_and_of_busy_guests() {
-        let options = Options {
-            program: PathBuf::from("vrio"),
-            devices: vec![Device::Block],
-            guests: vec![1],
-            encrypt: vec![false],
-            volume: Volume::Null,
-            rounds: 1,
-            seconds: 0.1,
-            guest: false,
-            filled: false,
-        };
         for (sidecores, load) in KINDS {
-            let asked = asked(&options, sidecores, load);
+            let asked = asked(&options(), sidecores, load);
             asked.check().unwrap();
             assert_eq!(asked.sidecores * asked.hosts, HOSTS);
             let busy = asked.busy.unwrap_or(asked.guests);
             assert_eq!(busy, if load == Load::Balanced { 4 } else { 2 });
         }
+    }
+
+    #[test]
+    fn only_those_of_models_that_were_asked_for_are_measured() {
+        let of = |guests, models| kinds(&Options { guests, models, ..options() }).count();
+        assert_eq!(of(vec![1], vec![Model::Elvis, Model::Direct]), 0);
+        assert_eq!(of(vec![1, 4], vec![Model::Elvis, Model::Direct]), 4);
+        assert_eq!(of(vec![2], vec![Model::Direct]), 2);
+        assert_eq!(of(vec![2], vec![Model::Optimum]), 0);
     }
 }

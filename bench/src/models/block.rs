@@ -1,23 +1,34 @@
 //! The models of a disk: each is a measurement of `vrio bench block`.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use sidecore::Idle;
 
-use super::cell::{Count, Counts, Sample};
+use super::cell::{Alone, Count, Counts, Many, Sample};
 use super::{DEPTH, Model, Options, Setting};
-use crate::block::{self, Path, Report};
+use crate::block::{self, ChainStage, Path, Report};
 use crate::cleanup::Cleanup;
 use crate::compare::block::write_all;
+use crate::events::{DEVICE_INTERRUPTS, Role};
 use crate::measure::Waiting;
 use crate::progress::Progress;
+
+/// Why there is no optimum of what is encrypted.
+const NO_DM_CRYPT: &str = "what encrypts without vrio is dm-crypt, which is not measured";
 
 /// Why several guests are not measured.
 const ONE_READER: &str = "one thread asks: several guests share nothing without a node";
 const ONE_SEALED: &str = "several clients are measured in clear: the bench makes keys for one";
 
+pub(super) const OF_QEMU: &str = "what QEMU serves itself is for a real guest: --guest";
+
 /// Why a cell is empty.
 pub(super) const NO_INJECTION: &str =
     "an injection is for a guest that is left for it, which takes KVM: a stand-in is a process";
+pub(super) const NOT_COUNTED: &str = "who serves it does not say how often it was woken";
+const NO_DEVICE: &str =
+    "the kernel names no interrupts of a device behind the file, and who polls has those";
 
 /// Makes the file of the disk's volume and fills it, if it is one that is not there; what is there
 /// is filled in each turn.
@@ -46,7 +57,11 @@ pub(super) fn asked(
         Model::Direct | Model::Unpolled => Path::Direct,
         Model::Elvis | Model::Baseline => Path::Local,
         Model::HostSide | Model::HostSideUnpolled => Path::Remote,
+        Model::Qemu | Model::Emulation => return Err(OF_QEMU.to_owned()),
     };
+    if setting.stage && path == Path::Bare {
+        return Err(NO_DM_CRYPT.to_owned());
+    }
     if setting.guests > 1 && path == Path::Bare {
         return Err(ONE_READER.to_owned());
     }
@@ -58,6 +73,7 @@ pub(super) fn asked(
     Ok(block::Options {
         path,
         volume: options.volume.clone(),
+        chain: if setting.stage { vec![ChainStage::Encrypt] } else { Vec::new() },
         guests: setting.guests,
         encrypt: setting.encrypt,
         idle: near,
@@ -73,31 +89,95 @@ pub(super) fn asked(
 pub(super) fn sample(asked: &block::Options, model: Model, cleanup: &Cleanup) -> Result<Sample> {
     let [one, many] = block::measure_depths(asked, [1, DEPTH], cleanup, &Progress::silent())?;
     let cpu_us = |report: &Report| report.cpu_us_per_request().unwrap_or(0.0);
+    let counts = |report: &Report| counts(asked, model, &report.events_per_request);
+    let (p50_us, p99_us) = (one.latency_us.p50, one.latency_us.p99);
     Ok(Sample {
-        one: counts(model, &one),
-        p50_us: one.latency_us.p50,
-        p99_us: one.latency_us.p99,
-        cpu_us: cpu_us(&one),
-        many: counts(model, &many),
-        per_s: many.iops,
-        cpu_us_at_depth: cpu_us(&many),
+        one: counts(&one),
+        alone: Ok(Alone { p50_us, p99_us, cpu_us: cpu_us(&one) }),
+        many: Ok(Many { counts: counts(&many), per_s: many.iops, cpu_us: cpu_us(&many) }),
     })
 }
 
-/// What nodes, the driver and the kernel counted, by the slides' columns.
-fn counts(model: Model, report: &Report) -> Counts {
-    let of = |name: &str| report.events_per_request.get(name).copied().unwrap_or(0.0);
-    // Where a thread sleeps, what a device interrupts wakes it, and counts once.
-    let woken = |role: &str| {
-        let name = if model.polls() && role != "driver" { "device_interrupts" } else { "wakeups" };
-        Count::Of(of(&format!("{role}_{name}")))
+/// What nodes, the driver and the kernel counted of a request, by the slides' columns.
+fn counts(asked: &block::Options, model: Model, events: &BTreeMap<String, f64>) -> Counts {
+    let of = |name: &str| events.get(name).copied();
+    let or = |count: Option<f64>| count.map_or(Count::Empty(NOT_COUNTED), Count::Of);
+    let woken = |role: Role| {
+        let name = role.name();
+        let wakeups = of(&format!("{name}_wakeups"));
+        // Where a thread sleeps, what a device interrupts wakes it, and counts once.
+        let sleeps = !model.polls() || role == Role::Driver;
+        if sleeps || asked.storage() != role || asked.volume.file().is_none() {
+            return or(wakeups);
+        }
+        match of(&format!("{name}_{DEVICE_INTERRUPTS}")) {
+            Some(interrupts) => or(wakeups.map(|wakeups| wakeups + interrupts)),
+            None => Count::Empty(NO_DEVICE),
+        }
     };
-    let (exits, guest, injections) = match model.has_vmhost() {
-        true => (Count::Of(of("kicks")), Count::Of(of("calls")), Count::Empty(NO_INJECTION)),
-        // A client has no virtqueue: nothing is kicked, and nobody makes its interrupts for it.
-        false => (Count::Of(0.0), woken("driver"), Count::Of(0.0)),
+    let (exits, guest) = match model.has_vmhost() {
+        true => (or(of("kicks")), or(of("calls"))),
+        // A client has no virtqueue, and so nobody to kick.
+        false => (Count::Nobody, woken(Role::Driver)),
     };
-    let host = if model.has_vmhost() { woken("vmhost") } else { Count::Nobody };
-    let iohost = if model.has_iohost() { woken("iohost") } else { Count::Nobody };
-    [exits, guest, injections, host, iohost]
+    let host = if model.has_vmhost() { woken(Role::Vmhost) } else { Count::Nobody };
+    let iohost = if model.has_iohost() { woken(Role::Iohost) } else { Count::Nobody };
+    // Whoever is interrupted in a guest has it injected, also a client.
+    [exits, guest, Count::Empty(NO_INJECTION), host, iohost]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Device;
+    use super::super::tests::options;
+    use super::*;
+    use crate::block::Volume;
+
+    fn of(model: Model, volume: Volume, events: &[(&str, f64)]) -> Counts {
+        let options = Options { volume, ..options() };
+        let setting = Setting::of(Device::Block, 1);
+        let asked = asked(&options, model, &setting).unwrap();
+        let events = events.iter().map(|(name, count)| ((*name).to_owned(), *count));
+        counts(&asked, model, &events.collect())
+    }
+
+    #[test]
+    fn what_encrypts_is_in_the_chain_of_the_volume() {
+        let of = |model, stage| {
+            let setting = Setting { stage, ..Setting::of(Device::Block, 1) };
+            asked(&options(), model, &setting).map(|asked| asked.chain)
+        };
+        assert_eq!(of(Model::Elvis, true), Ok(vec![ChainStage::Encrypt]));
+        assert_eq!(of(Model::HostSide, false), Ok(Vec::new()));
+        assert_eq!(of(Model::Optimum, true), Err(NO_DM_CRYPT.to_owned()));
+    }
+
+    #[test]
+    fn who_is_to_poll_and_sleeps_is_seen() {
+        let events = [("kicks", 0.0), ("calls", 1.0), ("vmhost_wakeups", 0.7)];
+        let [exits, guest, injections, host, iohost] = of(Model::Elvis, Volume::Null, &events);
+        assert_eq!([exits, guest, host], [0.0, 1.0, 0.7].map(Count::Of));
+        assert_eq!((injections, iohost), (Count::Empty(NO_INJECTION), Count::Nobody));
+    }
+
+    #[test]
+    fn what_nobody_counts_is_no_zero() {
+        let [exits, guest, _, host, _] = of(Model::Elvis, Volume::Null, &[("kicks", 0.0)]);
+        assert_eq!(exits, Count::Of(0.0));
+        assert_eq!([guest, host], [Count::Empty(NOT_COUNTED); 2]);
+        let [exits, guest, injections, host, _] = of(Model::Direct, Volume::Null, &[]);
+        assert_eq!([exits, host], [Count::Nobody; 2]);
+        assert_eq!([guest, injections], [NOT_COUNTED, NO_INJECTION].map(Count::Empty));
+    }
+
+    #[test]
+    fn a_devices_interrupts_are_those_of_who_polls_or_wake_who_sleeps() {
+        let file = Volume::DirectFile("/disk".into());
+        let woken = [("vmhost_wakeups", 0.1)];
+        let interrupted = [woken[0], ("vmhost_device_interrupts", 1.0)];
+        let host = |model, events: &[_]| of(model, file.clone(), events)[3];
+        assert_eq!(host(Model::Elvis, &interrupted), Count::Of(1.1));
+        assert_eq!(host(Model::Elvis, &woken), Count::Empty(NO_DEVICE));
+        assert_eq!(host(Model::Baseline, &interrupted), Count::Of(0.1));
+    }
 }

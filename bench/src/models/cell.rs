@@ -67,6 +67,14 @@ impl Count {
     fn number(self) -> f64 {
         if let Self::Of(number) = self { number } else { 0.0 }
     }
+
+    /// How many more these are; nothing where either is not known.
+    pub(super) fn less(self, other: Self) -> f64 {
+        match (self, other) {
+            (Self::Empty(_), _) | (_, Self::Empty(_)) => 0.0,
+            (one, other) => one.number() - other.number(),
+        }
+    }
 }
 
 /// What happened for a request, by column.
@@ -75,15 +83,28 @@ pub(super) type Counts = [Count; Column::ALL.len()];
 /// What a turn gave.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
-    /// With one request outstanding.
+    /// What happened for a request, with one outstanding.
     pub(super) one: Counts,
+    /// How long those took; or why nobody knows.
+    pub(super) alone: Result<Alone, String>,
+    /// The same of [`super::DEPTH`] outstanding.
+    pub(super) many: Result<Many, String>,
+}
+
+/// Requests one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Alone {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) cpu_us: f64,
-    /// With [`super::DEPTH`] of them.
-    pub(super) many: Counts,
+}
+
+/// Many at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Many {
+    pub(super) counts: Counts,
     pub(super) per_s: f64,
-    pub(super) cpu_us_at_depth: f64,
+    pub(super) cpu_us: f64,
 }
 
 /// All that was counted.
@@ -91,33 +112,50 @@ fn sum(counts: &Counts) -> f64 {
     counts.iter().map(|count| count.number()).sum()
 }
 
-/// The same without the IOhost's.
-fn near_sum(counts: &Counts) -> f64 {
-    sum(counts) - counts[Column::IohostInterrupts as usize].number()
+/// What stands in a column: what a round did not count is no zero of that round.
+fn cell(samples: &[Sample], at: usize) -> Cell {
+    let counts = || samples.iter().map(|it| it.one[at]);
+    let empty = counts().find_map(|it| if let Count::Empty(why) = it { Some(why) } else { None });
+    match (empty, counts().next()) {
+        (Some(why), _) => Cell::Empty(why),
+        (None, Some(Count::Of(_))) => Cell::Measured(Spread::of(counts().map(Count::number))),
+        (None, _) => Cell::Nobody,
+    }
 }
 
 /// Of all rounds, of which there is one at least.
 pub(super) fn figures(samples: &[Sample], seated: bool) -> Figures {
-    let of = |number: fn(&Sample) -> f64| Spread::of(samples.iter().map(number));
-    let cell = |at: usize| match samples[0].one[at] {
-        Count::Of(_) => Cell::Measured(Spread::of(samples.iter().map(|it| it.one[at].number()))),
-        Count::Empty(why) => Cell::Empty(why),
-        Count::Nobody => Cell::Nobody,
+    let spread = |numbers: Vec<f64>| (!numbers.is_empty()).then(|| Spread::of(numbers));
+    let alone = |number: fn(&Alone) -> f64| {
+        spread(samples.iter().filter_map(|it| it.alone.as_ref().ok()).map(number).collect())
     };
-    let events = Column::ALL.into_iter().enumerate().map(|(at, column)| (column, cell(at)));
-    Figures {
+    let many = |number: fn(&Many) -> f64| {
+        spread(samples.iter().filter_map(|it| it.many.as_ref().ok()).map(number).collect())
+    };
+    let events = Column::ALL.into_iter().enumerate();
+    let mut figures = Figures {
         seated,
-        events: events.collect(),
-        sum: of(|it| sum(&it.one)),
-        p50_us: of(|it| it.p50_us),
-        p99_us: of(|it| it.p99_us),
-        cpu_us: of(|it| it.cpu_us),
-        per_s: of(|it| it.per_s),
-        cpu_us_at_depth: of(|it| it.cpu_us_at_depth),
-        sum_at_depth: of(|it| sum(&it.many)),
-        sums: samples.iter().map(|it| sum(&it.one)).collect(),
-        near_sums: samples.iter().map(|it| near_sum(&it.one)).collect(),
+        events: events.map(|(at, column)| (column, cell(samples, at))).collect(),
+        sum: Spread::of(samples.iter().map(|it| sum(&it.one))),
+        p50_us: alone(|it| it.p50_us),
+        p99_us: alone(|it| it.p99_us),
+        cpu_us: alone(|it| it.cpu_us),
+        per_s: many(|it| it.per_s),
+        cpu_us_at_depth: many(|it| it.cpu_us),
+        sum_at_depth: many(|it| sum(&it.counts)),
+        unknown: Vec::new(),
+        rounds: samples.iter().map(|it| it.one).collect(),
+    };
+    let mut note = |what: &str, why: Option<&String>| {
+        figures.unknown.extend(why.map(|why| format!("{what}: {why}")));
+    };
+    if figures.p50_us.is_none() {
+        note("latency", samples.iter().find_map(|it| it.alone.as_ref().err()));
     }
+    if figures.per_s.is_none() {
+        note("throughput", samples.iter().find_map(|it| it.many.as_ref().err()));
+    }
+    figures
 }
 
 #[cfg(test)]
@@ -126,8 +164,8 @@ pub(super) mod tests {
 
     /// A sample in which only events are of interest.
     pub(in crate::models) fn sample(one: Counts) -> Sample {
-        let (p50_us, p99_us, cpu_us, per_s, cpu_us_at_depth) = (1.0, 2.0, 3.0, 4.0, 5.0);
-        Sample { one, p50_us, p99_us, cpu_us, many: one, per_s, cpu_us_at_depth }
+        let alone = Ok(Alone { p50_us: 1.0, p99_us: 2.0, cpu_us: 3.0 });
+        Sample { one, alone, many: Ok(Many { counts: one, per_s: 4.0, cpu_us: 5.0 }) }
     }
 
     #[test]
@@ -138,9 +176,28 @@ pub(super) mod tests {
         };
         let of = figures(&[sample(counts(1.0, 2.0)), sample(counts(3.0, 2.0))], true);
         assert_eq!(of.sum, Spread { median: 4.0, min: 3.0, max: 5.0 });
-        assert_eq!((of.sums, of.near_sums), (vec![3.0, 5.0], vec![1.0, 3.0]));
         assert_eq!(of.events[0].1, Cell::Measured(Spread { median: 0.0, min: 0.0, max: 0.0 }));
         assert_eq!(of.events[2].1, Cell::Empty("no hardware virtualisation"));
         assert_eq!(of.events[3].1, Cell::Nobody);
+    }
+
+    #[test]
+    fn a_round_that_counted_nothing_is_no_zero() {
+        let of = |first| [first, Count::Nobody, Count::Nobody, Count::Nobody, Count::Nobody];
+        let samples = [sample(of(Count::Of(2.0))), sample(of(Count::Empty("it stopped")))];
+        assert_eq!(figures(&samples, true).events[0].1, Cell::Empty("it stopped"));
+    }
+
+    #[test]
+    fn a_disturbed_round_is_in_no_rate_and_if_all_are_there_is_none() {
+        let good = sample([Count::Nobody; Column::ALL.len()]);
+        let bad = Sample { many: Err("it waited".to_owned()), ..good.clone() };
+        let of = figures(&[bad.clone(), good], true);
+        assert_eq!(of.per_s, Some(Spread { median: 4.0, min: 4.0, max: 4.0 }));
+        assert!(of.unknown.is_empty());
+        let of = figures(&[bad.clone(), bad], true);
+        assert_eq!((of.per_s, of.cpu_us_at_depth, of.sum_at_depth), (None, None, None));
+        assert_eq!(of.unknown, ["throughput: it waited"]);
+        assert_eq!(of.p50_us.map(|it| it.median), Some(1.0));
     }
 }

@@ -7,25 +7,15 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde_json::json;
 
 use super::Device;
-use crate::cleanup::Cleanup;
-use crate::guest::words::{first_number, number};
-use crate::guest::{Accelerator, BOOT_TIMEOUT, Builder, Guest, Image, Monitor, scripts};
-use crate::progress::Progress;
+use crate::guest::{Builder, Monitor, monitor};
 use crate::stage::Stage;
-
-/// The disk that is emulated.
-const DISK_BYTES: u64 = 64 << 20;
-
-/// For what a guest does: an emulated one on a busy machine is slow, one that is traced more so.
-const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Events of QEMU, one for each access to a register.
 const EVENTS: [&str; 2] = ["memory_region_ops_read", "memory_region_ops_write"];
@@ -57,94 +47,67 @@ pub struct Emulated {
     pub guest_interrupts: f64,
 }
 
-/// A device that could not be counted, and why.
-pub(super) type Outcome = Result<Emulated, String>;
-
-/// Counts both devices' accesses, or those of one.
-pub(super) fn all(devices: &[Device], cleanup: &Cleanup, progress: &Progress) -> Vec<Outcome> {
-    let of = |&device: &Device| {
-        let name = name_of(device);
-        progress.doing(format!("emulation: a guest with {name}"));
-        let counted = Stage::new("models", "vrio".into(), false, cleanup.clone())
-            .and_then(|stage| count(device, &stage));
-        counted.map_err(|error| {
-            cleanup.yield_to_interruption();
-            format!("emulation, {name}: {error:#}")
-        })
-    };
-    devices.iter().map(of).collect()
-}
-
-fn name_of(device: Device) -> &'static str {
-    match device {
-        Device::Block => "ide",
-        Device::Net => "e1000",
+impl Emulated {
+    /// By the trace of a guest that has counted so many requests and interrupts.
+    pub(super) fn of(
+        device: Device,
+        accelerator: &'static str,
+        (requests, interrupts): (u64, u64),
+        trace: &Path,
+    ) -> Result<Self> {
+        let (name, regions): (_, &[_]) = match device {
+            Device::Block => ("ide", &IDE),
+            Device::Net => ("e1000", &E1000),
+        };
+        let file = File::open(trace).with_context(|| format!("opening {}", trace.display()))?;
+        let of = |count: u64| count as f64 / requests as f64;
+        let by_region: BTreeMap<_, _> = accesses(BufReader::new(file), regions)?
+            .into_iter()
+            .map(|(region, count)| (region, of(count)))
+            .collect();
+        ensure!(!by_region.is_empty(), "QEMU has traced no access to {name}");
+        let (sync_exits, guest_interrupts) = (by_region.values().sum(), of(interrupts));
+        Ok(Self { device, name, accelerator, requests, sync_exits, by_region, guest_interrupts })
     }
 }
 
-fn count(device: Device, stage: &Stage) -> Result<Emulated> {
-    // The kernel for clouds has no driver of this card.
-    let image = if device == Device::Block { Image::find() } else { Image::find_newer() }?;
-    let accelerator = Accelerator::choose(&image);
-    let (monitor, trace) = (stage.path("monitor"), stage.path("trace"));
-    let name = name_of(device);
-    let builder = Guest::builder(&image).name(name).accelerator(accelerator);
-    let builder = builder.script(scripts::EMULATED).set("DEVICE", name);
-    let at = |path: &Path| path.display().to_string();
-    let qmp = format!("unix:{},server=on,wait=off", at(&monitor));
-    let builder = builder.arguments(&["-qmp", &qmp, "-D", &at(&trace)]);
-    let mut guest = with_device(builder, device, stage)?.start()?;
-    guest.wait_for("ready", BOOT_TIMEOUT + PATIENCE)?;
-    let mut monitor = Monitor::connect(&monitor)?;
-    let mut set = |enable: bool| {
-        EVENTS.iter().try_for_each(|name| {
-            let event = json!({ "name": name, "enable": enable });
-            monitor.run("trace-event-set-state", &event).map(drop)
-        })
-    };
-    set(true)?;
-    let measured = guest.ask("work", "measured", PATIENCE)?;
-    let interrupts = first_number(&guest.wait_for("interrupts", PATIENCE)?)?;
-    set(false)?;
-    guest.kill();
-    let requests = number(&measured, "requests")?;
-    ensure!(requests > 0, "the guest has done nothing: {measured}");
-    let regions: &[_] = if device == Device::Block { &IDE } else { &E1000 };
-    let file = File::open(&trace).with_context(|| format!("opening {}", trace.display()))?;
-    let of = |count: u64| count as f64 / requests as f64;
-    let by_region: BTreeMap<_, _> = accesses(BufReader::new(file), regions)?
-        .into_iter()
-        .map(|(region, count)| (region, of(count)))
-        .collect();
-    ensure!(!by_region.is_empty(), "QEMU has traced no access to {name}: {measured}");
-    Ok(Emulated {
-        device,
-        name,
-        accelerator: accelerator.name(),
-        requests,
-        sync_exits: by_region.values().sum(),
-        by_region,
-        guest_interrupts: of(interrupts),
-    })
+/// QEMU's monitor, and where it writes what it traces.
+pub(super) struct Tracing {
+    monitor: PathBuf,
+    file: PathBuf,
 }
 
-/// The device, and what is behind it.
-fn with_device(builder: Builder, device: Device, stage: &Stage) -> Result<Builder> {
-    Ok(match device {
-        Device::Block => {
-            let disk = stage.path("disk");
-            let made = File::create(&disk).and_then(|file| file.set_len(DISK_BYTES));
-            made.with_context(|| format!("making {}", disk.display()))?;
-            let drive = format!("if=none,id=disk,format=raw,file={}", disk.display());
-            let devices =
-                ["-device", "piix3-ide,id=piix", "-device", "ide-hd,drive=disk,bus=piix.0"];
-            builder.arguments(&["-drive", &drive]).arguments(&devices)
-        }
-        Device::Net => {
-            let card = ["-netdev", "user,id=host,restrict=on", "-device"];
-            builder.arguments(&card).arguments(&["e1000,netdev=host,romfile="])
-        }
-    })
+impl Tracing {
+    pub(super) fn new(stage: &Stage) -> Self {
+        Self { monitor: stage.path("monitor"), file: stage.path("trace") }
+    }
+
+    /// Where the trace is.
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// A guest whose QEMU can be told to trace.
+    pub(super) fn arguments(&self, builder: Builder) -> Builder {
+        let monitor = monitor::arguments(&self.monitor);
+        let builder = builder.arguments(&monitor.each_ref().map(String::as_str));
+        builder.arguments(&["-D", &self.file.display().to_string()])
+    }
+
+    /// Traces meanwhile.
+    pub(super) fn during<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut monitor = Monitor::connect(&self.monitor)?;
+        let mut set = |enable: bool| {
+            EVENTS.iter().try_for_each(|name| {
+                let event = json!({ "name": name, "enable": enable });
+                monitor.run("trace-event-set-state", &event).map(drop)
+            })
+        };
+        set(true)?;
+        let done = work()?;
+        set(false)?;
+        Ok(done)
+    }
 }
 
 /// Accesses by region, of those whose name begins so.

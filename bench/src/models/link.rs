@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use sidecore::now_ns;
 
-use super::cell::{Count, Counts, Sample};
+use super::block::NO_INJECTION;
+use super::cell::{Alone, Count, Counts, Many, Sample};
 use super::{DEPTH, Options};
 use crate::block::WARM_UP;
 use crate::load::Outcome;
@@ -41,7 +42,7 @@ impl Echoed {
 
     fn counts(&self) -> Counts {
         let woken = Count::Of(self.sleeps as f64 / self.frames());
-        [Count::Of(0.0), woken, Count::Of(0.0), Count::Nobody, Count::Nobody]
+        [Count::Nobody, woken, Count::Empty(NO_INJECTION), Count::Nobody, Count::Nobody]
     }
 
     fn cpu_us(&self) -> f64 {
@@ -54,14 +55,12 @@ pub(super) fn sample(options: &Options) -> Result<Sample> {
     let length = Duration::from_secs_f64(options.seconds);
     echo(1, WARM_UP)?;
     let (one, many) = (echo(1, length)?, echo(DEPTH, length)?);
+    let [p50_us, p99_us] = [0.5, 0.99].map(|share| one.outcome.quantile_us(share));
+    let per_s = 2.0 * many.outcome.iops();
     Ok(Sample {
         one: one.counts(),
-        p50_us: one.outcome.quantile_us(0.5),
-        p99_us: one.outcome.quantile_us(0.99),
-        cpu_us: one.cpu_us(),
-        many: many.counts(),
-        per_s: 2.0 * many.outcome.iops(),
-        cpu_us_at_depth: many.cpu_us(),
+        alone: Ok(Alone { p50_us, p99_us, cpu_us: one.cpu_us() }),
+        many: Ok(Many { counts: many.counts(), per_s, cpu_us: many.cpu_us() }),
     })
 }
 

@@ -1,11 +1,13 @@
 //! The models of a network card: each is a measurement of `vrio bench net`, of two guests that send
 //! each other frames of 64 bytes.
 
-use anyhow::Result;
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
 use sidecore::Idle;
 
-use super::block::NO_INJECTION;
-use super::cell::{Count, Counts, Sample};
+use super::block::{NO_INJECTION, NOT_COUNTED, OF_QEMU};
+use super::cell::{Alone, Count, Counts, Many, Sample};
 use super::{DEPTH, Model, Options, Setting};
 use crate::cleanup::Cleanup;
 use crate::measure::Waiting;
@@ -17,7 +19,7 @@ use crate::progress::Progress;
 pub(super) const GUESTS: u16 = 2;
 
 /// Why cards have no such row.
-const NO_CLIENT: &str =
+pub(super) const NO_CLIENT: &str =
     "a guest's frames go through a node on its own host: cards have no client in the guest";
 
 /// What is measured for a model; or why it cannot be.
@@ -30,6 +32,7 @@ pub(super) fn asked(
         Model::Direct | Model::Unpolled | Model::Optimum => return Err(NO_CLIENT.to_owned()),
         Model::Elvis | Model::Baseline => Path::Local,
         Model::HostSide | Model::HostSideUnpolled => Path::Remote,
+        Model::Qemu | Model::Emulation => return Err(OF_QEMU.to_owned()),
     };
     Ok(net::Options {
         path,
@@ -48,21 +51,47 @@ pub(super) fn sample(asked: &net::Options, model: Model, cleanup: &Cleanup) -> R
     let ops = [Op::Bounce, Op::Forward];
     let [one, many] = net::measure_ops(asked, ops, cleanup, &Progress::silent())?;
     let cpu_us = |report: &Report| report.cpu_us_per_frame().unwrap_or(0.0);
-    let latency = one.latency_us.expect("one bounces");
+    let latency = one.latency_us.context("one that bounces has a latency")?;
+    let alone = Alone { p50_us: latency.p50, p99_us: latency.p99, cpu_us: cpu_us(&one) };
+    let per_s = many.frames_per_s.ok_or_else(|| disturbed(&many));
     Ok(Sample {
-        one: counts(model, &one),
-        p50_us: latency.p50,
-        p99_us: latency.p99,
-        cpu_us: cpu_us(&one),
-        many: counts(model, &many),
-        per_s: many.frames_per_s.unwrap_or(many.frames as f64 / many.seconds),
-        cpu_us_at_depth: cpu_us(&many),
+        one: counts(model, &one.events_per_frame),
+        alone: if one.disturbed { Err(disturbed(&one)) } else { Ok(alone) },
+        many: per_s.map(|per_s| {
+            let counts = counts(model, &many.events_per_frame);
+            Many { counts, per_s, cpu_us: cpu_us(&many) }
+        }),
     })
 }
 
+/// Why a run has no figures of time.
+fn disturbed(report: &Report) -> String {
+    let share = 100.0 * report.waited_share;
+    format!(
+        "{share:.0} % of a run went by waiting for frames that never came, and what is left is no \
+         figure: repeat it when the machine has less to do"
+    )
+}
+
 /// What nodes and guests counted for a frame, by the slides' columns.
-fn counts(model: Model, report: &Report) -> Counts {
-    let of = |name: &str| Count::Of(report.events_per_frame.get(name).copied().unwrap_or(0.0));
+fn counts(model: Model, events: &BTreeMap<String, f64>) -> Counts {
+    let of = |name: &str| {
+        let count = events.get(name).copied();
+        count.map_or(Count::Empty(NOT_COUNTED), Count::Of)
+    };
     let iohost = if model.has_iohost() { of("iohost_wakeups") } else { Count::Nobody };
     [of("kicks"), of("calls"), Count::Empty(NO_INJECTION), of("vmhost_wakeups"), iohost]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_counts_is_no_zero() {
+        let events = [("kicks".to_owned(), 0.0), ("calls".to_owned(), 1.0)].into();
+        let [exits, guest, _, host, iohost] = counts(Model::Elvis, &events);
+        assert_eq!([exits, guest], [0.0, 1.0].map(Count::Of));
+        assert_eq!((host, iohost), (Count::Empty(NOT_COUNTED), Count::Nobody));
+    }
 }

@@ -4,49 +4,34 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Figures, Model, Table, table};
-use crate::verdict::{Bound, Standing, Verdict};
+use super::{Column, Device, Model, Table, table};
+use crate::verdict::{Bound, Spread, Standing, Verdict};
 
 /// By how much events of one kind may differ and still be the same: a thread that is still awake
 /// when it would be woken is not, now and then.
 const SAME: f64 = 0.25;
 
-/// What the slides' order asks of two models that follow each other.
-struct Step {
-    less: Model,
-    more: Model,
-    figure: &'static str,
-    /// By how much the second one has more, at least. Where the slides have more for an interrupt
-    /// of a physical device, which not every machine's volume has, it is only not to have less.
-    least: f64,
-}
+/// The slides' order, each with its events there.
+const ORDER: [Model; 5] =
+    [Model::Optimum, Model::Direct, Model::Elvis, Model::Unpolled, Model::Baseline];
 
-const STEPS: [Step; 4] = [
-    Step {
-        less: Model::Optimum,
-        more: Model::Direct,
-        figure: "vRIO direct less optimum (slides: 2 - 2)",
-        least: -SAME,
-    },
-    Step {
-        less: Model::Direct,
-        more: Model::Elvis,
-        figure: "Elvis less vRIO direct (slides: 4 - 2)",
-        least: -SAME,
-    },
-    Step {
-        less: Model::Elvis,
-        more: Model::Unpolled,
-        figure: "vRIO without polling less Elvis (slides: 6 - 4)",
-        least: SAME,
-    },
-    Step {
-        less: Model::Unpolled,
-        more: Model::Baseline,
-        figure: "baseline less vRIO without polling (slides: 9 - 6)",
-        least: SAME,
-    },
+/// Two models that may follow each other in it, where those between them are not measured, and what
+/// is judged.
+const STEPS: [(Model, Model, &str); 10] = [
+    (Model::Optimum, Model::Direct, "vRIO direct less optimum (slides: 2 - 2)"),
+    (Model::Direct, Model::Elvis, "Elvis less vRIO direct (slides: 4 - 2)"),
+    (Model::Elvis, Model::Unpolled, "vRIO without polling less Elvis (slides: 6 - 4)"),
+    (Model::Unpolled, Model::Baseline, "baseline less vRIO without polling (slides: 9 - 6)"),
+    (Model::Optimum, Model::Elvis, "Elvis less optimum (slides: 4 - 2)"),
+    (Model::Direct, Model::Unpolled, "vRIO without polling less vRIO direct (slides: 6 - 2)"),
+    (Model::Elvis, Model::Baseline, "baseline less Elvis (slides: 9 - 4)"),
+    (Model::Optimum, Model::Unpolled, "vRIO without polling less optimum (slides: 6 - 2)"),
+    (Model::Direct, Model::Baseline, "baseline less vRIO direct (slides: 9 - 2)"),
+    (Model::Optimum, Model::Baseline, "baseline less optimum (slides: 9 - 2)"),
 ];
+
+/// What host-side vRIO has besides the IOhost.
+const HOST_SIDE: &str = "vRIO host-side without the IOhost, less Elvis, either way";
 
 /// What we mean to reach, by number from 1.
 const TEXTS: [&str; 2] = [
@@ -54,27 +39,49 @@ const TEXTS: [&str; 2] = [
     "host-side vRIO is Elvis plus the IOhost: the guest and its host have the same events",
 ];
 
-/// Why figures are not the slides'. Those are cited, and stand in no cell.
-pub(super) const EXPLAINED: [&str; 6] = [
-    "The slides count a request of ApacheBench that a guest takes from its network card, and the \
-     answer: 2 interrupts of the guest, one for what came and one for what was sent. A disk's \
-     request has one, of its completion; a frame has one, of whoever takes it, for virtio's sender \
-     asks for none.",
-    "The 2 host interrupts of Elvis and of the baseline are those of a physical card. A volume in \
-     memory has no device, and frames between two guests of a host meet no card; with --volume \
-     direct:PATH the interrupts of the file's device are counted where the kernel tells them, one \
-     of each request. Then who polls has them, and who sleeps is woken by them.",
-    "The optimum's 2 are its card's interrupts, which reach the guest directly. A volume in memory \
-     answers at once and interrupts nobody; a device wakes who asked, once.",
-    "vRIO without polling has 4 on the slides' IOhost, two of each of its two cards. Here one \
-     datagram wakes the IOhost for each request, and one the client; a request that comes while it \
-     is awake wakes nobody. The row host-side without polling has the VMhost's events besides, \
-     which sleeps as well: the kick, and the answer.",
-    "Of the baseline's 3 exits one is the kick, which is counted; two are ends of interrupts, and \
-     its 2 injections are as many exits again: both take KVM to be counted. Where interrupts are \
-     posted by the processor there are none.",
-    "vRIO host-side has what Elvis has, since the guest has the same virtqueue, and a second core \
-     polls besides: the IOhost's. So its events say nothing against it, and its polling cores do.",
+/// Why figures are not the slides', of which models. Those are cited, and stand in no cell.
+const WHY: [(&[Model], &str); 6] = [
+    (
+        &ORDER,
+        "The slides count a request of ApacheBench that a guest takes from its network card, and \
+         the answer: 2 interrupts of the guest, one for what came and one for what was sent. A \
+         disk's request has one, of its completion; a frame has one, of whoever takes it, for \
+         virtio's sender asks for none.",
+    ),
+    (
+        &[Model::Elvis, Model::Baseline],
+        "The 2 host interrupts of Elvis and of the baseline are those of a physical card. A volume \
+         in memory has no device, and frames between two guests of a host meet no card; with \
+         --volume direct:PATH the interrupts of the file's device are counted where the kernel \
+         tells them, one of each request. Then who polls has them, and who sleeps is woken by \
+         them.",
+    ),
+    (
+        &[Model::Optimum],
+        "The optimum's 2 are its card's interrupts, which reach the guest directly, and vRIO \
+         direct has them too. A volume in memory answers at once and interrupts nobody, so the \
+         optimum has less than a client, whose answer comes in a datagram; a device wakes who \
+         asked, once.",
+    ),
+    (
+        &[Model::Unpolled, Model::HostSideUnpolled],
+        "vRIO without polling has 4 on the slides' IOhost, two of each of its two cards. Here one \
+         datagram wakes the IOhost for each request, and one the client; a request that comes \
+         while it is awake wakes nobody. The row host-side without polling has the VMhost's \
+         events besides, which sleeps as well: the kick, and the answer.",
+    ),
+    (
+        &[Model::Baseline],
+        "Of the baseline's 3 exits one is the kick, which is counted; two are ends of interrupts, \
+         and its 2 injections are as many exits again: both take KVM to be counted. Where \
+         interrupts are posted by the processor there are none.",
+    ),
+    (
+        &[Model::HostSide],
+        "vRIO host-side has what Elvis has, since the guest has the same virtqueue, and a second \
+         core polls besides: the IOhost's. So its events say nothing against it, and its polling \
+         cores do.",
+    ),
 ];
 
 /// A goal, and what came of it.
@@ -90,29 +97,99 @@ pub struct Reached {
     pub verdicts: Vec<(String, Verdict)>,
 }
 
-/// What the tables say of the goals: of one guest, where all models can be measured.
-pub(super) fn goals(tables: &[Table]) -> Vec<Reached> {
-    let mut verdicts = Vec::new();
-    for table in tables {
+/// Two models of a table whose events are compared.
+struct Step {
+    more: Model,
+    figure: &'static str,
+    /// The second one's less the first one's, of each round and column that both have counted.
+    differences: Vec<[f64; Column::ALL.len()]>,
+}
+
+impl Step {
+    fn of(table: &Table, less: Model, more: Model, figure: &'static str) -> Option<Self> {
         let of = |model| {
             let row = table.rows.iter().find(|row| row.model == model)?;
-            row.figures.as_ref()
+            Some(&row.figures.as_ref()?.rounds)
         };
-        let mut note = |verdict: Option<Verdict>| {
-            verdicts.extend(verdict.map(|it| (table::title(&table.setting), it)));
+        let differences = of(less)?.iter().zip(of(more)?).map(|(less, more)| {
+            let mut columns = less.iter().zip(more);
+            std::array::from_fn(|_| columns.next().map_or(0.0, |(less, more)| more.less(*less)))
+        });
+        Some(Self { more, figure, differences: differences.collect() })
+    }
+
+    /// Those of a table that follow each other.
+    fn all(table: &Table) -> Vec<Self> {
+        // What a client in a guest waits for besides is its card, which QEMU carries.
+        let is_whole = |model: Model| table.setting.real_guest.is_none() || model.has_vmhost();
+        let has = |model: &&Model| {
+            if !is_whole(**model) {
+                return false;
+            }
+            let row = table.rows.iter().find(|row| row.model == **model);
+            row.is_some_and(|row| row.figures.is_some())
         };
-        for Step { less, more, figure, least } in STEPS {
-            let differences = differences(of(less), of(more), |it| &it.sums);
-            let verdict = |it: Vec<f64>| Verdict::of(1, figure, Bound::AtLeast(least), &it, false);
-            note(differences.map(verdict));
+        let measured: Vec<_> = ORDER.iter().filter(has).collect();
+        let of = |pair: &[&Model]| {
+            let (less, more) = (*pair[0], *pair[1]);
+            let (.., figure) = STEPS.iter().find(|step| (step.0, step.1) == (less, more))?;
+            Self::of(table, less, more, figure)
+        };
+        measured.windows(2).filter_map(of).collect()
+    }
+
+    /// By how much the second one has more, at least: who does not poll is woken. Where the slides
+    /// have more for an interrupt of a physical device, which not every machine's volume has, the
+    /// second one is only not to have less.
+    fn least(&self) -> f64 {
+        if self.more.waits() { SAME } else { -SAME }
+    }
+
+    fn sums(&self) -> Vec<f64> {
+        self.differences.iter().map(|it| it.iter().sum()).collect()
+    }
+
+    /// What makes the difference, by the counts.
+    fn explained(&self) -> String {
+        let median = |at: usize| Spread::of(self.differences.iter().map(|it| it[at])).median;
+        let columns = Column::ALL.into_iter().enumerate();
+        let apart = columns.map(|(at, column)| (column.name(), median(at)));
+        let apart = apart.filter(|(_, median)| median.abs() >= SAID);
+        let words: Vec<_> = apart.map(|(name, median)| format!("{name} {median:+.2}")).collect();
+        let words = if words.is_empty() { "nothing".to_owned() } else { words.join(", ") };
+        let figure = self.figure.split(" (").next().unwrap_or(self.figure);
+        format!("{figure}: {words}")
+    }
+}
+
+/// The difference of a column that is worth a word.
+const SAID: f64 = 0.05;
+
+/// Whether the goals are about a table: one guest, or as few as talk to each other.
+fn is_judged(table: &Table) -> bool {
+    match table.setting.device {
+        Device::Block => table.setting.guests == 1,
+        Device::Net => true,
+    }
+}
+
+/// What the tables say of the goals: of one guest's disk, and of the cards of two.
+pub(super) fn goals(tables: &[Table]) -> Vec<Reached> {
+    let mut verdicts = Vec::new();
+    for table in tables.iter().filter(|table| is_judged(table)) {
+        let title = || table::title(&table.setting);
+        for step in Step::all(table) {
+            let least = Bound::AtLeast(step.least());
+            verdicts.push((title(), Verdict::of(1, step.figure, least, &step.sums(), false)));
         }
-        let near = differences(of(Model::Elvis), of(Model::HostSide), |it| &it.near_sums);
-        let figure = "vRIO host-side without the IOhost, less Elvis, either way";
-        let verdict = |it: Vec<f64>| {
-            let apart: Vec<_> = it.iter().map(|it| it.abs()).collect();
-            Verdict::of(2, figure, Bound::AtMost(SAME), &apart, false)
-        };
-        note(near.map(verdict));
+        let near = Step::of(table, Model::Elvis, Model::HostSide, HOST_SIDE);
+        verdicts.extend(near.map(|step| {
+            let iohost = Column::IohostInterrupts as usize;
+            let rounds = step.differences.iter();
+            let near = rounds.map(|it| (it.iter().sum::<f64>() - it[iohost]).abs());
+            let near: Vec<_> = near.collect();
+            (title(), Verdict::of(2, step.figure, Bound::AtMost(SAME), &near, false))
+        }));
     }
     let reached = |(goal, text): (u8, &'static str)| {
         let of = verdicts.iter().filter(|(_, verdict)| verdict.goal == goal);
@@ -122,14 +199,18 @@ pub(super) fn goals(tables: &[Table]) -> Vec<Reached> {
     (1..).zip(TEXTS).map(reached).collect()
 }
 
-/// The second one's less the first one's, of each round that both have.
-fn differences(
-    less: Option<&Figures>,
-    more: Option<&Figures>,
-    of: fn(&Figures) -> &Vec<f64>,
-) -> Option<Vec<f64>> {
-    let (less, more) = (of(less?), of(more?));
-    Some(less.iter().zip(more).map(|(less, more)| more - less).collect())
+/// What makes the differences, by what was counted, and then why the figures are not the slides'.
+pub(super) fn explained(tables: &[Table]) -> Vec<String> {
+    let of = |table: &Table| {
+        let words: Vec<_> = Step::all(table).iter().map(Step::explained).collect();
+        (!words.is_empty())
+            .then(|| format!("{}: {}", table::title(&table.setting), words.join("; ")))
+    };
+    let counted = tables.iter().filter(|table| is_judged(table)).filter_map(of);
+    let rows = || tables.iter().flat_map(|table| &table.rows);
+    let has = |model: &Model| rows().any(|row| row.model == *model && row.figures.is_some());
+    let why = WHY.iter().filter(|(models, _)| models.iter().any(has));
+    counted.chain(why.map(|(_, text)| (*text).to_owned())).collect()
 }
 
 fn standing(verdicts: &[(String, Verdict)]) -> Standing {
@@ -158,42 +239,79 @@ impl fmt::Display for Reached {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cell::{Count, Sample, figures, tests::sample};
-    use super::super::{Device, Row, Setting};
+    use super::super::cell::{Count, Counts, tests::sample};
+    use super::super::{Setting, turns::row};
     use super::*;
 
-    fn row(model: Model, near: f64, iohost: f64) -> Row {
-        let counts = [0.0, near, 0.0, 0.0, iohost].map(Count::Of);
-        let samples: Vec<Sample> = (0..3).map(|_| sample(counts)).collect();
-        let (name, polling_cores) = (model.name(), model.polling_cores());
-        let figures = Some(figures(&samples, true));
-        Row { model, name, polling_cores, figures, empty: None }
+    /// A table in which all rounds have counted the same.
+    fn table(device: Device, guests: u16, rows: &[(Model, Counts)]) -> Table {
+        let setting = Setting::of(device, guests);
+        let of = |(model, counts): &(Model, Counts)| {
+            row(*model, Ok((0..3).map(|_| sample(*counts)).collect()), true)
+        };
+        Table { setting, rows: rows.iter().map(of).collect() }
     }
 
-    fn standings(rows: Vec<Row>) -> Vec<Standing> {
-        let setting = Setting { device: Device::Block, guests: 1, encrypt: false, again: false };
-        let table = Table { setting, rows };
-        goals(&[table]).iter().map(|goal| goal.standing).collect()
+    fn counts(near: f64, iohost: f64) -> Counts {
+        [0.0, near, 0.0, 0.0, iohost].map(Count::Of)
+    }
+
+    fn standings(rows: &[(Model, Counts)]) -> Vec<Standing> {
+        goals(&[table(Device::Block, 1, rows)]).iter().map(|goal| goal.standing).collect()
     }
 
     #[test]
     fn the_order_of_the_slides_holds_or_does_not() {
         use Model::{Baseline, Direct, Elvis, HostSide, Optimum, Unpolled};
         let of = |unpolled, host_side| {
-            let rows = [
-                row(Optimum, 0.0, 0.0),
-                row(Direct, 1.0, 0.0),
-                row(Elvis, 0.9, 0.0),
-                row(Unpolled, 1.0, unpolled),
-                row(Baseline, 3.0, 0.0),
-                row(HostSide, host_side, 5.0),
-            ];
-            standings(rows.into())
+            standings(&[
+                (Optimum, counts(0.0, 0.0)),
+                (Direct, counts(1.0, 0.0)),
+                (Elvis, counts(0.9, 0.0)),
+                (Unpolled, counts(1.0, unpolled)),
+                (Baseline, counts(3.0, 0.0)),
+                (HostSide, counts(host_side, 5.0)),
+            ])
         };
         assert_eq!(of(1.0, 1.0), [Standing::Holds, Standing::Holds]);
         assert_eq!(of(2.0, 1.0), [Standing::DoesNotHold, Standing::Holds]);
         assert_eq!(of(1.0, 2.0), [Standing::Holds, Standing::DoesNotHold]);
-        let missing = standings(vec![row(Baseline, 3.0, 0.0)]);
+        let missing = standings(&[(Baseline, counts(3.0, 0.0))]);
         assert_eq!(missing, [Standing::NotMeasured, Standing::NotMeasured]);
+    }
+
+    #[test]
+    fn who_is_not_measured_is_stepped_over_and_each_table_is_named() {
+        use Model::{Baseline, Elvis};
+        let rows = |more| [(Elvis, counts(0.5, 0.0)), (Baseline, counts(more, 0.0))];
+        let tables = [
+            table(Device::Block, 1, &rows(3.0)),
+            table(Device::Block, 4, &rows(0.0)),
+            table(Device::Net, 2, &rows(2.0)),
+        ];
+        let goals = goals(&tables);
+        assert_eq!(goals[0].standing, Standing::Holds, "of four guests nothing is asked");
+        let judged = |(table, verdict): &(String, Verdict)| (table.clone(), verdict.figure);
+        let judged: Vec<_> = goals[0].verdicts.iter().map(judged).collect();
+        let step = "baseline less Elvis (slides: 9 - 4)";
+        let titles = ["block, 1 guest, sessions in clear", "net, 2 guests, sessions in clear"];
+        assert_eq!(judged, titles.map(|title| (title.to_owned(), step)));
+        let said = explained(&tables);
+        assert_eq!(
+            said[0],
+            "block, 1 guest, sessions in clear: baseline less Elvis: guest interrupts +2.50"
+        );
+        assert!(said[1].starts_with("net") && said.iter().any(|it| it.contains("ApacheBench")));
+        assert!(!said.iter().any(|it| it.contains("optimum's 2")), "nobody measured it");
+    }
+
+    #[test]
+    fn what_one_of_two_did_not_count_makes_no_difference() {
+        let mut elvis = counts(1.0, 0.0);
+        elvis[3] = Count::Empty("no device");
+        let mut baseline = counts(1.0, 0.0);
+        baseline[3] = Count::Of(9.0);
+        let rows = [(Model::Elvis, elvis), (Model::Baseline, baseline)];
+        assert_eq!(standings(&rows)[0], Standing::DoesNotHold);
     }
 }

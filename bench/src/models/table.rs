@@ -9,14 +9,17 @@ use crate::verdict::Spread;
 
 /// What models of a table have in common, in words.
 pub(super) fn title(setting: &Setting) -> String {
-    let Setting { device, guests, encrypt, .. } = setting;
+    let Setting { device, guests, encrypt, stage, real_guest, .. } = setting;
     let device = match device {
         Device::Block => "block",
         Device::Net => "net",
     };
     let plural = if *guests == 1 { "" } else { "s" };
     let sealed = if *encrypt { "sealed" } else { "in clear" };
-    format!("{device}, {guests} guest{plural}, sessions {sealed}")
+    let stage = if *stage { ", volume encrypted" } else { "" };
+    let real = real_guest.iter().map(|how| format!("real ({how}) "));
+    let real: String = real.collect();
+    format!("{device}, {guests} {real}guest{plural}, sessions {sealed}{stage}")
 }
 
 /// Why cells and rows are empty, each reason once.
@@ -29,7 +32,9 @@ pub(super) fn reasons(tables: &[Table]) -> Vec<String> {
             Cell::Empty(why) => Some(format!("{}: {why}", column.name())),
             Cell::Measured(_) | Cell::Nobody => None,
         });
-        all.extend(of_row.chain(of_cells));
+        let unknown = row.figures.iter().flat_map(|it| &it.unknown);
+        let unknown = unknown.map(|why| format!("{}: {why}", row.name));
+        all.extend(of_row.chain(of_cells).chain(unknown));
     }
     let mut told = Vec::new();
     for reason in all {
@@ -43,6 +48,16 @@ pub(super) fn reasons(tables: &[Table]) -> Vec<String> {
 /// A few digits of the median.
 fn median(spread: &Spread) -> String {
     number(spread.median)
+}
+
+/// The same of what may be unknown.
+fn known(spread: &Option<Spread>) -> String {
+    spread.as_ref().map_or_else(|| "*".to_owned(), median)
+}
+
+/// Of those that are unknown, the reasons are below.
+fn rate(spread: &Option<Spread>) -> String {
+    spread.as_ref().map_or_else(|| "*".to_owned(), |it| format!("{:.0}", it.median))
 }
 
 impl fmt::Display for Cell {
@@ -63,12 +78,13 @@ impl fmt::Display for Row {
         let Some(figures) = &self.figures else { return writeln!(f, "  (see below)") };
         let Figures { events, sum, p50_us, p99_us, cpu_us, .. } = figures;
         let cells: String = events.iter().map(|(_, cell)| format!("{cell:>8}")).collect();
-        let [sum, p50, p99, cpu] = [sum, p50_us, p99_us, cpu_us].map(median);
+        let [p50, p99, cpu] = [p50_us, p99_us, cpu_us].map(known);
+        let sum = median(sum);
         write!(f, "{cells}{sum:>8} |{p50:>9}{p99:>9}{cpu:>8} |")?;
-        let (per_s, cpu) = (figures.per_s.median, median(&figures.cpu_us_at_depth));
-        let sum = median(&figures.sum_at_depth);
+        let per_s = rate(&figures.per_s);
+        let [cpu, sum] = [&figures.cpu_us_at_depth, &figures.sum_at_depth].map(known);
         let shared = if figures.seated { "" } else { "  cores SHARED" };
-        writeln!(f, "{per_s:>10.0}{cpu:>8}{sum:>8}{shared}")
+        writeln!(f, "{per_s:>10}{cpu:>8}{sum:>8}{shared}")
     }
 }
 
@@ -88,22 +104,28 @@ impl fmt::Display for Table {
             "  {:<26}{:>7}{columns} |{p50:>9}{p99:>9}{cpu:>8} |{:>10}{:>8}{:>8}",
             "model", "polling", "per s", "CPU us", "events"
         )?;
-        self.rows.iter().try_for_each(|row| write!(f, "{row}"))
+        self.rows.iter().try_for_each(|row| write!(f, "{row}"))?;
+        match self.setting.device {
+            Device::Block => Ok(()),
+            Device::Net => writeln!(
+                f,
+                "  p50 and p99 are of a frame there and back; events, CPU and rate of each way"
+            ),
+        }
     }
 }
 
 impl fmt::Display for Balance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sidecores, load, busy: [busy, all], seated, per_s, cpu_us } = self;
+        let Self { sidecores, load, busy: [busy, all], seated, per_s, cpu_us, .. } = self;
         let [sidecores, load] = [format!("{sidecores:?}"), format!("{load:?}")];
-        let (busy, cpu) = (format!("{busy} of {all}"), median(cpu_us));
+        let (busy, cpu, per_s) = (format!("{busy} of {all}"), known(cpu_us), rate(per_s));
         let shared = if *seated { "" } else { "  cores SHARED" };
         writeln!(
             f,
-            "  {:<10}{:<14}{busy:>12}{:>12.0}{cpu:>10}{shared}",
+            "  {:<10}{:<14}{busy:>12}{per_s:>12}{cpu:>10}{shared}",
             sidecores.to_lowercase(),
             load.to_lowercase(),
-            per_s.median
         )
     }
 }
@@ -137,7 +159,9 @@ impl fmt::Display for Report {
         for table in &self.tables {
             writeln!(f, "\n{table}")?;
         }
-        writeln!(f, "polling: cores that poll on each VMhost, and on the IOhost")?;
+        if !self.tables.is_empty() {
+            writeln!(f, "polling: cores that poll on each VMhost, and on the IOhost")?;
+        }
         let mut shared = self.tables.iter().flat_map(|it| &it.rows);
         if shared.any(|row| row.figures.as_ref().is_some_and(|it| !it.seated)) {
             writeln!(
@@ -161,14 +185,21 @@ impl fmt::Display for Report {
         for it in &self.emulated {
             write!(f, "{it}")?;
         }
-        let reasons = [reasons(&self.tables), self.not_emulated.clone()].concat();
+        let of_balance = self.balance.iter().filter_map(|it| {
+            let what = format!("{:?} sidecores, {:?} load", it.sidecores, it.load);
+            Some(format!("{}: {}", what.to_lowercase(), it.empty.as_ref()?))
+        });
+        let balance = of_balance.collect();
+        let reasons = [reasons(&self.tables), balance, self.not_emulated.clone()].concat();
         if !reasons.is_empty() {
             writeln!(f, "\nempty (* or a whole row)")?;
             reasons.iter().try_for_each(|reason| writeln!(f, "  {reason}"))?;
         }
         writeln!(f, "\ngoals")?;
         self.goals.iter().try_for_each(|goal| write!(f, "{goal}"))?;
-        writeln!(f, "\nwhy the figures are not the slides' 2, 2, 4, 6 and 9")?;
+        if !self.explained.is_empty() {
+            writeln!(f, "\nwhat differs, and why it is not the slides' 2, 2, 4, 6 and 9")?;
+        }
         self.explained.iter().try_for_each(|it| writeln!(f, "  - {it}"))?;
         let Machine { cores, processor, kernel, .. } = &self.machine;
         let build = self.machine.build();

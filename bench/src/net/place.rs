@@ -48,15 +48,15 @@ impl Place {
         let program = options.program.clone();
         let [one, two] = match &options.path {
             Path::Socket(one, two) => [one.clone(), two.clone()],
-            Path::Local => {
-                let stage = Stage::new("bench", program, false, cleanup.clone())?;
+            path => {
+                let stage = match path {
+                    Path::Remote => options.meeting.stage(program, cleanup, progress)?,
+                    _ => Stage::new("bench", program, false, cleanup.clone())?,
+                };
                 let stage = place.stage.insert(stage);
-                Cast { options, stage, seats: &seats }.local(&mut place.nodes)?
-            }
-            Path::Remote => {
-                let stage = options.meeting.stage(program, cleanup, progress)?;
-                let stage = place.stage.insert(stage);
-                Cast { options, stage, seats: &seats }.remote(&mut place.nodes)?
+                let (nodes, nics) = start_nodes(options, stage, &seats)?;
+                place.nodes = nodes;
+                nics.map(|(socket, _)| socket)
             }
         };
         let near = Station::connect(&plan(options, 0, one))?;
@@ -116,6 +116,20 @@ impl Place {
         }
         Ok(())
     }
+}
+
+/// Nodes, and of each nic that they show the socket and its address.
+pub(crate) type Shown = (Vec<(Role, Node)>, [(PathBuf, String); 2]);
+
+/// Starts the nodes of a way that has any.
+pub(crate) fn start_nodes(options: &Options, stage: &Stage, seats: &Seats) -> Result<Shown> {
+    let (cast, mut nodes) = (Cast { options, stage, seats }, Vec::new());
+    let [one, two] = match options.path {
+        Path::Remote => cast.remote(&mut nodes)?,
+        _ => cast.local(&mut nodes)?,
+    };
+    let [first, second] = MACS.map(|mac| mac.to_string());
+    Ok((nodes, [(one, first), (two, second)]))
 }
 
 /// Who plays what.

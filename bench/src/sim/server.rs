@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use block::{Export, ExportOptions, Exports, Volume};
+use block::stage::Ciphered;
+use block::{Export, ExportOptions, Exports};
 
+use super::cipher::{Encryption, Guarded};
 use super::host::{HostPlan, SimCore};
 use super::keys::Keys;
 use super::network::Network;
@@ -24,12 +26,14 @@ const CORES_MAX: u64 = 4;
 pub(super) struct Server {
     /// Its sidecores.
     pub(super) cores: Vec<SimCore>,
+    /// The volume, without its export.
+    guarded: Guarded,
 }
 
 impl Server {
     /// Starts the process: reads the records and listens.
     pub(super) fn start(
-        disk: &SimDisk,
+        (disk, encryption): (&SimDisk, &Encryption),
         records: &SimRecords,
         clients: &[String],
         keys: &Keys,
@@ -38,7 +42,8 @@ impl Server {
     ) -> Self {
         let exports = Arc::new(Exports::default());
         let options = ExportOptions { allow: keys.allow(clients), shared: false };
-        let volume: Arc<dyn Volume> = Arc::new(disk.clone());
+        let guarded = encryption.chain(Arc::new(disk.clone()));
+        let volume = Arc::clone(&guarded.volume);
         let export = Export::new(VOLUME, volume, options, Arc::new(records.clone()));
         exports.insert(export.expect("the simulated store can be read"));
         let (name, number) = SERVER;
@@ -46,7 +51,7 @@ impl Server {
         let cores = u16::try_from(random.between(1, CORES_MAX)).expect("small");
         let nonce = random.draw();
         let plan = HostPlan { name, number, cores, nonce, datagram_bytes_max, keys };
-        Self { cores: SimCore::start(&plan, &exports) }
+        Self { cores: SimCore::start(&plan, &exports), guarded }
     }
 
     /// One instant.
@@ -54,6 +59,14 @@ impl Server {
         for core in &mut self.cores {
             core.run(now_ns, network, |_| sidecore::Progress::Idle);
         }
+    }
+
+    /// Ends the process. What its volume's stage that encrypts had done by then: what was in the
+    /// middle is interrupted.
+    pub(super) fn end(self) -> Ciphered {
+        let Self { cores, guarded } = self;
+        drop(cores);
+        guarded.counted()
     }
 
     /// Buffers that are in use on all sidecores.

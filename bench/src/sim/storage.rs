@@ -72,6 +72,8 @@ struct Disk {
     random: Random,
     habits: Habits,
     stored: Vec<u8>,
+    /// What it holds when nothing was ever written.
+    blank: Vec<u8>,
     /// Versions of a block since its last flush, oldest first; the last one is what is read.
     cached: HashMap<usize, Vec<Vec<u8>>>,
     requests: Vec<Request>,
@@ -88,12 +90,13 @@ struct Disk {
 pub(super) struct SimDisk(Arc<Mutex<Disk>>);
 
 impl SimDisk {
-    /// A disk of zeroes.
-    pub(super) fn new(blocks: usize, habits: Habits, random: Random) -> Self {
+    /// A disk that holds this when it is new.
+    pub(super) fn new(blank: Vec<u8>, habits: Habits, random: Random) -> Self {
         Self(Arc::new(Mutex::new(Disk {
             random,
             habits,
-            stored: vec![0; blocks * BLOCK_BYTES],
+            stored: blank.clone(),
+            blank,
             cached: HashMap::new(),
             requests: Vec::new(),
             finished: HashMap::new(),
@@ -160,7 +163,7 @@ impl SimDisk {
             }
         }
         if disk.habits.volatile {
-            disk.stored.fill(0);
+            disk.stored.copy_from_slice(&disk.blank);
         }
     }
 }

@@ -5,7 +5,9 @@ use std::fmt;
 
 use block::Durability;
 use block::attachment::Phase;
+use block::stage::Ciphered;
 
+use super::cipher::Encryption;
 use super::client::{ATTACHMENT, Client};
 use super::fault::{Fault, FaultCounts};
 use super::host::host_ip;
@@ -19,6 +21,9 @@ use crate::workload::{Failure, Mix, Workload, WorkloadCounts};
 
 /// Blocks of the simulated volume: few, so that requests meet.
 const BLOCKS: usize = 96;
+
+/// Of a guest's longest request.
+pub(super) const REQUEST_BLOCKS_MAX: u64 = 24;
 
 /// The longest step of the clock: channels that look again do so every millisecond.
 const STEP_NS_MAX: u64 = 1_000_000;
@@ -37,6 +42,8 @@ const RETIRED_MAX: usize = 3;
 pub struct Report {
     /// Seeds run.
     pub runs: u64,
+    /// Of these, how many had a volume that is encrypted.
+    pub encrypted: u64,
     /// What the guests saw.
     pub guest: WorkloadCounts,
     /// How often each fault struck.
@@ -59,6 +66,12 @@ pub struct Report {
     pub moves_refused: u64,
     /// VMhosts that were killed while a queue was between two sidecores.
     pub killed_between: u64,
+    /// Writes to encrypted volumes that waited for memory for their ciphertext.
+    pub waited: u64,
+    /// Completions of encrypted volumes that were left to a later round.
+    pub put_off: u64,
+    /// Writes that waited so, and ranges that were zeroed in part, when the IOhost died.
+    pub interrupted: u64,
     /// Simulated time.
     pub simulated_ns: u64,
 }
@@ -67,6 +80,7 @@ impl Report {
     /// Adds another run's.
     pub fn add(&mut self, other: &Self) {
         self.runs += other.runs;
+        self.encrypted += other.encrypted;
         self.guest.submitted += other.guest.submitted;
         self.guest.completed += other.guest.completed;
         self.guest.zeroed += other.guest.zeroed;
@@ -94,11 +108,21 @@ impl Report {
         self.moves += other.moves;
         self.moves_refused += other.moves_refused;
         self.killed_between += other.killed_between;
+        self.waited += other.waited;
+        self.put_off += other.put_off;
+        self.interrupted += other.interrupted;
         self.simulated_ns += other.simulated_ns;
     }
 }
 
 impl Report {
+    /// What the encryption of an IOhost's volume counted until it died.
+    fn count_ciphered(&mut self, counted: &Ciphered) {
+        self.waited += counted.waited;
+        self.put_off += counted.put_off;
+        self.interrupted += counted.interrupted;
+    }
+
     /// Whether frames passed beside the disks.
     pub fn has_frames(&self) -> bool {
         self.network.frames_received > 0
@@ -108,7 +132,8 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.simulated_ns / 1_000_000_000;
-        writeln!(f, "{} seeds, {seconds} simulated seconds", self.runs)?;
+        let Self { runs, encrypted, .. } = self;
+        writeln!(f, "{runs} seeds ({encrypted} encrypted), {seconds} simulated seconds")?;
         writeln!(
             f,
             "guests: {} requests, {} done ({} zeroed ranges), {} errors, {} blocks read and \
@@ -154,6 +179,12 @@ impl fmt::Display for Report {
             "{} queues went over to another sidecore, {} stayed where they were; {} VMhosts were \
              killed in between",
             self.moves, self.moves_refused, self.killed_between
+        )?;
+        writeln!(
+            f,
+            "encrypted: {} writes waited for memory, {} completions for a later round; {} that \
+             waited, or had zeroed a part of their range, died with their IOhost",
+            self.waited, self.put_off, self.interrupted
         )
     }
 }
@@ -193,6 +224,7 @@ struct World {
     now_ns: u64,
     network: Network,
     disk: SimDisk,
+    encryption: Encryption,
     records: SimRecords,
     server: Up<Server>,
     server_paused_ns: u64,
@@ -248,7 +280,7 @@ impl World {
         let zeroes_ppm_max = if random.hits(300_000) { 800_000 } else { 100_000 };
         let mix = Mix {
             block_bytes: u32::try_from(BLOCK_BYTES).expect("small"),
-            blocks_max: random.between(1, 24),
+            blocks_max: random.between(1, REQUEST_BLOCKS_MAX),
             depth: u16::try_from(random.between(1, 16)).expect("small"),
             reads_ppm: random.between(100_000, 700_000),
             flushes_ppm: random.between(0, 100_000),
@@ -262,13 +294,16 @@ impl World {
         } else {
             Keys::none()
         };
-        let disk = SimDisk::new(BLOCKS, habits, random.fork());
+        let encryption = Encryption::of(seed);
+        let blank = encryption.blank(u32::try_from(BLOCKS * BLOCK_BYTES).expect("small"));
+        let disk = SimDisk::new(blank, habits, random.fork());
         let record_ns = if random.hits(300_000) { 300_000_000 } else { 5_000_000 };
         let records = SimRecords::new(random.between(10_000, record_ns));
         let datagram_bytes_max = [1200, 1472, 8972][usize::try_from(random.below(3)).expect("3")];
         let server = {
             let random = &mut random;
-            Server::start(&disk, &records, &names, &keys, random, datagram_bytes_max)
+            let disk = (&disk, &encryption);
+            Server::start(disk, &records, &names, &keys, random, datagram_bytes_max)
         };
         let shape = (datagram_bytes_max, &keys);
         let client = Client::new(0, &names[0], &mut random, shape, false);
@@ -281,7 +316,7 @@ impl World {
             client,
             retired: VecDeque::new(),
             checker: Checker::new(BLOCKS as u64),
-            workload: Workload::new(random.fork(), mix),
+            workload: encryption.workload(random.fork(), mix),
             names,
             keys,
             datagram_bytes_max,
@@ -291,9 +326,10 @@ impl World {
             volatile: habits.volatile,
             eagerness_ppm: random.between(5_000, 100_000),
             moves_ppm: random.between(0, 50_000),
-            report: Report { runs: 1, ..Report::default() },
+            report: Report { runs: 1, encrypted: encryption.is_on().into(), ..Report::default() },
             history: VecDeque::new(),
             disk,
+            encryption,
             records,
             random,
         }
@@ -383,6 +419,7 @@ impl World {
         while let Some(client) = self.retired.pop_front() {
             client.check_untouched()?;
         }
+        self.end_server(self.now_ns);
         self.report.guest = self.workload.counts;
         self.report.network = self.network.counts;
         self.report.disk = self.disk.counts();
@@ -555,7 +592,7 @@ impl World {
             && !self.disk.is_locked()
         {
             self.server = Up::Running(Server::start(
-                &self.disk,
+                (&self.disk, &self.encryption),
                 &self.records,
                 &self.names,
                 &self.keys,
@@ -627,8 +664,10 @@ impl World {
             Fault::PauseCore => self.pause_core(),
             Fault::Migrate => return self.migrate(),
             Fault::CrashGuest => {
+                // What left the IOhost before the cut may have been acknowledged after it.
+                let late = self.checker.is_cut() && self.checker.unflushed();
                 self.fresh_guest();
-                if std::mem::take(&mut self.loss) {
+                if std::mem::take(&mut self.loss) || late {
                     self.lose();
                 }
             }
@@ -665,7 +704,7 @@ impl World {
     }
 
     fn stop_server(&mut self, power: bool, away_ns: u64) {
-        self.server = Up::DownUntil(self.now_ns + away_ns);
+        self.end_server(self.now_ns + away_ns);
         self.server_paused_ns = 0;
         self.records.kill(&mut self.random);
         if power {
@@ -683,6 +722,13 @@ impl World {
             }
         } else {
             self.disk.kill();
+        }
+    }
+
+    fn end_server(&mut self, until_ns: u64) {
+        let server = std::mem::replace(&mut self.server, Up::DownUntil(until_ns));
+        if let Up::Running(server) = server {
+            self.report.count_ciphered(&server.end());
         }
     }
 

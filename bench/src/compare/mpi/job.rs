@@ -83,7 +83,7 @@ impl Site<'_> {
             let said = fs::read_to_string(&log).unwrap_or_default();
             anyhow!("{error:#}; it said: {}", tail(&format!("{}\n{said}", lines.join("\n"))))
         };
-        let (lines, ended) = watch(child, by, || self.are_there(job));
+        let (lines, ended) = watch(child, by, ASK_PATIENCE, || self.are_there(job));
         match ended {
             Ok(status) if status.success() => Ok(lines),
             Ok(status) => Err(explain(anyhow!("it ended with {status}"), &lines)),
@@ -140,11 +140,12 @@ impl Site<'_> {
 }
 
 /// Collects what a job says until it ends. With its first line its ranks have begun, and they have
-/// to be there soon after that or before it ends, which is asked no more after they were once. Who
-/// is not at its end in time is ended.
+/// to be there within `patience` of that or before it ends, which is asked no more after they were
+/// once. Who is not at its end in time is ended.
 pub(crate) fn watch(
     mut child: Child,
     by: Instant,
+    patience: Duration,
     are_there: impl Fn() -> bool,
 ) -> (Vec<String>, Result<ExitStatus>) {
     let out = child.stdout.take().expect("it is piped");
@@ -157,8 +158,8 @@ pub(crate) fn watch(
     let (mut lines, mut were_there, mut ask_until) = (Vec::new(), false, None);
     let failed = loop {
         let left = by.saturating_duration_since(Instant::now());
-        let patience = if were_there { left } else { left.min(LOOK_AGAIN) };
-        let came = receiver.recv_timeout(patience);
+        let look_again = if were_there { left } else { left.min(LOOK_AGAIN) };
+        let came = receiver.recv_timeout(look_again);
         were_there = were_there || are_there();
         if !were_there && ask_until.is_some_and(|until| Instant::now() > until) {
             break ASTRAY;
@@ -166,7 +167,7 @@ pub(crate) fn watch(
         match came {
             Ok(line) => {
                 lines.push(line);
-                ask_until = ask_until.or_else(|| Some(Instant::now() + ASK_PATIENCE));
+                ask_until = ask_until.or_else(|| Some(Instant::now() + patience));
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() < by => {}
             Err(RecvTimeoutError::Timeout) => break "it did not end in time, and was ended",
@@ -228,36 +229,46 @@ mod tests {
 
     #[test]
     fn a_job_is_read_to_its_end() {
-        let (lines, ended) = watch(job("echo one; echo two; exit 3"), by(60_000), || true);
+        let (lines, ended) =
+            watch(job("echo one; echo two; exit 3"), by(60_000), ASK_PATIENCE, || true);
         assert_eq!(lines, ["one", "two"]);
         assert_eq!(ended.unwrap().code(), Some(3));
     }
 
     #[test]
     fn who_does_not_end_is_ended() {
-        let (lines, ended) = watch(job("echo one; exec sleep 600"), by(500), || true);
+        let (lines, ended) = watch(job("echo one; exec sleep 600"), by(500), ASK_PATIENCE, || true);
         assert_eq!(lines, ["one"]);
         assert!(ended.unwrap_err().to_string().contains("in time"));
-        let closed = watch(job("exec sleep 600 >&-"), by(100), || true).1;
+        let closed = watch(job("exec sleep 600 >&-"), by(100), ASK_PATIENCE, || true).1;
         assert!(closed.unwrap_err().to_string().contains("did not end in time"));
     }
 
     #[test]
     fn who_goes_another_way_is_ended() {
-        let (lines, ended) = watch(job("echo one; sleep 1"), by(60_000), || false);
+        let (lines, ended) = watch(job("echo one; sleep 1"), by(60_000), ASK_PATIENCE, || false);
         assert_eq!(lines, ["one"]);
         assert!(ended.unwrap_err().to_string().contains("another way"));
+        // One that would not end by itself, too.
+        let patience = Duration::from_millis(20);
+        let begun = Instant::now();
+        let (lines, ended) = watch(job("echo one; exec sleep 600"), by(60_000), patience, || false);
+        assert_eq!(lines, ["one"]);
+        assert!(ended.unwrap_err().to_string().contains("another way"));
+        assert!(begun.elapsed() < Duration::from_secs(60), "it was waited for");
         // Asked until they are there, and no more.
         let asked = std::cell::Cell::new(0);
         let third_time = || {
             asked.set(asked.get() + 1);
             asked.get() == 3
         };
-        let ended = watch(job("sleep 1; echo one; echo two"), by(60_000), third_time).1;
+        let ended =
+            watch(job("sleep 1; echo one; echo two"), by(60_000), ASK_PATIENCE, third_time).1;
         assert!(ended.unwrap().success() && asked.get() == 3);
         // Who begins before the node has answered is not astray.
         asked.set(0);
-        let (lines, ended) = watch(job("echo one; sleep 1; echo two"), by(60_000), third_time);
+        let (lines, ended) =
+            watch(job("echo one; sleep 1; echo two"), by(60_000), ASK_PATIENCE, third_time);
         assert!(ended.unwrap().success() && asked.get() == 3);
         assert_eq!(lines, ["one", "two"]);
     }

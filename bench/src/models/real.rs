@@ -1,0 +1,426 @@
+//! The models in a real guest: Linux with its own drivers under QEMU, one guest after the other,
+//! each with one request under way.
+//!
+//! ```text
+//!   optimum            guest ─ a device of this machine, by VFIO
+//!   vRIO direct        guest: vrio attach ═ its card ═ QEMU's user network ═ IOhost
+//!   Elvis, baseline    guest ═ virtqueue ═ VMhost
+//!   vRIO host-side     guest ═ virtqueue ═ VMhost ═ session ═ IOhost
+//!   QEMU's virtio      guest ═ virtqueue ═ QEMU
+//!   emulation          guest ─ registers ─ QEMU
+//! ```
+//!
+//! The guest's kernel counts kicks, each of which leaves a guest that hardware runs, and
+//! interrupts; nodes count what wakes them.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use super::cell::{Alone, Count, Sample};
+use super::emulated::{Emulated, Tracing};
+use super::{Device, Model, Options, Row, Setting, Table, block, net, table, turns, vfio};
+use crate::block::Volume;
+use crate::cleanup::Cleanup;
+use crate::events::{Look, Role, Side};
+use crate::guest::words::{number, text};
+use crate::guest::{
+    Accelerator, BOOT_TIMEOUT, Builder, Guest, GuestError, Image, VhostDisk, VhostNic, scripts,
+};
+use crate::machine::cores;
+use crate::nodes::Node;
+use crate::pair::Seats;
+use crate::progress::Progress;
+use crate::stage::Stage;
+
+/// The disk of each guest, a file that the page cache has.
+const DISK_BYTES: u64 = 64 << 20;
+
+/// For what a guest does: an emulated one on a busy machine is slow, one that is traced more so.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The least time of reads, in whole seconds as all of a guest's: few requests say little.
+const SECONDS_MIN: f64 = 1.0;
+
+/// A guest that has a program of ours, and its libraries, in memory.
+const CLIENT_MIB: u32 = 512;
+
+/// Addresses of two guests of a network, and those that QEMU's user network gives.
+const PAIR: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
+const USER: [&str; 2] = ["10.0.2.15", "10.0.2.2"];
+
+/// Why cells and figures are empty.
+const NO_INJECTION: &str = "an injection is KVM's, which counts it where the guest is left for it";
+const NO_KICKS: &str = "the guest's kernel does not count its kicks (kprobes)";
+const QEMU_SLEEPS: &str = "what wakes QEMU is not counted";
+const QEMU_CARRIES: &str = "QEMU's user network carries the client's card, and a card of its own \
+                            would have none of that";
+const OF_THE_KERNEL: &str = "what an interrupt of a guest's own device costs its host is not \
+                             counted";
+const EMULATED_SPEED: &str = "a guest whose instructions are emulated has no speed that says \
+                              anything";
+const TRACED_SPEED: &str = "a guest that is traced has no speed that says anything";
+const ALONE: &str = "a real guest asks for one thing after the other";
+const NO_TIMES: &str = "of a ping's frames only events are counted";
+const NO_CARD_VFIO: &str =
+    "a card by VFIO: who answers it is on another machine, which the bench does not reach";
+
+/// What a guest said of its work.
+struct Told {
+    requests: u64,
+    interrupts: u64,
+    kicks: Option<u64>,
+    /// Half of the requests no longer, and 99 of a hundred.
+    us: Option<[f64; 2]>,
+}
+
+impl Told {
+    fn of(line: &str) -> Result<Self> {
+        let requests = number(line, "requests")?;
+        ensure!(requests > 0, "the guest has done nothing: {line}");
+        let us = |name| number(line, name).ok().map(|us| us as f64);
+        Ok(Self {
+            requests,
+            interrupts: number(line, "interrupts")?,
+            kicks: text(line, "kicks").is_ok().then(|| number(line, "kicks")).transpose()?,
+            us: us("p50_us").zip(us("p99_us")).map(|(p50, p99)| [p50, p99]),
+        })
+    }
+}
+
+/// Everything that runs for a model: guests are gone before their nodes.
+struct Scene {
+    /// The first one is asked.
+    guests: Vec<Guest>,
+    nodes: Vec<(Role, Node)>,
+}
+
+impl Scene {
+    fn look(&self) -> Result<Look> {
+        Look::at(self.nodes.iter().map(|(role, node)| (*role, node)), &[])
+    }
+
+    fn guest(&mut self) -> Result<&mut Guest> {
+        self.guests.first_mut().context("a guest runs")
+    }
+
+    /// The next piece of work, from 1 on; what other guests count of it is added.
+    fn ask(&mut self, work: u16) -> Result<Told> {
+        let before = self.look_at_others(2 * work - 1)?;
+        let mut told = asked(self.guest()?, "work", work)?;
+        for (before, after) in before.into_iter().zip(self.look_at_others(2 * work)?) {
+            told.interrupts += after.interrupts.saturating_sub(before.interrupts);
+            let more = after.kicks.zip(before.kicks);
+            let more = more.map(|(after, before)| after.saturating_sub(before));
+            told.kicks = told.kicks.zip(more).map(|(kicks, more)| kicks + more);
+        }
+        Ok(told)
+    }
+
+    /// What the guests that answer have counted so far.
+    fn look_at_others(&mut self, look: u16) -> Result<Vec<Told>> {
+        self.guests.iter_mut().skip(1).map(|guest| asked(guest, "look", look)).collect()
+    }
+}
+
+/// What a guest says to a word, which has a number so that it is done once.
+fn asked(guest: &mut Guest, word: &str, number: u16) -> Result<Told> {
+    let (typed, answer) = (format!("{word} {number}"), format!("measured {number} "));
+    Told::of(&guest.ask(&typed, &answer, PATIENCE)?)
+}
+
+/// Which images there are, and how guests are run.
+struct Images {
+    usual: Result<Image, GuestError>,
+    /// With the drivers of ublk and of cards that QEMU emulates.
+    newer: Result<Image, GuestError>,
+    accelerator: Accelerator,
+}
+
+impl Images {
+    /// None without any.
+    fn find() -> Result<Self> {
+        let (usual, newer) = (Image::find(), Image::find_newer());
+        let accelerator = match (&usual, &newer) {
+            (Ok(image), _) | (_, Ok(image)) => Accelerator::choose(image),
+            (Err(why), Err(_)) => return Err(anyhow!("{why}")),
+        };
+        Ok(Self { usual, newer, accelerator })
+    }
+
+    fn of(&self, newer: bool) -> Result<&Image> {
+        let image = if newer { &self.newer } else { &self.usual };
+        image.as_ref().map_err(|why| {
+            let word = if newer { " newer" } else { "" };
+            anyhow!("{why}{word}")
+        })
+    }
+}
+
+/// What was asked for, and where.
+struct Bench<'a> {
+    options: &'a Options,
+    images: Images,
+    device: Device,
+    cleanup: &'a Cleanup,
+}
+
+/// All models of each device, in a guest of their own; and what emulation is made of.
+pub(super) fn tables(
+    options: &Options,
+    cleanup: &Cleanup,
+    progress: &Progress,
+) -> (Vec<Table>, Vec<Emulated>) {
+    let (mut tables, mut emulated) = (Vec::new(), Vec::new());
+    let devices = if options.guest { &options.devices[..] } else { &[] };
+    for &device in devices {
+        progress.doing("looking how a guest can be run");
+        let images = Images::find();
+        let accelerator = images.as_ref().map_or("none", |images| images.accelerator.name());
+        let guests = if device == Device::Block { 1 } else { net::GUESTS };
+        let real_guest = Some(accelerator);
+        let setting = Setting { encrypt: true, real_guest, ..Setting::of(device, guests) };
+        let bench = images.map(|images| Bench { options, images, device, cleanup });
+        let row = |model: &Model| {
+            let name = model.name();
+            progress.doing(format!("{}: {name}", table::title(&setting)));
+            let measured = match &bench {
+                Ok(bench) => bench.measure(*model, &mut emulated),
+                Err(why) => Err(anyhow!("{why:#}")),
+            };
+            let outcome = measured.map_err(|error| {
+                cleanup.yield_to_interruption();
+                format!("{error:#}")
+            });
+            if let Err(why) = &outcome {
+                progress.done(format!("not measured: {name}: {why}"));
+            }
+            turns::row(*model, outcome, is_seated(*model))
+        };
+        let asked = Model::ALL.iter().filter(|model| options.models.contains(model));
+        let rows: Vec<Row> = asked.map(row).collect();
+        progress.done(table::title(&setting));
+        tables.push(Table { setting, rows });
+    }
+    (tables, emulated)
+}
+
+/// Whether threads that poll leave the guest's processor a core.
+fn is_seated(model: Model) -> bool {
+    let polling = model.polling_cores();
+    let polling = usize::from(polling.vmhost + polling.iohost.unwrap_or(0));
+    polling == 0 || polling < cores().len()
+}
+
+impl Bench<'_> {
+    /// Boots what a model needs and has it work, so often as there are rounds.
+    fn measure(&self, model: Model, emulated: &mut Vec<Emulated>) -> Result<Vec<Sample>> {
+        let program = self.options.program.clone();
+        let stage = Stage::new("models", program, true, self.cleanup.clone())?;
+        let tracing = Tracing::new(&stage);
+        let mut scene = self.start(model, &stage, &tracing)?;
+        for guest in &mut scene.guests {
+            guest.wait_for("ready", BOOT_TIMEOUT + PATIENCE)?;
+        }
+        if model != Model::Emulation {
+            return (1..=self.options.rounds)
+                .map(|it| self.sample(model, &mut scene, it))
+                .collect();
+        }
+        let told = tracing.during(|| scene.ask(1))?;
+        scene.guest()?.kill();
+        let accelerator = self.images.accelerator.name();
+        let counts = (told.requests, told.interrupts);
+        let it = Emulated::of(self.device, accelerator, counts, tracing.file())?;
+        let [exits, interrupts] = [it.sync_exits, it.guest_interrupts].map(Count::Of);
+        emulated.push(it);
+        let [injections, host] = [NO_INJECTION, QEMU_SLEEPS].map(Count::Empty);
+        let one = [exits, interrupts, injections, host, Count::Nobody];
+        let unknown = || TRACED_SPEED.to_owned();
+        Ok(vec![Sample { one, alone: Err(unknown()), many: Err(unknown()) }])
+    }
+
+    /// One piece of work.
+    fn sample(&self, model: Model, scene: &mut Scene, work: u16) -> Result<Sample> {
+        let cpu = |scene: &mut Scene| -> Result<Duration> {
+            let pids: Vec<_> = scene.guests.iter().map(Guest::process_id).collect();
+            pids.into_iter().map(|pid| Ok(Side::of_process(pid)?.cpu())).sum()
+        };
+        let (before, cpu_before) = (scene.look()?, cpu(scene)?);
+        let told = scene.ask(work)?;
+        let (events, cpu) = (scene.look()?.since(&before), cpu(scene)?.saturating_sub(cpu_before));
+        let each = |count: u64| Count::Of(count as f64 / told.requests as f64);
+        let counted = events.per_request(told.requests);
+        let woken = |role: Role| {
+            let wakeups = counted.get(&format!("{}_wakeups", role.name())).copied();
+            wakeups.map_or(Count::Empty(block::NOT_COUNTED), Count::Of)
+        };
+        let exits = match model {
+            // What its driver tells the device reaches it without the host.
+            Model::Optimum => Count::Nobody,
+            _ => told.kicks.map_or(Count::Empty(NO_KICKS), each),
+        };
+        let host = match model {
+            Model::Optimum => Count::Empty(OF_THE_KERNEL),
+            Model::Direct | Model::Unpolled => Count::Empty(QEMU_CARRIES),
+            Model::Qemu | Model::Emulation => Count::Empty(QEMU_SLEEPS),
+            _ => woken(Role::Vmhost),
+        };
+        let iohost = if model.has_iohost() { woken(Role::Iohost) } else { Count::Nobody };
+        let one = [exits, each(told.interrupts), Count::Empty(NO_INJECTION), host, iohost];
+        let nodes = [Role::Vmhost, Role::Iohost].into_iter().filter_map(|role| events.cpu(role));
+        let cpu_us = (cpu + nodes.sum()).as_secs_f64() * 1e6 / told.requests as f64;
+        let alone = match (self.images.accelerator, told.us) {
+            (Accelerator::Tcg, _) => Err(EMULATED_SPEED.to_owned()),
+            (Accelerator::Kvm, None) => Err(NO_TIMES.to_owned()),
+            (Accelerator::Kvm, Some([p50_us, p99_us])) => Ok(Alone { p50_us, p99_us, cpu_us }),
+        };
+        Ok(Sample { one, alone, many: Err(ALONE.to_owned()) })
+    }
+
+    /// Boots a model's guest, or both, before its nodes.
+    fn start(&self, model: Model, stage: &Stage, tracing: &Tracing) -> Result<Scene> {
+        match (self.device, model) {
+            (Device::Block, Model::Direct | Model::Unpolled) => self.client(model, stage),
+            (Device::Block, _) if model.has_vmhost() => self.disk(model, stage),
+            (Device::Net, Model::Direct | Model::Unpolled) => Err(anyhow!(net::NO_CLIENT)),
+            (Device::Net, Model::Optimum) => Err(anyhow!(NO_CARD_VFIO)),
+            (Device::Net, _) if model.has_vmhost() => self.pair(model, stage),
+            (Device::Block, _) => self.of_qemu(self.disk_of_qemu(model, stage, tracing)?),
+            (Device::Net, _) => self.of_qemu(self.card_of_qemu(model, tracing)?),
+        }
+    }
+
+    /// A guest of one processor, so that its interrupts are in one column.
+    fn builder(&self, newer: bool, kind: &str) -> Result<Builder> {
+        let builder = Guest::builder(self.images.of(newer)?).accelerator(self.images.accelerator);
+        let seconds = self.options.seconds.ceil().max(SECONDS_MIN);
+        let builder = builder.name("models").set("SECONDS_EACH", seconds).set("KIND", kind);
+        Ok(builder.script(scripts::MODELS))
+    }
+
+    fn boot(&self, builder: Builder) -> Result<Guest> {
+        let _starting = self.cleanup.start();
+        Ok(builder.start()?)
+    }
+
+    fn of_qemu(&self, builder: Builder) -> Result<Scene> {
+        Ok(Scene { guests: vec![self.boot(builder)?], nodes: Vec::new() })
+    }
+
+    /// The nodes of a model that has a disk, and the sockets of disks they show.
+    fn nodes(&self, model: Model, stage: &Stage) -> Result<crate::block::Shown> {
+        let options = Options { volume: Volume::File(disk_file(stage)?), ..self.options.clone() };
+        let setting = Setting { encrypt: true, ..Setting::of(Device::Block, 1) };
+        let asked = block::asked(&options, model, &setting).map_err(|why| anyhow!(why))?;
+        crate::block::start_nodes(&asked, stage, &Seats::default())
+    }
+
+    fn disk(&self, model: Model, stage: &Stage) -> Result<Scene> {
+        let (nodes, sockets) = self.nodes(model, stage)?;
+        let builder = self.builder(false, "disk")?;
+        let disk = |socket| VhostDisk { socket, queues: 1, packed: false };
+        let builder = sockets.into_iter().map(disk).fold(builder, Builder::disk);
+        Ok(Scene { guests: vec![self.boot(builder)?], nodes })
+    }
+
+    /// The client's program and its keys in the guest, whose card QEMU's user network leads to the
+    /// host's loopback.
+    fn client(&self, model: Model, stage: &Stage) -> Result<Scene> {
+        let (nodes, _) = self.nodes(model, stage)?;
+        let (_, port) = stage.io_listen.rsplit_once(':').context("an address with a port")?;
+        let keys = &stage.keys;
+        let words = format!(
+            "--peer {}:{port} --name vm1 --key /etc/vm1.key --peer-key {} --attachment bench \
+             --attachment-key /etc/disk.key --idle sleep",
+            USER[1],
+            keys.public("io1")
+        );
+        let builder = self.builder(true, "attach")?.program(&self.options.program)?;
+        let builder = builder
+            .script(scripts::MODELS_ATTACH)
+            .memory_mib(CLIENT_MIB)
+            .file("etc/vm1.key", &keys.file("vm1"))
+            .file("etc/disk.key", &keys.tenant_file())
+            .arguments(&["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="])
+            .set("NODE", words);
+        Ok(Scene { guests: vec![self.boot(builder)?], nodes })
+    }
+
+    /// Two guests of a network, of which the first one pings the other.
+    fn pair(&self, model: Model, stage: &Stage) -> Result<Scene> {
+        let setting = Setting { encrypt: true, ..Setting::of(Device::Net, net::GUESTS) };
+        let asked = net::asked(self.options, model, &setting).map_err(|why| anyhow!(why))?;
+        let (nodes, nics) = crate::net::start_nodes(&asked, stage, &Seats::default())?;
+        let roles = [("card", PAIR[0], PAIR[1]), ("answer", PAIR[1], PAIR[0])];
+        let guests = nics.into_iter().zip(roles).map(|((socket, mac), (kind, address, peer))| {
+            let nic = VhostNic { socket, mac, packed: false, offloads: true, pairs: 1 };
+            let builder = self.builder(false, kind)?.name(kind).nic(nic);
+            self.boot(builder.set("ADDRESS", address).set("PEER", peer))
+        });
+        Ok(Scene { guests: guests.collect::<Result<_>>()?, nodes })
+    }
+
+    /// What QEMU has behind it itself: a file of its own, or a device of the machine.
+    fn disk_of_qemu(&self, model: Model, stage: &Stage, tracing: &Tracing) -> Result<Builder> {
+        if model == Model::Optimum {
+            let address = vfio::disk(Path::new("/sys")).map_err(|why| anyhow!(why))?;
+            let device = format!("vfio-pci,host={address}");
+            let builder = self.builder(false, "disk")?.arguments(&["-device", &device]);
+            return Ok(builder.set("DISK", "/dev/nvme0n1").set("INTERRUPTS", "nvme"));
+        }
+        let file = disk_file(stage)?;
+        let drive = format!("if=none,id=disk,format=raw,file={}", file.display());
+        let builder = self.builder(false, "disk")?.arguments(&["-drive", &drive]);
+        if model == Model::Qemu {
+            return Ok(builder.arguments(&["-device", "virtio-blk-pci,drive=disk"]));
+        }
+        let devices = ["-device", "piix3-ide,id=piix", "-device", "ide-hd,drive=disk,bus=piix.0"];
+        let builder = tracing.arguments(builder).arguments(&devices);
+        let builder = builder.set("DRIVERS", "ata_piix sd_mod").set("INTERRUPTS", "ata_piix");
+        Ok(builder.set("DISK", "/dev/sda"))
+    }
+
+    /// A card at QEMU's user network, which answers pings itself.
+    fn card_of_qemu(&self, model: Model, tracing: &Tracing) -> Result<Builder> {
+        // The kernel for clouds has no driver of the card that is emulated.
+        let builder = self.builder(model == Model::Emulation, "card")?;
+        let builder = builder.set("ADDRESS", USER[0]).set("PEER", USER[1]);
+        let builder = builder.arguments(&["-netdev", "user,id=host,restrict=on"]);
+        if model == Model::Qemu {
+            return Ok(builder.arguments(&["-device", "virtio-net-pci,netdev=host,romfile="]));
+        }
+        let builder = tracing.arguments(builder);
+        let builder = builder.arguments(&["-device", "e1000,netdev=host,romfile="]);
+        Ok(builder.set("DRIVERS", "e1000").set("INTERRUPTS", "eth0"))
+    }
+}
+
+/// The file behind a guest's disk.
+fn disk_file(stage: &Stage) -> Result<PathBuf> {
+    // A folder of its own, since a node is told which folders have volumes.
+    let folder = stage.path("disks");
+    let disk = folder.join("disk");
+    let made = fs::create_dir(&folder).and_then(|()| File::create(&disk));
+    made.and_then(|file| file.set_len(DISK_BYTES))
+        .with_context(|| format!("making {}", disk.display()))?;
+    Ok(disk)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_guest_counted_is_known_and_what_it_did_not_is_not() {
+        let told = Told::of("requests=8 interrupts=16 kicks=4 p50_us=7 p99_us=9").unwrap();
+        assert_eq!((told.requests, told.interrupts, told.kicks), (8, 16, Some(4)));
+        assert_eq!(told.us, Some([7.0, 9.0]));
+        let told = Told::of("requests=8 interrupts=16").unwrap();
+        assert_eq!((told.kicks, told.us), (None, None));
+        assert!(Told::of("requests=8 interrupts=16 kicks=").is_err());
+        assert!(Told::of("requests=0 interrupts=0").is_err(), "nothing to divide by");
+    }
+}

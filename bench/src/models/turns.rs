@@ -1,0 +1,154 @@
+//! All models of a setting, round after round: one that fails empties its own row.
+
+use anyhow::Result;
+
+use super::cell::{self, Sample};
+use super::{Device, Model, Options, Row, Setting, Table, block, link, net, table};
+use crate::cleanup::Cleanup;
+use crate::progress::Progress;
+
+/// What a turn is.
+pub(super) enum Asked {
+    Disk(Box<crate::block::Options>),
+    Cards(Box<crate::net::Options>),
+    /// No card, and no node.
+    Link,
+}
+
+impl Asked {
+    /// For a model; or why it cannot be measured.
+    fn of(options: &Options, model: Model, setting: &Setting) -> Result<Self, String> {
+        Ok(match (setting.device, model) {
+            (Device::Block, _) => Self::Disk(Box::new(block::asked(options, model, setting)?)),
+            (Device::Net, Model::Optimum) => Self::Link,
+            (Device::Net, _) => Self::Cards(Box::new(net::asked(options, model, setting)?)),
+        })
+    }
+
+    /// Looks whether it makes sense.
+    pub(super) fn check(&self) -> Result<()> {
+        match self {
+            Self::Disk(asked) => asked.check(),
+            Self::Cards(asked) => asked.check(),
+            Self::Link => Ok(()),
+        }
+    }
+
+    /// Whether each thread that is busy has a core to itself.
+    fn has_seats(&self) -> bool {
+        match self {
+            Self::Disk(asked) => crate::block::has_seats(asked),
+            Self::Cards(asked) => asked.has_seats(),
+            Self::Link => true,
+        }
+    }
+
+    /// Measures it once.
+    fn sample(&self, options: &Options, model: Model, cleanup: &Cleanup) -> Result<Sample> {
+        match self {
+            Self::Disk(asked) => block::sample(asked, model, cleanup),
+            Self::Cards(asked) => net::sample(asked, model, cleanup),
+            Self::Link => link::sample(options),
+        }
+    }
+}
+
+/// Which models are measured; the others say why not.
+pub(super) fn models_of<'a>(
+    options: &'a Options,
+    setting: &'a Setting,
+) -> impl Iterator<Item = (Model, Result<Asked, String>)> + 'a {
+    let all = Model::STAND_IN.into_iter().filter(|model| options.models.contains(model));
+    let all = all.filter(|model| !setting.again || model.has_iohost());
+    all.map(|model| (model, Asked::of(options, model, setting)))
+}
+
+/// Measures a setting; none where no model of it was asked for.
+pub(super) fn in_turn(
+    options: &Options,
+    setting: &Setting,
+    cleanup: &Cleanup,
+    progress: &Progress,
+) -> Option<Table> {
+    let models: Vec<_> = models_of(options, setting).collect();
+    let sample = |at: usize, round: u16| {
+        let (model, asked) = &models[at];
+        let asked = asked.as_ref().map_err(|why| Refused(why.clone()))?;
+        let (title, name) = (table::title(setting), model.name());
+        progress.doing(format!("{title}: {name}, round {round} of {}", options.rounds));
+        asked.sample(options, *model, cleanup)
+    };
+    let outcomes = rounds(models.len(), options.rounds, sample, cleanup);
+    let rows = models.iter().zip(outcomes).map(|((model, asked), outcome)| {
+        let seated = !model.polls() || asked.as_ref().is_ok_and(Asked::has_seats);
+        if let (Ok(_), Err(why)) = (asked, &outcome) {
+            progress.done(format!("not measured: {}: {why}", model.name()));
+        }
+        row(*model, outcome, seated)
+    });
+    let rows: Vec<_> = rows.collect();
+    (!rows.is_empty()).then_some(Table { setting: *setting, rows })
+}
+
+/// Nobody tried.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(String);
+
+/// What so many contestants gave in each round; of one that failed why, and it is left alone from
+/// then on.
+pub(super) fn rounds<T>(
+    contestants: usize,
+    rounds: u16,
+    mut sample: impl FnMut(usize, u16) -> Result<T>,
+    cleanup: &Cleanup,
+) -> Vec<Result<Vec<T>, String>> {
+    let mut outcomes: Vec<_> = (0..contestants).map(|_| Ok(Vec::new())).collect();
+    for round in 1..=rounds {
+        for (at, outcome) in outcomes.iter_mut().enumerate() {
+            let Ok(samples) = outcome else { continue };
+            match sample(at, round) {
+                Ok(sample) => Vec::push(samples, sample),
+                Err(error) => {
+                    cleanup.yield_to_interruption();
+                    *outcome = Err(format!("{error:#}"));
+                }
+            }
+        }
+    }
+    outcomes
+}
+
+/// A model's row.
+pub(super) fn row(model: Model, outcome: Result<Vec<Sample>, String>, seated: bool) -> Row {
+    let (figures, empty) = match outcome {
+        Ok(samples) => (Some(cell::figures(&samples, seated)), None),
+        Err(why) => (None, Some(why)),
+    };
+    let (name, polling_cores) = (model.name(), model.polling_cores());
+    Row { model, name, polling_cores, figures, empty }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    #[test]
+    fn who_fails_is_empty_and_takes_nothing_from_the_others() {
+        let mut asked = Vec::new();
+        let sample = |at, round| {
+            asked.push((at, round));
+            if at == 1 && round == 2 {
+                bail!("its node died");
+            }
+            Ok(10 * at + usize::from(round))
+        };
+        let outcomes = rounds(3, 3, sample, &Cleanup::default());
+        assert_eq!(outcomes[0], Ok(vec![1, 2, 3]));
+        assert_eq!(outcomes[1], Err("its node died".to_owned()));
+        assert_eq!(outcomes[2], Ok(vec![21, 22, 23]));
+        assert_eq!(asked.len(), 8, "nobody asks again who has failed");
+    }
+}
