@@ -1,15 +1,17 @@
 //! `vrio bench`.
 
 mod all;
+mod failover;
 mod models;
 mod mpi;
 mod net;
+mod tools;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use bench::block::floor::{self, FloorOptions};
-use bench::block::{self, LinkKind, Options, Path, Volume};
+use bench::block::{self, ChainStage, LinkKind, Options, Path, Volume};
 use bench::compare;
 use bench::connections;
 use bench::load::Pattern;
@@ -31,6 +33,7 @@ pub(crate) const BLOCK_EXAMPLES: &str = "Examples:
   vrio bench block --depth 32 --idle spin              how fast a ring is polled
   vrio bench block --path remote --volume memory       through two nodes, sealed
   vrio bench block --path direct --volume memory --encrypt off --depth 32
+  vrio bench block --volume memory --chain encrypt    a volume that is kept encrypted
   vrio bench block --volume file:/var/tmp/bench.img --op randwrite --depth 32
   vrio bench block --path socket /run/spdk/vhost.0     whoever serves that socket
 Everything on the disk is overwritten. Without root, `remote` and `direct` use the loopback
@@ -94,6 +97,9 @@ pub(crate) enum BenchCommand {
     /// Measure what MPI's messages take by vrio's provider and by every other way, in turn.
     #[command(after_help = mpi::EXAMPLES)]
     Mpi(mpi::MpiArgs),
+    /// Measure what a guest notices of nodes that are killed or replaced.
+    #[command(after_help = failover::EXAMPLES)]
+    Failover(failover::FailoverArgs),
     /// Run every benchmark for a short while, save what each gives, and write a page of all of it.
     #[command(after_help = all::EXAMPLES)]
     All(all::AllArgs),
@@ -120,7 +126,10 @@ impl BenchCommand {
             Self::Compare(CompareCommand::Net(args)) => Some(&args.turns.told),
             Self::Connections(args) => Some(&args.told),
             Self::Scale(args) => Some(&args.told),
-            Self::Floor(_) | Self::Models(_) | Self::All(_) => None,
+            Self::Models(args) => Some(&args.told),
+            Self::Failover(args) => Some(&args.told),
+            Self::Floor(args) => Some(&args.told),
+            Self::All(_) => None,
         }
     }
 }
@@ -259,9 +268,8 @@ pub(crate) struct FloorArgs {
     /// How long each time.
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    told: ToldArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -274,6 +282,10 @@ pub(crate) struct BlockArgs {
     /// cache.
     #[arg(long, default_value = "null")]
     volume: String,
+    /// A stage of the volume's chain, first one first: meter, or encrypt, which keeps what is
+    /// stored encrypted (--encrypt is about sessions). May be given several times.
+    #[arg(long, value_enum, value_name = "STAGE")]
+    chain: Vec<ChainArg>,
     /// Which requests.
     #[arg(long, value_enum, default_value_t = Op::Randread)]
     op: Op,
@@ -413,6 +425,23 @@ impl From<Driver> for Waiting {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+enum ChainArg {
+    /// Counts requests and times them.
+    Meter,
+    /// Keeps the volume encrypted.
+    Encrypt,
+}
+
+impl From<ChainArg> for ChainStage {
+    fn from(stage: ChainArg) -> Self {
+        match stage {
+            ChainArg::Meter => Self::Meter,
+            ChainArg::Encrypt => Self::Encrypt,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum ReuseArg {
     /// Those that were free for longest, and only what is new is stored.
     InOrder,
@@ -456,7 +485,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             };
             options.check().map_err(Failure::configuration)?;
             let report = floor::run(&options).map_err(Failure::running)?;
-            results::told(&report, &report, args.json)
+            results::report(&report, &args.told)
         }
         BenchCommand::Compare(command) => compare(command),
         BenchCommand::Mpi(args) => {
@@ -465,12 +494,18 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), Failure> {
             let report = compare::mpi::run(&options).map_err(Failure::running)?;
             results::report(&report, &args.turns.told)
         }
+        BenchCommand::Failover(args) => {
+            let options = args.options().map_err(Failure::configuration)?;
+            options.check().map_err(Failure::configuration)?;
+            let report = bench::failover::run(&options).map_err(Failure::running)?;
+            results::report(&report, &args.told)
+        }
         BenchCommand::All(args) => all::all(args),
         BenchCommand::Models(args) => {
             let options = args.options().map_err(Failure::configuration)?;
             options.check().map_err(Failure::configuration)?;
             let report = bench::models::run(&options).map_err(Failure::running)?;
-            results::told(&report, &report, args.json)
+            results::report(&report, &args.told)
         }
         BenchCommand::Connections(args) => {
             let ConnectionsArgs { hosts, processes, sidecores, sessions, ref told } = *args;
@@ -578,6 +613,7 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<Options> {
     Ok(Options {
         path,
         volume,
+        chain: args.chain.iter().map(|stage| (*stage).into()).collect(),
         op: match args.op {
             Op::Randread => Pattern::RandRead,
             Op::Randwrite => Pattern::RandWrite,

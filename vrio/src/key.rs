@@ -12,9 +12,12 @@ use crate::{Failure, commands};
 const NEW_EXAMPLES: &str = "Examples:
   vrio key new /etc/vrio/io1.key                   a node's key; prints its public half
   vrio key new --attachment /etc/vrio/alice.key    an attachment's
+  vrio key new --volume /etc/vrio/alice.xts        what a volume is encrypted with
 
 The public half of a node's key goes into the [[peer]] of the nodes that it speaks with, that of an
-attachment's into the `allow` of its volumes. The file stays where it is and is nobody else's.";
+attachment's into the `allow` of its volumes. The file stays where it is and is nobody else's. A
+volume's key has no public half: what is printed tells it from others. Keep a copy of its file;
+without it nobody reads the volume again.";
 
 const SHOW_EXAMPLES: &str = "Examples:
   vrio key show /etc/vrio/io1.key
@@ -28,6 +31,9 @@ pub(crate) enum KeyCommand {
         /// Make an attachment key, which proves whose disk it is, instead of a node's.
         #[arg(long)]
         attachment: bool,
+        /// Make what a volume is encrypted with, for a stage `{ encrypt = { key = FILE } }`.
+        #[arg(long, conflicts_with = "attachment")]
+        volume: bool,
         /// The new file; one that is there is never overwritten.
         file: PathBuf,
     },
@@ -53,8 +59,12 @@ struct Shown {
 /// Makes or shows a key.
 pub(crate) fn key(command: &KeyCommand) -> Result<(), Failure> {
     match command {
-        KeyCommand::New { attachment, file } => {
-            let kind = if *attachment { KeyKind::Attachment } else { KeyKind::Node };
+        KeyCommand::New { attachment, volume, file } => {
+            let kind = match (attachment, volume) {
+                (true, _) => KeyKind::Attachment,
+                (_, true) => KeyKind::Volume,
+                _ => KeyKind::Node,
+            };
             let key = keys::create(file, kind).map_err(refused)?;
             commands::print(&format!("{}\n", key.public()))
         }
@@ -99,6 +109,12 @@ fn recipe(kind: KeyKind, shown: &Shown) -> String {
              attachment-key = {file:?}\n\
              there    in the [[volume]] that only its owner may use:\n         \
              allow = [{{ node = \"vm1\", key = \"{public}\" }}]\n"
+        ),
+        KeyKind::Volume => format!(
+            "what a volume is encrypted with\n\ncheck    {public}\n\n\
+             here     in the [[volume]] that it is for, and in no other:\n         \
+             chain = [{{ encrypt = {{ key = {file:?} }} }}]\n\
+             Keep a copy of the file elsewhere: without it nobody reads the volume again.\n"
         ),
     }
 }

@@ -35,6 +35,7 @@ pub(crate) const DISK_EXAMPLES: &str = "Examples:
 
 pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume add bob --file bob.img --size 20GiB --allow vm1 --chain meter
+  vrio volume add eve --file eve.img --size 20GiB --chain encrypt:key=/etc/vrio/eve.xts
   vrio volume chain bob meter limit:iops=50000,bytes-per-second=200MiB
   vrio volume chain bob --none
   vrio volume resize bob 40GiB        guests here and elsewhere see it at once
@@ -250,7 +251,8 @@ pub(crate) struct VolumeAdd {
     /// "flush" or "write-through".
     #[arg(long)]
     durability: Option<String>,
-    /// A stage, first one first: "meter" or "limit:iops=50000,bytes-per-second=200MiB,burst=1s".
+    /// A stage, first one first: "meter", "limit:iops=50000,bytes-per-second=200MiB,burst=1s",
+    /// or "encrypt:key=/etc/vrio/bob.xts".
     #[arg(long, value_name = "STAGE")]
     chain: Vec<String>,
     /// A node whose disks may use it, or only those that prove a key; may be given several times.
@@ -658,8 +660,10 @@ mod tests {
 
     #[test]
     fn stages_are_read_as_the_file_has_them() {
-        let words = ["meter", "limit:iops=50000,bytes-per-second=200MiB"].map(str::to_owned);
-        let wanted = json!(["meter", { "limit": { "iops": 50000, "bytes-per-second": "200MiB" } }]);
+        let words = ["meter", "limit:iops=50000,bytes-per-second=200MiB", "encrypt:key=/k"];
+        let words = words.map(str::to_owned);
+        let limit = json!({ "iops": 50000, "bytes-per-second": "200MiB" });
+        let wanted = json!(["meter", { "limit": limit }, { "encrypt": { "key": "/k" } }]);
         assert_eq!(stages(&words).unwrap(), wanted);
         assert_eq!(stages(&[]).unwrap(), json!([]));
         for wrong in ["limit:iops", "limit:iops=1,iops=2", "limit:"] {

@@ -23,15 +23,16 @@ use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ::bench::machine::version;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-/// Fast, programmable disks for virtual machines.
+/// Fast, programmable disks, network cards and an MPI interconnect for virtual machines.
 ///
-/// A node runs polling cores that serve virtual machines' disks (vhost-user), from volumes of its
-/// own host or of another one over the network.
+/// A node runs polling cores that serve virtual machines' disks and network cards (vhost-user),
+/// from volumes and networks of its own host or of another one, and messages of their processes.
 #[derive(Debug, Parser)]
-#[command(name = "vrio", version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "vrio", version = version(), max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -1,5 +1,6 @@
 //! `vrio mpi ..`: what an MPI has to be told so that its processes use the fabric.
 
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -159,7 +160,8 @@ pub(crate) fn provider(program: &Path) -> Result<PathBuf, Failure> {
     Ok(provider_directory(program)?.join(PROVIDER))
 }
 
-/// Where the provider is: beside the program, or where an installation puts it.
+/// Where the provider is: beside the program, or where an installation puts it. As Cargo builds
+/// both, it is beside the program by a name that libfabric does not look for, and gets that one.
 fn provider_directory(program: &Path) -> Result<PathBuf, Failure> {
     let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let beside = program.parent().unwrap_or(Path::new("/"));
@@ -168,7 +170,12 @@ fn provider_directory(program: &Path) -> Result<PathBuf, Failure> {
     if let Some(found) = found {
         return Ok(found.to_owned());
     }
+    // As Cargo has just built it: the other name is all that is missing.
     let built = beside.join(PROVIDER_BUILT);
+    let named = beside.join(PROVIDER);
+    if built.is_file() && symlink(PROVIDER_BUILT, &named).is_ok() | named.is_file() {
+        return Ok(beside.to_owned());
+    }
     let built = if built.is_file() { built } else { PathBuf::from(PROVIDER_BUILT) };
     let text = format!(
         "there is no {PROVIDER} in {beside:?} or {installed:?}; `cargo build --release` builds it, \
@@ -284,12 +291,18 @@ mod tests {
         touch(&program);
         let error = provider_directory(&program).unwrap_err().to_string();
         assert!(error.contains("install -D \"libvrio_fi.so\""), "{error}");
+        // Cargo's name, and what is in the way of the other one.
         touch(&home.join("bin/libvrio_fi.so"));
+        std::fs::create_dir(home.join("bin/libvrio-fi.so")).unwrap();
         let error = provider_directory(&program).unwrap_err().to_string();
         assert!(error.contains("bin/libvrio_fi.so"), "{error}");
         touch(&home.join("lib/vrio/libvrio-fi.so"));
         assert_eq!(provider_directory(&program).unwrap(), home.join("lib/vrio"));
-        touch(&home.join("bin/libvrio-fi.so"));
-        assert_eq!(provider_directory(&program).unwrap(), home.join("bin"));
+        std::fs::remove_dir_all(home.join("lib")).unwrap();
+        std::fs::remove_dir(home.join("bin/libvrio-fi.so")).unwrap();
+        for _ in 0..2 {
+            assert_eq!(provider_directory(&program).unwrap(), home.join("bin"));
+            assert!(home.join("bin/libvrio-fi.so").is_file());
+        }
     }
 }

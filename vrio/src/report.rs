@@ -1,15 +1,18 @@
 //! `vrio report`: results as a page.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use report::import;
 use report::page::{Options, Page, PageError, page};
 use report::published::published;
 use report::store::{self, Loaded, Store};
 
-use crate::{Failure, commands};
+use crate::results::PlaceArgs;
+use crate::{Failure, commands, results};
 
 pub(crate) const REPORT_EXAMPLES: &str = "Examples:
   vrio report                              the latest run of the store
@@ -17,6 +20,9 @@ pub(crate) const REPORT_EXAMPLES: &str = "Examples:
   vrio report results/ --baseline native   overheads against what is called native
   vrio report osu_latency.txt              also of fio, netperf, iperf3 and sockperf
   vrio report latest --with-published      beside what others published";
+
+/// What opens a file as the desktop would.
+const OPENER: &str = "xdg-open";
 
 /// The page's file.
 const INDEX: &str = "index.html";
@@ -29,6 +35,8 @@ pub(crate) struct ReportArgs {
     /// the store; without any, the store's latest run.
     #[arg(value_name = "DIR_OR_FILE")]
     from: Vec<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// The directory that the page and its plots are written into; made if there is none.
     #[arg(short, long, value_name = "DIR", default_value = "vrio-report")]
     output: PathBuf,
@@ -39,11 +47,18 @@ pub(crate) struct ReportArgs {
     /// Add what others published of the same quantities, drawn dashed and hollow.
     #[arg(long)]
     with_published: bool,
+    /// What the line carries each way, such as 10Gbit, of bandwidths that do not say it themselves.
+    #[arg(long, value_name = "RATE", value_parser = results::line_rate)]
+    line_rate: Option<f64>,
+    /// Open the page in the desktop's browser.
+    #[arg(long)]
+    open: bool,
 }
 
 /// `vrio report`.
 pub(crate) fn report(args: &ReportArgs) -> Result<(), Failure> {
-    let runs = read(&args.from).map_err(Failure::configuration)?;
+    let mut runs = read(&args.from, &args.place).map_err(Failure::configuration)?;
+    runs.iter_mut().for_each(|run| results::set_line_rate(run, args.line_rate));
     let published = if args.with_published { published() } else { Vec::new() };
     let options = Options { baseline: args.baseline.clone(), published };
     let page = page(&runs, &options).map_err(|error| match error {
@@ -54,24 +69,45 @@ pub(crate) fn report(args: &ReportArgs) -> Result<(), Failure> {
     let path = args.output.join(INDEX);
     let path = path.canonicalize().unwrap_or(path);
     let plots = page.plots.len();
-    commands::print(&format!("{} ({plots} plots beside it as SVG)\n", path.display()))
+    commands::print(&format!("{} ({plots} plots beside it as SVG)\n", path.display()))?;
+    if args.open { open_page(&path).map_err(Failure::running) } else { Ok(()) }
 }
 
-/// Everything that was named, in that order.
-fn read(from: &[String]) -> anyhow::Result<Vec<Loaded>> {
-    let store = Store::usual(|name| std::env::var_os(name).map(PathBuf::from))?;
+/// Has the desktop's browser show a page; it need not have ended when this returns.
+pub(crate) fn open_page(page: &Path) -> anyhow::Result<()> {
+    let mut command = Command::new(OPENER);
+    let silent = command.arg(page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let started = silent.process_group(0).spawn();
+    started.map(drop).with_context(|| {
+        format!("{OPENER} (Debian: xdg-utils) did not start: open {} yourself", page.display())
+    })
+}
+
+/// Everything that was named, in that order; of a directory of runs those that can be read.
+fn read(from: &[String], place: &PlaceArgs) -> anyhow::Result<Vec<Loaded>> {
     if from.is_empty() {
-        return Ok(vec![store.load("latest")?]);
+        return Ok(vec![place.place()?.load("latest")?]);
     }
-    let mut runs = Vec::new();
+    let (mut runs, mut damaged) = (Vec::new(), 0);
     for word in from {
         let path = Path::new(word);
         let inside = if path.is_dir() { Store::at(path).list()? } else { Vec::new() };
         if inside.is_empty() {
-            runs.push(import::open(word, &store)?);
+            runs.push(import::open(word, || place.place())?);
         }
+        let count = inside.len();
+        let damaged_before = damaged;
         for listed in inside {
-            runs.push(store::load(&path.join(listed.id))?);
+            match store::load(&path.join(listed.id)) {
+                Ok(run) => runs.push(run),
+                Err(error) => {
+                    eprintln!("left out: {error}");
+                    damaged += 1;
+                }
+            }
+        }
+        if count > 0 && damaged - damaged_before == count {
+            bail!("{word}: none of its {count} runs can be read");
         }
     }
     Ok(runs)

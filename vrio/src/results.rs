@@ -2,12 +2,14 @@
 
 use std::fmt::{Display, Write};
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use report::diff;
 use report::import;
-use report::store::{Listed, Loaded, Store};
+use report::pool;
+use report::store::{Listed, Loaded, Store, StoreError};
 use serde::Serialize;
 use serde_json::json;
 
@@ -34,9 +36,17 @@ const SHOW_EXAMPLES: &str = "Examples:
 const DIFF_EXAMPLES: &str = "Examples:
   vrio results diff 20261122-225103-block latest
   vrio results diff native.txt sriov.txt               overhead by message size
+  vrio results diff osu_latency.txt latest --only 'vrio, one host'   of `bench mpi`, with ours alone
   vrio results diff a b --json | jq '.series[].rows[] | [.x, .percent]'
 What differs besides the figures (machine, build, level of the cache line, set-up, unit) is told
 first; figures of two kinds, such as a mean and a median, are not compared.";
+
+const POOL_EXAMPLES: &str = "Examples:
+  for i in 1 2 3 4; do vrio bench block --save before; done
+  vrio results pool before/*                           medians, with the least and the most
+  vrio results pool a.json b.json c.json d.json --title 'fio, before'
+Kept are figures that all of them have, of one set-up; runs of two machines or builds are refused.
+Two pooled runs of four or more each have verdicts in `vrio results diff`.";
 
 const IMPORT_EXAMPLES: &str = "Examples:
   vrio results import osu_latency.txt osu_bw.txt --title 'InfiniBand'
@@ -57,6 +67,9 @@ pub(crate) enum ResultsCommand {
     /// Tell how much the figures of one run differ from another one's.
     #[command(after_help = DIFF_EXAMPLES)]
     Diff(DiffArgs),
+    /// Keep several runs of the same as one, whose figures have the spread of the runs.
+    #[command(after_help = POOL_EXAMPLES)]
+    Pool(PoolArgs),
     /// Keep what other programs measured, as a run.
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
@@ -71,18 +84,17 @@ pub(crate) struct PlaceArgs {
 }
 
 impl PlaceArgs {
-    pub(crate) fn store(&self) -> Result<Store, Failure> {
+    /// The store, of which nobody but who needs it asks: a file is shown without a home.
+    pub(crate) fn place(&self) -> Result<Store, StoreError> {
         match &self.results {
             Some(folder) => Ok(Store::at(folder)),
-            None => usual(),
+            None => Store::usual(|name| std::env::var_os(name).map(PathBuf::from)),
         }
     }
-}
 
-/// The user's own store.
-fn usual() -> Result<Store, Failure> {
-    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    Store::usual(variable).map_err(Failure::configuration)
+    fn store(&self) -> Result<Store, Failure> {
+        self.place().map_err(Failure::configuration)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -111,6 +123,25 @@ pub(crate) struct DiffArgs {
     a: String,
     /// Whose change is told.
     b: String,
+    /// Of a run with several measurements, only those with this in their benchmark, title or
+    /// set-up; a run without any such is taken whole.
+    #[arg(long, value_name = "WORDS")]
+    only: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PoolArgs {
+    /// Runs of the store, their directories, or files that can be imported.
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<String>,
+    /// What the pooled run is called; default: as the first one.
+    #[arg(long, value_name = "WORDS")]
+    title: Option<String>,
     #[command(flatten)]
     place: PlaceArgs,
     /// Print one JSON object.
@@ -126,6 +157,9 @@ pub(crate) struct ImportArgs {
     /// What the run is called; default: the first file's name.
     #[arg(long, value_name = "WORDS")]
     title: Option<String>,
+    /// What the line carries each way, such as 10Gbit: bandwidths are told as a share of it.
+    #[arg(long, value_name = "RATE", value_parser = line_rate)]
+    line_rate: Option<f64>,
     #[command(flatten)]
     place: PlaceArgs,
     /// Print one JSON object.
@@ -136,6 +170,9 @@ pub(crate) struct ImportArgs {
 /// How a measurement is told, and whether it is kept.
 #[derive(Debug, Args)]
 pub(crate) struct ToldArgs {
+    /// When it began, which is when the command line was read.
+    #[arg(skip = SystemTime::now())]
+    begun: SystemTime,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
@@ -149,29 +186,72 @@ pub(crate) fn results(command: &ResultsCommand) -> Result<(), Failure> {
     match command {
         ResultsCommand::List(args) => list(args),
         ResultsCommand::Show(args) => {
-            let loaded = open(&args.run, &args.place.store()?)?;
+            let loaded = open(&args.run, &args.place)?;
             let Loaded { run, measurements } = &loaded;
             let value = json!({ "run": run, "measurements": measurements });
             told(&loaded, &value, args.json)
         }
         ResultsCommand::Diff(args) => {
-            let store = args.place.store()?;
-            let (a, b) = (open(&args.a, &store)?, open(&args.b, &store)?);
+            let (mut a, mut b) = (open(&args.a, &args.place)?, open(&args.b, &args.place)?);
+            if let Some(words) = &args.only {
+                let has_any = [&mut a, &mut b].map(|run| diff::narrow(run, words));
+                if has_any == [false; 2] {
+                    return Err(Failure::configuration(anyhow!(
+                        "--only {words}: neither run has a measurement with that; 'vrio results \
+                         show' names them"
+                    )));
+                }
+            }
             let told_of = diff::diff(&a, &b);
             told(&told_of, &told_of, args.json)
+        }
+        ResultsCommand::Pool(args) => {
+            let runs = args.runs.iter().map(|word| open(word, &args.place));
+            let runs: Vec<Loaded> = runs.collect::<Result<_, _>>()?;
+            let pooled = pool::pool(&runs, args.title.as_deref()).map_err(Failure::running)?;
+            kept(pooled, &args.place, args.json)
         }
         ResultsCommand::Import(args) => {
             let imported = import::import_files(&args.files, args.title.as_deref());
             let mut loaded = imported.map_err(Failure::running)?;
-            let folder = args.place.store()?.save(&mut loaded).map_err(Failure::running)?;
-            let words = format!("{}\n", said(&loaded, &folder));
-            told(&words, &json!({ "id": loaded.run.id, "folder": folder }), args.json)
+            set_line_rate(&mut loaded, args.line_rate);
+            kept(loaded, &args.place, args.json)
         }
     }
 }
 
-fn open(word: &str, store: &Store) -> Result<Loaded, Failure> {
-    import::open(word, store).map_err(Failure::running)
+/// Bits per second, as `10Gbit`, `100G` or `2.5 Gbit/s`.
+pub(crate) fn line_rate(words: &str) -> Result<f64, String> {
+    let lower = words.to_ascii_lowercase();
+    let bare = lower.trim_end_matches("/s").trim_end_matches("bit").trim_end();
+    let (number, times) = match bare.char_indices().last() {
+        Some((at, 'k')) => (&bare[..at], 1e3),
+        Some((at, 'm')) => (&bare[..at], 1e6),
+        Some((at, 'g')) => (&bare[..at], 1e9),
+        Some((at, 't')) => (&bare[..at], 1e12),
+        _ => (bare, 1.0),
+    };
+    let rate = number.trim_end().parse::<f64>().ok().map(|number| number * times);
+    let rate = rate.filter(|rate| rate.is_finite() && *rate > 0.0);
+    rate.ok_or_else(|| "bits per second, such as 10Gbit".to_owned())
+}
+
+/// Says it of all bandwidths that do not say it themselves.
+pub(crate) fn set_line_rate(loaded: &mut Loaded, bits_per_s: Option<f64>) {
+    if let Some(rate) = bits_per_s {
+        loaded.measurements.iter_mut().for_each(|it| it.set_line_rate(rate));
+    }
+}
+
+/// Saves a run, and says where.
+fn kept(mut loaded: Loaded, place: &PlaceArgs, json: bool) -> Result<(), Failure> {
+    let folder = place.store()?.save(&mut loaded).map_err(Failure::running)?;
+    let words = format!("{}\n", said(&loaded, &folder));
+    told(&words, &json!({ "id": loaded.run.id, "folder": folder }), json)
+}
+
+fn open(word: &str, place: &PlaceArgs) -> Result<Loaded, Failure> {
+    import::open(word, || place.place()).map_err(Failure::running)
 }
 
 /// For people, or for programs.
@@ -213,19 +293,20 @@ const STRING: &str = "a string takes what is written to it";
 /// Prints what a benchmark reports, and keeps it if that was asked for. It is kept first: a reader
 /// that goes away early loses nothing.
 pub(crate) fn report(report: &(impl Serialize + Display), args: &ToldArgs) -> Result<(), Failure> {
-    if let Some(folder) = &args.save {
-        let store = match folder {
-            Some(folder) => Store::at(folder),
-            None => usual()?,
-        };
-        let folder = keep(report, &store)?;
+    if let Some(results) = &args.save {
+        let store = PlaceArgs { results: results.clone() }.store()?;
+        let folder = keep(report, &store, args.begun)?;
         eprintln!("{folder}");
     }
     told(report, report, args.json)
 }
 
 /// Makes a run of a report by the importer that reads the same from a file.
-fn keep(report: &(impl Serialize + Display), store: &Store) -> Result<String, Failure> {
+fn keep(
+    report: &(impl Serialize + Display),
+    store: &Store,
+    begun: SystemTime,
+) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(report).context("the report as JSON");
     let words: Vec<String> = std::env::args().collect();
     let command = words.iter().skip(1).take_while(|word| !word.starts_with('-'));
@@ -233,7 +314,7 @@ fn keep(report: &(impl Serialize + Display), store: &Store) -> Result<String, Fa
     // The first line of a report of one thing says what it is of.
     let shown = report.to_string();
     let first = shown.lines().next().filter(|line| line.contains(": ")).unwrap_or(&command);
-    let imported = import::import_report(&text.map_err(Failure::running)?, first);
+    let imported = import::import_report(&text.map_err(Failure::running)?, first, begun);
     let mut loaded = imported.map_err(Failure::running)?;
     loaded.run.command = words;
     let folder = store.save(&mut loaded).map_err(Failure::running)?;
@@ -244,11 +325,23 @@ fn keep(report: &(impl Serialize + Display), store: &Store) -> Result<String, Fa
 pub(crate) fn check_save(args: &ToldArgs) -> Result<(), Failure> {
     match &args.save {
         None => Ok(()),
-        Some(None) => usual().map(drop),
+        Some(None) => PlaceArgs { results: None }.store().map(drop),
         Some(Some(folder)) if folder.is_file() => {
             let folder = folder.display();
             Err(Failure::configuration(anyhow!("--save {folder}: it is a file, not a directory")))
         }
         Some(Some(_)) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_rates_are_read_as_people_write_them() {
+        let read = |words| line_rate(words).unwrap();
+        assert_eq!(["10Gbit", "2.5 Gbit/s", "100g", "1e9"].map(read), [10e9, 2.5e9, 100e9, 1e9]);
+        assert!(["", "fast", "-1G", "10GB/s", "0"].into_iter().all(|it| line_rate(it).is_err()));
     }
 }

@@ -29,6 +29,16 @@ fn a_direct_client_works_over_both_links_sealed_and_in_clear() {
     }
 }
 
+/// By every way on which volumes are ours; what was asked for is told.
+#[test]
+fn volumes_that_are_encrypted_are_measured() {
+    for (path, op) in [("bare", "randread"), ("local", "randwrite"), ("remote", "randread")] {
+        let words = ["--path", path, "--volume", "memory", "--op", op, "--depth", "4"];
+        let report = measure(&[&words[..], &["--chain", "meter", "--chain", "encrypt"]].concat());
+        assert_eq!(report["asked"]["chain"], serde_json::json!(["meter", "encrypt"]), "{report}");
+    }
+}
+
 /// It says what it measured, each of which took some time, over either link.
 #[test]
 fn what_is_under_a_remote_read_is_measured() {

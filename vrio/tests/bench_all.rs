@@ -1,9 +1,13 @@
 //! `vrio bench all`: what is finished is saved and shown, whatever else fails or is interrupted.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -21,19 +25,20 @@ fn runs(folder: &Path) -> PathBuf {
     folder.join("runs")
 }
 
-/// What the runs are of, each of them with its measurements.
-fn saved(folder: &Path) -> Vec<String> {
-    let mut found: Vec<_> = fs::read_dir(runs(folder)).unwrap().flatten().collect();
-    found.retain(|entry| entry.path().join("run.json").is_file());
-    found.sort_by_key(|entry| entry.file_name());
-    let kind = |entry: &fs::DirEntry| {
-        let text = fs::read_to_string(entry.path().join("run.json")).unwrap();
-        let run: Value = serde_json::from_str(&text).unwrap();
-        assert!(run["machine"]["cores"].as_u64().unwrap() > 0, "{text}");
-        assert!(fs::read_dir(entry.path()).unwrap().count() > 1, "a file for a measurement");
-        run["title"].as_str().unwrap().rsplit(' ').next().unwrap().to_owned()
+/// The one run that is there: what its measurements are of, and its notes.
+fn saved(folder: &Path) -> (BTreeSet<String>, Value) {
+    let entries = fs::read_dir(runs(folder)).unwrap().flatten().map(|entry| entry.path());
+    let all: Vec<_> = entries.filter(|path| path.join("run.json").is_file()).collect();
+    let [run] = &all[..] else { panic!("one run: {all:?}") };
+    let read = |path: PathBuf| -> Value {
+        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
     };
-    found.iter().map(kind).collect()
+    let about = read(run.join("run.json"));
+    assert!(about["machine"]["cores"].as_u64().unwrap() > 0, "{about}");
+    let files = fs::read_dir(run).unwrap().flatten().map(|entry| entry.path());
+    let files = files.filter(|path| !path.ends_with("run.json"));
+    let of = |path| read(path)["benchmark"].as_str().unwrap().to_owned();
+    (files.map(of).collect(), about["notes"].clone())
 }
 
 /// Whether the page has these words; the last line that was printed names it.
@@ -50,19 +55,36 @@ fn interrupt(child: &Child) {
     kill_process(pid, Signal::INT).unwrap();
 }
 
+/// `vrio report` without words, of the same results.
+fn report(folder: &Path) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+    // Where a user's own results are.
+    let own = folder.join("state/vrio");
+    fs::create_dir_all(&own).unwrap();
+    symlink(runs(folder), own.join("results")).unwrap();
+    command.arg("report").arg("-o").arg(folder.join("again"));
+    let output = command.env("XDG_STATE_HOME", folder.join("state")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    fs::read_to_string(folder.join("again/index.html")).unwrap()
+}
+
 #[test]
-fn each_part_is_a_run_and_all_are_on_the_page() {
+fn all_parts_are_one_run_and_on_the_page_and_on_that_of_report() {
     let folder = tempfile::tempdir().unwrap();
-    let parts = ["--part", "block", "--part", "models", "--part", "connections"];
+    let parts = ["--part", "block", "--part", "failover", "--part", "connections"];
     let output = all(folder.path(), &parts).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
-    assert!(errors.contains("min; runs are saved in"), "{errors}");
-    let mut kinds = saved(folder.path());
-    kinds.sort();
-    assert_eq!(kinds, ["block", "connections", "models"]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    expect_page(folder.path(), &said, &["vRIO without polling"]);
+    assert!(errors.contains("min; saved in"), "{errors}");
+    let (kinds, notes) = saved(folder.path());
+    for kind in ["block", "failover", "connections"] {
+        assert!(kinds.contains(kind), "{kinds:?}");
+    }
+    assert!(notes.is_null(), "{notes}");
+    let words = ["local", "io1 killed", "VM-proof XRC"];
+    expect_page(folder.path(), &String::from_utf8_lossy(&output.stdout), &words);
+    let page = report(folder.path());
+    words.iter().for_each(|words| assert!(page.contains(words), "{words} are on it"));
     assert_eq!(fs::read_dir(folder.path().join("tmp")).unwrap().count(), 0, "nothing is left");
 }
 
@@ -74,7 +96,9 @@ fn what_is_missing_is_named_and_the_rest_goes_on() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.starts_with("not measured: mpi"), "{said}");
-    assert_eq!(saved(folder.path()), ["connections"]);
+    let (kinds, notes) = saved(folder.path());
+    assert_eq!(kinds, ["connections".to_owned()].into());
+    assert!(notes[0].as_str().unwrap().starts_with("not measured: mpi"), "{notes}");
     expect_page(folder.path(), &said, &[]);
 }
 
@@ -90,22 +114,88 @@ fn an_interruption_leaves_what_was_finished_and_its_page() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("interrupted"), "{said}");
-    assert_eq!(saved(folder.path())[0], "block");
+    let (kinds, _) = saved(folder.path());
+    assert!(kinds.contains("block") && !kinds.contains("net"), "{kinds:?}");
     expect_page(folder.path(), &said, &[]);
     assert_eq!(fs::read_dir(folder.path().join("tmp")).unwrap().count(), 0, "nothing is left");
 }
 
 #[test]
-fn a_second_interruption_ends_at_once() {
+fn a_second_interruption_ends_everybody_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = all(folder.path(), &["--part", "models"]);
+    let mut command = all(folder.path(), &["--part", "block"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     lines.next().unwrap().unwrap();
+    // What measures is there and would hear of an interruption, which else would end it even when
+    // it stands still.
+    let measuring = wait_for(|| children(child.id()).into_iter().find(|pid| measures(*pid)));
+    wait_for(|| has(measuring, "SigCgt:", Signal::INT).then_some(()));
+    let pid = Pid::from_raw(i32::try_from(measuring).unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    // Until it does it may still answer.
+    wait_for(|| status(measuring, "State:").starts_with('T').then_some(()));
     interrupt(&child);
+    wait_for(|| has(measuring, "ShdPnd:", Signal::INT).then_some(()));
+    assert!(child.try_wait().unwrap().is_none(), "it waits for what measures");
     interrupt(&child);
     let output = child.wait_with_output().unwrap();
-    // Two signals that come at once may be told as one: then there was nothing to show.
-    assert!(matches!(output.status.code(), Some(130 | 1)), "{output:?}");
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
     assert!(!runs(folder.path()).join("page").exists());
+    wait_for(|| (!Path::new(&format!("/proc/{measuring}")).exists()).then_some(()));
+}
+
+/// Waits for something that comes within a minute.
+fn wait_for<T>(mut what: impl FnMut() -> Option<T>) -> T {
+    let by = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(it) = what() {
+            return it;
+        }
+        assert!(Instant::now() < by, "it did not come");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The processes that a process has started.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.map(|task| fs::read_to_string(task.path().join("children")));
+    let lists: String = lists.map(Result::unwrap_or_default).collect();
+    lists.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// Whether a process is `vrio bench block`, not on its way to be.
+fn measures(pid: u32) -> bool {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words.split(|byte| *byte == 0).nth(2) == Some(b"block".as_slice())
+}
+
+/// What the kernel says of a process.
+fn status(pid: u32, field: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let found = status.lines().find_map(|line| line.strip_prefix(field));
+    found.unwrap().trim().to_owned()
+}
+
+/// Whether a signal is in a set of a process's: of those that it handles, or that wait for it.
+fn has(pid: u32, set: &str, signal: Signal) -> bool {
+    let set = u64::from_str_radix(&status(pid, set), 16).unwrap();
+    set >> (signal.as_raw() - 1) & 1 == 1
+}
+
+#[test]
+fn the_page_is_opened_if_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let bin = folder.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let opened = folder.path().join("opened");
+    let script = format!("#!/bin/sh\necho \"$1\" > {0}.new && mv {0}.new {0}\n", opened.display());
+    fs::write(bin.join("xdg-open"), script).unwrap();
+    fs::set_permissions(bin.join("xdg-open"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let mut command = all(folder.path(), &["--part", "connections", "--open"]);
+    assert!(command.env("PATH", path).status().unwrap().success());
+    let said = wait_for(|| fs::read_to_string(&opened).ok());
+    assert_eq!(said.trim(), runs(folder.path()).join("page/index.html").to_str().unwrap());
 }

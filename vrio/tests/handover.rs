@@ -519,7 +519,7 @@ fn a_successor_that_is_none_is_refused_by_name() {
     let control = plan.control();
     let pid = std::process::id();
     let right = json!({
-        "state_version": 6, "release": "9", "node": "n1", "pid": pid,
+        "state_version": 7, "release": "9", "node": "n1", "pid": pid,
         "config_digest": digest(&plan.home.join("node.toml")),
     });
     let with = |key: &str, value: serde_json::Value| {
@@ -602,7 +602,7 @@ fn pose(plan: &NodePlan) -> (serde_json::Value, UnixListener) {
     let pid = std::process::id();
     let listener = UnixListener::bind(listener_path(plan));
     let wanted = json!({
-        "state_version": 6, "release": "9", "node": "n1", "pid": pid,
+        "state_version": 7, "release": "9", "node": "n1", "pid": pid,
         "config_digest": digest(&plan.home.join("node.toml")),
     });
     (wanted, listener.expect("a socket"))

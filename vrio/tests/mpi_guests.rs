@@ -163,6 +163,13 @@ impl Stage {
         text
     }
 
+    /// Another process goes on in the node's place.
+    fn hand_over(self) -> Self {
+        let Self { node, guests, _home } = self;
+        let node = node.hand_over().unwrap_or_else(|error| panic!("{error:#}"));
+        Self { node, guests, _home }
+    }
+
     /// What the node says of each guest's window.
     fn vfs(&self) -> Vec<serde_json::Value> {
         self.node.status().expect("it answers")["vfs"].as_array().expect("two").clone()
@@ -241,6 +248,34 @@ fn ranks_in_vms_with_an_nvdimm_find_everything_as_it_was_sent() {
     let Some(image) = mpi::available(test) else { return };
     let mut stage = Stage::new(&image, Mapping::Cached);
     stage.exercise(BOTH, 4, "all-to-all");
+    stage.until_empty();
+}
+
+#[test]
+fn ranks_in_vms_notice_nothing_of_hand_overs() {
+    let test = "ranks_in_vms_notice_nothing_of_hand_overs";
+    let Some(image) = mpi::available(test) else { return };
+    let mut stage = Stage::new(&image, Mapping::Window);
+    let before = stage.vfs();
+    stage.begin(BOTH, 4, "endless");
+    stage.lines_until("going");
+    for _ in 0..3 {
+        stage = stage.hand_over();
+        // All that was on its way has come, and more.
+        for _ in 0..2 {
+            stage.lines_until("going");
+        }
+        assert_eq!(stage.endpoints(), 4, "{:?}", stage.vfs());
+    }
+    stage.guests[0].type_line("stop").expect("it runs");
+    stage.lines_until("ended");
+    // By the same QEMUs others come, and find the slots of those that were ended.
+    stage.exercise(BOTH, 4, "all-to-all");
+    let after = stage.vfs();
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!(before["process"], after["process"], "{after}");
+        assert_ne!(before["memory"], after["memory"], "it is another process's file");
+    }
     stage.until_empty();
 }
 

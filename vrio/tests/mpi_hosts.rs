@@ -5,27 +5,39 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bench::hosts::{Hosts, Launcher};
 use bench::installed;
+use bench::nodes::Node;
+use bench::sim::Random;
 use serde_json::Value;
 use tempfile::TempDir;
 
 #[path = "mpi/built.rs"]
 mod built;
+#[path = "mpi/busy.rs"]
+mod busy;
 #[path = "mpi/inputs.rs"]
 mod inputs;
 #[path = "mpi/mpich.rs"]
 mod mpich;
 
 use built::{compile, exercise, said};
+use busy::Busy;
 use inputs::{Application, RANKS};
 use mpich::mpich;
 
 /// What every exercise has go from one host to the other at least: a message and one more of four
 /// sizes are the fewest (`truncate`).
 const CROSSING_MIN: u64 = 8;
+
+/// Hand-overs under one job, and those in which somebody is killed.
+const HAND_OVERS: u64 = 6;
+const KILLS: u64 = 6;
+
+/// How long a hand-over of which one end was killed may take to its end.
+const SETTLED: Duration = Duration::from_secs(60);
 
 /// One job's polling ranks at a time, on what cores there are.
 static TURN: Mutex<()> = Mutex::new(());
@@ -162,6 +174,81 @@ fn a_rank_that_is_killed_or_a_node_that_is_another_one_ends_the_job() {
 }
 
 #[test]
+fn a_job_over_two_hosts_notices_nothing_of_hand_overs() {
+    let Some(mut place) = Place::new("") else { return };
+    let mut job = Busy::start(place.mpirun(4, "busy"));
+    for round in 0..HAND_OVERS {
+        let next = place.hosts.nodes.remove(0).hand_over();
+        // Each in its turn; the hosts are told apart by their place.
+        place.hosts.nodes.push(next.unwrap_or_else(|error| panic!("{error:#}")));
+        println!("hand-over {round}");
+        job.go_on();
+    }
+    let members = [0, 1].map(|host| place.hosts.domain(host).expect("it answers"));
+    assert!(members.iter().all(|it| it["members"] == 2), "{members:?}");
+    job.end();
+    place.exercise(4, "all-to-all");
+}
+
+/// Where one of the two is left the job goes on; where neither is, the host is gone, and it ends.
+#[test]
+fn a_job_over_two_hosts_goes_on_or_ends_whoever_is_killed_in_a_hand_over() {
+    let Some(mut place) = Place::new("") else { return };
+    let mut random = Random::new(1);
+    let begun = Instant::now();
+    let next = place.hosts.nodes.remove(0).hand_over();
+    place.hosts.nodes.insert(0, next.unwrap_or_else(|error| panic!("{error:#}")));
+    let longest_us = begun.elapsed().as_micros() as u64;
+    let mut job = Busy::start(place.mpirun(2, "busy"));
+    let (mut went_on, mut ended) = (0, 0);
+    for round in 0..KILLS {
+        let node = place.hosts.nodes.remove(0);
+        let plan = node.plan().clone();
+        let successor = plan.spawn(&["--take-over"]).expect("the program is there");
+        std::thread::sleep(Duration::from_micros(random.below(longest_us)));
+        // Killed when dropped.
+        let kills_node = round % 2 == 0;
+        let left = if kills_node { (drop(node), successor).1 } else { (drop(successor), node).1 };
+        match settle(left) {
+            Some(node) => {
+                place.hosts.nodes.insert(0, node);
+                job.go_on();
+                went_on += 1;
+            }
+            None => {
+                place.hosts.nodes.insert(0, plan.start().expect("it starts again"));
+                let status = job.job.wait().expect("it was begun");
+                assert!(!status.success() && status.code() != Some(124), "{status}");
+                place.hosts.wait_until_joined().expect("they find each other");
+                job = Busy::start(place.mpirun(2, "busy"));
+                ended += 1;
+            }
+        }
+    }
+    println!("{went_on} times it went on, {ended} times it was ended");
+    job.end();
+}
+
+/// What has become of a node that may have been killed, or have ended because another went on: it
+/// takes orders, for which it has to have its turn.
+fn settle(mut node: Node) -> Option<Node> {
+    let until = Instant::now() + SETTLED;
+    loop {
+        if node.ended().expect("the system says").is_some() {
+            return None;
+        }
+        let mut reload = Command::new(env!("CARGO_BIN_EXE_vrio"));
+        reload.args(["node", "reload", "--control"]).arg(node.plan().control());
+        let status = node.status().is_ok_and(|it| it["node"]["pid"] == node.pid());
+        if status && reload.output().expect("it was built").status.success() {
+            return Some(node);
+        }
+        assert!(Instant::now() < until, "nothing moves:\n{}", node.log_tail());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
 fn mpichs_jobs_over_two_hosts_find_everything_as_it_was_sent() {
     let Some(place) = Place::new("") else { return };
     let prefix = mpich();
@@ -175,6 +262,20 @@ fn mpichs_jobs_over_two_hosts_find_everything_as_it_was_sent() {
     }
     let status = place.status();
     assert_eq!(status["sessions"].as_array().map(Vec::len), Some(1), "{}", status["sessions"]);
+}
+
+/// No MPI's, which polls: a program of libfabric's, by an MPI's launcher.
+#[test]
+fn processes_of_two_hosts_sleep_until_the_other_one_has_something_for_them() {
+    let Some(place) = Place::new("") else { return };
+    let words = ["-lfabric", "-lpthread"];
+    let (_kept, program) = compile("cc", "../../../ofi/tests/libfabric/sleep", &words);
+    for what in ["descriptor", "call", "long", "counter", "killed", "refused"] {
+        // Where they leave their names.
+        let folder = place.home.path();
+        (0..2).for_each(|rank| drop(std::fs::remove_file(folder.join(format!("name-{rank}")))));
+        place.exercise_by(Launcher::OpenMpi, 2, &program, what);
+    }
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! The systemd unit: systemd itself understands it and finds little that it leaves open.
+//! The systemd unit: systemd itself understands it and finds little that it leaves open. What is
+//! installed works from where it is, also as a Debian package.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// The exposure that systemd's own tool may find, in tenths; 96 is a unit that says nothing.
@@ -137,6 +138,71 @@ fn a_key_that_is_made_as_the_manual_says_is_the_nodes_to_read() {
     assert!(fine.status.success(), "{}", String::from_utf8_lossy(&fine.stderr));
 }
 
+/// Runs a script of `packaging/` on the programs of this build.
+fn packaging(script: &str, arguments: &[&Path]) -> Output {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let folder = tempfile::tempdir().expect("a directory");
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_vrio"));
+    let provider = bench::installed::provider().expect("it is built");
+    for (file, name) in [(program, "vrio"), (provider, "libvrio_fi.so")] {
+        symlink(file, folder.path().join(name)).expect("ours");
+    }
+    let mut command = Command::new(repository.join("packaging").join(script));
+    command.arg(folder.path()).args(arguments).output().expect("it can be run")
+}
+
+#[test]
+fn what_is_installed_works_from_where_it_is() {
+    let home = tempfile::tempdir().expect("a directory");
+    // Not where the units say that the program is by themselves.
+    let put = packaging("install", &[home.path(), Path::new("/opt/vrio")]);
+    assert!(put.status.success(), "{put:?}");
+    let prefix = home.path().join("opt/vrio");
+    let program = prefix.join("bin/vrio");
+    let run = |words: &[&str]| Command::new(&program).args(words).output().expect("it is there");
+    assert!(run(&["--version"]).stdout.starts_with(b"vrio "));
+    let unit = fs::read_to_string(prefix.join("lib/systemd/system/vrio-node@.service")).unwrap();
+    assert_eq!(values(&unit, "ExecStart"), ["/opt/vrio/bin/vrio node --config /etc/vrio/%i.toml"]);
+    // The provider is where the program looks for it: what is missing is a node.
+    let refused = run(&["mpi", "env", "--control", "/nowhere"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(3), "{said}");
+    for page in ["vrio.1", "vrio-mpi-env.1", "vrio-node-reload.1"] {
+        assert!(prefix.join("share/man/man1").join(page).is_file(), "{page}");
+    }
+    let completion = prefix.join("share/bash-completion/completions/vrio");
+    assert!(fs::read_to_string(completion).unwrap().contains("complete -F _vrio"));
+    let configuration = prefix.join("share/doc/vrio/io1.toml");
+    assert!(configuration.is_file() && prefix.join("lib/udev/rules.d/60-vrio-vf.rules").is_file());
+}
+
+#[test]
+fn a_debian_package_holds_the_same_and_belongs_to_root() {
+    if Command::new("dpkg-deb").arg("--version").output().is_err() {
+        let test = "a_debian_package_holds_the_same_and_belongs_to_root";
+        return println!("SKIP {test}: no dpkg-deb here (package dpkg)");
+    }
+    let home = tempfile::tempdir().expect("a directory");
+    let made = packaging("deb", &[home.path()]);
+    assert!(made.status.success(), "{made:?}");
+    let package = String::from_utf8(made.stdout).expect("a path");
+    let ask = |words: &[&str]| {
+        let output = Command::new("dpkg-deb").args(words).arg(package.trim()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let field_of = |field: &str| ask(&["--show", &format!("--showformat=${{{field}}}")]);
+    let [name, libraries] = ["Package", "Depends"].map(field_of);
+    assert_eq!(name, "vrio");
+    assert!(libraries.contains("libc6 (>= 2."), "{libraries}");
+    let files = ask(&["--contents"]);
+    for file in ["bin/vrio", "lib/vrio/libvrio-fi.so", "share/man/man1/vrio-node.1.gz"] {
+        assert!(files.contains(&format!(" ./usr/{file}\n")), "{file}: {files}");
+    }
+    assert!(files.lines().all(|line| line.contains(" root/root ")), "{files}");
+    assert!(!files.contains(" ./etc"), "what an administrator changes is not overwritten: {files}");
+}
+
 /// The features with which cargo would build, for the packages that these arguments choose.
 fn features(packages: &[&str]) -> String {
     let mut cargo = Command::new(env!("CARGO"));
@@ -151,9 +217,9 @@ fn features(packages: &[&str]) -> String {
 #[test]
 fn the_program_that_is_shipped_forges_nothing() {
     const FORGING: &str = "transport feature \"forging\"";
-    // The two ways in which it is built: as the README says, and as the Makefile does.
+    // The two ways in which it is built: as Cargo does it by itself, and as the Makefile does.
     let readme = read("README.md");
-    assert!(readme.contains("    cargo build --release\n") && !readme.contains("--workspace"));
+    assert!(readme.contains("    make build ") && !readme.contains("--workspace"));
     assert!(read("Makefile").contains("cargo build --release --package vrio "));
     for packages in [&[][..], &["--package", "vrio"]] {
         let features = features(packages);

@@ -11,6 +11,7 @@ use bench::nodes::{Node, NodePlan};
 use bench::sim::Random;
 use bench::stand_in::StandIn;
 use bench::workload::{Mix, Workload};
+use virtio::driver::{Data, FrontEnd, FrontEndConfig, Op, Request, Role, Status};
 
 /// Of the IOhost's own disk: room for the volume and a file system around it.
 const MACHINE_DISK_BYTES: u64 = 128 << 20;
@@ -20,6 +21,8 @@ const BLOCKS: u64 = 2048;
 const REQUESTS: u64 = 300;
 /// Requests on their way when the power is cut.
 const OUTSTANDING_MIN: usize = 16;
+/// For one answer of a disk, under emulation.
+const WAIT: Duration = Duration::from_secs(60);
 /// For the node in the guest, once it is booted.
 const SERVE_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -42,26 +45,33 @@ struct Machine {
     image: guest::Image,
     disk: PathBuf,
     port: u16,
+    encrypted: bool,
 }
 
 impl Machine {
-    fn new(image: guest::Image, folder: &Path) -> Self {
+    fn new(image: guest::Image, folder: &Path, encrypted: bool) -> Self {
         let disk = folder.join("machine.img");
         File::create(&disk).unwrap().set_len(MACHINE_DISK_BYTES).unwrap();
         // Not among those that the system gives to others while the machine is off.
         let port = 16_000 + (std::process::id() % 16_000) as u16;
-        Self { image, disk, port }
+        Self { image, disk, port, encrypted }
     }
 
     /// Starts it and waits until its node serves; gives the incarnation of its volume, too. One
     /// sidecore: QEMU forwards a single port, and this host knows it by another number.
     fn power_on(&self, format: bool) -> (Guest, String) {
+        let chain = if self.encrypted {
+            "chain = [{ encrypt = { key = \"/mnt/root.xts\" } }]\n"
+        } else {
+            ""
+        };
         let config = "name = \"io1\"\nlisten = \"10.0.2.15:4870\"\ntrust = \"network\"\n\
              [sidecores]\ncount = 1\nidle = \"adaptive\"\n\
              [directories]\nvolumes = \"/mnt\"\n\
              [[volume]]\nname = \"root\"\n\
              backend = { file = \"root.img\", size = \"16MiB\", direct = false }\n\
              allow = [\"vm1\"]\n";
+        let config = &format!("{config}{chain}");
         // What the guest's kernel wrote stays, in this host's page cache: QEMU is killed, not we.
         let disk = self.disk.display();
         let drive = format!("file={disk},if=none,id=disk,format=raw,cache=writeback");
@@ -74,7 +84,8 @@ impl Machine {
             .program(Path::new(env!("CARGO_BIN_EXE_vrio")))
             .unwrap()
             .set("CONFIG", config)
-            .set("FORMAT", u8::from(format));
+            .set("FORMAT", u8::from(format))
+            .set("KEY", u8::from(self.encrypted));
         let mut machine = machine.script(scripts::IOHOST).start().unwrap();
         machine.wait_for("booted", BOOT_TIMEOUT).unwrap();
         let incarnation = machine.wait_for("serving", SERVE_TIMEOUT).unwrap();
@@ -93,9 +104,14 @@ impl Machine {
     }
 }
 
-fn connect(vm: &mut Node, queues: u16, mix: Mix, random: &mut Random) -> StandIn {
-    let socket = vm.wait_for_disk("root").unwrap();
-    StandIn::connect(&socket, queues, mix, BLOCKS, random).unwrap()
+impl Machine {
+    /// A guest of the disk.
+    fn connect(&self, vm: &mut Node, queues: u16, mix: Mix, random: &mut Random) -> StandIn {
+        let socket = vm.wait_for_disk("root").unwrap();
+        let mut guest = StandIn::connect(&socket, queues, mix, BLOCKS, random).unwrap();
+        guest.workload.discards = !self.encrypted;
+        guest
+    }
 }
 
 /// The guest is gone: what it knew is for the next guest of the same disk.
@@ -142,19 +158,53 @@ fn count_lost(before: &[Vec<u64>], after: &[Vec<u64>]) -> usize {
     before.iter().zip(after).filter(lost).count()
 }
 
+/// Zeroes all that is worked on, durably: an encrypted volume that was never written is noise.
+fn zero(vm: &mut Node) {
+    let socket = vm.wait_for_disk("root").unwrap();
+    let mut guest = FrontEnd::connect(FrontEndConfig::new(Role::Connect(socket)), WAIT).unwrap();
+    let sectors = u32::try_from(BLOCKS * 4096 / 512).unwrap().to_le_bytes();
+    let mut range = [0; 16];
+    range[8..12].copy_from_slice(&sectors);
+    for (op, data) in [(Op::WriteZeroes, Data::Whole(16)), (Op::Flush, Data::None)] {
+        let ring = guest.ring(0);
+        let slot = ring.take_slot().unwrap();
+        ring.write(slot, 0, &range);
+        ring.submit(&Request { slot, op, sector: 0, data, token: 0 }).unwrap();
+        ring.publish();
+        assert!(ring.wait(WAIT).unwrap(), "no answer to {op:?}");
+        let done = ring.complete().unwrap().unwrap();
+        assert_eq!(done.status, Status::Ok, "{op:?}");
+        ring.release(slot);
+    }
+}
+
 #[test]
 fn what_was_flushed_survives_the_iohosts_power() {
-    let Some(image) = guest::available("what_was_flushed_survives_the_iohosts_power") else {
-        return;
-    };
+    survives("what_was_flushed_survives_the_iohosts_power", false);
+}
+
+/// The same on a volume that is encrypted, at night: it takes some boots of a guest, and the
+/// simulation cuts the power of such volumes in any tier.
+#[test]
+fn what_was_encrypted_and_flushed_survives_the_iohosts_power() {
+    if matches!(std::env::var("VRIO_TIER").as_deref(), Ok("nightly" | "long")) {
+        survives("what_was_encrypted_and_flushed_survives_the_iohosts_power", true);
+    }
+}
+
+fn survives(test: &str, encrypted: bool) {
+    let Some(image) = guest::available(test) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let machine = Machine::new(image, folder.path());
+    let machine = Machine::new(image, folder.path(), encrypted);
     let mut random = Random::new(1);
     let (mut io, first) = machine.power_on(true);
     let mut vm = machine.vm_plan(folder.path()).start().unwrap();
+    if encrypted {
+        zero(&mut vm);
+    }
 
     // Nothing is at stake when the power is cut: the disk goes on as if there had been a pause.
-    let mut quiet = connect(&mut vm, 1, QUIET, &mut random);
+    let mut quiet = machine.connect(&mut vm, 1, QUIET, &mut random);
     work_until_flushed(&mut quiet);
     io.kill();
     let (mut io, second) = machine.power_on(false);
@@ -167,11 +217,12 @@ fn what_was_flushed_survives_the_iohosts_power() {
     let checker = end(quiet);
 
     // Acknowledged writes are not flushed: the disk fails, and says why.
-    let mut busy = connect(&mut vm, 2, BUSY, &mut random);
+    let mut busy = machine.connect(&mut vm, 2, BUSY, &mut random);
     busy.checker = checker;
     busy.work(|guest| guest.workload.counts.completed >= REQUESTS).unwrap();
     busy.drain().unwrap();
     busy.workload = Workload::new(random.fork(), CARELESS);
+    busy.workload.discards = !encrypted;
     busy.work(|guest| {
         guest.workload.counts.completed >= REQUESTS
             && guest.workload.outstanding() >= OUTSTANDING_MIN
@@ -195,7 +246,7 @@ fn what_was_flushed_survives_the_iohosts_power() {
     let before = allowed(&checker);
     checker.settle();
     checker.lose();
-    let mut again = connect(&mut vm, 2, BUSY, &mut random);
+    let mut again = machine.connect(&mut vm, 2, BUSY, &mut random);
     again.checker = checker;
     again.read_all().unwrap();
     let lost = count_lost(&before, &allowed(&again.checker));

@@ -1,8 +1,11 @@
 //! `vrio results`, on outputs of other programs and of our own, in a store of its own.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use report::result::Run;
+use report::store;
 use serde_json::Value;
 
 /// A path of a program's output, which the importers' tests have.
@@ -44,18 +47,37 @@ fn what_others_measured_is_kept_listed_shown_and_compared() {
         assert!(shown.contains(words), "{words:?} is not in {shown}");
     }
     let diff = json(home.path(), &["diff", &ids[0], &ids[1]]);
-    assert_eq!(diff["differs"][0], "machine: nobody knows where both were measured");
+    assert_eq!(diff["differs"][0], "machine: nobody knows where A, B were measured");
     let series = &diff["series"][0];
     let differs = series["differs"].as_array().unwrap();
-    assert!(differs.contains(&"version: 5.3 and 7.4".into()), "{series}");
+    assert!(differs.contains(&"version: 5.3 (A), 7.4 (B)".into()), "{series}");
     assert_eq!(series["alone"], 1, "only the old one measures nothing at all: {series}");
     let row = &series["rows"][0];
     let [a, b, percent] = ["a", "b", "percent"].map(|name| row[name].as_f64().unwrap());
     assert!((percent - (b / a - 1.0) * 100.0).abs() < 1e-9, "{row}");
+    assert_eq!((&row["standing"], &row["is_better"]), (&"not_known".into(), &Value::Null));
+    let narrow = ["diff", &output("osu-7.4-latency.txt"), &output("vrio-mpi.json"), "--only"];
+    let ours = json(home.path(), &[&narrow[..], &["contestant vrio"]].concat());
+    assert_eq!(ours["series"][0]["rows"].as_array().unwrap().len(), 5, "{ours}");
+    let nobody = results(home.path(), &[&narrow[..], &["nobody at all"]].concat());
+    assert!(said(&nobody).contains("neither run has"), "{}", said(&nobody));
     // Files need no store.
     let words = ["diff", &output("osu-5.3-latency.txt"), &output("osu-7.4-latency.txt")];
     let direct = said(&results(home.path(), &words));
     assert!(direct.contains("message size") && direct.contains(" %"), "{direct}");
+}
+
+/// A file twice is a poor pair of rounds, but rounds it is.
+#[test]
+fn runs_are_pooled() {
+    let home = tempfile::tempdir().unwrap();
+    let file = output("osu-7.4-latency.txt");
+    let pooled = json(home.path(), &["pool", &file, &file, "--title", "both"]);
+    let shown = json(home.path(), &["show", pooled["id"].as_str().unwrap()]);
+    let series = &shown["measurements"][0]["series"][0];
+    assert_eq!((&series["spread"], &series["rounds"]), (&"rounds".into(), &2.into()));
+    let alone = results(home.path(), &["pool", &file]);
+    assert!(!alone.status.success() && said(&alone).contains("two runs or more"));
 }
 
 #[test]
@@ -80,7 +102,7 @@ fn what_is_wrong_is_said_with_a_way_out() {
 fn what_is_measured_is_kept_if_that_is_asked_for() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join("kept").display().to_string();
-    let words = ["bench", "block", "--seconds", "0.3", "--json", "--depth", "2", "--save", &folder];
+    let words = ["bench", "block", "--seconds", "1.2", "--json", "--depth", "2", "--save", &folder];
     let output = Command::new(env!("CARGO_BIN_EXE_vrio")).args(words).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     assert!(String::from_utf8_lossy(&output.stderr).contains("kept 2 measurements in"));
@@ -90,8 +112,65 @@ fn what_is_measured_is_kept_if_that_is_asked_for() {
     assert_eq!((&iops["quantity"], &iops["points"][0]["x"]), (&"iops".into(), &2.0.into()));
     assert_eq!(iops["points"][0]["y"], report["iops"]);
     let run = &shown["run"];
+    let place = Path::new(&folder).join(run["id"].as_str().unwrap());
+    assert_eq!(store::load(&place).unwrap().measurements.len(), 2);
+    // It began when it began, and not when it was saved.
+    let seconds = fs::metadata(place.join("run.json")).unwrap().modified().unwrap();
+    let saved = Run::begun_at(seconds, "block", "x");
+    assert!(run["begun"].as_str().unwrap() < saved.begun.as_str(), "{run} and {}", saved.begun);
     assert_eq!(run["machine"]["kernel"], report["machine"]["kernel"]);
     assert!(run["command"].as_array().unwrap().contains(&"--save".into()), "{run}");
     let title = shown["measurements"][0]["title"].as_str().unwrap();
     assert!(title.starts_with("local, null volume: randread"), "{title}");
+}
+
+/// What every kind of report becomes in a store is what the schema says.
+#[test]
+fn what_real_commands_save_conforms_to_the_schema() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().display().to_string();
+    let commands = [
+        "net --path local --seconds 0.2",
+        "connections --hosts 2 --sessions 10",
+        "models --rounds 1 --seconds 0.05 --device block --guests 1 --encrypt off --volume null \
+         --model optimum",
+    ];
+    for words in commands {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+        command.arg("bench").args(words.split_whitespace()).args(["--save", &folder]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{words}: {}", said(&output));
+    }
+    let listed = json(home.path(), &["list", "--results", &folder]);
+    let listed = listed.as_array().unwrap();
+    assert_eq!(listed.len(), commands.len(), "{listed:?}");
+    for run in listed {
+        let place = home.path().join(run["id"].as_str().unwrap());
+        let count =
+            store::load(&place).unwrap_or_else(|fault| panic!("{fault}")).measurements.len();
+        assert_eq!(run["measurements"], count, "{run}");
+    }
+}
+
+/// A file needs no store, and so no home; a run's name does, and it is said how to go on.
+#[test]
+fn a_store_is_asked_for_by_who_needs_it() {
+    let home = tempfile::tempdir().unwrap();
+    let homeless = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+        command.args(words).current_dir(home.path());
+        command.env_remove("HOME").env_remove("XDG_STATE_HOME").output().unwrap()
+    };
+    let file = output("osu-7.4-latency.txt");
+    for words in [&["results", "show", &file][..], &["report", &file, "-o", "page"]] {
+        let output = homeless(words);
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+    }
+    let lost = homeless(&["results", "show", "latest"]);
+    assert!(!lost.status.success() && said(&lost).contains("--results"), "{}", said(&lost));
+    let import = homeless(&["results", "import", &file, "--results", "kept"]);
+    assert!(import.status.success(), "{}", said(&import));
+    let page = homeless(&["report", "--results", "kept", "-o", "other"]);
+    assert!(page.status.success(), "{}", said(&page));
+    assert!(home.path().join("other/index.html").is_file());
 }

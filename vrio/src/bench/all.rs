@@ -1,5 +1,5 @@
-//! `vrio bench all`: every benchmark for a short while, what each gave saved as soon as it is
-//! there, and at the end a page of all of it.
+//! `vrio bench all`: every benchmark for a short while, as one run that grows by what each gave as
+//! soon as it is there, and at the end a page of all of it.
 //!
 //! Each is a command of ours, run as a user would run it: one that fails, or finds a tool missing,
 //! takes nothing from the others. An interruption ends the one that runs, which cleans up behind
@@ -9,8 +9,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,17 +20,22 @@ use clap::ValueEnum;
 use report::import;
 use report::result::{Machine, Run};
 use report::store::{Loaded, Store};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
 use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::tools;
 use crate::Failure;
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench all                                       a quarter of an hour, and a page at the end
   vrio bench all --seconds 0.2 -o results              shorter, saved in ./results
   vrio bench all --part block --part models
-^C ends what runs, keeps what was finished and writes the page of that; a second ^C ends at once.";
+  vrio bench all && vrio report --with-published -o beside-others
+^C ends what runs, keeps what was finished and writes the page of that; a second ^C ends at once,
+and may leave network namespaces called vrio-*.";
 
 /// How long one command may take beyond what is expected, as a multiple of it, and at least.
 const PATIENCE: u32 = 5;
@@ -57,7 +62,7 @@ pub(crate) struct AllArgs {
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Where runs are saved (the user's own results unless said), and the page, page/index.html.
-    #[arg(short = 'o', long = "save", value_name = "DIRECTORY")]
+    #[arg(short = 'o', long = "save", visible_alias = "output", value_name = "DIRECTORY")]
     save: Option<PathBuf>,
     /// Only this part; may be said several times.
     #[arg(long = "part", value_enum)]
@@ -65,6 +70,9 @@ pub(crate) struct AllArgs {
     /// Few cases and short ones: to see whether all of it works.
     #[arg(long)]
     quick: bool,
+    /// Open the page in the desktop's browser at the end.
+    #[arg(long)]
+    open: bool,
 }
 
 /// What is measured.
@@ -73,18 +81,21 @@ enum Part {
     Block,
     Net,
     Models,
+    Failover,
     Connections,
     Mpi,
 }
 
 impl Part {
-    const ALL: [Self; 5] = [Self::Block, Self::Net, Self::Models, Self::Connections, Self::Mpi];
+    const ALL: [Self; 6] =
+        [Self::Block, Self::Net, Self::Models, Self::Failover, Self::Connections, Self::Mpi];
 
     fn name(self) -> &'static str {
         match self {
             Self::Block => "block",
             Self::Net => "net",
             Self::Models => "models",
+            Self::Failover => "failover",
             Self::Connections => "connections",
             Self::Mpi => "mpi",
         }
@@ -149,11 +160,20 @@ impl AllArgs {
             }
             Part::Models => {
                 let (more, turns) = match quick {
-                    true => (" --guests 1 --encrypt off --volume null --rounds 1", 12.0),
-                    false => (" --rounds 3", 69.0),
+                    true => (
+                        " --guests 1 --encrypt off --stage off --volume null --rounds 1 \
+                         --model elvis --model unpolled",
+                        3.0,
+                    ),
+                    false => (" --rounds 3", 87.0),
                 };
                 let words = format!("models --seconds {seconds}{more}");
                 vec![step(&words, turns * (START_S + 2.0 * seconds))]
+            }
+            // The nodes need some time each to come back.
+            Part::Failover => {
+                let line_s = (4.0 * seconds).clamp(2.0, 60.0);
+                vec![step(&format!("failover --seconds {line_s}"), START_S + 2.0 * line_s)]
             }
             Part::Connections => {
                 let more = if quick { " --hosts 4 --sessions 10" } else { "" };
@@ -162,18 +182,23 @@ impl AllArgs {
             // Its cases are many, and each has a fifth of the time, as by itself.
             Part::Mpi => {
                 let words = format!("mpi --quick --seconds {}", (seconds / 5.0).max(0.01));
-                vec![step(&words, 60.0 + 200.0 * seconds)]
+                let takes_s = 30.0 + 180.0 * seconds;
+                let mut steps = vec![step(&words, takes_s)];
+                if !quick {
+                    steps.push(step(&format!("{words} --hosts 2"), takes_s));
+                }
+                steps
             }
         }
     }
 }
 
-/// Interruptions so far, and who is to be told of the first.
+/// Interruptions so far, and who is to be told of them.
 #[derive(Debug, Default)]
 struct Interruption {
     came: AtomicBool,
-    /// The process that measures; 0 while none does.
-    child: AtomicI32,
+    /// The process that measures, which has not been waited for: its number is nobody else's.
+    child: Mutex<Option<Pid>>,
 }
 
 impl Interruption {
@@ -193,6 +218,7 @@ impl Interruption {
                 if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
             }));
             if told.came.swap(true, Ordering::AcqRel) {
+                told.kill_all();
                 std::process::exit(INTERRUPTED_STATUS);
             }
             told.end_child();
@@ -205,24 +231,46 @@ impl Interruption {
         self.came.load(Ordering::Acquire)
     }
 
-    /// Asks it to end, as a terminal would; it leaves nothing behind.
-    fn end_child(&self) {
-        let child = Pid::from_raw(self.child.load(Ordering::Acquire));
-        // It may have ended by itself.
-        let _ = child.map(|child| kill_process(child, Signal::INT));
+    fn child(&self) -> MutexGuard<'_, Option<Pid>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This one measures from now on.
-    fn measures(&self, child: &Child) {
-        self.child.store(i32::try_from(child.id()).unwrap_or(0), Ordering::Release);
+    /// Asks it to end, as a terminal would; it leaves nothing behind.
+    fn end_child(&self) {
+        // It may have ended by itself.
+        let _ = self.child().map(|child| kill_process(child, Signal::INT));
+    }
+
+    /// Ends it and whoever it has started, at once.
+    fn kill_all(&self) {
+        let _ = self.child().map(|child| kill_process_group(child, Signal::KILL));
+    }
+
+    /// Starts who measures from now on. An interruption of this very moment waits until there is
+    /// somebody to tell of it, so that the second one leaves nobody behind.
+    fn start(&self, command: &mut Command) -> Result<Child> {
+        let mut measuring = self.child();
+        let child = command.spawn().context("starting vrio bench")?;
+        *measuring = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        drop(measuring);
         if self.came() {
             self.end_child();
         }
+        Ok(child)
     }
 
-    /// Nobody does.
-    fn rests(&self) {
-        self.child.store(0, Ordering::Release);
+    /// Whether it has ended, and well. Whoever it has left behind ends, too: they would keep its
+    /// output open.
+    fn ended(&self, child: &mut Child) -> Result<Option<bool>> {
+        let mut pid = self.child();
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let ended = pid.map(|pid| waitid(WaitId::Pid(pid), look)).transpose()?.flatten();
+        if ended.is_none() {
+            return Ok(None);
+        }
+        // Not waited for yet: the number is still its own.
+        let _ = pid.take().map(|pid| kill_process_group(pid, Signal::KILL));
+        Ok(Some(child.wait()?.success()))
     }
 }
 
@@ -234,8 +282,12 @@ pub(super) fn all(args: &AllArgs) -> Result<(), Failure> {
         None => Store::usual(|name| std::env::var_os(name).map(PathBuf::from))
             .map_err(Failure::configuration)?,
     };
-    let Measured { text, interrupted } = measure(args, &store).map_err(Failure::running)?;
+    let measured = measure(args, &store).map_err(Failure::running)?;
+    let Measured { text, page, interrupted } = measured;
     crate::commands::print(&text)?;
+    if let Some(page) = page.filter(|_| args.open) {
+        crate::report::open_page(&page).map_err(Failure::running)?;
+    }
     if interrupted {
         std::process::exit(INTERRUPTED_STATUS);
     }
@@ -245,6 +297,7 @@ pub(super) fn all(args: &AllArgs) -> Result<(), Failure> {
 /// What is to be said at the end.
 struct Measured {
     text: String,
+    page: Option<PathBuf>,
     interrupted: bool,
 }
 
@@ -254,8 +307,8 @@ fn measure(args: &AllArgs, store: &Store) -> Result<Measured> {
     let takes: Duration = steps.iter().map(|step| step.takes).sum();
     let folder = store.folder().display();
     let (count, minutes) = (steps.len(), takes.as_secs().div_ceil(60));
-    progress.done(format!("{count} measurements, about {minutes} min; runs are saved in {folder}"));
-    let (mut saved, mut missing) = (Vec::new(), Vec::new());
+    let mut kept = Kept::new(store);
+    progress.done(format!("{count} measurements, about {minutes} min; saved in {folder}"));
     let mut at = 0;
     for part in steps.chunk_by(|one, two| one.part == two.part) {
         let mut outputs = Vec::new();
@@ -271,41 +324,51 @@ fn measure(args: &AllArgs, store: &Store) -> Result<Measured> {
                 Err(_) if interruption.came() => {}
                 Err(why) => {
                     progress.done(format!("not measured: {words}: {why:#}"));
-                    missing.push(format!("{words}: {why:#}"));
+                    kept.missing.push(format!("{words}: {why:#}"));
                 }
             }
         }
-        if !outputs.is_empty() {
-            let run = save(store, &outputs, part.len(), interruption.came())?;
-            progress.done(format!("{}: saved in {}", part[0].part.name(), run.display()));
-            saved.push(run);
+        if interruption.came() && outputs.len() < part.len() {
+            let (part, all, done) = (part[0].part.name(), part.len(), outputs.len());
+            kept.missing.push(format!("{part}: {done} of {all}, then it was interrupted"));
+        }
+        let part = part[0].part.name();
+        match kept.add(part, &outputs) {
+            Ok(0) => {}
+            Ok(_) => progress.done(format!("{part}: saved in {}", kept.place.display())),
+            Err(why) => {
+                progress.done(format!("{part}: measured, but not kept: {why:#}"));
+                kept.missing.push(format!("{part}: measured, but not kept: {why:#}"));
+            }
+        }
+        if interruption.came() {
+            break;
         }
     }
     progress.end();
-    if saved.is_empty() {
-        bail!(
-            "nothing was measured{}",
-            if missing.is_empty() { "" } else { ", for the reasons above" }
-        );
+    let Kept { run, missing, place, .. } = kept;
+    if run.is_none() {
+        let why = if missing.is_empty() { "" } else { ", for the reasons above" };
+        bail!("nothing was measured{why}");
     }
-    let page = page_of(&saved, &store.folder().join(PAGE));
+    let page = page_of(&place, &store.folder().join(PAGE));
     let mut text: String = missing.iter().map(|why| format!("not measured: {why}\n")).collect();
     let interrupted = interruption.came();
     if interrupted {
         text.push_str("interrupted: the page has what was finished\n");
     }
-    match page {
+    match &page {
         Ok(page) => text.push_str(&format!("{}\n", page.display())),
-        Err(why) => text.push_str(&format!("no page of the runs in {folder}: {why:#}\n")),
+        Err(why) => text.push_str(&format!("no page of the run in {folder}: {why:#}\n")),
     }
-    Ok(Measured { text, interrupted })
+    Ok(Measured { text, page: page.ok(), interrupted })
 }
 
-/// Has a page made of these runs, and gives its path.
-fn page_of(runs: &[PathBuf], into: &Path) -> Result<PathBuf> {
+/// Has a page made of a run, and gives its path.
+fn page_of(run: &Path, into: &Path) -> Result<PathBuf> {
     let program = std::env::current_exe().context("finding this program")?;
     let mut command = Command::new(program);
-    command.arg("report").args(runs).arg("--output").arg(into).stdin(Stdio::null());
+    command.arg("report").arg(run).arg("--output").arg(into).stdin(Stdio::null());
     // What runs is no measurement: a terminal's ^C is not for it.
     let output = command.process_group(0).output().context("starting vrio report")?;
     if !output.status.success() {
@@ -315,32 +378,58 @@ fn page_of(runs: &[PathBuf], into: &Path) -> Result<PathBuf> {
     Ok(into.join("index.html"))
 }
 
-/// Saves what the commands of a part printed, as a run, and gives its directory.
-fn save(
-    store: &Store,
-    outputs: &[(&Step, String)],
-    asked: usize,
-    interrupted: bool,
-) -> Result<PathBuf> {
-    let part = outputs[0].0.part.name();
-    let mut run = Run::now(part, &format!("vrio bench all: {part}"));
-    run.command = std::env::args().collect();
-    let mut measurements = Vec::new();
-    for (step, text) in outputs {
-        let name = match step.words.iter().position(|word| word == "--path") {
-            Some(at) => format!("{part}, {}", step.words[at + 1]),
-            None => part.to_owned(),
-        };
-        measurements.extend(import::import(&name, text)?);
-        let of: Machined = serde_json::from_str(text).context("a report of ours")?;
-        run.machine = Some(of.machine);
+/// The run that grows by each part that ends: whatever happens later, it is on the disk.
+struct Kept<'a> {
+    store: &'a Store,
+    run: Option<Loaded>,
+    /// Its directory.
+    place: PathBuf,
+    /// What is not in it, and why.
+    missing: Vec<String>,
+    /// When it began.
+    began: Run,
+}
+
+impl<'a> Kept<'a> {
+    fn new(store: &'a Store) -> Self {
+        let mut began = Run::now("all", "vrio bench all");
+        began.command = std::env::args().collect();
+        began.tools = tools::versions();
+        Self { store, run: None, place: PathBuf::new(), missing: Vec::new(), began }
     }
-    if outputs.len() < asked {
-        let why = if interrupted { "it was interrupted" } else { "the others failed" };
-        run.notes.push(format!("{} of {asked} measurements: {why}", outputs.len()));
+
+    /// Adds what the commands of a part printed; gives how many measurements that were.
+    fn add(&mut self, part: &str, outputs: &[(&Step, String)]) -> Result<usize> {
+        let (mut measurements, mut machine) = (Vec::new(), None);
+        for (step, text) in outputs {
+            let name = match step.words.iter().position(|word| word == "--path") {
+                Some(at) => format!("{part}, {}", step.words[at + 1]),
+                // A contest has a name of its own.
+                None if step.part == Part::Mpi => String::new(),
+                None => part.to_owned(),
+            };
+            measurements.extend(import::import(&name, text)?);
+            let of: Machined = serde_json::from_str(text).context("a report of ours")?;
+            machine = Some(of.machine);
+        }
+        let measurements = import::merge(measurements);
+        let count = measurements.len();
+        let notes = self.missing.iter().map(|why| format!("not measured: {why}")).collect();
+        match &mut self.run {
+            Some(loaded) => {
+                loaded.run.notes = notes;
+                self.store.add(loaded, measurements)?;
+            }
+            None if count == 0 => {}
+            None => {
+                let run = Run { machine, notes, ..self.began.clone() };
+                let mut loaded = Loaded { run, measurements };
+                self.place = self.store.save(&mut loaded)?;
+                self.run = Some(loaded);
+            }
+        }
+        Ok(count)
     }
-    let mut loaded = Loaded { run, measurements: import::merge(measurements) };
-    Ok(store.save(&mut loaded)?)
 }
 
 /// What every report of ours has.
@@ -356,8 +445,7 @@ fn output_of(step: &Step, interruption: &Interruption) -> Result<String> {
     command.arg("bench").args(&step.words).arg("--json");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Of a group of its own: a terminal's ^C is ours to pass on, once.
-    let mut child = command.process_group(0).spawn().context("starting vrio bench")?;
-    interruption.measures(&child);
+    let mut child = interruption.start(command.process_group(0))?;
     let stdout = child.stdout.take().expect("it was asked for");
     let stderr = child.stderr.take().expect("it was asked for");
     let output = thread::spawn(move || {
@@ -369,7 +457,6 @@ fn output_of(step: &Step, interruption: &Interruption) -> Result<String> {
         lines.filter(|line| !line.trim().is_empty()).last().unwrap_or_default()
     });
     let ended = wait(&mut child, step.takes * PATIENCE + PATIENCE_MIN, interruption);
-    interruption.rests();
     let text = output.join().map_err(|_| anyhow!("reading its output"))??;
     let said = said.join().map_err(|_| anyhow!("reading its errors"))?;
     match ended? {
@@ -383,15 +470,15 @@ fn wait(child: &mut Child, patience: Duration, interruption: &Interruption) -> R
     let mut by = Instant::now() + patience;
     let mut asked = false;
     loop {
-        if let Some(status) = child.try_wait()? {
+        if let Some(well) = interruption.ended(child)? {
             if asked && !interruption.came() {
                 bail!("it took more than {patience:?} and was ended");
             }
-            return Ok(status.success());
+            return Ok(well);
         }
         if Instant::now() > by {
             if asked {
-                child.kill()?;
+                interruption.kill_all();
             } else {
                 interruption.end_child();
                 (asked, by) = (true, Instant::now() + ENDING);

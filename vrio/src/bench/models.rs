@@ -1,15 +1,18 @@
 //! `vrio bench models`.
 
 use anyhow::Context;
-use bench::models::{Device, Options};
+use bench::models::{Device, Model, Options};
 use clap::ValueEnum;
 
 use super::{Switch, volume};
+use crate::results::ToldArgs;
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench models                                    all models, one guest and four
   vrio bench models --quick --device block --guests 1 --encrypt off
+  vrio bench models --model elvis --model baseline     only these two
   vrio bench models --guests 1 --volume direct:/var/tmp/disk    a device's interrupts as well
+  vrio bench models --guest --model elvis --model emulation     in real guests as well
   vrio bench models --json | jq '.goals[] | [.goal, .standing]'
 Rows are optimum, vRIO direct, Elvis, vRIO without polling, baseline and vRIO host-side, as in the
 ApacheBench table of the paper's slides. What cannot be measured stays empty and says why.";
@@ -23,12 +26,18 @@ pub(crate) struct ModelsArgs {
     /// Disks, network cards, or both.
     #[arg(long, value_enum, default_value_t = DeviceArg::Both)]
     device: DeviceArg,
+    /// Only this model; may be said several times. QEMU's own are counted with --guest alone.
+    #[arg(long = "model", value_enum, value_name = "NAME")]
+    models: Vec<ModelArg>,
     /// How many guests, such as 1,4: each number is measured.
     #[arg(long, value_delimiter = ',', default_value = "1,4")]
     guests: Vec<u16>,
     /// Only sessions that are sealed, or that are not (both unless said).
     #[arg(long, value_enum)]
     encrypt: Option<Switch>,
+    /// Only volumes that a stage encrypts, or only those that none does (both unless said).
+    #[arg(long, value_enum)]
+    stage: Option<Switch>,
     /// What stands behind disks: memory, null, file:PATH or direct:PATH.
     #[arg(long, default_value = "memory")]
     volume: String,
@@ -38,16 +47,15 @@ pub(crate) struct ModelsArgs {
     /// How long each time, at each depth (0.5 unless said, 0.1 with --quick).
     #[arg(long)]
     seconds: Option<f64>,
-    /// Emulation as well (QEMU's IDE and e1000), counted in a real guest: guest/build makes what it
-    /// boots.
+    /// In real guests as well, with QEMU's own virtio and its emulation of IDE and e1000 beside
+    /// the models: guest/build and guest/build newer make what they boot.
     #[arg(long)]
     guest: bool,
     /// Short turns: to see whether all of it works.
     #[arg(long)]
     quick: bool,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) told: ToldArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -57,10 +65,43 @@ enum DeviceArg {
     Both,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ModelArg {
+    Optimum,
+    Direct,
+    Elvis,
+    Unpolled,
+    Baseline,
+    HostSide,
+    HostSideUnpolled,
+    Qemu,
+    Emulation,
+}
+
+impl ModelArg {
+    fn model(self) -> Model {
+        match self {
+            Self::Optimum => Model::Optimum,
+            Self::Direct => Model::Direct,
+            Self::Elvis => Model::Elvis,
+            Self::Unpolled => Model::Unpolled,
+            Self::Baseline => Model::Baseline,
+            Self::HostSide => Model::HostSide,
+            Self::HostSideUnpolled => Model::HostSideUnpolled,
+            Self::Qemu => Model::Qemu,
+            Self::Emulation => Model::Emulation,
+        }
+    }
+}
+
 impl ModelsArgs {
     pub(super) fn options(&self) -> anyhow::Result<Options> {
         let [usual_seconds, quick_seconds] = SECONDS;
         let seconds = if self.quick { quick_seconds } else { usual_seconds };
+        let both = |switch: Option<Switch>| match switch {
+            Some(switch) => vec![switch == Switch::On],
+            None => vec![false, true],
+        };
         let options = Options {
             program: std::env::current_exe().context("finding this program")?,
             devices: match self.device {
@@ -68,11 +109,13 @@ impl ModelsArgs {
                 DeviceArg::Net => vec![Device::Net],
                 DeviceArg::Both => vec![Device::Block, Device::Net],
             },
-            guests: self.guests.clone(),
-            encrypt: match self.encrypt {
-                Some(encrypt) => vec![encrypt == Switch::On],
-                None => vec![false, true],
+            models: match &self.models[..] {
+                [] => Model::ALL.to_vec(),
+                some => some.iter().map(|it| it.model()).collect(),
             },
+            guests: self.guests.clone(),
+            encrypt: both(self.encrypt),
+            stage: both(self.stage),
             volume: volume(&self.volume)?,
             rounds: self.rounds.unwrap_or(ROUNDS),
             seconds: self.seconds.unwrap_or(seconds),

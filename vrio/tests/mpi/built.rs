@@ -12,13 +12,14 @@ pub(crate) fn exercise() -> &'static Path {
     &BUILT.get_or_init(|| compile("mpicc.openmpi", "exercise", &[])).1
 }
 
-/// Builds a program of this folder.
+/// Builds a program, whose source is at this path from this folder on.
 pub(crate) fn compile(compiler: &str, name: &str, words: &[&str]) -> (TempDir, PathBuf) {
     let home = tempfile::tempdir().expect("a directory");
-    let program = home.path().join(name);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mpi");
+    let source = folder.join(format!("{name}.c"));
+    let program = home.path().join(source.file_stem().expect("it has a name"));
     let mut compile = Command::new(compiler);
-    compile.args(["-O1", "-Wall", "-o"]).arg(&program).arg(folder.join(format!("{name}.c")));
+    compile.args(["-O1", "-Wall", "-o"]).arg(&program).arg(source);
     let compiled = compile.args(words).output().expect("a compiler: scripts/install test");
     assert!(compiled.status.success(), "{}", said(&compiled));
     (home, program)

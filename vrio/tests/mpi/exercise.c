@@ -3,6 +3,7 @@
  * of them and says "ok NAME" once, or ends with what was wrong.
  */
 #include <mpi.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -385,7 +386,7 @@ static void killed(void) {
     _exit(0);
 }
 
-/* All to all until somebody is lost. Who is told says so itself: of several that are told at once
+/* All to all until somebody is lost; says that it goes on. Who is told of that says so itself: of several that are told at once
  * Open MPI's launcher may not be able to read what they have it say. */
 static void endless(void) {
     enum { EACH = 1024 };
@@ -404,10 +405,36 @@ static void endless(void) {
         for (int from = 0; from < ranks; from++)
             for (int at = 0; at < EACH; at++)
                 CHECK(in[from * EACH + at] == from + rank * EACH + at + round);
-        if (rank == 0 && round == 0) {
+        if (rank == 0 && round % 20 == 0) {
             puts("going");
             fflush(stdout);
         }
+    }
+}
+
+/* All to all, of all lengths, until it is told to end; says how far it is. */
+static void busy(void) {
+    const int counts[] = {1, 100, 5000, 40000, 300000};
+    for (int round = 0, goes_on = 1; goes_on; round++) {
+        size_t each = counts[round % 5];
+        unsigned char *out = memory(each * ranks), *in = memory(each * ranks);
+        for (int to = 0; to < ranks; to++)
+            fill(out + to * each, each, round * 10000 + rank * 100 + to);
+        memset(in, 0, each * ranks);
+        MPI_Alltoall(out, each, MPI_BYTE, in, each, MPI_BYTE, MPI_COMM_WORLD);
+        for (int from = 0; from < ranks; from++)
+            check(in + from * each, each, round * 10000 + from * 100 + rank);
+        free(out);
+        free(in);
+        if (rank == 0) {
+            struct pollfd told = {.fd = 0, .events = POLLIN};
+            goes_on = poll(&told, 1, 0) == 0;
+            if (round % 5 == 4) {
+                puts("busy");
+                fflush(stdout);
+            }
+        }
+        MPI_Bcast(&goes_on, 1, MPI_INT, 0, MPI_COMM_WORLD);
     }
 }
 
@@ -432,7 +459,7 @@ int main(int argc, char **argv) {
         {"any-source", any_source}, {"probe", probe},         {"cancel", cancel},
         {"truncate", truncate_long}, {"strided", strided},    {"killed", killed},
         {"order", order},         {"synchronous", synchronous}, {"collective", collective}, {"deaf", deaf},
-        {"wait", wait_for_end},   {"endless", endless},
+        {"wait", wait_for_end},   {"endless", endless},       {"busy", busy},
     };
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

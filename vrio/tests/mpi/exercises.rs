@@ -31,11 +31,11 @@ fn exercising(
     stage.shell(mpi, domain, &format!("exec {run} -n {ranks} {program:?} {what}"))
 }
 
-fn mpirun(stage: &Stage, domain: &str, ranks: usize, what: &str) -> Command {
+pub(crate) fn mpirun(stage: &Stage, domain: &str, ranks: usize, what: &str) -> Command {
     exercising(stage, Mpi::Open, domain, ranks, what)
 }
 
-fn exercised(stage: &Stage, mpi: Mpi, ranks: usize, what: &str) {
+pub(crate) fn exercised(stage: &Stage, mpi: Mpi, ranks: usize, what: &str) {
     let mut run = exercising(stage, mpi, "blue", ranks, what);
     let ended = run.output().expect("sh is everywhere");
     let text = said(&ended);
@@ -173,7 +173,7 @@ fn who_has_another_key_or_finds_no_slot_is_told_so() {
 }
 
 #[test]
-fn what_is_in_use_is_neither_removed_nor_handed_over() {
+fn what_is_in_use_is_not_removed() {
     let stage = Stage::new();
     let job = waiting(&stage, 2);
     let blue = stage.domain("blue");
@@ -194,7 +194,7 @@ fn what_is_in_use_is_neither_removed_nor_handed_over() {
     assert!(done, "{text}");
     job.end();
     stage.until_empty();
-    // Nobody is in: a successor goes on with the same door.
+    // Nor by who goes on with the node.
     let stage = stage.hand_over();
     exercised(&stage, Mpi::Open, 2, "all-to-all");
     let (done, text) = {

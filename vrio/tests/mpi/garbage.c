@@ -66,9 +66,9 @@ int main(void) {
     CHECK(!fi_getname(&ep->fid, address, &length) && length >= 14);
     unsigned slot = address[12] | address[13] << 8;
     volatile uint64_t *region = map_region();
-    /* Version 2: slots begin here, and each is as long as its parts. */
+    /* Version 4: slots begin here, and each is as long as its parts. */
     uint64_t cells = (uint32_t)region[2], buffers = region[2] >> 32, bytes = (uint32_t)region[3];
-    CHECK((uint32_t)region[1] == 2);
+    CHECK((uint32_t)region[1] == 4);
     uint64_t slot_bytes = 4096 + (8 * cells + 4095) / 4096 * 4096 + 256 * cells + buffers * bytes;
     volatile uint64_t *words = region + ((2 << 20) + 4096 + slot * slot_bytes) / 8;
     printf("begins in slot %u\n", slot);

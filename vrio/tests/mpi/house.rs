@@ -91,9 +91,13 @@ impl Stage {
 
     /// Another process goes on in the node's place.
     pub(crate) fn hand_over(self) -> Self {
+        self.with(|node| node.hand_over().unwrap_or_else(|error| panic!("{error:#}")))
+    }
+
+    /// The same with whatever becomes of its node.
+    pub(crate) fn with(self, become_of: impl FnOnce(Node) -> Node) -> Self {
         let Self { node, installed, home } = self;
-        let node = node.hand_over().expect("nobody is in");
-        Self { node, installed, home }
+        Self { node: become_of(node), installed, home }
     }
 
     pub(crate) fn domain(&self, name: &str) -> serde_json::Value {

@@ -4,8 +4,10 @@
 mod applications;
 mod bench;
 mod built;
+mod busy;
 mod connections;
 mod exercises;
+mod hand_over;
 mod house;
 mod inputs;
 mod mpich;
