@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .SUFFIXES:
-.PHONY: help demo test nightly long sim fuzz guest
+.PHONY: help build install deb demo test nightly long sim fuzz guest
 
 # What guests boot, and what they boot under.
 GUESTS := guest/build && guest/build newer && guest/build older-qemu && guest/build mpi
@@ -10,14 +10,28 @@ GUESTS := guest/build && guest/build newer && guest/build older-qemu && guest/bu
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /    make \1\t/p' Makefile | expand -t 22
 
+# Results name the commit.
+BUILD := VRIO_COMMIT=$$(git describe --always --dirty 2>/dev/null) \
+    cargo build --release --package vrio --package ofi
+BUILT := $${CARGO_TARGET_DIR:-target}/release
+DESTDIR ?=
+PREFIX ?= /usr
+
+build: ## Build the program, and the provider for MPI beside it
+	@$(BUILD)
+
+install: ## Install what was built, its units and manual; PREFIX=/usr DESTDIR= say where
+	@packaging/install "$(BUILT)" "$(DESTDIR)" "$(PREFIX)"
+
+deb: build ## Make a Debian package of it
+	@packaging/deb "$(BUILT)" "$${CARGO_TARGET_DIR:-target}"
+
 # Without the right to install what a guest needs, the demo uses a stand-in for the guest.
 demo: ## Watch guests use a remote disk, a network and MPI while the node that serves is killed
 	@scripts/install demo && guest/build && guest/build mpi || { [ $$? = 1 ] && without=--no-guest && \
 	    echo "demo: no guest can be run, see above; a stand-in uses the disk instead"; } && \
-	    VRIO_COMMIT=$$(git describe --always --dirty 2>/dev/null) \
-	    cargo build --release --package vrio --package ofi && \
-	    ln -sf libvrio_fi.so "$${CARGO_TARGET_DIR:-target}/release/libvrio-fi.so" && \
-	    VRIO_GUEST=guest/cache "$${CARGO_TARGET_DIR:-target}/release/vrio" demo $$without
+	    $(BUILD) && \
+	    VRIO_GUEST=guest/cache "$(BUILT)/vrio" demo $$without
 
 test: ## Run all tests, real guests included (what CI runs)
 	@scripts/install test && $(GUESTS) || [ $$? = 1 ]
