@@ -28,7 +28,7 @@ const DRAWN_MAX: u64 = 4_000;
 const RUNS: usize = 10;
 /// Of a picture of a part of a page.
 const SHOT: f64 = 1500.0;
-/// At a file until it is drawn: each is an order to the browser and its answer.
+/// At a file until it is there: each is an order to the browser and its answer.
 const LOOKS_MAX: u32 = 100_000;
 
 fn runs(count: usize) -> Vec<Loaded> {
@@ -248,17 +248,33 @@ fn tables_are_the_results(browser: &mut Browser) {
             assert_eq!(row[column + 1], json!(text));
         }
     }
-    let csv = "(() => { const a = \
-        document.querySelector('#latency-by-message-size-point-to-point a[download]'); \
-        return decodeURIComponent(a.href.slice(a.href.indexOf(',') + 1)); })()";
-    let csv = browser.value(csv);
-    let lines: Vec<&str> = csv.as_str().unwrap().lines().collect();
-    assert_eq!(lines.len(), 24);
-    let first = exact(sample::run(0).measurements[0].series[0].points[0].y);
-    assert!(lines[1].starts_with(&format!("1,{first},")), "{}", lines[1]);
+    let link = "document.querySelector('#latency-by-message-size-point-to-point a[download]')";
+    let is_hidden = format!("{link}.hidden && !{link}.href");
+    assert_eq!(browser.value(&is_hidden), json!(true), "a table that nobody opened is made a file");
+    browser.value(&format!("{link}.closest('figure').querySelector('summary').click()"));
+    let csv = csv(browser, "latency-by-message-size-point-to-point");
+    let lines: Vec<&str> = csv.split("\r\n").collect();
+    assert_eq!((lines.len(), lines[24]), (25, ""), "{csv}");
+    assert!(lines[0].starts_with("\"message size, B\",\"run 0"), "{}", lines[0]);
+    assert!(lines[0].contains(": from (1st to 99th percentile)\",\"run 0"), "{}", lines[0]);
+    let first = &sample::run(0).measurements[0].series[0].points[0];
+    let [y, low, high] = [first.y, first.low.unwrap(), first.high.unwrap()].map(exact);
+    assert!(lines[1].starts_with(&format!("1,{y},{low},{high},")), "{}", lines[1]);
     browser.value("document.querySelectorAll('details').forEach(d => d.open = true)");
     shot(browser, "tables");
     browser.value("document.querySelectorAll('details').forEach(d => d.open = false)");
+}
+
+/// What a plot's table is as a file, which is made soon after it was opened.
+fn csv(browser: &mut Browser, figure: &str) -> String {
+    let link = format!("document.querySelector('#{figure} a[download]')");
+    let mut looks = 0;
+    while browser.value(&format!("{link}.checkVisibility()")) != json!(true) {
+        looks += 1;
+        assert!(looks < LOOKS_MAX, "{figure} has no file");
+    }
+    let csv = format!("decodeURIComponent({link}.href.slice({link}.href.indexOf(',') + 1))");
+    browser.value(&csv).as_str().unwrap().to_owned()
 }
 
 fn prints(browser: &mut Browser) {
@@ -292,7 +308,7 @@ fn plots_are_files(browser: &mut Browser, home: &Path) {
 
 fn hostile_words_stay_words(browser: &mut Browser, home: &Path) {
     let mut bad = sample::run(0);
-    bad.run.title = sample::HOSTILE.to_owned();
+    bad.run.title = format!("=1+1{}", sample::HOSTILE);
     for measurement in &mut bad.measurements {
         measurement.title = sample::HOSTILE.to_owned();
         measurement.notes.push(sample::HOSTILE.to_owned());
@@ -314,6 +330,13 @@ fn hostile_words_stay_words(browser: &mut Browser, home: &Path) {
     assert_eq!(title, json!("2 runs · vrio"));
     browser.value("document.querySelector('.area').focus()");
     assert!(tip(browser).contains(sample::HOSTILE), "{}", tip(browser));
+    browser.value("document.querySelectorAll('details').forEach(d => d.open = true)");
+    let id = "document.querySelector('figure').id";
+    let id = browser.value(id).as_str().unwrap().to_owned();
+    let csv = csv(browser, &id);
+    let quoted = sample::HOSTILE.replace('"', "\"\"");
+    assert!(csv.contains("\"'=") && csv.contains(&quoted), "{csv}");
+    assert!(!csv.contains(",\"=") && !csv.contains("\n\"="), "a formula: {csv}");
 }
 
 fn ten_runs_stay_light(browser: &mut Browser, home: &Path) {

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::{Content, names, said};
 use crate::plot::number::{exact, rounded};
 use crate::plot::table::{Cell, Table, with_unit};
-use crate::plot::text::{escape, percent_encode, shorten};
+use crate::plot::text::{escape, shorten};
 use crate::plot::{Figure, Place, style};
 use crate::result::{Empty, Measurement, Run};
 
@@ -190,11 +190,11 @@ fn picture(figure: &Figure, title: &str) -> String {
     out + "</ul>\n"
 }
 
-/// The numbers, and where they can be taken from.
+/// The numbers, and where they can be taken from: the page's script makes the CSV of a table that
+/// is opened.
 fn table(figure: &Figure) -> String {
     let table = figure.table();
     let unit = figure.y.unit.symbol();
-    let csv = percent_encode(&table.csv());
     let has_bars = figure.has_bars();
     let (words, x_unit) = if has_bars {
         (String::new(), "")
@@ -203,7 +203,7 @@ fn table(figure: &Figure) -> String {
     };
     let id = &figure.id;
     let (is_open, picture) = match figure.is_drawn() {
-        true => ("", format!(" · <a href=\"{id}.svg\">{id}.svg</a>")),
+        true => ("", format!(" <a href=\"{id}.svg\">{id}.svg</a>")),
         false => (" open", String::new()),
     };
     let mut what = with_unit(&figure.y.words, figure.y.unit);
@@ -212,8 +212,7 @@ fn table(figure: &Figure) -> String {
     }
     let mut out = format!(
         "<details{is_open}><summary>Its numbers</summary>\
-         <p><a download=\"{id}.csv\" href=\"data:text/csv;charset=utf-8,{csv}\">{id}.csv</a>\
-         {picture} · {what}</p>\
+         <p><a download=\"{id}.csv\" hidden>{id}.csv</a>{picture} · {what}</p>\
          <div class=\"table\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\">\
          <table data-words=\"{words}\" data-x=\"{x_unit}\" data-y=\"{unit}\">",
         title = escape(&figure.title),
@@ -224,7 +223,8 @@ fn table(figure: &Figure) -> String {
     out
 }
 
-/// The head and the rows. A page of nothing but numbers has them rounded; the CSV is exact.
+/// The head and the rows. A page of nothing but numbers has them rounded; the CSV is exact, from
+/// what stands beside them.
 fn cells(table: &Table, is_rounded: bool) -> String {
     let mut out = format!("<thead><tr><th scope=\"col\">{}</th>", escape(&table.corner));
     for column in &table.columns {
@@ -238,14 +238,19 @@ fn cells(table: &Table, is_rounded: bool) -> String {
     for row in &table.rows {
         let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape(&row.head));
         for cell in &row.cells {
-            let text = |cell: &Cell| match is_rounded {
-                true if cell.number != 0.0 && cell.number.abs() < NOTHING => "≈ 0".to_owned(),
-                true => rounded(cell.number, DIGITS),
-                false => cell.text(),
+            let exact = cell.as_ref().map(Cell::text).unwrap_or_default();
+            let short = |cell: &Cell| match cell.number {
+                number if number != 0.0 && number.abs() < NOTHING => "≈ 0".to_owned(),
+                number => rounded(number, DIGITS),
             };
-            let text = cell.as_ref().map(|cell| escape(&text(cell))).unwrap_or_default();
+            let shown = cell.as_ref().filter(|_| is_rounded).map(short);
             // HTML ends these by itself, and there are tens of thousands.
-            let _ = write!(out, "<td>{text}");
+            let _ = match shown {
+                Some(shown) if shown != exact => {
+                    write!(out, "<td data-exact=\"{}\">{}", escape(&exact), escape(&shown))
+                }
+                _ => write!(out, "<td>{}", escape(&exact)),
+            };
         }
     }
     out + "</tbody>"

@@ -1,5 +1,5 @@
 // What the page can do beyond being read: a switch of paper, legends that hide series, tooltips by
-// pointer and by keyboard. Listeners are on the document, and nothing is prepared for plots that
+// pointer and by keyboard, tables as files. Listeners are on the document, and nothing is prepared for plots that
 // nobody touches.
 "use strict";
 (() => {
@@ -139,6 +139,49 @@
     hide();
   }
 
+  // A spreadsheet takes what begins with one of =+-@ for a formula; an apostrophe says that it is
+  // none.
+  function quoted(text) {
+    const guarded = /^\s*[=+@-]/.test(text) ? "'" + text : text;
+    return '"' + guarded.replaceAll('"', '""') + '"';
+  }
+
+  // What a cell says: its number, and where the spread begins and ends.
+  function numbers(cell) {
+    const said = /^(?:[≈≤≥] )?([-.\de]+)(?: \(([^)]*)\))?/.exec(cell.dataset.exact ?? cell.textContent);
+    if (!said) return ["", "", ""];
+    const spread = said[2] ?? "";
+    const low = /^(?:from )?([-.\de]+)/.exec(spread);
+    const high = /to ([-.\de]+)$/.exec(spread);
+    return [said[1], low ? low[1] : "", high ? high[1] : ""];
+  }
+
+  // A table as CSV (RFC 4180), its heads first. In the page it would be a fourth of all.
+  function csv(table) {
+    const heads = [...table.tHead.rows[0].cells];
+    const spreads = heads.map((head) => head.dataset.spread);
+    const lines = [heads.flatMap((head, at) => {
+      const name = head.textContent;
+      return (spreads[at] ? [name, name + ": from (" + spreads[at] + ")", name + ": to"] : [name]).map(quoted);
+    })];
+    for (const row of table.tBodies[0].rows) {
+      const head = row.cells[0].textContent;
+      const isNumber = /^-?[.\d]+(e-?\d+)?$/.test(head);
+      const cells = [...row.cells].slice(1);
+      const line = cells.flatMap((cell, at) => numbers(cell).slice(0, spreads[at + 1] ? 3 : 1));
+      lines.push([isNumber ? head : quoted(head), ...line]);
+    }
+    return lines.map((line) => line.join(",") + "\r\n").join("");
+  }
+
+  function offer(details) {
+    const link = details.querySelector("a[download]");
+    const table = details.querySelector("table");
+    if (!link || !table || link.href) return;
+    link.href = "data:text/csv;charset=utf-8," + encodeURIComponent(csv(table));
+    link.hidden = false;
+  }
+
   document.addEventListener("pointermove", (event) => {
     const area = event.target.closest && event.target.closest(".area");
     const found = area && nearest(area, event);
@@ -170,6 +213,8 @@
       show(next);
     }
   });
+  document.addEventListener("toggle", (event) => offer(event.target), true);
+  document.querySelectorAll("details[open]").forEach(offer);
   const mode = remember();
   show(MODES.includes(mode) ? mode : "auto");
   theme.hidden = false;

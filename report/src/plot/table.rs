@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::number::exact;
-use super::text::csv_words;
 use super::{Bars, Body, Curve, Figure};
 use crate::result::{Meant, Point, Spread};
 use crate::unit::Unit;
@@ -219,36 +218,6 @@ impl Table {
     pub fn text_of(point: &Point) -> String {
         Cell { words: None, ..Cell::of(point) }.text()
     }
-
-    /// As CSV (RFC 4180), a line of heads first. Numbers are exact.
-    pub fn csv(&self) -> String {
-        let mut lines = Vec::with_capacity(self.rows.len() + 1);
-        let has_spread = |column: &Column| !column.spread.is_none();
-        let mut head = vec![csv_words(&self.corner)];
-        for column in &self.columns {
-            head.push(csv_words(&column.name));
-            if has_spread(column) {
-                let words = column.spread.words();
-                head.push(csv_words(&format!("{}: from ({words})", column.name)));
-                head.push(csv_words(&format!("{}: to", column.name)));
-            }
-        }
-        lines.push(head.join(","));
-        for row in &self.rows {
-            let is_number = row.head.parse::<f64>().is_ok();
-            let mut line = vec![if is_number { row.head.clone() } else { csv_words(&row.head) }];
-            for (column, cell) in self.columns.iter().zip(&row.cells) {
-                let number = |number: Option<f64>| number.map(exact).unwrap_or_default();
-                line.push(number(cell.as_ref().map(|cell| cell.number)));
-                if has_spread(column) {
-                    line.push(number(cell.as_ref().and_then(|cell| cell.low)));
-                    line.push(number(cell.as_ref().and_then(|cell| cell.high)));
-                }
-            }
-            lines.push(line.join(","));
-        }
-        lines.join("\r\n") + "\r\n"
-    }
 }
 
 #[cfg(test)]
@@ -290,9 +259,7 @@ mod tests {
         assert_eq!(table.rows[3].cells[0].as_ref().unwrap().text(), "2.5 (1 to 3)");
         assert_eq!(table.rows[2].cells[1].as_ref().unwrap().number, 9.0);
         assert!(table.rows[0].cells[1].is_none());
-        let csv = table.csv();
-        assert!(csv.starts_with("\"message size, B\",\"one\","), "{csv}");
-        assert!(csv.contains("\r\n8,2.5,1,3,,,\r\n"), "{csv}");
+        assert_eq!(table.corner, "message size, B");
     }
 
     #[test]

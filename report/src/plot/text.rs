@@ -1,7 +1,5 @@
 //! Words from results inside of SVG and HTML. Whatever they are, they stay words.
 
-use std::fmt::Write as _;
-
 /// Characters that a legend or a label shows of a name; the table has all of it.
 pub const NAME_CHARS_MAX: usize = 90;
 
@@ -75,29 +73,6 @@ pub fn slug(text: &str) -> String {
     out.trim_end_matches('-').to_owned()
 }
 
-/// A cell of a CSV file (RFC 4180). A spreadsheet takes a cell that begins with one of `=+-@` for
-/// a formula, so words that do get an apostrophe before them.
-pub fn csv_words(text: &str) -> String {
-    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let is_formula = plain.trim_start().starts_with(['=', '+', '-', '@']);
-    let guarded = if is_formula { format!("'{plain}") } else { plain };
-    format!("\"{}\"", guarded.replace('"', "\"\""))
-}
-
-/// `text` for the inside of a `data:` address in an attribute with double quotes. What neither of
-/// the two means anything by stays as it is: a page of ten runs has some hundred thousand of them.
-pub fn percent_encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() * 2);
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~,:;()/ ".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,12 +93,5 @@ mod tests {
         assert_eq!(wrap("one two three", 7, 9), ["one two", "three"]);
         assert_eq!(wrap("one two three", 7, 1), ["one tw…"]);
         assert_eq!(slug("Latency, by <size>!"), "latency-by-size");
-    }
-
-    #[test]
-    fn a_cell_is_no_formula() {
-        assert_eq!(csv_words("=HYPERLINK(\"x\")"), "\"'=HYPERLINK(\"\"x\"\")\"");
-        assert_eq!(csv_words("a,b"), "\"a,b\"");
-        assert_eq!(percent_encode("a b\"µ\n"), "a b%22%C2%B5%0A");
     }
 }
