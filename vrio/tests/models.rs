@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
@@ -13,8 +14,29 @@ const NEARLY_NONE: f64 = 0.1;
 /// What one that happens for each comes to, at least: who is awake is not woken.
 const NEARLY_ONE: f64 = 0.5;
 
+/// How often what is counted may be otherwise: where two threads share a core, one that is to sleep
+/// is kept from it by the other (and so never woken), or by a neighbour of the machine.
+const ATTEMPTS: u32 = 5;
+
+/// Held by whoever measures: sidecores that poll leave no core to another's.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Measures until the events are as they ought to be, of which at last none may be otherwise.
+fn measure_until(words: &[&str], is_right: impl Fn(&Value) -> Result<(), String>) -> Value {
+    let mut otherwise = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let report = measure(words);
+        match is_right(&report) {
+            Ok(()) => return report,
+            Err(why) => otherwise.push(why),
+        }
+    }
+    panic!("{words:?}, each time: {otherwise:#?}");
+}
+
 /// One round of it, which leaves nothing behind.
 fn measure(words: &[&str]) -> Value {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let temporary = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
     let usual = ["bench", "models", "--rounds", "1", "--seconds", "0.2", "--json"];
@@ -50,31 +72,55 @@ fn count(report: &Value, model: &str, column: &str) -> f64 {
     median.unwrap_or_else(|| panic!("{column} of {model}: {report}"))
 }
 
-/// Those that never happen for a request, and those that do for each.
-fn expect(report: &Value, model: &str, never: &[&str], always: &[&str]) {
-    for column in never {
-        let count = count(report, model, column);
-        assert!(count <= NEARLY_NONE, "{model}, {column}: {count}: {report}");
-    }
-    for column in always {
-        let count = count(report, model, column);
-        assert!(count >= NEARLY_ONE, "{model}, {column}: {count}: {report}");
-    }
+/// Those that never happen for a request, and those that do for each; or what is otherwise.
+fn expect(report: &Value, model: &str, never: &[&str], always: &[&str]) -> Result<(), String> {
+    let counts = |columns: &[&str]| -> Vec<_> {
+        columns.iter().map(|column| ((*column).to_owned(), count(report, model, column))).collect()
+    };
+    let too_many = counts(never).into_iter().filter(|it| it.1 > NEARLY_NONE);
+    let too_few = counts(always).into_iter().filter(|it| it.1 < NEARLY_ONE);
+    let otherwise: Vec<_> = too_many.chain(too_few).collect();
+    if otherwise.is_empty() { Ok(()) } else { Err(format!("{model}: {otherwise:?}")) }
 }
 
-/// What both devices have in common.
-fn expect_virtqueues(report: &Value) {
+/// The same report, with the table of the real guests alone: it comes last.
+fn of_guests(report: &Value) -> Value {
+    let mut report = report.clone();
+    let real = report["tables"].as_array_mut().unwrap().pop().unwrap();
+    assert!(real["real_guest"].is_string(), "{real}");
+    report["tables"] = serde_json::json!([real]);
+    report
+}
+
+/// A register of what is emulated is touched more than once.
+fn expect_accesses(report: &Value) -> Result<(), String> {
+    let exits = count(report, "emulation", "sync_exits");
+    if exits > 1.0 { Ok(()) } else { Err(format!("emulation: {exits} exits")) }
+}
+
+/// The events that both devices have in common.
+fn expect_events(report: &Value) -> Result<(), String> {
     let [exits, guest, host, iohost] =
         ["sync_exits", "guest_interrupts", "host_interrupts", "iohost_interrupts"];
-    expect(report, "elvis", &[exits, host], &[guest]);
-    expect(report, "baseline", &[], &[exits, guest, host]);
-    expect(report, "host_side", &[exits, host, iohost], &[guest]);
-    expect(report, "host_side_unpolled", &[], &[exits, guest, host, iohost]);
+    expect(report, "elvis", &[exits, host], &[guest])?;
+    expect(report, "baseline", &[], &[exits, guest, host])?;
+    expect(report, "host_side", &[exits, host, iohost], &[guest])?;
+    expect(report, "host_side_unpolled", &[], &[exits, guest, host, iohost])
+}
+
+/// Those of a disk whose sidecores poll.
+fn expect_polled(report: &Value) -> Result<(), String> {
+    expect(report, "elvis", &["sync_exits", "host_interrupts"], &["guest_interrupts"])?;
+    expect(report, "direct", &["iohost_interrupts"], &["guest_interrupts"])
+}
+
+/// What else is the same of both, however often what happens.
+fn look_at_cells(report: &Value) {
     for model in ["optimum", "elvis", "baseline", "host_side", "host_side_unpolled"] {
         let why = cell(report, model, "injections")["empty"].as_str().unwrap();
         assert!(why.contains("KVM"), "{why}");
     }
-    assert_eq!(cell(report, "elvis", iohost), "nobody");
+    assert_eq!(cell(report, "elvis", "iohost_interrupts"), "nobody");
     // One round decides nothing.
     let goals = report["goals"].as_array().unwrap();
     let is_open =
@@ -84,13 +130,14 @@ fn expect_virtqueues(report: &Value) {
 
 #[test]
 fn a_disks_models_have_the_events_that_make_them_what_they_are() {
-    let words = plain("block", "1", "null");
-    let report = measure(&words);
-    expect_virtqueues(&report);
     let [exits, guest, iohost] = ["sync_exits", "guest_interrupts", "iohost_interrupts"];
-    expect(&report, "optimum", &[guest], &[]);
-    expect(&report, "direct", &[iohost], &[guest]);
-    expect(&report, "unpolled", &[], &[guest, iohost]);
+    let report = measure_until(&plain("block", "1", "null"), |report| {
+        expect_events(report)?;
+        expect(report, "optimum", &[guest], &[])?;
+        expect(report, "direct", &[iohost], &[guest])?;
+        expect(report, "unpolled", &[], &[guest, iohost])
+    });
+    look_at_cells(&report);
     for model in ["optimum", "direct", "unpolled"] {
         assert_eq!(cell(&report, model, exits), "nobody", "there is no virtqueue");
     }
@@ -107,9 +154,7 @@ fn a_disks_models_have_the_events_that_make_them_what_they_are() {
 fn several_guests_share_sidecores_of_their_own_host_or_of_one_for_all() {
     let words = plain("block", "2", "null");
     let models = ["--model", "optimum", "--model", "elvis", "--model", "direct"];
-    let report = measure(&[&words[..], &models].concat());
-    expect(&report, "elvis", &["sync_exits", "host_interrupts"], &["guest_interrupts"]);
-    expect(&report, "direct", &["iohost_interrupts"], &["guest_interrupts"]);
+    let report = measure_until(&[&words[..], &models].concat(), expect_polled);
     assert!(row(&report, "optimum")["empty"].is_string(), "{report}");
     assert_eq!(report["tables"][0]["rows"].as_array().unwrap().len(), 3, "{report}");
     let kinds = report["balance"].as_array().unwrap();
@@ -126,11 +171,9 @@ fn a_volume_that_is_encrypted_has_the_same_events() {
     let words = ["--device", "block", "--guests", "1", "--encrypt", "off", "--stage", "on"];
     let models =
         ["--volume", "null", "--model", "optimum", "--model", "elvis", "--model", "direct"];
-    let report = measure(&[&words[..], &models].concat());
+    let report = measure_until(&[&words[..], &models].concat(), expect_polled);
     assert_eq!(report["tables"][0]["stage"], true, "{report}");
     assert_eq!(report["tables"].as_array().unwrap().len(), 1, "{report}");
-    expect(&report, "elvis", &["sync_exits", "host_interrupts"], &["guest_interrupts"]);
-    expect(&report, "direct", &["iohost_interrupts"], &["guest_interrupts"]);
     let why = row(&report, "optimum")["empty"].as_str().unwrap();
     assert!(why.contains("dm-crypt"), "{why}");
 }
@@ -152,9 +195,12 @@ fn what_cannot_be_measured_is_empty_and_the_rest_goes_on() {
 
 #[test]
 fn a_cards_models_have_them_too_and_what_it_has_not_says_why() {
-    let report = measure(&["--device", "net", "--encrypt", "off", "--stage", "off"]);
-    expect_virtqueues(&report);
-    expect(&report, "optimum", &[], &["guest_interrupts"]);
+    let words = ["--device", "net", "--encrypt", "off", "--stage", "off"];
+    let report = measure_until(&words, |report| {
+        expect_events(report)?;
+        expect(report, "optimum", &[], &["guest_interrupts"])
+    });
+    look_at_cells(&report);
     for model in ["direct", "unpolled"] {
         let why = row(&report, model)["empty"].as_str().unwrap();
         assert!(why.contains("no client in the guest"), "{why}");
@@ -173,20 +219,20 @@ fn real_guests_have_the_events_of_their_models() {
     let models = ["optimum", "direct", "elvis", "baseline", "qemu", "emulation"];
     let models: Vec<_> = models.iter().flat_map(|model| ["--model", model]).collect();
     let words = plain("block", "1", "null");
-    let mut report = measure(&[&words[..], &["--guest"], &models].concat());
-    let real = report["tables"].as_array_mut().unwrap().pop().unwrap();
-    assert!(real["real_guest"].is_string(), "{real}");
-    report["tables"] = serde_json::json!([real]);
     let [exits, guest, host, iohost] =
         ["sync_exits", "guest_interrupts", "host_interrupts", "iohost_interrupts"];
-    expect(&report, "elvis", &[exits, host], &[guest]);
-    expect(&report, "baseline", &[], &[exits, guest, host]);
-    expect(&report, "direct", &[iohost], &[exits, guest]);
-    expect(&report, "qemu", &[], &[exits, guest]);
+    let report = measure_until(&[&words[..], &["--guest"], &models].concat(), |report| {
+        let report = &of_guests(report);
+        expect(report, "elvis", &[exits, host], &[guest])?;
+        expect(report, "baseline", &[], &[exits, guest, host])?;
+        expect(report, "direct", &[iohost], &[exits, guest])?;
+        expect(report, "qemu", &[], &[exits, guest])?;
+        expect_accesses(report)
+    });
+    let report = of_guests(&report);
     for (model, column) in [("elvis", "injections"), ("direct", host), ("qemu", host)] {
         assert!(cell(&report, model, column)["empty"].is_string(), "{report}");
     }
-    assert!(count(&report, "emulation", exits) > 1.0, "{report}");
     let emulated = &report["emulated"][0];
     assert!(emulated["by_region"]["ide"].as_f64().unwrap() > 1.0, "{emulated}");
     // A device of the machine's own, or what is missing.
@@ -204,16 +250,15 @@ fn real_guests_cards_have_them_too() {
     }
     let models = ["elvis", "baseline", "emulation", "direct"];
     let models: Vec<_> = models.iter().flat_map(|model| ["--model", model]).collect();
-    let report = measure(
-        &[&["--device", "net", "--encrypt", "off", "--stage", "off", "--guest"], &models[..]]
-            .concat(),
-    );
-    let real = &report["tables"][1];
-    let report = serde_json::json!({ "tables": [real] });
-    // Who sends is interrupted as well, once its frames were taken.
-    expect(&report, "elvis", &["host_interrupts"], &["guest_interrupts"]);
-    expect(&report, "baseline", &[], &["sync_exits", "guest_interrupts", "host_interrupts"]);
-    assert!(count(&report, "emulation", "sync_exits") > 1.0, "{report}");
+    let words = ["--device", "net", "--encrypt", "off", "--stage", "off", "--guest"];
+    let report = measure_until(&[&words, &models[..]].concat(), |report| {
+        let report = &of_guests(report);
+        // Who sends is interrupted as well, once its frames were taken.
+        expect(report, "elvis", &["host_interrupts"], &["guest_interrupts"])?;
+        expect(report, "baseline", &[], &["sync_exits", "guest_interrupts", "host_interrupts"])?;
+        expect_accesses(report)
+    });
+    let report = of_guests(&report);
     let why = row(&report, "direct")["empty"].as_str().unwrap();
     assert!(why.contains("no client in the guest"), "{why}");
 }
