@@ -102,16 +102,17 @@ pub(super) fn all(options: &Options, cleanup: &Cleanup, progress: &Progress) -> 
             Ok(reports) => (reports, None),
             Err(why) => (Vec::new(), Some(why)),
         };
-        let spread = |number: fn(&block::Report) -> f64| {
-            (!reports.is_empty()).then(|| Spread::of(reports.iter().map(number)))
+        let spread = |number: fn(&block::Report) -> Option<f64>| {
+            let known: Vec<f64> = reports.iter().filter_map(number).collect();
+            (!known.is_empty()).then(|| Spread::of(known))
         };
         Balance {
             sidecores,
             load,
             busy: [asked.busy.unwrap_or(asked.guests), asked.guests],
             seated: block::has_seats(&asked),
-            per_s: spread(|it| it.iops),
-            cpu_us: spread(|it| it.cpu_us_per_request().unwrap_or(0.0)),
+            per_s: spread(|it| Some(it.iops)),
+            cpu_us: spread(block::Report::cpu_us_per_request),
             empty,
         }
     };

@@ -88,7 +88,7 @@ pub(super) fn asked(
 /// Measures a model once.
 pub(super) fn sample(asked: &block::Options, model: Model, cleanup: &Cleanup) -> Result<Sample> {
     let [one, many] = block::measure_depths(asked, [1, DEPTH], cleanup, &Progress::silent())?;
-    let cpu_us = |report: &Report| report.cpu_us_per_request().unwrap_or(0.0);
+    let cpu_us = Report::cpu_us_per_request;
     let counts = |report: &Report| counts(asked, model, &report.events_per_request);
     let (p50_us, p99_us) = (one.latency_us.p50, one.latency_us.p99);
     Ok(Sample {

@@ -96,7 +96,8 @@ pub(super) struct Sample {
 pub(super) struct Alone {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
-    pub(super) cpu_us: f64,
+    /// None where a server's is not known.
+    pub(super) cpu_us: Option<f64>,
 }
 
 /// Many at a time.
@@ -104,7 +105,8 @@ pub(super) struct Alone {
 pub(super) struct Many {
     pub(super) counts: Counts,
     pub(super) per_s: f64,
-    pub(super) cpu_us: f64,
+    /// None where a server's is not known.
+    pub(super) cpu_us: Option<f64>,
 }
 
 /// All that was counted.
@@ -126,23 +128,23 @@ fn cell(samples: &[Sample], at: usize) -> Cell {
 /// Of all rounds, of which there is one at least.
 pub(super) fn figures(samples: &[Sample], seated: bool) -> Figures {
     let spread = |numbers: Vec<f64>| (!numbers.is_empty()).then(|| Spread::of(numbers));
-    let alone = |number: fn(&Alone) -> f64| {
-        spread(samples.iter().filter_map(|it| it.alone.as_ref().ok()).map(number).collect())
+    let alone = |number: fn(&Alone) -> Option<f64>| {
+        spread(samples.iter().filter_map(|it| number(it.alone.as_ref().ok()?)).collect())
     };
-    let many = |number: fn(&Many) -> f64| {
-        spread(samples.iter().filter_map(|it| it.many.as_ref().ok()).map(number).collect())
+    let many = |number: fn(&Many) -> Option<f64>| {
+        spread(samples.iter().filter_map(|it| number(it.many.as_ref().ok()?)).collect())
     };
     let events = Column::ALL.into_iter().enumerate();
     let mut figures = Figures {
         seated,
         events: events.map(|(at, column)| (column, cell(samples, at))).collect(),
         sum: Spread::of(samples.iter().map(|it| sum(&it.one))),
-        p50_us: alone(|it| it.p50_us),
-        p99_us: alone(|it| it.p99_us),
+        p50_us: alone(|it| Some(it.p50_us)),
+        p99_us: alone(|it| Some(it.p99_us)),
         cpu_us: alone(|it| it.cpu_us),
-        per_s: many(|it| it.per_s),
+        per_s: many(|it| Some(it.per_s)),
         cpu_us_at_depth: many(|it| it.cpu_us),
-        sum_at_depth: many(|it| sum(&it.counts)),
+        sum_at_depth: many(|it| Some(sum(&it.counts))),
         unknown: Vec::new(),
         rounds: samples.iter().map(|it| it.one).collect(),
     };
@@ -164,8 +166,8 @@ pub(super) mod tests {
 
     /// A sample in which only events are of interest.
     pub(in crate::models) fn sample(one: Counts) -> Sample {
-        let alone = Ok(Alone { p50_us: 1.0, p99_us: 2.0, cpu_us: 3.0 });
-        Sample { one, alone, many: Ok(Many { counts: one, per_s: 4.0, cpu_us: 5.0 }) }
+        let alone = Ok(Alone { p50_us: 1.0, p99_us: 2.0, cpu_us: Some(3.0) });
+        Sample { one, alone, many: Ok(Many { counts: one, per_s: 4.0, cpu_us: Some(5.0) }) }
     }
 
     #[test]
@@ -186,6 +188,19 @@ pub(super) mod tests {
         let of = |first| [first, Count::Nobody, Count::Nobody, Count::Nobody, Count::Nobody];
         let samples = [sample(of(Count::Of(2.0))), sample(of(Count::Empty("it stopped")))];
         assert_eq!(figures(&samples, true).events[0].1, Cell::Empty("it stopped"));
+    }
+
+    #[test]
+    fn processor_time_that_nobody_knows_is_no_zero() {
+        let known = sample([Count::Nobody; Column::ALL.len()]);
+        let mut unknown = known.clone();
+        unknown.alone.as_mut().unwrap().cpu_us = None;
+        unknown.many.as_mut().unwrap().cpu_us = None;
+        let of = figures(&[known, unknown.clone()], true);
+        assert_eq!(of.cpu_us.map(|it| (it.min, it.max)), Some((3.0, 3.0)));
+        let of = figures(&[unknown], true);
+        assert_eq!((of.cpu_us, of.cpu_us_at_depth), (None, None));
+        assert_eq!(of.p50_us.map(|it| it.median), Some(1.0));
     }
 
     #[test]

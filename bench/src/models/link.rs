@@ -45,8 +45,8 @@ impl Echoed {
         [Count::Nobody, woken, Count::Empty(NO_INJECTION), Count::Nobody, Count::Nobody]
     }
 
-    fn cpu_us(&self) -> f64 {
-        self.cpu.as_secs_f64() * 1e6 / self.frames()
+    fn cpu_us(&self) -> Option<f64> {
+        Some(self.cpu.as_secs_f64() * 1e6 / self.frames())
     }
 }
 

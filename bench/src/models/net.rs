@@ -50,7 +50,7 @@ pub(super) fn asked(
 pub(super) fn sample(asked: &net::Options, model: Model, cleanup: &Cleanup) -> Result<Sample> {
     let ops = [Op::Bounce, Op::Forward];
     let [one, many] = net::measure_ops(asked, ops, cleanup, &Progress::silent())?;
-    let cpu_us = |report: &Report| report.cpu_us_per_frame().unwrap_or(0.0);
+    let cpu_us = Report::cpu_us_per_frame;
     let latency = one.latency_us.context("one that bounces has a latency")?;
     let alone = Alone { p50_us: latency.p50, p99_us: latency.p99, cpu_us: cpu_us(&one) };
     let per_s = many.frames_per_s.ok_or_else(|| disturbed(&many));

@@ -271,7 +271,7 @@ impl Bench<'_> {
         let iohost = if model.has_iohost() { woken(Role::Iohost) } else { Count::Nobody };
         let one = [exits, each(told.interrupts), Count::Empty(NO_INJECTION), host, iohost];
         let nodes = [Role::Vmhost, Role::Iohost].into_iter().filter_map(|role| events.cpu(role));
-        let cpu_us = (cpu + nodes.sum()).as_secs_f64() * 1e6 / told.requests as f64;
+        let cpu_us = Some((cpu + nodes.sum()).as_secs_f64() * 1e6 / told.requests as f64);
         let alone = match (self.images.accelerator, told.us) {
             (Accelerator::Tcg, _) => Err(EMULATED_SPEED.to_owned()),
             (Accelerator::Kvm, None) => Err(NO_TIMES.to_owned()),
