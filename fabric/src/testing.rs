@@ -48,12 +48,13 @@ impl Luggage {
     }
 }
 
-/// What a node's door has, which stands still from now on.
+/// What a node's door has, which stands still from now on and leaves it to somebody.
 pub(crate) fn taken(server: &Server) -> (DoorState, Luggage) {
     server.let_wait().expect("ours");
     server.stand_still();
     let mut luggage = Luggage::default();
     let state = server.take_down(&mut |fd| luggage.put(fd));
+    server.leave();
     (state.expect("there are descriptors"), luggage)
 }
 

@@ -66,7 +66,7 @@ impl Vigil {
     }
 
     /// Ends it and leaves the region as it is: another process goes on with it, or this one does
-    /// with another vigil. Should both end before one begins, nobody hears of it.
+    /// with another vigil. Should both end before that begins, nobody hears of it.
     pub(crate) fn leave(self) {
         self.kept.0.pending.store(0, SeqCst);
     }

@@ -145,7 +145,9 @@ impl Inside {
         tracing::info!(successor = wanted.pid, release = wanted.release, "handing over");
         let begun = Instant::now();
         let mut still = Still::new(self, &objects)?;
-        let given = still.state().and_then(|(state, sent)| give(&mut channel, &state, &sent));
+        let given = still
+            .state()
+            .and_then(|(state, sent)| give(&mut channel, &state, &sent, || self.domains.leave()));
         given.map_err(refused(RefusedKind::Failed))?;
         // Whatever of this is dropped would begin to move again, or let somebody change something.
         std::mem::forget((still, giving));
@@ -242,12 +244,21 @@ fn meet(control: &Path, pid: u32) -> io::Result<Channel> {
     Channel::new(stream, ANSWER_TIME_MAX)
 }
 
-/// The conversation. When this has gone well, everything is the successor's.
-fn give(channel: &mut Channel, state: &State, sent: &Sent) -> Result<(), String> {
+/// The conversation. When this has gone well, everything is the successor's, to whom it is left
+/// before that is said.
+fn give(
+    channel: &mut Channel,
+    state: &State,
+    sent: &Sent,
+    leave: impl FnOnce(),
+) -> Result<(), String> {
     let lost = |error: io::Error| format!("the successor is lost: {error}");
     channel.send(state, &sent.0).map_err(lost)?;
     match channel.receive_word().map_err(lost)? {
-        Verdict::Have => channel.send(&Yours {}, &[]).map_err(lost),
+        Verdict::Have => {
+            leave();
+            channel.send(&Yours {}, &[]).map_err(lost)
+        }
         Verdict::Cannot(why) => Err(format!("the successor cannot go on: {why}")),
     }
 }

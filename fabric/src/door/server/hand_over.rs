@@ -17,11 +17,16 @@ use crate::hand_over::{
 };
 
 impl Server {
-    /// Sees to nothing any more, and hears nobody, until [`Server::answer`].
+    /// Sees to nothing any more, and hears nobody, until [`Server::answer`]. Should this process
+    /// end meanwhile, VMs are told so as ever.
     pub fn stand_still(&self) {
-        let house = &mut *self.shared.house();
-        house.standing = true;
-        house.domains.iter_mut().for_each(Served::leave_vigil);
+        self.shared.house().standing = true;
+    }
+
+    /// From now on, until [`Server::answer`], nobody is told when this process ends: the next word
+    /// makes everything another one's.
+    pub fn leave(&self) {
+        self.shared.house().domains.iter_mut().for_each(Served::leave_vigil);
     }
 
     /// What the next process needs to go on with this door.

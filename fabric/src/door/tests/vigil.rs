@@ -45,3 +45,34 @@ fn a_node_that_is_killed_is_gone_and_one_that_is_stopped_is_not() {
     node.wait().unwrap();
     assert!(domain.region().is_orphaned());
 }
+
+#[test]
+fn who_stands_still_is_missed_until_another_one_is_to_go_on() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("fabric");
+    let begun = || {
+        let server = Server::open(&path, 77).unwrap();
+        server.add(settings("blue", KEY, 4)).unwrap();
+        let (name, domain) = ("one".to_owned(), "blue".to_owned());
+        server.add_vf(VfSettings { name, domain, path: home.path().join("vf") }).unwrap();
+        let domain = Domain::join(&path, "blue", KEY).unwrap();
+        server.let_wait().unwrap();
+        server.stand_still();
+        (server, domain)
+    };
+    let (server, domain) = begun();
+    assert!(!domain.region().is_orphaned());
+    drop(server);
+    assert!(domain.region().is_orphaned(), "nobody goes on");
+    let (server, domain) = begun();
+    server.leave();
+    drop(server);
+    assert!(!domain.region().is_orphaned(), "another one may go on");
+    // It goes on itself.
+    let (server, domain) = begun();
+    server.leave();
+    server.answer().unwrap();
+    assert!(!domain.region().is_orphaned());
+    drop(server);
+    assert!(domain.region().is_orphaned());
+}

@@ -34,6 +34,11 @@ impl Domains {
         self.server().iter().for_each(Server::stand_still);
     }
 
+    /// From now on another process says to VMs that it is there, until [`Domains::answer`].
+    pub(in crate::wiring) fn leave(&self) {
+        self.server().iter().for_each(Server::leave);
+    }
+
     /// What a successor needs.
     pub(in crate::wiring) fn take_down(
         &self,
