@@ -49,6 +49,9 @@ const EXITS_OF_EMULATION: &str = "exits_of_emulation";
 /// What counts a request's calls, wake-ups and so on, which are no parts of one sum.
 const PARTS: &str = "_parts";
 
+/// Of messages, behind what they are about: between two hosts a wire and its ends are measured too.
+const TWO_HOSTS: &str = ", two hosts";
+
 /// What a plot is about, in words for its title.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Subject(String);
@@ -64,16 +67,22 @@ impl Subject {
         }
         let is_it = |(_, all): &&(&str, &[&str])| all.contains(&benchmark);
         let alike = ALIKE.iter().find(is_it).map(|(words, _)| *words);
-        Self(alike.unwrap_or(benchmark).replace('_', " "))
+        let words = alike.unwrap_or(benchmark).replace('_', " ");
+        let hosts = measurement.setup.get("hosts").map(String::as_str);
+        Self(words + if hosts == Some("two hosts") { TWO_HOSTS } else { "" })
     }
 
     /// Whether what others published is about this as well. Their models are of one device, which
-    /// the slides do not name, so they stand beside both; `is_first` is the first table of one.
+    /// the slides do not name, so they stand beside both; `is_first` is the first table of one. Nor
+    /// does every text say whether its messages left a host.
     pub(super) fn is_of(&self, other: &Measurement, quantity: Quantity, is_first: bool) -> bool {
         match other.benchmark.as_str() {
             MODELS => self.is_models() && is_first,
             EXITS_OF_EMULATION => self.0.starts_with(&of_models("net")) && is_first,
-            _ => *self == Self::of(other, quantity),
+            _ => {
+                let Self(other) = Self::of(other, quantity);
+                self.0 == other || self.0.strip_suffix(TWO_HOSTS) == Some(&other)
+            }
         }
     }
 
@@ -192,6 +201,22 @@ mod tests {
         assert_ne!(of("osu_bw"), of("osu_mbw_mr"));
         assert_ne!(of("osu_latency"), of("osu_put_latency"));
         assert_eq!(of("osu_put_latency").words(), "osu put latency");
+    }
+
+    #[test]
+    fn messages_between_hosts_stand_apart_and_what_was_published_beside_both() {
+        let of = |hosts: Option<&str>| {
+            let mut it = Measurement::new(Origin::Measured, "mpi_latency", "x");
+            it.setup.extend(hosts.map(|hosts| ("hosts".to_owned(), hosts.to_owned())));
+            it
+        };
+        let subject = |hosts| Subject::of(&of(hosts), Quantity::Latency);
+        assert_eq!(subject(Some("two hosts")).words(), "point to point, two hosts");
+        assert_eq!(subject(Some("one host")), subject(None));
+        let other = Measurement::new(Origin::Published, "osu_latency", "native");
+        for hosts in ["one host", "two hosts"] {
+            assert!(subject(Some(hosts)).is_of(&other, Quantity::Latency, false), "{hosts}");
+        }
     }
 
     #[test]
