@@ -31,8 +31,8 @@ pub const RUNS_MAX: usize = 32;
 pub const SERIES_SHOWN_MAX: usize = 40;
 /// Rows of bars in one plot.
 pub const ROWS_SHOWN_MAX: usize = 80;
-/// Plots on one page.
-pub const FIGURES_MAX: usize = 60;
+/// Plots on one page; a whole run of `vrio bench all` has some seventy.
+pub const FIGURES_MAX: usize = 90;
 
 /// What a reader asked for.
 #[derive(Clone, Debug, Default)]
@@ -91,6 +91,9 @@ impl Item<'_> {
 #[derive(Debug)]
 struct Content<'a> {
     sources: &'a [Loaded],
+    /// What all runs are called, if they are called the same; then their names are when they were
+    /// begun.
+    title: Option<&'a str>,
     figures: Vec<Figure>,
     differences: Vec<String>,
     /// Of what was published: what is shown, and what has nothing to stand beside.
@@ -108,6 +111,7 @@ pub fn page(sources: &[Loaded], options: &Options) -> Result<Page, PageError> {
     if sources.len() > RUNS_MAX {
         return Err(PageError::Runs(sources.len()));
     }
+    let title = shared_title(sources);
     let sources = &*told_apart(sources);
     let runs: Vec<&Run> = sources.iter().map(|source| &source.run).collect();
     let (figures, shown, left) = figures::all(sources, options)?;
@@ -120,6 +124,7 @@ pub fn page(sources: &[Loaded], options: &Options) -> Result<Page, PageError> {
     let is_unused = |it: &&Measurement| !shown.iter().any(|known| std::ptr::eq(*known, *it));
     let content = Content {
         sources,
+        title,
         differences: differences::between(&runs),
         published_unused: options.published.iter().filter(is_unused).collect(),
         left,
@@ -129,7 +134,15 @@ pub fn page(sources: &[Loaded], options: &Options) -> Result<Page, PageError> {
     Ok(Page { html: html::page(&content), plots })
 }
 
-/// Runs of one title are told apart by when they were begun, or by number.
+/// The title of all of several runs.
+fn shared_title(sources: &[Loaded]) -> Option<&str> {
+    let [first, rest @ ..] = sources else { return None };
+    let title = first.run.title.as_str();
+    (!rest.is_empty() && rest.iter().all(|source| source.run.title == title)).then_some(title)
+}
+
+/// Runs of one title are told apart by when they were begun, or by number. If all have it, it is
+/// said once, on top: it would stand in each legend and at each column of ten runs.
 fn told_apart(sources: &[Loaded]) -> Cow<'_, [Loaded]> {
     let mut titles: BTreeMap<&str, usize> = BTreeMap::new();
     for source in sources {
@@ -138,10 +151,13 @@ fn told_apart(sources: &[Loaded]) -> Cow<'_, [Loaded]> {
     if titles.values().all(|times| *times == 1) {
         return Cow::Borrowed(sources);
     }
+    let is_shared = shared_title(sources).is_some();
     let mut known = BTreeSet::new();
     let mut all = sources.to_vec();
     for run in all.iter_mut().map(|source| &mut source.run) {
-        if titles[run.title.as_str()] > 1 {
+        if is_shared {
+            run.title.clone_from(&run.begun);
+        } else if titles[run.title.as_str()] > 1 {
             // What they share comes last: a long name loses its end.
             run.title = format!("{}, {}", run.begun, run.title);
         }

@@ -42,8 +42,9 @@ pub(super) fn page(content: &Content<'_>) -> String {
         hash(SCRIPT)
     );
     let runs = content.sources.len();
-    let title = match content.sources {
-        [one] => one.run.title.clone(),
+    let title = match (content.sources, content.title) {
+        ([one], _) => one.run.title.clone(),
+        (_, Some(title)) => format!("{runs} runs: {title}"),
         _ => format!("{runs} runs"),
     };
     let title = escape(&title);
@@ -178,11 +179,10 @@ fn picture(figure: &Figure, title: &str) -> String {
         return out;
     }
     out.push_str("<ul class=\"legend\" aria-label=\"Series: press to hide or show\">");
-    for (number, key) in keys.iter().enumerate() {
+    for key in &keys {
         let _ = write!(
             out,
-            "<li><button class=\"key\" aria-pressed=\"true\" data-k=\"{number}\">\
-             <svg class=\"plot\" aria-hidden=\"true\">{}</svg>{}</button>",
+            "<li><button class=\"key\" aria-pressed=\"true\"><svg class=\"plot\">{}</svg>{}</button>",
             key.sample(figure.has_bars(), 0.0, 0.0),
             escape(key.name)
         );

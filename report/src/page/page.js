@@ -134,7 +134,8 @@
   function toggle(button) {
     const off = button.getAttribute("aria-pressed") === "true";
     button.setAttribute("aria-pressed", String(!off));
-    const g = button.closest("figure").querySelector('g[data-k="' + Number(button.dataset.k) + '"]');
+    const number = [...button.closest("ul").children].indexOf(button.parentElement);
+    const g = button.closest("figure").querySelector('g[data-k="' + number + '"]');
     g.classList.toggle("off", off);
     hide();
   }

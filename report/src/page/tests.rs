@@ -550,7 +550,17 @@ fn runs_of_one_title_are_told_apart() {
     }
     sources[1].run.begun = "2026-11-23T08:00:00Z".to_owned();
     let html = page(&sources, &Options::default()).unwrap().html;
-    for begun in ["2026-11-22T22:51:03Z", "2026-11-23T08:00:00Z"] {
+    assert!(html.contains("<h1>2 runs: vrio bench all: block</h1>"), "{html}");
+    let begun = ["2026-11-22T22:51:03Z", "2026-11-23T08:00:00Z"];
+    for begun in begun {
+        assert!(html.contains(&format!("</svg>{begun}</button>")), "{html}");
+    }
+    // Beside a run that is called otherwise.
+    sources.push(sources[0].clone());
+    sources[2].run.title = "before".to_owned();
+    let html = page(&sources, &Options::default()).unwrap().html;
+    assert!(html.contains("<h1>3 runs</h1>") && html.contains("</svg>before</button>"), "{html}");
+    for begun in begun {
         assert!(html.contains(&format!("</svg>{begun}, vrio bench all: block</button>")), "{html}");
     }
 }

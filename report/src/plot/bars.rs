@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::frame::{self, Area};
-use super::number::{rounded, tick};
+use super::number::{place, rounded, tick};
 use super::scale::Span;
 use super::text::{escape, wrap};
 use super::{Bars, Figure, Key, Part, WIDTH};
@@ -119,12 +119,12 @@ pub(super) fn draw(figure: &Figure, bars: &Bars, area: &Area) -> String {
             };
             let (top, high) = bar_place(bars, area, &rows[row], number);
             let (Some(x), Some(to)) = (area.at_x(begin), area.at_x(end)) else { continue };
+            let [x, to, top, middle] = [x, to, top, top + high / 2.0].map(place);
             // An outline of nothing would be a line.
             if end > begin || !bars.is_stacked {
-                let _ = write!(boxes, "M{x:.1} {top:.1}H{to:.1}v{high}H{x:.1}z");
+                let _ = write!(boxes, "M{x} {top}H{to}v{high}H{x}z");
             }
-            let middle = top + high / 2.0;
-            let _ = write!(places, "{row},{to:.1},{middle:.1} ");
+            let _ = write!(places, "{row},{to},{middle} ");
             if !bars.is_stacked {
                 spread(point, middle, area, &mut spreads);
             }
@@ -156,9 +156,10 @@ fn spread(point: &Point, y: f64, area: &Area, out: &mut String) {
     let high = area.at_x(point.high.unwrap_or(point.y));
     let (Some(low), Some(high)) = (low, high) else { return };
     if point.low.or(point.high).is_some() {
-        let _ = write!(out, "M{low:.1} {y:.1}H{high:.1}");
+        let [low, high, y, above] = [low, high, y, y - 3.0].map(place);
+        let _ = write!(out, "M{low} {y}H{high}");
         for at in [low, high] {
-            let _ = write!(out, "M{at:.1} {:.1}v6", y - 3.0);
+            let _ = write!(out, "M{at} {above}v6");
         }
     }
 }

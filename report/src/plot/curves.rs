@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::frame::{Area, CURVES_WIDTH};
-use super::number::tick;
+use super::number::{place, tick};
 use super::scale::{Scale, Span};
 use super::table::Places;
 use super::text::{escape, shorten};
@@ -67,7 +67,7 @@ pub(super) fn draw(curves: &[Curve], area: &Area) -> String {
         let mut places = String::new();
         for (row, point) in rows.of_points(points) {
             if let Some((x, y)) = area.at_x(point.x).zip(area.at_y(point.y)) {
-                let _ = write!(places, "{row},{x:.1},{y:.1} ");
+                let _ = write!(places, "{row},{},{} ", place(x), place(y));
             }
         }
         let _ = write!(
@@ -97,13 +97,12 @@ fn paths(curve: &Curve, area: &Area) -> (String, String, String) {
             is_joined = false;
             continue;
         };
-        if let Some(to) = point.x_to.and_then(|to| area.at_x(to)) {
-            let _ = write!(line, "M{x:.1} {y:.1}H{to:.1}");
-            is_joined = false;
-        } else {
-            let step = if is_joined { 'L' } else { 'M' };
-            let _ = write!(line, "{step}{x:.1} {y:.1}");
-            is_joined = true;
+        let to = point.x_to.and_then(|to| area.at_x(to));
+        let step = if is_joined && to.is_none() { 'L' } else { 'M' };
+        let _ = write!(line, "{step}{} {}", place(x), place(y));
+        is_joined = to.is_none();
+        if let Some(to) = to {
+            let _ = write!(line, "H{}", place(to));
         }
         bar(point, x, y, area, &mut spread);
         if has_markers || point.label.is_some() {
@@ -122,20 +121,18 @@ fn bar(point: &Point, x: f64, y: f64, area: &Area, out: &mut String) {
     if point.low.or(point.high).is_some()
         && let (Some(low), Some(high)) = (end(point.low, area.bottom), end(point.high, area.top))
     {
-        let _ = write!(out, "M{x:.1} {low:.1}V{high:.1}");
+        let [x, low, high, left] = [x, low, high, x - CAP].map(place);
+        let _ = write!(out, "M{x} {low}V{high}");
         for at in [point.low.map(|_| low), point.high.map(|_| high)].into_iter().flatten() {
-            let _ = write!(out, "M{:.1} {at:.1}h{}", x - CAP, 2.0 * CAP);
+            let _ = write!(out, "M{left} {at}h{}", 2.0 * CAP);
         }
     }
-    match point.meant {
-        Meant::AtMost => {
-            let _ = write!(out, "M{x:.1} {y:.1}v16m-3 -5l3 5l3 -5");
-        }
-        Meant::AtLeast => {
-            let _ = write!(out, "M{x:.1} {y:.1}v-16m-3 5l3 -5l3 5");
-        }
-        Meant::Exact | Meant::About => {}
-    }
+    let arrow = match point.meant {
+        Meant::AtMost => "v16m-3 -5l3 5l3 -5",
+        Meant::AtLeast => "v-16m-3 5l3 -5l3 5",
+        Meant::Exact | Meant::About => return,
+    };
+    let _ = write!(out, "M{} {}{arrow}", place(x), place(y));
 }
 
 /// Points with a name: a line from top to bottom, and the name. One that several series have at

@@ -34,6 +34,13 @@ pub fn exact(number: f64) -> String {
     format!("{}", number + 0.0)
 }
 
+/// A place in a picture, to a tenth of a unit of it: printed as it is, `15` and not `15.0`. A page
+/// of ten runs has forty thousand of them.
+pub(super) fn place(at: f64) -> f64 {
+    // Not "-0".
+    (at * 10.0).round() / 10.0 + 0.0
+}
+
 /// A number with at most `digits` that count, without zeros at its end.
 pub fn rounded(number: f64, digits: usize) -> String {
     if number == 0.0 || !number.is_finite() {

@@ -7,6 +7,8 @@
 
 use std::fmt::Write as _;
 
+use super::number::place;
+
 /// Of colours; the next series begins again with another marker and another dash.
 pub const COLOURS: usize = 8;
 /// Of markers. It has no divisor in common with [`COLOURS`], so pairs repeat late.
@@ -74,16 +76,16 @@ impl Look {
 
     /// The marker's outline around a point, as commands of a path.
     pub fn outline(self, x: f64, y: f64) -> String {
-        let at = format!("M{x:.1} {y:.1}");
-        match self.marker {
-            0 => format!("{at}m-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z"),
-            1 => format!("{at}m-3.3-3.3h6.6v6.6h-6.6z"),
-            2 => format!("{at}m0-4.6l4.2 7.4h-8.4z"),
-            3 => format!("{at}m0-4.8l4.4 4.8l-4.4 4.8l-4.4-4.8z"),
-            4 => format!("{at}m0 4.6l4.2-7.4h-8.4z"),
-            5 => format!("{at}m-4.6-1.4h3.2v-3.2h2.8v3.2h3.2v2.8h-3.2v3.2h-2.8v-3.2h-3.2z"),
-            _ => format!("{at}m-2.2-4.4h4.4l2.2 4.4l-2.2 4.4h-4.4l-2.2-4.4z"),
-        }
+        let ((dx, dy), shape) = match self.marker {
+            0 => ((-3.5, 0.0), "a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z"),
+            1 => ((-3.3, -3.3), "h6.6v6.6h-6.6z"),
+            2 => ((0.0, -4.6), "l4.2 7.4h-8.4z"),
+            3 => ((0.0, -4.8), "l4.4 4.8l-4.4 4.8l-4.4-4.8z"),
+            4 => ((0.0, 4.6), "l4.2-7.4h-8.4z"),
+            5 => ((-4.6, -1.4), "h3.2v-3.2h2.8v3.2h3.2v2.8h-3.2v3.2h-2.8v-3.2h-3.2z"),
+            _ => ((-2.2, -4.4), "h4.4l2.2 4.4l-2.2 4.4h-4.4l-2.2-4.4z"),
+        };
+        format!("M{} {}{shape}", place(x + dx), place(y + dy))
     }
 }
 
