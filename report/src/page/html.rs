@@ -182,7 +182,8 @@ fn picture(figure: &Figure, title: &str) -> String {
     for key in &keys {
         let _ = write!(
             out,
-            "<li><button class=\"key\" aria-pressed=\"true\"><svg class=\"plot\">{}</svg>{}</button>",
+            "<li><button class=\"key\" aria-pressed=\"true\">\
+             <svg class=\"plot\">{}</svg>{}</button>",
             key.sample(figure.has_bars(), 0.0, 0.0),
             escape(key.name)
         );
@@ -203,7 +204,7 @@ fn table(figure: &Figure) -> String {
     };
     let id = &figure.id;
     let (is_open, picture) = match figure.is_drawn() {
-        true => ("", format!(" <a href=\"{id}.svg\">{id}.svg</a>")),
+        true => ("", format!("<a href=\"{id}.svg\">{id}.svg</a> · ")),
         false => (" open", String::new()),
     };
     let mut what = with_unit(&figure.y.words, figure.y.unit);
@@ -212,7 +213,7 @@ fn table(figure: &Figure) -> String {
     }
     let mut out = format!(
         "<details{is_open}><summary>Its numbers</summary>\
-         <p><a download=\"{id}.csv\" hidden>{id}.csv</a>{picture} · {what}</p>\
+         <p><a download=\"{id}.csv\" hidden>{id}.csv</a> {picture}{what}</p>\
          <div class=\"table\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\">\
          <table data-words=\"{words}\" data-x=\"{x_unit}\" data-y=\"{unit}\">",
         title = escape(&figure.title),

@@ -1,6 +1,6 @@
 // What the page can do beyond being read: a switch of paper, legends that hide series, tooltips by
-// pointer and by keyboard, tables as files. Listeners are on the document, and nothing is prepared for plots that
-// nobody touches.
+// pointer and by keyboard, tables as files. Listeners are on the document, and nothing is prepared
+// for plots that nobody touches and tables that are closed.
 "use strict";
 (() => {
   const NEAR = 28;
@@ -149,7 +149,8 @@
 
   // What a cell says: its number, and where the spread begins and ends.
   function numbers(cell) {
-    const said = /^(?:[≈≤≥] )?([-.\de]+)(?: \(([^)]*)\))?/.exec(cell.dataset.exact ?? cell.textContent);
+    const text = cell.dataset.exact ?? cell.textContent;
+    const said = /^(?:[≈≤≥] )?([-.\de]+)(?: \(([^)]*)\))?/.exec(text);
     if (!said) return ["", "", ""];
     const spread = said[2] ?? "";
     const low = /^(?:from )?([-.\de]+)/.exec(spread);
@@ -161,10 +162,12 @@
   function csv(table) {
     const heads = [...table.tHead.rows[0].cells];
     const spreads = heads.map((head) => head.dataset.spread);
-    const lines = [heads.flatMap((head, at) => {
+    const names = heads.flatMap((head, at) => {
       const name = head.textContent;
-      return (spreads[at] ? [name, name + ": from (" + spreads[at] + ")", name + ": to"] : [name]).map(quoted);
-    })];
+      const ends = [name + ": from (" + spreads[at] + ")", name + ": to"];
+      return spreads[at] ? [name, ...ends] : [name];
+    });
+    const lines = [names.map(quoted)];
     for (const row of table.tBodies[0].rows) {
       const head = row.cells[0].textContent;
       const isNumber = /^-?[.\d]+(e-?\d+)?$/.test(head);
