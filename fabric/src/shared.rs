@@ -249,7 +249,11 @@ fn exchange(word: &AtomicU64, current: u64, new: u64) -> Result<(), u64> {
     word.compare_exchange(current, new, success, failure).map(|_| ())
 }
 
-/// Copies a few bytes without a call: most messages are that short.
+/// Of one call. For more than 2,112 bytes glibc takes `rep movsb` where the processor says that it is
+/// fast, and AMD's Zen 3 takes five times as long by it.
+const PIECE: usize = 2048;
+
+/// Copies a few bytes without a call, as most messages are that short, and many in pieces.
 ///
 /// # Safety
 /// As of [`std::ptr::copy_nonoverlapping`].
@@ -274,8 +278,22 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
         match bytes {
             8..=16 => ends::<8>(from, to, bytes),
             4..8 => ends::<4>(from, to, bytes),
-            _ => std::ptr::copy_nonoverlapping(from, to, bytes),
+            0..=PIECE => std::ptr::copy_nonoverlapping(from, to, bytes),
+            _ => in_pieces(from, to, bytes),
         }
+    }
+}
+
+/// # Safety
+/// As of [`copy`].
+#[inline(never)]
+unsafe fn in_pieces(from: *const u8, to: *mut u8, bytes: usize) {
+    let mut done = 0;
+    while done < bytes {
+        let piece = PIECE.min(bytes - done);
+        // SAFETY: `done` and `piece` are no more than `bytes`, which the caller speaks for.
+        unsafe { std::ptr::copy_nonoverlapping(from.add(done), to.add(done), piece) };
+        done += piece;
     }
 }
 
@@ -383,6 +401,20 @@ mod tests {
             // SAFETY: both have this length.
             unsafe { copy(from.as_ptr(), to.as_mut_ptr(), bytes) };
             assert_eq!((&to[..bytes], &to[bytes..]), (&from[..bytes], &[0; 64][bytes..]));
+        }
+    }
+
+    #[test]
+    fn copies_in_pieces_are_whole_and_no_longer() {
+        let from: Vec<u8> = (0..3 * PIECE + 9).map(|at| (at % 251) as u8 + 1).collect();
+        for whole in [PIECE, 2 * PIECE, 3 * PIECE] {
+            for bytes in whole - 2..=whole + 8 {
+                let mut to = vec![0; from.len()];
+                // SAFETY: both have more than that.
+                unsafe { copy(from.as_ptr(), to.as_mut_ptr(), bytes) };
+                assert_eq!(to[..bytes], from[..bytes]);
+                assert!(to[bytes..].iter().all(|byte| *byte == 0), "{bytes}");
+            }
         }
     }
 
