@@ -249,8 +249,8 @@ fn exchange(word: &AtomicU64, current: u64, new: u64) -> Result<(), u64> {
     word.compare_exchange(current, new, success, failure).map(|_| ())
 }
 
-/// Of one call. For more than 2,112 bytes glibc takes `rep movsb` where the processor says that it is
-/// fast, and AMD's Zen 3 takes five times as long by it.
+/// Of one call. For more than 2,112 bytes glibc takes `rep movsb` where the processor says that it
+/// is fast, and AMD's Zen 3 takes five times as long by it.
 const PIECE: usize = 2048;
 
 /// Copies a few bytes without a call, as most messages are that short, and many in pieces.
