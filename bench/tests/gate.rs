@@ -1,0 +1,111 @@
+//! `scripts/test` counts, runs again and names as it says, by a runner that plays the tests.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+/// A cargo whose only tests are `good`, `shy` (passes by itself only), `ill` (never passes) and
+/// `crowd`, a number of others that are shy too. The environment says which of them there are.
+const CARGO: &str = r##"#!/usr/bin/env bash
+[ "$1" = nextest ] || exit 0
+[ "$2" != --version ] || exit 0
+report=$CARGO_TARGET_DIR/nextest/default/junit.xml
+mkdir -p "${report%/*}"
+failed=0
+put() { # NAME passes|fails OUTPUT
+    echo "        <testcase name=\"$1\" classname=\"one::two\" time=\"0.1\">"
+    if [ "$2" = fails ]; then
+        failed=100
+        echo "            <failure message=\"panicked at &quot;x&quot;\">why</failure>"
+    fi
+    printf '            <system-out>\nrunning 1 test\n%s\n</system-out>\n' "$3"
+    echo "            <system-err></system-err>"
+    echo "        </testcase>"
+}
+{
+    echo '<?xml version="1.0" encoding="UTF-8"?>'
+    echo '<testsuites name="nextest-run" tests="3">'
+    echo '    <testsuite name="one::two" tests="3">'
+    case "$*" in
+        *"test(=a::good"*) put a::good passes "" ;;
+        *"test(=a::shy"*) put a::shy passes "" ;;
+        *"test(=a::ill"*) put a::ill fails "" ;;
+        *) put a::good passes "$SAID"
+           for name in $FAILING; do put "a::$name" fails ""; done ;;
+    esac
+    echo '    </testsuite>'
+    echo '</testsuites>'
+} >"$report"
+exit $failed
+"##;
+
+/// The last lines of a run in which `failing` fail beside others and a test has said `said`, and
+/// whether it passed.
+fn run(failing: &str, said: &str, ci: bool) -> (bool, String) {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in
+        [("cargo", CARGO), ("shellcheck", "#!/bin/sh\n"), ("cargo-deny", "#!/bin/sh\n")]
+    {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs the tests");
+    let script = Path::new(&package).parent().unwrap().join("scripts/test");
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new(script);
+    command.env("PATH", path).env("CARGO_TARGET_DIR", folder.path().join("target"));
+    command.env("FAILING", failing).env("SAID", said);
+    command.env("CI", if ci { "true" } else { "" });
+    let output = command.output().unwrap();
+    let all = String::from_utf8_lossy(&output.stdout);
+    let from = all.rfind("\n\n").map_or(0, |at| at + 2);
+    (output.status.success(), all[from..].to_owned())
+}
+
+/// The five checks before the tests are passes as well.
+#[test]
+fn what_passes_passes() {
+    let (passed, end) = run("", "", true);
+    assert!(passed && end.contains("vrio: 6 passed, 0 failed, 0 skipped, 0 flaky"), "{end}");
+}
+
+#[test]
+fn what_passes_by_itself_only_is_named_as_flaky() {
+    let (passed, end) = run("shy", "", true);
+    assert!(passed && end.contains("vrio: 7 passed, 0 failed, 0 skipped, 1 flaky"), "{end}");
+    assert!(end.contains("Flaky") && end.contains("one::two a::shy"), "{end}");
+}
+
+#[test]
+fn what_never_passes_fails_the_run() {
+    let (passed, end) = run("shy ill", "", false);
+    assert!(!passed && end.contains("vrio: 7 passed, 1 failed, 0 skipped, 1 flaky"), "{end}");
+    assert!(end.contains("Failed:\n  one::two a::ill"), "{end}");
+}
+
+#[test]
+fn four_flaky_tests_are_one_too_many() {
+    let (passed, end) = run("shy shy2 shy3", "", true);
+    assert!(passed && end.contains(", 3 flaky"), "{end}");
+    let (passed, end) = run("shy shy2 shy3 shy4", "", true);
+    assert!(!passed && end.contains("more than 3 flaky tests"), "{end}");
+}
+
+/// Many failures have a cause that no second run removes.
+#[test]
+fn many_failures_are_not_run_again() {
+    let (passed, end) = run("shy shy shy shy shy shy shy shy shy shy shy", "", true);
+    assert!(!passed && end.contains("vrio: 6 passed, 11 failed, 0 skipped, 0 flaky"), "{end}");
+}
+
+#[test]
+fn a_skip_is_repeated_and_is_a_failure_where_ci_is_set() {
+    let said = "SKIP a::good: no &lt;disk&gt; &amp; no cable";
+    let (passed, end) = run("", said, false);
+    assert!(passed && end.contains("a::good: no <disk> & no cable"), "{end}");
+    assert!(end.contains("vrio: 6 passed, 0 failed, 1 skipped, 0 flaky"), "{end}");
+    let (passed, end) = run("", said, true);
+    assert!(!passed && end.contains("vrio: 6 passed, 1 failed, 1 skipped"), "{end}");
+}
