@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::epoll;
-use sidecore::{Counter, Progress};
+use sidecore::{Counter, Progress, foreign};
 use transport::{Pool, TransmitBatch};
 
 use crate::inside::Inside;
@@ -322,7 +322,7 @@ impl<L: Link> Shm<L> {
         for lane in &mut self.lanes {
             if lane.producer.publish() {
                 self.counters.bells_rung.add(1);
-                lane.is_gone |= door::ring(lane.line.peer_bell.as_fd()).is_err();
+                lane.is_gone |= foreign::ring(lane.line.peer_bell.as_fd()).is_err();
             }
         }
     }
@@ -390,7 +390,7 @@ impl<L: Link> Shm<L> {
             // The peer may not have got to it yet; then it ends the next sleep early, once.
             if lane.is_rung {
                 self.counters.bell_reads.add(1);
-                lane.is_rung = !door::hush(lane.line.own_bell.as_fd());
+                lane.is_rung = !foreign::silence(lane.line.own_bell.as_fd());
             }
         }
     }

@@ -9,6 +9,7 @@
 
 mod core;
 mod counter;
+pub mod foreign;
 mod handshake;
 mod idle;
 pub mod mailbox;

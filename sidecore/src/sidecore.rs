@@ -144,6 +144,8 @@ pub fn spawn(config: Config) -> io::Result<Sidecore> {
 /// Runs on the new thread, before the first round.
 fn prepare(config: &Config) -> io::Result<()> {
     ON_SIDECORE.set(true);
+    crate::foreign::ready().map_err(io::Error::other)?;
+    crate::foreign::ready_on_this_thread();
     // Naps and deadlines are tens of microseconds; the system's default slack is 50 of them.
     if let Err(error) = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)) {
         tracing::warn!(%error, "short sleeps will be longer: the timer slack stays as it is");

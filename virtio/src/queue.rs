@@ -16,6 +16,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use sidecore::foreign;
+
 use crate::QUEUE_SIZE_MAX;
 use crate::chain::{Chain, Head, Segment, each_piece};
 use crate::descriptor::Reader;
@@ -23,7 +25,7 @@ use crate::dirty::{DirtyLog, Logging};
 use crate::error::RingError;
 use crate::inflight::InflightQueue;
 use crate::memory::Memory;
-use crate::notify::{self, Signal};
+use crate::notify::Signal;
 use crate::packed::PackedRing;
 use crate::prefetch;
 use crate::shared::Stores;
@@ -565,7 +567,7 @@ impl Queue {
     /// begins and after a sleep.
     pub fn disarm(&mut self) {
         if let Some(kick) = &self.kick {
-            notify::drain(kick.as_fd());
+            foreign::silence(kick.as_fd());
         }
         if self.failed.is_none() {
             either!(&mut self.ring, ring => ring.refuse_kicks(&mut self.stores));

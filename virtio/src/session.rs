@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
+use sidecore::foreign::{self, ForeignError};
 use tracing::{debug, info};
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
@@ -26,7 +27,6 @@ use crate::device::{Device, DeviceError};
 use crate::dirty::{DirtyLog, LogError, Logging};
 use crate::inflight::{InflightError, InflightRegion};
 use crate::memory::{Memory, MemoryError, Region};
-use crate::notify;
 use crate::queue::{QueueConfig, RingKind};
 use crate::{QUEUE_SIZE_MAX, QUEUES_MAX, REGIONS_MAX, feature};
 
@@ -104,6 +104,9 @@ pub enum SessionError {
         /// Kick, call or error.
         what: &'static str,
     },
+    /// The system does not let this process signal eventfds.
+    #[error(transparent)]
+    Signals(#[from] ForeignError),
     /// Features that were not offered.
     #[error("features {0:#x} were accepted but never offered")]
     Features(u64),
@@ -350,7 +353,7 @@ impl Session {
         if self.protocol & VhostUserProtocolFeatures::LOG_SHMFD.bits() == 0 {
             return not_offered("LOG_SHMFD");
         }
-        if !notify::is_anonymous(message.fd.as_fd()) {
+        if !foreign::is_eventfd(message.fd.as_fd()) {
             return Err(SessionError::LogSignal.into());
         }
         message.take(front_end);
@@ -445,9 +448,10 @@ fn eventfd(
     file: Option<File>,
 ) -> std::result::Result<Option<OwnedFd>, SessionError> {
     let fd = file.map(OwnedFd::from);
-    if fd.as_ref().is_some_and(|fd| !notify::is_anonymous(fd.as_fd())) {
+    if fd.as_ref().is_some_and(|fd| !foreign::is_eventfd(fd.as_fd())) {
         return Err(SessionError::NotAnEventfd { index, what });
     }
+    foreign::ready()?;
     Ok(fd)
 }
 

@@ -20,6 +20,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
+use sidecore::foreign;
 
 use super::region::{Region, RegionError};
 
@@ -43,7 +44,8 @@ pub(super) struct Line {
     pub(super) region: Arc<Region>,
     /// Which side made it, and so which ring is whose.
     pub(super) dialled: bool,
-    /// The peer rings ours; we ring the peer's.
+    /// The peer rings ours; we ring the peer's. The peer holds both, so neither is read nor written
+    /// but by [`foreign`].
     pub(super) own_bell: OwnedFd,
     pub(super) peer_bell: OwnedFd,
     /// Ends when the peer does.
@@ -103,11 +105,8 @@ impl Line {
             return Err(AnswerError::Foreign);
         }
         let region = Arc::new(Region::of_peer(memory.as_fd())?);
-        // A bell is only ever read and written without waiting; if the peer sent something else
-        // than an eventfd, that fails, and the peer is not heard.
-        for fd in [&own_bell, &peer_bell] {
-            let flags = rustix::fs::fcntl_getfl(fd)?;
-            rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?;
+        if !foreign::is_eventfd(own_bell.as_fd()) || !foreign::is_eventfd(peer_bell.as_fd()) {
+            return Err(AnswerError::Foreign);
         }
         let port = u16::from_le_bytes([message[10], message[11]]);
         Ok((port, Self { region, dialled: false, own_bell, peer_bell, connection }))
@@ -296,15 +295,15 @@ impl Drop for Door {
     }
 }
 
-/// Signals an eventfd. That its counter is full is as good.
-pub(super) fn ring(bell: BorrowedFd<'_>) -> Result<(), Errno> {
+/// Signals an eventfd of this process's own. That its counter is full is as good.
+fn ring(bell: BorrowedFd<'_>) -> Result<(), Errno> {
     match rustix::io::write(bell, &1_u64.to_ne_bytes()) {
         Ok(_) | Err(Errno::AGAIN) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
-/// Takes an eventfd's signal back. `false`: there was none.
+/// Takes the signal of an eventfd of this process's own back. `false`: there was none.
 pub(super) fn hush(bell: BorrowedFd<'_>) -> bool {
     rustix::io::read(bell, &mut [0; 8]).is_ok()
 }

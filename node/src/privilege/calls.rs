@@ -21,7 +21,7 @@ use super::{PrivilegeError, system};
 use crate::config::{Config, Privileges};
 
 /// What a running node does: serve disks, and add and remove them.
-const ALLOWED: [c_long; 97] = [
+const ALLOWED: [c_long; 100] = [
     // Data: the link, the io_uring, eventfds, sockets of front ends.
     libc::SYS_read,
     libc::SYS_write,
@@ -34,6 +34,9 @@ const ALLOWED: [c_long; 97] = [
     // Kicks are read by it, for it can be told not to block.
     libc::SYS_preadv2,
     libc::SYS_pwritev2,
+    // Front ends and peers are signalled by these (`sidecore::foreign`).
+    libc::SYS_io_submit,
+    libc::SYS_io_getevents,
     libc::SYS_sendto,
     libc::SYS_recvfrom,
     libc::SYS_sendmsg,
@@ -74,6 +77,8 @@ const ALLOWED: [c_long; 97] = [
     libc::SYS_open,
     libc::SYS_close,
     libc::SYS_fstat,
+    // How large the pages of a guest's memory are.
+    libc::SYS_fstatfs,
     libc::SYS_stat,
     libc::SYS_lstat,
     libc::SYS_newfstatat,

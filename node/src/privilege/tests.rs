@@ -4,12 +4,14 @@
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{TcpListener, UdpSocket};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
 use rustix::process::DumpableBehavior;
 use rustix::thread::Uid;
+use sidecore::foreign;
 
 use super::*;
 
@@ -100,6 +102,10 @@ fn only_the_configured_directories_are_left() {
     std::fs::remove_file(inside("run/a.sock")).unwrap();
     std::fs::read(inside("etc/n.toml")).unwrap();
     std::fs::read("/proc/locks").unwrap();
+    // What signals take is made later than this.
+    foreign::ready().unwrap();
+    let kick = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    assert!(foreign::is_eventfd(kick.as_fd()));
     let refused = |result: io::Result<File>| {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
     };
@@ -133,6 +139,7 @@ fn system_calls_of_a_running_node_are_left() {
         wait.recv().unwrap();
         UdpSocket::bind("127.0.0.1:0").map_err(|error| error.raw_os_error())
     });
+    foreign::ready().unwrap();
     filter(&config(&path, "")).unwrap();
     // What a disk that is added needs.
     let listener = UnixListener::bind(path.join("a.sock")).unwrap();
@@ -153,6 +160,10 @@ fn system_calls_of_a_running_node_are_left() {
     let into = &mut [io::IoSliceMut::new(&mut count)];
     let drained = rustix::io::preadv2(&kick, into, u64::MAX, flags);
     assert_ne!(drained, Err(rustix::io::Errno::PERM));
+    // More than the kernel keeps of them.
+    (0..10_000).for_each(|_| foreign::ring(kick.as_fd()).unwrap());
+    assert!(foreign::is_eventfd(kick.as_fd()) && foreign::silence(kick.as_fd()));
+    rustix::fs::fstatfs(&file).unwrap();
     let big = vec![1u8; 64 << 20];
     assert_eq!(std::thread::spawn(move || big.len()).join().unwrap(), 64 << 20);
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use sidecore::foreign;
 
 use super::ring::*;
 use crate::chain::Chain;
-use crate::notify;
 use crate::queue::Queue;
 
 const SIZE: u16 = 16;
@@ -81,7 +81,7 @@ fn driver(ring: &mut TestRing, kick: &OwnedFd, call: &OwnedFd) {
         fence(Ordering::SeqCst);
         if ring.used_idx() == ring.used_seen && reaped < REQUESTS {
             sleep_on(call, "the driver");
-            notify::drain(call.as_fd());
+            foreign::silence(call.as_fd());
         }
         ring.set_avail_flags(1);
     }
