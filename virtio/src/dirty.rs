@@ -113,7 +113,7 @@ impl DirtyLog {
         }
     }
 
-    /// Whether its file was truncated by whoever shares it.
+    /// Whether a page of it was not to be had.
     pub(crate) fn is_lost(&self) -> bool {
         self.mapping.is_lost()
     }

@@ -117,8 +117,11 @@ pub enum RingError {
     /// A buffer outside the guest's memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// A file of the guest's memory was truncated while it was in use.
-    #[error("a file of the guest's memory was truncated")]
+    /// A page of the guest's memory, of the inflight region or of the dirty log was not to be had.
+    #[error(
+        "memory of the front end's was lost: its file was truncated, has a hole for which the \
+         system has no (huge) page, or could not be read"
+    )]
     MemoryLost,
     /// The front end's log of dirty pages does not have a page that was written.
     #[error("the dirty log ends before {len:#x} bytes at {addr:#x}, which were written")]

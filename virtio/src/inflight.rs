@@ -61,6 +61,12 @@ pub enum InflightError {
     /// The file can be truncated under our feet. We make it sealed, and so do others.
     #[error("inflight region in a file that is not sealed against shrinking")]
     NotSealed,
+    /// A page of it was not to be had.
+    #[error(
+        "a page of the inflight region is not there: its file was truncated or has a hole, and \
+         the system no page for it"
+    )]
+    Lost,
     /// A layout that we do not know.
     #[error("inflight region of version {0}")]
     Version(u16),
@@ -176,7 +182,7 @@ impl InflightRegion {
         }
         // Only what the queues need: the front end may claim any length.
         let mapping = Mapping::of_file(fd.as_fd(), offset, need)?;
-        if mapping.can_shrink() {
+        if !mapping.is_sealed() {
             return Err(InflightError::NotSealed);
         }
         let mapping = Arc::new(mapping);
@@ -192,6 +198,10 @@ impl InflightRegion {
                 RingKind::Packed => packed::has_completed(&queue),
             })
         });
+        // By that look its first pages are found, or not.
+        if region.mapping.is_lost() {
+            return Err(InflightError::Lost);
+        }
         Ok(region)
     }
 
@@ -243,8 +253,7 @@ impl InflightQueue {
         self.resumes
     }
 
-    /// Its bytes, to be scribbled on.
-    #[cfg(test)]
+    /// Its bytes.
     pub(crate) fn area(&self) -> &Area {
         &self.area
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat};
+use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -17,9 +17,11 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 /// The smallest page; mappings begin at multiples of it.
 const PAGE_BYTES: u64 = 4096;
 
-/// The largest huge page that Linux has on x86. A file system may claim any "block size"; beyond
-/// this it is not one that a mapping has to be aligned to.
+/// The largest huge page that Linux has on x86.
 const HUGE_PAGE_BYTES_MAX: u64 = 1 << 30;
+
+/// What `statfs` says of hugetlbfs, and of memory files with huge pages (HUGETLBFS_MAGIC).
+const HUGETLBFS: u64 = 0x958458f6;
 
 /// Why a file could not be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,9 +65,10 @@ pub enum MapError {
 /// A range of a file, mapped shared and writable, unmapped when the last owner lets go. It is
 /// never locked or pinned: the guest's memory stays swappable.
 ///
-/// A file that is not sealed against shrinking can be truncated later by whoever else has it. An
-/// access beyond its new end would end the process; it is caught, finds zeroes, and the mapping is
-/// marked as lost.
+/// Any page of a file may be gone, or not to be had, when it is touched: the file is truncated, a
+/// hole of it finds no free huge page, its file system fails. The access would end the process; it
+/// is caught, finds zeroes, and the mapping is marked as lost. No file is believed to be above
+/// that, whatever its seals are.
 #[derive(Debug)]
 pub struct Mapping {
     map: NonNull<u8>,
@@ -73,8 +76,9 @@ pub struct Mapping {
     /// Where the asked range begins in the mapping, which starts at a page.
     skip: usize,
     len: usize,
-    /// Some where the file can still shrink.
+    /// None for memory that has no file.
     watch: Option<Watch>,
+    is_sealed: bool,
 }
 
 // SAFETY: a mapping is an address range that is valid from any thread until it is dropped; what is
@@ -104,7 +108,7 @@ impl Mapping {
         if end > have {
             return Err(MapError::FileTooSmall { have, need: end });
         }
-        let page = page_bytes(u64::try_from(stat.st_blksize).unwrap_or(0));
+        let page = page_bytes(fd)?;
         let start = offset & !(page - 1);
         let map_end = end.checked_add(page - 1).ok_or(overflow)? & !(page - 1);
         let map_len = usize::try_from(map_end - start).map_err(|_| overflow)?;
@@ -117,13 +121,11 @@ impl Mapping {
         let skip = usize::try_from(offset - start).map_err(|_| overflow)?;
         let len = usize::try_from(len).map_err(|_| overflow)?;
         let mut mapping = Self::adopt(map.cast(), map_len, skip, len)?;
-        if !seals.contains(SealFlags::SHRINK) {
-            // Exposed, since the handler makes its pointers from the addresses of faults.
-            let start = map.expose_provenance();
-            let page = usize::try_from(page).map_err(|_| overflow)?;
-            let watch = Watch::new(start, map_len, page).ok_or(MapError::TooMany)?;
-            mapping.watch = Some(watch);
-        }
+        mapping.is_sealed = seals.contains(SealFlags::SHRINK);
+        // Exposed, since the handler makes its pointers from the addresses of faults.
+        let start = map.expose_provenance();
+        let page = usize::try_from(page).map_err(|_| overflow)?;
+        mapping.watch = Some(Watch::new(start, map_len, page).ok_or(MapError::TooMany)?);
         Ok(mapping)
     }
 
@@ -152,7 +154,7 @@ impl Mapping {
         // SAFETY: the range is the mapping that was just made.
         let _ = unsafe { madvise(map.as_ptr().cast(), map_len.get(), Advice::LinuxDontDump) };
         LIVE.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { map, map_len, skip, len, watch: None })
+        Ok(Self { map, map_len, skip, len, watch: None, is_sealed: false })
     }
 
     /// The first byte of the range.
@@ -171,12 +173,12 @@ impl Mapping {
         self.len == 0
     }
 
-    /// Whether the file can still be made smaller than this range.
-    pub fn can_shrink(&self) -> bool {
-        self.watch.is_some()
+    /// Whether the file is sealed against being made smaller. Its pages may be lost all the same.
+    pub fn is_sealed(&self) -> bool {
+        self.is_sealed
     }
 
-    /// Whether the file was made smaller, and an access found out.
+    /// Whether a page was not to be had, and an access found out.
     pub fn is_lost(&self) -> bool {
         self.watch.as_ref().is_some_and(Watch::is_lost)
     }
@@ -199,9 +201,14 @@ impl Drop for Mapping {
     }
 }
 
-/// What a mapping of this file has to be aligned to: the file system's block size is the huge
-/// page's size on hugetlbfs, and no worse than a page elsewhere.
-fn page_bytes(block_bytes: u64) -> u64 {
-    let usable = block_bytes.is_power_of_two() && block_bytes <= HUGE_PAGE_BYTES_MAX;
-    if usable { block_bytes.max(PAGE_BYTES) } else { PAGE_BYTES }
+/// What a mapping of this file has to be aligned to. On hugetlbfs the block size is the huge page's;
+/// what other file systems say of their blocks has nothing to do with pages.
+fn page_bytes(fd: BorrowedFd<'_>) -> Result<u64, MapError> {
+    let stat = fstatfs(fd).map_err(|errno| MapError::System { what: "fstatfs", errno })?;
+    if stat.f_type.cast_unsigned() != HUGETLBFS {
+        return Ok(PAGE_BYTES);
+    }
+    let bytes = stat.f_bsize.cast_unsigned();
+    let usable = bytes.is_power_of_two() && (PAGE_BYTES..=HUGE_PAGE_BYTES_MAX).contains(&bytes);
+    Ok(if usable { bytes } else { PAGE_BYTES })
 }

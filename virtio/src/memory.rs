@@ -263,7 +263,7 @@ impl Memory {
         &self.regions
     }
 
-    /// Whether a part of it was lost: a file was truncated by whoever shares it.
+    /// Whether a page of it was not to be had.
     pub fn is_lost(&self) -> bool {
         self.regions.iter().any(|region| region.mapping.is_lost())
     }

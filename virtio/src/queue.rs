@@ -28,7 +28,7 @@ use crate::memory::Memory;
 use crate::notify::Signal;
 use crate::packed::PackedRing;
 use crate::prefetch;
-use crate::shared::Stores;
+use crate::shared::{Area, Stores};
 use crate::sigbus;
 use crate::split::SplitRing;
 
@@ -279,6 +279,8 @@ pub struct Queue {
     outstanding: u16,
     /// Some queue of the inflight region had completed requests when that was mapped.
     region_resumes: bool,
+    /// This queue's part of it.
+    inflight: Option<Area>,
     kick: Option<OwnedFd>,
     call: Option<Signal>,
     err: Option<Signal>,
@@ -324,6 +326,7 @@ impl Queue {
         let shape = Shape { desc, avail, used, size, event_idx, used_logged_at };
         let region_resumes = config.inflight.as_ref().is_some_and(InflightQueue::resumes);
         let (memory, inflight) = (&config.memory, config.inflight);
+        let inflight_area = inflight.as_ref().map(|queue| queue.area().clone());
         let ring = match config.kind {
             RingKind::Split => {
                 Ring::Split(SplitRing::new(shape, memory, base, inflight, &mut stores)?)
@@ -344,6 +347,7 @@ impl Queue {
             staged: Vec::with_capacity(usize::from(size)),
             outstanding: 0,
             region_resumes,
+            inflight: inflight_area,
             kick: config.kick,
             call: config.call.map(Signal::new),
             err: config.err.map(Signal::new),
@@ -408,7 +412,9 @@ impl Queue {
         if sigbus::losses() != self.losses {
             self.losses = sigbus::losses();
             // Memory was lost somewhere: ours?
-            if self.tables.is_lost() || self.stores.log().is_some_and(DirtyLog::is_lost) {
+            let log_is_lost = self.stores.log().is_some_and(DirtyLog::is_lost);
+            let inflight_is_lost = self.inflight.as_ref().is_some_and(Area::is_lost);
+            if self.tables.is_lost() || log_is_lost || inflight_is_lost {
                 return Err(RingError::MemoryLost);
             }
         }

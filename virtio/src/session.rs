@@ -422,7 +422,7 @@ impl Session {
         let (guest_addr, len) = (region.guest_phys_addr, region.memory_size);
         let (user_addr, offset) = (region.user_addr, region.mmap_offset);
         let mapped = Region::map(file.as_fd(), offset, guest_addr, len, user_addr)?;
-        if mapped.mapping().can_shrink() {
+        if !mapped.mapping().is_sealed() {
             debug!(socket = self.socket, guest_addr, "guest memory in a file that can shrink");
         }
         self.keep(mapped)

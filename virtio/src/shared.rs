@@ -36,7 +36,7 @@ pub(crate) struct Area {
     /// The guest address under which stores are marked as dirty; none for what is not the guest's.
     logged_at: Option<u64>,
     /// Keeps the range mapped.
-    _mapping: Arc<Mapping>,
+    mapping: Arc<Mapping>,
 }
 
 // SAFETY: the range stays mapped as long as the area lives, and is only accessed by atomics.
@@ -68,12 +68,17 @@ impl Area {
         }
         // SAFETY: `offset` lies in the mapping's range, checked above.
         let start = unsafe { mapping.start().add(offset) };
-        Some(Self { start, len, logged_at: None, _mapping: Arc::clone(mapping) })
+        Some(Self { start, len, logged_at: None, mapping: Arc::clone(mapping) })
     }
 
     /// The same range, which is the guest's: stores into it are marked as if it began at `addr`.
     pub(crate) fn logged_at(self, addr: u64) -> Self {
         Self { logged_at: Some(addr), ..self }
+    }
+
+    /// Whether a page of its mapping was lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
     }
 
     /// Whether it begins at a multiple of `align`.

@@ -1,17 +1,25 @@
-//! Guest memory in a file that shrinks.
+//! Mapped memory that goes away.
 //!
-//! A file that is not sealed can be truncated while it is mapped, and the next access beyond its
-//! new end raises SIGBUS, which would end this process and with it everybody's devices. So there
-//! is a handler: where the address lies in a mapping that is watched here, the lost part is
-//! replaced by empty private memory, the mapping is marked as lost, and the access goes on (it
-//! reads zeroes). A queue that finds its memory lost fails ([`crate::RingError::MemoryLost`]).
-//! Requests that were under way may have read zeroes: whoever truncates a running guest's memory
-//! gets what a guest gets that writes zeroes.
+//! A mapped page may not be there when it is touched: its file was truncated, or has a hole and the
+//! system no (huge) page for it, or its file system could not read it, or the page is damaged. Then
+//! the access raises SIGBUS, which would end this process and with it all of its devices. No seal
+//! of a file excludes that. So there is a handler: where the address lies in a mapping that is
+//! watched here, the lost part is replaced by empty private memory, the mapping is marked as lost,
+//! and the access goes on (it reads zeroes). A queue that finds its memory lost fails
+//! ([`crate::RingError::MemoryLost`]). Requests that were under way may have read zeroes: a front
+//! end that takes a running guest's memory away gets what a guest gets that writes zeroes.
+//!
+//! The lost part is all from the page of the fault to the mapping's end, so that a mapping becomes
+//! two at most, however often it faults: a process that has as many mappings as it may
+//! (`vm.max_map_count`) could replace nothing. Only of a damaged page it is that page, for that is
+//! the machine's fault, rare, and the guest's other pages are sound. Nothing outside of the mapping
+//! is ever replaced, whatever size its pages are said to have.
 //!
 //! SIGBUS for any other reason goes to whoever handled it before.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,6 +27,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// How many mappings can be watched: as many as Linux lets a process have (`vm.max_map_count`,
 /// 65530 unless somebody raises it). Untouched slots cost no memory.
 const SLOTS: usize = 65536;
+
+/// The smallest page.
+const PAGE_BYTES: usize = 4096;
+
+/// Where a `siginfo_t` of SIGBUS has the binary logarithm of what is damaged, behind the address at
+/// 16 (`si_addr_lsb`, which the `libc` crate does not name).
+const ADDR_LSB_AT: usize = 24;
 
 /// One watched range. Written by whoever owns the mapping, read by the handler.
 struct Slot {
@@ -113,15 +128,49 @@ fn install() {
     assert_eq!(results, (0, 0), "sigaction of a signal that exists");
 }
 
-/// The range that has the address: its slot, the beginning of the lost page, and how much is left
-/// from there.
-fn find(addr: usize) -> Option<(&'static Slot, usize, usize)> {
+/// The range that has the address: its slot, the beginning of what is lost, and its length. A
+/// damaged place has a length of its own.
+fn find(addr: usize, damaged: Option<usize>) -> Option<(&'static Slot, usize, usize)> {
     TABLE[..SLOTS_USED.load(Ordering::Relaxed)].iter().find_map(|slot| {
         let start = slot.start.load(Ordering::Acquire);
-        let end = start + slot.len.load(Ordering::Relaxed);
-        let page = addr & !(slot.page.load(Ordering::Relaxed).max(1) - 1);
-        (start != 0 && (start..end).contains(&addr)).then(|| (slot, page, end - page))
+        let end = start.saturating_add(slot.len.load(Ordering::Relaxed));
+        if start == 0 || !(start..end).contains(&addr) {
+            return None;
+        }
+        let page = slot.page.load(Ordering::Relaxed);
+        let (from, to) = lost_part(start..end, page, addr, damaged);
+        Some((slot, from, to - from))
     })
+}
+
+/// What is replaced of a mapping when the access to an address of it fails. Never outside of it,
+/// and never nothing: `page` and `damaged` are only believed as far as the mapping goes.
+fn lost_part(
+    mapping: Range<usize>,
+    page: usize,
+    addr: usize,
+    damaged: Option<usize>,
+) -> (usize, usize) {
+    let size = damaged.unwrap_or(0).max(page);
+    // The least that can be mapped, where that is no size of pages.
+    let size = if size.is_power_of_two() { size.max(PAGE_BYTES) } else { PAGE_BYTES };
+    let from = addr & !(size - 1);
+    let to = if damaged.is_some() { from.saturating_add(size) } else { mapping.end };
+    (from.max(mapping.start), to.min(mapping.end))
+}
+
+/// How much is damaged where the machine says that memory is; none for any other fault.
+///
+/// # Safety
+/// `info` is what the kernel gave to a handler of SIGBUS.
+unsafe fn damaged_bytes(info: *const libc::siginfo_t, code: i32) -> Option<usize> {
+    if !matches!(code, libc::BUS_MCEERR_AR | libc::BUS_MCEERR_AO) {
+        return None;
+    }
+    // SAFETY: the caller's promise; the field is inside the structure, behind the address, and
+    // filled for these codes.
+    let bits = unsafe { info.byte_add(ADDR_LSB_AT).cast::<libc::c_short>().read_unaligned() };
+    1_usize.checked_shl(u32::try_from(bits).ok()?)
 }
 
 /// Only atomics and one system call, as a signal handler must.
@@ -132,9 +181,11 @@ extern "C" fn on_sigbus(
 ) {
     // SAFETY: the kernel gives a valid siginfo to a handler that was installed with SA_SIGINFO.
     let (addr, code) = unsafe { ((*info).si_addr().addr(), (*info).si_code) };
-    // A signal that somebody sent has a code that is not positive, and no address.
+    // SAFETY: as above.
+    let damaged = unsafe { damaged_bytes(info, code) };
+    // A signal that another process sent has a code that is not positive, and no address.
     if code > 0
-        && let Some((slot, page, len)) = find(addr)
+        && let Some((slot, page, len)) = find(addr, damaged)
         && replace(page, len)
     {
         slot.lost.store(true, Ordering::Release);
@@ -178,6 +229,71 @@ fn hand_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
             handler => {
                 type Plain = extern "C" fn(libc::c_int);
                 std::mem::transmute::<libc::sighandler_t, Plain>(handler)(signal);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    /// Sizes of pages that a hostile file system may claim.
+    const CLAIMS: [usize; 7] = [0, 1, PAGE, 3 * PAGE, 2 << 20, 1 << 30, usize::MAX];
+
+    #[test]
+    fn what_is_replaced_lies_in_the_mapping() {
+        let mapping = 7 * PAGE..12 * PAGE;
+        for page in CLAIMS {
+            for damaged in [None].into_iter().chain(CLAIMS.map(Some)) {
+                for addr in [7 * PAGE, 9 * PAGE + 5, 12 * PAGE - 1] {
+                    let (from, to) = lost_part(mapping.clone(), page, addr, damaged);
+                    assert!(mapping.start <= from && from <= addr, "{page} {damaged:?} {addr}");
+                    assert!(addr < to && to <= mapping.end, "{page} {damaged:?} {addr}");
+                }
+            }
+        }
+        assert_eq!(lost_part(mapping.clone(), PAGE, 9 * PAGE + 5, None), (9 * PAGE, 12 * PAGE));
+        let damaged = lost_part(mapping, PAGE, 9 * PAGE + 5, Some(PAGE));
+        assert_eq!(damaged, (9 * PAGE, 10 * PAGE));
+    }
+
+    /// Three mappings of a page lie side by side; the one in the middle is lost, and says that its
+    /// pages are as large as a file system may claim.
+    #[test]
+    fn a_lost_mapping_leaves_its_neighbours_alone() {
+        let file = rustix::fs::memfd_create("lost", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        for page in CLAIMS {
+            rustix::fs::ftruncate(&file, PAGE as u64).unwrap();
+            let fixed = MapFlags::SHARED | MapFlags::FIXED;
+            // SAFETY: a fresh range of three pages, whose second becomes the file's: nothing else
+            // is touched.
+            let base = unsafe {
+                let none = ptr::null_mut();
+                let base = mmap_anonymous(none, 3 * PAGE, protection, MapFlags::PRIVATE).unwrap();
+                let middle = base.byte_add(PAGE);
+                mmap(middle, PAGE, protection, fixed, file.as_fd(), 0).unwrap();
+                base.cast::<u8>()
+            };
+            let watch = Watch::new(base.expose_provenance() + PAGE, PAGE, page).unwrap();
+            rustix::fs::ftruncate(&file, 0).unwrap();
+            // SAFETY: all three pages are mapped and this thread's; the second is lost, which is
+            // what the handler is for.
+            unsafe {
+                base.write_volatile(7);
+                base.add(2 * PAGE).write_volatile(9);
+                assert_eq!(base.add(PAGE + 5).read_volatile(), 0);
+                assert!(watch.is_lost());
+                assert_eq!((base.read_volatile(), base.add(2 * PAGE).read_volatile()), (7, 9));
+                drop(watch);
+                munmap(base.cast(), 3 * PAGE).unwrap();
             }
         }
     }

@@ -1,16 +1,19 @@
-//! Guest memory that is truncated under a running queue.
+//! Guest memory that is truncated under a running queue, or never was there.
 
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use rustix::fs::ftruncate;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use super::ring::*;
 use crate::chain::{Chain, gather};
+use crate::dirty::{DirtyLog, Logging};
 use crate::error::RingError;
+use crate::inflight::{InflightError, InflightRegion};
 use crate::mapping::Mapping;
+use crate::queue::{Queue, RingKind};
 
 /// Set in the child process that is to die.
 const CHILD: &str = "VRIO_TEST_SIGBUS";
@@ -59,6 +62,51 @@ fn memory_anew_is_not_lost() {
     ring.describe(0, descriptor(DATA, 8, 0, 0));
     ring.offer(0);
     take(&mut ring.queue(), &mut Chain::new());
+}
+
+/// A sealed file of huge pages of 1 GiB, of which hardly any machine has a free one. None where the
+/// processor has no such pages.
+fn huge_file(test: &str) -> Option<std::os::fd::OwnedFd> {
+    let pages = "/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages";
+    if std::fs::read_to_string(pages).is_ok_and(|free| free.trim() == "0") {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let file = memfd_create("huge", flags | MemfdFlags::HUGE_1GB).unwrap();
+        ftruncate(&file, 1 << 30).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+        return Some(file);
+    }
+    println!("SKIP {test}: there are no huge pages of 1 GiB, or some are free");
+    None
+}
+
+/// No seal says that there is a page when one is touched.
+#[test]
+fn sealed_memory_without_a_free_huge_page_is_lost() {
+    let Some(file) = huge_file("sealed_memory_without_a_free_huge_page_is_lost") else { return };
+    let mut ring = TestRing::in_file(4, &file);
+    ring.offer(0);
+    assert_eq!(ring.queue().take(&mut Chain::new()), Err(RingError::MemoryLost));
+}
+
+#[test]
+fn an_inflight_region_without_a_free_huge_page_is_refused() {
+    let test = "an_inflight_region_without_a_free_huge_page_is_refused";
+    let Some(file) = huge_file(test) else { return };
+    let region = InflightRegion::map(file.as_fd(), 0, 1 << 30, (RingKind::Split, 1, 8));
+    assert_eq!(region.map(|_| ()), Err(InflightError::Lost));
+}
+
+/// A dirty log of which a page is not to be had stops the queue that marks there.
+#[test]
+fn a_dirty_log_without_a_free_huge_page_is_lost() {
+    let Some(file) = huge_file("a_dirty_log_without_a_free_huge_page_is_lost") else { return };
+    let mut ring = TestRing::new(4);
+    let log = DirtyLog::map(file.as_fd(), 0, 1 << 20).unwrap();
+    ring.offer(0);
+    let mut config = ring.config(None);
+    config.logging = Logging { log: Some(log), buffers: false, ring: Some(config.used) };
+    let mut queue = Queue::new(config).unwrap();
+    assert_eq!(queue.take(&mut Chain::new()), Err(RingError::MemoryLost));
 }
 
 /// Reads a byte of a file that has none.
