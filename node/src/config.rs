@@ -126,13 +126,15 @@ pub enum Privileges {
     Keep,
 }
 
-/// The pools' sizes.
+/// The pools' sizes, and what front ends may have mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// The most that the bodies of messages take, on each sidecore.
     pub session_buffers_bytes: u64,
     /// Whether to ask for huge pages for them.
     pub huge_pages: bool,
+    /// What guests' memory may be in, and how much of it front ends may have mapped.
+    pub guests: virtio::MemoryRules,
 }
 
 /// Without a word in the configuration: enough for 256 large requests on each sidecore at once.
@@ -141,7 +143,11 @@ pub const SESSION_BUFFERS_BYTES_DEFAULT: u64 = 256 << 20;
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { session_buffers_bytes: SESSION_BUFFERS_BYTES_DEFAULT, huge_pages: true }
+        Self {
+            session_buffers_bytes: SESSION_BUFFERS_BYTES_DEFAULT,
+            huge_pages: true,
+            guests: virtio::MemoryRules::DEFAULT,
+        }
     }
 }
 

@@ -30,6 +30,17 @@ pub fn text(status: &Status) -> String {
     page.gauge("vrio_node_info", &labels, Number::Count(1));
     page.gauge("vrio_node_uptime_seconds", "", Number::Count(node.uptime_s));
     page.gauge("vrio_node_draining", "", Number::Count(u64::from(node.draining)));
+    let guests = &node.guest_memory;
+    for (name, value) in [
+        ("addresses_bytes", guests.addresses_bytes),
+        ("addresses_max_bytes", guests.addresses_bytes_max),
+        ("mappings", guests.mappings),
+        ("mappings_max", guests.mappings_max),
+    ] {
+        page.gauge(&format!("vrio_node_guest_{name}"), "", Number::Count(value));
+    }
+    let refused = Counters::from([("guest_memory_refused".to_owned(), guests.refused)]);
+    page.counters("node", "", &refused);
     for core in &status.sidecores {
         let labels = self::labels(&[("sidecore", &core.index.to_string())]);
         page.counters("sidecore", &labels, &core.counters);

@@ -116,6 +116,24 @@ pub struct NodeStatus {
     /// It is drained: it takes nobody new.
     #[serde(default)]
     pub draining: bool,
+    /// What front ends have mapped of guests' memory.
+    #[serde(default)]
+    pub guest_memory: GuestMemoryStatus,
+}
+
+/// What front ends have mapped, all together, and how much they may.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestMemoryStatus {
+    /// Bytes of this process's addresses.
+    pub addresses_bytes: u64,
+    /// `guest-addresses-max`.
+    pub addresses_bytes_max: u64,
+    /// Mappings.
+    pub mappings: u64,
+    /// `guest-mappings-max`.
+    pub mappings_max: u64,
+    /// How often a front end was refused memory, because it or all together had what they may.
+    pub refused: u64,
 }
 
 /// A polling thread.

@@ -314,6 +314,7 @@ impl Node {
     pub fn start_with(config: &Config, opened: Opened) -> Result<Self, StartError> {
         let Opened { links, metrics_listener, uplinks, opener } = opened;
         directories(config)?;
+        virtio::set_memory_rules(config.memory.guests);
         // First, so that a second node with the same configuration gets no further.
         let claim = Claim::new(&config.control)?;
         let heirlooms = heirlooms(&claim, metrics_listener.as_ref())?;

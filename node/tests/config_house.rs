@@ -42,6 +42,7 @@ fn privileges_metrics_and_memory_have_defaults_and_bounds() {
     assert_eq!(config.privileges, Privileges::Drop);
     assert_eq!(config.memory.session_buffers_bytes, 256 << 20);
     assert!(config.memory.huge_pages);
+    assert_eq!(config.memory.guests, virtio::MemoryRules::DEFAULT);
     let config = parse(
         r#"
 name = "a"
@@ -50,12 +51,22 @@ metrics-listen = "127.0.0.1:9470"
 [memory]
 session-buffers = "64MiB"
 huge-pages = "never"
+guest-files = "any"
+guest-addresses-max = "64TiB"
+guest-mappings-max = 20000
+front-end-addresses-max = "1TiB"
+front-end-mappings-max = 100
 "#,
     );
     assert_eq!(config.user.as_deref(), Some("vrio"));
     assert_eq!(config.metrics_listen.unwrap().port(), 9470);
     assert_eq!(config.memory.session_buffers_bytes, 64 << 20);
     assert!(!config.memory.huge_pages);
+    let guests = config.memory.guests;
+    assert_eq!(guests.files, virtio::GuestFiles::Any);
+    assert_eq!((guests.node.addresses_bytes_max, guests.node.mappings_max), (64 << 40, 20_000));
+    assert_eq!(guests.front_end.addresses_bytes_max, 1 << 40);
+    assert_eq!(guests.front_end.mappings_max, 100);
     check(
         r#"
 name = "a"
@@ -65,6 +76,9 @@ metrics-listen = "9470"
 [memory]
 session-buffers = "1MiB"
 huge-pages = "always"
+guest-files = "fuse"
+guest-addresses-max = "128TiB"
+front-end-mappings-max = 0
 "#,
         &expect![[r#"
             a.toml:3: "user": "vr io" is no name: only letters, digits, '-', '_' and '.', a
@@ -76,6 +90,11 @@ huge-pages = "always"
             a.toml:7: [memory]: "session-buffers": a sidecore's buffers take from 4MiB to
                 16GiB
             a.toml:8: [memory]: "huge-pages": unknown word "always"; known are auto, never
+            a.toml:9: [memory]: "guest-files": unknown word "fuse"; known are memory, any
+            a.toml:10: [memory]: "guest-addresses-max": from 1MiB to 112TiB, for a process
+                has 128TiB
+            a.toml:11: [memory]: "front-end-mappings-max": 0 is out of range; from 1 to 32000
+                is allowed
         "#]],
     );
 }

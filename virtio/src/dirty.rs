@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use crate::budget::Account;
 use crate::hand_over::Log;
 use crate::mapping::{MapError, Mapping};
 use crate::notify::Signal;
@@ -54,16 +55,26 @@ pub struct DirtyLog {
 }
 
 impl DirtyLog {
-    /// The log that is in `len` bytes of a file from `offset` on. Its first bit is that of the page
-    /// at the guest's address zero.
+    /// The log that is in `len` bytes of this process's own file from `offset` on. Its first bit is
+    /// that of the page at the guest's address zero.
     ///
     /// # Errors
     /// When it is too long or the file cannot be mapped.
     pub fn map(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Self, LogError> {
+        Self::of(fd, offset, len, None)
+    }
+
+    /// The same in a front end's file, on its account, or in a file of this process's own.
+    pub(crate) fn of(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        account: Option<&Arc<Account>>,
+    ) -> Result<Self, LogError> {
         if len > LOG_BYTES_MAX {
             return Err(LogError::TooLong { len });
         }
-        let mapping = Arc::new(Mapping::of_file(fd, offset, len)?);
+        let mapping = Arc::new(Mapping::of(fd, offset, len, account)?);
         let bits = Area::new(&mapping, 0, mapping.len()).expect("the whole of it");
         let file = fd.try_clone_to_owned().map_err(|error| MapError::System {
             what: "dup",

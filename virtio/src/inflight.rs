@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
+use crate::budget::Account;
 use crate::hand_over::Inflight;
 use crate::mapping::{MapError, Mapping};
 use crate::queue::RingKind;
@@ -162,8 +163,8 @@ impl InflightRegion {
         Ok((fd, len))
     }
 
-    /// Maps a region that the front end kept: `len` bytes of the file from `offset` on, for
-    /// so many rings of a kind, each of at most `size` descriptors.
+    /// Maps a region that this process kept: `len` bytes of the file from `offset` on, for so many
+    /// rings of a kind, each of at most `size` descriptors.
     ///
     /// # Errors
     /// When shape, length, alignment or file are not what a region needs.
@@ -171,7 +172,18 @@ impl InflightRegion {
         fd: BorrowedFd<'_>,
         offset: u64,
         len: u64,
+        shape: (RingKind, u16, u16),
+    ) -> Result<Self, InflightError> {
+        Self::of(fd, offset, len, shape, None)
+    }
+
+    /// The same that a front end kept, on its account, or this process.
+    pub(crate) fn of(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
         (kind, queues, size): (RingKind, u16, u16),
+        account: Option<&Arc<Account>>,
     ) -> Result<Self, InflightError> {
         let need = check_shape(kind, queues, size)?;
         if len < need {
@@ -181,7 +193,7 @@ impl InflightRegion {
             return Err(InflightError::Misaligned(offset));
         }
         // Only what the queues need: the front end may claim any length.
-        let mapping = Mapping::of_file(fd.as_fd(), offset, need)?;
+        let mapping = Mapping::of(fd.as_fd(), offset, need, account)?;
         if !mapping.is_sealed() {
             return Err(InflightError::NotSealed);
         }

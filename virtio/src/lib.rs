@@ -12,6 +12,8 @@
 
 mod ahead;
 mod back_channel;
+mod backing;
+mod budget;
 mod chain;
 mod descriptor;
 pub mod device;
@@ -35,6 +37,10 @@ mod split;
 #[cfg(test)]
 mod tests;
 
+pub use backing::GuestFiles;
+pub use budget::{
+    BudgetError, MemoryLimits, MemoryRules, MemoryUsed, memory_rules, memory_used, set_memory_rules,
+};
 pub use chain::{Chain, Head, Segment, gather, scatter};
 pub use device::{Device, DeviceError};
 pub use dirty::{DirtyLog, LogError, Logging};
@@ -68,9 +74,8 @@ pub const SEGMENTS_MAX: usize = DESCRIPTORS_MAX + 64;
 /// The most regions of guest memory that a front end may add: QEMU's most memory slots on x86.
 pub const REGIONS_MAX: usize = 256;
 
-/// The most guest memory of one device. It bounds what a front end can take from the address
-/// space (128 TiB) that all devices of a process share; larger machines than this are rare enough
-/// to be refused by name.
+/// The most guest memory of one table, whatever [`MemoryRules`] say of what front ends may take
+/// from the address space: larger machines than this are rare enough to be refused by name.
 pub const MEMORY_BYTES_MAX: u64 = 16 << 40;
 
 /// Feature bits of the ring and of vhost-user, as the specifications number them.

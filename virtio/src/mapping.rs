@@ -1,27 +1,20 @@
 //! Shared mappings of files: a guest's memory, the inflight region.
 
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use crate::backing::{Backing, GuestFiles};
+use crate::budget::{Account, BudgetError, Charge, memory_rules};
 use crate::sigbus::Watch;
 
 /// How many mappings of this process are alive; for tests that nothing leaks.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
-
-/// The smallest page; mappings begin at multiples of it.
-const PAGE_BYTES: u64 = 4096;
-
-/// The largest huge page that Linux has on x86.
-const HUGE_PAGE_BYTES_MAX: u64 = 1 << 30;
-
-/// What `statfs` says of hugetlbfs, and of memory files with huge pages (HUGETLBFS_MAGIC).
-const HUGETLBFS: u64 = 0x958458f6;
 
 /// Why a file could not be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +34,16 @@ pub enum MapError {
     /// A device, a pipe or a socket: an access could block or fail at any time.
     #[error("the descriptor is not a regular or memory file")]
     NotAFile,
+    /// A file system that may let an access wait for as long as it likes.
+    #[error(
+        "the file is not in memory: its file system may let whoever touches the guest's memory \
+         wait; give the guest a memfd, or a file in tmpfs (/dev/shm) or hugetlbfs, or say \
+         guest-files = \"any\" in [memory] if no front end's file system can do harm"
+    )]
+    FileSystem,
+    /// The front end, or all of them, have as much as they may.
+    #[error(transparent)]
+    Budget(#[from] BudgetError),
     /// An access beyond the end of the file would kill the process.
     #[error("the file has {have} bytes, the range ends at byte {need}")]
     FileTooSmall {
@@ -79,6 +82,8 @@ pub struct Mapping {
     /// None for memory that has no file.
     watch: Option<Watch>,
     is_sealed: bool,
+    /// Its part of the budget, given back when it is unmapped.
+    charge: Option<Charge>,
 }
 
 // SAFETY: a mapping is an address range that is valid from any thread until it is dropped; what is
@@ -88,40 +93,47 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of the file from `offset` on, both in bytes, shared, for reading and
-    /// writing.
+    /// Maps `len` bytes of a file of this process's own from `offset` on, both in bytes, shared,
+    /// for reading and writing.
     ///
     /// # Errors
     /// When the range makes no sense, the descriptor is no file, the file ends earlier, or the
     /// system refuses.
     pub fn of_file(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Self, MapError> {
+        Self::of(fd, offset, len, None)
+    }
+
+    /// The same, of a file that a front end has handed over where there is an account: then it has
+    /// to be one that the rules allow, and the mapping is charged.
+    pub(crate) fn of(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        account: Option<&Arc<Account>>,
+    ) -> Result<Self, MapError> {
         if len == 0 {
             return Err(MapError::Empty);
         }
         let overflow = MapError::Overflow { offset, len };
         let end = offset.checked_add(len).ok_or(overflow)?;
-        let stat = fstat(fd).map_err(|errno| MapError::System { what: "fstat", errno })?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(MapError::NotAFile);
-        }
-        let have = u64::try_from(stat.st_size).unwrap_or(0);
-        if end > have {
+        let files = account.map_or(GuestFiles::Any, |_| memory_rules().files);
+        let Backing { bytes, page_bytes: page, is_sealed } = Backing::of(fd, files)?;
+        if let Some(have) = bytes.filter(|have| end > *have) {
             return Err(MapError::FileTooSmall { have, need: end });
         }
-        let page = page_bytes(fd)?;
         let start = offset & !(page - 1);
         let map_end = end.checked_add(page - 1).ok_or(overflow)? & !(page - 1);
         let map_len = usize::try_from(map_end - start).map_err(|_| overflow)?;
+        let charge = account.map(|account| account.charge(map_end - start)).transpose()?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
         let map = unsafe { mmap(ptr::null_mut(), map_len, protection, flags, fd, start) }
             .map_err(|errno| MapError::System { what: "mmap", errno })?;
-        let seals = fcntl_get_seals(fd.as_fd()).unwrap_or(SealFlags::empty());
         let skip = usize::try_from(offset - start).map_err(|_| overflow)?;
         let len = usize::try_from(len).map_err(|_| overflow)?;
         let mut mapping = Self::adopt(map.cast(), map_len, skip, len)?;
-        mapping.is_sealed = seals.contains(SealFlags::SHRINK);
+        (mapping.is_sealed, mapping.charge) = (is_sealed, charge);
         // Exposed, since the handler makes its pointers from the addresses of faults.
         let start = map.expose_provenance();
         let page = usize::try_from(page).map_err(|_| overflow)?;
@@ -154,7 +166,7 @@ impl Mapping {
         // SAFETY: the range is the mapping that was just made.
         let _ = unsafe { madvise(map.as_ptr().cast(), map_len.get(), Advice::LinuxDontDump) };
         LIVE.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { map, map_len, skip, len, watch: None, is_sealed: false })
+        Ok(Self { map, map_len, skip, len, watch: None, is_sealed: false, charge: None })
     }
 
     /// The first byte of the range.
@@ -197,18 +209,7 @@ impl Drop for Mapping {
         // of it (areas, regions) or is bound by contract to (segments).
         let result = unsafe { munmap(self.map.as_ptr().cast(), self.map_len.get()) };
         debug_assert!(result.is_ok(), "munmap of our own mapping: {result:?}");
+        self.charge = None;
         LIVE.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// What a mapping of this file has to be aligned to. On hugetlbfs the block size is the huge page's;
-/// what other file systems say of their blocks has nothing to do with pages.
-fn page_bytes(fd: BorrowedFd<'_>) -> Result<u64, MapError> {
-    let stat = fstatfs(fd).map_err(|errno| MapError::System { what: "fstatfs", errno })?;
-    if stat.f_type.cast_unsigned() != HUGETLBFS {
-        return Ok(PAGE_BYTES);
-    }
-    let bytes = stat.f_bsize.cast_unsigned();
-    let usable = bytes.is_power_of_two() && (PAGE_BYTES..=HUGE_PAGE_BYTES_MAX).contains(&bytes);
-    Ok(if usable { bytes } else { PAGE_BYTES })
 }

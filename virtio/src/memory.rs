@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::budget::Account;
 use crate::chain::Segment;
 use crate::error::RingError;
 use crate::mapping::{MapError, Mapping};
@@ -92,8 +93,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// Maps a region: `len` bytes of the file from `offset` on are the guest's memory at
-    /// `guest_addr`, and the front end has them at its own `user_addr`.
+    /// Maps a region of this process's own file: `len` bytes of it from `offset` on are the guest's
+    /// memory at `guest_addr`, and the front end has them at its own `user_addr`.
     ///
     /// # Errors
     /// When the addresses overflow, the region is too large or the file cannot be mapped.
@@ -104,6 +105,17 @@ impl Region {
         len: u64,
         user_addr: u64,
     ) -> Result<Self, MemoryError> {
+        Self::of(fd, offset, (guest_addr, user_addr), len, None)
+    }
+
+    /// The same of a front end's file, on its account, or of a file of this process's own.
+    pub(crate) fn of(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        (guest_addr, user_addr): (u64, u64),
+        len: u64,
+        account: Option<&Arc<Account>>,
+    ) -> Result<Self, MemoryError> {
         if guest_addr.checked_add(len).is_none() || user_addr.checked_add(len).is_none() {
             return Err(MemoryError::Overflow { guest_addr, len });
         }
@@ -111,7 +123,7 @@ impl Region {
             return Err(MemoryError::TooLarge { len });
         }
         let refuse = |source| MemoryError::Map { guest_addr, source };
-        let mapping = Mapping::of_file(fd, offset, len).map_err(refuse)?;
+        let mapping = Mapping::of(fd, offset, len, account).map_err(refuse)?;
         let file = rustix::io::fcntl_dupfd_cloexec(fd, 0)
             .map_err(|errno| refuse(MapError::System { what: "fcntl", errno }))?;
         Ok(Self::new(guest_addr, user_addr, Arc::new(mapping), Some((file, offset))))

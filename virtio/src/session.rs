@@ -9,7 +9,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use sidecore::foreign::{self, ForeignError};
 use tracing::{debug, info};
@@ -23,6 +23,7 @@ use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut
 
 use crate::ahead::{Enable, LogSignal};
 use crate::back_channel::BackChannel;
+use crate::budget::Account;
 use crate::device::{Device, DeviceError};
 use crate::dirty::{DirtyLog, LogError, Logging};
 use crate::inflight::{InflightError, InflightRegion};
@@ -33,11 +34,6 @@ use crate::{QUEUE_SIZE_MAX, QUEUES_MAX, REGIONS_MAX, feature};
 mod parked;
 
 pub use parked::AdoptError;
-
-/// The most regions of one device that are mapped at once, those included that only outstanding
-/// requests of older tables keep. It bounds what a front end that changes its memory while the
-/// storage does not answer can take; the kernel's default is 65530 mappings for a process.
-const REGIONS_LIVE_MAX: usize = 4 * REGIONS_MAX;
 
 /// What the session itself offers.
 const FEATURES: u64 = feature::RING_INDIRECT_DESC
@@ -118,9 +114,6 @@ pub enum SessionError {
         /// Why not.
         source: DeviceError,
     },
-    /// Too much memory is still kept by requests of earlier tables.
-    #[error("{0} regions are still mapped for outstanding requests of earlier memory tables")]
-    RegionsLive(usize),
     /// The process is out of descriptors.
     #[error("duplicating a descriptor: {0}")]
     Duplicate(io::Error),
@@ -189,7 +182,9 @@ pub(crate) struct Session {
     socket: String,
     acked: u64,
     memory: Arc<Memory>,
-    regions: Vec<Weak<Region>>,
+    /// What is mapped of it, the regions included that only outstanding requests of older tables
+    /// keep.
+    account: Arc<Account>,
     vrings: Vec<Vring>,
     inflight: Option<InflightRegion>,
     log: Option<DirtyLog>,
@@ -209,7 +204,7 @@ impl Session {
             socket,
             acked: 0,
             memory: Arc::default(),
-            regions: Vec::new(),
+            account: Arc::default(),
             vrings: (0..queues).map(|_| Vring::default()).collect(),
             inflight: None,
             log: None,
@@ -402,30 +397,20 @@ impl Session {
         }
     }
 
-    /// Notes a new region, and refuses it if requests of the past keep too many.
-    fn keep(&mut self, region: Region) -> std::result::Result<Arc<Region>, SessionError> {
-        self.regions.retain(|region| region.strong_count() > 0);
-        if self.regions.len() >= REGIONS_LIVE_MAX {
-            return Err(SessionError::RegionsLive(self.regions.len()));
-        }
-        let region = Arc::new(region);
-        self.regions.push(Arc::downgrade(&region));
-        Ok(region)
-    }
-
     fn map(
-        &mut self,
+        &self,
         region: &VhostUserMemoryRegion,
         file: &File,
     ) -> std::result::Result<Arc<Region>, SessionError> {
         // The fields are packed: copied before they are used.
         let (guest_addr, len) = (region.guest_phys_addr, region.memory_size);
         let (user_addr, offset) = (region.user_addr, region.mmap_offset);
-        let mapped = Region::map(file.as_fd(), offset, guest_addr, len, user_addr)?;
+        let (fd, account) = (file.as_fd(), Some(&self.account));
+        let mapped = Region::of(fd, offset, (guest_addr, user_addr), len, account)?;
         if !mapped.mapping().is_sealed() {
             debug!(socket = self.socket, guest_addr, "guest memory in a file that can shrink");
         }
-        self.keep(mapped)
+        Ok(Arc::new(mapped))
     }
 
     fn set_memory(&mut self, memory: Memory) -> std::result::Result<(), SessionError> {
@@ -680,7 +665,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         let (offset, len) = (inflight.mmap_offset, inflight.mmap_size);
         let (queues, size) = (inflight.num_queues, inflight.queue_size);
         let shape = (self.ring_kind(), queues, size);
-        let region = InflightRegion::map(file.as_fd(), offset, len, shape);
+        let region = InflightRegion::of(file.as_fd(), offset, len, shape, Some(&self.account));
         self.inflight = Some(region.map_err(SessionError::from)?);
         Ok(())
     }
@@ -730,7 +715,8 @@ impl VhostUserBackendReqHandlerMut for Session {
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
         let (offset, len) = (log.mmap_offset, log.mmap_size);
         debug!(socket = self.socket, len, "dirty log");
-        let log = DirtyLog::map(file.as_fd(), offset, len).map_err(SessionError::from)?;
+        let log = DirtyLog::of(file.as_fd(), offset, len, Some(&self.account));
+        let log = log.map_err(SessionError::from)?;
         Ok(self.use_log(log)?)
     }
 }

@@ -8,6 +8,7 @@ use block::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, SECTOR_BYTES, STAGES_MAX, Top
 use sidecore::Idle;
 use toml::Spanned;
 use toml::de::DeTable;
+use virtio::{GuestFiles, MemoryRules};
 
 use super::object::Resize;
 use super::reader::{Reader, Table, Value, unknown};
@@ -21,6 +22,14 @@ use super::{
 /// What the transport takes as a pool: at least a large request for each share, at most what its
 /// tables are made for.
 const SESSION_BUFFERS_BYTES: RangeInclusive<u64> = 4 << 20..=16 << 30;
+
+/// What front ends may take of the addresses of a process, 128 TiB: enough for the smallest guest,
+/// and as much as leaves the node some for itself.
+const GUEST_ADDRESSES_BYTES: RangeInclusive<u64> = 1 << 20..=112 << 40;
+
+/// And of its mappings: half of what Linux gives a process (`vm.max_map_count`, 65,530), since one
+/// that is lost becomes two.
+const GUEST_MAPPINGS: RangeInclusive<u64> = 1..=32_000;
 
 const FILE_KEYS: [&str; 21] = [
     "name",
@@ -179,9 +188,17 @@ fn privileges(file: &Table<'_, '_>) -> Privileges {
 
 fn memory(file: &Table<'_, '_>) -> Memory {
     let mut memory = Memory::default();
-    let Some(table) = section(file, "memory", &["session-buffers", "huge-pages"]) else {
-        return memory;
-    };
+    let keys = [
+        "session-buffers",
+        "huge-pages",
+        "guest-files",
+        "guest-addresses-max",
+        "guest-mappings-max",
+        "front-end-addresses-max",
+        "front-end-mappings-max",
+    ];
+    let Some(table) = section(file, "memory", &keys) else { return memory };
+    memory.guests = guests(&table);
     if let Some(value) = table.get("session-buffers")
         && let Some(bytes) = value.size_bytes()
     {
@@ -197,6 +214,33 @@ fn memory(file: &Table<'_, '_>) -> Memory {
         memory.huge_pages = huge_pages;
     }
     memory
+}
+
+/// What guests' memory may be in, and how much of it there may be.
+fn guests(table: &Table<'_, '_>) -> MemoryRules {
+    let mut rules = MemoryRules::DEFAULT;
+    let words = [("memory", GuestFiles::Memory), ("any", GuestFiles::Any)];
+    if let Some(files) = table.get("guest-files").and_then(|value| value.word(&words)) {
+        rules.files = files;
+    }
+    let limits = [("guest", &mut rules.node), ("front-end", &mut rules.front_end)];
+    for (whose, limits) in limits {
+        if let Some(value) = table.get(&format!("{whose}-addresses-max"))
+            && let Some(bytes) = value.size_bytes()
+        {
+            if !GUEST_ADDRESSES_BYTES.contains(&bytes) {
+                let [least, most] = [GUEST_ADDRESSES_BYTES.start(), GUEST_ADDRESSES_BYTES.end()];
+                let (least, most) = (show_size(*least), show_size(*most));
+                value.fail(format!("from {least} to {most}, for a process has 128TiB"));
+            }
+            limits.addresses_bytes_max = bytes;
+        }
+        let mappings = table.get(&format!("{whose}-mappings-max"));
+        if let Some(count) = mappings.and_then(|value| value.integer(GUEST_MAPPINGS)) {
+            limits.mappings_max = count;
+        }
+    }
+    rules
 }
 
 fn sidecores(file: &Table<'_, '_>) -> Sidecores {

@@ -63,6 +63,21 @@ fn a_status_becomes_text() {
         # HELP vrio_node_draining Whether the node is drained: it takes nobody new.
         # TYPE vrio_node_draining gauge
         vrio_node_draining 0
+        # HELP vrio_node_guest_addresses_bytes Addresses that front ends' memory takes.
+        # TYPE vrio_node_guest_addresses_bytes gauge
+        vrio_node_guest_addresses_bytes 0
+        # HELP vrio_node_guest_addresses_max_bytes As many as they may have.
+        # TYPE vrio_node_guest_addresses_max_bytes gauge
+        vrio_node_guest_addresses_max_bytes 0
+        # HELP vrio_node_guest_mappings Mappings of guests' memory.
+        # TYPE vrio_node_guest_mappings gauge
+        vrio_node_guest_mappings 0
+        # HELP vrio_node_guest_mappings_max As many as there may be.
+        # TYPE vrio_node_guest_mappings_max gauge
+        vrio_node_guest_mappings_max 0
+        # HELP vrio_node_guest_memory_refused_total Mappings refused for a limit.
+        # TYPE vrio_node_guest_memory_refused_total counter
+        vrio_node_guest_memory_refused_total 0
         # HELP vrio_node_info Always 1; the labels say what runs.
         # TYPE vrio_node_info gauge
         vrio_node_info{node="vm1",release=""} 1

@@ -18,8 +18,8 @@ use super::sidecores::Core;
 use super::volumes::Served;
 use crate::config::{Backend, Config, Kind, Trust, VolumeConfig};
 use crate::status::{
-    AttachmentStatus, Counters, DiskStatus, NodeStatus, PeerStatus, STATUS_VERSION, SessionStatus,
-    SidecoreStatus, Status, VolumeStatus,
+    AttachmentStatus, Counters, DiskStatus, GuestMemoryStatus, NodeStatus, PeerStatus,
+    STATUS_VERSION, SessionStatus, SidecoreStatus, Status, VolumeStatus,
 };
 
 /// What seals packets.
@@ -124,6 +124,18 @@ fn node(inside: &Inside, objects: &Objects) -> NodeStatus {
         file: config.path.display().to_string(),
         differs: objects.differs(),
         draining: objects.draining,
+        guest_memory: guest_memory(),
+    }
+}
+
+fn guest_memory() -> GuestMemoryStatus {
+    let (used, rules) = (virtio::memory_used(), virtio::memory_rules());
+    GuestMemoryStatus {
+        addresses_bytes: used.addresses_bytes,
+        addresses_bytes_max: rules.node.addresses_bytes_max,
+        mappings: used.mappings,
+        mappings_max: rules.node.mappings_max,
+        refused: used.refused,
     }
 }
 

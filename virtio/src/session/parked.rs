@@ -84,11 +84,14 @@ impl Session {
         if state.rings.len() != queues {
             return Err(AdoptError::Queues { told: state.rings.len(), queues });
         }
+        // The same rules as for what a front end hands over itself.
+        let account = Arc::clone(&session.account);
         let parts = state.memory.into_iter().map(|part| {
             let MemoryPart { guest_addr, user_addr, len_bytes, offset_bytes, file } = part;
             let file = file.as_fd();
-            let region = Region::map(file, offset_bytes, guest_addr, len_bytes, user_addr);
-            session.keep(region.map_err(SessionError::from)?)
+            let addrs = (guest_addr, user_addr);
+            let region = Region::of(file, offset_bytes, addrs, len_bytes, Some(&account));
+            Ok(Arc::new(region.map_err(SessionError::from)?))
         });
         let regions = parts.collect::<Result<Vec<_>, SessionError>>()?;
         session.memory = Arc::new(Memory::new(regions).map_err(SessionError::from)?);
@@ -96,14 +99,20 @@ impl Session {
             None => None,
             Some(Inflight { file, offset_bytes, len_bytes, queues, size }) => {
                 let shape = (session.ring_kind(), queues, size);
-                let region = InflightRegion::map(file.as_fd(), offset_bytes, len_bytes, shape);
+                let region = InflightRegion::of(
+                    file.as_fd(),
+                    offset_bytes,
+                    len_bytes,
+                    shape,
+                    Some(&account),
+                );
                 Some(region.map_err(SessionError::from)?)
             }
         };
         session.back_channel = state.back_channel.map(BackChannel::new);
         session.log_signal = state.log_signal;
         if let Some(Log { file, offset_bytes, len_bytes }) = state.log {
-            let log = DirtyLog::map(file.as_fd(), offset_bytes, len_bytes);
+            let log = DirtyLog::of(file.as_fd(), offset_bytes, len_bytes, Some(&account));
             session.use_log(log.map_err(SessionError::from)?)?;
         }
         let vrings = state.rings.into_iter().map(Vring::pick_up);

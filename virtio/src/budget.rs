@@ -1,0 +1,242 @@
+//! How much of this process's address space front ends may take, together and each.
+//!
+//! A front end says how long its guest's memory is, and a sparse file of any length costs it
+//! nothing. The node pays with addresses, of which a process has 128 TiB, and with mappings, of
+//! which the system gives it 65,530 (`vm.max_map_count`). With none left the next allocation ends
+//! the node. So each mapping of a front end's is charged before it is made, to the front end and to
+//! the process, and a front end that asks for more is refused.
+//!
+//! Both are the process's and not a node's or a device's: what is used is counted in one place for
+//! all of it, by atomics, since the last user of a mapping may be a sidecore.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::REGIONS_MAX;
+use crate::backing::GuestFiles;
+
+/// What may be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Bytes of addresses.
+    pub addresses_bytes_max: u64,
+    /// Mappings.
+    pub mappings_max: u64,
+}
+
+/// What front ends' memory may be in, and how much of it there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryRules {
+    /// The files.
+    pub files: GuestFiles,
+    /// All front ends together.
+    pub node: MemoryLimits,
+    /// One front end.
+    pub front_end: MemoryLimits,
+}
+
+impl MemoryRules {
+    /// What holds until something else is said.
+    pub const DEFAULT: Self = Self {
+        files: GuestFiles::Memory,
+        node: MemoryLimits {
+            // Of 128 TiB; what is left is more than the node's own memory can be.
+            addresses_bytes_max: 96 << 40,
+            // A quarter of what Linux gives: a mapping that is lost becomes two, and the node's own
+            // are few thousand.
+            mappings_max: 16_384,
+        },
+        front_end: MemoryLimits {
+            // Twice a guest of 2 TiB: a new table is mapped before the one before it goes.
+            addresses_bytes_max: 4 << 40,
+            // Two tables of the most regions, an inflight region and a dirty log, old and new.
+            mappings_max: 2 * REGIONS_MAX as u64 + 4,
+        },
+    };
+}
+
+impl Default for MemoryRules {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Why a front end gets no more memory mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BudgetError {
+    /// This front end has as much as it may.
+    #[error(
+        "with {more} more of this, the front end would have more mapped than {max} {unit} (raise \
+         \"{key}\" in [memory], or give the guest less)"
+    )]
+    FrontEnd {
+        /// How much more was asked for.
+        more: u64,
+        /// Its limit.
+        max: u64,
+        /// Of what.
+        unit: &'static str,
+        /// The key that says so.
+        key: &'static str,
+    },
+    /// All front ends of this node together have.
+    #[error(
+        "with {more} more of this, the front ends of this node would have more mapped than {max} \
+         {unit} (raise \"{key}\" in [memory], or start another node)"
+    )]
+    Node {
+        /// How much more was asked for.
+        more: u64,
+        /// The node's limit.
+        max: u64,
+        /// Of what.
+        unit: &'static str,
+        /// The key that says so.
+        key: &'static str,
+    },
+}
+
+const BYTES: &str = "bytes of addresses";
+const MAPPINGS: &str = "mappings";
+
+/// What is mapped now.
+#[derive(Debug, Default)]
+struct Used {
+    bytes: AtomicU64,
+    mappings: AtomicU64,
+}
+
+static RULES: Mutex<MemoryRules> = Mutex::new(MemoryRules::DEFAULT);
+static ALL: Used = Used { bytes: AtomicU64::new(0), mappings: AtomicU64::new(0) };
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// What all front ends of this process have mapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUsed {
+    /// Bytes of addresses.
+    pub addresses_bytes: u64,
+    /// Mappings.
+    pub mappings: u64,
+    /// How often a front end was refused one, because it or the node had as much as it may.
+    pub refused: u64,
+}
+
+/// From now on these are the rules. What is mapped stays.
+pub fn set_memory_rules(rules: MemoryRules) {
+    *RULES.lock().unwrap_or_else(PoisonError::into_inner) = rules;
+}
+
+/// The rules.
+pub fn memory_rules() -> MemoryRules {
+    *RULES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is used of them.
+pub fn memory_used() -> MemoryUsed {
+    MemoryUsed {
+        addresses_bytes: ALL.bytes.load(Relaxed),
+        mappings: ALL.mappings.load(Relaxed),
+        refused: REFUSED.load(Relaxed),
+    }
+}
+
+/// Adds, but not beyond `max`.
+fn add(counter: &AtomicU64, more: u64, max: u64) -> bool {
+    let sum = |used: u64| used.checked_add(more).filter(|sum| *sum <= max);
+    counter.fetch_update(Relaxed, Relaxed, sum).is_ok()
+}
+
+/// What one front end has mapped.
+#[derive(Debug, Default)]
+pub(crate) struct Account(Used);
+
+impl Account {
+    /// Charges a mapping of so many bytes, for as long as what is given is kept.
+    pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, BudgetError> {
+        let rules = memory_rules();
+        // Each is given back by being dropped, if a later one is refused.
+        let mut charge = Charge { account: Arc::clone(self), taken: [0; 4] };
+        let limits = [
+            (bytes, rules.front_end.addresses_bytes_max),
+            (1, rules.front_end.mappings_max),
+            (bytes, rules.node.addresses_bytes_max),
+            (1, rules.node.mappings_max),
+        ];
+        for (at, (more, max)) in limits.into_iter().enumerate() {
+            if !add(charge.counters()[at], more, max) {
+                REFUSED.fetch_add(1, Relaxed);
+                return Err(refusal(at, more, max));
+            }
+            charge.taken[at] = more;
+        }
+        Ok(charge)
+    }
+}
+
+fn refusal(at: usize, more: u64, max: u64) -> BudgetError {
+    match at {
+        0 => BudgetError::FrontEnd { more, max, unit: BYTES, key: "front-end-addresses-max" },
+        1 => BudgetError::FrontEnd { more, max, unit: MAPPINGS, key: "front-end-mappings-max" },
+        2 => BudgetError::Node { more, max, unit: BYTES, key: "guest-addresses-max" },
+        _ => BudgetError::Node { more, max, unit: MAPPINGS, key: "guest-mappings-max" },
+    }
+}
+
+/// One mapping's part of the budget.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    account: Arc<Account>,
+    /// In the order of [`Charge::counters`].
+    taken: [u64; 4],
+}
+
+impl Charge {
+    fn counters(&self) -> [&AtomicU64; 4] {
+        let own = &self.account.0;
+        [&own.bytes, &own.mappings, &ALL.bytes, &ALL.mappings]
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        for (counter, taken) in self.counters().into_iter().zip(self.taken) {
+            counter.fetch_sub(taken, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The counters are the process's, so all of it is one test.
+    #[test]
+    fn a_charge_is_refused_beyond_each_limit_and_leaves_nothing_behind() {
+        let limits =
+            |addresses_bytes_max, mappings_max| MemoryLimits { addresses_bytes_max, mappings_max };
+        let before = memory_used();
+        let left = |used: MemoryUsed| {
+            (used.addresses_bytes - before.addresses_bytes, used.mappings - before.mappings)
+        };
+        let node = limits(before.addresses_bytes + 150, before.mappings + 4);
+        set_memory_rules(MemoryRules { node, front_end: limits(100, 3), ..MemoryRules::DEFAULT });
+        let (first, second) = (Arc::new(Account::default()), Arc::new(Account::default()));
+        let most = first.charge(100).unwrap();
+        let key = |error: BudgetError| match error {
+            BudgetError::FrontEnd { key, .. } | BudgetError::Node { key, .. } => key,
+        };
+        assert_eq!(key(first.charge(1).unwrap_err()), "front-end-addresses-max");
+        assert_eq!(key(first.charge(u64::MAX).unwrap_err()), "front-end-addresses-max");
+        assert_eq!(key(second.charge(51).unwrap_err()), "guest-addresses-max");
+        let _some: Vec<_> = (0..3).map(|_| second.charge(1).unwrap()).collect();
+        assert_eq!(key(second.charge(1).unwrap_err()), "front-end-mappings-max");
+        assert_eq!(left(memory_used()), (103, 4));
+        drop(most);
+        assert_eq!(left(memory_used()), (3, 3));
+        let _one = first.charge(1).unwrap();
+        assert_eq!(key(first.charge(1).unwrap_err()), "guest-mappings-max");
+        assert_eq!(left(memory_used()), (4, 4));
+        assert_eq!(memory_used().refused - before.refused, 5);
+    }
+}
