@@ -1,0 +1,274 @@
+//! A front end that attacks the node through what it hands over, memory and eventfds, beside a
+//! disk on the same sidecore that is written and read back throughout.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use node::Node;
+use node::status::GuestMemoryStatus;
+use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate};
+use virtio::driver::Status as Outcome;
+
+use crate::common::{Guest, Home, wait_for};
+use crate::fuse::{Faults, FuseFile};
+use crate::raw::{MEMORY_BYTES, Raw, SET_INFLIGHT_FD, SET_LOG_BASE, Tell, memory, region, words};
+
+/// How long something may take on a busy machine that is to happen at all.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One sidecore for all disks; `memory` are lines of `[memory]`.
+fn node(home: &Home, memory: &str) -> Node {
+    let disk = |name: &str| {
+        format!(
+            "[[volume]]\nname = \"{name}\"\n\
+             backend = {{ file = \"{name}.img\", size = \"1MiB\" }}\n\
+             [[disk]]\nsocket = \"{name}.sock\"\nvolume = \"{name}\"\n"
+        )
+    };
+    let disks = ["hostile", "other", "honest"].map(disk).concat();
+    home.start(&format!(
+        "name = \"n\"\n[sidecores]\ncount = 1\nidle = \"adaptive\"\n[memory]\n{memory}\
+         [directories]\nvolumes = \"HOME\"\nsockets = \"HOME\"\n{disks}"
+    ))
+}
+
+/// A guest that writes and reads back until it is dropped.
+struct Bystander {
+    stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Bystander {
+    fn new(home: &Home) -> Self {
+        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let mut guest = Guest::connect(home.path("honest.sock"), 1);
+        let thread = {
+            let (stop, rounds) = (Arc::clone(&stop), Arc::clone(&rounds));
+            std::thread::spawn(move || {
+                while !stop.load(SeqCst) {
+                    let round = rounds.fetch_add(1, SeqCst);
+                    let block = round % 64;
+                    assert_eq!(guest.write(0, block, round + 1), Outcome::Ok);
+                    assert_eq!(guest.check(0, block, round + 1), Outcome::Ok);
+                }
+            })
+        };
+        let bystander = Self { stop, rounds, thread: Some(thread) };
+        bystander.goes_on();
+        bystander
+    }
+
+    /// It is served, from now on, for some rounds.
+    fn goes_on(&self) {
+        let (wanted, until) = (self.rounds.load(SeqCst) + 5, Instant::now() + PATIENCE);
+        while self.rounds.load(SeqCst) < wanted {
+            let fine = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+            assert!(fine && Instant::now() < until, "the bystander is not served any more");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// All that it wrote was right to the end.
+    fn end(mut self) {
+        self.goes_on();
+        self.stop.store(true, SeqCst);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// A front end that does nothing wrong is served on the attacked disk.
+fn is_served_again(home: &Home) {
+    let file = memory(MEMORY_BYTES);
+    let mut raw = Raw::connect(&home.path("hostile.sock"));
+    assert!(raw.tell_memory(Tell::Table, region(0, MEMORY_BYTES), file.as_fd()));
+    raw.start();
+    raw.read(&File::from(file));
+}
+
+fn lost(node: &Node) -> u64 {
+    let status = node.status();
+    let disk = status.disks.iter().find(|disk| disk.name == "hostile").unwrap();
+    disk.counters.get("broken_memory_lost").copied().unwrap_or(0)
+}
+
+/// Waits until the attacked disk has stopped because memory was lost.
+fn wait_for_loss(node: &Node, losses: u64) {
+    wait_for(node, "the disk stops", |status| {
+        let disk = status.disks.iter().find(|disk| disk.name == "hostile").unwrap();
+        disk.counters.get("broken_memory_lost").copied().unwrap_or(0) > losses
+    });
+}
+
+/// A sealed memory file with huge pages of 1 GiB, of which hardly any machine has a free one.
+fn huge_file(test: &str) -> Option<OwnedFd> {
+    let free = "/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages";
+    if std::fs::read_to_string(free).map_or(true, |free| free.trim() != "0") {
+        println!("SKIP {test}: there are no huge pages of 1 GiB, or some are free");
+        return None;
+    }
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+    let file = rustix::fs::memfd_create("huge", flags | MemfdFlags::HUGE_1GB).unwrap();
+    ftruncate(&file, 1 << 30).unwrap();
+    fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    Some(file)
+}
+
+#[test]
+fn huge_memory_without_a_page_stops_its_own_disk_only() {
+    let test = "huge_memory_without_a_page_stops_its_own_disk_only";
+    let Some(file) = huge_file(test) else { return };
+    let home = Home::new();
+    let node = node(&home, "");
+    let bystander = Bystander::new(&home);
+    for how in [Tell::Table, Tell::Region] {
+        let losses = lost(&node);
+        let raw = Raw::connect(&home.path("hostile.sock"));
+        assert!(raw.tell_memory(how, region(0, 1 << 30), file.as_fd()));
+        raw.start();
+        wait_for_loss(&node, losses);
+        bystander.goes_on();
+        drop(raw);
+        is_served_again(&home);
+    }
+    bystander.end();
+}
+
+#[test]
+fn a_call_eventfd_that_is_full_and_blocks_stops_nobody() {
+    let home = Home::new();
+    let node = node(&home, "");
+    let bystander = Bystander::new(&home);
+    let file = memory(MEMORY_BYTES);
+    let mut raw = Raw::connect(&home.path("hostile.sock"));
+    assert!(raw.tell_memory(Tell::Table, region(0, MEMORY_BYTES), file.as_fd()));
+    raw.start();
+    let file = File::from(file);
+    raw.read(&file);
+    let call = raw.call.try_clone().unwrap();
+    let fill = |call: &OwnedFd| {
+        fcntl_setfl(call, OFlags::NONBLOCK).unwrap();
+        let _ = rustix::io::read(call, &mut [0; 8]);
+        let _ = rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes());
+        fcntl_setfl(call, OFlags::empty()).unwrap();
+    };
+    fill(&call);
+    (0..3).for_each(|_| raw.read(&file));
+    bystander.goes_on();
+    // And while the flag and the counter change all the time.
+    let stop = Arc::new(AtomicBool::new(false));
+    let changes = {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            while !stop.load(SeqCst) {
+                fill(&call);
+            }
+        })
+    };
+    (0..500).for_each(|_| raw.read(&file));
+    stop.store(true, SeqCst);
+    changes.join().unwrap();
+    for disk in node.status().disks {
+        let mut broken = disk.counters.iter().filter(|(name, _)| name.starts_with("broken_"));
+        assert!(broken.all(|(_, count)| *count == 0), "{:?}", disk.counters);
+    }
+    bystander.end();
+}
+
+#[test]
+fn memory_on_a_file_system_that_stalls_is_refused_unasked() {
+    let home = Home::new();
+    let test = "memory_on_a_file_system_that_stalls_is_refused_unasked";
+    let fuse = FuseFile::mount(test, &home.path("stall"), MEMORY_BYTES, Faults::Stall);
+    let Some(fuse) = fuse else { return };
+    let node = node(&home, "");
+    let bystander = Bystander::new(&home);
+    let file = fuse.open();
+    let asked = fuse.asked();
+    for how in [Tell::Table, Tell::Region] {
+        let raw = Raw::connect(&home.path("hostile.sock"));
+        assert!(!raw.tell_memory(how, region(0, MEMORY_BYTES), file.as_fd()), "{how:?}");
+        bystander.goes_on();
+    }
+    // An inflight region for a queue of eight, and a dirty log: length and offset first.
+    let inflight = [&words(&[4096, 0])[..], &1_u16.to_ne_bytes(), &8_u16.to_ne_bytes()].concat();
+    for (request, body) in [(SET_INFLIGHT_FD, inflight), (SET_LOG_BASE, words(&[4096, 0]))] {
+        let raw = Raw::connect(&home.path("hostile.sock"));
+        assert!(!raw.tell(request, &body, &[file.as_fd()]), "request {request}");
+        bystander.goes_on();
+    }
+    assert_eq!(fuse.asked(), asked, "the node asks a file system that may not answer");
+    is_served_again(&home);
+    assert_eq!(lost(&node), 0);
+    bystander.end();
+}
+
+/// The file system says that its blocks have 1 GiB, and fails each page fault.
+#[test]
+fn a_fault_on_a_file_system_with_huge_blocks_harms_no_other_memory() {
+    let home = Home::new();
+    let test = "a_fault_on_a_file_system_with_huge_blocks_harms_no_other_memory";
+    let fuse = FuseFile::mount(test, &home.path("fail"), MEMORY_BYTES, Faults::Fail);
+    let Some(fuse) = fuse else { return };
+    let node = node(&home, "guest-files = \"any\"\n");
+    let bystander = Bystander::new(&home);
+    let file = fuse.open();
+    for _ in 0..3 {
+        let losses = lost(&node);
+        let raw = Raw::connect(&home.path("hostile.sock"));
+        assert!(raw.tell_memory(Tell::Table, region(0, MEMORY_BYTES), file.as_fd()));
+        raw.start();
+        wait_for_loss(&node, losses);
+        bystander.goes_on();
+    }
+    is_served_again(&home);
+    bystander.end();
+}
+
+#[test]
+fn sparse_memory_is_refused_beyond_the_front_ends_and_the_nodes_part() {
+    const TIB: u64 = 1 << 40;
+    let home = Home::new();
+    let rules = "guest-addresses-max = \"6TiB\"\nfront-end-mappings-max = 10\n";
+    let node = node(&home, rules);
+    let bystander = Bystander::new(&home);
+    let used = || -> GuestMemoryStatus { node.status().node.guest_memory };
+    let before = used();
+    assert_eq!((before.addresses_bytes_max, before.refused), (6 * TIB, 0));
+    assert!(before.addresses_bytes > 0 && before.mappings > 0, "the bystander's");
+    let sparse = memory(16 * TIB);
+    let connect = |disk: &str| Raw::connect(&home.path(disk));
+    let say = |raw: &Raw, at: u64, bytes: u64| {
+        raw.tell_memory(Tell::Region, region(at, bytes), sparse.as_fd())
+    };
+    // More than one front end may have: by one region, and by several.
+    assert!(!say(&connect("hostile.sock"), 0, 5 * TIB));
+    bystander.goes_on();
+    let raw = connect("hostile.sock");
+    assert!(say(&raw, 0, 3 * TIB));
+    assert!(!say(&raw, 8 * TIB, 2 * TIB));
+    bystander.goes_on();
+    // More mappings than it may have.
+    let raw = connect("hostile.sock");
+    assert!((0..10).all(|at| say(&raw, at << 30, 4096)));
+    assert!(!say(&raw, 10 << 30, 4096));
+    // More than all may have together, until there is room again.
+    let raw = connect("hostile.sock");
+    assert!(say(&raw, 0, 3 * TIB));
+    let other = connect("other.sock");
+    assert!(!say(&other, 0, 3 * TIB));
+    bystander.goes_on();
+    assert_eq!(used().refused, 4);
+    assert!(used().addresses_bytes >= 3 * TIB);
+    drop(raw);
+    wait_for(&node, "the first one's memory is given back", |status| {
+        status.node.guest_memory.addresses_bytes == before.addresses_bytes
+    });
+    assert!(say(&connect("other.sock"), 0, 3 * TIB));
+    is_served_again(&home);
+    bystander.end();
+}
