@@ -3,16 +3,24 @@
 //! know SET_LOG_FD at all, and it refuses SET_VRING_ENABLE before SET_FEATURES, which QEMU says for
 //! nics. Looking at a message on a Unix socket leaves it there, and gives
 //! descriptors of our own for what it carries.
+//!
+//! The crate waits for the rest of a message that it has begun to read, and then nothing else is
+//! heard. So it begins when the message is there as a whole.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send,
+};
 
 /// Bytes of a message's header: request, flags, length of the body.
 pub(crate) const HEADER_BYTES: usize = 12;
+
+/// The longest body of a message that is waited for: the crate refuses longer ones by their header.
+const BODY_BYTES_MAX: usize = 4096;
 
 /// Header flag: version 1 of the protocol.
 pub(crate) const VERSION: u32 = 1;
@@ -29,6 +37,34 @@ const SET_VRING_ENABLE: u32 = 18;
 const ENABLE_BYTES: usize = 8;
 /// VHOST_USER_SET_BACKEND_REQ_FD.
 const SET_BACKEND_REQ_FD: u32 = 21;
+
+/// Whether the next message can be read without waiting for the rest of it. Also `true` of one that
+/// the crate refuses, and at the end of the conversation. What has come stays in the socket.
+///
+/// # Errors
+/// When the system refuses, or the header comes in pieces with descriptors between them: nothing of
+/// it can be looked at beyond the first of those, and no front end does that.
+pub(crate) fn is_whole(front_end: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut header = [0; HEADER_BYTES];
+    let bytes = match recv(front_end, &mut header[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, bytes)) => bytes,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+        Err(errno) => return Err(errno.into()),
+    };
+    if bytes == 0 {
+        return Ok(true);
+    }
+    // Of all that waits in the socket, also beyond a descriptor, where looking ahead ends.
+    let come = ioctl_fionread(front_end)?;
+    if bytes < HEADER_BYTES {
+        return match come < HEADER_BYTES as u64 {
+            true => Ok(false),
+            false => Err(io::Error::other("descriptors in the middle of a message's header")),
+        };
+    }
+    let body = u32::from_ne_bytes([8, 9, 10, 11].map(|at| header[at])) as usize;
+    Ok(body > BODY_BYTES_MAX || come >= (HEADER_BYTES + body) as u64)
+}
 
 /// The next message, where it is one of ours.
 #[derive(Debug)]

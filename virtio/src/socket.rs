@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use tracing::{error, info, warn};
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
-use crate::ahead::Ahead;
+use crate::ahead::{self, Ahead};
 use crate::back_channel::BackChannel;
 use crate::device::Device;
 use crate::hand_over::Served;
@@ -40,8 +40,14 @@ const LOCK_RETRY: Duration = Duration::from_millis(20);
 /// How often a front end that listens is tried.
 const CONNECT_RETRY: Duration = Duration::from_millis(100);
 
+/// How long the rest of a message that has come in part is waited for, before it is looked again:
+/// twice as long each time. A socket is readable with any part of it, so there is nothing to sleep
+/// on; front ends send messages as a whole.
+const REST_PAUSE_MIN: Duration = Duration::from_millis(1);
+const REST_PAUSE_MAX: Duration = Duration::from_millis(64);
+
 /// How long a server may take to stand still, besides draining: until it has answered a message.
-/// One that stops queues takes 2 s (see [`Device::stop`]), any other none to speak of.
+/// Only one that is there as a whole is begun, so the front end cannot make that longer. One that stops queues takes 2 s (see [`Device::stop`]), any other none to speak of.
 const PARK_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// The pause after a conversation that ended with an error, so that a front end that repeats its
@@ -129,11 +135,12 @@ impl Shared {
         self.poll(&[Some(self.stop.as_fd()), fd].map(readable), limit)[0]
     }
 
-    /// Waits until any of `wanted` is ready, the server is to stop, or to stand still.
-    fn wait_for_any(&self, wanted: [Wanted<'_>; 2]) -> Woken {
+    /// Waits until any of `wanted` is ready, the server is to stop, or to stand still; at most for
+    /// `limit`.
+    fn wait_for_any(&self, wanted: [Wanted<'_>; 2], limit: Option<Duration>) -> Woken {
         let [first, second] = wanted;
         let [stop, park] = [&self.stop, &self.park_bell].map(|fd| readable(Some(fd.as_fd())));
-        match self.poll(&[stop, park, first, second], None)[..] {
+        match self.poll(&[stop, park, first, second], limit)[..] {
             [true, ..] => Woken::Stop,
             [_, true, ..] => Woken::Park,
             _ => {
@@ -342,8 +349,8 @@ pub enum ParkError {
          be handed on"
     )]
     NoInflight,
-    /// The front end has sent half a message, or one that takes longer than it may.
-    #[error("its front end has begun a message that does not come to an end")]
+    /// A message of the front end takes longer than it may.
+    #[error("a message of its front end is not answered within {PARK_TIME_MAX:?}")]
     Silent,
     /// The system refused.
     #[error("the system refused: {0}")]
@@ -572,7 +579,7 @@ fn stay_closed(shared: &Shared, way: &mut Way) -> bool {
         other => other,
     };
     while shared.closed.load(Relaxed) {
-        match shared.wait_for_any([None, None]) {
+        match shared.wait_for_any([None, None], None) {
             Woken::Stop => return false,
             Woken::Park => stay_parked(shared, Some(way), None),
             Woken::Ready(_) => {}
@@ -651,7 +658,7 @@ fn next_front_end(shared: &Shared, way: &mut Way, path: &str) -> Option<UnixStre
             }
             continue;
         }
-        match shared.wait_for_any([readable(fd), None]) {
+        match shared.wait_for_any([readable(fd), None], None) {
             Woken::Stop => return None,
             Woken::Park => stay_parked(shared, Some(way), None),
             Woken::Ready(_) => {}
@@ -701,6 +708,8 @@ fn converse(
     let config_fd = config_event.as_ref().map(|event| event.as_fd());
     // Rings that another process had; there are none otherwise.
     let mut started = guard(session).unpark();
+    // Some: the message that comes next is there in part.
+    let mut rest_pause = None;
     let result = loop {
         match started {
             Err(error) => break Err(error.into()),
@@ -709,10 +718,15 @@ fn converse(
         }
         // Answers are sent blocking. A socket is writable while most of its buffer is free: one
         // answer, at most 4 KiB, fits. So a front end that asks and does not read waits alone.
-        let writable = Some((fd, PollFlags::OUT));
+        let (writable, hung_up) = (Some((fd, PollFlags::OUT)), Some((fd, PollFlags::RDHUP)));
         let can_answer = shared.poll(&[writable], Some(Duration::ZERO))[0];
-        let wanted = if can_answer { readable(Some(fd)) } else { writable };
-        let [is_ready, has_changed] = match shared.wait_for_any([wanted, readable(config_fd)]) {
+        let wanted = match rest_pause {
+            _ if !can_answer => writable,
+            Some(_) => hung_up,
+            None => readable(Some(fd)),
+        };
+        let woken = shared.wait_for_any([wanted, readable(config_fd)], rest_pause);
+        let [is_ready, has_changed] = match woken {
             Woken::Stop => break Ok(()),
             Woken::Park => {
                 stay_parked(shared, way, Some((session, fd)));
@@ -726,8 +740,18 @@ fn converse(
             let _ = rustix::io::read(event, &mut [0u8; 8]);
             guard(session).config_changed();
         }
-        if !is_ready || !can_answer {
+        if !can_answer || !(is_ready || rest_pause.is_some()) {
             continue;
+        }
+        match ahead::is_whole(fd) {
+            // After the end of what comes there is no rest, and the crate says so.
+            Ok(false) if !shared.poll(&[hung_up], Some(Duration::ZERO))[0] => {
+                let longer = |pause| REST_PAUSE_MAX.min(2 * pause);
+                rest_pause = Some(rest_pause.map_or(REST_PAUSE_MIN, longer));
+                continue;
+            }
+            Ok(_) => rest_pause = None,
+            Err(error) => break Err(VhostError::SocketError(error)),
         }
         let back_channel = match Ahead::peek(fd) {
             Some(Ahead::LogSignal(message)) => match guard(session).set_log_signal(&message, fd) {

@@ -146,20 +146,45 @@ fn queues_beyond_the_inflight_region_go_on_where_they_are() {
     bed.round_trip(1, 2);
 }
 
+/// Bytes of a message that stay away do not keep the node from going on in another process: what
+/// has come waits in the socket, for whoever is there when the rest comes.
 #[test]
-fn a_front_end_in_the_middle_of_a_message_is_not_cut_off() {
+fn a_front_end_in_the_middle_of_a_message_goes_over_with_it() {
+    // SET_VRING_NUM with its body, then GET_FEATURES.
+    let message = [8_u32, 1, 8, 0, 8, 1, 1, 0].map(u32::to_ne_bytes);
+    let message = message.as_flattened();
+    for split in 1..message.len() {
+        let bed = Bed::new();
+        let mut stream = UnixStream::connect(bed.path()).unwrap();
+        stream.write_all(&message[..split]).unwrap();
+        bed.wait_for(&crate::ServerState::Connected);
+        // Once for nothing, then another one goes on.
+        drop(bed.server().park(DRAIN).unwrap());
+        let mut parked = bed.server().park(DRAIN).unwrap();
+        let state = parked.state.take().unwrap();
+        assert!(state.front_end.is_some(), "{split}");
+        let other = TestDevice::default();
+        let way = Socket::Connect(bed.path());
+        let server = adopt(way, Box::new(other.clone()), state).unwrap().serve();
+        stream.write_all(&message[split..]).unwrap();
+        std::io::Read::read_exact(&mut stream, &mut [0; 20]).unwrap();
+        assert_eq!(other.state().disconnects, 0, "{split}");
+        drop((server, parked));
+    }
+}
+
+/// It may also never come.
+#[test]
+fn a_message_that_ends_in_its_middle_ends_the_conversation() {
     let bed = Bed::new();
-    let mut stream = UnixStream::connect(bed.path()).unwrap();
-    // GET_FEATURES, version 1, no body.
-    let message = [1_u32, 1, 0].map(u32::to_ne_bytes);
-    let (first, rest) = message.as_flattened().split_at(5);
-    stream.write_all(first).unwrap();
-    bed.wait_for(&crate::ServerState::Connected);
-    let error = bed.server().park(DRAIN).unwrap_err();
-    assert!(matches!(error, ParkError::Silent), "{error}");
-    stream.write_all(rest).unwrap();
-    std::io::Read::read_exact(&mut stream, &mut [0; 20]).unwrap();
-    assert!(bed.server().park(DRAIN).is_ok());
+    for (number, bytes) in [5, 12, 19].into_iter().enumerate() {
+        let mut stream = UnixStream::connect(bed.path()).unwrap();
+        let message = [8_u32, 1, 8, 0, 8].map(u32::to_ne_bytes);
+        stream.write_all(&message.as_flattened()[..bytes]).unwrap();
+        // The other half of the conversation stays open.
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        bed.wait_for_disconnects(number + 1);
+    }
 }
 
 /// A front end that has it stop its queues is answered first, and that may take two seconds.
