@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use sidecore::LogLines;
 use tracing::{error, info, warn};
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
@@ -47,8 +48,13 @@ const REST_PAUSE_MIN: Duration = Duration::from_millis(1);
 const REST_PAUSE_MAX: Duration = Duration::from_millis(64);
 
 /// How long a server may take to stand still, besides draining: until it has answered a message.
-/// Only one that is there as a whole is begun, so the front end cannot make that longer. One that stops queues takes 2 s (see [`Device::stop`]), any other none to speak of.
+/// Only one that is there as a whole is begun, so the front end cannot make that longer. One that
+/// stops queues takes 2 s (see [`Device::stop`]), any other none to speak of.
 const PARK_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// Lines that front ends of one socket may cause in the log in a minute: a line when one comes and
+/// one when it leaves, so a front end that does nothing else does not fill it.
+const LOG_LINES_MAX: u32 = 20;
 
 /// The pause after a conversation that ended with an error, so that a front end that repeats its
 /// mistake for ever costs nothing. The tests of mistakes make hundreds.
@@ -518,6 +524,7 @@ fn run(
         other => other,
     };
     let mut adopted = handler;
+    let mut log = LogLines::new(LOG_LINES_MAX);
     loop {
         let handler = match adopted.take() {
             Some(handler) => {
@@ -526,26 +533,50 @@ fn run(
             }
             None => {
                 let Some(stream) = next_front_end(shared, &mut way, path) else { break };
-                info!(socket = path, "front end connected");
+                if may_log(&mut log, path) {
+                    info!(socket = path, "front end connected");
+                }
                 BackendReqHandler::from_stream(stream, Arc::clone(session))
             }
         };
         shared.set(ServerState::Connected);
         let result = converse(shared, Some(&way), handler, session);
         shared.set(ServerState::Waiting);
+        let pause = match (&result, &way) {
+            (Err(_), _) => Some(ERROR_PAUSE),
+            // It is tried again as often as one that is not there.
+            (Ok(()), Way::Connect(_)) => Some(CONNECT_RETRY),
+            (Ok(()), _) => None,
+        };
+        let may_log = may_log(&mut log, path);
         match result {
-            Ok(()) => info!(socket = path, "front end left"),
+            Ok(()) if may_log => info!(socket = path, "front end left"),
+            Ok(()) => {}
             Err(error) => {
-                warn!(socket = path, %error, "front end dropped");
-                if shared.wait(None, Some(ERROR_PAUSE)) {
-                    break;
+                if may_log {
+                    warn!(socket = path, %error, "front end dropped");
                 }
             }
+        }
+        if pause.is_some_and(|pause| shared.wait(None, Some(pause))) {
+            break;
         }
     }
     if let Way::Listen(_, claim) = &way {
         claim.remove_socket();
     }
+}
+
+/// Whether another line about front ends is written; the last of a minute says that it is.
+fn may_log(log: &mut LogLines, path: &str) -> bool {
+    let may = log.may(sidecore::now_ns());
+    if may && log.is_last() {
+        warn!(
+            socket = path,
+            "front ends come and go: no more lines about that until a minute is over"
+        );
+    }
+    may
 }
 
 /// None: the server is to stop.
@@ -610,6 +641,11 @@ fn stay_closed(shared: &Shared, way: &mut Way) -> bool {
 fn next_front_end(shared: &Shared, way: &mut Way, path: &str) -> Option<UnixStream> {
     let mut told = None;
     loop {
+        // Before it is looked for one: a front end that listens (DPDK's) may not bear a connection
+        // that ends at once.
+        if shared.wait(None, Some(Duration::ZERO)) {
+            return None;
+        }
         if shared.closed.load(Relaxed) && !stay_closed(shared, way) {
             return None;
         }
@@ -635,13 +671,10 @@ fn next_front_end(shared: &Shared, way: &mut Way, path: &str) -> Option<UnixStre
             }
             // As many as come do not keep us from what the node wants.
             stay_parked(shared, Some(way), None);
-            if shared.wait(None, Some(Duration::ZERO)) {
-                return None;
-            }
             continue;
         }
         let error = match result.and_then(|stream| stream.set_nonblocking(false).map(|()| stream)) {
-            Ok(stream) => return (!shared.wait(None, Some(Duration::ZERO))).then_some(stream),
+            Ok(stream) => return Some(stream),
             Err(error) => error,
         };
         // A listener with nobody there is the usual case; anything else is told once, and costs

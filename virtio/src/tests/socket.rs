@@ -155,6 +155,25 @@ fn the_front_end_may_be_the_one_that_listens() {
     assert!(path.exists(), "the front end's socket is its own");
 }
 
+/// DPDK's and Open vSwitch's server dies of a connection that ends at once.
+#[test]
+fn a_front_end_that_listens_is_left_alone_by_a_server_that_stops() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("front.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    for _ in 0..10 {
+        let server = serve(Socket::Connect(path.clone()), Box::new(TestDevice::default())).unwrap();
+        let (front_end, _) = listener.accept().unwrap();
+        wait_for(&server, |state| *state == ServerState::Connected);
+        server.stop();
+        drop(front_end);
+        listener.set_nonblocking(true).unwrap();
+        let error = listener.accept().map(|_| "it came again").unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        listener.set_nonblocking(false).unwrap();
+    }
+}
+
 /// Waits until a front end that does not read is sent no more answers; how many bytes there are.
 fn answers_that_wait(stream: &UnixStream) -> u64 {
     let waiting = || rustix::io::ioctl_fionread(stream).unwrap();

@@ -10,6 +10,7 @@ use block::{Allow, AttachmentKey, proof};
 use net::remote::{Admission, Gate, Join, Kind, Members, Right};
 use net::stage::{Filter, FilterCore, LimitCore, Limiter, Staged, Stages};
 use net::{Network, PortOptions, Stations, VlanSet, Vlans};
+use sidecore::LogLines;
 use transport::PeerInfo;
 
 use super::seed;
@@ -17,8 +18,6 @@ use crate::config::{NetworkConfig, RemotePorts};
 
 /// Lines that joins may cause in the log in a minute: a hostile peer must not fill it.
 const LOG_LINES_MAX: u32 = 32;
-
-const LOG_MINUTE_NS: u64 = 60_000_000_000;
 
 /// Proofs of one peer that are looked at in a second, on all sidecores together: each costs a tenth
 /// of a millisecond, so a peer that sends nothing but proofs has one hundredth of one sidecore.
@@ -41,14 +40,20 @@ struct Open {
     terms: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inside {
     networks: BTreeMap<String, Open>,
     /// Until when a peer has used up the time for its proofs. Only those that a network names are
     /// here, and only while they are ahead of the clock.
     proofs: BTreeMap<String, u64>,
-    log_lines: u32,
-    log_minute_ns: u64,
+    log: LogLines,
+}
+
+impl Default for Inside {
+    fn default() -> Self {
+        let (networks, proofs) = (BTreeMap::new(), BTreeMap::new());
+        Self { networks, proofs, log: LogLines::new(LOG_LINES_MAX) }
+    }
 }
 
 /// The networks that peers may join, and who has.
@@ -123,14 +128,6 @@ impl Inside {
         self.proofs.insert(peer.to_owned(), until_ns + PROOF_NS);
         true
     }
-
-    fn may_log(&mut self, now_ns: u64) -> bool {
-        if now_ns.saturating_sub(self.log_minute_ns) >= LOG_MINUTE_NS {
-            (self.log_minute_ns, self.log_lines) = (now_ns, 0);
-        }
-        self.log_lines += u32::from(self.log_lines <= LOG_LINES_MAX);
-        self.log_lines <= LOG_LINES_MAX
-    }
 }
 
 fn allows(allow: &[Allow], peer: &str, key: Option<[u8; 32]>) -> bool {
@@ -188,7 +185,7 @@ impl Gate for Doors {
         let found = inside.networks.get(&join.network);
         let Some(open) = found.filter(|open| allows(&open.allow, &peer.name, key)) else {
             let why = if found.is_some() { "its `allow` has no entry for it" } else { "none such" };
-            if inside.may_log(now_ns) {
+            if inside.log.may(now_ns) {
                 let (peer, network, nic) = (&peer.name, &join.network, &join.nic);
                 tracing::warn!(peer, network, nic, why, "a network was refused");
             }
