@@ -583,14 +583,42 @@ fn a_node_that_cannot_hand_over_says_why_and_goes_on() {
     let (code, text) = take_over();
     assert!(code == Some(1) && text.contains("the node is drained"), "{text}");
     vrio(&["node", "drain", "--undo"]);
-    // A front end in the middle of a message.
-    let mut front_end = UnixStream::connect(plan.socket("a")).expect("the disk is served");
-    front_end.write_all(&[1, 0, 0, 0]).expect("it takes it");
-    let (code, text) = take_over();
-    assert!(code == Some(1) && text.contains("does not come to an end"), "{text}");
-    drop(front_end);
     let node = node.hand_over().unwrap_or_else(|error| panic!("{error:#}"));
     node.stop().expect("it stops in order");
+}
+
+/// A front end of raw bytes: it comes and goes for ever, then leaves a message in its middle.
+#[test]
+fn a_front_end_that_ends_no_message_holds_nothing_up() {
+    let home = tempfile::tempdir().expect("a directory");
+    let plan = memory_plan(home.path());
+    let mut node = plan.start().expect("it starts");
+    let socket = node.wait_for_disk("a").expect("the disk is served");
+    for number in 0..1000 {
+        let mut front_end = UnixStream::connect(&socket).expect("the disk is served");
+        // Now and then with an error: each of those costs it a pause.
+        let bytes = if number % 50 == 0 { &b"garbage"[..] } else { &[] };
+        front_end.write_all(bytes).expect("it takes it");
+    }
+    // GET_FEATURES, without its last word.
+    let mut front_end = UnixStream::connect(&socket).expect("the disk is served");
+    front_end.write_all(&[1, 0, 0, 0, 1, 0, 0, 0]).expect("it takes it");
+    wait_until("it is there", || {
+        let status = node.status().expect("it answers");
+        status["disks"][0]["front_end_pid"] != serde_json::Value::Null
+    });
+    node = node.hand_over().unwrap_or_else(|error| panic!("{error:#}"));
+    // To the next process.
+    front_end.write_all(&[0; 4]).expect("it takes it");
+    front_end.set_read_timeout(Some(PATIENCE)).expect("it can be bounded");
+    let mut answer = [0; 20];
+    front_end.read_exact(&mut answer).expect("it answers");
+    assert_eq!(answer[..12], [1, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0]);
+    node.stop().expect("it stops in order");
+    // Of one minute, or of some on a busy machine.
+    let log = std::fs::read_to_string(home.path().join("n1/log")).expect("it is there");
+    let lines = log.lines().filter(|line| line.contains("front end")).count();
+    assert!((1..=100).contains(&lines), "{lines} lines: {log}");
 }
 
 fn listener_path(plan: &NodePlan) -> PathBuf {
