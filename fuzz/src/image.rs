@@ -310,6 +310,7 @@ impl Image {
             call: None,
             err: None,
             in_order: false,
+            reads_only: false,
             inflight: self.region.as_ref().and_then(|region| region.queue(0)),
             logging: Logging::default(),
         }

@@ -267,7 +267,7 @@ impl World {
     fn start(&mut self, index: usize, base: u32) -> bool {
         let image = &self.images[index];
         let mut config = image.config(base);
-        (config.index, config.in_order) = (index, true);
+        (config.index, config.in_order, config.reads_only) = (index, true, index == 1);
         match Queue::new(config) {
             Ok(queue) => {
                 self.queues.borrow_mut().add_queue(queue, self.setup.features.bits());

@@ -26,7 +26,7 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
-use sidecore::{CallError, Local, Sidecore};
+use sidecore::{CallError, Counter, Local, Sidecore};
 use virtio::{Device, DeviceError, Logging, Memory, Queue, QueueConfig, RingKind};
 
 use crate::ether::Mac;
@@ -117,6 +117,8 @@ pub enum StartError {
 pub struct NicCore {
     name: String,
     counters: Arc<PortCounters>,
+    /// Written by its sidecore only.
+    tolerated: Counter,
     broken: AtomicBool,
     link: AtomicBool,
     /// Queues that run.
@@ -140,6 +142,7 @@ impl NicCore {
         Arc::new(Self {
             name: name.to_owned(),
             counters: Arc::default(),
+            tolerated: Counter::default(),
             broken: AtomicBool::new(false),
             link: AtomicBool::new(true),
             queues: AtomicU64::new(0),
@@ -156,6 +159,12 @@ impl NicCore {
     /// What it counted.
     pub fn counters(&self) -> &Arc<PortCounters> {
         &self.counters
+    }
+
+    /// Descriptors of what the guest sent that break a rule which does not matter there, and were
+    /// taken all the same: marked as to be written, or of no bytes.
+    pub fn tolerated(&self) -> u64 {
+        self.tolerated.get()
     }
 
     /// How many of its queues run.
@@ -320,8 +329,8 @@ impl Nic {
         // Its ring was used by somebody before: the guest may have come from another host.
         let came = is_first && is_used(config.kind, config.base);
         let acked = self.acked;
-        // No frame outlives its round.
-        config.in_order = true;
+        // No frame outlives its round, and of what a guest sends nothing is written.
+        (config.in_order, config.reads_only) = (true, index % 2 == 1);
         let add = move |queues: &mut NicQueues| {
             Queue::new(config).map(|queue| queues.add_queue(queue, acked))
         };

@@ -62,12 +62,28 @@ impl Descriptor {
     }
 }
 
+/// What of the rules does not matter to a device, and how often it was broken.
+#[derive(Debug)]
+pub(crate) struct Lenience {
+    /// See [`crate::QueueConfig::reads_only`].
+    reads_only: bool,
+    /// Descriptors that were taken for it.
+    pub(crate) tolerated: u64,
+}
+
+impl Lenience {
+    pub(crate) fn new(reads_only: bool) -> Self {
+        Self { reads_only, tolerated: 0 }
+    }
+}
+
 /// Turns descriptors into checked pieces of guest memory.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     pub(crate) memory: &'a Memory,
     /// The region of the last translation.
     pub(crate) hint: &'a mut usize,
+    pub(crate) lenience: &'a mut Lenience,
     /// Whether indirect tables were negotiated.
     pub(crate) indirect: bool,
 }
@@ -204,6 +220,16 @@ impl<'a> Reader<'a> {
         Ok((table, count as u16))
     }
 
+    /// Passes over a descriptor that breaks a rule, if that does not matter to the device.
+    #[cold]
+    fn pass_over(&mut self, error: RingError) -> Result<(), RingError> {
+        if !self.lenience.reads_only {
+            return Err(error);
+        }
+        self.lenience.tolerated += 1;
+        Ok(())
+    }
+
     /// Adds one buffer to the chain.
     #[inline(always)]
     fn add(
@@ -213,11 +239,15 @@ impl<'a> Reader<'a> {
         bytes: &mut u32,
         chain: &mut Chain,
     ) -> Result<(), RingError> {
+        let is_writable = descriptor.flags & WRITE != 0;
         if descriptor.len == 0 {
-            return Err(RingError::ZeroLength { head });
+            return self.pass_over(RingError::ZeroLength { head });
         }
         *bytes = bytes.checked_add(descriptor.len).ok_or(RingError::TooLong { head })?;
-        let segments = if descriptor.flags & WRITE != 0 {
+        let segments = if is_writable && self.lenience.reads_only {
+            self.lenience.tolerated += 1;
+            &mut chain.readable
+        } else if is_writable {
             &mut chain.writable
         } else if chain.writable.is_empty() {
             &mut chain.readable

@@ -159,7 +159,15 @@ impl PackedRing {
         let parts = Parts::find(memory, &shape)?;
         let found = (in_order && inflight.is_none()).then(|| resume::find(&parts.ring, size));
         let found = found.flatten().and_then(|found| found.give_back(&parts.ring, stores));
-        let base = found.map_or(base, |place| u32::from(place.bits()) * 0x1_0001);
+        let both = |bits: u16| u32::from(bits) * 0x1_0001;
+        let base = match found {
+            Some(place) => both(place.bits()),
+            // A front end that keeps no account of what was used says nothing of it: DPDK's.
+            None if inflight.is_none() && base >> 16 == 0 && base as u16 & WRAP != 0 => {
+                both(base as u16)
+            }
+            None => base,
+        };
         let (avail, used) = (Place::from_bits(base as u16), Place::from_bits((base >> 16) as u16));
         let between = slots_between(used, avail, size).ok_or(RingError::Base { base, size })?;
         let mut ring = Self {

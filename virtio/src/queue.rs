@@ -20,7 +20,7 @@ use sidecore::foreign;
 
 use crate::QUEUE_SIZE_MAX;
 use crate::chain::{Chain, Head, Segment, each_piece};
-use crate::descriptor::Reader;
+use crate::descriptor::{Lenience, Reader};
 use crate::dirty::{DirtyLog, Logging};
 use crate::error::RingError;
 use crate::inflight::InflightQueue;
@@ -84,10 +84,16 @@ pub struct QueueConfig {
     pub call: Option<OwnedFd>,
     /// To write to when the queue fails.
     pub err: Option<OwnedFd>,
-    /// The device gives chains back in the order in which it takes them. Then a packed ring itself
-    /// says where to go on, if it looks as such a device leaves it, and is believed sooner than
-    /// `base`: a front end may not know, after a kill. For rings without an inflight region.
+    /// The device gives chains back in the order in which it takes them. Then the ring itself says
+    /// where to go on and is believed sooner than `base`, for a front end may not know after a
+    /// kill: a split ring by its used index, a packed one if it looks as such a device leaves it.
+    /// For rings without an inflight region.
     pub in_order: bool,
+    /// The device only reads what it is given. Then a descriptor's write flag and a piece of no
+    /// bytes say nothing: both are passed over and counted, as other back ends pass over them.
+    /// DPDK sets the flag on the header of chains that it puts into indirect tables of packed
+    /// rings.
+    pub reads_only: bool,
     /// The queue's part of the inflight region.
     pub inflight: Option<InflightQueue>,
     /// What is marked as dirty.
@@ -109,6 +115,8 @@ pub struct QueueCounters {
     pub calls: u64,
     /// Times that it was looked whether the driver wants a call, and it did not.
     pub calls_saved: u64,
+    /// Descriptors that were taken although they break a rule; see [`QueueConfig::reads_only`].
+    pub tolerated: u64,
 }
 
 /// What a queue leaves behind that outstanding requests may still point into. Dropping it may
@@ -181,11 +189,12 @@ struct Tables {
     present: u16,
     /// The region of the last translation.
     hint: usize,
+    lenience: Lenience,
 }
 
 impl Tables {
-    fn new(memory: Arc<Memory>) -> Self {
-        Self { tables: vec![Table { memory: Some(memory), out: 0 }], present: 0, hint: 0 }
+    fn new(memory: Arc<Memory>, lenience: Lenience) -> Self {
+        Self { tables: vec![Table { memory: Some(memory), out: 0 }], present: 0, hint: 0, lenience }
     }
 
     fn memory(&self) -> &Arc<Memory> {
@@ -197,7 +206,7 @@ impl Tables {
     fn reader(&mut self, indirect: bool) -> Reader<'_> {
         let memory = self.tables[usize::from(self.present)].memory.as_ref();
         let memory = memory.expect("the present table is kept");
-        Reader { memory, hint: &mut self.hint, indirect }
+        Reader { memory, hint: &mut self.hint, lenience: &mut self.lenience, indirect }
     }
 
     fn is_lost(&self) -> bool {
@@ -319,7 +328,7 @@ impl Queue {
         if !size.is_power_of_two() || size > QUEUE_SIZE_MAX {
             return Err(RingError::Size(u32::from(size)));
         }
-        let QueueConfig { desc, avail, used, event_idx, base, in_order, .. } = config;
+        let QueueConfig { desc, avail, used, event_idx, base, in_order, reads_only, .. } = config;
         let Logging { log, buffers, ring: used_logged_at } = config.logging;
         let logs_buffers = buffers && log.is_some();
         stores.set_log(log, used_logged_at.is_some());
@@ -329,7 +338,7 @@ impl Queue {
         let inflight_area = inflight.as_ref().map(|queue| queue.area().clone());
         let ring = match config.kind {
             RingKind::Split => {
-                Ring::Split(SplitRing::new(shape, memory, base, inflight, &mut stores)?)
+                Ring::Split(SplitRing::new(shape, memory, base, in_order, inflight, &mut stores)?)
             }
             RingKind::Packed => {
                 Ring::Packed(PackedRing::new(shape, memory, base, in_order, inflight, &mut stores)?)
@@ -342,7 +351,7 @@ impl Queue {
             ring,
             stores,
             logs_buffers,
-            tables: Tables::new(config.memory),
+            tables: Tables::new(config.memory, Lenience::new(reads_only)),
             chains: Chains(vec![State::Free; usize::from(size)]),
             staged: Vec::with_capacity(usize::from(size)),
             outstanding: 0,
@@ -609,7 +618,13 @@ impl Queue {
 
     /// What was counted so far.
     pub fn counters(&self) -> QueueCounters {
-        self.counters
+        QueueCounters { tolerated: self.tolerated(), ..self.counters }
+    }
+
+    /// Descriptors that were taken although they break a rule, so far.
+    #[inline]
+    pub fn tolerated(&self) -> u64 {
+        self.tables.lenience.tolerated
     }
 
     /// How many stores to shared memory and signals there were.

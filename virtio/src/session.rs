@@ -291,7 +291,7 @@ impl Session {
         let guest = |addr| self.memory.guest_addr_of(addr);
         let parts = (guest(addrs.desc), guest(addrs.avail), guest(addrs.used));
         let (Some(desc), Some(avail), Some(used)) = parts else {
-            info!(socket = self.socket, queue = index, "the ring's memory has not come yet");
+            debug!(socket = self.socket, queue = index, "the ring's memory has not come yet");
             return Ok(());
         };
         let vring = &mut self.vrings[index];
@@ -311,8 +311,9 @@ impl Session {
             kick: ends.kick,
             call: ends.call,
             err: ends.err,
-            // A device that is in order says so itself.
+            // A device that is in order, or only reads, says so itself.
             in_order: false,
+            reads_only: false,
             inflight: self.inflight.as_ref().and_then(|region| region.queue(index)),
             logging: self.logging(index),
         };

@@ -84,15 +84,25 @@ impl SplitRing {
         shape: Shape,
         memory: &Memory,
         base: u32,
+        in_order: bool,
         inflight: Option<InflightQueue>,
         stores: &mut Stores,
     ) -> Result<Self, RingError> {
         let size = shape.size;
         let parts = Parts::find(memory, &shape)?;
         let used = parts.used.load_u16(AT_INDEX);
-        let base = u16::try_from(base).map_err(|_| RingError::Base { base, size })?;
-        let (mut next_avail, mut redo, mut log) = (base, Vec::new(), None);
+        let wrong = RingError::Base { base, size };
+        let base = u16::try_from(base).map_err(|_| wrong)?;
+        // Used in order, all before the used index is done and nothing after it is: whatever the
+        // front end believes. Of chains that end in any order nothing but an inflight region says
+        // which are done, and those before the used index are not begun a second time.
+        let start = if in_order { used } else { base };
+        if inflight.is_none() && start.wrapping_sub(used) > size {
+            return Err(wrong);
+        }
+        let (mut next_avail, mut redo, mut log) = (start, Vec::new(), None);
         if let Some(inflight) = inflight {
+            next_avail = base;
             let (found, recovered) = SplitLog::recover(inflight, stores, size, used)?;
             if recovered.used_before {
                 // Chains are taken in order, so what was taken is used or still inflight.

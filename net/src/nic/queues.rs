@@ -20,6 +20,22 @@ use crate::reason::Reason;
 pub(super) struct Sender {
     pub(super) queue: Queue,
     pub(super) armed: bool,
+    /// Of what the queue has tolerated so much is counted.
+    tolerated: u64,
+}
+
+impl Sender {
+    fn new(queue: Queue) -> Self {
+        let tolerated = queue.tolerated();
+        Self { queue, armed: false, tolerated }
+    }
+
+    /// What the queue has tolerated since this was last asked.
+    #[inline]
+    fn tolerated(&mut self) -> u64 {
+        let now = self.queue.tolerated();
+        now - std::mem::replace(&mut self.tolerated, now)
+    }
 }
 
 /// See the module's text. Its frames go through a [`super::NicPort`].
@@ -81,7 +97,7 @@ impl NicQueues {
         queue.disarm();
         let (pair, is_sender) = (queue.index() / 2, queue.index() % 2 == 1);
         if is_sender {
-            self.senders[pair] = Some(Sender { queue, armed: false });
+            self.senders[pair] = Some(Sender::new(queue));
         } else {
             self.receivers[pair] = Some(Receiver::new(queue));
             self.find_active();
@@ -160,6 +176,10 @@ impl NicQueues {
                 Ok(None) => return,
                 Err(error) => return self.core.broke(2 * pair + 1, error.name(), &error),
             };
+            let tolerated = sender.tolerated();
+            if tolerated > 0 {
+                self.core.tolerated.add(tolerated);
+            }
             self.taken.push((pair as u16, head));
             if let Err(reason) = read.frame(&self.chain.readable, burst) {
                 self.counters.drops_in.count(reason);

@@ -144,6 +144,10 @@ const HELP: &[(&str, &str)] = &[
     ("nic_bytes_out", "Their bytes, without tags."),
     ("nic_cut_out", "Frames that were cut into segments, since the guest takes none uncut."),
     ("nic_checksums_out", "Checksums that were completed for the guest."),
+    (
+        "nic_tolerated_in",
+        "Descriptors of frames that the guest sent, marked as to be written or of no bytes.",
+    ),
     ("nic_drops", "Frames that went no further, by way (in: sent by the guest) and reason."),
     ("nic_limit_held_rounds", "Rounds in which the guest had to wait with what it sends."),
     ("nic_filter_rule_frames", "Frames that this rule decided on."),

@@ -448,6 +448,7 @@ pub(super) fn queue_config(
         call: share(&options.call)?,
         err: None,
         in_order: false,
+        reads_only: false,
         inflight: None,
         logging: Logging::default(),
     })

@@ -75,6 +75,56 @@ fn an_indirect_table_is_read_to_its_end() {
     }
 }
 
+/// As DPDK writes them: the header in an indirect table is marked as to be written. Its own back
+/// end takes that, and a piece of no bytes.
+#[test]
+fn what_is_only_read_need_not_be_marked_so() {
+    let table = DATA + 0x100;
+    let parts = [(12, WRITE), (60, 0), (0, 0), (40, 0)];
+    for kind in [RingKind::Packed, RingKind::Split] {
+        let mut ring = TestRing::of_kind(kind, 4);
+        for (at, (len, flags)) in (0..).zip(parts) {
+            let piece = match kind {
+                RingKind::Packed => descriptor(DATA, len, 9, flags),
+                RingKind::Split if at == 3 => descriptor(DATA, len, flags, 0),
+                RingKind::Split => descriptor(DATA, len, flags | NEXT, at as u16 + 1),
+            };
+            ring.write_at(table + 16 * at, piece);
+        }
+        ring.chain(1, &[descriptor(table, 64, INDIRECT, 0)]);
+        ring.offer(1);
+        let mut chain = Chain::new();
+        let error = ring.queue().take(&mut chain).unwrap_err();
+        assert_eq!(error, RingError::Order { head: 1 });
+        let mut config = ring.config(None);
+        config.reads_only = true;
+        let mut queue = Queue::new(config).unwrap();
+        let head = take(&mut queue, &mut chain);
+        let lens: Vec<_> = chain.readable.iter().map(|piece| piece.len).collect();
+        assert_eq!((lens, chain.writable.len()), (vec![12, 60, 40], 0));
+        assert_eq!(queue.counters().tolerated, 2);
+        queue.put(head, 0);
+        queue.publish();
+        assert_eq!(ring.reap(), Some((1, 0)));
+    }
+}
+
+/// DPDK's front end says where its driver is, and nothing of what was used.
+#[test]
+fn half_a_base_is_enough_where_nothing_is_outstanding() {
+    let mut ring = TestRing::packed(4);
+    ring.chain(2, &[piece(8, 0)]);
+    ring.offer(2);
+    let mut config = ring.config(None);
+    config.base = 0x8000;
+    let mut queue = Queue::new(config).unwrap();
+    assert_eq!(queue.base(), RingKind::Packed.base_fresh());
+    let head = take(&mut queue, &mut Chain::new());
+    queue.put(head, 0);
+    queue.publish();
+    assert_eq!(ring.reap(), Some((2, 0)));
+}
+
 /// What a queue says of these descriptors, offered one after the other.
 fn refused(size: u16, pieces: &[Descriptor]) -> RingError {
     let mut ring = TestRing::packed(size);

@@ -4,6 +4,7 @@
 
 use super::ring::*;
 use crate::chain::Chain;
+use crate::error::RingError;
 use crate::queue::{Queue, RingKind};
 
 const SIZE: u16 = 8;
@@ -160,4 +161,54 @@ fn a_ring_that_others_used_goes_on_where_the_front_end_says() {
     config.base = queue.base();
     let mut next = Queue::new(config).unwrap();
     assert_eq!(next.take(&mut chain).unwrap().unwrap().index(), 6);
+}
+
+/// A front end that serves the socket says of a split ring what it likes when it starts it again:
+/// DPDK's and Open vSwitch's zero, others the available index. The used index is right.
+#[test]
+fn a_split_ring_alone_says_where_to_go_on() {
+    let mut ring = TestRing::new(SIZE);
+    (0..SIZE).for_each(|head| ring.describe(head, descriptor(DATA, 8, WRITE, 0)));
+    let mut chain = Chain::new();
+    let (mut offered, mut used) = (0_u32, 0_u32);
+    // Beyond the index's end and around.
+    for life in 0..30_000 {
+        while offered - used < u32::from(SIZE) {
+            ring.offer((offered % u32::from(SIZE)) as u16);
+            offered += 1;
+        }
+        let mut config = ring.config(None);
+        config.in_order = true;
+        config.base = [0, u32::from(ring.avail_idx), 7][life % 3];
+        let mut queue = Queue::new(config).unwrap();
+        let head = |number: u32| (number % u32::from(SIZE)) as u16;
+        // It dies with the rest, which is taken again.
+        let mut taken = std::iter::from_fn(|| queue.take(&mut chain).unwrap());
+        let taken: Vec<_> = taken.by_ref().collect();
+        assert_eq!(taken.len(), usize::from(SIZE), "life {life}");
+        for taken in &taken[..3] {
+            assert_eq!(taken.index(), head(used), "life {life}");
+            queue.put(*taken, 8);
+            used += 1;
+        }
+        queue.publish();
+        for number in used - 3..used {
+            assert_eq!(ring.reap(), Some((head(number), 8)), "life {life}");
+        }
+    }
+    assert!(used > u32::from(u16::MAX));
+}
+
+/// Of chains that end in any order, those before the used index are not done again.
+#[test]
+fn a_base_before_the_used_index_is_refused() {
+    let mut ring = TestRing::new(SIZE);
+    ring.set_used_idx(3);
+    ring.set_avail_idx(5);
+    for (base, is_sound) in [(0, false), (2, false), (3, true), (5, true), (12, false)] {
+        let mut config = ring.config(None);
+        config.base = base;
+        let wrong = RingError::Base { base, size: SIZE };
+        assert_eq!(Queue::new(config).err(), (!is_sound).then_some(wrong), "{base}");
+    }
 }

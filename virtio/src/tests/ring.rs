@@ -150,6 +150,7 @@ impl TestRing {
             call: None,
             err: None,
             in_order: false,
+            reads_only: false,
             inflight,
             logging: Logging::default(),
         }

@@ -114,6 +114,7 @@ impl Shown {
     fn status(&self, objects: &Objects) -> NicStatus {
         let mut counters = Counters::new();
         port_counters(self.core.counters(), "", &mut counters);
+        counters.insert("tolerated_in".to_owned(), self.core.tolerated());
         if let Some(way) = &self.way {
             port_counters(&way.counters, "remote_", &mut counters);
             cable_counters(&way.core, "remote_", &mut counters);
