@@ -122,6 +122,13 @@ pub enum SessionError {
     NotOffered(&'static str),
 }
 
+impl SessionError {
+    /// Whether it is about files that the front end shares, and can change at any time.
+    pub(crate) fn is_of_shared_files(&self) -> bool {
+        matches!(self, Self::Memory(_) | Self::Inflight(_) | Self::Log(_))
+    }
+}
+
 impl From<SessionError> for Error {
     fn from(error: SessionError) -> Self {
         Self::ReqHandlerError(io::Error::other(error))

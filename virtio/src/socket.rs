@@ -380,6 +380,9 @@ impl fmt::Debug for Adopted {
 /// Gets everything ready to serve the device in the place of another process, whose server stands
 /// still: its memory is mapped, its agreement repeated, the thread is there. No ring is touched.
 ///
+/// A front end whose memory, inflight region or log is not what it brought any more does not keep
+/// the others from being gone on with: its connection is closed, and the next one is awaited.
+///
 /// # Errors
 /// When this program cannot serve what was agreed with the front end, or the system refuses.
 pub fn adopt(
@@ -399,7 +402,15 @@ pub fn adopt(
     };
     let path = way.path().display().to_string();
     let session = Arc::new(Mutex::new(Session::new(device, path.clone())));
-    let handler = front_end.map(|it| Session::adopt(&session, it)).transpose()?;
+    let handler = match front_end.map(|it| Session::adopt(&session, it)).transpose() {
+        Err(AdoptError::Session(error)) if error.is_of_shared_files() => {
+            // They were sound when the front end brought them: it has changed them since.
+            warn!(socket = path, %error, "the front end is not gone on with; it may connect again");
+            guard(&session).disconnected();
+            None
+        }
+        other => other?,
+    };
     let state = if handler.is_some() { ServerState::Connected } else { ServerState::Waiting };
     let shared = Arc::new(Shared::new(state)?);
     let (go, gone) = sync_channel(1);

@@ -15,6 +15,7 @@ use bench::sim::Random;
 use bench::stand_in::{RingKind, StandIn};
 use bench::workload::Mix;
 use serde_json::json;
+use virtio::driver::{FrontEnd, FrontEndConfig, Role};
 
 /// Hand-overs of one kind in one run.
 const HANDOVERS: u64 = 20;
@@ -600,25 +601,50 @@ fn a_front_end_that_ends_no_message_holds_nothing_up() {
         let bytes = if number % 50 == 0 { &b"garbage"[..] } else { &[] };
         front_end.write_all(bytes).expect("it takes it");
     }
-    // GET_FEATURES, without its last word.
     let mut front_end = UnixStream::connect(&socket).expect("the disk is served");
-    front_end.write_all(&[1, 0, 0, 0, 1, 0, 0, 0]).expect("it takes it");
-    wait_until("it is there", || {
-        let status = node.status().expect("it answers");
-        status["disks"][0]["front_end_pid"] != serde_json::Value::Null
-    });
-    node = node.hand_over().unwrap_or_else(|error| panic!("{error:#}"));
-    // To the next process.
-    front_end.write_all(&[0; 4]).expect("it takes it");
     front_end.set_read_timeout(Some(PATIENCE)).expect("it can be bounded");
-    let mut answer = [0; 20];
-    front_end.read_exact(&mut answer).expect("it answers");
-    assert_eq!(answer[..12], [1, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0]);
+    let is_answered = |mut front_end: &UnixStream| {
+        let mut answer = [0; 20];
+        front_end.read_exact(&mut answer).expect("it answers");
+        assert_eq!(answer[..12], [1, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0]);
+    };
+    // GET_FEATURES, and the same without its last word, which comes to the next process.
+    let message = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+    front_end.write_all(&message).expect("it takes it");
+    is_answered(&front_end);
+    front_end.write_all(&message[..8]).expect("it takes it");
+    node = node.hand_over().unwrap_or_else(|error| panic!("{error:#}"));
+    front_end.write_all(&message[8..]).expect("it takes it");
+    is_answered(&front_end);
     node.stop().expect("it stops in order");
     // Of one minute, or of some on a busy machine.
     let log = std::fs::read_to_string(home.path().join("n1/log")).expect("it is there");
     let lines = log.lines().filter(|line| line.contains("front end")).count();
     assert!((1..=100).contains(&lines), "{lines} lines: {log}");
+}
+
+/// A guest that broke its ring is left behind, and may begin anew with the next process.
+#[test]
+fn a_guest_that_broke_its_ring_holds_nothing_up() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut node = memory_plan(home.path()).start().expect("it starts");
+    let socket = node.wait_for_disk("a").expect("the disk is served");
+    let config = FrontEndConfig::new(Role::Connect(socket.clone()));
+    let mut hostile = FrontEnd::connect(config, PATIENCE).expect("the disk is served");
+    hostile.ring(0).set_available_index(0x7fff);
+    hostile.ring(0).kick();
+    wait_until("its disk stops", || {
+        let status = node.status().expect("it answers");
+        status["disks"][0]["counters"]["broken_index_jump"].as_u64() == Some(1)
+    });
+    node = node.hand_over().unwrap_or_else(|error| panic!("{error:#}"));
+    wait_until("it is left", || hostile.hung_up());
+    drop(hostile);
+    let mut random = Random::new(1);
+    let mut guest = StandIn::connect(&socket, 1, Mix::OF_ALL, 200, &mut random).expect("connects");
+    guest.work(|guest| guest.workload.counts.completed > 100).expect("it works");
+    guest.disconnect();
+    node.stop().expect("it stops in order");
 }
 
 fn listener_path(plan: &NodePlan) -> PathBuf {

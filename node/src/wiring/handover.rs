@@ -221,7 +221,7 @@ fn ended(shown: &Shown) -> Option<String> {
     let look = shown.look();
     let core = look.core.filter(|_| matches!(look.server, Some(ServerState::Connected)))?;
     let phase = core.attachment().map(|attachment| attachment.view().phase);
-    let is_over = core.is_broken() || matches!(phase, Some(Phase::Fenced | Phase::Failed));
+    let is_over = matches!(phase, Some(Phase::Fenced | Phase::Failed));
     is_over.then(|| format!("disk {:?} is over for its guest, who is still there", core.name()))
 }
 
@@ -357,11 +357,20 @@ impl<'i> Still<'i> {
         self.disks.iter_mut().try_for_each(|disk| {
             let look = disk.shown.look();
             let name = &disk.shown.config.name;
-            if look.core.is_some_and(|core| core.is_broken()) {
-                return Err(format!("disk {name:?} is over for its guest, who is still there"));
-            }
             let standing = look.placement.map_or(Ok(None), |placement| placement.standing());
             disk.standing = standing.map_err(|ended| format!("disk {name:?}: {ended}"))?;
+            // A guest that broke its ring's rules does not hold up the node: its front end stays
+            // behind, and begins anew with the successor, as it may at any time.
+            if look.core.is_some_and(|core| core.is_broken()) {
+                let state = disk.parked.state.as_mut();
+                let left = state.and_then(|served| served.front_end.take());
+                disk.standing = None;
+                tracing::warn!(
+                    disk = name,
+                    was_there = left.is_some(),
+                    "not handed over: its guest broke its ring's rules"
+                );
+            }
             Ok(())
         })
     }
