@@ -790,37 +790,47 @@ fn converse(
         match ahead::is_whole(fd) {
             // After the end of what comes there is no rest, and the crate says so.
             Ok(false) if !shared.poll(&[hung_up], Some(Duration::ZERO))[0] => {
-                let longer = |pause| REST_PAUSE_MAX.min(2 * pause);
-                rest_pause = Some(rest_pause.map_or(REST_PAUSE_MIN, longer));
+                rest_pause =
+                    Some(rest_pause.map_or(REST_PAUSE_MIN, |it| REST_PAUSE_MAX.min(2 * it)));
                 continue;
             }
             Ok(_) => rest_pause = None,
             Err(error) => break Err(VhostError::SocketError(error)),
         }
-        let back_channel = match Ahead::peek(fd) {
-            Some(Ahead::LogSignal(message)) => match guard(session).set_log_signal(&message, fd) {
-                Ok(()) => continue,
-                Err(error) => break Err(error),
-            },
-            Some(Ahead::Enable(message)) => match guard(session).enable_early(message, fd) {
-                Ok(true) => continue,
-                Ok(false) => None,
-                Err(error) => break Err(error),
-            },
-            Some(Ahead::BackChannel(socket)) => Some(BackChannel::new(socket)),
-            None => None,
-        };
-        match handler.handle_request() {
-            Ok(()) => {
-                // The crate has looked at the descriptor: it is a stream of the right kind.
-                back_channel.into_iter().for_each(|it| guard(session).set_back_channel(it));
-            }
-            Err(VhostError::Disconnected) => break Ok(()),
-            Err(error) => break Err(error),
+        match hear(&mut handler, session, fd) {
+            Ok(true) => {}
+            ended => break ended.map(|_| ()),
         }
     };
     // The queues stop before the front end sees us go: it may look at its rings then.
     guard(session).disconnected();
     *guard(&shared.connection) = None;
     result
+}
+
+/// Takes the next message, all of which is there. False: the front end has left.
+fn hear(
+    handler: &mut Handler,
+    session: &Mutex<Session>,
+    fd: BorrowedFd<'_>,
+) -> Result<bool, VhostError> {
+    let back_channel = match Ahead::peek(fd) {
+        Some(Ahead::LogSignal(message)) => {
+            return guard(session).set_log_signal(&message, fd).map(|()| true);
+        }
+        Some(Ahead::Enable(message)) if guard(session).enable_early(message, fd)? => {
+            return Ok(true);
+        }
+        Some(Ahead::BackChannel(socket)) => Some(BackChannel::new(socket)),
+        Some(Ahead::Enable(_)) | None => None,
+    };
+    match handler.handle_request() {
+        Ok(()) => {
+            // The crate has looked at the descriptor: it is a stream of the right kind.
+            back_channel.into_iter().for_each(|it| guard(session).set_back_channel(it));
+            Ok(true)
+        }
+        Err(VhostError::Disconnected) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
