@@ -139,13 +139,15 @@ fn main() {
     let wanted = std::env::args().skip(1).map(|len| len.parse().expect("a number of bytes"));
     let wanted: Vec<usize> = wanted.collect();
     let lengths = if wanted.is_empty() { &usual[..] } else { &wanted };
+    let way = |eager_bytes_max, single_copy_bytes_min| EndpointOptions {
+        eager_bytes_max,
+        single_copy_bytes_min,
+        ..EndpointOptions::default()
+    };
     let ways = [
-        ("eager", EndpointOptions { eager_bytes_max: usize::MAX, single_copy_bytes_min: 0 }),
-        ("offer, one copy", EndpointOptions { eager_bytes_max: 0, single_copy_bytes_min: 0 }),
-        (
-            "offer, through slab",
-            EndpointOptions { eager_bytes_max: 0, single_copy_bytes_min: usize::MAX },
-        ),
+        ("eager", way(usize::MAX, 0)),
+        ("offer, one copy", way(0, 0)),
+        ("offer, through slab", way(0, usize::MAX)),
     ];
     for &len in lengths {
         for (name, options) in &ways {

@@ -15,6 +15,7 @@
 //! ```
 
 mod arrivals;
+mod backlog;
 mod completions;
 mod counters;
 mod hosts;
@@ -35,6 +36,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use self::arrivals::is_whole;
+use self::backlog::Backlog;
 use self::completions::Completions;
 pub use self::counters::EndpointCounters;
 use self::hosts::Hosts;
@@ -97,9 +99,18 @@ const ANSWERS: usize = 16;
 /// makes some within microseconds, if it has a core.
 const LAST_WORDS_TIME: Duration = Duration::from_millis(200);
 
-/// Messages that are offered and not taken; each is a receiver's that is slow. More are refused as
-/// busy.
+/// Messages that are offered and not taken; each is a receiver's that is slow. More wait.
 const OFFERS_MAX: usize = 1 << 16;
+
+/// What messages that wait for room may take of the sender's memory: a million short ones, 60,000
+/// of the longest that are copied. What a program posts to who does not look is far less, and a
+/// program that sends without end should notice before its host's memory does.
+const WAITING_BYTES_MAX: usize = 256 << 20;
+
+/// How long an endpoint that is dropped waits for room for what was injected, as long as its
+/// receivers live: for its program those messages are sent. An MPI's job that ends waits for all
+/// its ranks anyway, so this is for a receiver that looks late and not for one that has stopped.
+const LAST_SENDS_TIME: Duration = Duration::from_secs(2);
 
 /// Receives and messages that there is room for before anything is allocated.
 const ROOM: usize = 256;
@@ -113,11 +124,18 @@ pub struct EndpointOptions {
     /// Offers of at least so many bytes are read out of the sender's memory where the kernel allows
     /// it. Others come through its slab.
     pub single_copy_bytes_min: usize,
+    /// What messages that wait for room may take of this process's memory, copies of injected ones
+    /// included; none waits if it is 0. More are refused as busy.
+    pub waiting_bytes_max: usize,
 }
 
 impl Default for EndpointOptions {
     fn default() -> Self {
-        Self { eager_bytes_max: EAGER_BYTES_MAX, single_copy_bytes_min: SINGLE_COPY_BYTES_MIN }
+        Self {
+            eager_bytes_max: EAGER_BYTES_MAX,
+            single_copy_bytes_min: SINGLE_COPY_BYTES_MIN,
+            waiting_bytes_max: WAITING_BYTES_MAX,
+        }
     }
 }
 
@@ -143,8 +161,11 @@ pub enum EndpointError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The receiver's ring or the own slab is full: make progress, and try again.
-    #[error("the receiver has not taken what was sent before; poll, and send again")]
+    /// As much waits for receivers as may: make progress, and try again.
+    #[error(
+        "receivers have not taken what was sent before, and no more may wait here; poll, and send \
+         again"
+    )]
     Busy,
     /// No endpoint of this host, and no way leads to another.
     #[error(
@@ -230,6 +251,7 @@ struct Engine {
     spaces: [Matcher<Posted, Unexpected>; 2],
     multis: Multis,
     sends: Sends,
+    backlog: Backlog,
     pulls: Pulls,
     pushes: Pushes,
     /// Answers that found the other one's ring full.
@@ -288,6 +310,7 @@ impl Endpoint {
             spaces: [Matcher::new(ROOM), Matcher::new(ROOM)],
             multis: Multis::new(),
             sends: Sends::new(),
+            backlog: Backlog::new(&region, options.waiting_bytes_max),
             pulls: Pulls::new(),
             pushes: Pushes::new(),
             answers: VecDeque::with_capacity(ROOM),
@@ -336,8 +359,8 @@ impl Endpoint {
         self.engine.address_of(self.engine.me)
     }
 
-    /// Sends a message: the parts one after the other. Returns before it has arrived; messages to
-    /// one endpoint arrive in order.
+    /// Sends a message: the parts one after the other. Returns before it has arrived, and whether or
+    /// not its receiver looks for messages; those to one endpoint arrive in order.
     ///
     /// # Errors
     /// When it cannot be sent now ([`SendError::Busy`]), or not at all.
@@ -350,6 +373,28 @@ impl Endpoint {
         // SAFETY: they are readable until this returns, and longer (the caller's word).
         let given = unsafe { Given::new(parts) }?;
         self.engine.send(&self.region, message, given)
+    }
+
+    /// The same for a message that is complete when a receive has met it, and has it.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`].
+    ///
+    /// # Safety
+    /// As for [`Endpoint::send`].
+    pub unsafe fn send_until_matched(
+        &mut self,
+        message: &Message,
+        parts: &[Part],
+    ) -> Result<(), SendError> {
+        // SAFETY: they are readable until this returns, and longer (the caller's word).
+        let given = unsafe { Given::new(parts) }?;
+        self.engine.send_any(&self.region, message, given, true)
+    }
+
+    /// What messages take of this process's memory that wait for room.
+    pub fn waiting_bytes(&self) -> usize {
+        self.engine.backlog.held_bytes()
     }
 
     /// Asks for a message, or for several; takes one that has come already.
@@ -395,8 +440,8 @@ impl Endpoint {
         self.engine.discard_claimed(&self.region, context)
     }
 
-    /// Takes a receive back that no message has met; its completion says so. `false`: there is none
-    /// by this context.
+    /// Takes a receive back that no message has met, or a message that waits for room; its
+    /// completion says so. `false`: there is none by this context.
     pub fn cancel(&mut self, context: Context) -> bool {
         self.engine.cancel(context)
     }
@@ -436,12 +481,20 @@ impl Endpoint {
 }
 
 impl Drop for Endpoint {
-    /// Tells those who offered that what they offered has been taken, if they have room soon:
-    /// else they would be told that this endpoint is gone, and not know.
+    /// Sends what was injected and waits for room, if there is some soon; and tells those who
+    /// offered that what they offered has been taken, if they have room soon: else they would be
+    /// told that this endpoint is gone, and not know.
     fn drop(&mut self) {
         // In a child of its process it is the parent's, which goes on.
         if !self.region.is_here() {
             return;
+        }
+        self.engine.forget_uncopied();
+        let end = Instant::now() + LAST_SENDS_TIME;
+        while self.engine.backlog.receivers() > 0 && Instant::now() < end {
+            // All of it: those who are waited for may wait for this one.
+            self.engine.progress(&self.region);
+            std::thread::yield_now();
         }
         let end = Instant::now() + LAST_WORDS_TIME;
         while self.engine.answer_last(&self.region) && Instant::now() < end {
@@ -467,11 +520,8 @@ impl Engine {
 
     #[inline]
     fn progress(&mut self, region: &Region) {
-        if !self.answers.is_empty() {
-            self.answer_again(region);
-        }
-        if self.sends.has_feeding() {
-            self.feed(region, PIECES);
+        if self.has_business() {
+            self.go_on(region);
         }
         self.looks += 1;
         if self.looks >= LOOKS_FOR_LIVES {
@@ -481,6 +531,20 @@ impl Engine {
         match self.consumer.look(&ring) {
             Some(low) => self.take(region, ring, low),
             None => self.found_nothing(region),
+        }
+    }
+
+    /// Goes on with what has waited for room.
+    #[inline(never)]
+    fn go_on(&mut self, region: &Region) {
+        if !self.answers.is_empty() {
+            self.answer_again(region);
+        }
+        if self.sends.feeding() > 0 {
+            self.feed(region, PIECES);
+        }
+        if self.backlog.receivers() > 0 {
+            self.send_waiting(region);
         }
     }
 

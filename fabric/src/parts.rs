@@ -76,6 +76,18 @@ impl<'a> Given<'a> {
         self.parts
     }
 
+    /// A copy of all of them.
+    pub(crate) fn copied(&self) -> Vec<u8> {
+        let mut content = vec![0; self.bytes];
+        pieces(self.parts, 0, self.bytes, |start, len, done| {
+            let to = &mut content[done..done + len];
+            // SAFETY: the pieces are readable as long as `self` lives, and `start` and `len` lie in
+            // one of them; `to` is as long, new, and our own.
+            unsafe { copy(start, to.as_mut_ptr(), len) }
+        });
+        content
+    }
+
     /// Copies all of them into the region.
     #[inline(always)]
     pub(crate) fn copy_in(&self, region: &Mapping, at: usize) {
@@ -94,6 +106,23 @@ impl Parts {
             [] => Self { whole: Part { start: std::ptr::null_mut(), bytes }, row: None },
             _ => Self::of_several(given, bytes),
         })
+    }
+
+    /// All of a copy of our own, which its owner keeps at least as long as these.
+    pub(crate) fn of_copy(copy: &[u8]) -> Self {
+        let whole = Part { start: copy.as_ptr().cast_mut(), bytes: copy.len() };
+        Self { whole, row: None }
+    }
+
+    /// As pieces that are to be sent.
+    pub(crate) fn given(&self) -> Given<'_> {
+        // Readable as long as `self` lives, see there.
+        Given { parts: self.as_slice(), bytes: self.bytes() }
+    }
+
+    /// What it takes beside itself.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.row.as_ref().map_or(0, |_| size_of::<Row>())
     }
 
     /// They were checked.

@@ -128,7 +128,9 @@ fn jobs_over_two_hosts_find_everything_as_it_was_sent() {
     let Some(place) = Place::new("") else { return };
     // Four polling ranks and two nodes on whatever cores there are.
     for ranks in [2, 4] {
-        for what in ["ping-pong", "unexpected", "all-to-all", "any-source", "probe", "truncate"] {
+        for what in
+            ["ping-pong", "unexpected", "all-to-all", "any-source", "probe", "truncate", "local"]
+        {
             place.exercise(ranks, what);
         }
     }
@@ -256,7 +258,7 @@ fn mpichs_jobs_over_two_hosts_find_everything_as_it_was_sent() {
     let (_kept, program): (TempDir, PathBuf) =
         compile(compiler.to_str().expect("a plain name"), "exercise", &[]);
     for ranks in [2, 4] {
-        for what in ["ping-pong", "unexpected", "all-to-all", "any-source", "strided"] {
+        for what in ["ping-pong", "unexpected", "all-to-all", "any-source", "strided", "local"] {
             place.exercise_by(Launcher::Mpich(&prefix), ranks, &program, what);
         }
     }

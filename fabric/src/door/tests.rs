@@ -408,7 +408,11 @@ fn whose_an_endpoint_is_the_node_says_to_members() {
 #[test]
 fn memory_is_read_of_the_process_that_the_node_names() {
     let house = house(4);
-    let options = EndpointOptions { eager_bytes_max: 0, single_copy_bytes_min: 0 };
+    let options = EndpointOptions {
+        eager_bytes_max: 0,
+        single_copy_bytes_min: 0,
+        ..EndpointOptions::default()
+    };
     let domains = [house.join(), house.join()];
     let [mut one, mut other] = [0, 1].map(|at| domains[at].endpoint(options).unwrap());
     let (sent, mut got) = (vec![7_u8; 50_000], vec![0_u8; 50_000]);

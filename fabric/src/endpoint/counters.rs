@@ -11,7 +11,9 @@ pub struct EndpointCounters {
     pub rendezvous_sends: u64,
     /// Messages to other hosts that went piece by piece, without being asked for.
     pub pushed_sends: u64,
-    /// Sends that found the receiver's ring or the own slab full.
+    /// Sends that found no room at their receiver's, or none in the own slab, and have waited here.
+    pub waited_sends: u64,
+    /// Sends that found no room there, and none to wait in.
     pub busy: u64,
     /// Messages that came, of all kinds.
     pub messages: u64,

@@ -196,6 +196,7 @@ impl Engine {
     }
 
     pub(super) fn bury(&mut self, local: Local) {
+        self.bury_waiting(local);
         self.bury_sends(local);
         self.bury_pulls(local);
         self.bury_pushes(local);

@@ -379,7 +379,7 @@ impl Engine {
             self.cancelled((context, class), posted.parts.start());
             return true;
         }
-        false
+        self.backlog.receivers() > 0 && self.cancel_waiting(context)
     }
 
     /// Tells that a receive was taken back, and that its memory is the program's again.

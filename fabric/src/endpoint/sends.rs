@@ -25,6 +25,8 @@ struct Sending {
     tag: u64,
     context: Option<Context>,
     parts: Parts,
+    /// What the parts are of, where the message is not to be read in the program's own memory.
+    _copy: Option<Vec<u8>>,
     feeding: Option<Feeding>,
 }
 
@@ -58,9 +60,10 @@ impl Sends {
         Self { store: Store::new(super::ROOM), all: List::EMPTY, fed: VecDeque::new() }
     }
 
-    #[inline]
-    pub(super) fn has_feeding(&self) -> bool {
-        !self.fed.is_empty()
+    /// How many receivers are being fed.
+    #[inline(always)]
+    pub(super) fn feeding(&self) -> usize {
+        self.fed.len()
     }
 
     fn remove(&mut self, id: Id) -> Option<Sending> {
@@ -92,16 +95,17 @@ impl Engine {
         {
             self.peers.meet(to);
             let sent = self.send_inline(region, to, message, given);
-            return sent.map_err(|error| self.not_sent(to, error));
+            return sent.or_else(|error| self.put_off(error, to, message, given, false));
         }
-        self.send_any(region, message, given)
+        self.send_any(region, message, given, false)
     }
 
-    /// An endpoint of this host that lives. None: it is another host's, or cannot be sent to.
+    /// An endpoint of this host that lives, while no message waits. None: it is another host's, or
+    /// cannot be sent to, or not before others.
     #[inline(always)]
     fn near(&self, region: &Region, address: Address) -> Option<Local> {
         let Address { host, incarnation, slot } = address;
-        let is_near = host == self.host && slot >= region.gateways();
+        let is_near = host == self.host && u32::from(slot) >= self.backlog.short_from();
         (is_near && region.is_live(slot, incarnation)).then_some(Local {
             host: 0,
             slot,
@@ -109,15 +113,17 @@ impl Engine {
         })
     }
 
+    /// Sends a message whatever it is. One that is complete when it `is_matched` is offered: so it
+    /// ends when its receiver has fetched it.
     #[inline(never)]
-    fn send_any(
+    pub(super) fn send_any(
         &mut self,
         region: &Region,
         message: &Message,
         given: Given<'_>,
+        is_matched: bool,
     ) -> Result<(), SendError> {
-        let bytes = given.bytes();
-        if message.inject && bytes > INJECT_BYTES_MAX {
+        if message.inject && given.bytes() > INJECT_BYTES_MAX {
             return Err(SendError::TooLong);
         }
         let Some(to) = self.local_of(region, message.to) else {
@@ -131,25 +137,29 @@ impl Engine {
             return Err(SendError::Gone);
         }
         self.peers.meet(to);
-        match bytes {
-            _ if !self.is_open(region, to) => Err(SendError::Busy),
-            _ if bytes <= INLINE_BYTES_MAX => self.send_inline(region, to, message, given),
-            _ if message.inject || bytes <= self.options.eager_bytes_max => {
-                self.send_eager(region, to, message, given)
-            }
-            _ if self.may_push(to, bytes) => self.send_push(region, to, message, given),
-            _ => self.send_offer(region, to, message, given),
-        }
-        .map_err(|error| self.not_sent(to, error))
+        self.send_in_turn(region, to, message, given, is_matched)
     }
 
-    #[cold]
-    fn not_sent(&mut self, to: Local, error: SendError) -> SendError {
-        if error == SendError::Busy {
-            self.counters.busy += 1;
-            self.note_refused(to);
+    /// Sends a message to an endpoint that lives, if there is room for it.
+    #[inline(always)]
+    pub(super) fn send_now(
+        &mut self,
+        region: &Region,
+        to: Local,
+        message: &Message,
+        given: Given<'_>,
+        is_matched: bool,
+    ) -> Result<(), SendError> {
+        match given.bytes() {
+            _ if !self.is_open(region, to) => Err(SendError::Busy),
+            _ if is_matched => self.send_offer(region, to, message, given),
+            bytes if bytes <= INLINE_BYTES_MAX => self.send_inline(region, to, message, given),
+            bytes if message.inject || bytes <= self.options.eager_bytes_max => {
+                self.send_eager(region, to, message, given)
+            }
+            bytes if self.may_push(to, bytes) => self.send_push(region, to, message, given),
+            _ => self.send_offer(region, to, message, given),
         }
-        error
     }
 
     /// The head of a message's cell.
@@ -255,19 +265,23 @@ impl Engine {
             return Err(SendError::Busy);
         }
         let cell = self.claim(region, to)?;
-        let (parts, bytes) = (given.as_slice(), given.bytes());
-        let id = self.keep_sending(to, message, Parts::new(parts)?);
+        let copy = message.inject.then(|| given.copied());
+        let kept = match &copy {
+            Some(copy) => Parts::of_copy(copy),
+            None => Parts::new(given.as_slice())?,
+        };
         let mut offer = Offer {
-            operation: id.to_word(),
-            bytes,
+            operation: 0,
+            bytes: given.bytes(),
             proof_at: std::ptr::from_ref(&*self.proof) as u64,
             proof: *self.proof,
-            count: parts.len(),
+            count: kept.as_slice().len(),
             parts: [(0, 0); PARTS_MAX],
         };
-        for (entry, part) in offer.parts.iter_mut().zip(parts) {
+        for (entry, part) in offer.parts.iter_mut().zip(kept.as_slice()) {
             *entry = (part.start as u64, part.bytes);
         }
+        offer.operation = self.keep_sending(to, message, kept, copy).to_word();
         cell.set_offer(&offer);
         let head = self.head_of(Kind::Offer, to, message);
         self.publish(region, &cell, &head, 0);
@@ -289,7 +303,7 @@ impl Engine {
         }
         let cell = self.claim(region, to)?;
         let bytes = given.bytes();
-        let id = self.keep_sending(to, message, Parts::new(given.as_slice())?);
+        let id = self.keep_sending(to, message, Parts::new(given.as_slice())?, None);
         let operation = id.to_word();
         cell.set_clear(&Clear { answer: operation, bytes });
         let head = self.head_of(Kind::Push, to, message);
@@ -308,9 +322,15 @@ impl Engine {
     }
 
     /// Keeps a message until its receiver has it, or it is out.
-    fn keep_sending(&mut self, to: Local, message: &Message, parts: Parts) -> Id {
+    fn keep_sending(
+        &mut self,
+        to: Local,
+        message: &Message,
+        parts: Parts,
+        copy: Option<Vec<u8>>,
+    ) -> Id {
         let &Message { class, tag, context, .. } = message;
-        let sending = Sending { to, class, tag, context, parts, feeding: None };
+        let sending = Sending { to, class, tag, context, parts, _copy: copy, feeding: None };
         let id = self.sends.store.keep(sending);
         self.sends.store.append(&mut self.sends.all, ALL, id);
         self.peers.expect(to, true);

@@ -16,7 +16,7 @@ use std::sync::atomic::{compiler_fence, fence};
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use super::{Endpoint, Engine, Home, SendError};
+use super::{Endpoint, Engine, Home, INJECT_BYTES_MAX, SendError};
 use crate::cell::{Cell, Kind, Local};
 use crate::region::{Region, silence_bell};
 use crate::ring::Words;
@@ -284,8 +284,10 @@ impl Engine {
     }
 
     /// Whether something waits for room that nobody tells of.
-    fn has_business(&self) -> bool {
-        !self.answers.is_empty() || self.sends.has_feeding()
+    #[inline(always)]
+    pub(super) fn has_business(&self) -> bool {
+        // One comparison, since each look for messages makes it.
+        self.answers.len() | self.sends.feeding() | self.backlog.receivers() != 0
     }
 
     fn never(&mut self, region: &Region) -> Doze {
@@ -362,7 +364,9 @@ impl Engine {
             return true;
         }
         let ring = self.ring_to(region, to);
-        self.is_open(region, to) && self.find_room(region, ring) != Err(SendError::Busy)
+        let is_next = !self.backlog.waits_for(to) && self.is_open(region, to);
+        let has_way = is_next && self.find_room(region, ring) != Err(SendError::Busy);
+        has_way || self.backlog.has_room(INJECT_BYTES_MAX)
     }
 
     /// Wakes who sleeps in a slot of this host, once this cell of its ring is published.

@@ -5,6 +5,7 @@ mod deaths;
 mod idle;
 mod model;
 mod sleep;
+mod waits;
 mod ways;
 
 use std::sync::Arc;
@@ -33,6 +34,11 @@ impl World {
             world.endpoints.push(endpoint);
         }
         world
+    }
+
+    /// Endpoints whose messages do not wait: what finds no room is refused.
+    fn impatient(count: usize, region: RegionOptions, options: &EndpointOptions) -> Self {
+        Self::new(count, region, &EndpointOptions { waiting_bytes_max: 0, ..*options })
     }
 
     /// The usual sizes.

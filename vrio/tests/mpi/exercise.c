@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static int rank, ranks;
@@ -364,6 +365,51 @@ static void deaf(void) {
     }
 }
 
+/* Sends are local: the last one makes no call of MPI's until the first has begun all that it sends,
+ * more than a ring has cells and a slab has buffers, of every way that a message goes. It hears so
+ * by a file, and finds everything in order. */
+static void local(void) {
+    static const int sizes[] = {8, 217, 4096, 16384, 65536};
+    enum { MANY = 1500, ROUNDS = sizeof sizes / sizeof *sizes, PATIENCE_S = 100 };
+    static MPI_Request sends[MANY];
+    int last = ranks - 1;
+    char name[256] = "";
+    CHECK(ranks >= 2);
+    if (rank == 0) {
+        const char *home = getenv("TMPDIR");
+        snprintf(name, sizeof name, "%s/local-XXXXXX", home ? home : "/tmp");
+        int file = mkstemp(name);
+        CHECK(file >= 0 && close(file) == 0);
+    }
+    MPI_Bcast(name, sizeof name, MPI_BYTE, 0, MPI_COMM_WORLD);
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t size = sizes[round];
+        unsigned char *bytes = memory(size * MANY);
+        MPI_Barrier(MPI_COMM_WORLD);
+        if (rank == 0) {
+            for (int n = 0; n < MANY; n++) {
+                fill(bytes + n * size, size, round * MANY + n);
+                MPI_Isend(bytes + n * size, size, MPI_BYTE, last, n % 3, MPI_COMM_WORLD, sends + n);
+            }
+            CHECK(truncate(name, round + 1) == 0);
+            MPI_Waitall(MANY, sends, MPI_STATUSES_IGNORE);
+        } else if (rank == last) {
+            struct stat told = {0};
+            for (int naps = 0; told.st_size <= round; naps++) {
+                CHECK(naps < PATIENCE_S * 1000);
+                usleep(1000);
+                CHECK(stat(name, &told) == 0);
+            }
+            for (int n = 0; n < MANY; n++) {
+                MPI_Recv(bytes, size, MPI_BYTE, 0, n % 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+                check(bytes, size, round * MANY + n);
+            }
+        }
+        free(bytes);
+    }
+    if (rank == 0) CHECK(unlink(name) == 0);
+}
+
 /* The last one is killed while the others wait for it. Each of them is told by the call that waits,
  * and by one that sends; not by the launcher, which has to be told to let them live. */
 static void killed(void) {
@@ -458,7 +504,7 @@ int main(int argc, char **argv) {
         {"ping-pong", ping_pong}, {"unexpected", unexpected}, {"all-to-all", all_to_all},
         {"any-source", any_source}, {"probe", probe},         {"cancel", cancel},
         {"truncate", truncate_long}, {"strided", strided},    {"killed", killed},
-        {"order", order},         {"synchronous", synchronous}, {"collective", collective}, {"deaf", deaf},
+        {"order", order},         {"synchronous", synchronous}, {"collective", collective}, {"deaf", deaf}, {"local", local},
         {"wait", wait_for_end},   {"endless", endless},       {"busy", busy},
     };
     MPI_Init(&argc, &argv);

@@ -70,7 +70,7 @@ impl Drop for Waiting {
 }
 
 /// What any two ranks or more do.
-const EXERCISES: [&str; 8] = [
+const EXERCISES: [&str; 9] = [
     "ping-pong",
     "unexpected",
     "all-to-all",
@@ -79,6 +79,7 @@ const EXERCISES: [&str; 8] = [
     "cancel",
     "truncate",
     "strided",
+    "local",
 ];
 
 /// More of Open MPI's.

@@ -365,7 +365,8 @@ fn a_death_is_noticed_in_a_flood_of_others_messages() {
 #[test]
 fn an_endpoint_that_ends_says_its_last_words() {
     let region = RegionOptions { cells: 16, ..RegionOptions::default() };
-    let options = EndpointOptions { single_copy_bytes_min: 0, ..EndpointOptions::default() };
+    let usual = EndpointOptions::default();
+    let options = EndpointOptions { single_copy_bytes_min: 0, waiting_bytes_max: 0, ..usual };
     let mut world = World::new(1, region, &options);
     let (from, mut leaving) = (world.address(0), world.join(&options));
     let (to, slot) = (leaving.address(), leaving.engine.me.slot);
@@ -394,7 +395,7 @@ fn an_endpoint_that_ends_says_its_last_words() {
 fn answers_that_wait_are_tried_a_few_at_a_time() {
     let region = RegionOptions { cells: 16, ..RegionOptions::default() };
     let options = EndpointOptions { single_copy_bytes_min: 0, ..EndpointOptions::default() };
-    let mut world = World::new(2, region, &options);
+    let mut world = World::impatient(2, region, &options);
     let [from, to] = [world.address(0), world.address(1)];
     let (sent, mut got) = (vec![1; 20_000], vec![0; 20_000]);
     let mut offers = 0;

@@ -56,6 +56,8 @@ struct Outcome {
 
 #[derive(Debug, Default)]
 struct Side {
+    /// Of each sender, what waits there for room.
+    waiting: HashMap<usize, VecDeque<Sent>>,
     under_way: VecDeque<Sent>,
     unexpected: Vec<Sent>,
     posted: Vec<Asked>,
@@ -125,8 +127,10 @@ impl Pair {
         let options = EndpointOptions {
             eager_bytes_max: [0, 1000, 8192, 1 << 20][random.below(4) as usize],
             single_copy_bytes_min: [0, 10_000, usize::MAX][random.below(3) as usize],
+            waiting_bytes_max: [0, 20_000, 1 << 30][random.below(3) as usize],
         };
-        let region = RegionOptions { cells: 256, buffers: 8, ..RegionOptions::default() };
+        let cells = [16, 256][random.below(2) as usize];
+        let region = RegionOptions { cells, buffers: 8, ..RegionOptions::default() };
         let world = World::new(count, region, &options);
         let sides = (0..count).map(|_| Side::default()).collect();
         let ended = vec![Vec::new(); count];
@@ -169,12 +173,32 @@ impl Pair {
         let (to_address, context) = (self.world.address(to), Some(Context(number)));
         let message = Message { to: to_address, class, tag, data, context, inject };
         let bytes = content(number, len);
-        if send(&mut self.world.endpoints[from], &message, &bytes) != Err(SendError::Busy) {
+        let endpoint = &mut self.world.endpoints[from];
+        let is_matched = self.random.below(8) == 0;
+        // SAFETY: tests keep what they send until they have seen its completion.
+        let result = unsafe {
+            match is_matched {
+                true => endpoint.send_until_matched(&message, &[part_of(&bytes)]),
+                false => endpoint.send(&message, &[part_of(&bytes)]),
+            }
+        };
+        if result != Err(SendError::Busy) {
             let sent = Sent { from, class, tag, data, number, len };
-            self.sides[to].under_way.push_back(sent.clone());
+            self.sides[to].waiting.entry(from).or_default().push_back(sent.clone());
             // An injected message's memory may be reused at once.
             let kept = if inject { Vec::new() } else { bytes };
             self.sent.push((sent, kept));
+        }
+        self.move_on(from);
+    }
+
+    /// An endpoint may have sent something that has waited, and each line's first ones first.
+    fn move_on(&mut self, from: usize) {
+        for (to, side) in self.sides.iter_mut().enumerate() {
+            let left = self.world.endpoints[from].waiting_for(self.world.endpoints[to].address());
+            let line = side.waiting.entry(from).or_default();
+            let gone = line.len() - left;
+            side.under_way.extend(line.drain(..gone));
         }
     }
 
@@ -253,6 +277,17 @@ impl Pair {
         self.collect(at);
         let cancelled = self.world.endpoints[at].cancel(context);
         let place = self.sides[at].posted.iter().position(|asked| asked.context == context);
+        let waits = |sent: &Sent| sent.number == context.0;
+        let lines = self.sides.iter_mut().filter_map(|side| side.waiting.get_mut(&at));
+        for line in lines {
+            if let Some(waiting) = line.iter().position(waits) {
+                let told = ended(&mut self.world.endpoints[at]);
+                let (done, failure) = (Done::Send, Some(Failure::Cancelled));
+                assert_eq!((told[0].done, told[0].failure, told.len()), (done, failure, 1));
+                assert!(cancelled && place.is_none() && line.remove(waiting).is_some());
+                return;
+            }
+        }
         assert_eq!(cancelled, place.is_some());
         if let Some(place) = place {
             let asked = self.sides[at].posted.remove(place);
@@ -267,7 +302,10 @@ impl Pair {
 
     fn progress(&mut self) {
         let at = self.random.below(self.sides.len() as u64) as usize;
-        (0..8).for_each(|_| self.world.endpoints[at].progress());
+        for _ in 0..8 {
+            self.world.endpoints[at].progress();
+            self.move_on(at);
+        }
         self.sides[at].progress();
     }
 
@@ -288,7 +326,12 @@ impl Pair {
 
     /// Lets all go to its end, and compares.
     fn finish(mut self) {
-        (0..400).for_each(|_| self.world.turn());
+        let count = self.sides.len();
+        for at in (0..1600).flat_map(|_| 0..count) {
+            self.world.endpoints[at].progress();
+            self.move_on(at);
+        }
+        assert!(self.sides.iter().all(|side| side.waiting.values().all(VecDeque::is_empty)));
         let mut sends: HashMap<u64, usize> = HashMap::new();
         for at in 0..self.sides.len() {
             self.sides[at].progress();

@@ -54,6 +54,11 @@ struct Sleepers {
 
 impl Sleepers {
     fn new(count: u16) -> Self {
+        Self::whose_messages_wait(count, 0)
+    }
+
+    /// The same with endpoints whose messages may take so many bytes while they wait.
+    fn whose_messages_wait(count: u16, waiting_bytes_max: usize) -> Self {
         let options = RegionOptions { slots: count + 1, cells: 16, ..RegionOptions::default() };
         let (keeper, _fd) = Region::create(&options).expect("memory");
         let (keeper, rings, deaf) = (Arc::new(keeper), Arc::default(), Arc::default());
@@ -63,7 +68,8 @@ impl Sleepers {
         for _ in 0..count {
             let region = Arc::clone(all.keeper.region());
             let (slot, incarnation) = all.keeper.take_slot(std::process::id()).expect("a slot");
-            let options = EndpointOptions::default();
+            let usual = EndpointOptions::default();
+            let options = EndpointOptions { waiting_bytes_max, ..usual };
             let mut endpoint =
                 Endpoint::new(region, slot, incarnation, HOST, &options).expect("a slot");
             let (keeper, rings) = (Arc::clone(&all.keeper), Arc::clone(&all.rings));

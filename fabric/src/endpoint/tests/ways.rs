@@ -9,10 +9,10 @@ fn each_way() -> [EndpointOptions; 5] {
     let usual = EndpointOptions::default();
     [
         usual,
-        EndpointOptions { eager_bytes_max: 0, single_copy_bytes_min: 0 },
+        EndpointOptions { eager_bytes_max: 0, single_copy_bytes_min: 0, ..usual },
         EndpointOptions { single_copy_bytes_min: 0, ..usual },
-        EndpointOptions { eager_bytes_max: 8192, single_copy_bytes_min: 50_000 },
-        EndpointOptions { eager_bytes_max: usize::MAX, single_copy_bytes_min: usize::MAX },
+        EndpointOptions { eager_bytes_max: 8192, single_copy_bytes_min: 50_000, ..usual },
+        EndpointOptions { eager_bytes_max: usize::MAX, single_copy_bytes_min: usize::MAX, ..usual },
     ]
 }
 
@@ -109,7 +109,7 @@ fn a_receiver_that_does_not_poll_makes_busy_and_loses_nothing() {
     for len in [8, 1000, 20_000] {
         let region = RegionOptions { cells: 32, buffers: 8, ..RegionOptions::default() };
         let options = EndpointOptions::default();
-        let mut world = World::new(3, region, &options);
+        let mut world = World::impatient(3, region, &options);
         let to = world.address(2);
         let sent = content(1, len);
         let mut counts = [0_u64; 2];
@@ -146,7 +146,7 @@ fn an_answer_that_finds_a_full_ring_waits() {
     for single_copy_bytes_min in [0, usize::MAX] {
         let region = RegionOptions { cells: 16, ..RegionOptions::default() };
         let options = EndpointOptions { single_copy_bytes_min, ..EndpointOptions::default() };
-        let mut world = World::new(2, region, &options);
+        let mut world = World::impatient(2, region, &options);
         let [one, other] = [world.address(0), world.address(1)];
         let (sent, mut got) = (content(1, 50_000), vec![0; 50_000]);
         ask(&mut world.endpoints[1], &receive(None, 1), &mut got);

@@ -1,0 +1,317 @@
+//! Messages that wait on their sender's side for room: in a ring, the slab, a window, or on the way
+//! to a host that is held up.
+//!
+//! A send is local: MPI lets nobody see by it whether the receiver looks for its messages. So what
+//! finds no room waits here, in order for each receiver, and so does every later message to the
+//! same one. Each call that makes progress sends what there is room for by then, and so does each
+//! further send, as far as it is about that receiver: a program that only sends would else fill
+//! this while its receiver takes. What is injected waits as a copy, other messages where they are;
+//! each is complete when it would have been without waiting.
+//!
+//! As long as nothing waits nobody looks here: the short way of a message is barred meanwhile by a
+//! word that it compares its receiver's slot with anyway ([`Backlog::short_from`]).
+
+use std::collections::{HashMap, VecDeque};
+
+use super::{BATCH, Engine, SendError};
+use crate::cell::Local;
+use crate::message::{Completion, Context, Done, Failure, Message};
+use crate::parts::{BadParts, Given, Parts};
+use crate::region::Region;
+
+/// Receivers that are tried by one call for progress: each that has no room costs a look at its
+/// ring's line.
+const RECEIVERS: usize = 16;
+
+/// Messages that are sent before a further one to the same receiver: more than one, so that a
+/// program that does nothing but send does not wait here longer than its receiver does.
+const AHEAD: usize = 2;
+
+/// What an entry takes: its list doubles when it grows, and may so be half empty.
+const ENTRY_BYTES: usize = 2 * size_of::<Waiting>();
+
+/// No slot is as high.
+const BARRED: u32 = u32::MAX;
+
+/// A message that waits.
+#[derive(Debug)]
+struct Waiting {
+    message: Message,
+    is_matched: bool,
+    /// Its memory: the program's, or all of the copy.
+    parts: Parts,
+    copy: Option<Vec<u8>>,
+}
+
+impl Waiting {
+    /// What keeping it takes.
+    fn held_bytes(&self) -> usize {
+        ENTRY_BYTES + self.parts.held_bytes() + self.copy.as_ref().map_or(0, Vec::capacity)
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Backlog {
+    /// Receivers, each with what waits for it, the oldest first; at least one message.
+    lines: HashMap<Local, VecDeque<Waiting>>,
+    /// The same receivers, in turn.
+    turns: VecDeque<Local>,
+    /// What keeping them takes, and may take.
+    bytes: usize,
+    bytes_max: usize,
+    gateways: u16,
+    short_from: u32,
+}
+
+impl Backlog {
+    pub(super) fn new(region: &Region, bytes_max: usize) -> Self {
+        let gateways = region.gateways();
+        Self {
+            lines: HashMap::new(),
+            turns: VecDeque::new(),
+            bytes: 0,
+            bytes_max,
+            gateways,
+            short_from: gateways.into(),
+        }
+    }
+
+    /// From which slot of this host on a message goes the short way; from none while something
+    /// waits for somebody.
+    #[inline(always)]
+    pub(super) fn short_from(&self) -> u32 {
+        self.short_from
+    }
+
+    /// How many receivers something waits for.
+    #[inline(always)]
+    pub(super) fn receivers(&self) -> usize {
+        self.turns.len()
+    }
+
+    pub(super) fn waits_for(&self, to: Local) -> bool {
+        self.lines.contains_key(&to)
+    }
+
+    /// What keeping it takes.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether a message with a copy of so many bytes can wait.
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
+        let needed = self.bytes.saturating_add(bytes).saturating_add(ENTRY_BYTES);
+        needed <= self.bytes_max
+    }
+
+    /// Keeps a message behind those that wait for the same receiver. `false`: there is no room.
+    fn keep(
+        &mut self,
+        to: Local,
+        message: &Message,
+        given: Given<'_>,
+        is_matched: bool,
+    ) -> Result<bool, BadParts> {
+        let copied = if message.inject { given.bytes() } else { 0 };
+        if !self.has_room(copied) {
+            return Ok(false);
+        }
+        let copy = message.inject.then(|| given.copied());
+        let parts = match &copy {
+            Some(copy) => Parts::of_copy(copy),
+            None => Parts::new(given.as_slice())?,
+        };
+        let waiting = Waiting { message: *message, is_matched, parts, copy };
+        self.bytes += waiting.held_bytes();
+        let line = self.lines.entry(to).or_insert_with(|| {
+            self.turns.push_back(to);
+            VecDeque::new()
+        });
+        line.push_back(waiting);
+        self.short_from = BARRED;
+        Ok(true)
+    }
+
+    /// Takes a receiver's line out, to be put back.
+    fn take(&mut self, to: Local) -> Option<VecDeque<Waiting>> {
+        self.lines.get_mut(&to).map(std::mem::take)
+    }
+
+    /// Puts a line back, from which messages were taken that have held so much.
+    fn put_back(&mut self, to: Local, line: VecDeque<Waiting>, bytes: usize) {
+        self.bytes -= bytes;
+        if !line.is_empty() {
+            self.lines.insert(to, line);
+            return;
+        }
+        self.lines.remove(&to);
+        self.turns.retain(|other| *other != to);
+        if self.turns.is_empty() {
+            self.short_from = self.gateways.into();
+        }
+    }
+
+    /// The next receiver's turn.
+    fn next(&mut self) -> Option<Local> {
+        let next = *self.turns.front()?;
+        self.turns.rotate_left(1);
+        Some(next)
+    }
+}
+
+impl Engine {
+    /// Sends a message behind all that waits for the same receiver, or has it wait as well.
+    #[inline(always)]
+    pub(super) fn send_in_turn(
+        &mut self,
+        region: &Region,
+        to: Local,
+        message: &Message,
+        given: Given<'_>,
+        is_matched: bool,
+    ) -> Result<(), SendError> {
+        let is_free = self.backlog.receivers() == 0 || self.is_next_of(region, to);
+        let sent = match is_free {
+            true => self.send_now(region, to, message, given, is_matched),
+            false => Err(SendError::Busy),
+        };
+        sent.or_else(|error| self.put_off(error, to, message, given, is_matched))
+    }
+
+    /// Sends a few that wait for a receiver; whether none is left.
+    #[cold]
+    fn is_next_of(&mut self, region: &Region, to: Local) -> bool {
+        self.send_waiting_for(region, to, AHEAD);
+        !self.backlog.waits_for(to)
+    }
+
+    /// Has a message wait for which there is no room.
+    #[cold]
+    pub(super) fn put_off(
+        &mut self,
+        error: SendError,
+        to: Local,
+        message: &Message,
+        given: Given<'_>,
+        is_matched: bool,
+    ) -> Result<(), SendError> {
+        if error != SendError::Busy {
+            return Err(error);
+        }
+        if !self.backlog.keep(to, message, given, is_matched)? {
+            self.counters.busy += 1;
+            self.note_refused(to);
+            return Err(SendError::Busy);
+        }
+        self.peers.expect(to, true);
+        self.counters.waited_sends += 1;
+        Ok(())
+    }
+
+    /// Sends some of what waits, to a few receivers in turn.
+    pub(super) fn send_waiting(&mut self, region: &Region) {
+        let mut left = BATCH;
+        for _ in 0..self.backlog.receivers().min(RECEIVERS) {
+            let Some(to) = self.backlog.next() else { return };
+            left -= self.send_waiting_for(region, to, left);
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Sends up to so many that wait for one receiver; how many.
+    fn send_waiting_for(&mut self, region: &Region, to: Local, count: usize) -> usize {
+        if !self.backlog.waits_for(to) {
+            return 0;
+        }
+        if !self.lives(region, to) {
+            self.bury_waiting(to);
+            return 0;
+        }
+        let Some(mut line) = self.backlog.take(to) else { return 0 };
+        let (mut sent, mut bytes) = (0, 0);
+        while sent < count
+            && let Some(waiting) = line.front()
+        {
+            let Waiting { message, is_matched, parts, .. } = waiting;
+            let result = self.send_now(region, to, message, parts.given(), *is_matched);
+            if result == Err(SendError::Busy) {
+                break;
+            }
+            let Some(waiting) = line.pop_front() else { break };
+            (sent, bytes) = (sent + 1, bytes + waiting.held_bytes());
+            self.peers.settle(to);
+            self.sleeping.moved = true;
+            if result.is_err() {
+                // Only its ring can be broken, which was sound when the message was given.
+                self.not_sent_after_all(&waiting, Failure::Nonsense);
+            }
+        }
+        self.backlog.put_back(to, line, bytes);
+        sent
+    }
+
+    /// Tells that a message which has waited is not sent; also where its end is not told otherwise.
+    fn not_sent_after_all(&mut self, waiting: &Waiting, failure: Failure) {
+        let &Message { class, tag, context, .. } = &waiting.message;
+        let (context, bytes) = (context.unwrap_or(Context(0)), waiting.parts.bytes());
+        let (done, failure) = (Done::Send, Some(failure));
+        self.complete(Completion { context, done, class, tag, bytes, failure });
+    }
+
+    /// Ends what waits for somebody who is gone.
+    pub(super) fn bury_waiting(&mut self, gone: Local) {
+        let Some(line) = self.backlog.take(gone) else { return };
+        for waiting in &line {
+            self.counters.gone += 1;
+            self.peers.settle(gone);
+            self.not_sent_after_all(waiting, Failure::Gone);
+        }
+        let bytes = line.iter().map(Waiting::held_bytes).sum();
+        self.backlog.put_back(gone, VecDeque::new(), bytes);
+    }
+
+    /// Takes the oldest message back that waits and is known by this context. `false`: none is.
+    #[cold]
+    pub(super) fn cancel_waiting(&mut self, context: Context) -> bool {
+        let is_it = |waiting: &Waiting| waiting.message.context == Some(context);
+        let mut lines = self.backlog.lines.iter();
+        let found = lines.find_map(|(to, line)| Some((*to, line.iter().position(is_it)?)));
+        let Some((to, place)) = found else { return false };
+        let Some(mut line) = self.backlog.take(to) else { return false };
+        let waiting = line.remove(place);
+        self.backlog.put_back(to, line, waiting.as_ref().map_or(0, Waiting::held_bytes));
+        if let Some(waiting) = waiting {
+            self.peers.settle(to);
+            self.not_sent_after_all(&waiting, Failure::Cancelled);
+        }
+        true
+    }
+
+    /// Forgets what need not be sent any more when the endpoint ends: what is not behind it in the
+    /// program's own memory is complete for the program, and goes out if it can.
+    pub(super) fn forget_uncopied(&mut self) {
+        for to in self.backlog.turns.clone() {
+            let Some(mut line) = self.backlog.take(to) else { continue };
+            let mut bytes = 0;
+            while line.back().is_some_and(|last| last.copy.is_none()) {
+                bytes += line.pop_back().map_or(0, |last| last.held_bytes());
+                self.peers.settle(to);
+            }
+            self.backlog.put_back(to, line, bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+impl super::Endpoint {
+    /// How many messages wait for an endpoint.
+    pub(crate) fn waiting_for(&self, to: crate::Address) -> usize {
+        let lines = self.engine.backlog.lines.iter();
+        let to = (to.host != self.engine.host, to.slot, to.incarnation);
+        let line = lines.filter(|(it, _)| (it.host != 0, it.slot, it.incarnation) == to);
+        line.map(|(_, line)| line.len()).sum()
+    }
+}
