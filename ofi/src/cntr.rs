@@ -15,7 +15,7 @@ use std::sync::Arc;
 const COMPLETIONS_PER_LOOK: usize = 64;
 
 /// No queue's number: what is told is put where it belongs.
-const NO_QUEUE: usize = usize::MAX;
+pub(crate) const NO_QUEUE: usize = usize::MAX;
 
 /// A counter as C has it.
 #[repr(C)]

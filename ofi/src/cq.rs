@@ -164,6 +164,10 @@ fn read(
         for &endpoint in &state.queues.of(number).endpoints {
             state.endpoints.of(endpoint).endpoint.progress();
         }
+        if state.memory.is_readable() {
+            // What has ended may be another one's question.
+            state.move_all();
+        }
         return Read::None { crowded: false };
     }
     let mut given = 0;

@@ -1,8 +1,8 @@
 //! A domain (`fi_domain`): a process's membership, and all that is open in it.
 
 use crate::abi::{
-    DomainOps, FI_CLASS_DOMAIN, FI_EBUSY, FI_EINVAL, FI_ENODATA, FI_ENOSYS, FI_THREAD_DOMAIN, Fid,
-    FidDomain, FidOps, Info, no_call, not_offered,
+    DomainOps, FI_CLASS_DOMAIN, FI_EBUSY, FI_EINVAL, FI_ENODATA, FI_ENOSYS, FI_MR_BASIC,
+    FI_THREAD_DOMAIN, Fid, FidDomain, FidOps, Info, no_call, not_offered,
 };
 use crate::gate::Gate;
 use crate::log::{self, say};
@@ -27,6 +27,9 @@ pub(crate) struct Shared {
     pub(crate) domain: fabric::Domain,
     /// Which version of the interface the program speaks.
     pub(crate) version: u32,
+    /// Registered memory has keys of ours, and is addressed as in its own process (the program's
+    /// word: `FI_MR_BASIC`).
+    pub(crate) has_virtual_addresses: bool,
     /// Endpoints, queues, counters, vectors.
     pub(crate) state: Gate<State>,
     _fabric: Arc<()>,
@@ -103,6 +106,10 @@ pub(crate) unsafe fn open(
     // SAFETY: an info's attributes are there or null.
     let attr = unsafe { info.domain_attr.as_ref() };
     let promises = attr.is_some_and(|attr| attr.threading == FI_THREAD_DOMAIN);
+    if let Some(refused) = refused_protocol(std::env::var(PROTOCOL_VARIABLE).ok().as_deref()) {
+        eprintln!("libvrio-fi.so: {refused}");
+        return -FI_ENODATA;
+    }
     let domain = match fabric::Domain::from_environment() {
         Ok(domain) => domain,
         Err(error) => {
@@ -117,12 +124,27 @@ pub(crate) unsafe fn open(
     let shared = Shared {
         domain,
         version: fabric.version(),
+        has_virtual_addresses: attr.is_some_and(|attr| attr.mr_mode == FI_MR_BASIC),
         state: Gate::new(State::new(), promises),
         _fabric: fabric.hold(),
     };
     let domain = FidDomain { fid: object::fid::<Object>(context, &FID), ops: &OPS, mr: &mr::OPS };
     // SAFETY: the caller's.
     unsafe { object::hand_out(Object { domain, shared: Arc::new(shared) }, to) }
+}
+
+/// How MPICH is told to send what is long.
+const PROTOCOL_VARIABLE: &str = "MPIR_CVAR_CH4_OFI_RNDV_PROTOCOL";
+
+/// What of that cannot be, and what can: MPICH looks at nothing that the provider offers, and would
+/// wait for ever.
+fn refused_protocol(wanted: Option<&str>) -> Option<String> {
+    (wanted == Some("write")).then(|| {
+        format!(
+            "{PROTOCOL_VARIABLE}=write needs writes to memory of other processes, which are not \
+             offered; leave it unset, or say read or pipeline"
+        )
+    })
 }
 
 /// Inside of a VM the region is a device's memory, which may be mapped uncached: then everything is
@@ -162,4 +184,17 @@ unsafe extern "C" fn endpoint2(
     }
     // SAFETY: libfabric's contract, as without flags.
     unsafe { endpoint::open(domain, info, to, context) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_protocol_that_needs_writes_is_refused_with_the_way_out() {
+        for fine in [None, Some(""), Some("auto"), Some("pipeline"), Some("read"), Some("direct")] {
+            assert_eq!(refused_protocol(fine), None);
+        }
+        assert!(refused_protocol(Some("write")).is_some_and(|it| it.contains("read or pipeline")));
+    }
 }

@@ -5,6 +5,7 @@ mod calls;
 pub(crate) mod failure;
 mod quiet;
 mod refused;
+mod remote;
 mod traffic;
 
 pub(crate) use traffic::{Ended, Traffic};
@@ -14,9 +15,9 @@ use crate::abi::{
     CmOps, EpOps, FI_CLAIM, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ,
     FI_COMPLETION, FI_DIRECTED_RECV, FI_DISCARD, FI_EBADFLAGS, FI_EINVAL, FI_ENABLE, FI_ENOAV,
     FI_ENOCQ, FI_ENODATA, FI_ENOPROTOOPT, FI_ENOSYS, FI_EOPBADSTATE, FI_EP_RDM, FI_ETOOSMALL,
-    FI_GETOPSFLAG, FI_MORE, FI_MULTI_RECV, FI_OPT_CM_DATA_SIZE, FI_OPT_ENDPOINT,
-    FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_SELECTIVE_COMPLETION, FI_SEND,
-    FI_SETOPSFLAG, Fid, FidEp, FidOps, Info, IoVec, TAGGED_DIRECTED_RECV, no_call,
+    FI_GETOPSFLAG, FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_OPT_CM_DATA_SIZE, FI_OPT_ENDPOINT,
+    FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA, FI_SELECTIVE_COMPLETION,
+    FI_SEND, FI_SETOPSFLAG, Fid, FidEp, FidOps, Info, IoVec, TAGGED_DIRECTED_RECV, no_call,
 };
 use crate::cntr::Counter;
 use crate::getinfo::COMPLETION_FLAGS;
@@ -29,10 +30,12 @@ use std::ptr;
 use std::sync::Arc;
 
 /// Flags that a call that sends may have. `FI_MORE` is a hint that we have no use for.
-const SEND_FLAGS: u64 = COMPLETION_FLAGS | FI_REMOTE_CQ_DATA | FI_MORE;
+const SEND_FLAGS: u64 = COMPLETION_FLAGS | FI_MATCH_COMPLETE | FI_REMOTE_CQ_DATA | FI_MORE;
 /// Flags that a call that receives may have.
 const RECEIVE_FLAGS: u64 =
     FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD;
+/// What messages that wait for room may take of the process's memory, in bytes.
+const WAITING_VARIABLE: &str = "VRIO_FI_WAITING_BYTES";
 /// Below so much room a buffer for several messages is given back, unless the program says else.
 const MULTI_BYTES_MIN: usize = 64;
 
@@ -165,6 +168,17 @@ impl Object {
     }
 }
 
+/// What an endpoint is to be like by the environment: what of the process's memory messages may
+/// take that wait for room.
+fn options(waiting_bytes: Option<&str>) -> Result<EndpointOptions, String> {
+    let usual = EndpointOptions::default();
+    let Some(wanted) = waiting_bytes else { return Ok(usual) };
+    match wanted.parse() {
+        Ok(waiting_bytes_max) => Ok(EndpointOptions { waiting_bytes_max, ..usual }),
+        Err(_) => Err(format!("{WAITING_VARIABLE}={wanted:?} is no number of bytes")),
+    }
+}
+
 /// `fi_endpoint`: takes a slot of the domain.
 ///
 /// # Safety
@@ -184,7 +198,14 @@ pub(crate) unsafe extern "C" fn open(
         return -FI_EINVAL;
     }
     let domain = domain.share();
-    let endpoint = match domain.domain.endpoint(EndpointOptions::default()) {
+    let options = match options(std::env::var(WAITING_VARIABLE).ok().as_deref()) {
+        Ok(options) => options,
+        Err(refused) => {
+            eprintln!("libvrio-fi.so: {refused}");
+            return -FI_EINVAL;
+        }
+    };
+    let endpoint = match domain.domain.endpoint(options) {
         Ok(endpoint) => endpoint,
         Err(error) => {
             eprintln!("libvrio-fi.so: {error}");
@@ -201,6 +222,7 @@ pub(crate) unsafe extern "C" fn open(
         receive: Side { flags: rx.map_or(0, |rx| rx.op_flags), ..Side::default() },
         multi_min_bytes: MULTI_BYTES_MIN,
         quiet: quiet::Quiet::default(),
+        remote: remote::Remote::new(),
         is_waited_for: false,
     };
     let number = domain.state.with(|state| state.endpoints.insert(traffic));
@@ -209,7 +231,7 @@ pub(crate) unsafe extern "C" fn open(
         ops: &OPS,
         cm: &CM,
         msg: &calls::untagged::OPS,
-        rma: &refused::RMA,
+        rma: &remote::OPS,
         tagged: &calls::tagged::OPS,
         atomic: &refused::ATOMIC,
         collective: &refused::COLLECTIVE,
@@ -223,6 +245,11 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         let number = object.number;
         let traffic = object.domain.state.with(|state| {
             let traffic = state.endpoints.remove(number)?;
+            if let Some(counter) = traffic.remote.counter {
+                let counter = state.counters.of(counter);
+                counter.endpoints.retain(|&bound| bound != number);
+                counter.waiter.forget(&traffic.endpoint);
+            }
             for side in [&traffic.send, &traffic.receive] {
                 if let Some(queue) = side.queue {
                     let queue = state.queues.of(queue);
@@ -321,10 +348,10 @@ impl Object {
         })
     }
 
-    /// Of what else a counter may count there is none: no flags are refused.
+    /// Of what else a counter may count (writes, what others do) there is none: no flags are refused.
     fn bind_counter(&self, counter: &cntr::Object, flags: u64) -> Result<(), c_int> {
         let counter = counter.number(&self.domain)?;
-        let counts = flags & (FI_SEND | FI_RECV) != 0;
+        let counts = flags & (FI_SEND | FI_RECV | FI_READ) != 0;
         let refused = counts.then(|| self.ask_for_bell(Bound::Counter(counter))).flatten();
         self.domain.state.with(|state| {
             let traffic = state.endpoints.of(self.number);
@@ -338,6 +365,9 @@ impl Object {
             waiter.watch(&traffic.endpoint, refused.as_ref())?;
             for side in halves(traffic, flags) {
                 side.counter = Some(counter);
+            }
+            if flags & FI_READ != 0 {
+                traffic.remote.counter = Some(counter);
             }
             join(endpoints, self.number);
             waiter.wake();
@@ -353,6 +383,7 @@ impl Object {
                 side.queue.or(side.counter).ok_or(-FI_ENOCQ)?;
             }
             traffic.enabled = true;
+            traffic.hear_questions();
             Ok(())
         })
     }

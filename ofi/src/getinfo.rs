@@ -28,7 +28,7 @@ const OUTSTANDING_MAX: usize = 1 << 20;
 /// Bytes of a message's word for its receiver.
 const DATA_BYTES: usize = size_of::<u64>();
 /// Counters, and registered memory, of a domain.
-const COUNT_MAX: usize = 1 << 16;
+pub(crate) const COUNT_MAX: usize = 1 << 16;
 
 /// What a program wants, if it says so.
 #[derive(Clone, Copy, Default)]

@@ -157,6 +157,11 @@ impl<T> Slots<T> {
         self.0.get_mut(number).and_then(Option::take)
     }
 
+    /// Numbers that were ever given.
+    pub(crate) fn numbers(&self) -> std::ops::Range<usize> {
+        0..self.0.len()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().flatten()
     }

@@ -4,6 +4,7 @@ use crate::av::Vector;
 use crate::cntr::Counter;
 use crate::cq::{Event, Queue};
 use crate::endpoint::Traffic;
+use crate::mr::Memories;
 use crate::object::Slots;
 use crate::wait::{Asleep, By, Rest, Waiter};
 use fabric::{Alarm, Doze, Endpoint};
@@ -15,15 +16,18 @@ pub(crate) struct State {
     pub(crate) queues: Slots<Queue>,
     pub(crate) counters: Slots<Counter>,
     pub(crate) vectors: Slots<Vector>,
+    /// Memory that others may read.
+    pub(crate) memory: Memories,
 }
 
 impl State {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             endpoints: Slots::new(),
             queues: Slots::new(),
             counters: Slots::new(),
             vectors: Slots::new(),
+            memory: Memories::default(),
         }
     }
 
@@ -32,9 +36,13 @@ impl State {
     /// not wait for a look whether more has.
     #[inline]
     pub(crate) fn progress(&mut self, endpoint: usize, wanted: usize) {
-        let endpoint = &mut self.endpoints.of(endpoint).endpoint;
-        if endpoint.known_completions() < wanted {
-            endpoint.progress();
+        let traffic = self.endpoints.of(endpoint);
+        if traffic.endpoint.known_completions() < wanted {
+            traffic.endpoint.progress();
+        }
+        if traffic.remote.is_asked() {
+            // There was no room for the answer.
+            self.answer(endpoint);
         }
     }
 
@@ -52,7 +60,23 @@ impl State {
                 self.queues.of(number).push(event);
                 Some(None)
             }
-            None => Some(None),
+            None => {
+                if let Some(role) = ended.ours {
+                    self.see_to(endpoint, role);
+                }
+                Some(None)
+            }
+        }
+    }
+
+    /// Moves all endpoints' messages; what ends is kept for who will ask.
+    pub(crate) fn move_all(&mut self) {
+        for endpoint in self.endpoints.numbers() {
+            if self.endpoints.get(endpoint).is_none() {
+                continue;
+            }
+            self.progress(endpoint, usize::MAX);
+            while self.next_for(endpoint, crate::cntr::NO_QUEUE).is_some() {}
         }
     }
 

@@ -116,6 +116,19 @@ pub(crate) type SendData =
 /// Data or a tag beside the address.
 pub(crate) type InjectWith = unsafe extern "C" fn(&Ep, *const c_void, usize, u64, u64) -> isize;
 
+pub(crate) type RmaRead =
+    unsafe extern "C" fn(&Ep, *mut c_void, usize, *mut c_void, u64, u64, u64, *mut c_void) -> isize;
+pub(crate) type RmaReadParts = unsafe extern "C" fn(
+    &Ep,
+    *const IoVec,
+    *mut *mut c_void,
+    usize,
+    u64,
+    u64,
+    u64,
+    *mut c_void,
+) -> isize;
+
 pub(crate) type TaggedRecv =
     unsafe extern "C" fn(&Ep, *mut c_void, usize, *mut c_void, u64, u64, u64, *mut c_void) -> isize;
 pub(crate) type TaggedRecvParts = unsafe extern "C" fn(

@@ -33,6 +33,30 @@ layout! {
 }
 
 layout! {
+    /// A place in another process's registered memory.
+    #[derive(Clone, Copy)]
+    RmaIov = "fi_rma_iov", 24 {
+        addr @ 0: u64,
+        len @ 8: usize,
+        key @ 16: u64,
+    }
+}
+
+layout! {
+    /// What is to be done with such places.
+    MsgRma = "fi_msg_rma", 64 {
+        msg_iov @ 0: *const IoVec,
+        desc @ 8: *mut *mut c_void,
+        iov_count @ 16: usize,
+        addr @ 24: u64,
+        rma_iov @ 32: *const RmaIov,
+        rma_iov_count @ 40: usize,
+        context @ 48: *mut c_void,
+        data @ 56: u64,
+    }
+}
+
+layout! {
     /// A completion. The shorter forms that a queue can have are its beginning.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     CqEntry = "fi_cq_tagged_entry", 48 {

@@ -1,6 +1,7 @@
 //! Tables of calls. What is not offered is refused by a call that says so, never by a hole: most
 //! of the library's inline functions look at nothing before they call.
 
+use super::MsgRma;
 use super::calls::*;
 use super::layout;
 use super::{FI_ENOSYS, FI_EOPNOTSUPP};
@@ -11,7 +12,7 @@ pub(crate) extern "C" fn no_call() -> isize {
     -(FI_ENOSYS as isize)
 }
 
-/// There is no such thing here (remote memory, atomics).
+/// There is no such thing here (writes to remote memory, atomics).
 pub(crate) extern "C" fn not_offered() -> isize {
     -(FI_EOPNOTSUPP as isize)
 }
@@ -189,12 +190,12 @@ layout! {
 }
 
 layout! {
-    /// Remote memory: not offered.
+    /// Remote memory: only reads.
     RmaOps = "fi_ops_rma", 80 {
         size @ 0: usize,
-        read @ 8: Refuse,
-        readv @ 16: Refuse,
-        readmsg @ 24: Refuse,
+        read @ 8: RmaRead,
+        readv @ 16: RmaReadParts,
+        readmsg @ 24: ByMsg<MsgRma>,
         write @ 32: Refuse,
         writev @ 40: Refuse,
         writemsg @ 48: Refuse,

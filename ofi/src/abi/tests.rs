@@ -21,6 +21,8 @@ const LAYOUTS: &[Layout] = &[
     Provider::LAYOUT,
     Msg::LAYOUT,
     MsgTagged::LAYOUT,
+    RmaIov::LAYOUT,
+    MsgRma::LAYOUT,
     CqEntry::LAYOUT,
     CqErrEntry::LAYOUT,
     CqAttr::LAYOUT,

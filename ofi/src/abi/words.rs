@@ -36,9 +36,12 @@ pub(crate) const CNTR_EVENTS_BYTES: u32 = 1;
 words! {
     // What an endpoint can do.
     FI_MSG: u64 = 1 << 1;
+    FI_RMA: u64 = 1 << 2;
     FI_TAGGED: u64 = 1 << 3;
+    FI_READ: u64 = 1 << 8;
     FI_RECV: u64 = 1 << 10;
     FI_SEND: u64 = 1 << 11;
+    FI_REMOTE_READ: u64 = 1 << 12;
     FI_MULTI_RECV: u64 = 1 << 16;
     FI_LOCAL_COMM: u64 = 1 << 51;
     FI_REMOTE_COMM: u64 = 1 << 52;
@@ -54,6 +57,7 @@ words! {
     FI_INJECT_COMPLETE: u64 = 1 << 26;
     FI_TRANSMIT_COMPLETE: u64 = 1 << 27;
     FI_DELIVERY_COMPLETE: u64 = 1 << 28;
+    FI_MATCH_COMPLETE: u64 = 1 << 31;
     FI_DISCARD: u64 = 1 << 58;
     FI_CLAIM: u64 = 1 << 59;
     FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
@@ -117,6 +121,7 @@ words! {
     FI_EIO: i32 = 5;
     FI_EAGAIN: i32 = 11;
     FI_ENOMEM: i32 = 12;
+    FI_EACCES: i32 = 13;
     FI_EBUSY: i32 = 16;
     FI_EINVAL: i32 = 22;
     FI_ENOENT: i32 = 2;
@@ -136,5 +141,6 @@ words! {
     FI_EBADFLAGS: i32 = 260;
     FI_ENOCQ: i32 = 263;
     FI_ETRUNC: i32 = 265;
+    FI_ENOKEY: i32 = 266;
     FI_ENOAV: i32 = 267;
 }

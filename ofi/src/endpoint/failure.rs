@@ -2,7 +2,7 @@
 //!
 //! | here | libfabric's | when |
 //! | --- | --- | --- |
-//! | busy | `FI_EAGAIN`, returned | its ring or our slab is full: poll, call again |
+//! | busy | `FI_EAGAIN`, returned | as much waits for receivers as may: poll, call again |
 //! | gone | `FI_ECONNRESET` | the other endpoint's process ended, or its slot has another owner |
 //! | unreachable | `FI_EHOSTUNREACH`, returned | an address on a host to which no way leads |
 //! | too long | `FI_EMSGSIZE`, returned | longer than a message can be, or be injected |
@@ -10,25 +10,30 @@
 //! | truncated | `FI_ETRUNC` | the message was longer than the buffer |
 //! | cancelled | `FI_ECANCELED` | by `fi_cancel` |
 //! | no message | `FI_ENOMSG` | a peek found nothing; never returned: Open MPI gives up then |
+//! | not read | `FI_EACCES` | the memory that is to be read is not registered for that, or not so long |
 //! | nonsense | `FI_EPROTO`, also returned | the other endpoint's slot breaks the region's rules |
 
 use crate::abi::{
-    FI_EAGAIN, FI_ECANCELED, FI_ECONNRESET, FI_EHOSTUNREACH, FI_EINVAL, FI_EIO, FI_EMSGSIZE,
-    FI_ENOMSG, FI_EPROTO, FI_ETRUNC,
+    FI_EACCES, FI_EAGAIN, FI_ECANCELED, FI_ECONNRESET, FI_EHOSTUNREACH, FI_EINVAL, FI_EIO,
+    FI_EMSGSIZE, FI_ENOMSG, FI_EPROTO, FI_ETRUNC,
 };
 use crate::cq::Failed;
 use fabric::{Failure, ReceiveError, SendError};
 use std::ffi::{CStr, c_int};
 
 /// Our own numbers of what completions tell (`prov_errno`), from 1, each with its text.
-const TEXTS: [&CStr; 6] = [
+const TEXTS: [&CStr; 7] = [
     c"the message was longer than the buffer",
     c"cancelled",
     c"no such message has come",
     c"the other endpoint is gone: its process ended",
     c"the other endpoint wrote nonsense into the domain's memory",
     c"the operation failed",
+    c"the other endpoint has no such memory registered for reading",
 ];
+
+/// Of a read that the other endpoint does not answer with what was asked for.
+pub(crate) const NOT_READ: Failed = Failed { error: FI_EACCES, own: 7, missing_bytes: 0 };
 
 /// What a number of ours says.
 pub(crate) fn text(own: c_int) -> &'static CStr {
@@ -100,7 +105,7 @@ mod tests {
             assert_eq!(text(failed.own), TEXTS[index], "{failure}");
             assert_eq!(failed.missing_bytes != 0, index == 0);
         }
-        for other in [c_int::MIN, -1, 0, 7, c_int::MAX] {
+        for other in [c_int::MIN, -1, 0, 8, c_int::MAX] {
             assert_eq!(text(other), c"no error of this provider");
         }
     }

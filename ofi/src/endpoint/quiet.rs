@@ -23,6 +23,19 @@ struct Operation {
     context: u64,
     /// A buffer for several messages: it ends when it is given back.
     multi: bool,
+    /// What it is for, if it is one of ours.
+    role: Option<Role>,
+}
+
+/// What a message is for that is ours and not the program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// A question comes, to this place.
+    Question(usize),
+    /// An answer goes, with what is in the memory that has this key.
+    Answer { key: Option<u64> },
+    /// An answer comes, so long; its end is told to the program, or only if it fails.
+    Read { told: bool, bytes: usize },
 }
 
 /// Whose completion it is.
@@ -34,6 +47,8 @@ pub(crate) enum Whose {
     Quiet(u64),
     /// An injected message's, which the program knows by nothing.
     Nobodys,
+    /// One of ours, for something that the program knows by this context.
+    Ours(Role, u64),
 }
 
 /// The context of an operation that is told.
@@ -45,9 +60,18 @@ pub(crate) fn told(context: u64) -> Context {
 impl Quiet {
     /// A context for an operation that is not told.
     pub(crate) fn add(&mut self, context: u64, multi: bool) -> Context {
+        self.keep(Operation { context, multi, role: None })
+    }
+
+    /// A context for a message of ours, for something that the program knows by its own.
+    pub(crate) fn add_ours(&mut self, role: Role, context: u64) -> Context {
+        self.keep(Operation { context, multi: false, role: Some(role) })
+    }
+
+    fn keep(&mut self, operation: Operation) -> Context {
         self.count += 1;
         let ours = OURS + self.count % !OURS;
-        self.operations.insert(ours, Operation { context, multi });
+        self.operations.insert(ours, operation);
         Context(ours)
     }
 
@@ -68,7 +92,10 @@ impl Quiet {
 
     /// Under which context an operation that the program knows by its own was begun, if quietly.
     pub(crate) fn find(&self, context: u64) -> Option<Context> {
-        let same = self.operations.iter().filter(|(_, known)| known.context == context);
+        let same = self
+            .operations
+            .iter()
+            .filter(|(_, known)| known.context == context && known.role.is_none());
         // The one that was begun first, as among those that are told.
         same.map(|(&ours, _)| ours).min().map(Context)
     }
@@ -81,6 +108,7 @@ impl Quiet {
             NULL => Whose::Told(0),
             Context(other) if other < OURS => Whose::Told(other),
             Context(ours) => match self.operations.get(&ours) {
+                Some(&Operation { context, role: Some(role), .. }) => Whose::Ours(role, context),
                 Some(operation) => Whose::Quiet(operation.context),
                 None => Whose::Told(ours),
             },

@@ -1,36 +1,38 @@
-//! Tables of what an endpoint does not do: remote memory, atomics, collective operations. They are
-//! there all the same, since programs look for the tables and not into them.
+//! Tables of what an endpoint does not do: atomics, collective operations. They are there all the
+//! same, since programs look for the tables and not into them.
 
-use crate::abi::{AtomicOps, CollectiveOps, RmaOps, not_offered};
+use crate::abi::{AtomicOps, CollectiveOps, FI_EOPNOTSUPP, not_offered};
+use std::sync::Once;
 
-pub(super) static RMA: RmaOps = RmaOps {
-    size: size_of::<RmaOps>(),
-    read: not_offered,
-    readv: not_offered,
-    readmsg: not_offered,
-    write: not_offered,
-    writev: not_offered,
-    writemsg: not_offered,
-    inject: not_offered,
-    writedata: not_offered,
-    injectdata: not_offered,
-};
+/// Writes to remote memory are refused, and that is said: an MPI that calls this without having
+/// been offered it may wait for ever for what it has not done.
+pub(super) extern "C" fn not_written() -> isize {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        eprintln!(
+            "libvrio-fi.so: this program writes to memory of other processes (fi_write or an \
+             atomic), which is not offered; have its MPI send messages instead \
+             (docs/operating.md, \"MPI\")"
+        );
+    });
+    -(FI_EOPNOTSUPP as isize)
+}
 
 pub(super) static ATOMIC: AtomicOps = AtomicOps {
     size: size_of::<AtomicOps>(),
-    write: not_offered,
-    writev: not_offered,
-    writemsg: not_offered,
-    inject: not_offered,
-    readwrite: not_offered,
-    readwritev: not_offered,
-    readwritemsg: not_offered,
-    compwrite: not_offered,
-    compwritev: not_offered,
-    compwritemsg: not_offered,
-    writevalid: not_offered,
-    readwritevalid: not_offered,
-    compwritevalid: not_offered,
+    write: not_written,
+    writev: not_written,
+    writemsg: not_written,
+    inject: not_written,
+    readwrite: not_written,
+    readwritev: not_written,
+    readwritemsg: not_written,
+    compwrite: not_written,
+    compwritev: not_written,
+    compwritemsg: not_written,
+    writevalid: not_written,
+    readwritevalid: not_written,
+    compwritevalid: not_written,
 };
 
 pub(super) static COLLECTIVE: CollectiveOps = CollectiveOps {

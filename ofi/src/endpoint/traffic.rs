@@ -2,10 +2,12 @@
 //! counters.
 
 use super::failure;
-use super::quiet::{self, Quiet, Whose};
+use super::quiet::{self, Quiet, Role, Whose};
+use super::remote::Remote;
 use crate::abi::{
     CqEntry, FI_ADDR_UNSPEC, FI_COMPLETION, FI_EINVAL, FI_EMSGSIZE, FI_ENOAV, FI_EOPBADSTATE,
-    FI_INJECT, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, FI_TAGGED,
+    FI_INJECT, FI_MATCH_COMPLETE, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
+    FI_TAGGED,
 };
 use crate::cq::Event;
 use crate::log::say;
@@ -30,7 +32,7 @@ pub(crate) struct Side {
 impl Side {
     /// Whether the end of an operation is told in the queue.
     #[inline]
-    fn tells(&self, flags: u64) -> bool {
+    pub(super) fn tells(&self, flags: u64) -> bool {
         self.queue.is_some() && (!self.selective || flags & FI_COMPLETION != 0)
     }
 }
@@ -48,6 +50,7 @@ pub(crate) struct Traffic {
     /// A buffer for several messages with less room than this is given back.
     pub(crate) multi_min_bytes: usize,
     pub(crate) quiet: Quiet,
+    pub(crate) remote: Remote,
     /// Somebody may sleep until something of it ends.
     pub(crate) is_waited_for: bool,
 }
@@ -94,6 +97,8 @@ pub(crate) struct Ended {
     pub(crate) event: Option<(usize, Event)>,
     pub(crate) failed: bool,
     pub(crate) bytes: usize,
+    /// What it was for, if it was ours and there is more to do.
+    pub(crate) ours: Option<Role>,
 }
 
 impl State {
@@ -215,7 +220,7 @@ impl State {
 impl Traffic {
     /// Only an endpoint that is enabled carries messages.
     #[inline]
-    fn ready(&mut self) -> Result<&mut Self, c_int> {
+    pub(super) fn ready(&mut self) -> Result<&mut Self, c_int> {
         if self.enabled { Ok(self) } else { Err(-FI_EOPBADSTATE) }
     }
 
@@ -240,7 +245,12 @@ impl Traffic {
         };
         let message = Message { to, class, tag, data, context, inject };
         // SAFETY: the caller's.
-        let begun = unsafe { self.endpoint.send(&message, parts) };
+        let begun = unsafe {
+            match flags & FI_MATCH_COMPLETE {
+                0 => self.endpoint.send(&message, parts),
+                _ => self.endpoint.send_until_matched(&message, parts),
+            }
+        };
         begun.map_err(|error| {
             if let Some(context) = context {
                 self.quiet.forget(context);
@@ -272,10 +282,13 @@ impl Traffic {
             Done::Receive { .. } | Done::Released => &self.receive,
         };
         let whose = self.quiet.whose(completion.context);
+        if let Whose::Ours(role, context) = whose {
+            return self.ended_of_ours(completion, (role, context));
+        }
         let failed = completion.failure.map(failure::failed);
         let told = match (whose, failed) {
             (Whose::Told(context), _) | (Whose::Quiet(context), Some(_)) => Some(context),
-            (Whose::Quiet(_), None) => None,
+            (Whose::Quiet(_), None) | (Whose::Ours(..), _) => None,
             (Whose::Nobodys, _) => {
                 // Without a context there is nobody to tell (Open MPI would take the null for a
                 // request of its). The next call towards that endpoint fails by itself.
@@ -290,7 +303,8 @@ impl Traffic {
         if let Whose::Quiet(_) = whose {
             self.quiet.completed(completion);
         }
-        Ended { counter, event, failed: failed.is_some(), bytes: completion.bytes }
+        let failed = failed.is_some();
+        Ended { counter, event, failed, bytes: completion.bytes, ours: None }
     }
 }
 

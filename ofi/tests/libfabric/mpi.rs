@@ -43,7 +43,8 @@ fn check(ranks: usize, exercises: &[&str], test: &str) {
 
 #[test]
 fn two_ranks_of_open_mpi_find_everything_as_it_was_sent() {
-    let all = ["ping-pong", "order", "synchronous", "cancel", "truncate", "strided", "deaf"];
+    let all =
+        ["ping-pong", "order", "synchronous", "cancel", "truncate", "strided", "deaf", "local"];
     check(2, &all, "two_ranks_of_open_mpi_find_everything_as_it_was_sent");
 }
 

@@ -449,6 +449,30 @@ static void refused(void)
     part(me);
 }
 
+/* Messages wait for room at their sender, who sleeps meanwhile until the last one is answered. */
+static void queued(void)
+{
+    enum { COUNT = 5000 };
+    int me = meet(), value;
+
+    if (me) {
+        rest_ms(200);
+        for (int i = 0; i < COUNT; i++) {
+            OK(fi_trecv(ep, &value, 4, NULL, other, 1, 0, &value));
+            by_call();
+            IS(value, i);
+        }
+        SOON(fi_tinject(ep, &value, 4, other, 2));
+    } else {
+        OK(fi_trecv(ep, &value, 4, NULL, other, 2, 0, &value));
+        for (int sent = 0; sent < COUNT; sent++)
+            OK(fi_tinject(ep, &sent, 4, other, 1));
+        by_call();
+        IS(value, COUNT - 1);
+    }
+    part(me);
+}
+
 /* The same, of a message to one who has no room, while those to another one have: the wait ends
  * when there is room, long before its time is over. */
 static void refused_by_one(void)
@@ -620,6 +644,7 @@ static void torn(void)
 }
 
 static void calls(void) { wait_object = FI_WAIT_UNSPEC; next = by_call; }
+static void no_waiting(void) { calls(); OK(setenv("VRIO_FI_WAITING_BYTES", "0", 1)); }
 static void safe(void) { calls(); threading = FI_THREAD_SAFE; }
 
 static const struct {
@@ -630,7 +655,8 @@ static const struct {
     { "descriptor", NULL, descriptor }, { "call", calls, call }, { "long", NULL, long_ },
     { "long_call", calls, long_ }, { "counter", NULL, counter }, { "still", calls, still },
     { "killed", NULL, killed }, { "killed_call", calls, killed }, { "threads", safe, threads },
-    { "refused", calls, refused }, { "refused_by_one", calls, refused_by_one },
+    { "refused", no_waiting, refused }, { "refused_by_one", no_waiting, refused_by_one },
+    { "queued", calls, queued },
     { "sleepers", safe, sleepers }, { "both", safe, both }, { "late", safe, late },
     { "inherited", NULL, inherited }, { "torn", NULL, torn },
 };

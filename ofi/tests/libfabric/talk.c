@@ -641,7 +641,8 @@ static void refused(void)
     OK(fi_close(&events->fid));
     IS(fi_scalable_ep(domain, info, &ep, NULL), -FI_ENOSYS);
     IS(fi_tx_context(a.ep, 0, NULL, &ep, NULL), -FI_ENOSYS);
-    IS(fi_read(a.ep, name, 8, NULL, a.other, 0, 0, NULL), -FI_EOPNOTSUPP);
+    IS(fi_write(a.ep, name, 8, NULL, a.other, 0, 0, NULL), -FI_EOPNOTSUPP);
+    IS(fi_inject_write(a.ep, name, 8, a.other, 0, 0), -FI_EOPNOTSUPP);
     IS(fi_atomic(a.ep, name, 1, NULL, a.other, 0, 0, FI_INT32, FI_SUM, NULL), -FI_EOPNOTSUPP);
     IS(fi_barrier(a.ep, 0, NULL), -FI_EOPNOTSUPP);
     IS(fi_connect(a.ep, name, NULL, 0), -FI_ENOSYS);
@@ -757,26 +758,111 @@ static void flood(void)
 {
     enum { COUNT = 20000 };
     struct fi_cq_tagged_entry entry;
-    int sent = 0, busy = 0, value;
+    int value;
 
-    while (sent < COUNT) {
-        ssize_t r = fi_tinject(a.ep, &sent, sizeof sent, a.other, 1);
-
-        if (r == -FI_EAGAIN) {
-            busy++;
-            fi_cq_read(b.cq, NULL, 0);
-        } else {
-            IS(r, 0);
-            sent++;
-        }
-    }
-    TRUE(busy > 0);
+    for (int sent = 0; sent < COUNT; sent++)
+        OK(fi_tinject(a.ep, &sent, sizeof sent, a.other, 1));
     for (int i = 0; i < COUNT; i++) {
         OK(fi_trecv(b.ep, &value, sizeof value, NULL, FI_ADDR_UNSPEC, 1, 0, &value));
         IS(next(&b, &entry, NULL), 1);
         IS(value, i);
     }
     quiet();
+}
+
+/* A message that is complete when a receive has met it is not before, however short it is. */
+static void matched(void)
+{
+    static const size_t lengths[] = { 0, 8, 5000, 100000 };
+
+    for (int i = 0; i < 4; i++) {
+        char *out = make(lengths[i], i), *in = make(lengths[i], 99);
+        struct iovec from = { out, lengths[i] };
+        struct fi_msg_tagged message = { .msg_iov = &from, .iov_count = 1, .addr = a.other,
+                         .tag = 1, .context = out };
+
+        OK(fi_tsendmsg(a.ep, &message, FI_MATCH_COMPLETE | FI_COMPLETION));
+        quiet();
+        OK(fi_trecv(b.ep, in, lengths[i], NULL, FI_ADDR_UNSPEC, 1, 0, in));
+        done(&b, in);
+        done(&a, out);
+        same(in, lengths[i], i);
+        free(out);
+        free(in);
+    }
+    quiet();
+}
+
+/* Memory that is registered for it is read, all of what is asked for or nothing, while untagged
+ * messages go by. */
+static void remote(void)
+{
+    enum { LENGTH = 1 << 20, MANY = 100 };
+    static const size_t lengths[] = { 0, 1, 100, 4096, 16384, 65536, LENGTH - 4711 };
+    char *there = make(LENGTH, 3), *here = make(LENGTH, 0), secret[8] = "secret", message[8];
+    struct fid_mr *open, *closed, *none;
+    struct fi_cq_tagged_entry entry;
+    uint64_t reads = 0;
+
+    OK(fi_mr_reg(domain, there, LENGTH, FI_REMOTE_READ, 0, 7, 0, &open, NULL));
+    OK(fi_mr_reg(domain, secret, 8, FI_REMOTE_WRITE, 0, 8, 0, &closed, NULL));
+    IS(fi_mr_reg(domain, secret, 8, FI_REMOTE_READ, 0, 7, 0, &none, NULL), -FI_ENOKEY);
+    OK(fi_recv(b.ep, message, 8, NULL, FI_ADDR_UNSPEC, message));
+    OK(fi_recv(a.ep, message, 8, NULL, FI_ADDR_UNSPEC, secret));
+    for (int i = 0; i < 7; i++, reads++) {
+        size_t length = lengths[i];
+
+        memset(here, 0, LENGTH);
+        OK(fi_read(a.ep, here, length, NULL, a.other, 4711, 7, &length));
+        entry = done(&a, &length);
+        IS(entry.flags, FI_RMA | FI_READ);
+        for (size_t n = 0; n < length; n++)
+            IS((unsigned char)here[n], at(n + 4711, 3));
+        IS(fi_cntr_read(a.received), reads + 1);
+    }
+    /* More than there is room for questions, in pieces, by all three calls. */
+    for (size_t i = 0; i < MANY; i++, reads++) {
+        struct iovec to[2] = { { here + i * 100, 30 }, { here + i * 100 + 30, 70 } };
+        struct fi_rma_iov from = { .addr = i * 100, .len = 100, .key = 7 };
+        struct fi_msg_rma how = { .msg_iov = to, .iov_count = 2, .addr = a.other,
+                      .rma_iov = &from, .rma_iov_count = 1, .context = to[0].iov_base };
+
+        if (i % 2)
+            OK(fi_readv(a.ep, to, NULL, 2, a.other, i * 100, 7, to[0].iov_base));
+        else
+            OK(fi_readmsg(a.ep, &how, FI_COMPLETION));
+        how.rma_iov_count = 2;
+        IS(fi_readmsg(a.ep, &how, 0), -FI_EINVAL);
+        how.rma_iov_count = 1;
+        IS(fi_readmsg(a.ep, &how, FI_PEEK), -FI_EBADFLAGS);
+    }
+    for (size_t i = 0; i < MANY; i++)
+        done(&a, here + i * 100);
+    same(here, MANY * 100, 3);
+    /* What is not there, not for reading, or not so long. */
+    OK(fi_read(a.ep, here, 8, NULL, a.other, 0, 9, here));
+    IS(failed(&a, here).err, FI_EACCES);
+    OK(fi_read(a.ep, here, 8, NULL, a.other, 0, 8, here));
+    IS(failed(&a, here).err, FI_EACCES);
+    OK(fi_read(a.ep, here, 8, NULL, a.other, LENGTH - 7, 7, here));
+    IS(failed(&a, here).err, FI_EACCES);
+    OK(fi_read(a.ep, here, 8, NULL, a.other, UINT64_MAX, 7, here));
+    IS(failed(&a, here).err, FI_EACCES);
+    IS(fi_cntr_readerr(a.received), 4);
+    IS(fi_cntr_read(a.received), reads);
+    OK(fi_close(&open->fid));
+    OK(fi_read(a.ep, here, 8, NULL, a.other, 0, 7, here));
+    IS(failed(&a, here).err, FI_EACCES);
+    OK(fi_close(&closed->fid));
+    /* Who waits for a message has not met any of that. */
+    OK(fi_inject(a.ep, "as ever", 8, a.other));
+    done(&b, message);
+    OK(strcmp(message, "as ever"));
+    OK(fi_cancel(&a.ep->fid, secret));
+    IS(failed(&a, secret).err, FI_ECANCELED);
+    quiet();
+    free(here);
+    free(there);
 }
 
 /* The other process dies: what is sent to it, and what is awaited from it, fails by name. */
@@ -834,6 +920,7 @@ static void gone(void)
 static void map(void) { kind = FI_AV_MAP; }
 static void select_(void) { bind_flags = FI_SELECTIVE_COMPLETION; }
 static void count(void) { with_counters = 1; select_(); }
+static void count_all(void) { with_counters = 1; }
 static void ask(void) { select_(); op_flags = FI_COMPLETION; }
 static void safe(void) { threading = FI_THREAD_SAFE; }
 static void waits(void) { wait_object = FI_WAIT_UNSPEC; }
@@ -853,6 +940,7 @@ static const struct {
     { "refused", NULL, refused },      { "waiting", waits, waiting },
     { "contexts", short_, contexts }, { "threads", safe, threads },
     { "flood", NULL, flood },      { "gone", NULL, gone },
+    { "matched", NULL, matched },      { "remote", count_all, remote },
 };
 
 int main(int count_, char **arguments)

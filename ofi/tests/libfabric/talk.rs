@@ -52,4 +52,5 @@ pub(crate) use cases;
 cases! { "talk.c":
     untagged tagged order directed pieces inject truncated cancelled peeked many selective
     by_default refused waiting contexts threads flood gone
+    matched remote
 }

@@ -410,6 +410,48 @@ static void local(void) {
     if (rank == 0) CHECK(unlink(name) == 0);
 }
 
+/* A receive finds what a look for anyone's message has found, also if a rank sends to itself. */
+static void looked(void) {
+    enum { MANY = 300 };
+    static MPI_Request sends[MANY];
+    static int own[MANY];
+    int wanted = rank == 0 ? MANY * ranks : 0, value[8];
+    for (int n = 0; rank != 0 && n < MANY; n++)
+        MPI_Send(own, 1 + (n + rank) % 8, MPI_INT, 0, 1, MPI_COMM_WORLD);
+    for (int n = 0; n < wanted; n++) {
+        MPI_Status found, got;
+        if (n < MANY) MPI_Isend(own, 1, MPI_INT, 0, 1, MPI_COMM_WORLD, sends + n);
+        MPI_Probe(MPI_ANY_SOURCE, 1, MPI_COMM_WORLD, &found);
+        MPI_Recv(value, 8, MPI_INT, MPI_ANY_SOURCE, 1, MPI_COMM_WORLD, &got);
+        CHECK(found.MPI_SOURCE == got.MPI_SOURCE);
+    }
+    if (rank == 0) MPI_Waitall(MANY, sends, MPI_STATUSES_IGNORE);
+}
+
+/* Each writes into the next one's memory and reads from it, of every length; what is long an MPI may
+ * have fetched by other calls than its messages. */
+static void put(void) {
+    unsigned char *shared = memory(2 * SIZE_MAX_BYTES), *bytes = memory(SIZE_MAX_BYTES);
+    int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+    MPI_Win window;
+    CHECK(ranks >= 2);
+    MPI_Win_create(shared, 2 * SIZE_MAX_BYTES, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
+    for (int s = 0; s < SIZE_COUNT; s++) {
+        int size = SIZES[s];
+        fill(bytes, size, s * 100 + rank);
+        MPI_Win_fence(0, window);
+        MPI_Put(bytes, size, MPI_BYTE, next, 0, size, MPI_BYTE, window);
+        MPI_Win_fence(0, window);
+        check(shared, size, s * 100 + before);
+        MPI_Get(bytes, size, MPI_BYTE, next, 0, size, MPI_BYTE, window);
+        MPI_Win_fence(0, window);
+        check(bytes, size, s * 100 + rank);
+    }
+    MPI_Win_free(&window);
+    free(shared);
+    free(bytes);
+}
+
 /* The last one is killed while the others wait for it. Each of them is told by the call that waits,
  * and by one that sends; not by the launcher, which has to be told to let them live. */
 static void killed(void) {
@@ -504,7 +546,7 @@ int main(int argc, char **argv) {
         {"ping-pong", ping_pong}, {"unexpected", unexpected}, {"all-to-all", all_to_all},
         {"any-source", any_source}, {"probe", probe},         {"cancel", cancel},
         {"truncate", truncate_long}, {"strided", strided},    {"killed", killed},
-        {"order", order},         {"synchronous", synchronous}, {"collective", collective}, {"deaf", deaf}, {"local", local},
+        {"order", order},         {"synchronous", synchronous}, {"collective", collective}, {"deaf", deaf}, {"local", local}, {"put", put}, {"looked", looked},
         {"wait", wait_for_end},   {"endless", endless},       {"busy", busy},
     };
     MPI_Init(&argc, &argv);
