@@ -61,8 +61,8 @@ impl State {
                 Some(None)
             }
             None => {
-                if let Some(role) = ended.ours {
-                    self.see_to(endpoint, role);
+                if ended.is_ours {
+                    self.see_to(endpoint);
                 }
                 Some(None)
             }

@@ -44,6 +44,8 @@ pub(crate) struct Remote {
     /// Those that are to be answered: where they are, and whose. A place is used again when its
     /// question is answered, so there are never more.
     asked: VecDeque<(usize, Address)>,
+    /// Keys of the memory of answers that have ended.
+    answered: Vec<u64>,
     /// Questions that this endpoint has asked.
     count: u64,
     /// The counter of reads.
@@ -62,7 +64,7 @@ pub(crate) struct Reading {
 impl Remote {
     pub(crate) fn new() -> Self {
         let (questions, asked) = (Box::new([[0; 4]; QUESTIONS]), VecDeque::new());
-        Self { questions, asked, count: 0, counter: None }
+        Self { questions, asked, answered: Vec::new(), count: 0, counter: None }
     }
 
     /// Whether something is to be answered.
@@ -100,8 +102,8 @@ impl Traffic {
         (role, context): (Role, u64),
     ) -> Ended {
         self.quiet.forget(completion.context);
-        let ours = Some(role);
-        let nothing = Ended { counter: None, event: None, failed: false, bytes: 0, ours };
+        let is_ours = true;
+        let nothing = Ended { counter: None, event: None, failed: false, bytes: 0, is_ours };
         let (source, data) = match completion.done {
             Done::Receive { source, data, .. } => (Some(source), data),
             Done::Send | Done::Released => (None, None),
@@ -116,7 +118,10 @@ impl Traffic {
                 }
                 nothing
             }
-            Role::Answer { .. } => nothing,
+            Role::Answer { key } => {
+                self.remote.answered.extend(key);
+                nothing
+            }
             Role::Read { told, bytes } => {
                 let failed = match completion.failure {
                     Some(failure) => Some(failure::failed(failure)),
@@ -126,7 +131,7 @@ impl Traffic {
                 let event = self.send.queue.filter(|_| told || failed.is_some());
                 let event = event.map(|queue| (queue, read(context, completion.bytes, failed)));
                 let (counter, bytes) = (self.remote.counter, completion.bytes);
-                Ended { counter, event, failed: failed.is_some(), bytes, ours: None }
+                Ended { counter, event, failed: failed.is_some(), bytes, is_ours: false }
             }
         }
     }
@@ -145,13 +150,11 @@ fn read(op_context: u64, len: usize, failed: Option<Failed>) -> Event {
 impl State {
     /// Goes on after a message of ours has ended.
     #[cold]
-    pub(crate) fn see_to(&mut self, endpoint: usize, role: Role) {
-        match role {
-            Role::Question(_) => self.answer(endpoint),
-            // Its memory may be closed.
-            Role::Answer { key: Some(key) } => self.memory.let_go(key),
-            Role::Answer { key: None } | Role::Read { .. } => {}
-        }
+    pub(crate) fn see_to(&mut self, endpoint: usize) {
+        // The memory of answers that have ended may be closed.
+        let answered = self.endpoints.of(endpoint).remote.answered.drain(..);
+        answered.for_each(|key| self.memory.let_go(key));
+        self.answer(endpoint);
     }
 
     /// Answers questions, as long as there is room for answers.

@@ -2,7 +2,7 @@
 //! counters.
 
 use super::failure;
-use super::quiet::{self, Quiet, Role, Whose};
+use super::quiet::{self, Quiet, Whose};
 use super::remote::Remote;
 use crate::abi::{
     CqEntry, FI_ADDR_UNSPEC, FI_COMPLETION, FI_EINVAL, FI_EMSGSIZE, FI_ENOAV, FI_EOPBADSTATE,
@@ -97,8 +97,8 @@ pub(crate) struct Ended {
     pub(crate) event: Option<(usize, Event)>,
     pub(crate) failed: bool,
     pub(crate) bytes: usize,
-    /// What it was for, if it was ours and there is more to do.
-    pub(crate) ours: Option<Role>,
+    /// It was ours, and there is more to do.
+    pub(crate) is_ours: bool,
 }
 
 impl State {
@@ -304,7 +304,7 @@ impl Traffic {
             self.quiet.completed(completion);
         }
         let failed = failed.is_some();
-        Ended { counter, event, failed, bytes: completion.bytes, ours: None }
+        Ended { counter, event, failed, bytes: completion.bytes, is_ours: false }
     }
 }
 
