@@ -359,8 +359,8 @@ impl Endpoint {
         self.engine.address_of(self.engine.me)
     }
 
-    /// Sends a message: the parts one after the other. Returns before it has arrived, and whether or
-    /// not its receiver looks for messages; those to one endpoint arrive in order.
+    /// Sends a message: the parts one after the other. Returns before it has arrived, and whether
+    /// its receiver looks for messages or not; those to one endpoint arrive in order.
     ///
     /// # Errors
     /// When it cannot be sent now ([`SendError::Busy`]), or not at all.

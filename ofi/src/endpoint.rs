@@ -348,7 +348,8 @@ impl Object {
         })
     }
 
-    /// Of what else a counter may count (writes, what others do) there is none: no flags are refused.
+    /// Of what else a counter may count (writes, what others do) there is none: no flags are
+    /// refused.
     fn bind_counter(&self, counter: &cntr::Object, flags: u64) -> Result<(), c_int> {
         let counter = counter.number(&self.domain)?;
         let counts = flags & (FI_SEND | FI_RECV | FI_READ) != 0;

@@ -15,8 +15,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long memory that is being read is waited for when it is closed. Its reader may have told its
-/// program before it found room to tell this process.
+/// How long memory that is being read is waited for when it is closed. Its reader may have told
+/// its program before it found room to tell this process.
 const READERS_TIME: Duration = Duration::from_secs(2);
 
 /// Registered memory as C has it.
@@ -56,8 +56,8 @@ struct Memory {
 }
 
 impl Memories {
-    /// Registers memory under a key: the program's, or (where addresses are those of its memory) one
-    /// of ours.
+    /// Registers memory under a key: the program's, or (where addresses are those of its memory)
+    /// one of ours.
     fn add(&mut self, key: u64, is_ours: bool, memory: Memory) -> Result<u64, c_int> {
         if self.all.len() >= COUNT_MAX {
             return Err(-FI_ENOMEM);

@@ -10,7 +10,7 @@
 //! | truncated | `FI_ETRUNC` | the message was longer than the buffer |
 //! | cancelled | `FI_ECANCELED` | by `fi_cancel` |
 //! | no message | `FI_ENOMSG` | a peek found nothing; never returned: Open MPI gives up then |
-//! | not read | `FI_EACCES` | the memory that is to be read is not registered for that, or not so long |
+//! | not read | `FI_EACCES` | what is to be read is not registered for that, or not so long |
 //! | nonsense | `FI_EPROTO`, also returned | the other endpoint's slot breaks the region's rules |
 
 use crate::abi::{

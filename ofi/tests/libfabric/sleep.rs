@@ -1,6 +1,6 @@
 //! `sleep.c`, case by case.
 
 crate::talk::cases! { "sleep.c":
-    descriptor call long long_call counter still killed killed_call threads refused refused_by_one queued
-    sleepers both late inherited torn
+    descriptor call long long_call counter still killed killed_call threads refused refused_by_one
+    queued sleepers both late inherited torn
 }
