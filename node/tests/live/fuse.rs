@@ -81,8 +81,9 @@ impl FuseFile {
 impl Drop for FuseFile {
     fn drop(&mut self) {
         // Forced: what waits for the server fails, and the server reads that it is over.
-        let _ = Command::new("umount").args(["-f", "-i"]).arg(&self.path).status();
-        let _ = Command::new("umount").args(["-l", "-i"]).arg(&self.path).status();
+        for how in ["-f", "-l"] {
+            let _ = Command::new("umount").args([how, "-i"]).arg(&self.path).output();
+        }
         if let Some(server) = self.server.take()
             && !std::thread::panicking()
         {

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -221,12 +222,49 @@ fn a_fault_on_a_file_system_with_huge_blocks_harms_no_other_memory() {
         let losses = lost(&node);
         let raw = Raw::connect(&home.path("hostile.sock"));
         assert!(raw.tell_memory(Tell::Table, region(0, MEMORY_BYTES), file.as_fd()));
+        let neighbour = Neighbour::below(&home.path("fail"));
         raw.start();
         wait_for_loss(&node, losses);
         bystander.goes_on();
+        assert!(neighbour.is_whole(), "memory below the lost mapping was replaced");
     }
     is_served_again(&home);
     bystander.end();
+}
+
+/// A page of memory right below the node's mapping of a file: what another guest may have there.
+struct Neighbour(*mut u8);
+
+impl Neighbour {
+    const BYTES: usize = 4096;
+
+    /// The node is in this process, so that its mappings are in this list.
+    fn below(file: &Path) -> Self {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|line| line.ends_with(file.to_str().unwrap()));
+        let start = line.expect("the node maps the file").split('-').next().unwrap();
+        let start = usize::from_str_radix(start, 16).unwrap();
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+        );
+        let places = (1..100_000).map(|page| start - page * Self::BYTES);
+        let mut pages = places.filter_map(|at| {
+            let at = std::ptr::without_provenance_mut(at);
+            // SAFETY: a new mapping, which is refused where there is another one.
+            let page = unsafe { libc::mmap(at, Self::BYTES, protection, flags, -1, 0) };
+            (page != libc::MAP_FAILED).then_some(page.cast::<u8>())
+        });
+        let page = pages.next().expect("some page below it is free");
+        // SAFETY: the page was just mapped, for reading and writing, and is nobody else's.
+        unsafe { page.write_bytes(7, Self::BYTES) };
+        Self(page)
+    }
+
+    fn is_whole(&self) -> bool {
+        // SAFETY: as above; it stays mapped to the end of the process.
+        (0..Self::BYTES).all(|at| unsafe { self.0.add(at).read_volatile() } == 7)
+    }
 }
 
 #[test]
