@@ -537,7 +537,14 @@ mod tests {
     "key": null,
     "file": "",
     "differs": [],
-    "draining": false
+    "draining": false,
+    "guest_memory": {
+      "addresses_bytes": 0,
+      "addresses_bytes_max": 0,
+      "mappings": 0,
+      "mappings_max": 0,
+      "refused": 0
+    }
   },
   "sidecores": [
     {

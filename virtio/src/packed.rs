@@ -162,8 +162,13 @@ impl PackedRing {
         let both = |bits: u16| u32::from(bits) * 0x1_0001;
         let base = match found {
             Some(place) => both(place.bits()),
-            // A front end that keeps no account of what was used says nothing of it: DPDK's.
-            None if inflight.is_none() && base >> 16 == 0 && base as u16 & WRAP != 0 => {
+            // A front end that keeps no account of what was used says nothing of it: DPDK's. Of a
+            // device that gives back in another order the same word can be true: all is out.
+            None if in_order
+                && inflight.is_none()
+                && base >> 16 == 0
+                && base as u16 & WRAP != 0 =>
+            {
                 both(base as u16)
             }
             None => base,

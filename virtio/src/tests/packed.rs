@@ -6,7 +6,7 @@ use super::ring::*;
 use crate::chain::{Chain, Head};
 use crate::error::RingError;
 use crate::inflight::{InflightError, InflightRegion};
-use crate::queue::{Queue, RingKind};
+use crate::queue::{Queue, QueueConfig, RingKind};
 use crate::shared::Stores;
 
 const AVAIL: u16 = 1 << 7;
@@ -115,9 +115,10 @@ fn half_a_base_is_enough_where_nothing_is_outstanding() {
     let mut ring = TestRing::packed(4);
     ring.chain(2, &[piece(8, 0)]);
     ring.offer(2);
-    let mut config = ring.config(None);
-    config.base = 0x8000;
-    let mut queue = Queue::new(config).unwrap();
+    let half = |in_order| QueueConfig { base: 0x8000, in_order, ..ring.config(None) };
+    // Of a device that answers in any order the word says that every slot is out.
+    assert_eq!(Queue::new(half(false)).unwrap().base(), 0x8000);
+    let mut queue = Queue::new(half(true)).unwrap();
     assert_eq!(queue.base(), RingKind::Packed.base_fresh());
     let head = take(&mut queue, &mut Chain::new());
     queue.put(head, 0);
