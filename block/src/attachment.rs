@@ -15,17 +15,74 @@
 //!          time-out, pause
 //! ```
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::export::EPOCH_END;
+use crate::record::RecordError;
 use crate::volume::Incarnation;
+
+mod remembered;
+
+pub use remembered::Remembered;
 
 /// The most channels of one attachment: one per sidecore, and no host has more sidecores.
 pub const CHANNELS_MAX: usize = 64;
 
 /// The longest name of a volume, an attachment or a node: three fit a message's head.
 pub const NAME_BYTES_MAX: usize = 63;
+
+/// The name of a node or of an attachment, as records have it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Name([u8; NAME_BYTES_MAX + 1]);
+
+impl Name {
+    /// The beginning of `name`, as far as there is room; names are checked by the configuration
+    /// and by the handshake.
+    pub fn new(name: &str) -> Self {
+        let mut bytes = [0; NAME_BYTES_MAX + 1];
+        let len = name.floor_char_boundary(NAME_BYTES_MAX);
+        bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+        Self(bytes)
+    }
+
+    /// From what [`Self::bytes`] gave; `None` for anything else.
+    pub fn from_bytes(bytes: [u8; NAME_BYTES_MAX + 1]) -> Option<Self> {
+        let len = bytes.iter().position(|&byte| byte == 0)?;
+        let is_filled = bytes[len..].iter().all(|&byte| byte == 0);
+        (is_filled && std::str::from_utf8(&bytes[..len]).is_ok()).then_some(Self(bytes))
+    }
+
+    /// The name, filled with zeroes.
+    pub fn bytes(&self) -> &[u8; NAME_BYTES_MAX + 1] {
+        &self.0
+    }
+
+    /// The name; empty where it is not known.
+    pub fn as_str(&self) -> &str {
+        let len = self.0.iter().position(|&byte| byte == 0).unwrap_or(0);
+        std::str::from_utf8(&self.0[..len]).unwrap_or_default()
+    }
+}
+
+impl Default for Name {
+    fn default() -> Self {
+        Self([0; NAME_BYTES_MAX + 1])
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.as_str().is_empty() { "another node" } else { self.as_str() })
+    }
+}
 
 /// Nobody leads.
 const NO_LEAD: u32 = u32::MAX;
@@ -89,14 +146,25 @@ pub struct AttachOptions {
     pub take_over: bool,
     /// Requests end in an error after this time without their server; `None` waits for ever.
     pub error_after_ns: Option<u64>,
-    /// Random: tells this client from any other that claims the same attachment.
+    /// Random: tells this client from any other that claims the same attachment. A guest that
+    /// resumes on the node that held its attachment last goes on under the same one.
     pub claimant: u64,
+    /// The last epoch that this node held the attachment under, as it remembers; 0 for none. For
+    /// guests that resume.
+    pub known: u64,
 }
 
 impl AttachOptions {
     /// Of a client that comes for the first time, accepts nothing and waits for ever.
     pub fn new(claimant: u64) -> Self {
-        Self { resume: false, accept_loss: false, take_over: false, error_after_ns: None, claimant }
+        Self {
+            resume: false,
+            accept_loss: false,
+            take_over: false,
+            error_after_ns: None,
+            claimant,
+            known: 0,
+        }
     }
 }
 
@@ -139,6 +207,12 @@ pub struct Attachment {
     acked: [Acked; CHANNELS_MAX],
     /// The largest sum of `acked` that a completed flush is known to cover.
     flushed: AtomicU64,
+    /// This process stood still: the guest is left alone until a claim has been answered.
+    doubtful: AtomicBool,
+    /// An operator has said so while it waited: see [`AttachOptions::take_over`].
+    takes: AtomicBool,
+    /// What this node remembers of it across its processes.
+    remembered: Option<Arc<Remembered>>,
     /// Control path only.
     story: Mutex<Story>,
 }
@@ -157,8 +231,58 @@ impl Attachment {
             lead: AtomicU32::new(NO_LEAD),
             acked: std::array::from_fn(|_| Acked::default()),
             flushed: AtomicU64::new(0),
+            doubtful: AtomicBool::new(false),
+            takes: AtomicBool::new(options.take_over),
+            remembered: None,
             story: Mutex::new(Story::default()),
         }
+    }
+
+    /// The same, remembered there.
+    #[must_use]
+    pub fn remembered_in(mut self, remembered: Option<Arc<Remembered>>) -> Self {
+        self.remembered = remembered;
+        self
+    }
+
+    /// Whether a claim may be sent: what this node has to remember of it is durable. `None`: not
+    /// yet. After an error it is tried again.
+    pub fn may_claim(&self) -> Option<Result<(), RecordError>> {
+        self.remembered.as_ref().map_or(Some(Ok(())), |it| it.is_durable())
+    }
+
+    /// The server has closed it: it may go on anywhere.
+    pub fn released(&self) {
+        if let Some(remembered) = &self.remembered {
+            remembered.released(self.options.claimant, self.view().epoch, self.incarnation());
+        }
+    }
+
+    /// An operator says that it is claimed although another node or attachment holds it. Only for
+    /// the first claim: one that has held it and lost it does not take it back.
+    pub fn take_over(&self) {
+        self.takes.store(true, SeqCst);
+    }
+
+    /// Whether it is claimed although another one holds it.
+    pub fn takes_over(&self) -> bool {
+        self.takes.load(SeqCst) && self.view().epoch == 0
+    }
+
+    /// This process stood still, and may have been replaced meanwhile: nothing of the guest is
+    /// touched until a claim has been answered.
+    pub fn doubt(&self) {
+        let story = self.story();
+        let view = self.view();
+        if view.phase == Phase::Held && self.reclaim(view.epoch) {
+            self.doubtful.store(true, SeqCst);
+        }
+        drop(story);
+    }
+
+    /// Whether the guest is left alone for now.
+    pub fn is_doubtful(&self) -> bool {
+        self.doubtful.load(SeqCst)
     }
 
     /// One that goes on where another one of this name stood: unclaimed, with that one's claimant.
@@ -194,6 +318,7 @@ impl Attachment {
     pub(crate) fn go_on(self: &Arc<Self>) -> Arc<Self> {
         let standing = self.standing().filter(|_| self.view().phase == Phase::Closed);
         let next = standing.and_then(|it| Self::going_on(&self.name, self.options, &it));
+        let next = next.map(|it| it.remembered_in(self.remembered.clone()));
         next.map_or_else(|| Arc::clone(self), Arc::new)
     }
 
@@ -303,7 +428,15 @@ impl Attachment {
         story.incarnation = incarnation;
         story.why = None;
         let after = pack(View { phase: Phase::Held, epoch });
-        self.word.compare_exchange(pack(before), after, SeqCst, SeqCst).is_ok()
+        let is_held = self.word.compare_exchange(pack(before), after, SeqCst, SeqCst).is_ok();
+        if is_held {
+            self.doubtful.store(false, SeqCst);
+            self.takes.store(false, SeqCst);
+            if let Some(remembered) = &self.remembered {
+                remembered.held(self.options.claimant, epoch, incarnation);
+            }
+        }
+        is_held
     }
 
     /// A successor has the attachment.
@@ -313,6 +446,8 @@ impl Attachment {
 
     /// It cannot go on.
     pub fn fail(&self, why: impl Into<String>) {
+        // Nobody else has it: the guest is told.
+        self.doubtful.store(false, SeqCst);
         self.end(Phase::Failed, Some(why.into()));
     }
 

@@ -28,7 +28,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{CallError, Sidecore};
 use virtio::{Device, DeviceError, Logging, Memory, Queue, QueueConfig};
 
-use crate::attachment::{AttachOptions, Attachment, CHANNELS_MAX, Standing};
+use crate::attachment::{AttachOptions, Attachment, CHANNELS_MAX, Remembered, Standing};
 use crate::request::{self, feature};
 use crate::volume::Volume;
 
@@ -67,6 +67,8 @@ pub struct DiskOptions {
     /// Queues start on the first so many of its sidecores: for whoever steers several disks. All,
     /// unless there is somebody.
     pub active: Arc<AtomicUsize>,
+    /// What this node remembers of the attachment across its processes.
+    pub remembered: Option<Arc<Remembered>>,
 }
 
 impl DiskOptions {
@@ -81,12 +83,13 @@ impl DiskOptions {
             accept_loss: false,
             error_after_ns: None,
             active: Arc::new(AtomicUsize::new(usize::MAX)),
+            remembered: None,
         }
     }
 
     fn attach(&self, claimant: u64, resume: bool) -> AttachOptions {
         let (accept_loss, error_after_ns) = (self.accept_loss, self.error_after_ns);
-        AttachOptions { resume, accept_loss, take_over: false, error_after_ns, claimant }
+        AttachOptions { resume, accept_loss, error_after_ns, ..AttachOptions::new(claimant) }
     }
 }
 
@@ -173,14 +176,15 @@ impl Disk {
     pub fn go_on(&self, standing: &Standing) -> bool {
         let options = self.options.attach(standing.claimant, standing.resume);
         let it = Attachment::going_on(&self.options.attachment, options, standing);
-        let attachment = it.map(Arc::new);
+        let remembered = self.options.remembered.clone();
+        let attachment = it.map(|it| Arc::new(it.remembered_in(remembered)));
         let is_possible = attachment.is_some();
         self.placement.places().paused = attachment.map(|it| Paused { attachment: Some(it) });
         is_possible
     }
 
     /// A start that has no queue yet.
-    fn new_start(&self, paused: Option<Paused>) -> Running {
+    fn new_start(&self, paused: Option<Paused>, before: Option<(u64, u64)>) -> Running {
         // A new start of the guest is a new chance, and a pause is none.
         if paused.is_none() {
             self.core.mend();
@@ -191,7 +195,7 @@ impl Disk {
             volume: Arc::clone(&self.volume),
             depth: self.options.depth,
             durable: self.acked & feature::FLUSH == 0,
-            attach: attach(&self.options, heir.clone()),
+            attach: attach(&self.options, &self.core, heir.clone(), before),
             attachment: OnceLock::new(),
             resume: AtomicBool::new(false),
             queues: AtomicUsize::new(0),
@@ -214,8 +218,8 @@ impl Disk {
         }
         let places = &mut *self.placement.places();
         let owner = self.placement.home(index, places.owners[index]);
-        let paused = &mut places.paused;
-        let running = places.running.get_or_insert_with(|| self.new_start(paused.take()));
+        let (paused, before) = (&mut places.paused, places.before);
+        let running = places.running.get_or_insert_with(|| self.new_start(paused.take(), before));
         let (start, id) = (Arc::clone(&running.start), running.id);
         let started = self.placement.sidecores[owner]
             .call(move |local| Queue::new(config).map(|queue| add_queue(local, id, &start, queue)));
@@ -275,6 +279,7 @@ impl Disk {
         let ended = places.running.take_if(|running| !running.queues.contains(&true));
         let Some(running) = ended else { return };
         if let Some(attachment) = running.start.attachment.get() {
+            places.before = Some((attachment.options().claimant, attachment.view().epoch));
             attachment.close();
         }
         for sidecore in &self.placement.sidecores {
@@ -312,9 +317,15 @@ fn watch(disk: &str, volume: &dyn Volume) -> Option<Arc<OwnedFd>> {
     }
 }
 
-/// Makes the attachment of a start, with a claimant of its own unless it goes on with another one.
-fn attach(options: &DiskOptions, heir: Option<Arc<Attachment>>) -> part::Attach {
-    let options = options.clone();
+/// Makes the attachment of a start, with a claimant of its own unless it goes on with another one,
+/// or its guest resumes where it was; `before` is what the front end that is there had.
+fn attach(
+    options: &DiskOptions,
+    core: &Arc<DiskCore>,
+    heir: Option<Arc<Attachment>>,
+    before: Option<(u64, u64)>,
+) -> part::Attach {
+    let (options, core) = (options.clone(), Arc::clone(core));
     Box::new(move |resume| {
         if let Some(heir) = &heir {
             return heir.go_on();
@@ -324,8 +335,17 @@ fn attach(options: &DiskOptions, heir: Option<Arc<Attachment>>) -> part::Attach 
         if getrandom(&mut claimant, GetRandomFlags::empty()).is_err() {
             claimant = sidecore::now_ns().to_le_bytes();
         }
-        let attach = options.attach(u64::from_le_bytes(claimant), resume);
-        Arc::new(Attachment::new(&options.attachment, attach))
+        let drawn = u64::from_le_bytes(claimant);
+        let (claimant, known) = match &options.remembered {
+            Some(remembered) => remembered.begin(resume, before.map(|it| it.0), drawn),
+            None => before.filter(|_| resume).unwrap_or((drawn, 0)),
+        };
+        let attach = AttachOptions { known, ..options.attach(claimant, resume) };
+        let it = Attachment::new(&options.attachment, attach);
+        if core.takes_now() {
+            it.take_over();
+        }
+        Arc::new(it.remembered_in(options.remembered.clone()))
     })
 }
 
@@ -410,7 +430,7 @@ impl Device for Disk {
             self.end_stop(index, stopped);
         }
         self.end_if_last(&mut places);
-        places.paused = None;
+        (places.paused, places.before) = (None, None);
     }
 }
 

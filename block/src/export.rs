@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sidecore::{Progress, Services, Wake};
 
-use crate::attachment::CHANNELS_MAX;
+use crate::attachment::{CHANNELS_MAX, Name};
 use crate::proof::AttachmentKey;
 use crate::record::{Record, RecordError, RecordStore, Ticket};
-use crate::volume::{Durability, Incarnation, OpenError, Status, Volume, VolumeInfo};
+use crate::volume::{Incarnation, OpenError, Status, Volume};
 use crate::wire::{Claim, Outcome, Title, attachment_id};
 
 mod admit;
@@ -29,6 +29,7 @@ mod allow;
 mod close;
 mod drain;
 mod flush;
+mod judge;
 pub mod local;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,7 @@ pub use allow::Allow;
 use allow::Allowed;
 pub use close::Closing;
 use flush::Flushing;
+pub use judge::{Claimer, HOLDER_SILENT_NS};
 
 /// The most attachments that a volume remembers: names come from peers, memory must not.
 pub const ATTACHMENTS_MAX: usize = 1024;
@@ -46,9 +48,9 @@ pub const ATTACHMENTS_MAX: usize = 1024;
 /// Epochs stay below this: they share a word with a phase in [`crate::Attachment`].
 pub const EPOCH_END: u64 = 1 << 60;
 
-/// How far ahead of our records a client's epoch may be: far more claims than a volume ever sees,
-/// and far fewer than there are epochs.
-const EPOCH_JUMP_MAX: u64 = 1 << 32;
+/// How far ahead of our records a client's epoch may be, when these were lost: more claims than a
+/// volume sees between two copies of them. A hostile peer needs 2^44 claims to use the epochs up.
+const EPOCH_JUMP_MAX: u64 = 1 << 16;
 
 /// Why a claim, an opening or a close was not granted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -147,6 +149,10 @@ struct Entry {
     record: Option<Record>,
     held: Arc<Held>,
     gates: Vec<Arc<Gate>>,
+    /// Since when no channel of it is open.
+    silent_since_ns: Option<u64>,
+    /// Closed by whoever held it last; the record may not say so yet.
+    is_ended: bool,
 }
 
 impl Entry {
@@ -340,6 +346,7 @@ impl Export {
         attachment: &str,
         title: &Title,
         claim: &Claim,
+        by: &Claimer<'_>,
     ) -> Result<PendingClaim, Refusal> {
         let info = self.volume.info();
         let mut state = self.state();
@@ -347,9 +354,7 @@ impl Export {
             let text = format!("volume {} is being made smaller", self.name);
             return Err(Refusal::new(Outcome::Refused, text));
         }
-        // First: who was overtaken is told so, and does not wait for the end of who overtook it.
-        self.check_superseded(&state, attachment, title, claim)?;
-        self.check_in_use(&state, attachment, claim)?;
+        self.judge(&mut state, attachment, (title, claim), by)?;
         let record = state.entries.get(attachment).and_then(|entry| entry.record);
         self.check_loss(attachment, &info, record, title, claim)?;
         if !state.entries.contains_key(attachment) {
@@ -376,101 +381,26 @@ impl Export {
         let entry = state.entries.entry(attachment.to_owned()).or_default();
         entry.end();
         let incarnation = info.incarnation;
+        let before = entry.record.unwrap_or_default();
+        let is_born = title.epoch == 0 && (!claim.resume || claim.take_over);
         let record = Record {
             epoch,
             claimant: claim.claimant,
             incarnation,
             clean: false,
-            replaced: entry.record.unwrap_or_default().replaced_by(claim.claimant),
+            replaced: before.replaced_by(claim.claimant),
+            born: if is_born { epoch } else { before.born },
+            node: Name::new(by.node),
+            key: by.key,
         };
         entry.record = Some(record);
+        (entry.is_ended, entry.silent_since_ns) = (false, None);
         entry.held.epoch.store(epoch, SeqCst);
         let ticket = self.records.write(attachment, record);
         let attachment = attachment.to_owned();
         // Of a write-through volume, too: a successor may see what a predecessor's unanswered
         // write left in a cache, and what it has seen must not vanish with the power.
         Ok(PendingClaim { attachment, epoch, incarnation, ticket, flush: Flush::Due })
-    }
-
-    fn check_in_use(&self, state: &State, attachment: &str, claim: &Claim) -> Result<(), Refusal> {
-        if claim.take_over {
-            return Ok(());
-        }
-        let other = state
-            .entries
-            .iter()
-            .find(|(name, entry)| !self.shared && *name != attachment && entry.is_live());
-        match other {
-            None => Ok(()),
-            Some((name, _)) => Err(Refusal::new(
-                Outcome::Refused,
-                format!("volume {} is in use by attachment {name}; detach it first", self.name),
-            )),
-        }
-    }
-
-    /// A live client goes on only while nobody has claimed after it.
-    fn check_superseded(
-        &self,
-        state: &State,
-        attachment: &str,
-        title: &Title,
-        claim: &Claim,
-    ) -> Result<(), Refusal> {
-        let record = state.entries.get(attachment).and_then(|entry| entry.record);
-        let live = title.epoch != 0;
-        let replaced = record.is_some_and(|record| {
-            (live && record.claimant != claim.claimant) || record.has_replaced(claim.claimant)
-        });
-        let remembers = live || claim.resume;
-        let mine = record.map_or(0, |record| record.epoch);
-        let overtaken = remembers && !self.shared && state.epoch_last > mine;
-        // Lost records (`mine` is 0) are judged by `check_loss`.
-        if replaced || (overtaken && mine != 0 && !claim.accept_loss) {
-            let text = format!(
-                "attachment {attachment} of volume {} was taken over by a successor",
-                self.name
-            );
-            return Err(Refusal::new(Outcome::Superseded, text));
-        }
-        Ok(())
-    }
-
-    fn check_loss(
-        &self,
-        attachment: &str,
-        info: &VolumeInfo,
-        record: Option<Record>,
-        title: &Title,
-        claim: &Claim,
-    ) -> Result<(), Refusal> {
-        let write_through = info.durability == Durability::WriteThrough;
-        let lost = if title.epoch != 0 {
-            let changed = title.incarnation != info.incarnation;
-            // A close of that very epoch has flushed all that the client can have been told of.
-            let closed = record.is_some_and(|it| it.clean && it.epoch == title.epoch);
-            changed && (info.volatile || (claim.unflushed && !closed && !write_through))
-        } else if claim.resume {
-            record.is_none_or(|record| {
-                let changed = record.incarnation != info.incarnation;
-                changed && (info.volatile || !(record.clean || write_through))
-            })
-        } else {
-            false
-        };
-        if !lost || claim.accept_loss {
-            return Ok(());
-        }
-        let name = &self.name;
-        let text = match record {
-            None => format!("volume {name} has no record of {attachment}, whose guest resumes"),
-            Some(_) => format!(
-                "volume {name}: writes acknowledged to {attachment} but not flushed may be lost \
-                 (incarnation is now {})",
-                info.incarnation
-            ),
-        };
-        Err(Refusal::new(Outcome::Lost, text))
     }
 
     /// Whether a claim can be answered: its epoch and incarnation, or why not. `None`: ask again.
@@ -548,6 +478,7 @@ impl Export {
             gate.close();
         }
         entry.drained(|_| true);
+        entry.silent_since_ns = None;
         let gate = Arc::new(Gate::new(title.epoch, channel));
         entry.gates.push(gate.clone());
         let held = entry.held.clone();
@@ -586,10 +517,7 @@ impl Export {
         if epoch == 0 || entry.held.epoch.load(SeqCst) != epoch {
             return false;
         }
-        entry.held.epoch.store(0, SeqCst);
-        for gate in &entry.gates {
-            gate.close();
-        }
+        entry.end_by_holder();
         true
     }
 

@@ -16,8 +16,9 @@ use crate::export::Exports;
 use crate::remote::clients::Clients;
 use crate::server::Server;
 
-/// A process that did not run for this long, with requests on their way, may have been stopped
-/// and replaced: it asks before it believes. Well above what a busy scheduler does to a thread.
+/// A process that did not run for this long, while it held an epoch, may have been stopped and
+/// replaced: it asks before it believes. Well above what a busy scheduler does to a thread. A
+/// sidecore that holds one sleeps for half as long at most.
 pub const PAUSE_SUSPECT_NS: u64 = 1_000_000_000;
 
 /// One sidecore's block plane; a service of that sidecore, and its sessions' sink.
@@ -78,6 +79,10 @@ impl Plane {
         if let Some(at) = self.clients.next_ns() {
             wake.at(at);
         }
+        // A sleep is never as long as what counts as a pause.
+        if self.clients.holds_any() {
+            wake.at(self.now_ns + PAUSE_SUSPECT_NS / 2);
+        }
         self.server.arm(wake, self.now_ns)
     }
 }
@@ -93,7 +98,7 @@ impl Sink for Plane {
 
     fn lost(&mut self, session: SessionId, why: &LostReason) {
         self.clients.lost(self.now_ns, session, why);
-        self.server.lost(session);
+        self.server.lost(self.now_ns, session);
     }
 
     fn reply_body(&mut self, session: SessionId, token: u64, offset: usize, bytes: &[u8]) {

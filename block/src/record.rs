@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::attachment::Name;
+use crate::proof::AttachmentKey;
 use crate::volume::Incarnation;
 
 mod file;
@@ -27,6 +29,13 @@ pub struct Record {
     /// Claimants that a later one has replaced, the last one first; 0 for none. Without it a claim
     /// that was under way for long could take the attachment back from a successor.
     pub replaced: [u64; REPLACED_MAX],
+    /// The epoch of the claim by which the present guest started afresh. A guest that resumes from
+    /// an older epoch has not seen what this one wrote. 0: not known.
+    pub born: u64,
+    /// The node that claimed it; unknown in records of older programs.
+    pub node: Name,
+    /// The attachment key that was proved for that claim.
+    pub key: Option<AttachmentKey>,
 }
 
 /// Replaced claimants that are remembered: a client that comes back later than so many successors
@@ -39,9 +48,10 @@ impl Record {
         claimant != 0 && self.replaced.contains(&claimant)
     }
 
-    /// The list after a claim by `claimant`.
+    /// The list after a claim by `claimant`, which is not in it: an operator may have said that it
+    /// goes on all the same.
     pub fn replaced_by(&self, claimant: u64) -> [u64; REPLACED_MAX] {
-        let mut replaced = self.replaced;
+        let mut replaced = self.replaced.map(|it| if it == claimant { 0 } else { it });
         if self.claimant != 0 && self.claimant != claimant {
             replaced.rotate_right(1);
             replaced[0] = self.claimant;

@@ -11,7 +11,7 @@ use sidecore::{Counter, Progress, Services, Wake};
 use transport::{BufId, CallId, Endpoint, HEAD_MAX, PeerInfo, SessionId};
 
 use crate::attachment::{AttachOptions, Attachment};
-use crate::export::{Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
+use crate::export::{Claimer, Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
 use crate::remote::clients::DESCRIBE_FLOW;
 use crate::volume::{Incarnation, Open, VolumeInfo};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Request, Title};
@@ -186,12 +186,18 @@ impl Server {
         self.peers.insert(session, Peer::new(peer));
     }
 
-    pub(crate) fn lost(&mut self, session: SessionId) {
+    pub(crate) fn lost(&mut self, now_ns: u64, session: SessionId) {
         let Some(peer) = self.peers.remove(&session) else { return };
         self.exports.forget_process(&peer.name, peer.process_nonce);
         // Whoever waited for an answer is gone, which the transport knows.
         let gone: Vec<_> = self.flows.keys().filter(|(of, _)| *of == session).copied().collect();
-        gone.into_iter().for_each(|key| self.end_flow(key));
+        for key in gone {
+            let export = self.flows.get(&key).map(|flow| Arc::clone(&flow.export));
+            self.end_flow(key);
+            if let Some(export) = export {
+                export.note_silence(now_ns);
+            }
+        }
     }
 
     pub(crate) fn called(
@@ -316,7 +322,7 @@ impl Server {
         endpoint: &Endpoint,
     ) -> Result<Option<Reply>, Refusal> {
         let key = (called.session, called.flow);
-        let names = request.names.as_ref().expect("decoded with its kind");
+        let names = request.names.clone().expect("decoded with its kind");
         let (export, right) = self.right(now_ns, called, &request, endpoint)?;
         if request.kind == Kind::Describe {
             let volume = Some(self.describe(called.session, &export));
@@ -325,13 +331,31 @@ impl Server {
         if names.attachment.is_empty() {
             return Err(Refusal::new(Outcome::Refused, "an attachment needs a name"));
         }
+        let attachment_key = right.key();
         self.flow(key, &export, right)?;
+        let Some(peer) = self.peers.get_mut(&called.session) else {
+            return Err(not_open(&names.volume, "", None));
+        };
+        let is_holder = export.is_holder(&names.attachment, &peer.name, attachment_key);
         let step = match request.kind {
             Kind::Claim => {
+                let node = peer.name.clone();
                 self.check_process(called.session)?;
                 export.check_drained(&names.attachment)?;
-                Step::Claim(export.claim(&names.attachment, &request.title, &request.claim)?)
+                let by = Claimer { node: &node, key: attachment_key, now_ns };
+                let (attachment, title, claim) =
+                    (&names.attachment, &request.title, &request.claim);
+                let claimed = export.claim(attachment, title, claim, &by);
+                if let Err(refusal) = &claimed
+                    && let Some(peer) = self.peers.get_mut(&called.session)
+                {
+                    peer.log_claim(now_ns, &names, &request, refusal);
+                }
+                Step::Claim(claimed?)
             }
+            // Its epoch is another's, whatever it says.
+            Kind::Close if !is_holder => return Ok(Some(Reply::plain(Outcome::Done))),
+            _ if !is_holder => return Err(Refusal::new(Outcome::EpochOver, "the epoch is over")),
             Kind::Close => {
                 self.drain_lane(key);
                 Step::Close(Closing::new(export, &names.attachment, request.title.epoch))

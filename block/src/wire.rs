@@ -108,8 +108,10 @@ pub struct Claim {
     pub unflushed: bool,
     /// The operator accepts a loss.
     pub accept_loss: bool,
-    /// The operator ends another attachment's use of the volume.
+    /// The operator ends another claimant's use of the volume.
     pub take_over: bool,
+    /// See [`crate::attachment::AttachOptions::known`].
+    pub known: u64,
 }
 
 /// The volume and the attachment that a message names.
@@ -355,6 +357,7 @@ impl Request {
     /// Writes the head.
     pub fn encode(&self) -> Head {
         let flag = |on: bool, flag: u8| if on { flag } else { 0 };
+        let is_claim = self.kind == Kind::Claim;
         let head = RequestHead {
             kind: self.kind as u8,
             flags: flag(self.durable, DURABLE)
@@ -364,7 +367,7 @@ impl Request {
                 | flag(self.claim.take_over, TAKE_OVER),
             channel: self.channel.into(),
             len_bytes: self.len_bytes.into(),
-            offset_bytes: self.offset_bytes.into(),
+            offset_bytes: if is_claim { self.claim.known } else { self.offset_bytes }.into(),
             attachment: self.title.attachment.to_le_bytes(),
             epoch: self.title.epoch.into(),
             incarnation: self.title.incarnation.0,
@@ -392,11 +395,14 @@ impl Request {
             }
             _ => return None,
         };
-        let known = DURABLE | RESUME | UNFLUSHED | ACCEPT_LOSS | TAKE_OVER;
+        let flags = DURABLE | RESUME | UNFLUSHED | ACCEPT_LOSS | TAKE_OVER;
         let bytes_max = kind.op().map_or(IO_BYTES_MAX, Op::bytes_max);
-        if fixed.flags & !known != 0 || fixed.len_bytes.get() > bytes_max {
+        if fixed.flags & !flags != 0 || fixed.len_bytes.get() > bytes_max {
             return None;
         }
+        let offset = fixed.offset_bytes.get();
+        // Older programs send 0 there in a claim.
+        let (known, offset_bytes) = if kind == Kind::Claim { (offset, 0) } else { (0, offset) };
         Some(Self {
             kind,
             title: Title {
@@ -406,7 +412,7 @@ impl Request {
             },
             channel: fixed.channel.get(),
             durable: fixed.flags & DURABLE != 0,
-            offset_bytes: fixed.offset_bytes.get(),
+            offset_bytes,
             len_bytes: fixed.len_bytes.get(),
             claim: Claim {
                 claimant: fixed.claimant.get(),
@@ -414,6 +420,7 @@ impl Request {
                 unflushed: fixed.flags & UNFLUSHED != 0,
                 accept_loss: fixed.flags & ACCEPT_LOSS != 0,
                 take_over: fixed.flags & TAKE_OVER != 0,
+                known,
             },
             names,
         })
@@ -573,6 +580,7 @@ mod tests {
             unflushed: true,
             accept_loss: false,
             take_over: true,
+            known: 1 << 40,
         };
         let named = Request { claim, names: Some(names), ..Request::new(Kind::Claim, title(), 2) };
         let write = Request {

@@ -379,6 +379,7 @@ impl Shaped {
                 accept_loss,
                 // So that old inputs mean what they did.
                 take_over: accept_loss && unflushed && resume,
+                known: u64::from(self.len),
             },
             names: (kind as u8 <= Kind::Close as u8).then_some(names),
             ..Request::new(kind, title, self.channel)

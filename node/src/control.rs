@@ -103,6 +103,12 @@ pub trait Service: Send + Sync {
     /// Why it is where it was.
     fn move_queue(&self, disk: &str, queue: usize, body: &Value) -> Result<Done, Refused>;
 
+    /// Has the guest of a disk take its volume, although another one holds it.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn take_disk(&self, disk: &str) -> Result<Done, Refused>;
+
     /// What a reload of the configuration would change.
     ///
     /// # Errors
@@ -466,6 +472,10 @@ mod tests {
             Ok(said(format!("move {disk} {queue} {body}")))
         }
 
+        fn take_disk(&self, disk: &str) -> Result<Done, Refused> {
+            Ok(said(format!("take {disk}")))
+        }
+
         fn plan(&self) -> Result<Plan, Refused> {
             Err(Refused::new(RefusedKind::Conflict, "no", "ask another one"))
         }
@@ -554,6 +564,7 @@ mod tests {
             ("PUT /v1/volumes/v/chain", "[\"meter\"]", 200, "chain v [\\\"meter\\\"]"),
             ("PUT /v1/disks/a/queues/1", "{\"sidecore\": 2}", 200, "move a 1 {\\\"sidecore\\\":2}"),
             ("PUT /v1/disks/a/queues/x", "{}", 400, "x"),
+            ("POST /v1/disks/a/take", "", 200, "take a"),
             ("GET /v1/reload", "", 409, "\"way_out\":\"ask another one\""),
             ("POST /v1/reload", "{\"force\": true}", 200, "reload None true"),
             ("POST /v1/reload", "{\"forse\": true}", 400, "unknown field `forse`"),

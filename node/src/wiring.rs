@@ -277,6 +277,10 @@ impl Service for Inside {
         self.move_queue(disk, queue, body)
     }
 
+    fn take_disk(&self, disk: &str) -> Result<Done, Refused> {
+        self.take_disk(disk)
+    }
+
     fn plan(&self) -> Result<Plan, Refused> {
         self.plan()
     }
@@ -325,7 +329,7 @@ impl Node {
         let exports = volumes.exports();
         let (cores, door) = sidecores::start(config, &keys, links, exports, &doors)?;
         let steerer = Steerer::new(&config.sidecores);
-        let disks = disks::start(&cores, steerer.active());
+        let disks = disks::start(&cores, steerer.active(), volumes.own_disks());
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
         let nics = nics::start(config, &cores, uplinks, (doors, opener));
         let nics = Mutex::new(nics.inspect_err(|_| sidecores::stop(&cores))?);

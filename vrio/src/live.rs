@@ -30,6 +30,7 @@ pub(crate) const DISK_EXAMPLES: &str = "Examples:
   vrio disk show alice --for libvirt  what to put into the domain; or --for qemu
   vrio disk resize alice 40GiB        the guest sees it at once; for volumes of this node
   vrio disk move alice --queue 1 --sidecore 3   served there from now on, while it runs
+  vrio disk take alice                from a guest on another node, which loses it
   vrio disk remove alice              refused while a guest uses it
   vrio disk remove alice --force      drains and closes it all the same";
 
@@ -141,6 +142,23 @@ pub(crate) enum DiskCommand {
     Resize(Resize),
     /// Have another sidecore serve a queue of a disk, while its guest works.
     Move(DiskMove),
+    /// Have the guest of a disk take its volume from whoever holds it, which loses it.
+    Take(DiskTake),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiskTake {
+    /// Its name.
+    name: String,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl DiskTake {
+    fn send(&self) -> Result<(), Failure> {
+        let path = format!("/v1/disks/{}/take", segment(&self.name)?);
+        change(&self.which, "POST", &path, &json!({}))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -408,6 +426,7 @@ pub(crate) fn disk(command: &DiskCommand) -> Result<(), Failure> {
         }
         DiskCommand::Resize(resize) => resize.send("disks"),
         DiskCommand::Move(queue) => queue.send(),
+        DiskCommand::Take(disk) => disk.send(),
         DiskCommand::Show(show) => {
             let text = |disk: &DiskStatus| match show.vmm {
                 Some(vmm) => vmm.snippet(disk),

@@ -6,6 +6,7 @@
 mod ear;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -178,6 +179,8 @@ fn a_host_that_wakes_after_its_guest_has_moved_writes_nothing() {
     let log = front_end.start_log().unwrap();
     vm1.halt().unwrap();
     write_all(&mut ring, 2);
+    // The source has not let go of it, so an operator has to say that the guest is here now.
+    take(&vm2);
     front_end.redirect(roles[1].clone()).unwrap();
     front_end.reconnect(PATIENCE).unwrap();
     wait_for_all(&mut ring);
@@ -195,6 +198,71 @@ fn a_host_that_wakes_after_its_guest_has_moved_writes_nothing() {
     wait_for_all(&mut ring);
     vm2.stop().unwrap();
     io.stop().unwrap();
+}
+
+/// A guest is started afresh on another host since its own is silent; then its own host is started
+/// again, and so is the guest that it had: that one resumes with old writes under way. Only an
+/// operator gives it the volume.
+#[test]
+fn a_guest_that_was_replaced_takes_nothing_back() {
+    let rack = Rack::new(2);
+    let io = rack.io().start().unwrap();
+    let (mut vm1, mut vm2) = (rack.vm(1).start().unwrap(), rack.vm(2).start().unwrap());
+    let roles = [&mut vm1, &mut vm2].map(|vm| Role::Connect(vm.wait_for_disk("far").unwrap()));
+    let [at_vm1, at_vm2] = roles.map(FrontEndConfig::new);
+    let mut old = FrontEnd::connect(at_vm1, PATIENCE).unwrap();
+    let mut old_ring = old.take_ring(0);
+    write_all(&mut old_ring, 1);
+    wait_for_all(&mut old_ring);
+    // A node that is killed and started again has its guest as before.
+    let mut vm1 = vm1.kill().unwrap().start().unwrap();
+    vm1.wait_for_disk("far").unwrap();
+    old.reconnect(PATIENCE).unwrap();
+    write_all(&mut old_ring, 2);
+    wait_for_all(&mut old_ring);
+    vm1.halt().unwrap();
+    write_all(&mut old_ring, 3);
+    let left = old_ring.outstanding();
+
+    let mut new = FrontEnd::connect(at_vm2, PATIENCE).unwrap();
+    let mut new_ring = new.take_ring(0);
+    write_all(&mut new_ring, 4);
+    says(&mut vm2, "vm1 holds attachment far");
+    assert_eq!(new_ring.outstanding(), left, "the other one may come back any moment");
+    // Until it was silent for long enough.
+    wait_for_all(&mut new_ring);
+    let volume = std::fs::read(far(&rack)).unwrap();
+    let mut vm1 = vm1.kill().unwrap().start().unwrap();
+    vm1.wait_for_disk("far").unwrap();
+    old.reconnect(PATIENCE).unwrap();
+    says(&mut vm1, "a successor on vm2 took attachment far");
+    assert!(old_ring.complete().unwrap().is_none(), "an old request was answered");
+    assert!(std::fs::read(far(&rack)).unwrap() == volume, "an old write overwrote a newer one");
+    write_all(&mut new_ring, 5);
+    wait_for_all(&mut new_ring);
+
+    take(&vm1);
+    old.hang_up();
+    old.reconnect(PATIENCE).unwrap();
+    wait_for_all(&mut old_ring);
+    says(&mut vm2, "a successor on vm1 took attachment far");
+    vm1.stop().unwrap();
+    drop(vm2);
+    io.stop().unwrap();
+}
+
+/// Waits until the node says that of its disk.
+fn says(node: &mut Node, text: &str) {
+    node.wait_until(text, |node| node.status().is_ok_and(|it| it.to_string().contains(text)))
+        .unwrap();
+}
+
+/// An operator has the disk `far` of this node take its volume.
+fn take(node: &Node) {
+    let words = ["disk", "take", "far", "--control"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+    let done = command.args(words).arg(node.plan().control()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
 fn far(rack: &Rack) -> PathBuf {

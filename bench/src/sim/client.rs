@@ -445,7 +445,6 @@ fn new_attachment(resume: bool, random: &mut Random) -> Arc<Attachment> {
     let limited = random.hits(200_000);
     let error_after_ns = limited.then(|| random.between(20_000_000, 2_000_000_000));
     let claimant = random.draw();
-    let options =
-        AttachOptions { resume, accept_loss: false, take_over: false, error_after_ns, claimant };
+    let options = AttachOptions { resume, error_after_ns, ..AttachOptions::new(claimant) };
     Arc::new(Attachment::new(ATTACHMENT, options))
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sidecore::Counter;
 
-use crate::attachment::Attachment;
+use crate::attachment::{Attachment, Phase};
 use crate::latency::Latencies;
 use crate::request::{self, ID_BYTES};
 use crate::volume::Op;
@@ -99,6 +99,8 @@ pub struct DiskCore {
     pub(super) serial: [u8; ID_BYTES],
     counters: Vec<Arc<QueueCounters>>,
     broken: AtomicBool,
+    /// Its next start takes the volume over.
+    takes_next: AtomicBool,
     /// Requests of stopped queues that have not ended, on all sidecores.
     pub(super) orphans: AtomicUsize,
     /// Channels that were opened and have not let go, of all starts.
@@ -126,6 +128,7 @@ impl DiskCore {
             serial: request::serial(name),
             counters: (0..queues).map(|_| Arc::default()).collect(),
             broken: AtomicBool::new(false),
+            takes_next: AtomicBool::new(false),
             orphans: AtomicUsize::new(0),
             channels: AtomicUsize::new(0),
             story: Mutex::default(),
@@ -194,6 +197,25 @@ impl DiskCore {
     /// The present attachment, or the last one.
     pub fn attachment(&self) -> Option<Arc<Attachment>> {
         self.story().attachment.clone()
+    }
+
+    /// An operator says that the disk's guest has its volume, whoever holds it: at once if it waits
+    /// for it, else when its rings are started next. Gives whether it waits.
+    pub fn take_over(&self) -> bool {
+        let waits = self.attachment().filter(|it| {
+            let view = it.view();
+            view.phase == Phase::Unclaimed && view.epoch == 0
+        });
+        match &waits {
+            Some(attachment) => attachment.take_over(),
+            None => self.takes_next.store(true, SeqCst),
+        }
+        waits.is_some()
+    }
+
+    /// Whether a start takes the volume over; once.
+    pub(super) fn takes_now(&self) -> bool {
+        self.takes_next.swap(false, SeqCst)
     }
 
     pub(super) fn set_attachment(&self, attachment: Arc<Attachment>) {

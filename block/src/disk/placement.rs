@@ -67,6 +67,9 @@ pub(super) struct Places {
     pub(super) owners: Vec<usize>,
     /// Its queues ran, and are started again as they were.
     pub(super) paused: Option<Paused>,
+    /// Under which claimant, and up to which epoch, the volume was claimed last for the front end
+    /// that is there.
+    pub(super) before: Option<(u64, u64)>,
 }
 
 /// What there was when a disk was paused.
@@ -104,7 +107,7 @@ impl Running {
 impl Placement {
     pub(super) fn new(sidecores: Vec<Sidecore>, queues: u16, active: Arc<AtomicUsize>) -> Self {
         let owners = (0..usize::from(queues)).map(|queue| queue % sidecores.len()).collect();
-        let places = Mutex::new(Places { running: None, owners, paused: None });
+        let places = Mutex::new(Places { running: None, owners, paused: None, before: None });
         Self { sidecores, active, places }
     }
 

@@ -50,6 +50,11 @@ impl Allowed {
         entries.any(|entry| entry.key.is_none_or(|wanted| key == Some(wanted)))
     }
 
+    /// Whether any entry asks for this key.
+    pub(super) fn lists(&self, key: AttachmentKey) -> bool {
+        self.guard().iter().any(|entry| entry.key == Some(key))
+    }
+
     pub(super) fn set(&self, list: Vec<Allow>) {
         let mut held = self.guard();
         *held = list;

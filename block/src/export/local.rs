@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sidecore::{Progress, Services, Wake};
 
-use super::{Admitted, Closing, Export, PendingClaim, PendingOpen, Refusal};
+use super::{Admitted, Claimer, Closing, Export, PendingClaim, PendingOpen, Refusal};
 use crate::attachment::{Attachment, Phase};
 use crate::size::Size;
 use crate::volume::{Channel, IoId, IoTable, Open, OpenError, Status, Volume, VolumeInfo};
@@ -117,7 +117,18 @@ impl LocalChannel {
     }
 
     fn ask(&mut self, now_ns: u64) -> bool {
-        if now_ns < self.ask_at_ns || !self.attachment.lead_claim(self.index) {
+        if now_ns < self.ask_at_ns {
+            return false;
+        }
+        match self.attachment.may_claim() {
+            None => return false,
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                self.refused(Refusal::new(Outcome::Refused, error.to_string()), now_ns);
+                return false;
+            }
+        }
+        if !self.attachment.lead_claim(self.index) {
             return false;
         }
         let options = self.attachment.options();
@@ -126,9 +137,11 @@ impl LocalChannel {
             resume: options.resume,
             unflushed: self.attachment.unflushed(),
             accept_loss: options.accept_loss,
-            take_over: options.take_over,
+            take_over: self.attachment.takes_over(),
+            known: options.known,
         };
-        match self.export.claim(self.attachment.name(), &self.title(), &claim) {
+        let by = Claimer::here(now_ns);
+        match self.export.claim(self.attachment.name(), &self.title(), &claim, &by) {
             Ok(pending) => self.way = Way::Claiming(pending),
             Err(refusal) => {
                 self.attachment.release_lead(self.index);
@@ -259,8 +272,11 @@ impl Channel for LocalChannel {
             Closing::new(self.export.clone(), self.attachment.name(), view.epoch)
         });
         let Some(result) = closing.poll(&self.services, now_ns) else { return false };
-        if let Err(refusal) = result {
-            tracing::error!(attachment = self.attachment.name(), %refusal, "not closed clean");
+        match result {
+            Ok(()) => self.attachment.released(),
+            Err(refusal) => {
+                tracing::error!(attachment = self.attachment.name(), %refusal, "not closed clean");
+            }
         }
         true
     }

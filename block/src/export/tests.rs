@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use sidecore::{Progress, Services};
 
-use super::{Export, ExportOptions, PendingClaim, Refusal};
+use super::{Allow, Claimer, Export, ExportOptions, HOLDER_SILENT_NS, PendingClaim, Refusal};
 use crate::attachment::{AttachOptions, Attachment};
 use crate::export::Admitted;
+use crate::proof::AttachmentKey;
 use crate::record::{Record, RecordError, RecordStore, Ticket};
 use crate::volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Status, Topology, Volume,
@@ -130,7 +131,20 @@ impl Bench {
     }
 
     fn claim(&self, name: &str, title: Title, claim: Claim) -> Result<Title, Refusal> {
-        let mut pending = self.export.claim(name, &title, &claim)?;
+        self.claim_at("vm1", 0, name, title, claim)
+    }
+
+    /// Of a node, at a time.
+    fn claim_at(
+        &self,
+        node: &str,
+        now_ns: u64,
+        name: &str,
+        title: Title,
+        claim: Claim,
+    ) -> Result<Title, Refusal> {
+        let by = Claimer { node, key: None, now_ns };
+        let mut pending = self.export.claim(name, &title, &claim, &by)?;
         let answer = self.poll_claim(&mut pending).expect("nothing is on its way");
         let (epoch, incarnation) = answer?;
         Ok(Title { attachment: attachment_id("v", name), epoch, incarnation })
@@ -150,6 +164,8 @@ impl Bench {
         Ok(self.export.admitted(pending, &open).expect("a channel"))
     }
 }
+
+const VM1: Claimer<'static> = Claimer { node: "vm1", key: None, now_ns: 0 };
 
 fn by(claimant: u64) -> Claim {
     Claim { claimant, ..Claim::default() }
@@ -189,7 +205,7 @@ fn a_claim_waits_for_what_the_older_epoch_has_on_its_way() {
     let mut ios = io_table(8);
     bench.finish(false);
     submit(&mut channel, &mut ios, Op::Write, 0);
-    let mut pending = bench.export.claim("a", &Title::default(), &by(2)).expect("admitted");
+    let mut pending = bench.export.claim("a", &Title::default(), &by(2), &VM1).expect("admitted");
     assert!(bench.poll_claim(&mut pending).is_none(), "a write is on its way");
     submit(&mut channel, &mut ios, Op::Write, 512);
     assert_eq!(poll(&mut channel, &mut ios), [Status::Fenced], "the old epoch is over");
@@ -208,11 +224,11 @@ fn a_claim_waits_for_its_record() {
     let mut bench = Bench::new();
     let paper = Arc::new(Paper { slow: true, ..Paper::default() });
     bench = Bench::on(bench.volume, paper);
-    let mut pending = bench.export.claim("a", &Title::default(), &by(1)).expect("admitted");
+    let mut pending = bench.export.claim("a", &Title::default(), &by(1), &VM1).expect("admitted");
     assert!(bench.poll_claim(&mut pending).is_none());
     bench.paper.tickets.lock().expect("as above")[0].end(Ok(()));
     assert!(matches!(bench.poll_claim(&mut pending), Some(Ok((1, _)))));
-    let mut pending = bench.export.claim("a", &Title::default(), &by(2)).expect("admitted");
+    let mut pending = bench.export.claim("a", &Title::default(), &by(2), &VM1).expect("admitted");
     let full = RecordError { path: "x".into(), reason: "no space left".into() };
     bench.paper.tickets.lock().expect("as above")[1].end(Err(full));
     let refused = bench.poll_claim(&mut pending).expect("ended");
@@ -393,7 +409,7 @@ fn a_claim_waits_for_what_another_attachment_left_behind() {
     bench.finish(false);
     submit(&mut channel, &mut ios, Op::Write, 0);
     channel.close();
-    let mut pending = bench.export.claim("b", &Title::default(), &by(2)).expect("not in use");
+    let mut pending = bench.export.claim("b", &Title::default(), &by(2), &VM1).expect("not in use");
     bench.finish(true);
     assert!(bench.poll_claim(&mut pending).is_none(), "a write of the other is on its way");
     poll(&mut channel, &mut ios);
@@ -441,9 +457,93 @@ fn what_makes_no_sense_is_invalid_and_harms_nothing() {
 #[test]
 fn a_hostile_epoch_cannot_use_epochs_up() {
     let bench = Bench::new();
-    for epoch in [u64::MAX - 1, (1 << 60) - 2] {
+    for epoch in [u64::MAX - 1, (1 << 60) - 2, (1 << 16) + 1] {
         let title = Title { epoch, ..Title::default() };
         assert_eq!(outcome(bench.claim("a", title, by(1))), Outcome::Refused);
     }
     bench.claim("a", Title::default(), by(1)).expect("as before");
+}
+
+/// A's node is stopped and its guest is started afresh on another one; then A's node is started
+/// again, and A resumes with all that its node remembers.
+#[test]
+fn a_guest_that_was_replaced_takes_nothing_back() {
+    let bench = Bench::new();
+    let a = bench.claim_at("vm1", 0, "a", Title::default(), by(1)).expect("A starts");
+    let channel = bench.open("a", &a, 0).expect("opens");
+    let start = |now_ns| bench.claim_at("vm2", now_ns, "a", Title::default(), by(2));
+    let refusal = start(1).expect_err("A is there");
+    assert_eq!(refusal.outcome, Outcome::Refused);
+    assert!(refusal.text.contains("vm1 holds attachment a (epoch 1"), "{refusal}");
+    drop(channel);
+    bench.export.note_silence(1_000);
+    assert_eq!(outcome(start(HOLDER_SILENT_NS)), Outcome::Refused, "it may come back");
+    let b = start(1_000 + HOLDER_SILENT_NS).expect("A was silent for long enough");
+    assert_eq!(b.epoch, 2);
+    let wakes = |claim: Claim| bench.claim_at("vm1", u64::MAX, "a", Title::default(), claim);
+    let known = |claimant| Claim { known: a.epoch, ..resuming(claimant) };
+    let refusal = wakes(known(1)).expect_err("A resumes");
+    assert_eq!(refusal.outcome, Outcome::Superseded);
+    assert!(refusal.text.contains("vm2 took attachment a (epoch 2)"), "{refusal}");
+    // A program that does not say what it knows, or has forgotten it.
+    assert_eq!(outcome(wakes(resuming(3))), Outcome::Refused);
+    assert_eq!(outcome(wakes(by(1))), Outcome::Superseded, "a claim that comes late");
+    // Also when B is gone, since A has not seen what B wrote.
+    close(&bench, "a", b.epoch);
+    assert_eq!(outcome(wakes(known(1))), Outcome::Superseded);
+    assert_eq!(outcome(wakes(known(4))), Outcome::Superseded, "its node has closed it before");
+    let take = Claim { take_over: true, ..known(1) };
+    let again = wakes(take).expect("an operator said so");
+    wakes(Claim { known: again.epoch, ..resuming(1) }).expect("and its node is started again");
+    let b_again = bench.claim_at("vm2", u64::MAX, "a", b, by(2));
+    assert_eq!(outcome(b_again), Outcome::Superseded);
+}
+
+#[test]
+fn a_guest_goes_on_where_its_vmm_has_moved_it() {
+    let bench = Bench::new();
+    let a = bench.claim_at("vm1", 0, "a", Title::default(), by(1)).expect("it starts");
+    let moved = || bench.claim_at("vm2", 0, "a", Title::default(), resuming(2));
+    assert_eq!(outcome(moved()), Outcome::Refused, "its source has not let go");
+    close(&bench, "a", a.epoch);
+    let there = moved().expect("let go");
+    let back = || {
+        let claim = Claim { known: a.epoch, ..resuming(3) };
+        bench.claim_at("vm1", 0, "a", Title::default(), claim)
+    };
+    assert_eq!(outcome(back()), Outcome::Refused);
+    close(&bench, "a", there.epoch);
+    let back = back().expect("and back");
+    // The node is killed and started again, and nothing could be written at the end.
+    let again = Claim { known: a.epoch, ..resuming(3) };
+    let again = bench.claim_at("vm1", 0, "a", Title::default(), again).expect("it goes on");
+    assert!(again.epoch > back.epoch);
+    let bench = bench.restart(1);
+    let none = bench.claim_at("vm1", 0, "a", Title::default(), resuming(9));
+    none.expect("a node that has forgotten is known by its name");
+}
+
+#[test]
+fn a_name_on_a_shared_volume_belongs_to_a_key() {
+    let [alice, bob] = [1, 2].map(|key| AttachmentKey([key; 32]));
+    let volume = Bench::new().volume;
+    let allow = |key| Allow { key: Some(key), ..Allow::node("vm1") };
+    let options = ExportOptions { allow: vec![allow(alice), allow(bob)], shared: true };
+    let export = Export::new("v", volume, options, Arc::new(Paper::default())).expect("readable");
+    let claim = |key, claimant, take_over| {
+        let by_key = Claimer { key, ..VM1 };
+        let claim = Claim { take_over, ..by(claimant) };
+        export.claim("a", &Title::default(), &claim, &by_key).map(drop)
+    };
+    assert_eq!(claim(Some(alice), 1, false), Ok(()));
+    for key in [Some(bob), None] {
+        let refusal = claim(key, 2, true).expect_err("it is Alice's");
+        assert_eq!(refusal.outcome, Outcome::Refused);
+        assert!(refusal.text.contains("belongs to another key"), "{refusal}");
+    }
+    assert!(export.is_holder("a", "vm1", Some(alice)));
+    assert!(!export.is_holder("a", "vm1", Some(bob)) && !export.is_holder("a", "vm2", Some(alice)));
+    assert_eq!(claim(Some(alice), 3, false), Ok(()));
+    export.set_allow(vec![allow(bob)]);
+    assert_eq!(claim(Some(bob), 2, false), Ok(()), "Alice's key was taken away");
 }

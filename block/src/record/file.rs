@@ -17,13 +17,15 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{REPLACED_MAX, Record, RecordError, RecordStore, Ticket};
+use crate::attachment::{NAME_BYTES_MAX, Name};
+use crate::proof::AttachmentKey;
 use crate::volume::Incarnation;
 
 /// The first bytes of every record.
 const MAGIC: [u8; 4] = *b"vrAT";
 
-/// The present format of the file.
-const VERSION: u32 = 1;
+/// The present format of the file. Version 1 ended before `born`.
+const VERSION: u32 = 2;
 
 /// Records that wait for the writer: more claims at once than a node has disks.
 const WRITES_MAX: usize = 1024;
@@ -44,9 +46,25 @@ struct RecordFile {
     clean: U32,
     /// CRC-32C of everything before it.
     crc: U32,
+    more: More,
+}
+
+/// What version 2 has besides.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct More {
+    born: U64,
+    node: [u8; NAME_BYTES_MAX + 1],
+    key: [u8; 32],
+    has_key: U32,
+    /// CRC-32C of everything before it.
+    crc: U32,
 }
 
 const CRC_BYTES: usize = 4;
+
+/// Bytes of version 1.
+const FIRST_BYTES: usize = size_of::<RecordFile>() - size_of::<More>();
 
 impl RecordFile {
     fn new(record: &Record) -> Self {
@@ -59,24 +77,47 @@ impl RecordFile {
             replaced: record.replaced.map(U64::new),
             clean: u32::from(record.clean).into(),
             crc: 0.into(),
+            more: More {
+                born: record.born.into(),
+                node: *record.node.bytes(),
+                key: record.key.map_or([0; 32], |key| key.0),
+                has_key: u32::from(record.key.is_some()).into(),
+                crc: 0.into(),
+            },
         };
-        file.crc = file.checksum().into();
+        file.crc = file.checksum(FIRST_BYTES).into();
+        file.more.crc = file.checksum(size_of::<Self>()).into();
         file
     }
 
-    fn checksum(&self) -> u32 {
-        let bytes = self.as_bytes();
+    /// What a file says, of either version: the first one is a beginning of the present one.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let mut whole = [0; size_of::<Self>()];
+        let is_first = bytes.len() == FIRST_BYTES;
+        whole.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        let mut file = Self::read_from_bytes(&whole).ok()?;
+        if is_first && file.version.get() == 1 {
+            file.more.crc = file.checksum(size_of::<Self>()).into();
+        }
+        (is_first || bytes.len() == whole.len()).then_some(file)
+    }
+
+    /// Of the first so many bytes, without the last four.
+    fn checksum(&self, len_bytes: usize) -> u32 {
+        let bytes = &self.as_bytes()[..len_bytes];
         let crc = checksum(Crc32Iscsi, &bytes[..bytes.len() - CRC_BYTES]);
         u32::try_from(crc).expect("a CRC of 32 bits")
     }
 
     fn record(&self) -> Result<Record, String> {
-        if self.magic != MAGIC || self.crc.get() != self.checksum() {
+        let is_sound = self.crc.get() == self.checksum(FIRST_BYTES)
+            && self.more.crc.get() == self.checksum(size_of::<Self>());
+        if self.magic != MAGIC || !is_sound {
             return Err("it is damaged; restore it, or remove it and set `accept-loss` on the \
                         disk to let the guest go on all the same"
                 .to_owned());
         }
-        if self.version.get() != VERSION {
+        if !(1..=VERSION).contains(&self.version.get()) {
             return Err(format!(
                 "it has version {}, this program knows {VERSION}; run the newer program",
                 self.version
@@ -88,6 +129,9 @@ impl RecordFile {
             incarnation: Incarnation(self.incarnation),
             replaced: self.replaced.map(U64::get),
             clean: self.clean.get() != 0,
+            born: self.more.born.get(),
+            node: Name::from_bytes(self.more.node).unwrap_or_default(),
+            key: (self.more.has_key.get() != 0).then_some(AttachmentKey(self.more.key)),
         })
     }
 }
@@ -217,8 +261,8 @@ impl RecordStore for FileRecords {
                 continue;
             }
             let bytes = fs::read(&path).map_err(|error| refused(&path, &error))?;
-            let file = RecordFile::read_from_bytes(&bytes)
-                .map_err(|_| refused(&path, &"it has the wrong size; restore it or remove it"))?;
+            let file = RecordFile::read(&bytes)
+                .ok_or_else(|| refused(&path, &"it has the wrong size; restore it or remove it"))?;
             let record = file.record().map_err(|reason| refused(&path, &reason))?;
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             records.insert(attachment_name(&name), record);
@@ -297,7 +341,25 @@ mod tests {
             incarnation: Incarnation([3; 16]),
             clean: epoch.is_multiple_of(2),
             replaced: [epoch; REPLACED_MAX],
+            born: epoch / 2,
+            node: Name::new("vm1"),
+            key: epoch.is_multiple_of(2).then_some(AttachmentKey([4; 32])),
         }
+    }
+
+    /// As the program before this one wrote it.
+    #[test]
+    fn a_record_of_version_1_is_read() {
+        let home = tempfile::tempdir().expect("a directory");
+        let writer = RecordWriter::start().expect("a thread");
+        let records = FileRecords::open(home.path(), "root", writer).expect("opens");
+        let mut file = RecordFile::new(&record(7));
+        file.version = 1.into();
+        file.crc = file.checksum(FIRST_BYTES).into();
+        let path = home.path().join("root/alice");
+        fs::write(&path, &file.as_bytes()[..FIRST_BYTES]).expect("writes");
+        let unknown = Record { born: 0, node: Name::default(), key: None, ..record(7) };
+        assert_eq!(records.load().expect("loads")["alice"], unknown);
     }
 
     #[test]

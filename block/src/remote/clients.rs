@@ -368,6 +368,11 @@ impl Clients {
         }
     }
 
+    /// Whether an epoch is held, which a pause would make doubtful.
+    pub(crate) fn holds_any(&self) -> bool {
+        self.cores.iter().flatten().any(|(_, core)| core.borrow().is_held())
+    }
+
     /// Whether an answer is waited for, which a pause would make doubtful.
     pub(crate) fn is_waiting(&self) -> bool {
         self.cores.iter().flatten().any(|(_, core)| core.borrow().is_waiting())

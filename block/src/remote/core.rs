@@ -30,6 +30,13 @@ use crate::{RemoteVolume, wire::Claim};
 /// How long a refused claim waits before it asks again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
 
+/// How long the first refused claim waits; each further one twice as long as the one before, up to
+/// [`ASK_AGAIN_NS`]. A guest that is migrated may be here a moment before its source has let go.
+const ASK_SOON_NS: u64 = ASK_AGAIN_NS >> REFUSALS_MAX;
+
+/// Refusals after which a claim waits for [`ASK_AGAIN_NS`].
+const REFUSALS_MAX: u32 = 5;
+
 /// How often a channel looks whether another one has claimed.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 
@@ -85,6 +92,8 @@ pub(crate) struct Core {
     claim_covers: u64,
     attempt: u16,
     ask_at_ns: u64,
+    /// Claims refused since the last one that was granted, as far as they count.
+    refusals: u32,
     requests: Box<[Request]>,
     waiting: VecDeque<u16>,
     ended: VecDeque<u16>,
@@ -127,6 +136,7 @@ impl Core {
             claim_covers: 0,
             attempt: 0,
             ask_at_ns: 0,
+            refusals: 0,
             requests: (0..depth).map(|_| Request::default()).collect(),
             waiting: VecDeque::with_capacity(depth),
             ended: VecDeque::with_capacity(depth),
@@ -302,7 +312,9 @@ impl Core {
             Way::Closing(at, mine) if at == session && mine == token => {
                 self.way = Way::Idle(session);
                 self.closed = true;
-                if reply.outcome != Outcome::Done {
+                if reply.outcome == Outcome::Done {
+                    self.attachment.released();
+                } else {
                     self.attachment.waits(format!("not closed clean: {}", reply.text));
                 }
             }
@@ -314,14 +326,20 @@ impl Core {
     fn claimed(&mut self, now_ns: u64, reply: Reply) {
         match (reply.outcome, reply.volume) {
             (Outcome::Done, Some(info)) if self.is_possible(reply.epoch) => {
+                self.refusals = 0;
                 self.attachment.note_flushed(self.claim_covers);
                 self.attachment.hold(reply.epoch, info.incarnation);
             }
             (Outcome::Superseded, _) => self.attachment.fence(reply.text),
             (Outcome::Lost, _) => self.attachment.fail(reply.text),
             _ => {
+                if self.attachment.why().as_ref() != Some(&reply.text) {
+                    let (attachment, why) = (self.attachment.name(), &reply.text);
+                    tracing::warn!(attachment, why, "the disk waits: its claim was refused");
+                }
                 self.attachment.waits(reply.text);
-                self.ask_at_ns = now_ns + ASK_AGAIN_NS;
+                self.ask_at_ns = now_ns + (ASK_SOON_NS << self.refusals);
+                self.refusals = REFUSALS_MAX.min(self.refusals + 1);
             }
         }
     }
@@ -427,10 +445,16 @@ impl Core {
     /// This process stood still: what it knows of its epoch may be old. A new one is asked for, and
     /// not only a new way: what was sent before may still arrive, and must find its epoch over.
     pub(super) fn paused(&mut self) {
-        if matches!(self.way, Way::Open(_)) && self.outstanding > 0 {
+        if self.is_held() {
             self.counters.pauses.add(1);
-            self.attachment.reclaim(self.title.epoch);
+            self.attachment.doubt();
         }
+    }
+
+    /// Whether an epoch is held, which a pause makes doubtful: also where nothing is asked for, a
+    /// disk that was replaced leaves its guest alone.
+    pub(super) fn is_held(&self) -> bool {
+        self.attachment.view().phase == Phase::Held
     }
 
     /// Leaves the open way; answers to what was sent are not believed any more, since tokens of
@@ -471,7 +495,19 @@ impl Core {
 
     fn claim(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         let Way::Idle(session) = self.way else { return Progress::Idle };
-        if now_ns < self.ask_at_ns || !self.attachment.lead_claim(self.index) {
+        if now_ns < self.ask_at_ns {
+            return Progress::Idle;
+        }
+        match self.attachment.may_claim() {
+            None => return Progress::Idle,
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                self.attachment.waits(error.to_string());
+                self.ask_at_ns = now_ns + ASK_AGAIN_NS;
+                return Progress::Idle;
+            }
+        }
+        if !self.attachment.lead_claim(self.index) {
             return Progress::Idle;
         }
         let options = self.attachment.options();
@@ -485,7 +521,8 @@ impl Core {
             unflushed: self.attachment.unflushed(),
             accept_loss: options.accept_loss,
             // Once: who has lost the volume again asks like anybody else.
-            take_over: options.take_over && self.title.epoch == 0,
+            take_over: self.attachment.takes_over(),
+            known: options.known,
         };
         self.claim_covers = self.attachment.flush_covers();
         // The title of a claim is the last one held; 0 says that there was none.

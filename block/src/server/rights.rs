@@ -10,7 +10,7 @@ use transport::PeerInfo;
 
 use crate::export::{Export, Exports, Refusal};
 use crate::proof::{AttachmentKey, Binding, verify};
-use crate::wire::{Outcome, Request};
+use crate::wire::{Names, Outcome, Request};
 
 /// Lines that a session may cause in the log in a minute: a hostile peer must not fill it.
 const LOG_LINES_MAX: u32 = 8;
@@ -27,6 +27,8 @@ pub(super) struct Peer {
     /// The volumes that were described to it: as many as are open to it at most.
     pub(super) knows: BTreeSet<String>,
     binding: Binding,
+    /// The claimant whose claim was refused last, for the log.
+    refused: Option<u64>,
     log_lines: u32,
     log_minute_ns: u64,
 }
@@ -39,6 +41,7 @@ impl Peer {
             version: info.version,
             knows: BTreeSet::new(),
             binding: info.binding,
+            refused: None,
             log_lines: 0,
             log_minute_ns: 0,
         }
@@ -92,6 +95,31 @@ impl Peer {
         }
     }
 
+    /// A claim was refused. The same claimant's next one is not worth a line: it asks each second.
+    pub(super) fn log_claim(
+        &mut self,
+        now_ns: u64,
+        names: &Names,
+        request: &Request,
+        refusal: &Refusal,
+    ) {
+        let claimant = request.claim.claimant;
+        if self.refused == Some(claimant) || !self.may_log(now_ns) {
+            return;
+        }
+        self.refused = Some(claimant);
+        tracing::warn!(
+            volume = names.volume,
+            attachment = names.attachment,
+            node = self.name,
+            claimant = format_args!("{claimant:016x}"),
+            resumes = request.claim.resume,
+            known_epoch = request.claim.known,
+            why = refusal.text,
+            "a claim was refused"
+        );
+    }
+
     fn may_log(&mut self, now_ns: u64) -> bool {
         if now_ns.saturating_sub(self.log_minute_ns) >= LOG_MINUTE_NS {
             (self.log_minute_ns, self.log_lines) = (now_ns, 0);
@@ -110,6 +138,11 @@ pub(super) struct Right {
 }
 
 impl Right {
+    /// The attachment key that was proved.
+    pub(super) fn key(&self) -> Option<AttachmentKey> {
+        self.key
+    }
+
     /// Whether the volume's list has changed since it was found there; asked each round.
     pub(super) fn is_old(&self, export: &Export) -> bool {
         export.allow_generation() != self.generation

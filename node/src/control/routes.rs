@@ -35,6 +35,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/volumes/{name}/size", put(resize_volume))
         .route("/v1/disks/{name}/size", put(resize_disk))
         .route("/v1/disks/{name}/queues/{queue}", put(move_queue))
+        .route("/v1/disks/{name}/take", post(take_disk))
         .route("/v1/peers", get(peers).post(add_peer))
         .route("/v1/peers/{name}", delete(remove_peer))
         .route("/v1/networks", get(networks).post(add_network))
@@ -247,6 +248,10 @@ async fn move_queue(
         Ok(body) => change(move || service.move_queue(&name, queue, &body)).await,
         Err(refused) => refuse(&refused),
     }
+}
+
+async fn take_disk(State(service): Shared, Path(name): Path<String>) -> Response {
+    change(move || service.take_disk(&name)).await
 }
 
 async fn plan(State(service): Shared) -> Response {

@@ -20,6 +20,7 @@ use virtio::{AdoptError, Parking, Server, ServerState, Socket};
 
 use super::StartError;
 use super::sidecores::Core;
+use super::volumes::OwnDisks;
 use crate::config::{DiskConfig, Role, WhenLost};
 
 /// How often it is looked whether a peer has told what its volume is: soon enough for people, and
@@ -199,6 +200,9 @@ impl Shown {
             WhenLost::ErrorAfterNs(ns) => Some(ns),
         };
         options.active = Arc::clone(&ground.active);
+        let own_disks = ground.own_disks.as_ref();
+        let (volume, attachment) = (self.config.volume.to_string(), &self.config.attachment);
+        options.remembered = own_disks.and_then(|own| own.remembered(&volume, attachment));
         Disk::new(options, self.volume.volume(), ground.sidecores.clone())
     }
 
@@ -232,6 +236,8 @@ struct Ground {
     sidecores: Vec<Sidecore>,
     /// Queues start on the first so many.
     active: Arc<AtomicUsize>,
+    /// Where attachments are remembered.
+    own_disks: Option<OwnDisks>,
 }
 
 /// Shows disks and takes them away.
@@ -246,9 +252,13 @@ pub(super) struct Disks {
 ///
 /// # Errors
 /// When the system refuses a thread.
-pub(super) fn start(cores: &[Core], active: &Arc<AtomicUsize>) -> Result<Disks, StartError> {
+pub(super) fn start(
+    cores: &[Core],
+    active: &Arc<AtomicUsize>,
+    own_disks: Option<OwnDisks>,
+) -> Result<Disks, StartError> {
     let sidecores: Vec<_> = cores.iter().map(|core| core.sidecore.clone()).collect();
-    let ground = Ground { sidecores, active: Arc::clone(active) };
+    let ground = Ground { sidecores, active: Arc::clone(active), own_disks };
     let (disk_in, disks) = channel();
     let wait = {
         let ground = ground.clone();

@@ -191,6 +191,28 @@ impl Inside {
         Some(Look { elapsed_ns: now_ns.saturating_sub(then_ns?), cores, queues })
     }
 
+    /// Has the guest of a disk take its volume, although another one holds it.
+    pub(super) fn take_disk(&self, name: &str) -> Result<Done, Refused> {
+        let objects = self.objects().clone();
+        let Some(shown) = objects.disk(name) else {
+            return Err(unknown(Kind::Disk, name, &objects.config.names(Kind::Disk)));
+        };
+        let Some(core) = shown.look().core else {
+            let error = format!("disk {name:?} is not served yet");
+            let way_out = "its volume's node does not answer; try again when it does";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        };
+        let note = if core.take_over() {
+            "its guest waits for the volume and takes it now; whoever holds it loses it"
+        } else {
+            "its guest takes the volume when it is started, or its VMM connects, next"
+        };
+        tracing::warn!(disk = name, "an operator has its guest take its volume over");
+        let (applied, notes) =
+            (vec![format!("take the volume of disk {name:?}")], vec![note.into()]);
+        Ok(Done { version: API_VERSION, applied, notes })
+    }
+
     /// Moves a queue of a disk to the sidecore that a request names.
     pub(super) fn move_queue(
         &self,

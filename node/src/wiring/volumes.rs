@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use block::attachment::Remembered;
 use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
 use block::chain::{Chain, ChainError, ChainSpec, Swap, Turning};
 use block::record::{FileRecords, KeptRecords, RecordError, RecordStore, RecordWriter, Ticket};
@@ -129,11 +130,52 @@ pub(super) fn wake(cores: &[Core]) {
 #[derive(Debug)]
 pub(super) struct Volumes {
     directories: Directories,
+    node: String,
     /// What peers find.
     exports: Arc<Exports>,
     writer: RecordWriter,
     /// Held as long as the records are ours, from the first volume on.
     lock: Mutex<Option<File>>,
+}
+
+/// Where this node remembers what its own disks are attached to: with the records of its volumes,
+/// or beside its sockets where it has no place for those. There it lasts as long as the guests do,
+/// until the host is started again.
+#[derive(Clone, Debug)]
+pub(super) struct OwnDisks {
+    directory: PathBuf,
+    node: String,
+    writer: RecordWriter,
+}
+
+/// The directory within the records': no volume's, since those have no dot in their files' names.
+const OWN_DISKS: &str = "own.disks";
+
+impl OwnDisks {
+    /// What is remembered of an attachment to that volume, as a disk names it. Nothing where there
+    /// is no place: then the volume's node knows its holder by this node's name alone.
+    pub(super) fn remembered(&self, volume: &str, attachment: &str) -> Option<Arc<Remembered>> {
+        let within = format!("{}:{volume}", self.node);
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.directory);
+        let made = made.map_err(|error| RecordError {
+            path: self.directory.display().to_string(),
+            reason: error.to_string(),
+        });
+        let opened =
+            made.and_then(|()| FileRecords::open(&self.directory, &within, self.writer.clone()));
+        match opened {
+            Ok(store) => Some(Remembered::load(attachment, store)),
+            Err(error) => {
+                tracing::warn!(
+                    volume,
+                    attachment,
+                    %error,
+                    "how this node held it is not remembered; set `state` in [directories]"
+                );
+                None
+            }
+        }
+    }
 }
 
 /// Starts what volumes need, without a volume.
@@ -145,6 +187,7 @@ pub(super) fn start(config: &Config) -> Result<Volumes, StartError> {
         .map_err(|source| StartError::System { what: "start the writer of records", source })?;
     Ok(Volumes {
         directories: config.directories.clone(),
+        node: config.name.clone(),
         exports: Arc::default(),
         writer,
         lock: Mutex::default(),
@@ -152,6 +195,14 @@ pub(super) fn start(config: &Config) -> Result<Volumes, StartError> {
 }
 
 impl Volumes {
+    /// Where this node remembers the attachments of its own disks, if there is a place.
+    pub(super) fn own_disks(&self) -> Option<OwnDisks> {
+        let Directories { state, sockets, .. } = &self.directories;
+        let beside = || sockets.as_ref().map(|sockets| sockets.join(".vrio"));
+        let directory = state.clone().or_else(beside)?.join(OWN_DISKS);
+        Some(OwnDisks { directory, node: self.node.clone(), writer: self.writer.clone() })
+    }
+
     /// The volumes that peers find.
     pub(super) fn exports(&self) -> &Arc<Exports> {
         &self.exports

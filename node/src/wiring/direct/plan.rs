@@ -157,6 +157,7 @@ impl Plan {
             take_over: self.take_over,
             error_after_ns: self.error_after_ns,
             claimant: random()?,
+            known: 0,
         })
     }
 }

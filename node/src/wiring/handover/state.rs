@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-use block::attachment::Standing;
+use block::attachment::{Name, Standing};
+use block::proof::AttachmentKey;
 use block::record::{REPLACED_MAX, Record};
 use block::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
 use fabric::hand_over::{AssociationsState, DoorState, RoomState};
@@ -118,19 +119,30 @@ pub(super) struct RecordState {
     incarnation: [u8; 16],
     clean: bool,
     replaced: [u64; REPLACED_MAX],
+    /// Older nodes do not know these three.
+    #[serde(default)]
+    born: u64,
+    #[serde(default)]
+    node: String,
+    #[serde(default)]
+    key: Option<[u8; 32]>,
 }
 
 impl From<Record> for RecordState {
     fn from(record: Record) -> Self {
-        let Record { epoch, claimant, incarnation, clean, replaced } = record;
-        Self { epoch, claimant, incarnation: incarnation.0, clean, replaced }
+        let Record { epoch, claimant, incarnation, clean, replaced, born, node, key } = record;
+        let (incarnation, node) = (incarnation.0, node.as_str().to_owned());
+        let key = key.map(|key| key.0);
+        Self { epoch, claimant, incarnation, clean, replaced, born, node, key }
     }
 }
 
 impl From<RecordState> for Record {
     fn from(state: RecordState) -> Self {
-        let RecordState { epoch, claimant, incarnation, clean, replaced } = state;
-        Self { epoch, claimant, incarnation: Incarnation(incarnation), clean, replaced }
+        let RecordState { epoch, claimant, incarnation, clean, replaced, born, node, key } = state;
+        let (incarnation, node) = (Incarnation(incarnation), Name::new(&node));
+        let key = key.map(AttachmentKey);
+        Self { epoch, claimant, incarnation, clean, replaced, born, node, key }
     }
 }
 

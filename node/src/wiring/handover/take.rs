@@ -113,7 +113,7 @@ impl Node {
         let volumes = volumes::start(config)?;
         let cores = sidecores::spawn(config)?;
         let steerer = Steerer::taking_over(&config.sidecores);
-        let disks = disks::start(&cores, steerer.active());
+        let disks = disks::start(&cores, steerer.active(), volumes.own_disks());
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
         let mut ready = Ready { keys, volumes, cores, disks, steerer, opener };
         match ask_and_take(config, &mut ready) {
