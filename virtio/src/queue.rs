@@ -581,9 +581,19 @@ impl Queue {
     /// Asks the driver not to kick any more, and forgets kicks that came. Call it when polling
     /// begins and after a sleep.
     pub fn disarm(&mut self) {
+        self.forget_kicks();
+        self.refuse_kicks();
+    }
+
+    /// Forgets kicks that came. Touches no memory of the guest.
+    pub fn forget_kicks(&mut self) {
         if let Some(kick) = &self.kick {
             foreign::silence(kick.as_fd());
         }
+    }
+
+    /// Asks the driver not to kick any more.
+    pub fn refuse_kicks(&mut self) {
         if self.failed.is_none() {
             either!(&mut self.ring, ring => ring.refuse_kicks(&mut self.stores));
         }

@@ -251,6 +251,41 @@ fn a_guest_that_was_replaced_takes_nothing_back() {
     io.stop().unwrap();
 }
 
+/// A host that stood still while its guest had nothing to do, and was replaced meanwhile: it says so
+/// although nobody asks it for anything, and answers not even what needs no volume.
+#[test]
+fn an_idle_host_that_was_replaced_leaves_its_guest_alone() {
+    let rack = Rack::new(3);
+    let io = rack.io().start().unwrap();
+    let (mut vm1, mut vm2) = (rack.vm(1).start().unwrap(), rack.vm(2).start().unwrap());
+    let roles = [&mut vm1, &mut vm2].map(|vm| Role::Connect(vm.wait_for_disk("far").unwrap()));
+    let [at_vm1, at_vm2] = roles.map(FrontEndConfig::new);
+    let mut old = FrontEnd::connect(at_vm1, PATIENCE).unwrap();
+    let (mut idle, mut curious) = (old.take_ring(0), old.take_ring(1));
+    write_all(&mut idle, 1);
+    wait_for_all(&mut idle);
+    // Until it sleeps: it asks for kicks before that.
+    std::thread::sleep(Duration::from_millis(500));
+    vm1.halt().unwrap();
+    take(&vm2);
+    let mut new = FrontEnd::connect(at_vm2, PATIENCE).unwrap();
+    let mut new_ring = new.take_ring(0);
+    write_all(&mut new_ring, 2);
+    wait_for_all(&mut new_ring);
+    let slot = curious.take_slot().unwrap();
+    let request = Request { slot, op: Op::GetId, sector: 0, data: Data::Whole(20), token: 0 };
+    curious.submit(&request).unwrap();
+    curious.publish();
+    let memory = old.memory().digest();
+    vm1.resume().unwrap();
+    says(&mut vm1, "a successor on vm2 took attachment far");
+    assert_eq!(old.memory().digest(), memory, "guest memory was written");
+    assert!(curious.complete().unwrap().is_none(), "the serial number was given");
+    vm2.stop().unwrap();
+    drop(vm1);
+    io.stop().unwrap();
+}
+
 /// Waits until the node says that of its disk.
 fn says(node: &mut Node, text: &str) {
     node.wait_until(text, |node| node.status().is_ok_and(|it| it.to_string().contains(text)))

@@ -33,6 +33,8 @@ pub(crate) struct HeldState {
     /// Is not open, as one that waits for an epoch.
     pub(crate) paused: bool,
     pub(crate) abandoned: bool,
+    /// Ends each request with the next poll, as memory does.
+    pub(crate) at_once: bool,
     /// Learns of a successor when it is polled so many times.
     pub(crate) fences: Option<(u32, Arc<Attachment>)>,
 }
@@ -119,7 +121,12 @@ impl Channel for HeldChannel {
         let places = io.segments.iter().map(|segment| (segment.addr as usize, segment.len));
         let (durable, places) = (io.durable, places.collect());
         let held = Held { id, op, offset_bytes, len_bytes, durable, places };
-        lock(&self.0).asked.push_back(held);
+        let mut state = lock(&self.0);
+        if state.at_once {
+            state.answered.push((id, Status::Done));
+        } else {
+            state.asked.push_back(held);
+        }
     }
 
     fn poll(&mut self, ios: &mut IoTable, _now_ns: u64, done: &mut Vec<IoId>) -> Progress {

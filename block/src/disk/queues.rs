@@ -7,8 +7,9 @@
 //! All of it is driven by [`DiskQueues::poll`], without threads, sockets or clock, so it runs in
 //! a simulation as it runs on a sidecore.
 //!
-//! Two rules decide what may be written to the guest. When the attachment is fenced nothing is:
-//! not a status byte, not a ring. And a queue that was stopped is not touched again; what of it is
+//! Three rules decide what may be written to the guest. When the attachment is fenced nothing is:
+//! not a status byte, not a ring. While it is in doubt (the process stood still) nothing is either,
+//! until a claim has been answered. And a queue that was stopped is not touched again; what of it is
 //! still outstanding is an *orphan*: it ends without an answer, keeps its memory mapped until
 //! then, and holds back every queue that starts meanwhile, since the guest will have the same
 //! requests done again and must not see an old one land after the new one's answer.
@@ -25,7 +26,7 @@ pub use leave::{LEAVE, NotMoved};
 
 use super::core::{DiskCore, ShareCounters};
 use super::served::{Request, Rest, Served};
-use crate::attachment::Attachment;
+use crate::attachment::{self, Attachment};
 use crate::request::{self, Answer, Asked, Data};
 use crate::size::Size;
 use crate::volume::{
@@ -65,6 +66,16 @@ pub struct Stopped {
     pub left: u16,
 }
 
+/// A request that waits to be answered without the volume. Its io has the segments, and leads to
+/// the request.
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    io: IoId,
+    answer: Answer,
+    /// The serial number is what it asks for.
+    is_id: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Serving,
@@ -97,6 +108,11 @@ pub struct DiskQueues {
     left: Vec<(usize, Result<Queue, NotMoved>)>,
     /// How many queues are to leave.
     leaving: usize,
+    /// Requests that need no volume. They are answered when the channel is open, as all others are,
+    /// and not in the round that took them: its clock may be from before this process stood still.
+    parked: Vec<Parked>,
+    /// After a sleep: drivers that were asked for kicks are to be told that none are needed.
+    kicks_due: bool,
     share: Arc<ShareCounters>,
     chain: Chain,
     data: Data,
@@ -138,6 +154,8 @@ impl DiskQueues {
             stopped: Vec::new(),
             left: Vec::new(),
             leaving: 0,
+            parked: Vec::with_capacity(depth),
+            kicks_due: false,
             chain: Chain::new(),
             data: Data::new(),
             done: Vec::with_capacity(depth),
@@ -255,7 +273,14 @@ impl DiskQueues {
             Phase::LettingGo => return self.abandon(),
             Phase::Gone => return Progress::Idle,
         }
+        if self.attachment.is_doubtful() {
+            return self.wait_for_claim();
+        }
+        if std::mem::take(&mut self.kicks_due) {
+            self.refuse_kicks();
+        }
         self.info.size_bytes = self.size.get();
+        self.answer_parked();
         let mut progress = self.serve_bursts();
         if self.phase == Phase::Serving {
             self.call_all();
@@ -263,6 +288,24 @@ impl DiskQueues {
             progress |= self.leave_drained();
         }
         progress
+    }
+
+    /// Has the channel ask for an epoch, and touches nothing of the guest.
+    fn wait_for_claim(&mut self) -> Progress {
+        let progress = self.channel.poll(&mut self.ios, self.now_ns, &mut self.done);
+        if self.attachment.is_fenced() {
+            self.fence();
+            return Progress::Busy;
+        }
+        progress | self.stop_drained()
+    }
+
+    fn refuse_kicks(&mut self) {
+        for served in self.queues.iter_mut().flatten() {
+            if std::mem::take(&mut served.armed) {
+                served.queue.refuse_kicks();
+            }
+        }
     }
 
     /// Takes up to [`TAKE_MAX`] chains from every queue, and answers what is done.
@@ -309,7 +352,11 @@ impl DiskQueues {
             }
             Phase::Serving => {}
         }
-        let room = self.has_room() && !self.core.is_broken();
+        if !self.parked.is_empty() {
+            wake.at(self.now_ns + LOOK_AGAIN_NS);
+        }
+        // While it is in doubt drivers are not asked for kicks: that is a store into their rings.
+        let room = self.has_room() && !self.core.is_broken() && !self.attachment.is_doubtful();
         let mut progress = self.channel.arm(wake);
         for served in self.queues.iter_mut().flatten() {
             if let Some(until_ns) = served.stop_at_ns.or(served.leave_at_ns) {
@@ -330,15 +377,15 @@ impl DiskQueues {
         progress
     }
 
-    /// After the sidecore slept.
+    /// After the sidecore slept. What drivers are told is stored by the next [`Self::poll`]: this
+    /// process may have been stopped while it slept, and nobody has looked at the clock yet.
     pub fn disarm(&mut self) {
         self.channel.disarm();
-        for served in self.queues.iter_mut().flatten() {
-            if std::mem::take(&mut served.armed) {
-                let reads = u64::from(served.queue.kick_fd().is_some());
-                served.counters.kick_reads.add(reads);
-                served.queue.disarm();
-            }
+        for served in self.queues.iter_mut().flatten().filter(|served| served.armed) {
+            let reads = u64::from(served.queue.kick_fd().is_some());
+            served.counters.kick_reads.add(reads);
+            served.queue.forget_kicks();
+            self.kicks_due = true;
         }
     }
 
@@ -418,25 +465,20 @@ impl DiskQueues {
         served.counters.requests.add(1);
         self.share.requests.add(1);
         match parsed.asked {
-            Asked::Nonsense(answer) => self.answer(place, head, parsed.answer, answer, 0),
-            Asked::GetId => {
-                let queue = &mut served.queue;
-                // SAFETY: as above.
-                let written = unsafe { queue.answer_bytes(&self.data.segments, &self.core.serial) };
-                self.answer(place, head, parsed.answer, Answer::Ok, written as u32);
-            }
+            Asked::Nonsense(answer) => self.park(place, head, parsed.answer, answer, false),
+            Asked::GetId => self.park(place, head, parsed.answer, Answer::Ok, true),
             Asked::Flush => self.submit(place, head, parsed.answer, Op::Flush, 0, 0),
             Asked::Zero { len_bytes: 0, .. } => {
-                self.answer(place, head, parsed.answer, Answer::Ok, 0);
+                self.park(place, head, parsed.answer, Answer::Ok, false);
             }
             Asked::Zero { op, len_bytes } => self.zero(place, head, parsed.answer, op, len_bytes),
             Asked::Transfer { op, offset_bytes, len_bytes } => {
                 let end = offset_bytes.checked_add(u64::from(len_bytes));
                 let fits = end.is_some_and(|end| end <= self.info.size_bytes);
                 if !fits || (op == Op::Write && self.info.read_only) {
-                    self.answer(place, head, parsed.answer, Answer::IoError, 0);
+                    self.park(place, head, parsed.answer, Answer::IoError, false);
                 } else if len_bytes == 0 {
-                    self.answer(place, head, parsed.answer, Answer::Ok, 0);
+                    self.park(place, head, parsed.answer, Answer::Ok, false);
                 } else {
                     self.submit(place, head, parsed.answer, op, offset_bytes, len_bytes);
                 }
@@ -444,7 +486,51 @@ impl DiskQueues {
         }
     }
 
-    /// Answers a request that needs no volume.
+    /// Keeps a request that needs no volume until it may be answered; there is room for one.
+    fn park(&mut self, place: usize, head: Head, at: *mut u8, answer: Answer, is_id: bool) {
+        let id = self.new_request(place, head, at, Op::Read, 0);
+        let io = self.new_io(id, Op::Read, 0, 0);
+        if is_id {
+            std::mem::swap(&mut self.ios[io].segments, &mut self.data.segments);
+        }
+        self.parked.push(Parked { io, answer, is_id });
+    }
+
+    /// Answers what was parked, if the channel is open now, or will not be.
+    fn answer_parked(&mut self) {
+        if self.parked.is_empty() {
+            return;
+        }
+        let is_over = self.attachment.view().phase == attachment::Phase::Failed;
+        let limit_ns = self.attachment.options().error_after_ns.unwrap_or(u64::MAX);
+        let (is_open, now_ns) = (self.channel.is_open(), self.now_ns);
+        let mut at = 0;
+        while let Some(&Parked { io, answer, is_id }) = self.parked.get(at) {
+            let waited_ns = now_ns.saturating_sub(self.ios[io].submitted_ns);
+            if !(is_open || is_over || waited_ns >= limit_ns) {
+                at += 1;
+                continue;
+            }
+            self.parked.remove(at);
+            let answer = if is_open { answer } else { Answer::IoError };
+            let id = SlotId::from_u32(self.ios[io].owner as u32);
+            let request = self.requests[id];
+            let place = usize::from(request.place.expect("orphans are not parked"));
+            let served = self.queues[place].as_mut().expect("it has a request");
+            served.waiting -= 1;
+            let mut inward = 0;
+            if is_id && answer == Answer::Ok {
+                let (segments, serial) = (&self.ios[io].segments, &self.core.serial);
+                // SAFETY: the chain was taken from this queue and is put only now.
+                inward = unsafe { served.queue.answer_bytes(segments, serial) } as u32;
+            }
+            self.ios.free(io);
+            self.requests.free(id);
+            self.answer(place, request.head, request.answer, answer, inward);
+        }
+    }
+
+    /// Answers a request.
     fn answer(&mut self, place: usize, head: Head, at: *mut u8, answer: Answer, inward: u32) {
         let served = self.queues[place].as_mut().expect("its request is being answered");
         served.counters.errors.add(u64::from(answer != Answer::Ok));
@@ -689,6 +775,16 @@ impl DiskQueues {
                 self.requests.free(rest.request);
             }
         }
+        let (ios, requests) = (&mut self.ios, &mut self.requests);
+        self.parked.retain(|parked| {
+            let id = SlotId::from_u32(ios[parked.io].owner as u32);
+            let is_its = requests[id].place == Some(place as u16);
+            if is_its {
+                ios.free(parked.io);
+                requests.free(id);
+            }
+            !is_its
+        });
         let retained = served.queue.fence();
         for slot in 0..self.requests.capacity() {
             let Some(id) = self.requests.id_at(slot) else { continue };
@@ -719,6 +815,7 @@ impl DiskQueues {
             return Progress::Idle;
         }
         self.done.clear();
+        self.parked.clear();
         for slot in 0..self.ios.capacity() {
             if let Some(id) = self.ios.id_at(slot) {
                 self.ios.free(id);

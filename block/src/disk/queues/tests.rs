@@ -299,13 +299,29 @@ fn a_round_copies_few_megabytes_however_many_are_asked_for() {
     assert!(!rig.round().is_busy());
 }
 
+/// Whoever has not got the volume has no answers for the guest, either.
 #[test]
-fn the_first_answers_of_a_round_come_before_the_rest_is_done() {
+fn what_needs_no_volume_is_answered_when_there_is_one() {
     let volume = HeldVolume::new(SIZE);
     let mut rig = Rig::new(&volume, Plan::default());
+    volume.with(0, |state| state.paused = true);
+    rig.submit(GuestOp::GetId, 0, Data::Whole(20));
+    for _ in 0..3 {
+        let _ = rig.round();
+    }
+    assert!(rig.completions(0).is_empty(), "no epoch is held");
+    volume.with(0, |state| state.paused = false);
+    for _ in 0..3 {
+        let _ = rig.round();
+    }
+    assert_eq!(rig.completions(0).len(), 1);
+}
+
+#[test]
+fn the_first_answers_of_a_round_come_before_the_rest_is_done() {
+    let mut rig = Rig::new(&memory(), Plan::default());
     for _ in 0..8 {
-        // The disk answers by itself.
-        rig.submit(GuestOp::GetId, 0, Data::Whole(20));
+        rig.submit(GuestOp::Read, 0, Data::Whole(512));
     }
     let _ = rig.round();
     assert_eq!(rig.completions(0).len(), 8);
@@ -378,9 +394,9 @@ fn a_disk_that_is_fenced_between_bursts_publishes_nothing_more() {
         let earlier = FIRST_BURST * (polls as usize - 1);
         let volume = HeldVolume::new(SIZE);
         let mut rig = Rig::new(&volume, Plan::default());
+        volume.with(0, |state| state.at_once = true);
         for _ in 0..3 * FIRST_BURST {
-            // The disk answers by itself.
-            rig.submit(GuestOp::GetId, 0, Data::Whole(20));
+            rig.submit(GuestOp::Read, 0, Data::Whole(512));
         }
         let attachment = Arc::clone(&rig.attachment);
         volume.with(0, |state| state.fences = Some((polls, attachment)));
