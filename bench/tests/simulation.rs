@@ -71,6 +71,8 @@ fn nothing_acknowledged_is_lost() {
     // What is rare must not have vanished from the runs.
     assert!(report.has_frames(), "no frames passed");
     assert!(seeds < SEEDS || report.killed_between > 0, "no queue was between two sidecores");
+    let elsewhere = [report.migrated, report.started_elsewhere, report.returned];
+    assert!(seeds < SEEDS || elsewhere.iter().all(|count| *count > 0), "no guest went elsewhere");
     let in_the_middle = [report.put_off, report.interrupted];
     let all_met = in_the_middle.iter().all(|count| *count > 0);
     assert!(seeds < SEEDS || all_met, "no IOhost died in the middle of what is encrypted");

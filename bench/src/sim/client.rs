@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use block::attachment::Remembered;
 use block::disk::LEAVE;
 use block::{AttachOptions, Attachment, DiskCore, DiskQueues, Exports, Open, RemoteVolume};
 use sidecore::Progress;
@@ -17,7 +18,7 @@ use super::keys::Keys;
 use super::network::Network;
 use super::random::Random;
 use super::server::{SERVER, VOLUME};
-use super::storage::BLOCK_BYTES;
+use super::storage::{BLOCK_BYTES, SimRecords};
 use crate::checker::{Began, Checker};
 
 /// The most sidecores of a VMhost.
@@ -78,6 +79,12 @@ pub(super) struct Client {
     pub(super) goes_on: bool,
     /// From before the process first claimed.
     pub(super) before_claim: Option<Began>,
+    /// The guest was let go of in order: its VMM does not start it here again.
+    pub(super) has_moved: bool,
+    /// An operator has said that it has the volume, until it has.
+    pub(super) takes: bool,
+    /// What the VMhost remembers across its processes.
+    pub(super) own: SimRecords,
     name: String,
     datagram_bytes_max: usize,
     keys: Keys,
@@ -104,9 +111,10 @@ impl Process {
 }
 
 impl Client {
-    /// Starts a VMhost and a guest on it, with `queues` by chance.
+    /// Starts a VMhost and a guest on it, with `queues` by chance. `own` is what the VMhost has
+    /// remembered until now.
     pub(super) fn new(
-        number: u8,
+        (number, own): (u8, SimRecords),
         name: &str,
         random: &mut Random,
         (datagram_bytes_max, keys): (usize, &Keys),
@@ -135,7 +143,7 @@ impl Client {
         let mut client = Self {
             number,
             paused_ns: 0,
-            attachment: new_attachment(resumed, random),
+            attachment: new_attachment(resumed, &own, random),
             resumed,
             epoch_seen: 0,
             clean: false,
@@ -143,6 +151,9 @@ impl Client {
             hands_over: false,
             goes_on: false,
             before_claim: None,
+            has_moved: false,
+            takes: false,
+            own,
             name: name.to_owned(),
             datagram_bytes_max,
             keys: keys.clone(),
@@ -173,7 +184,7 @@ impl Client {
     /// When something is to be done next.
     pub(super) fn next_ns(&self) -> impl Iterator<Item = u64> {
         let cores = self.process.iter().flat_map(|process| &process.cores);
-        cores.filter_map(SimCore::next_ns)
+        cores.filter_map(SimCore::next_ns).chain(self.own.next_ns())
     }
 
     /// Whether the process runs and has its disk.
@@ -199,7 +210,8 @@ impl Client {
     }
 
     /// Kills the process; the guest lives on, and the process is started again at `back_ns`.
-    pub(super) fn kill(&mut self, back_ns: u64) {
+    pub(super) fn kill(&mut self, back_ns: u64, random: &mut Random) {
+        self.own.kill(random);
         // Who is killed before it has let go of everything hands nothing over.
         self.hands_over &= self.has_stopped();
         self.process = None;
@@ -299,15 +311,20 @@ impl Client {
             Some(standing) => {
                 let options = *self.attachment.options();
                 let next = Attachment::going_on(ATTACHMENT, options, &standing);
-                self.attachment = Arc::new(next.expect("a server has issued that epoch"));
+                let next = next.expect("a server has issued that epoch");
+                let own = Remembered::load(ATTACHMENT, Arc::new(self.own.clone()));
+                self.attachment = Arc::new(next.remembered_in(Some(own)));
                 self.goes_on = true;
             }
             None => {
                 // What the guest has ever been told, it remembers.
                 self.resumed |= self.rings.iter().any(RingDriver::was_answered);
-                self.attachment = new_attachment(self.resumed, random);
+                self.attachment = new_attachment(self.resumed, &self.own, random);
                 self.epoch_seen = 0;
                 self.goes_on = false;
+                if self.takes {
+                    self.take_over();
+                }
             }
         }
         self.start(random);
@@ -336,11 +353,21 @@ impl Client {
         self.process = Some(process);
     }
 
+    /// An operator says that it has the volume, whoever else does.
+    pub(super) fn take_over(&mut self) {
+        self.takes = true;
+        self.attachment.take_over();
+    }
+
     /// One instant.
     pub(super) fn run(&mut self, now_ns: u64, network: &mut Network, random: &mut Random) {
+        if self.process.is_some() {
+            self.own.advance(now_ns);
+        }
         if now_ns < self.paused_ns {
             return;
         }
+        self.takes &= self.attachment.view().epoch == 0;
         self.start_disks();
         self.advance_move(now_ns, random);
         let Some(process) = &mut self.process else { return };
@@ -441,10 +468,11 @@ impl Client {
     }
 }
 
-fn new_attachment(resume: bool, random: &mut Random) -> Arc<Attachment> {
+fn new_attachment(resume: bool, own: &SimRecords, random: &mut Random) -> Arc<Attachment> {
     let limited = random.hits(200_000);
     let error_after_ns = limited.then(|| random.between(20_000_000, 2_000_000_000));
-    let claimant = random.draw();
-    let options = AttachOptions { resume, error_after_ns, ..AttachOptions::new(claimant) };
-    Arc::new(Attachment::new(ATTACHMENT, options))
+    let own = Remembered::load(ATTACHMENT, Arc::new(own.clone()));
+    let (claimant, known) = own.begin(resume, None, random.draw());
+    let options = AttachOptions { resume, error_after_ns, known, ..AttachOptions::new(claimant) };
+    Arc::new(Attachment::new(ATTACHMENT, options).remembered_in(Some(own)))
 }

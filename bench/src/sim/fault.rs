@@ -31,15 +31,18 @@ pub enum Fault {
     PauseClient,
     /// One sidecore of either side stands still for a while, and its siblings go on.
     PauseCore,
-    /// Another VMhost takes the attachment over, with a guest memory of its own.
+    /// Another VMhost has the attachment, with a guest memory of its own: the guest is migrated, an
+    /// operator takes the volume, or the guest is started afresh when its VMhost is silent.
     Migrate,
     /// The guest and its VMhost's process are gone at once; the guest starts afresh.
     CrashGuest,
+    /// A VMhost whose guest goes on elsewhere since then is started again: its guest goes on, too.
+    Return,
 }
 
 impl Fault {
     /// All, in the order of the report.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Weather,
         Self::Partition,
         Self::KillServer,
@@ -54,6 +57,7 @@ impl Fault {
         Self::PauseCore,
         Self::Migrate,
         Self::CrashGuest,
+        Self::Return,
     ];
 
     /// One of them by chance.

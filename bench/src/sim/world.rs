@@ -37,6 +37,10 @@ const HISTORY_LINES: usize = 60;
 /// VMhosts that were taken over and are still watched.
 const RETIRED_MAX: usize = 3;
 
+/// How long a VMhost is away, at least, whose guest is started afresh elsewhere: until the loss of
+/// its session is noticed and it has been silent for long enough. Nothing else goes wrong meanwhile.
+const SILENT_NS: u64 = block::export::HOLDER_SILENT_NS + 25_000_000_000;
+
 /// What a run did.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -56,6 +60,12 @@ pub struct Report {
     pub disks_failed: u64,
     /// VMhosts that found out that they had been replaced.
     pub fenced: u64,
+    /// Guests that were migrated by their VMM.
+    pub migrated: u64,
+    /// Guests that were started afresh elsewhere, since their VMhost was silent.
+    pub started_elsewhere: u64,
+    /// VMhosts that were started again after their guest went on elsewhere.
+    pub returned: u64,
     /// Attachments closed clean.
     pub closed_clean: u64,
     /// Requests that were sent again.
@@ -103,6 +113,9 @@ impl Report {
         self.disk.blocks_lost += other.disk.blocks_lost;
         self.disks_failed += other.disks_failed;
         self.fenced += other.fenced;
+        self.migrated += other.migrated;
+        self.started_elsewhere += other.started_elsewhere;
+        self.returned += other.returned;
         self.closed_clean += other.closed_clean;
         self.resent += other.resent;
         self.moves += other.moves;
@@ -176,6 +189,11 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
+            "{} guests migrated, {} started afresh elsewhere; {} VMhosts came back after that",
+            self.migrated, self.started_elsewhere, self.returned
+        )?;
+        writeln!(
+            f,
             "{} queues went over to another sidecore, {} stayed where they were; {} VMhosts were \
              killed in between",
             self.moves, self.moves_refused, self.killed_between
@@ -231,6 +249,12 @@ struct World {
     partition_until_ns: u64,
     client: Client,
     retired: VecDeque<Client>,
+    /// The guest is to be migrated when its VMhost has let go of it.
+    moves: bool,
+    /// It was started afresh elsewhere once, which takes long.
+    started_elsewhere: bool,
+    /// What a VMhost did that is watched no more.
+    breach: Option<String>,
     checker: Checker,
     workload: Workload,
     names: Vec<String>,
@@ -306,7 +330,8 @@ impl World {
             Server::start(disk, &records, &names, &keys, random, datagram_bytes_max)
         };
         let shape = (datagram_bytes_max, &keys);
-        let client = Client::new(0, &names[0], &mut random, shape, false);
+        let own = SimRecords::new(random.between(10_000, record_ns));
+        let client = Client::new((0, own), &names[0], &mut random, shape, false);
         Self {
             now_ns: 1_000_000,
             network: Network::new(random.fork()),
@@ -315,6 +340,9 @@ impl World {
             partition_until_ns: 0,
             client,
             retired: VecDeque::new(),
+            moves: false,
+            started_elsewhere: false,
+            breach: None,
             checker: Checker::new(BLOCKS as u64),
             workload: encryption.workload(random.fork(), mix),
             names,
@@ -462,6 +490,7 @@ impl World {
                 }
             }
         }
+        self.breach.take().map_or(Ok(()), Err)?;
         self.look_after_disk()
     }
 
@@ -471,11 +500,22 @@ impl World {
             return;
         }
         let clean = self.records.is_clean(ATTACHMENT);
+        let moves = std::mem::take(&mut self.moves);
         self.note(format_args!("the VMhost has stopped, clean: {clean}"));
         if let Some(began) = self.client.stopping.filter(|_| clean) {
             // A late answer may have been lost; the record tells.
             self.checker.end_flush(began);
             self.report.closed_clean += 1;
+        }
+        if moves {
+            self.succeed(true);
+            self.retired.back_mut().expect("just retired").has_moved = true;
+            self.report.migrated += 1;
+            if !clean {
+                // Its source could not say so: the operator does.
+                self.client.take_over();
+            }
+            return;
         }
         self.kill_client();
         self.client.clean = clean;
@@ -548,10 +588,17 @@ impl World {
         self.checker.settle();
         self.workload.forget();
         self.count_client();
+        self.moves = false;
+        self.client.own.kill(&mut self.random);
         let number = self.client.number;
         let name = self.names[usize::from(number)].clone();
         let shape = (self.datagram_bytes_max, &self.keys);
-        self.client = Client::new(number, &name, &mut self.random, shape, false);
+        let host = (number, self.client.own.clone());
+        let takes = self.client.takes;
+        self.client = Client::new(host, &name, &mut self.random, shape, false);
+        if takes {
+            self.client.take_over();
+        }
     }
 
     fn step_hosts(&mut self) {
@@ -579,9 +626,9 @@ impl World {
             let fenced_before = client.is_fenced();
             client.run(now_ns, &mut self.network, &mut self.random);
             if client.is_handed_over() {
-                client.kill(now_ns);
-                client.start_if_due(now_ns, &mut self.random);
+                client.kill(now_ns, &mut self.random);
             }
+            client.start_if_due(now_ns, &mut self.random);
             self.report.fenced += u64::from(client.is_fenced() && !fenced_before);
         }
     }
@@ -663,6 +710,15 @@ impl World {
             Fault::PauseClient => self.client.paused_ns = self.now_ns + self.pause_ns(),
             Fault::PauseCore => self.pause_core(),
             Fault::Migrate => return self.migrate(),
+            Fault::Return if !self.retired.is_empty() => {
+                let at = self.random.below(self.retired.len() as u64);
+                let client = &mut self.retired[usize::try_from(at).expect("small")];
+                if !client.has_moved {
+                    client.kill(self.now_ns + away_ns, &mut self.random);
+                    self.report.returned += 1;
+                }
+            }
+            Fault::Return => {}
             Fault::CrashGuest => {
                 // What left the IOhost before the cut may have been acknowledged after it.
                 let late = self.checker.is_cut() && self.checker.unflushed();
@@ -736,10 +792,11 @@ impl World {
         self.report.killed_between += u64::from(self.client.is_between());
         self.count_client();
         let back_ns = self.now_ns + self.random.between(0, 300_000_000);
-        self.client.kill(back_ns);
+        self.moves = false;
+        self.client.kill(back_ns, &mut self.random);
     }
 
-    /// Another VMhost starts with the same attachment while this one lives on.
+    /// The guest goes on at another VMhost, with the same attachment.
     fn migrate(&mut self) -> Result<(), String> {
         let number = self.client.number + 1;
         // A VMM stops a source's rings before it starts the target's: a source that has not even
@@ -753,23 +810,63 @@ impl World {
                 .submit(ring, &mut self.checker, 4)
                 .map_err(|failure| failure.to_string())?;
         }
-        self.checker.settle();
-        self.workload.forget();
-        self.count_client();
-        let name = self.names[usize::from(number)].clone();
-        let shape = (self.datagram_bytes_max, &self.keys);
-        let next = Client::new(number, &name, &mut self.random, shape, true);
-        let mut old = std::mem::replace(&mut self.client, next);
+        if self.random.hits(500_000) {
+            // As its VMM does: the source lets go first.
+            self.client.stop(self.checker.begin_flush(), false);
+            self.moves = self.client.stopping.is_some();
+            return Ok(());
+        }
+        if !self.started_elsewhere && self.random.hits(250_000) {
+            self.start_elsewhere();
+            return Ok(());
+        }
+        // The operator says that it is to go on here, whatever the other one does.
+        self.succeed(true);
+        self.client.take_over();
+        let old = self.retired.back_mut().expect("just retired");
         // It hands over as soon as it wakes, before it can know of the new one.
         if self.random.hits(500_000) {
             old.stop(self.checker.begin_flush(), true);
         }
         old.paused_ns = self.now_ns + self.random.between(0, 400_000_000);
-        self.retired.push_back(old);
+        Ok(())
+    }
+
+    /// The guest's VMhost is gone, for all that anybody knows, and so the guest is started afresh.
+    fn start_elsewhere(&mut self) {
+        self.started_elsewhere = true;
+        self.report.started_elsewhere += 1;
+        let late = self.checker.is_cut() && self.checker.unflushed();
+        self.succeed(false);
+        if std::mem::take(&mut self.loss) || late {
+            self.lose();
+        }
+        self.next_fault_ns = self.now_ns + SILENT_NS;
+        self.network.weather = Weather::FINE;
+        let back_ns = self.next_fault_ns + self.random.between(1_000_000, 1_000_000_000);
+        let old = self.retired.back_mut().expect("just retired");
+        if self.random.hits(500_000) {
+            old.kill(back_ns, &mut self.random);
+        } else {
+            old.paused_ns = back_ns;
+        }
+    }
+
+    /// Another VMhost has the guest from now on; the old one is watched.
+    fn succeed(&mut self, resumes: bool) {
+        self.moves = false;
+        self.checker.settle();
+        self.workload.forget();
+        self.count_client();
+        let number = self.client.number + 1;
+        let name = self.names[usize::from(number)].clone();
+        let shape = (self.datagram_bytes_max, &self.keys);
+        let own = SimRecords::new(self.random.between(10_000, 5_000_000));
+        let next = Client::new((number, own), &name, &mut self.random, shape, resumes);
+        self.retired.push_back(std::mem::replace(&mut self.client, next));
         if self.retired.len() > RETIRED_MAX {
             let oldest = self.retired.pop_front().expect("more than none");
-            oldest.check_untouched()?;
+            self.breach = self.breach.take().or(oldest.check_untouched().err());
         }
-        Ok(())
     }
 }
