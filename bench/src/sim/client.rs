@@ -319,6 +319,8 @@ impl Client {
             None => {
                 // What the guest has ever been told, it remembers.
                 self.resumed |= self.rings.iter().any(RingDriver::was_answered);
+                // One that starts afresh is another guest: nobody has its memory but this VMhost.
+                self.fenced = self.fenced.filter(|_| self.resumed);
                 self.attachment = new_attachment(self.resumed, &self.own, random);
                 self.epoch_seen = 0;
                 self.goes_on = false;

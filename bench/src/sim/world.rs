@@ -425,7 +425,8 @@ impl World {
                 }
             }
             if self.now_ns > by_ns {
-                return Err("the final reads never ended".to_owned());
+                let why = self.client.attachment.why().unwrap_or_default();
+                return Err(format!("the final reads never ended: {why}"));
             }
         }
         self.leftovers()

@@ -252,10 +252,11 @@ fn check_resuming(holder: &Holder<'_>, claim: &Claim, by: &Claimer<'_>) -> Resul
 
 /// A guest that starts afresh while another claimant was the last one.
 fn check_starting(holder: &Holder<'_>, by: &Claimer<'_>) -> Result<(), Refusal> {
-    if holder.has_released() || holder.is_at(by.node) || holder.is_silent(by.now_ns) {
+    // Not because it has closed: its node may be about to go on (a hand-over, an upgrade).
+    if holder.is_at(by.node) || holder.is_silent(by.now_ns) {
         return Ok(());
     }
-    Err(held(holder, ", heard of lately"))
+    Err(held(holder, if holder.has_released() { ", closed just now" } else { ", heard of lately" }))
 }
 
 fn held(holder: &Holder<'_>, how: &str) -> Refusal {
