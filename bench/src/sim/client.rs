@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use block::attachment::Remembered;
+use block::attachment::{Phase, Remembered};
 use block::disk::LEAVE;
 use block::{AttachOptions, Attachment, DiskCore, DiskQueues, Exports, Open, RemoteVolume};
 use sidecore::Progress;
@@ -95,6 +95,7 @@ pub(super) struct Client {
     kind: RingKind,
     inflight: (OwnedFd, u64),
     reading: Option<Slot>,
+    /// Its guest's memory when it was fenced, until a later process is granted the volume.
     fenced: Option<u64>,
     error: Option<String>,
 }
@@ -319,8 +320,6 @@ impl Client {
             None => {
                 // What the guest has ever been told, it remembers.
                 self.resumed |= self.rings.iter().any(RingDriver::was_answered);
-                // One that starts afresh is another guest: nobody has its memory but this VMhost.
-                self.fenced = self.fenced.filter(|_| self.resumed);
                 self.attachment = new_attachment(self.resumed, &self.own, random);
                 self.epoch_seen = 0;
                 self.goes_on = false;
@@ -380,8 +379,15 @@ impl Client {
                 None => Progress::Idle,
             });
         }
-        if self.fenced.is_none() && self.attachment.is_fenced() {
-            self.fenced = Some(self.digest());
+        match self.attachment.view().phase {
+            Phase::Fenced if self.fenced.is_none() => self.fenced = Some(self.digest()),
+            // A later process was granted the volume again, since whoever fenced the one before was
+            // never served (its claim's record was lost with the IOhost); or the guest is told that
+            // it cannot go on.
+            Phase::Held | Phase::Failed => self.fenced = None,
+            // The operator wants it to have errors.
+            _ if self.attachment.options().error_after_ns.is_some() => self.fenced = None,
+            _ => {}
         }
     }
 

@@ -387,6 +387,11 @@ impl World {
         self.network.weather = Weather::FINE;
         self.partition_until_ns = 0;
         self.network.cut_off.clear();
+        if self.client.attachment.view().epoch == 0 {
+            // A VMhost that was retired may hold the volume again: the record of the one that
+            // fenced it was lost. Who has it at last is for an operator to say.
+            self.client.take_over();
+        }
         let by_ns = self.now_ns + CALM_NS_MAX;
         while self.workload.outstanding() > 0 || !self.client.is_running() {
             self.step(false)?;

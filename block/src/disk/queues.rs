@@ -113,6 +113,8 @@ pub struct DiskQueues {
     parked: Vec<Parked>,
     /// After a sleep: drivers that were asked for kicks are to be told that none are needed.
     kicks_due: bool,
+    /// See [`Self::is_in_doubt`].
+    in_doubt_since_ns: Option<u64>,
     share: Arc<ShareCounters>,
     chain: Chain,
     data: Data,
@@ -156,6 +158,7 @@ impl DiskQueues {
             leaving: 0,
             parked: Vec::with_capacity(depth),
             kicks_due: false,
+            in_doubt_since_ns: None,
             chain: Chain::new(),
             data: Data::new(),
             done: Vec::with_capacity(depth),
@@ -273,8 +276,15 @@ impl DiskQueues {
             Phase::LettingGo => return self.abandon(),
             Phase::Gone => return Progress::Idle,
         }
-        if self.attachment.is_doubtful() {
-            return self.wait_for_claim();
+        if self.is_in_doubt() {
+            let since_ns = *self.in_doubt_since_ns.get_or_insert(now_ns);
+            let limit_ns = self.attachment.options().error_after_ns.unwrap_or(u64::MAX);
+            // Then the guest is to have errors, as the operator wants.
+            if now_ns.saturating_sub(since_ns) < limit_ns {
+                return self.wait_for_claim();
+            }
+        } else {
+            self.in_doubt_since_ns = None;
         }
         if std::mem::take(&mut self.kicks_due) {
             self.refuse_kicks();
@@ -288,6 +298,18 @@ impl DiskQueues {
             progress |= self.leave_drained();
         }
         progress
+    }
+
+    /// Whether another node may serve the guest by now, so that nothing of it is touched until a
+    /// claim has been answered: this process stood still, or the guest resumes with it and has not
+    /// been granted anything yet. A volume that takes no claims is open from the beginning.
+    fn is_in_doubt(&self) -> bool {
+        let resumes = || {
+            let view = self.attachment.view();
+            let is_asked_for = view.phase == attachment::Phase::Unclaimed && view.epoch == 0;
+            is_asked_for && self.attachment.options().resume && !self.channel.is_open()
+        };
+        self.attachment.is_doubtful() || resumes()
     }
 
     /// Has the channel ask for an epoch, and touches nothing of the guest.
@@ -356,7 +378,7 @@ impl DiskQueues {
             wake.at(self.now_ns + LOOK_AGAIN_NS);
         }
         // While it is in doubt drivers are not asked for kicks: that is a store into their rings.
-        let room = self.has_room() && !self.core.is_broken() && !self.attachment.is_doubtful();
+        let room = self.has_room() && !self.core.is_broken() && !self.is_in_doubt();
         let mut progress = self.channel.arm(wake);
         for served in self.queues.iter_mut().flatten() {
             if let Some(until_ns) = served.stop_at_ns.or(served.leave_at_ns) {
