@@ -16,7 +16,9 @@ use bench::guest::{
 use bench::nodes::{Keys, Node, NodePlan};
 use ear::Ear;
 use serde_json::json;
-use virtio::driver::{Data, FrontEnd, FrontEndConfig, Op, Request, RingDriver, Role, Status};
+use virtio::driver::{
+    Data, FrontEnd, FrontEndConfig, GuestPlan, Op, Request, RingDriver, Role, Status,
+};
 
 /// For what a script does, or a migration: an emulated guest on a busy machine is slow.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -245,21 +247,24 @@ fn a_guest_that_was_replaced_takes_nothing_back() {
     old.hang_up();
     old.reconnect(PATIENCE).unwrap();
     wait_for_all(&mut old_ring);
+    // A disk that was running all the time hears of its successor by its next request.
+    write_all(&mut new_ring, 6);
     says(&mut vm2, "a successor on vm1 took attachment far");
     vm1.stop().unwrap();
     drop(vm2);
     io.stop().unwrap();
 }
 
-/// A host that stood still while its guest had nothing to do, and was replaced meanwhile: it says so
-/// although nobody asks it for anything, and answers not even what needs no volume.
+/// A host that stood still while its guest had nothing to do, and was replaced meanwhile: it says
+/// so although nobody asks it for anything, and answers not even what needs no volume.
 #[test]
 fn an_idle_host_that_was_replaced_leaves_its_guest_alone() {
     let rack = Rack::new(3);
     let io = rack.io().start().unwrap();
     let (mut vm1, mut vm2) = (rack.vm(1).start().unwrap(), rack.vm(2).start().unwrap());
     let roles = [&mut vm1, &mut vm2].map(|vm| Role::Connect(vm.wait_for_disk("far").unwrap()));
-    let [at_vm1, at_vm2] = roles.map(FrontEndConfig::new);
+    let guest = GuestPlan { queues: 2, ..GuestPlan::default() };
+    let [at_vm1, at_vm2] = roles.map(|role| FrontEndConfig { guest, ..FrontEndConfig::new(role) });
     let mut old = FrontEnd::connect(at_vm1, PATIENCE).unwrap();
     let (mut idle, mut curious) = (old.take_ring(0), old.take_ring(1));
     write_all(&mut idle, 1);
@@ -277,6 +282,8 @@ fn an_idle_host_that_was_replaced_leaves_its_guest_alone() {
     curious.submit(&request).unwrap();
     curious.publish();
     let memory = old.memory().digest();
+    // A pause is longer than a second.
+    std::thread::sleep(Duration::from_secs(2));
     vm1.resume().unwrap();
     says(&mut vm1, "a successor on vm2 took attachment far");
     assert_eq!(old.memory().digest(), memory, "guest memory was written");

@@ -38,7 +38,7 @@ const HISTORY_LINES: usize = 60;
 const RETIRED_MAX: usize = 3;
 
 /// How long a VMhost is away, at least, whose guest is started afresh elsewhere: until the loss of
-/// its session is noticed and it has been silent for long enough. Nothing else goes wrong meanwhile.
+/// its session is noticed and it has been silent for long enough. Nothing else goes wrong then.
 const SILENT_NS: u64 = block::export::HOLDER_SILENT_NS + 25_000_000_000;
 
 /// What a run did.
@@ -287,6 +287,19 @@ pub fn run(seed: u64, operations: u64) -> Result<Report, SimFailure> {
     }
 }
 
+/// What a guest asks for: few blocks or many, and all kinds of requests.
+fn some_mix(random: &mut Random, zeroes_ppm_max: u64) -> Mix {
+    Mix {
+        block_bytes: u32::try_from(BLOCK_BYTES).expect("small"),
+        blocks_max: random.between(1, REQUEST_BLOCKS_MAX),
+        depth: u16::try_from(random.between(1, 16)).expect("small"),
+        reads_ppm: random.between(100_000, 700_000),
+        flushes_ppm: random.between(0, 100_000),
+        zeroes_ppm: random.between(0, zeroes_ppm_max),
+        hot_blocks: if random.hits(700_000) { 12 } else { 0 },
+    }
+}
+
 impl World {
     fn new(seed: u64, operations: u64) -> Self {
         let mut random = Random::new(seed);
@@ -302,15 +315,7 @@ impl World {
         // Now and then hardly anything else is changed, so that what goes for writes has to go for
         // zeroed ranges by themselves.
         let zeroes_ppm_max = if random.hits(300_000) { 800_000 } else { 100_000 };
-        let mix = Mix {
-            block_bytes: u32::try_from(BLOCK_BYTES).expect("small"),
-            blocks_max: random.between(1, REQUEST_BLOCKS_MAX),
-            depth: u16::try_from(random.between(1, 16)).expect("small"),
-            reads_ppm: random.between(100_000, 700_000),
-            flushes_ppm: random.between(0, 100_000),
-            zeroes_ppm: random.between(0, zeroes_ppm_max),
-            hot_blocks: if random.hits(700_000) { 12 } else { 0 },
-        };
+        let mix = some_mix(&mut random, zeroes_ppm_max);
         let names: Vec<_> = (0..64).map(|number| format!("vm{number}")).collect();
         let keys = if random.hits(500_000) {
             let all = names.iter().map(String::as_str).chain([SERVER.0]);

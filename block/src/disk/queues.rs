@@ -9,8 +9,8 @@
 //!
 //! Three rules decide what may be written to the guest. When the attachment is fenced nothing is:
 //! not a status byte, not a ring. While it is in doubt (the process stood still) nothing is either,
-//! until a claim has been answered. And a queue that was stopped is not touched again; what of it is
-//! still outstanding is an *orphan*: it ends without an answer, keeps its memory mapped until
+//! until a claim has been answered. And a queue that was stopped is not touched again; what of it
+//! is still outstanding is an *orphan*: it ends without an answer, keeps its memory mapped until
 //! then, and holds back every queue that starts meanwhile, since the guest will have the same
 //! requests done again and must not see an old one land after the new one's answer.
 

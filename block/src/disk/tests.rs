@@ -593,8 +593,8 @@ fn a_pause_is_no_new_start() {
     rig.start(0);
     wait_until("it goes on", || core.channels() > 0);
     assert!(core.is_broken() && Arc::ptr_eq(&core.attachment().expect("one"), &second));
-    // Until its rings are stopped and started: then the server is asked. The guest resumes, so it is
-    // the claimant that it was.
+    // Until its rings are stopped and started: then the server is asked. The guest resumes, so it
+    // is the claimant that it was.
     rig.disk.stop(0);
     rig.start(0);
     let third = write(&mut rig);
