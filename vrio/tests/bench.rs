@@ -190,7 +190,11 @@ fn rows_of(report: &Value, contest: &str) -> Vec<Value> {
 
 #[test]
 fn we_are_compared_with_every_peer_that_is_installed() {
-    let report = compare(&["--case", "randread 4k depth 32"]);
+    // All contests hold the machine for two minutes. Before each change there is a part of them in
+    // which every peer is met.
+    let all_run = matches!(std::env::var("VRIO_TIER").as_deref(), Ok("nightly" | "long"));
+    let chosen = if all_run { "" } else { "memory" };
+    let report = compare(&["--contest", chosen, "--case", "randread 4k depth 32"]);
     let missing = report["missing"].to_string();
     let pairs = [
         ("local, null volume", "vrio local", "qemu-storage-daemon"),
@@ -206,7 +210,7 @@ fn we_are_compared_with_every_peer_that_is_installed() {
         ("direct, memory", "vrio direct", "SPDK NVMe/TCP"),
     ];
     let (mut all, mut with_cpu) = (0, 0);
-    for (contest, ours, theirs) in pairs {
+    for (contest, ours, theirs) in pairs.into_iter().filter(|pair| pair.0.contains(chosen)) {
         let is_pair = |row: &&Value| {
             row["ours"] == ours && row["theirs"].as_str().unwrap().starts_with(theirs)
         };
@@ -227,7 +231,9 @@ fn we_are_compared_with_every_peer_that_is_installed() {
         }
     }
     assert!(2 * with_cpu >= all, "processor time is known of {with_cpu} of {all} pairs: {report}");
-    check_goals(&report);
+    if all_run {
+        check_goals(&report);
+    }
     // Figures of our own have their round trips as well, where there are two cores.
     let own = report["own"].as_array().unwrap();
     let told = own.iter().filter(|it| it["cache_line_rtt_ns"]["min"].as_f64() > Some(0.0));
