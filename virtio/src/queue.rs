@@ -416,16 +416,24 @@ impl Queue {
         }
     }
 
+    /// Whether memory that this queue uses was lost since the last look.
+    #[inline]
+    fn has_lost_memory(&mut self) -> bool {
+        let losses = sigbus::losses();
+        if losses == self.losses {
+            return false;
+        }
+        self.losses = losses;
+        // Memory was lost somewhere: ours?
+        let log_is_lost = self.stores.log().is_some_and(DirtyLog::is_lost);
+        let inflight_is_lost = self.inflight.as_ref().is_some_and(Area::is_lost);
+        self.tables.is_lost() || log_is_lost || inflight_is_lost
+    }
+
     #[inline]
     fn take_next(&mut self, chain: &mut Chain) -> Result<Option<Head>, RingError> {
-        if sigbus::losses() != self.losses {
-            self.losses = sigbus::losses();
-            // Memory was lost somewhere: ours?
-            let log_is_lost = self.stores.log().is_some_and(DirtyLog::is_lost);
-            let inflight_is_lost = self.inflight.as_ref().is_some_and(Area::is_lost);
-            if self.tables.is_lost() || log_is_lost || inflight_is_lost {
-                return Err(RingError::MemoryLost);
-            }
+        if self.has_lost_memory() {
+            return Err(RingError::MemoryLost);
         }
         let mut reader = self.tables.reader(self.indirect);
         let (stores, chains) = (&mut self.stores, &self.chains);
@@ -516,9 +524,18 @@ impl Queue {
     }
 
     /// Shows the driver all that was put, with one store, and leaves it to [`Queue::call`] whether
-    /// to call it. False when there was nothing.
+    /// to call it. False when there was nothing, and when memory was lost: then the queue has
+    /// failed.
     pub fn show(&mut self) -> bool {
         if self.staged.is_empty() {
+            return false;
+        }
+        // A request whose memory was lost meanwhile has not been done as it says: a write may have
+        // stored zeroes. It gets no answer, nor does what would be shown together with it.
+        if self.failed.is_none() && self.has_lost_memory() {
+            self.fail(RingError::MemoryLost);
+        }
+        if self.failed == Some(RingError::MemoryLost) {
             return false;
         }
         either!(&mut self.ring, ring => ring.publish(&mut self.stores, &self.staged));

@@ -95,9 +95,14 @@ impl TestRing {
 
     /// A packed one.
     pub(super) fn packed(size: u16) -> Self {
+        Self::new(size).into_packed()
+    }
+
+    /// Before anything was offered.
+    pub(super) fn into_packed(self) -> Self {
         let first = Place { slot: 0, wrap: true };
         let side = PackedSide { next: first, used: first, chains: BTreeMap::new() };
-        Self { packed: Some(side), ..Self::new(size) }
+        Self { packed: Some(side), ..self }
     }
 
     pub(super) fn of_kind(kind: RingKind, size: u16) -> Self {

@@ -48,6 +48,29 @@ fn truncated_memory_stops_its_own_queue_only() {
     assert_eq!(take(&mut other_queue, &mut chain).index(), 1);
 }
 
+/// A write whose buffer was cut off has stored zeroes: it must not look as if it were done.
+#[test]
+fn a_request_whose_memory_is_lost_gets_no_answer() {
+    for packed in [false, true] {
+        let file = memory_file(2 * LEN as u64);
+        let ring = TestRing::in_file(4, &file);
+        let mut ring = if packed { ring.into_packed() } else { ring };
+        ring.chain(0, &[descriptor(BASE + LEN as u64, 8, 0, 0)]);
+        ring.offer(0);
+        let (mut queue, mut chain) = (ring.queue(), Chain::new());
+        let head = take(&mut queue, &mut chain);
+        ftruncate(&file, LEN as u64).unwrap();
+        let mut bytes = [1; 8];
+        // SAFETY: the chain is outstanding.
+        assert_eq!(unsafe { gather(&chain.readable, 0, &mut bytes) }, 8);
+        queue.put(head, 8);
+        assert!(!queue.publish());
+        assert_eq!(ring.reap(), None);
+        assert_eq!(queue.failed(), Some(RingError::MemoryLost));
+        assert_eq!(queue.take(&mut chain), Err(RingError::MemoryLost));
+    }
+}
+
 #[test]
 fn memory_anew_is_not_lost() {
     let file = memory_file(2 * LEN as u64);
