@@ -3,6 +3,7 @@
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
@@ -42,6 +43,7 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), StartError> {
         let _inside = runtime.enter();
         Signals::listen().map_err(system)?
     };
+    raise_descriptor_limit();
     // Before the files are restricted: its socket may be anywhere.
     let manager = Manager::from_environment();
     let node = start(config, origin)?;
@@ -78,6 +80,16 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), StartError> {
     drop(stopped);
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Takes as many descriptors as this process may have. The limit of old, 1,024, is what shells give;
+/// a front end alone may bring half of them, one for each piece of its memory.
+fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, limit = limit.current, "the limit of descriptors stays");
+    }
 }
 
 /// Leaves everything to the successor. From now on the manager looks at that one; it believes who

@@ -36,7 +36,9 @@ impl Running {
         let home = tempfile::tempdir().unwrap();
         let config = config.replace("HOME", home.path().to_str().unwrap());
         std::fs::write(home.path().join("node.toml"), config).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_vrio"))
+        // From a shell as users have it.
+        let mut child = Command::new("sh")
+            .args(["-c", "ulimit -Sn 512 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_vrio")])
             .args(["node", "--log", "json", "--config"])
             .arg(home.path().join("node.toml"))
             .stderr(Stdio::piped())
@@ -242,6 +244,17 @@ fn a_bad_key_file_is_named_with_the_way_out() {
     refused(2, "chmod 600");
     let nowhere = vrio(&["key", "new", "/nonexistent/a.key"]);
     assert_eq!(nowhere.status.code(), Some(1));
+}
+
+/// A shell's limit is 1,024 at most machines, and front ends bring hundreds.
+#[test]
+fn a_node_takes_as_many_descriptors_as_it_may_have() {
+    let node = Running::start(LONE);
+    node.wait_for("ready");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", node.child.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let [soft, hard] = [3, 4].map(|at| line.split_whitespace().nth(at).unwrap());
+    assert_eq!(soft, hard, "{line}");
 }
 
 #[test]
