@@ -56,7 +56,7 @@ pub struct FileCounters {
     pub syncs: AtomicU64,
     /// Flushes that another one's sync answered.
     pub syncs_shared: AtomicU64,
-    /// Ranges that were zeroed by writing zeroes, because the file system has no other way.
+    /// Ranges that were zeroed by writing zeroes: the file system has no other way, or failed.
     pub zeroes_written: AtomicU64,
 }
 
@@ -147,7 +147,9 @@ struct Shared {
     failed: AtomicBool,
     syncs: Syncs,
     counters: FileCounters,
-    /// What zeroes are written from, where the file system cannot zero a range by itself.
+    /// The file system cannot zero a range by itself.
+    cannot_zero: AtomicBool,
+    /// What zeroes are written from: there, and where it has failed to.
     zeroes: OnceLock<Buffer>,
     /// When an error was last logged; 0 before the first.
     logged_ns: AtomicU64,

@@ -5,7 +5,8 @@
 //!      └──────────────────────────────▶ kernel ◀─────────────────┘
 //!                                         │  in part: once more for the rest
 //!                     durable, buffered ──┤
-//!   zero a range: the same, or by writing zeroes where the file system cannot
+//!   zero a range: allocated, then zeroed by the file system; by writing zeroes where it cannot, or
+//!     has failed when it may have dropped what was written there before
 //!   file in memory: copied here and now ──▶ done_here
 //!   flush ──▶ syncing ◀───────────────────┘
 //!                └── a sync that began later has ended ──▶ ready ──▶ done
@@ -52,6 +53,10 @@ struct Step {
     bounce: Option<Buffer>,
     /// The range is zeroed by writing zeroes.
     writes_zeroes: bool,
+    /// The range is being given its space, and was not touched yet.
+    allocates: bool,
+    /// The kernel may have dropped acknowledged writes of the range: only zeroes may follow.
+    dropped: bool,
     sync_target: u64,
 }
 
@@ -193,7 +198,9 @@ impl FileChannel {
     /// Hands a range to the kernel, or zeroes for it.
     fn start_zeroing(&mut self, io: &Io, id: IoId) -> Result<(), Full> {
         let step = &mut self.steps[id.index()];
-        let zeroes = if io.op == Op::WriteZeroes { self.shared.zeroes.get() } else { None };
+        let instead =
+            step.dropped || io.op == Op::WriteZeroes && self.shared.cannot_zero.load(Relaxed);
+        let zeroes = if instead { self.shared.zeroes.get() } else { None };
         if let Some(zeroes) = zeroes
             && step.vectors.is_empty()
         {
@@ -208,7 +215,8 @@ impl FileChannel {
             return self.push_with(io, id);
         }
         let file = types::Fd(self.shared.file.as_raw_fd());
-        let entry = zeroing::entry(io.op, file, io.offset_bytes, io.len_bytes);
+        let how = if step.allocates { zeroing::ALLOCATE } else { zeroing::how(io.op) };
+        let entry = zeroing::entry(how, file, io.offset_bytes, io.len_bytes);
         // SAFETY: names no memory, and the file is open as long as `shared`.
         unsafe { self.uring.borrow_mut().push(self.client, id.index() as u32, entry) }
     }
@@ -269,6 +277,9 @@ impl FileChannel {
         let Ok(moved) = u32::try_from(result) else {
             return self.refused(ios, id, Errno::from_raw_os_error(-result));
         };
+        if std::mem::take(&mut step.allocates) {
+            return self.resume(ios, id);
+        }
         // A range that was zeroed was zeroed as a whole.
         let whole = io.op.zeroes() && !step.writes_zeroes;
         step.done_bytes += if whole { io.len_bytes } else { moved };
@@ -276,7 +287,10 @@ impl FileChannel {
         if step.done_bytes < io.len_bytes {
             if moved == 0 {
                 // The end of a file that somebody shortened.
-                self.note(io, Errno::NXIO);
+                let (dropped, failure) = (step.dropped, self.note(io, Errno::NXIO));
+                if dropped {
+                    self.shared.fail(failure);
+                }
                 return self.finish(ios, id, Status::Error);
             }
             step.skip(moved as usize);
@@ -297,17 +311,40 @@ impl FileChannel {
             return self.resume(ios, id);
         }
         let io = &ios[id];
-        if io.op.zeroes() && !step.writes_zeroes && error == Errno::OPNOTSUPP {
-            return self.zeroes_otherwise(ios, id);
+        if io.op.zeroes() && !step.writes_zeroes {
+            let allocated = std::mem::take(&mut step.allocates);
+            // A file system says so first; a device is asked when the pages have gone.
+            let untouched = !self.shared.drops_pages()
+                || allocated
+                || error == Errno::OPNOTSUPP && !self.shared.is_block_device;
+            if !untouched {
+                return self.zeroes_instead(ios, id, error);
+            }
+            if error == Errno::OPNOTSUPP {
+                return self.zeroes_otherwise(ios, id);
+            }
         }
-        let syncs_itself = self.syncs_itself(io, id);
+        let (dropped, syncs_itself) = (step.dropped, self.syncs_itself(io, id));
         let failure = self.note(io, error);
         // A write and its sync in one: the error may be the sync's, and then it is about earlier
         // writes too. Only these cannot be: no space, and a request that makes no sense.
         let is_own = is_no_space(error) || error == Errno::INVAL;
-        if syncs_itself && !is_own {
+        if dropped || syncs_itself && !is_own {
             self.shared.fail(failure);
         }
+        self.finish(ios, id, Status::Error);
+    }
+
+    /// The kernel dropped the pages of the range, with acknowledged writes that had not reached the
+    /// storage, and then failed: an older value would come back. Zeroes are written over it, and if
+    /// they cannot be, the volume has failed.
+    fn zeroes_instead(&mut self, ios: &mut IoTable, id: IoId, error: Errno) {
+        self.steps[id.index()].dropped = true;
+        if self.shared.has_zeroes() {
+            return self.resume(ios, id);
+        }
+        let failure = self.note(&ios[id], error);
+        self.shared.fail(failure);
         self.finish(ios, id, Status::Error);
     }
 
@@ -317,7 +354,8 @@ impl FileChannel {
         if ios[id].op == Op::Discard {
             return self.finish(ios, id, Status::Unsupported);
         }
-        if self.shared.write_zeroes_from_now() {
+        if self.shared.has_zeroes() {
+            self.shared.cannot_zero.store(true, Relaxed);
             return self.resume(ios, id);
         }
         self.note(&ios[id], Errno::NOMEM);
@@ -421,7 +459,7 @@ impl Step {
         self.id = id;
         self.vectors.clear();
         (self.first, self.done_bytes, self.retries) = (0, 0, 0);
-        self.writes_zeroes = false;
+        (self.writes_zeroes, self.allocates, self.dropped) = (false, false, false);
         debug_assert!(self.bounce.is_none(), "given back when the last request ended");
     }
 
@@ -494,8 +532,10 @@ unsafe fn transfer_now(
 impl Channel for FileChannel {
     fn submit(&mut self, ios: &mut IoTable, id: IoId) {
         debug_assert!(!self.abandoned, "a channel that let go takes nothing");
-        self.steps[id.index()].begin(id);
         let io = &ios[id];
+        let step = &mut self.steps[id.index()];
+        step.begin(id);
+        step.allocates = io.op == Op::WriteZeroes && self.shared.allocates_first();
         if self.shared.has_failed() {
             return self.finish(ios, id, Status::Error);
         }

@@ -220,6 +220,7 @@ pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<Share
         syncs: Syncs::default(),
         counters: FileCounters::default(),
         file,
+        cannot_zero: AtomicBool::new(false),
         zeroes: OnceLock::new(),
         logged_ns: AtomicU64::new(0),
         unlogged: AtomicU64::new(0),

@@ -1,3 +1,5 @@
+mod foreign;
+
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

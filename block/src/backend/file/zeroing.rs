@@ -6,11 +6,18 @@
 //! | discard | `FALLOC_FL_PUNCH_HOLE` | not offered |
 //! | write-zeroes | `FALLOC_FL_ZERO_RANGE` | zeroes are written |
 //!
-//! Both go through the ring, where the kernel does them on threads of its own. What a hole was
+//! Of a buffered volume the kernel drops the range's pages first, also those with acknowledged
+//! writes that are not on the storage yet, and may fail then: an older value would come back. The
+//! usual reason is a file system without space, so the range is given its space before
+//! (`fallocate` without a mode: it fails without touching anything). Whatever fails all the same
+//! ends by writing zeroes over the range, and if that fails, too, the volume has failed by name.
+//!
+//! All go through the ring, where the kernel does them on threads of its own. What a hole was
 //! punched into reads as zeroes: that is the call's promise for files and, since the kernel never
 //! falls back to a discard that leaves the old bytes, for block devices.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
 
 use io_uring::{opcode, squeue, types};
 use rustix::fs::{FallocateFlags, SeekFrom, Stat, fallocate, major, minor, seek};
@@ -49,19 +56,44 @@ pub(super) fn queue_value(stat: &Stat, name: &str) -> Option<u64> {
     read("queue").or_else(|| read("../queue"))?.trim().parse().ok()
 }
 
-/// The kernel's request for zeroing a range.
-pub(super) fn entry(op: Op, file: types::Fd, offset_bytes: u64, len_bytes: u32) -> squeue::Entry {
-    let how = match op {
+/// Gives a range its space and changes nothing in it.
+pub(super) const ALLOCATE: FallocateFlags = FallocateFlags::empty();
+
+/// How the kernel zeroes a range.
+pub(super) fn how(op: Op) -> FallocateFlags {
+    match op {
         Op::Discard => FallocateFlags::PUNCH_HOLE,
         _ => FallocateFlags::ZERO_RANGE,
-    };
+    }
+}
+
+/// The kernel's request for that.
+pub(super) fn entry(
+    how: FallocateFlags,
+    file: types::Fd,
+    offset_bytes: u64,
+    len_bytes: u32,
+) -> squeue::Entry {
     let mode = (how | FallocateFlags::KEEP_SIZE).bits() as i32;
     opcode::Fallocate::new(file, u64::from(len_bytes)).offset(offset_bytes).mode(mode).build()
 }
 
 impl Shared {
-    /// From now on zeroes are written. `false` when there is no memory to write them from.
-    pub(super) fn write_zeroes_from_now(&self) -> bool {
+    /// Whether zeroing a range begins with dropping its pages, and what only they have.
+    pub(super) fn drops_pages(&self) -> bool {
+        !self.direct
+    }
+
+    /// Whether a range is given its space before it is zeroed.
+    pub(super) fn allocates_first(&self) -> bool {
+        self.drops_pages()
+            && !self.is_block_device
+            && !self.in_memory
+            && !self.cannot_zero.load(Relaxed)
+    }
+
+    /// Whether there is what zeroes are written from; `false` when there is no memory for it.
+    pub(super) fn has_zeroes(&self) -> bool {
         if self.zeroes.get().is_some() {
             return true;
         }
