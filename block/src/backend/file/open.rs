@@ -5,26 +5,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags, fcntl_getfl,
-    fcntl_setfl, flock, fstat, fstatfs, fsync, ftruncate, ioctl_blksszget, major, minor,
-    open as open_file, seek, statx,
+    AtFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags, fcntl_getfl, fcntl_setfl, fstat,
+    fstatfs, fsync, ftruncate, ioctl_blksszget, open as open_file, seek, stat, statx,
 };
 use rustix::io::Errno;
 
 use super::bounce::Buffer;
-use super::{FileCounters, Shared, Syncs, failures, resize, zeroing};
+use super::{FileCounters, Shared, Syncs, failures, locks, resize, zeroing};
 use crate::size::Size;
 use crate::volume::{Durability, Incarnation, PHYSICAL_BYTES_MAX, Topology, VolumeInfo, Zeroing};
 
 /// How long to wait for a predecessor's lock. A killed server's last requests were seen to land
 /// within 100 ms; a slow disk may need seconds.
 pub const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How often to look whether the lock is free.
-const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// The largest block that virtio-blk guests are known to take: a page.
 const BLOCK_BYTES_MAX: u32 = 4096;
@@ -148,6 +144,17 @@ pub enum FileError {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// A mounted or exported device, which another user of it holds for itself.
+    #[error("{}: in use by {holder} for more than {} s; unmount the device, stop that program, or \
+             correct the path", path.display(), waited.as_secs_f32())]
+    Held {
+        /// The device.
+        path: PathBuf,
+        /// Who has it, as far as the system tells.
+        holder: String,
+        /// How long it was waited for.
+        waited: Duration,
+    },
     /// The file system cannot do direct I/O, or only in blocks that no guest takes.
     #[error("{}: its file system has no direct I/O in blocks of at most 4096 bytes; \
              set direct = false", path.display())]
@@ -184,7 +191,7 @@ pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<Share
     // requests fail rather than wait.
     let flags = fcntl_getfl(&file).map_err(system("read its flags"))? - OFlags::NONBLOCK;
     fcntl_setfl(&file, flags).map_err(system("set its flags"))?;
-    lock(&file, &stat, options)?;
+    locks::take(&file, &stat, options)?;
     fill_empty(&file, options)?;
     let (align_bytes, block_bytes) =
         if options.direct { direct_alignment(&file, path, is_block_device)? } else { (1, 512) };
@@ -236,77 +243,46 @@ fn is_in_memory(file: &OwnedFd, is_block_device: bool) -> bool {
     !is_block_device && fstatfs(file).is_ok_and(|stat| stat.f_type == TMPFS_MAGIC)
 }
 
-fn system_error(path: &Path, what: &'static str, source: Errno) -> FileError {
+pub(super) fn system_error(path: &Path, what: &'static str, source: Errno) -> FileError {
     FileError::System { path: path.to_owned(), what, source: source.into() }
 }
 
 fn open_description(options: &FileOptions) -> Result<OwnedFd, FileError> {
     let path = &options.path;
+    // A file is made only where there is none, so that this is about the file that is opened.
+    let is_device =
+        stat(path).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
+    if is_device {
+        return locks::open_device(options);
+    }
+    open_as(options, OFlags::empty()).map_err(|error| open_error(options, error))
+}
+
+/// Opens it, with some flags more.
+pub(super) fn open_as(options: &FileOptions, more: OFlags) -> Result<OwnedFd, Errno> {
     let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let creates = options.size_bytes.is_some() && !options.read_only;
-    flags.set(OFlags::CREATE, creates);
+    flags.set(OFlags::CREATE, creates && !more.contains(OFlags::EXCL));
     flags.set(OFlags::DIRECT, options.direct);
-    let mode = Mode::RUSR | Mode::WUSR;
-    open_file(path, flags, mode).map_err(|error| {
-        let (path, source) = (path.clone(), error.into());
-        match error {
-            Errno::NOENT if creates => FileError::NoDirectory { path },
-            Errno::NOENT => FileError::Missing { path },
-            Errno::ISDIR => FileError::Directory { path },
-            Errno::NXIO | Errno::NODEV => FileError::WrongType { path },
-            Errno::INVAL if options.direct => FileError::NoDirectIo { path },
-            Errno::ACCESS | Errno::PERM | Errno::ROFS if options.read_only => {
-                FileError::NotReadable { path, source }
-            }
-            Errno::ACCESS | Errno::PERM | Errno::ROFS => FileError::NotWritable { path, source },
-            _ => FileError::System { path, what: "open the file", source },
-        }
-    })
+    open_file(&options.path, flags | more, Mode::RUSR | Mode::WUSR)
 }
 
-/// Takes the file's lock: alone to write, with others to read. A predecessor that was killed holds
-/// it until its last request has landed.
-fn lock(file: &OwnedFd, stat: &Stat, options: &FileOptions) -> Result<(), FileError> {
-    let operation = if options.read_only {
-        FlockOperation::NonBlockingLockShared
-    } else {
-        FlockOperation::NonBlockingLockExclusive
-    };
-    let began = Instant::now();
-    loop {
-        match flock(file, operation) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-            Err(error) => return Err(system_error(&options.path, "lock the file", error)),
+/// What the system's answer to opening it means.
+pub(super) fn open_error(options: &FileOptions, error: Errno) -> FileError {
+    let (path, source) = (options.path.clone(), error.into());
+    let creates = options.size_bytes.is_some() && !options.read_only;
+    match error {
+        Errno::NOENT if creates => FileError::NoDirectory { path },
+        Errno::NOENT => FileError::Missing { path },
+        Errno::ISDIR => FileError::Directory { path },
+        Errno::NXIO | Errno::NODEV => FileError::WrongType { path },
+        Errno::INVAL if options.direct => FileError::NoDirectIo { path },
+        Errno::ACCESS | Errno::PERM | Errno::ROFS if options.read_only => {
+            FileError::NotReadable { path, source }
         }
-        let waited = began.elapsed();
-        if waited >= options.lock_timeout {
-            let path = options.path.clone();
-            return Err(FileError::Locked { path, holder: holder(stat), waited });
-        }
-        std::thread::sleep(LOCK_RETRY.min(options.lock_timeout - waited));
-    }
-}
-
-/// Who holds a lock on the file, as `/proc/locks` has it.
-fn holder(stat: &Stat) -> String {
-    let place = format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
-    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-    let pid = locks.lines().find_map(|line| {
-        let words: Vec<_> = line.split_whitespace().collect();
-        (words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&place.as_str()))
-            .then(|| words[4].to_owned())
-    });
-    match pid {
-        Some(pid) if pid == std::process::id().to_string() => {
-            "another volume of this node".to_owned()
-        }
-        Some(pid) => {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            format!("process {pid} ({})", name.trim())
-        }
-        None => "another process".to_owned(),
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => FileError::NotWritable { path, source },
+        _ => FileError::System { path, what: "open the file", source },
     }
 }
 

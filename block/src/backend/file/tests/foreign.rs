@@ -1,7 +1,107 @@
 //! What others do to a volume's file: hold it, mount it, make it of another format, or fail when
 //! they should zero it.
 
+use rustix::fs::{FlockOperation, fcntl_lock};
+
 use super::*;
+
+/// As QEMU and `lockf` do: not by flock.
+#[test]
+fn a_file_that_another_program_has_locked_is_refused_and_ours_is_locked_for_it() {
+    let Some(place) = Place::new("a_file_that_another_program_has_locked") else { return };
+    let options = place.options("disk.img");
+    let reader = FileOptions { read_only: true, ..options.clone() };
+    drop(FileVolume::open(&options).expect("a new file"));
+    let open = || File::options().read(true).write(true).open(&options.path).expect("there");
+    for options in [&options, &reader] {
+        // Anew each time: it ends with any descriptor of the file that its process closes.
+        let other = open();
+        fcntl_lock(&other, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
+        let error = FileVolume::open(options).expect_err("locked").to_string();
+        assert!(error.contains("locked by"), "{error}");
+    }
+    let writer = FileVolume::open(&options).expect("free again");
+    let other = open();
+    for lock in [FlockOperation::NonBlockingLockExclusive, FlockOperation::NonBlockingLockShared] {
+        assert!(fcntl_lock(&other, lock).is_err(), "{lock:?} beside a writer");
+    }
+    drop(writer);
+    let readers = [FileVolume::open(&reader), FileVolume::open(&reader)];
+    assert!(readers.iter().all(Result::is_ok), "readers share");
+    fcntl_lock(&other, FlockOperation::NonBlockingLockExclusive).expect_err("they read");
+}
+
+/// A file system on a loop device, mounted.
+struct Mounted {
+    device: LoopDevice,
+    at: PathBuf,
+}
+
+impl Mounted {
+    fn new(place: &Place) -> Result<Self, String> {
+        let [image, at] = ["fs.img", "mounted"].map(|name| place.directory.path().join(name));
+        File::create(&image).and_then(|file| file.set_len(16 << 20)).expect("room");
+        let device = LoopDevice::new(&image)?;
+        fs::create_dir(&at).expect("room");
+        run(Command::new("mkfs.ext4").args(["-q", &device.0]))?;
+        let mounted = Self { device, at };
+        mounted.mount()?;
+        Ok(mounted)
+    }
+
+    fn mount(&self) -> Result<(), String> {
+        run(Command::new("mount").arg(&self.device.0).arg(&self.at))
+    }
+
+    fn unmount(&self) -> Result<(), String> {
+        run(Command::new("umount").arg(&self.at))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // It may not be mounted now.
+        let _ = self.unmount();
+    }
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    output.status.success().then_some(()).ok_or(format!("{command:?}: {said}"))
+}
+
+#[test]
+fn a_device_that_is_mounted_or_in_use_is_refused() {
+    let test = "a_device_that_is_mounted_or_in_use_is_refused";
+    let Some(place) = Place::new(test) else { return };
+    let mounted = match Mounted::new(&place) {
+        Ok(mounted) => mounted,
+        Err(why) => return println!("SKIP {test}: nothing can be mounted here: {why}"),
+    };
+    let device = &mounted.device.0;
+    let options =
+        FileOptions { lock_timeout: Duration::from_millis(50), ..FileOptions::new(device) };
+    let reader = FileOptions { read_only: true, ..options.clone() };
+    for options in [&options, &reader] {
+        let error = FileVolume::open(options).expect_err("mounted").to_string();
+        assert!(error.contains("in use by a mount at") && error.contains("unmount"), "{error}");
+    }
+    mounted.unmount().expect("it is mounted");
+    let volume = FileVolume::open(&options).expect("free");
+    let error = mounted.mount().expect_err("it is a volume");
+    assert!(error.contains("already mounted") || error.contains("busy"), "{error}");
+    // By another name of the same device.
+    let again = place.directory.path().join("again");
+    let number = fs::metadata(device).expect("there").rdev();
+    rustix::fs::mknodat(CWD, &again, FileType::BlockDevice, Mode::RUSR | Mode::WUSR, number)
+        .expect("root may");
+    let again = FileOptions { path: again, ..options };
+    let error = FileVolume::open(&again).expect_err("exported").to_string();
+    assert!(error.contains("in use by"), "{error}");
+    drop(volume);
+    drop(FileVolume::open(&again).expect("free"));
+}
 
 /// Buffered: there the kernel drops the range's pages, and then may fail.
 #[test]
