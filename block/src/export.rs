@@ -20,7 +20,7 @@ use sidecore::{Progress, Services, Wake};
 
 use crate::attachment::{CHANNELS_MAX, Name};
 use crate::proof::AttachmentKey;
-use crate::record::{Record, RecordError, RecordStore, Ticket};
+use crate::record::{NoRecords, Record, RecordError, RecordStore, Ticket};
 use crate::volume::{Incarnation, OpenError, Status, Volume};
 use crate::wire::{Claim, Outcome, Title, attachment_id};
 
@@ -176,6 +176,10 @@ impl Entry {
 #[derive(Debug, Default)]
 struct State {
     epoch_last: u64,
+    /// The last epoch of any attachment that was forgotten.
+    floor: u64,
+    /// It was said that the records are older than what clients know.
+    has_told_old: bool,
     /// It is being made smaller: nobody may begin to use it.
     shrinking: bool,
     /// While the node is drained: the attachments that were there when that began.
@@ -184,18 +188,36 @@ struct State {
 }
 
 impl State {
-    /// Forgets the oldest attachment that ended clean, when there are too many: nothing is lost
-    /// with it, but its guest cannot be resumed.
-    fn make_room(&mut self) {
+    /// Forgets the attachments of the oldest epochs when there are too many, and nothing that a
+    /// guest may still build on:
+    ///
+    /// - of a volume with one user at a time each that another attachment has claimed after, since
+    ///   nobody resumes those (half of them at once, so that this is rare);
+    /// - of a shared one that ended clean, since no write is lost with it.
+    ///
+    /// Their guests cannot be resumed, and their clients are refused by the floor.
+    fn make_room(&mut self, shared: bool) -> Vec<String> {
         if self.entries.len() < ATTACHMENTS_MAX {
-            return;
+            return Vec::new();
         }
-        let clean = |entry: &Entry| entry.record.filter(|record| record.clean && !entry.is_live());
-        let ended = self.entries.iter().filter_map(|(name, entry)| Some((clean(entry)?, name)));
-        if let Some((_, name)) = ended.min_by_key(|(record, _)| record.epoch) {
-            let name = name.clone();
-            self.entries.remove(&name);
+        let (kept, last) = (ATTACHMENTS_MAX - 1, self.epoch_last);
+        let kept = if shared { kept } else { kept / 2 };
+        let mut over: Vec<(u64, String)> = Vec::new();
+        for (name, entry) in &mut self.entries {
+            let epoch = entry.record.map_or(0, |record| record.epoch);
+            let is_clean = entry.record.is_some_and(|record| record.clean);
+            let is_over = if shared { is_clean } else { epoch < last };
+            if is_over && !entry.is_live() && entry.drained(|_| true) {
+                over.push((epoch, name.clone()));
+            }
         }
+        over.sort_unstable();
+        over.truncate(self.entries.len() - kept);
+        for (epoch, name) in &over {
+            self.floor = self.floor.max(*epoch);
+            self.entries.remove(name);
+        }
+        over.into_iter().map(|(_, name)| name).collect()
     }
 }
 
@@ -216,6 +238,7 @@ pub struct Export {
     allowed: Allowed,
     shared: bool,
     records: Arc<dyn RecordStore>,
+    unusable: Option<String>,
     state: Mutex<State>,
 }
 
@@ -234,22 +257,57 @@ impl Export {
     /// Puts a guard before `volume` and reads its attachments' records.
     ///
     /// # Errors
-    /// When the records cannot be read.
+    /// When the records cannot be read, or not be believed.
     pub fn new(
         name: &str,
         volume: Arc<dyn Volume>,
         options: ExportOptions,
         records: Arc<dyn RecordStore>,
     ) -> Result<Arc<Self>, RecordError> {
-        let mut state = State::default();
+        let floor = records.floor()?;
+        let mut state = State { epoch_last: floor, floor, ..State::default() };
         for (attachment, record) in records.load()? {
             state.epoch_last = state.epoch_last.max(record.epoch);
             let entry = Entry { record: Some(record), ..Entry::default() };
             state.entries.insert(attachment, entry);
         }
-        let state = Mutex::new(state);
-        let (name, allowed) = (name.to_owned(), Allowed::new(options.allow));
-        Ok(Arc::new(Self { name, volume, allowed, shared: options.shared, records, state }))
+        Ok(Arc::new(Self::with(name, volume, options, records, state)))
+    }
+
+    /// A guard that lets nobody in, since the volume's records cannot be believed, and says so to
+    /// each: no other volume suffers from that.
+    pub fn closed(
+        name: &str,
+        volume: Arc<dyn Volume>,
+        options: ExportOptions,
+        error: &RecordError,
+    ) -> Arc<Self> {
+        let mut export = Self::with(name, volume, options, Arc::new(NoRecords), State::default());
+        export.unusable = Some(format!("volume {name} is not served: {error}"));
+        Arc::new(export)
+    }
+
+    fn with(
+        name: &str,
+        volume: Arc<dyn Volume>,
+        options: ExportOptions,
+        records: Arc<dyn RecordStore>,
+        state: State,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            volume,
+            allowed: Allowed::new(options.allow),
+            shared: options.shared,
+            records,
+            unusable: None,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Why nobody is let in, until the node is started again: its records cannot be believed.
+    pub fn unusable(&self) -> Option<&str> {
+        self.unusable.as_deref()
     }
 
     /// The volume's name.
@@ -348,21 +406,21 @@ impl Export {
         claim: &Claim,
         by: &Claimer<'_>,
     ) -> Result<PendingClaim, Refusal> {
+        if let Some(text) = &self.unusable {
+            return Err(Refusal::new(Outcome::Refused, text));
+        }
         let info = self.volume.info();
         let mut state = self.state();
         if state.shrinking {
             let text = format!("volume {} is being made smaller", self.name);
             return Err(Refusal::new(Outcome::Refused, text));
         }
+        self.look_at_epochs(&mut state, attachment, (title, claim), by);
         self.judge(&mut state, attachment, (title, claim), by)?;
         let record = state.entries.get(attachment).and_then(|entry| entry.record);
         self.check_loss(attachment, &info, record, title, claim)?;
         if !state.entries.contains_key(attachment) {
-            state.make_room();
-        }
-        if state.entries.len() >= ATTACHMENTS_MAX && !state.entries.contains_key(attachment) {
-            let text = format!("volume {}: {ATTACHMENTS_MAX} attachments are known", self.name);
-            return Err(Refusal::new(Outcome::Refused, text));
+            self.make_room(&mut state)?;
         }
         // A client may know a later epoch than we do when our records were lost; but no claim may
         // use the epochs up.
@@ -401,6 +459,24 @@ impl Export {
         // Of a write-through volume, too: a successor may see what a predecessor's unanswered
         // write left in a cache, and what it has seen must not vanish with the power.
         Ok(PendingClaim { attachment, epoch, incarnation, ticket, flush: Flush::Due })
+    }
+
+    /// Makes room for one attachment more.
+    fn make_room(&self, state: &mut State) -> Result<(), Refusal> {
+        let forgotten = state.make_room(self.shared);
+        if !forgotten.is_empty() {
+            // Before the claim's own record, which is written behind it.
+            let _ = self.records.forget(&forgotten, state.floor);
+        }
+        if state.entries.len() < ATTACHMENTS_MAX {
+            return Ok(());
+        }
+        let text = format!(
+            "volume {}: {ATTACHMENTS_MAX} attachments are known and none of them ended clean; \
+             remove the records of those that are gone for good, and restart the node",
+            self.name
+        );
+        Err(Refusal::new(Outcome::Refused, text))
     }
 
     /// Whether a claim can be answered: its epoch and incarnation, or why not. `None`: ask again.

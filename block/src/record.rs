@@ -12,8 +12,12 @@ use crate::proof::AttachmentKey;
 use crate::volume::Incarnation;
 
 mod file;
+mod home;
+mod plain;
+mod sealed;
 
-pub use file::{FileRecords, First, RecordWriter};
+pub use file::{FileRecords, First, IncarnationNote, RecordWriter};
+pub use home::{create_private, make_private};
 
 /// What is remembered of one attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -86,6 +90,13 @@ impl Ticket {
         Self::default()
     }
 
+    /// One that ended like this at once.
+    fn ended(result: Result<(), RecordError>) -> Self {
+        let ticket = Self::new();
+        ticket.end(result);
+        ticket
+    }
+
     /// How it ended; `None` while it goes on.
     pub fn result(&self) -> Option<Result<(), RecordError>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -105,8 +116,31 @@ pub trait RecordStore: Send + Sync + fmt::Debug {
     /// When the store cannot be read, or a record is damaged.
     fn load(&self) -> Result<HashMap<String, Record>, RecordError>;
 
+    /// One of them.
+    ///
+    /// # Errors
+    /// As [`Self::load`], but of no other record.
+    fn find(&self, attachment: &str) -> Result<Option<Record>, RecordError> {
+        Ok(self.load()?.remove(attachment))
+    }
+
     /// Begins a durable write; never blocks.
     fn write(&self, attachment: &str, record: Record) -> Ticket;
+
+    /// The last epoch of any record that was forgotten.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    fn floor(&self) -> Result<u64, RecordError> {
+        Ok(0)
+    }
+
+    /// Begins to forget records, none of which has an epoch beyond `floor`; never blocks. The floor
+    /// is durable before any of them goes.
+    fn forget(&self, attachments: &[String], floor: u64) -> Ticket {
+        let _ = (attachments, floor);
+        Ticket::ended(Ok(()))
+    }
 }
 
 /// Remembers for one process what another one has handed over: for volumes that have no place for

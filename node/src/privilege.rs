@@ -97,7 +97,8 @@ pub fn drop(config: &Config) -> Result<(), PrivilegeError> {
     }
     let user = wanted_user(config)?;
     for directory in own_directories(config) {
-        make(directory, user.as_ref())?;
+        let is_private = Some(directory) == config.directories.state.as_deref();
+        make(directory, user.as_ref(), is_private)?;
     }
     if let Some(user) = &user {
         user.become_it(LINK_CAPABILITIES)?;
@@ -161,7 +162,7 @@ fn own_directories(config: &Config) -> impl Iterator<Item = &Path> {
 
 /// Makes a directory that is missing, and gives it to the user. Who is root only now cannot make
 /// one in /run later.
-fn make(path: &Path, user: Option<&user::User>) -> Result<(), PrivilegeError> {
+fn make(path: &Path, user: Option<&user::User>, is_private: bool) -> Result<(), PrivilegeError> {
     // What is in the way is told by whoever needs the directory, with more words.
     if path.exists() || path.parent().is_none_or(|parent| !parent.is_dir()) && user.is_none() {
         return Ok(());
@@ -172,7 +173,12 @@ fn make(path: &Path, user: Option<&user::User>) -> Result<(), PrivilegeError> {
         source,
         way_out: "make it, or name another one".to_owned(),
     };
-    match std::fs::create_dir_all(path) {
+    // Whatever the umask: a program that writes to "state" decides what is believed of lost writes.
+    let made = match is_private {
+        true => block::record::make_private(path),
+        false => std::fs::create_dir_all(path),
+    };
+    match made {
         Err(_) if user.is_none() => return Ok(()),
         made => made.map_err(refuse)?,
     }

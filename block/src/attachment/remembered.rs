@@ -31,8 +31,8 @@ impl Remembered {
     /// What `store` has of the attachment `name`. What cannot be read counts as nothing: a guest
     /// that resumes is then let in only where nobody else holds its volume.
     pub fn load(name: &str, store: Arc<dyn RecordStore>) -> Arc<Self> {
-        let record = match store.load() {
-            Ok(mut records) => records.remove(name).unwrap_or_default(),
+        let record = match store.find(name) {
+            Ok(record) => record.unwrap_or_default(),
             Err(error) => {
                 tracing::warn!(
                     attachment = name,

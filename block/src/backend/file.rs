@@ -14,6 +14,7 @@ mod failures;
 mod locks;
 mod open;
 mod resize;
+mod witness;
 mod zeroing;
 
 use std::fmt;
@@ -25,9 +26,10 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::record::{FileRecords, IncarnationNote, RecordError};
 use crate::size::Size;
 use crate::uring::Uring;
-use crate::volume::{Channel, Open, OpenError, Volume, VolumeInfo};
+use crate::volume::{Channel, Incarnation, Open, OpenError, Volume, VolumeInfo};
 
 pub use open::{FileError, FileOptions, LOCK_TIMEOUT};
 pub use resize::{Remembered, ResizeError};
@@ -78,14 +80,39 @@ impl FileVolume {
     }
 
     /// Goes on with the file of another process, which has nothing on its way to it any more: the
-    /// locked description itself, so that the lock is never free. `failed`: a sync had failed.
+    /// locked description itself, so that the lock is never free, and so the same incarnation.
+    /// `failed`: a sync had failed.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn adopt(options: &FileOptions, file: OwnedFd, failed: bool) -> Result<Self, FileError> {
-        let shared = open::open(options, Some(file))?;
+    pub fn adopt(
+        options: &FileOptions,
+        file: OwnedFd,
+        incarnation: Incarnation,
+        failed: bool,
+    ) -> Result<Self, FileError> {
+        let mut shared = open::open(options, Some(file))?;
+        shared.info.incarnation = incarnation;
         shared.failed.store(failed, Release);
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Has the volume's records say which incarnation this is, and remember when a sync fails.
+    /// `adopted`: it goes on under the one that it has. For who has opened it and not used it.
+    ///
+    /// # Errors
+    /// When that cannot be kept.
+    pub fn remember_by(&mut self, records: &FileRecords, adopted: bool) -> Result<(), RecordError> {
+        let shared = Arc::get_mut(&mut self.shared).expect("nobody uses it yet");
+        let (seen, now) = (shared.witnessed, shared.info.incarnation);
+        let (incarnation, note) = if adopted {
+            (now, records.keep_incarnation(seen, now, shared.failed.load(Acquire))?)
+        } else {
+            records.incarnation(seen, now)?
+        };
+        shared.info.incarnation = incarnation;
+        shared.note = Some(note);
+        Ok(())
     }
 
     /// The locked file.
@@ -146,6 +173,10 @@ struct Shared {
     /// What the address of a buffer must be a multiple of under direct I/O.
     align_bytes: u32,
     failed: AtomicBool,
+    /// What was seen of the host when it was opened.
+    witnessed: [u8; 16],
+    /// Where a failed sync is noted beside the file.
+    note: Option<IncarnationNote>,
     syncs: Syncs,
     counters: FileCounters,
     /// The file system cannot zero a range by itself.
@@ -218,7 +249,15 @@ impl Shared {
                  every request on it is an error until the node is restarted; check the storage \
                  and the guest's file system first"
             );
-            failures::note(&self.file, &self.path);
+            // Both, as one of them may be on what has failed.
+            let noted = [
+                failures::note(&self.file).map_err(Into::into),
+                self.note.as_ref().map_or(Ok(()), IncarnationNote::spoil),
+            ];
+            for error in noted.into_iter().filter_map(Result::err) {
+                let file = self.path.display();
+                tracing::warn!(%file, %error, "one of the two notes of the failure cannot be kept");
+            }
         }
     }
 }

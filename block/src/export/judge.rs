@@ -91,6 +91,29 @@ impl Export {
         self.state().look(now_ns);
     }
 
+    /// Says once when a client has held a later epoch than the records have. Then they are old, or
+    /// lost, and an attachment that was granted the volume meanwhile is not known.
+    pub(super) fn look_at_epochs(
+        &self,
+        state: &mut State,
+        attachment: &str,
+        (title, claim): (&Title, &Claim),
+        by: &Claimer<'_>,
+    ) {
+        let (known, recorded) = (title.epoch.max(claim.known), state.epoch_last);
+        if known > recorded && !std::mem::replace(&mut state.has_told_old, true) {
+            tracing::warn!(
+                volume = self.name,
+                attachment,
+                node = by.node,
+                known,
+                recorded,
+                "a client has held a later epoch than the volume's records have: they are old, or \
+                 were lost; end guests that were given the volume meanwhile"
+            );
+        }
+    }
+
     /// Whether a claim is granted, but for what may be lost by it.
     pub(super) fn judge(
         &self,
@@ -184,6 +207,14 @@ impl Export {
         let replaced = record.is_some_and(|record| {
             (live && record.claimant != claim.claimant) || record.has_replaced(claim.claimant)
         });
+        // Its record went because others had come after it.
+        if live && record.is_none() && title.epoch <= state.floor && !claim.accept_loss {
+            let text = format!(
+                "attachment {attachment} of volume {} was forgotten: others came after it",
+                self.name
+            );
+            return Err(Refusal::new(Outcome::Superseded, text));
+        }
         let remembers = live || claim.resume;
         let mine = record.map_or(0, |record| record.epoch);
         let overtaken = remembers && !self.shared && state.epoch_last > mine;
@@ -212,7 +243,9 @@ impl Export {
         } else if claim.resume {
             record.is_none_or(|record| {
                 let changed = record.incarnation != info.incarnation;
-                changed && (info.volatile || !(record.clean || write_through))
+                // An old record in the place of a newer one: that end was not the last.
+                let clean = record.clean && claim.known <= record.epoch;
+                changed && (info.volatile || !(clean || write_through))
             })
         } else {
             false

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use sidecore::{Progress, Services};
 
-use super::{Allow, Claimer, Export, ExportOptions, HOLDER_SILENT_NS, PendingClaim, Refusal};
+use super::{
+    ATTACHMENTS_MAX, Allow, Claimer, Export, ExportOptions, HOLDER_SILENT_NS, PendingClaim, Refusal,
+};
 use crate::attachment::{AttachOptions, Attachment};
 use crate::export::Admitted;
 use crate::proof::AttachmentKey;
@@ -65,6 +67,7 @@ impl Channel for SlowChannel {
 struct Paper {
     records: Mutex<HashMap<String, Record>>,
     tickets: Mutex<Vec<Ticket>>,
+    floor: Mutex<u64>,
     slow: bool,
 }
 
@@ -81,6 +84,18 @@ impl RecordStore for Paper {
         } else {
             ticket.end(Ok(()));
         }
+        ticket
+    }
+
+    fn floor(&self) -> Result<u64, RecordError> {
+        Ok(*self.floor.lock().expect("as above"))
+    }
+
+    fn forget(&self, attachments: &[String], floor: u64) -> Ticket {
+        *self.floor.lock().expect("as above") = floor;
+        self.records.lock().expect("as above").retain(|name, _| !attachments.contains(name));
+        let ticket = Ticket::new();
+        ticket.end(Ok(()));
         ticket
     }
 }
@@ -546,4 +561,31 @@ fn a_name_on_a_shared_volume_belongs_to_a_key() {
     assert_eq!(claim(Some(alice), 3, false), Ok(()));
     export.set_allow(vec![allow(bob)]);
     assert_eq!(claim(Some(bob), 2, false), Ok(()), "Alice's key was taken away");
+}
+
+#[test]
+fn more_attachments_than_are_remembered_lock_nobody_out_and_bring_nobody_back() {
+    let bench = Bench::new();
+    let first = bench.claim("0", Title::default(), by(1)).expect("the first");
+    let mut last = first;
+    for number in 1..2 * ATTACHMENTS_MAX {
+        let name = number.to_string();
+        last = bench.claim(&name, Title::default(), by(1)).expect("one more");
+        let remembered = bench.paper.records.lock().expect("as above").len();
+        assert!(remembered <= ATTACHMENTS_MAX, "{remembered}");
+    }
+    assert!(!bench.paper.records.lock().expect("as above").contains_key("0"), "it was forgotten");
+    let is_refused = |bench: &Bench| {
+        assert_eq!(outcome(bench.claim("0", first, by(1))), Outcome::Superseded);
+        let resumes = bench.claim("0", Title::default(), resuming(1));
+        assert_eq!(outcome(resumes), Outcome::Lost);
+    };
+    is_refused(&bench);
+    let bench = bench.restart(1);
+    is_refused(&bench);
+    let newest = (2 * ATTACHMENTS_MAX - 1).to_string();
+    let again = bench.claim(&newest, last, by(1)).expect("the holder goes on");
+    assert!(again.epoch > last.epoch);
+    let fresh = bench.claim("0", Title::default(), by(2)).expect("its guest starts afresh");
+    assert!(fresh.epoch > again.epoch);
 }

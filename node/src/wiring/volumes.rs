@@ -1,9 +1,8 @@
 //! From a volume's configuration to an export: backend, chain, guard; and the way back.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 use block::attachment::Remembered;
 use block::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
 use block::chain::{Chain, ChainError, ChainSpec, Swap, Turning};
-use block::record::{FileRecords, KeptRecords, RecordError, RecordStore, RecordWriter, Ticket};
+use block::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_private};
 use block::server::Server;
 use block::stage::{Limit, VolumeKey};
 use block::{Allow, Durability, Export, ExportOptions, Exports, Incarnation, Plane, Volume};
@@ -49,8 +48,8 @@ pub(super) struct Served {
 /// A volume of another process, which has stopped using it.
 #[derive(Debug, Default)]
 pub(super) struct Handed {
-    /// Its locked file, and whether a sync of it has failed.
-    pub(super) file: Option<(OwnedFd, bool)>,
+    /// Its locked file, its incarnation, and whether a sync of it has failed.
+    pub(super) file: Option<(OwnedFd, Incarnation, bool)>,
     /// Its memory.
     pub(super) memory: Option<(OwnedFd, Incarnation)>,
     /// What was remembered of its attachments, where that is not in files.
@@ -156,13 +155,12 @@ impl OwnDisks {
     /// is no place: then the volume's node knows its holder by this node's name alone.
     pub(super) fn remembered(&self, volume: &str, attachment: &str) -> Option<Arc<Remembered>> {
         let within = format!("{}:{volume}", self.node);
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.directory);
-        let made = made.map_err(|error| RecordError {
-            path: self.directory.display().to_string(),
-            reason: error.to_string(),
+        // What is above it is ours as well.
+        let above = self.directory.parent().map_or(Ok(()), make_private);
+        let opened = above.map_err(|error| error.to_string()).and_then(|()| {
+            let opened = FileRecords::open(&self.directory, &within, self.writer.clone());
+            opened.map_err(|error| error.to_string())
         });
-        let opened =
-            made.and_then(|()| FileRecords::open(&self.directory, &within, self.writer.clone()));
         match opened {
             Ok(store) => Some(Remembered::load(attachment, store)),
             Err(error) => {
@@ -234,31 +232,47 @@ impl Volumes {
     /// As [`Self::open`].
     pub(super) fn adopt(&self, wanted: &VolumeConfig, handed: Handed) -> Result<Served, String> {
         let Handed { file, memory, records: kept } = handed;
+        let is_handed = file.is_some() || memory.is_some();
+        let (name, state) = (&wanted.name, self.directories.state.as_deref());
+        let opened = state.map(|state| FileRecords::open(state, name, self.writer.clone()));
+        let opened = opened.transpose();
         let Bare { bare, file, memory } = open(&self.directories, wanted, file, memory)?;
+        let (bare, file, opened) = match (opened, file) {
+            (Ok(Some(opened)), Some(mut file)) => {
+                drop(bare);
+                let remembers = file.remember_by(&opened, is_handed);
+                let bare: Arc<dyn Volume> = Arc::new(file.clone());
+                (bare, Some(file), remembers.map(|()| Some(opened)))
+            }
+            (opened, file) => (bare, file, opened),
+        };
         let key = ciphers::read(&wanted.chain)?;
         let stages = stages(&wanted.chain, key.as_ref())?;
         let chain = Chain::build(bare, &stages).map_err(|error| error.to_string())?;
-        let records: Arc<dyn RecordStore> = match &self.directories.state {
-            Some(state) => {
-                let opened = FileRecords::open(state, &wanted.name, self.writer.clone());
-                let opened = opened.map_err(records)?;
-                match &file {
-                    Some(file) => {
-                        let key = key.as_deref();
-                        let note = ciphers::verify(wanted, file, state, key, &*opened)?;
-                        opened.after(Arc::new(note))
-                    }
-                    None => opened,
-                }
-            }
-            // Without volumes' directories there are no files.
-            None => Arc::new(kept),
-        };
-        let options = ExportOptions { allow: wanted.allow.clone(), shared: wanted.shared };
         let swap = Swap::new(Arc::clone(&chain.volume));
         let guarded = Arc::clone(&swap) as Arc<dyn Volume>;
-        let export = Export::new(&wanted.name, guarded, options, records);
-        let export = export.map_err(|error| error.to_string())?;
+        let options = ExportOptions { allow: wanted.allow.clone(), shared: wanted.shared };
+        let export = |store| Export::new(name, Arc::clone(&guarded), options.clone(), store);
+        let export = match (opened, state, &file) {
+            (Err(error), ..) => Err(error),
+            (Ok(Some(opened)), Some(state), Some(file)) => {
+                let note = ciphers::verify(wanted, file, state, key.as_deref(), &*opened)?;
+                export(opened.after(Arc::new(note)))
+            }
+            (Ok(Some(opened)), ..) => export(opened),
+            // Without volumes' directories there are no files.
+            (Ok(None), ..) => export(Arc::new(kept)),
+        };
+        let export = match export {
+            // The other process goes on with what it has read of them.
+            Err(error) if is_handed => return Err(error.to_string()),
+            // What cannot be believed stops this volume, and no other.
+            Err(error) => {
+                tracing::error!(volume = name, %error, "the volume is not served");
+                Export::closed(name, guarded, options, &error)
+            }
+            Ok(export) => export,
+        };
         Ok(Served { export, swap, chain: Mutex::new(chain), file, memory })
     }
 
@@ -387,10 +401,6 @@ fn stages(chain: &[StageConfig], key: Option<&Arc<VolumeKey>>) -> Result<Vec<Cha
     stages.ok_or_else(|| ChainError::OtherEncryption.to_string())
 }
 
-fn records(error: RecordError) -> String {
-    format!("{error}; the records of attachments are in the directory \"state\"")
-}
-
 /// A volume without its chain, and what it is.
 struct Bare {
     bare: Arc<dyn Volume>,
@@ -401,7 +411,7 @@ struct Bare {
 fn open(
     directories: &Directories,
     wanted: &VolumeConfig,
-    handed_file: Option<(OwnedFd, bool)>,
+    handed_file: Option<(OwnedFd, Incarnation, bool)>,
     handed_memory: Option<(OwnedFd, Incarnation)>,
 ) -> Result<Bare, String> {
     let durability =
@@ -416,7 +426,7 @@ fn open(
             options.durability = durability;
             options.topology = wanted.topology;
             let file = match handed_file {
-                Some((file, failed)) => FileVolume::adopt(&options, file, failed),
+                Some((file, now, failed)) => FileVolume::adopt(&options, file, now, failed),
                 None => FileVolume::open(&options),
             };
             let file = file.map_err(|error| error.to_string())?;
@@ -486,10 +496,10 @@ pub(super) struct StateError {
 fn lock_state(state: &Path) -> Result<File, StateError> {
     let refuse =
         |source: std::io::Error, way_out| StateError { path: state.to_owned(), source, way_out };
-    let usable = "it holds the records of attachments and has to be writable";
-    // What guests are called is nobody else's business.
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(state);
-    made.map_err(|source| refuse(source, usable))?;
+    let usable = "it holds the records of attachments, and has to be this user's alone";
+    // What guests are called is nobody else's business, and who writes there decides what is
+    // believed of lost writes.
+    make_private(state).map_err(|source| refuse(source, usable))?;
     let taken = crate::lock::take(&state.join(".lock")).map_err(|source| refuse(source, usable))?;
     taken.ok_or_else(|| {
         let other = "another node keeps its records there; stop that one, or give this one another \

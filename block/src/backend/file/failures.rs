@@ -1,13 +1,13 @@
 //! Remembers with the file how often a sync of it failed, because that changes its incarnation: a
-//! server that is started anew must not look like one that lost nothing.
+//! server that is started anew must not look like one that lost nothing. The volume's records
+//! remember it as well, for block devices and file systems that take no attribute any more.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+use rustix::io::Errno;
 
-/// Where the count is kept. Only regular files have such attributes; on a block device a failure
-/// is forgotten with the process.
+/// Where the count is kept. Only regular files have such attributes.
 const ATTRIBUTE: &str = "user.vrio.failures";
 
 /// How often a sync failed.
@@ -20,14 +20,7 @@ pub(super) fn count(file: &OwnedFd) -> u64 {
 }
 
 /// Counts one more. It need not outlive the host's boot, which is part of the incarnation too.
-pub(super) fn note(file: &OwnedFd, path: &Path) {
+pub(super) fn note(file: &OwnedFd) -> Result<(), Errno> {
     let count = count(file).wrapping_add(1).to_le_bytes();
-    if let Err(error) = fsetxattr(file, ATTRIBUTE, &count, XattrFlags::empty()) {
-        tracing::warn!(
-            file = %path.display(),
-            %error,
-            "the failure cannot be noted with the file: until the host is rebooted, clients \
-             will not notice that unflushed writes may be lost"
-        );
-    }
+    fsetxattr(file, ATTRIBUTE, &count, XattrFlags::empty())
 }

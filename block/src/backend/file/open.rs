@@ -14,9 +14,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::bounce::Buffer;
-use super::{FileCounters, Shared, Syncs, failures, locks, resize, zeroing};
+use super::{FileCounters, Shared, Syncs, locks, resize, witness, zeroing};
 use crate::size::Size;
-use crate::volume::{Durability, Incarnation, PHYSICAL_BYTES_MAX, Topology, VolumeInfo, Zeroing};
+use crate::volume::{Durability, PHYSICAL_BYTES_MAX, Topology, VolumeInfo, Zeroing};
 
 /// How long to wait for a predecessor's lock. A killed server's last requests were seen to land
 /// within 100 ms; a slow disk may need seconds.
@@ -202,15 +202,16 @@ pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<Share
     } else {
         zeroing::of(&file, &stat, is_block_device, topology.physical_bytes)
     };
+    let witness = witness::of(&file, &stat, is_block_device).map_err(|source| {
+        FileError::System { path: path.clone(), what: "read the host's boot id", source }
+    })?;
     let info = VolumeInfo {
         size_bytes,
         block_bytes,
         read_only: options.read_only,
         durability: options.durability,
         volatile: false,
-        incarnation: incarnation(&file, &stat, is_block_device).map_err(|source| {
-            FileError::System { path: path.clone(), what: "read the host's boot id", source }
-        })?,
+        incarnation: witness.plain,
         zeroing,
         topology,
     };
@@ -224,6 +225,8 @@ pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<Share
         in_memory: is_in_memory(&file, is_block_device),
         align_bytes,
         failed: AtomicBool::new(false),
+        witnessed: witness.seen,
+        note: None,
         syncs: Syncs::default(),
         counters: FileCounters::default(),
         file,
@@ -406,47 +409,4 @@ fn probe_block_bytes(file: &OwnedFd) -> Option<u32> {
         let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.start(), block_bytes as usize) };
         rustix::io::pread(file.as_fd(), bytes, u64::from(block_bytes)).is_ok()
     })
-}
-
-/// The host's boot, the file, and its failed syncs: as long as these are the same, the page cache
-/// still has what was written, and so has the disk behind it.
-fn incarnation(file: &OwnedFd, stat: &Stat, is_block_device: bool) -> io::Result<Incarnation> {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let (device, inode) =
-        if is_block_device { (stat.st_rdev, 0) } else { (stat.st_dev, stat.st_ino) };
-    let mut hash = Fnv::new();
-    hash.add(boot.trim().as_bytes());
-    hash.add(&device.to_le_bytes());
-    hash.add(&inode.to_le_bytes());
-    hash.add(&failures::count(file).to_le_bytes());
-    Ok(Incarnation(hash.0.to_le_bytes()))
-}
-
-/// FNV-1a with 128 bits: every process must get the same, and nobody attacks it.
-struct Fnv(u128);
-
-impl Fnv {
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-
-    fn new() -> Self {
-        Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u128::from(*byte)).wrapping_mul(Self::PRIME);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_hash_is_the_published_one() {
-        let mut hash = Fnv::new();
-        hash.add(b"a");
-        assert_eq!(hash.0, 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
-    }
 }

@@ -322,8 +322,9 @@ fn adopt_volumes(
         let mut take = |number: Option<usize>| {
             number.map(|number| fds.take(number)).transpose().map_err(|error| named(&error))
         };
-        let file = take(state.file)?.map(|file| (file, state.failed));
-        let memory = take(state.memory)?.map(|file| (file, Incarnation(state.incarnation)));
+        let incarnation = Incarnation(state.incarnation);
+        let file = take(state.file)?.map(|file| (file, incarnation, state.failed));
+        let memory = take(state.memory)?.map(|file| (file, incarnation));
         let records = state.records.into_iter().map(|(name, record)| (name, record.into()));
         let handed = Handed { file, memory, records: KeptRecords(records.collect()) };
         let served = ready.volumes.adopt(volume, handed).map_err(|text| named(&text))?;

@@ -4,6 +4,7 @@
 use rustix::fs::{FlockOperation, fcntl_lock};
 
 use super::*;
+use crate::record::{FileRecords, RecordWriter};
 
 /// As QEMU and `lockf` do: not by flock.
 #[test]
@@ -101,6 +102,55 @@ fn a_device_that_is_mounted_or_in_use_is_refused() {
     assert!(error.contains("in use by"), "{error}");
     drop(volume);
     drop(FileVolume::open(&again).expect("free"));
+}
+
+#[test]
+fn a_file_system_that_was_mounted_again_is_another_incarnation() {
+    let test = "a_file_system_that_was_mounted_again_is_another_incarnation";
+    let Some(place) = Place::new(test) else { return };
+    let mounted = match Mounted::new(&place) {
+        Ok(mounted) => mounted,
+        Err(why) => return println!("SKIP {test}: nothing can be mounted here: {why}"),
+    };
+    let writer = RecordWriter::start().expect("a thread");
+    let home = place.directory.path().join("state");
+    let options = FileOptions { path: mounted.at.join("disk.img"), ..place.options("disk.img") };
+    let incarnation = || {
+        let mut volume = FileVolume::open(&options).expect("nobody has it");
+        let records = FileRecords::open(&home, "root", writer.clone()).expect("opens");
+        volume.remember_by(&records, false).expect("kept");
+        volume.info().incarnation
+    };
+    let first = incarnation();
+    assert_eq!(incarnation(), first, "the same mount");
+    mounted.unmount().expect("it is mounted");
+    mounted.mount().expect("it was mounted");
+    let second = incarnation();
+    assert_ne!(second, first, "what was not on the device is gone");
+    assert_eq!(incarnation(), second);
+}
+
+#[test]
+fn a_failed_sync_is_remembered_beside_the_file() {
+    let Some(place) = Place::new("a_failed_sync_is_remembered_beside_the_file") else { return };
+    let writer = RecordWriter::start().expect("a thread");
+    let home = place.directory.path().join("state");
+    let options = place.options("disk.img");
+    let open = || {
+        let mut volume = FileVolume::open(&options).expect("nobody has it");
+        let records = FileRecords::open(&home, "root", writer.clone()).expect("opens");
+        volume.remember_by(&records, false).expect("kept");
+        volume
+    };
+    let volume = open();
+    let before = volume.info().incarnation;
+    place.set_fault(|_| -libc::EIO);
+    assert_eq!(place.bench(&volume).flush(), Status::Error);
+    place.set_fault(|completion| completion.result);
+    // As on a device, or where the attribute could not be written.
+    rustix::fs::fremovexattr(volume.file(), "user.vrio.failures").expect("it was noted");
+    drop(volume);
+    assert_ne!(open().info().incarnation, before);
 }
 
 /// Buffered: there the kernel drops the range's pages, and then may fail.
