@@ -226,6 +226,8 @@ pub enum Backend {
         size_bytes: Option<u64>,
         /// Past the page cache.
         direct: bool,
+        /// It is raw by the operator's word, also where it looks like an image of another format.
+        raw: bool,
     },
     /// This process's memory; gone with it.
     Memory {

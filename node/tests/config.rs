@@ -30,7 +30,7 @@ fn the_iohost_example_loads() {
     assert_eq!(volume.name, "alice-root");
     let path = "/var/lib/vrio/alice.img".into();
     let size_bytes = Some(20 << 30);
-    assert_eq!(volume.backend, Backend::File { path, size_bytes, direct: true });
+    assert_eq!(volume.backend, Backend::File { path, size_bytes, direct: true, raw: false });
     assert!(!volume.write_through);
     let limit =
         StageConfig::Limit { iops: Some(50000), bytes_per_second: None, burst_ns: 1_000_000_000 };
@@ -153,7 +153,7 @@ durability = "flsh"
                 memory, sidecores, directories, volume, peer, disk, network, nic, domain,
                 vf, link)
             a.toml:9: volume "a": unknown key "sise"; did you mean "size"? (known: file,
-                memory, null, size, direct)
+                memory, null, size, direct, format)
             a.toml:9: volume "a": "file": no directory for volumes is named; write
                 [directories] volumes = ".."
             a.toml:10: volume "a": "durability": unknown word "flsh"; did you mean

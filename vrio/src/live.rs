@@ -260,6 +260,9 @@ pub(crate) struct VolumeAdd {
     /// Past the page cache.
     #[arg(long, requires = "file")]
     direct: bool,
+    /// "raw": serve it byte by byte although it begins like an image of another format.
+    #[arg(long, requires = "file")]
+    format: Option<String>,
     /// So much of the node's memory; gone with it.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
@@ -292,6 +295,7 @@ impl VolumeAdd {
         backend.text("file", self.file.as_ref());
         backend.text("size", self.size.as_ref());
         backend.flag("direct", self.direct);
+        backend.text("format", self.format.as_ref());
         backend.text("memory", self.memory.as_ref());
         backend.text("null", self.null.as_ref());
         let mut fields = Fields::default();

@@ -11,6 +11,7 @@
 mod bounce;
 mod channel;
 mod failures;
+mod format;
 mod locks;
 mod open;
 mod resize;

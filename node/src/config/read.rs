@@ -421,14 +421,14 @@ fn topology(table: &Table<'_, '_>, backend: Option<&Backend>) -> Topology {
 
 fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<Backend> {
     let kinds = ["file", "memory", "null"];
-    let table = value.table(&["file", "memory", "null", "size", "direct"])?;
+    let table = value.table(&["file", "memory", "null", "size", "direct", "format"])?;
     let given: Vec<_> = kinds.into_iter().filter(|kind| table.get(kind).is_some()).collect();
     let [kind] = given[..] else {
         value.fail("name exactly one of file = \"..\", memory = \"1GiB\", null = \"1GiB\"".into());
         return None;
     };
     if kind != "file" {
-        for key in ["size", "direct"] {
+        for key in ["size", "direct", "format"] {
             if let Some(value) = table.get(key) {
                 value.fail(format!("this belongs to a file; {kind:?} itself gives the size"));
             }
@@ -445,8 +445,16 @@ fn backend(value: &Value<'_, '_>, directories: &Directories) -> Option<Backend> 
         None => None,
     };
     let direct = flag("direct");
+    let raw = match table.get("format") {
+        None => false,
+        Some(format) if format.str()? == "raw" => true,
+        Some(format) => {
+            format.fail("\"raw\" is all that is served; convert others by qemu-img".to_owned());
+            return None;
+        }
+    };
     let path = file_path(&table.get("file")?, directories)?;
-    Some(Backend::File { path, size_bytes, direct })
+    Some(Backend::File { path, size_bytes, direct, raw })
 }
 
 /// A size in whole sectors, and not none.

@@ -236,7 +236,9 @@ impl Volumes {
         let (name, state) = (&wanted.name, self.directories.state.as_deref());
         let opened = state.map(|state| FileRecords::open(state, name, self.writer.clone()));
         let opened = opened.transpose();
-        let Bare { bare, file, memory } = open(&self.directories, wanted, file, memory)?;
+        // What guests have used is raw, whatever they have written to its beginning.
+        let is_new = opened.as_ref().is_ok_and(|it| it.as_ref().is_none_or(|it| it.is_empty()));
+        let Bare { bare, file, memory } = open(&self.directories, wanted, is_new, file, memory)?;
         let (bare, file, opened) = match (opened, file) {
             (Ok(Some(opened)), Some(mut file)) => {
                 drop(bare);
@@ -411,13 +413,14 @@ struct Bare {
 fn open(
     directories: &Directories,
     wanted: &VolumeConfig,
+    is_new: bool,
     handed_file: Option<(OwnedFd, Incarnation, bool)>,
     handed_memory: Option<(OwnedFd, Incarnation)>,
 ) -> Result<Bare, String> {
     let durability =
         if wanted.write_through { Durability::WriteThrough } else { Durability::Flush };
     match &wanted.backend {
-        Backend::File { path, size_bytes, direct } => {
+        Backend::File { path, size_bytes, direct, raw } => {
             inside(path, &directories.volumes)?;
             let mut options = FileOptions::new(path);
             options.size_bytes = *size_bytes;
@@ -425,6 +428,7 @@ fn open(
             options.read_only = wanted.read_only;
             options.durability = durability;
             options.topology = wanted.topology;
+            options.refuse_formats = !raw && is_new;
             let file = match handed_file {
                 Some((file, now, failed)) => FileVolume::adopt(&options, file, now, failed),
                 None => FileVolume::open(&options),

@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::bounce::Buffer;
-use super::{FileCounters, Shared, Syncs, locks, resize, witness, zeroing};
+use super::{FileCounters, Shared, Syncs, format, locks, resize, witness, zeroing};
 use crate::size::Size;
 use crate::volume::{Durability, PHYSICAL_BYTES_MAX, Topology, VolumeInfo, Zeroing};
 
@@ -43,6 +43,9 @@ pub struct FileOptions {
     pub topology: Topology,
     /// How long to wait for a predecessor's lock.
     pub lock_timeout: Duration,
+    /// Whether an image of another format is refused: what begins like one, and is none, is raw
+    /// by the operator's word, or because guests have written it.
+    pub refuse_formats: bool,
 }
 
 impl FileOptions {
@@ -56,6 +59,7 @@ impl FileOptions {
             durability: Durability::Flush,
             topology: Topology::default(),
             lock_timeout: LOCK_TIMEOUT,
+            refuse_formats: false,
         }
     }
 }
@@ -155,6 +159,16 @@ pub enum FileError {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// It is an image that has to be read by its format.
+    #[error("{}: is a {format} image, and would be served byte by byte, header first; convert it: \
+             qemu-img convert -O raw {} {}.raw; if these bytes are a raw disk all the same, give \
+             the backend format = \"raw\"", path.display(), path.display(), path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        format: &'static str,
+    },
     /// The file system cannot do direct I/O, or only in blocks that no guest takes.
     #[error("{}: its file system has no direct I/O in blocks of at most 4096 bytes; \
              set direct = false", path.display())]
@@ -179,6 +193,7 @@ pub enum FileError {
 pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<Shared, FileError> {
     let path = &options.path;
     let system = |what| move |source: Errno| system_error(path, what, source);
+    let is_handed = file.is_some();
     let file = file.map_or_else(|| open_description(options), Ok)?;
     let stat = fstat(&file).map_err(system("look at the file"))?;
     let is_block_device = match FileType::from_raw_mode(stat.st_mode) {
@@ -192,6 +207,9 @@ pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<Share
     let flags = fcntl_getfl(&file).map_err(system("read its flags"))? - OFlags::NONBLOCK;
     fcntl_setfl(&file, flags).map_err(system("set its flags"))?;
     locks::take(&file, &stat, options)?;
+    if options.refuse_formats && !is_handed {
+        format::refuse(&file, path)?;
+    }
     fill_empty(&file, options)?;
     let (align_bytes, block_bytes) =
         if options.direct { direct_alignment(&file, path, is_block_device)? } else { (1, 512) };

@@ -6,6 +6,28 @@ use rustix::fs::{FlockOperation, fcntl_lock};
 use super::*;
 use crate::record::{FileRecords, RecordWriter};
 
+#[test]
+fn an_image_of_another_format_is_refused_until_it_is_said_to_be_raw() {
+    let test = "an_image_of_another_format_is_refused";
+    for direct in [false, true] {
+        let Some(place) = Place::new(test) else { return };
+        let options = FileOptions { direct, refuse_formats: true, ..place.options("disk.img") };
+        if place.volume(test, direct).is_none() {
+            continue;
+        }
+        let mut bytes = vec![0; SIZE as usize];
+        bytes[..4].copy_from_slice(b"QFI\xfb");
+        fs::write(&options.path, bytes).expect("room");
+        let error = FileVolume::open(&options).expect_err("a qcow2").to_string();
+        let parts = ["is a qcow2 image", "qemu-img convert -O raw", "format = \"raw\""];
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        let raw = FileOptions { refuse_formats: false, ..options.clone() };
+        drop(FileVolume::open(&raw).expect("by the operator's word"));
+        fs::write(&options.path, vec![0; SIZE as usize]).expect("room");
+        drop(FileVolume::open(&options).expect("raw"));
+    }
+}
+
 /// As QEMU and `lockf` do: not by flock.
 #[test]
 fn a_file_that_another_program_has_locked_is_refused_and_ours_is_locked_for_it() {
