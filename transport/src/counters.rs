@@ -92,7 +92,7 @@ pub struct EndpointCounters {
     pub replies_sent: u64,
     /// Calls not taken because the session's table was full.
     pub calls_full: u64,
-    /// Times that a call did not begin because its session had its share of the pool.
+    /// Times that a call did not begin because its peer had its part of the pool.
     pub calls_beyond_share: u64,
     /// Calls that had to wait for credit.
     pub calls_waited_for_credit: u64,

@@ -12,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac;
 
+use crate::quota::Rate;
 use crate::seal::HelloDigest;
 
 /// Bytes of a cookie: one that says when it was made, and a hash.
@@ -38,26 +39,11 @@ const ALL_NS: u64 = 1_000_000;
 /// Hellos that are remembered of one period: all that the limits admit in it.
 const SEEN_MAX: usize = (PERIOD_NS / ALL_NS + ALL_BURST) as usize;
 
-/// A limit of so many at once and one more in each interval. Holds the time at which all of them
-/// are forgiven.
-#[derive(Clone, Copy, Debug, Default)]
-struct Limit(u64);
-
-impl Limit {
-    fn admits(&self, now_ns: u64, burst: u64, interval_ns: u64) -> bool {
-        self.0.saturating_sub(now_ns) + interval_ns <= burst * interval_ns
-    }
-
-    fn take(&mut self, now_ns: u64, interval_ns: u64) {
-        self.0 = self.0.max(now_ns) + interval_ns;
-    }
-}
-
 /// See the module.
 pub(crate) struct Door {
     secret: hmac::Key,
-    sources: Vec<Limit>,
-    all: Limit,
+    sources: Vec<Rate>,
+    all: Rate,
     /// Hellos that cost us a handshake in this period and in the one before: for as long as their
     /// cookies are good.
     seen: [HashSet<u128>; 2],
@@ -74,8 +60,8 @@ impl Door {
     pub(crate) fn new(secret: &[u8; 32]) -> Self {
         Self {
             secret: hmac::Key::new(hmac::HMAC_SHA256, secret),
-            sources: vec![Limit::default(); SOURCES],
-            all: Limit::default(),
+            sources: vec![Rate::default(); SOURCES],
+            all: Rate::default(),
             seen: Default::default(),
             seen_period: 0,
         }

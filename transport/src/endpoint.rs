@@ -5,10 +5,10 @@
 
 mod answers;
 mod hello;
+mod peers;
 mod receive;
 mod security;
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use rand_chacha::ChaCha20Rng;
@@ -20,17 +20,21 @@ use crate::counters::EndpointCounters;
 use crate::deadlines::Deadlines;
 use crate::door::{COOKIE_BYTES, Door};
 use crate::endpoint::answers::{Answer, Answers, Class, Content};
+use crate::endpoint::peers::PeerState;
 use crate::endpoint::security::draw;
 use crate::events::{CallError, CallId, CastError, LostReason, SessionId, SessionStatus, Sink};
 use crate::handshake::{Connecting, HalfOpen, write_packet, write_welcome};
 use crate::path::Paths;
 use crate::pool::{BufId, Pool};
+use crate::quota::{Roll, Turns};
 use crate::seal::ResetKey;
 use crate::session::{Inside, OutgoingCall, Session};
 use crate::transmit::TransmitBatch;
 use crate::wire::{
     CAST_MAX, FLOWS_MAX, FRAME_CLOSE, HEAD_MAX, Kind, Label, MESSAGE_MAX, VERSION_ANY,
 };
+
+pub use peers::PeerShare;
 
 /// The part of a batch that answers may take before the sessions had their turn.
 const ANSWERS_SHARE: usize = 4;
@@ -89,8 +93,11 @@ pub struct Endpoint {
     vacant: Vec<u16>,
     /// By place: when `advance` is due for it.
     deadlines: Deadlines,
-    ready: VecDeque<u16>,
+    /// Places that may have something to send, each peer's in its turn.
+    ready: Turns<u16>,
     answers: Answers,
+    /// What peers have of all this.
+    peers: Roll<PeerState>,
     /// Draws all that nobody may guess. Ids of sessions are told in the clear, but who knew the
     /// next one could ask for the token of its Reset before there is a session to protect.
     secrets: ChaCha20Rng,
@@ -126,8 +133,9 @@ impl Endpoint {
             places: Vec::new(),
             vacant: Vec::with_capacity(sessions_max),
             deadlines: Deadlines::new(),
-            ready: VecDeque::with_capacity(sessions_max),
+            ready: Turns::default(),
             answers: Answers::new(),
+            peers: Roll::default(),
             door: Door::new(&draw(&mut secrets)),
             secrets,
             reset_key: security::reset_key(&config.security),
@@ -386,10 +394,11 @@ impl Endpoint {
         out.prepare(&mut self.pool);
         // Neither may a flood of strangers hold up the sessions, nor busy sessions the answers.
         self.transmit_answers(out, out.capacity().div_ceil(ANSWERS_SHARE));
-        while let Some(place) = self.ready.front().copied().filter(|_| !out.is_full()) {
-            self.ready.pop_front();
+        while !out.is_full()
+            && let Some((_, place)) = self.ready.pop()
+        {
             if self.transmit_from(now_ns, usize::from(place), out) {
-                self.ready.push_back(place);
+                self.ready.push(self.turn_of(usize::from(place)), place);
             }
         }
         self.transmit_answers(out, usize::MAX);
@@ -474,13 +483,25 @@ impl Endpoint {
         let was_outgoing = match &mut place.entry {
             Entry::Vacant => return,
             Entry::Connecting(_) => true,
-            Entry::HalfOpen(_) => {
+            Entry::HalfOpen(half_open) => {
                 self.half_open -= 1;
+                if let Some(number) = half_open.owner.number() {
+                    self.peers.get_mut(number).half_open -= 1;
+                }
                 false
             }
             Entry::Open(session) => {
                 session.release(&mut self.pool);
-                session.agreed().peer.outgoing
+                let agreed = session.agreed();
+                if let Some(number) = agreed.owner.number() {
+                    let peer = self.peers.get_mut(number);
+                    *(if agreed.peer.outgoing {
+                        &mut peer.outgoing
+                    } else {
+                        &mut peer.incoming
+                    }) -= 1;
+                }
+                agreed.peer.outgoing
             }
         };
         *(if was_outgoing { &mut self.outgoing } else { &mut self.incoming }) -= 1;
@@ -516,7 +537,7 @@ impl Endpoint {
         };
         self.deadlines.set(place_index, deadline_ns);
         if !std::mem::replace(&mut place.is_ready, true) {
-            self.ready.push_back(place_index as u16);
+            self.ready.push(self.turn_of(place_index), place_index as u16);
         }
     }
 

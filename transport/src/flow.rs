@@ -3,8 +3,6 @@
 //!
 //! What counts is what a body costs the receiver's pool, so the credit given out bounds the memory.
 
-use crate::counters::EndpointCounters;
-use crate::pool::{BufId, Pool, Share, charge_bytes};
 use crate::wire::MESSAGE_MAX;
 
 /// The smallest window of a flow: what is granted lags by a quarter, and a full message must still
@@ -78,54 +76,6 @@ impl ReceiveCredit {
     /// What to announce.
     pub(crate) fn granted_bytes(&self) -> u64 {
         self.granted_bytes
-    }
-}
-
-/// What bodies of one session take of its endpoint's pool.
-#[derive(Debug, Default)]
-pub(crate) struct SessionShare {
-    held_bytes: u64,
-}
-
-impl SessionShare {
-    /// A buffer for a body that arrives, if there is one, and it may be this session's.
-    pub(crate) fn buffer(
-        &self,
-        body_bytes: usize,
-        pool: &mut Pool,
-        counters: &mut EndpointCounters,
-    ) -> Option<BufId> {
-        if !self.admits(charge_bytes(body_bytes), pool) {
-            counters.calls_beyond_share += 1;
-            return None;
-        }
-        pool.alloc_from(Share::Incoming, body_bytes)
-    }
-
-    /// Whether the session may bring a body. It has no more than what is still free for all, so
-    /// that one that brings bodies and never completes them leaves half to the others, and n of
-    /// them one part in n + 1. One body it may always have.
-    fn admits(&self, charge_bytes: u64, pool: &Pool) -> bool {
-        self.held_bytes == 0 || self.held_bytes + charge_bytes <= pool.free_bytes(Share::Incoming)
-    }
-
-    pub(crate) fn took(&mut self, charge_bytes: u64) {
-        self.held_bytes += charge_bytes;
-    }
-
-    pub(crate) fn gave_back(&mut self, charge_bytes: u64) {
-        self.held_bytes -= charge_bytes;
-    }
-
-    /// The window for a flow: the configured one, and the least that works once half of the pool,
-    /// or of what the session may have, is in use.
-    pub(crate) fn window_bytes(&self, configured_bytes: u64, pool: &Pool) -> u64 {
-        let is_empty = pool.in_use_bytes() * 2 < pool.bytes_max();
-        if is_empty && self.held_bytes * 2 <= pool.free_bytes(Share::Incoming) {
-            configured_bytes.max(WINDOW_BYTES_MIN)
-        } else {
-            WINDOW_BYTES_MIN
-        }
     }
 }
 

@@ -36,14 +36,16 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use crate::config::{CALLS_MAX, EndpointConfig};
 use crate::events::{PeerInfo, SessionId, SessionState, SessionStatus};
 use crate::keys::PublicKey;
+use crate::pool::Owner;
 use crate::seal::{HelloDigest, Seal};
 use crate::session::Agreed;
 use crate::transmit::Slot;
 use crate::wire::{
     self, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, Entrance, Greeting, HEADER_BYTES, Kind, Label,
     MESSAGE_MAX, NAME_BYTES_MAX, REFUSED_EXPIRED_KEY, REFUSED_NAME, REFUSED_NOT_ACCEPTING,
-    REFUSED_PLAIN_HERE, REFUSED_SEALED_HERE, REFUSED_UNKNOWN_KEY, REFUSED_VERSION,
-    REFUSED_WRONG_KEY, Refusal, SEALED_VERSION_MIN, SECURITY_PLAIN, SECURITY_SEALED, VERSION_ANY,
+    REFUSED_PLAIN_HERE, REFUSED_SEALED_HERE, REFUSED_SESSIONS_FULL, REFUSED_UNKNOWN_KEY,
+    REFUSED_VERSION, REFUSED_WRONG_KEY, Refusal, SEALED_VERSION_MIN, SECURITY_PLAIN,
+    SECURITY_SEALED, VERSION_ANY,
 };
 
 /// How long a half-open session waits for its first packet.
@@ -223,6 +225,10 @@ pub(crate) fn refusal_text(
             "our key {ours} has expired at \"{peer}\": make a new one (`vrio key new`) and \
              configure it at both ends"
         ),
+        (REFUSED_SESSIONS_FULL, _) => format!(
+            "\"{peer}\" takes no more sessions of \"{name}\": end programs that use this name, or \
+             wait until sessions of ended ones are forgotten there"
+        ),
         (REFUSED_NAME, Some((ours, _))) => format!(
             "\"{peer}\" knows our key {ours} as another node's than \"{name}\": the names must \
              agree"
@@ -260,6 +266,7 @@ fn agree(
     let theirs = (greeting.datagram_bytes_max.get() as usize).min(DATAGRAM_BYTES_MAX);
     Agreed {
         id,
+        owner: Owner::NODE,
         peer: PeerInfo {
             name: peer.name.clone(),
             process_nonce: greeting.process_nonce.get(),
@@ -290,6 +297,7 @@ pub(crate) struct HalfOpen {
     pub(crate) version: u8,
     pub(crate) peer: Peer,
     pub(crate) proof: Proof,
+    pub(crate) owner: Owner,
     from: SocketAddr,
     expires_ns: u64,
     /// Of a sealed one: its keys, and the answer as it was given.
@@ -303,10 +311,11 @@ impl HalfOpen {
         (id, local_id, attempt): (SessionId, u64, u64),
         version: u8,
         peer: Peer,
-        from: SocketAddr,
+        (from, owner): (SocketAddr, Owner),
     ) -> Self {
         Self {
             id,
+            owner,
             local_id,
             attempt,
             version,
@@ -332,7 +341,9 @@ impl HalfOpen {
     pub(crate) fn agreed(&self, config: &EndpointConfig) -> Agreed {
         let ids = (self.id, self.local_id, self.attempt);
         let index = self.peer.greeting.index.get();
-        agree(config, &self.peer, ids, (self.from, self.version, index, false), &self.proof)
+        let how = (self.from, self.version, index, false);
+        let agreed = agree(config, &self.peer, ids, how, &self.proof);
+        Agreed { owner: self.owner, ..agreed }
     }
 
     pub(crate) fn status(&self) -> SessionStatus {

@@ -33,6 +33,7 @@ mod noise;
 mod pacing;
 mod path;
 mod pool;
+mod quota;
 #[cfg(test)]
 mod random;
 mod recv;
@@ -47,7 +48,7 @@ mod wire;
 
 pub use config::{CALLS_MAX, EndpointConfig, SESSIONS_MAX};
 pub use counters::EndpointCounters;
-pub use endpoint::Endpoint;
+pub use endpoint::{Endpoint, PeerShare};
 pub use events::{
     CallError, CallId, CastError, LostReason, PeerInfo, SessionId, SessionState, SessionStatus,
     Sink,
@@ -56,6 +57,7 @@ pub use keys::{
     KEY_BYTES, KEYS_MAX, Keyring, KeyringFull, KnownKey, NotAKey, PublicKey, SecretKey, Security,
 };
 pub use pool::{BufId, CHUNK_BYTES, CLASS_BYTES, ChunkMemory, PAGE_BYTES, Pool, PoolMemory};
+pub use quota::{PeerIdentity, Rate, Roll, Share, Turns};
 pub use transmit::{DATAGRAM_HEAD_MAX, Datagram, TransmitBatch};
 pub use wire::{
     CAST_MAX, CAST_WINDOW, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, FLOWS_MAX, HEAD_MAX,

@@ -13,9 +13,16 @@
 //! Chunks are also of one of two shares: what the owner of the endpoint allocates, and what
 //! arriving calls are put together in. Neither share may take more than three quarters, so that two
 //! nodes whose pools are full of calls to each other still take each other's calls in.
+//!
+//! And each buffer is somebody's: this node's, or that of the peer whose message is in it. A peer
+//! may have buffers in so many chunks as [`Share`](crate::quota::Share) admits; chunks and not
+//! bytes, since one small buffer that is never given back keeps a whole chunk from other classes.
 
 use std::fmt;
 use std::sync::Arc;
+
+use crate::counters::EndpointCounters;
+use crate::quota;
 
 /// The alignment of every buffer: what direct I/O and page-wise copying want.
 pub const PAGE_BYTES: usize = 4096;
@@ -60,12 +67,47 @@ pub(crate) enum Share {
     Incoming,
 }
 
+/// Whose a buffer is: the number of a peer of the endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner(u16);
+
+impl Owner {
+    /// No peer's, but this node's own: no share is kept of it.
+    pub(crate) const NODE: Self = Self(u16::MAX);
+
+    pub(crate) fn peer(number: usize) -> Self {
+        assert!(number < usize::from(u16::MAX), "a peer's number");
+        Self(number as u16)
+    }
+
+    /// The peer's number.
+    pub(crate) fn number(self) -> Option<usize> {
+        (self != Self::NODE).then_some(usize::from(self.0))
+    }
+}
+
+/// What a peer has of a pool.
+#[derive(Clone, Debug, Default)]
+struct Holding {
+    /// By chunk, how many buffers; empty before the first one.
+    buffers: Vec<u16>,
+    /// By share: chunks with a buffer.
+    chunks: [u32; 2],
+    /// By share: how often it was refused for having its part.
+    refused: [u64; 2],
+}
+
 /// The state of one buffer.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Slot {
     generation: u32,
     references: u32,
     len_bytes: u32,
+    owner: Owner,
+}
+
+impl Slot {
+    const FREE: Self = Self { generation: 0, references: 0, len_bytes: 0, owner: Owner::NODE };
 }
 
 /// Where a chunk is listed.
@@ -125,7 +167,7 @@ impl Chunk {
             class,
             share,
             free: Vec::with_capacity(SLOTS_MAX),
-            slots: Box::new([Slot::default(); SLOTS_MAX]),
+            slots: Box::new([Slot::FREE; SLOTS_MAX]),
             listed_at: UNLISTED,
         };
         chunk.cut(class, share);
@@ -157,8 +199,11 @@ pub struct Pool {
     chunks_max: usize,
     /// Chunks with free slots, by share and class; stacks of chunk indices.
     with_free: [[Vec<u32>; CLASS_BYTES.len()]; 2],
-    /// Chunks of each share.
+    /// Chunks of each share, and those of them with a buffer in use.
     share_chunks: [usize; 2],
+    share_busy: [usize; 2],
+    /// By the peer's number.
+    holdings: Vec<Holding>,
     in_use: usize,
     /// By share.
     used_bytes: [usize; 2],
@@ -207,6 +252,8 @@ impl Pool {
             chunks_max,
             with_free: [lists(), lists()],
             share_chunks: [0; 2],
+            share_busy: [0; 2],
+            holdings: Vec::new(),
             in_use: 0,
             used_bytes: [0; 2],
             refused: 0,
@@ -216,14 +263,25 @@ impl Pool {
     /// Takes a buffer of `len_bytes` (1 to [`CHUNK_BYTES`]) with one reference. What is in it is
     /// left from an earlier use. `None`, counted, when the pool is at its limit.
     pub fn alloc(&mut self, len_bytes: usize) -> Option<BufId> {
-        self.alloc_from(Share::Own, len_bytes)
+        self.alloc_for(Owner::NODE, Share::Own, len_bytes)
     }
 
-    pub(crate) fn alloc_from(&mut self, share: Share, len_bytes: usize) -> Option<BufId> {
+    /// A buffer of a share for an owner. `None`, counted, when the pool is at its limit, or the
+    /// owner has its part.
+    pub(crate) fn alloc_for(
+        &mut self,
+        owner: Owner,
+        share: Share,
+        len_bytes: usize,
+    ) -> Option<BufId> {
         assert!((1..=CHUNK_BYTES).contains(&len_bytes), "a buffer of {len_bytes} bytes");
         let class = class_of(len_bytes).expect("the largest class is a chunk");
-        let chunk_index = match self.with_free[share as usize][class].last() {
-            Some(&index) => index as usize,
+        let listed = self.with_free[share as usize][class].last().map(|&index| index as usize);
+        if !self.may_have(owner, share, listed) {
+            return None;
+        }
+        let chunk_index = match listed {
+            Some(index) => index,
             None => match self.add_chunk(class, share) {
                 Some(index) => index,
                 None => {
@@ -232,6 +290,7 @@ impl Pool {
                 }
             },
         };
+        self.hold(owner, chunk_index);
         let chunk = &mut self.chunks[chunk_index];
         let slot_index = chunk.free.pop().expect("a listed chunk has a free slot") as usize;
         if chunk.free.is_empty() {
@@ -241,6 +300,7 @@ impl Pool {
         let slot = &mut chunk.slots[slot_index];
         assert_eq!(slot.references, 0, "a free buffer has no references");
         slot.references = 1;
+        slot.owner = owner;
         slot.generation = slot.generation.wrapping_add(1);
         slot.len_bytes = len_bytes as u32;
         self.in_use += 1;
@@ -261,11 +321,20 @@ impl Pool {
         if slot.references > 0 {
             return;
         }
+        let owner = slot.owner;
         let (chunk_index, slot_index) = split(id);
         let chunk = &mut self.chunks[chunk_index];
         chunk.free.push(slot_index as u8);
         self.in_use -= 1;
         self.used_bytes[chunk.share as usize] -= CLASS_BYTES[chunk.class];
+        let (share, is_idle) = (chunk.share as usize, chunk.is_idle());
+        self.share_busy[share] -= usize::from(is_idle);
+        if let Some(holding) = owner.number().and_then(|number| self.holdings.get_mut(number)) {
+            let buffers = &mut holding.buffers[chunk_index];
+            *buffers -= 1;
+            holding.chunks[share] -= u32::from(*buffers == 0);
+        }
+        let chunk = &self.chunks[chunk_index];
         if chunk.listed_at == UNLISTED {
             self.list(chunk_index);
         }
@@ -299,9 +368,104 @@ impl Pool {
         self.used_bytes.iter().sum()
     }
 
-    /// What a share could still give, by bytes.
-    pub(crate) fn free_bytes(&self, share: Share) -> u64 {
-        (self.share_max() * CHUNK_BYTES).saturating_sub(self.used_bytes[share as usize]) as u64
+    /// A buffer for a body that arrives from a peer, if there is one, and it may be that peer's.
+    pub(crate) fn alloc_incoming(
+        &mut self,
+        owner: Owner,
+        body_bytes: usize,
+        counters: &mut EndpointCounters,
+    ) -> Option<BufId> {
+        let refused = self.refused_to(owner, Share::Incoming);
+        let buffer = self.alloc_for(owner, Share::Incoming, body_bytes);
+        counters.calls_beyond_share += self.refused_to(owner, Share::Incoming) - refused;
+        buffer
+    }
+
+    /// What peers may share of a share's chunks: no more than the other share leaves of the pool.
+    fn chunks_of(&self, share: Share) -> quota::Share {
+        let busy = self.share_busy[share as usize];
+        let all_busy: usize = self.share_busy.iter().sum();
+        let free = (self.share_max() - busy).min(self.chunks_max - all_busy);
+        quota::Share { max: (busy + free) as u64, used: busy as u64 }
+    }
+
+    /// Whether an owner may have a buffer in the chunk that is listed for it, or in one that is cut
+    /// anew if none is.
+    fn may_have(&mut self, owner: Owner, share: Share, listed: Option<usize>) -> bool {
+        let Some(number) = owner.number() else { return true };
+        let chunks = self.chunks_of(share);
+        if self.holdings.len() <= number {
+            self.holdings.resize_with(number + 1, Holding::default);
+        }
+        let holding = &mut self.holdings[number];
+        if listed.is_some_and(|at| holding.buffers.get(at).is_some_and(|&buffers| buffers > 0)) {
+            return true;
+        }
+        let held = u64::from(holding.chunks[share as usize]);
+        // A chunk that others have buffers in takes nothing from anybody but its room.
+        let shared = listed.is_some_and(|at| !self.chunks[at].is_idle());
+        let may = (shared && held == 0) || chunks.admits(held, 1);
+        holding.refused[share as usize] += u64::from(!may);
+        may
+    }
+
+    /// Notes a buffer that an owner gets in a chunk.
+    fn hold(&mut self, owner: Owner, chunk_index: usize) {
+        let chunk = &self.chunks[chunk_index];
+        let share = chunk.share as usize;
+        self.share_busy[share] += usize::from(chunk.is_idle());
+        let Some(number) = owner.number() else { return };
+        let holding = &mut self.holdings[number];
+        if holding.buffers.is_empty() {
+            // All at once: which chunk comes next is chance.
+            holding.buffers = vec![0; self.chunks_max];
+        }
+        let buffers = &mut holding.buffers[chunk_index];
+        holding.chunks[share] += u32::from(*buffers == 0);
+        *buffers += 1;
+    }
+
+    /// What a peer has of a share: bytes of the chunks that it has buffers in.
+    pub(crate) fn held_bytes(&self, owner: Owner, share: Share) -> u64 {
+        let holding = owner.number().and_then(|number| self.holdings.get(number));
+        let chunks = holding.map_or(0, |holding| holding.chunks[share as usize]);
+        u64::from(chunks) * CHUNK_BYTES as u64
+    }
+
+    /// How often a peer was refused since it has its part of a share.
+    pub(crate) fn refused_to(&self, owner: Owner, share: Share) -> u64 {
+        let holding = owner.number().and_then(|number| self.holdings.get(number));
+        holding.map_or(0, |holding| holding.refused[share as usize])
+    }
+
+    /// Whether a peer has as much of a share as it may.
+    pub(crate) fn is_at_limit(&self, owner: Owner, share: Share) -> bool {
+        let held = self.held_bytes(owner, share) / CHUNK_BYTES as u64;
+        !self.chunks_of(share).admits(held, 1)
+    }
+
+    /// Whether a peer has any buffer.
+    pub(crate) fn has_any(&self, owner: Owner) -> bool {
+        [Share::Own, Share::Incoming].into_iter().any(|share| self.held_bytes(owner, share) > 0)
+    }
+
+    /// Forgets what a number's peer was refused: it is another's from now on. It has no buffers.
+    pub(crate) fn begin_holding(&mut self, owner: Owner) {
+        let holding = owner.number().and_then(|number| self.holdings.get_mut(number));
+        if let Some(holding) = holding {
+            debug_assert_eq!(holding.chunks, [0; 2]);
+            *holding = Holding::default();
+        }
+    }
+
+    /// The window for a flow of a peer: the configured one, and the least that works once half of
+    /// the pool, or of what the peer may have of it, is in use.
+    pub(crate) fn window_bytes(&self, owner: Owner, configured_bytes: u64, least: u64) -> u64 {
+        let is_empty = self.in_use_bytes() * 2 < self.bytes_max();
+        let chunks = self.chunks_of(Share::Incoming);
+        let held = self.held_bytes(owner, Share::Incoming) / CHUNK_BYTES as u64;
+        let has_room = is_empty && held * 2 <= chunks.max - chunks.used;
+        if has_room { configured_bytes.max(least) } else { least }
     }
 
     /// Memory that was ever taken from the system; it is kept.
@@ -465,7 +629,8 @@ mod tests {
         let own: Vec<BufId> = std::iter::from_fn(|| pool.alloc(CHUNK_BYTES)).collect();
         assert_eq!((own.len(), pool.refused()), (6, 1));
         let incoming: Vec<BufId> =
-            std::iter::from_fn(|| pool.alloc_from(Share::Incoming, CHUNK_BYTES)).collect();
+            std::iter::from_fn(|| pool.alloc_for(Owner::NODE, Share::Incoming, CHUNK_BYTES))
+                .collect();
         assert_eq!((incoming.len(), pool.refused()), (2, 2));
         assert_eq!(pool.resident_bytes(), 8 * (CHUNK_BYTES + PAGE_BYTES));
     }

@@ -17,8 +17,8 @@ use crate::counters::EndpointCounters;
 use crate::events::{
     CallError, CastError, LostReason, PeerInfo, SessionId, SessionState, SessionStatus, Sink,
 };
-use crate::flow::{ReceiveCredit, SessionShare};
-use crate::pool::{BufId, Pool};
+use crate::flow::{ReceiveCredit, WINDOW_BYTES_MIN};
+use crate::pool::{BufId, Owner, Pool};
 use crate::recv::casts::{Around, PeerCasts};
 use crate::recv::{OwnCalls, PeerCalls, Stage};
 use crate::rtt::RoundTrip;
@@ -59,6 +59,8 @@ const PROBE_PACKETS: u32 = 2;
 pub(crate) struct Agreed {
     pub(crate) id: SessionId,
     pub(crate) peer: PeerInfo,
+    /// Whose its buffers are.
+    pub(crate) owner: Owner,
     /// The number of the attempt, chosen by who asked.
     pub(crate) attempt: u64,
     /// How the peer addresses packets to us, and we to it.
@@ -100,7 +102,6 @@ pub(crate) struct Session {
     serving: usize,
     /// By flow; and the flows of which the peer has yet to learn, each once.
     credit: Sparse<ReceiveCredit>,
-    share: SessionShare,
     credit_due: VecDeque<u16>,
     credit_is_due: Bits,
 
@@ -159,7 +160,6 @@ impl Session {
             is_watched: false,
             serving: 0,
             credit: Sparse::new(ReceiveCredit::new(agreed.receive_credit_bytes)),
-            share: SessionShare::default(),
             credit_due: VecDeque::new(),
             credit_is_due: Bits::default(),
             received: Received::new(),
@@ -234,8 +234,8 @@ impl Session {
         call.stage = Stage::Answered;
         let flow = call.flow;
         let credit = self.credit.get_mut(flow);
-        self.share.gave_back(call.charge_bytes);
-        let window_bytes = self.share.window_bytes(flow_window_bytes, pool);
+        let window_bytes =
+            pool.window_bytes(self.agreed.owner, flow_window_bytes, WINDOW_BYTES_MIN);
         if credit.released(call.charge_bytes, window_bytes) {
             self.announce_credit(flow);
         }
@@ -286,7 +286,7 @@ impl Session {
 
     /// Drops the peer's casts of a flow from now on.
     pub(crate) fn close_casts(&mut self, pool: &mut Pool, flow: u16) {
-        self.peer_casts.close(flow, &mut self.share, pool);
+        self.peer_casts.close(flow, pool);
     }
 
     /// Does what is due. Tells why the session is lost, if it is.
@@ -305,7 +305,7 @@ impl Session {
         if now_ns >= self.peer_casts.due_ns() {
             self.peer_casts.advance(&mut Around {
                 inside,
-                share: &mut self.share,
+                owner: self.agreed.owner,
                 session: self.agreed.id,
                 chunk_bytes: self.chunk_bytes,
                 life_ns: self.trip.cast_life_ns(),

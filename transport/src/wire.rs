@@ -304,6 +304,8 @@ pub(crate) const REFUSED_UNKNOWN_KEY: u8 = 6;
 pub(crate) const REFUSED_EXPIRED_KEY: u8 = 7;
 /// It is known as another node's.
 pub(crate) const REFUSED_NAME: u8 = 8;
+/// The connector's node has as many sessions as one peer may have.
+pub(crate) const REFUSED_SESSIONS_FULL: u8 = 9;
 
 /// Where to send the Hello instead: the same address, this port.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

@@ -79,7 +79,7 @@ const HELP: &[(&str, &str)] = &[
     ("sidecore_sessions_calls_full", "Calls not taken because a session's table was full."),
     (
         "sidecore_sessions_calls_beyond_share",
-        "Calls of peers not begun because their session had its share of the buffers.",
+        "Calls of peers not begun because their peer had its part of the buffers.",
     ),
     ("sidecore_sessions_calls_waited_for_credit", "Calls that had to wait for credit."),
     ("sidecore_pool_bytes", "Memory of the session buffers, from the system."),

@@ -7,7 +7,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::endpoint::answers::{Answer, Class, Content};
 use crate::endpoint::security::draw;
-use crate::endpoint::{Endpoint, Entry, HALF_OPEN_MAX, Place, answer_label};
+use crate::endpoint::{Endpoint, Entry, HALF_OPEN_MAX, answer_label};
 use crate::events::SessionId;
 use crate::handshake::{
     HalfOpen, Hello, Peer, Proof, WelcomeLabel, common_version, digest, greeting, prologue,
@@ -15,11 +15,14 @@ use crate::handshake::{
 };
 use crate::keys::{PublicKey, Security};
 use crate::noise::{ANSWER_OPERATIONS, Agreement, READ_OPERATIONS, Responder};
+use crate::pool::Owner;
+use crate::quota::{PeerIdentity, Share};
 use crate::seal::{HelloDigest, ResetToken, Seal};
 use crate::wire::{
     self, Kind, Packet, REFUSED_EXPIRED_KEY, REFUSED_NAME, REFUSED_NOT_ACCEPTING,
-    REFUSED_PLAIN_HERE, REFUSED_SEALED_HERE, REFUSED_UNKNOWN_KEY, REFUSED_VERSION,
-    REFUSED_WRONG_KEY, Redirection, Refusal, SEALED_VERSION_MIN, SealedHello, SealedWelcome,
+    REFUSED_PLAIN_HERE, REFUSED_SEALED_HERE, REFUSED_SESSIONS_FULL, REFUSED_UNKNOWN_KEY,
+    REFUSED_VERSION, REFUSED_WRONG_KEY, Redirection, Refusal, SEALED_VERSION_MIN, SealedHello,
+    SealedWelcome,
 };
 
 /// How a Hello relates to what we know of its sender.
@@ -115,8 +118,19 @@ impl Endpoint {
             }
             Standing::New => {
                 let index = hello.peer.greeting.index.get();
-                let make = |ids| HalfOpen::new(now_ns, ids, version, hello.peer, from);
-                let Some(local_id) = self.add_half_open(attempt, room, make) else {
+                let who = PeerIdentity::new(&hello.peer.name, false, from.ip());
+                let owner = self.enter_peer(&who);
+                if owner.is_some_and(|owner| !self.admits_session(owner)) {
+                    self.refuse(caller, REFUSED_SESSIONS_FULL);
+                    return;
+                }
+                let admitted = owner.filter(|owner| self.half_open_share(room, *owner));
+                let added = admitted.and_then(|owner| {
+                    let make = |ids| HalfOpen::new(now_ns, ids, version, hello.peer, (from, owner));
+                    self.add_half_open(attempt, owner, make)
+                });
+                let Some(local_id) = added else {
+                    self.counters.dropped_hello_full += 1;
                     if has_cookie {
                         self.retry(now_ns, caller, true);
                     }
@@ -138,16 +152,28 @@ impl Endpoint {
         agreed_bytes.min(self.config.datagram_bytes_max).min(caller.filled_bytes)
     }
 
-    /// Takes a place for a half-open session; gives its id. `None`, counted: there are `room`.
+    /// Whether a peer may have one more half-open session, of `room` for all; counts it if not.
+    fn half_open_share(&mut self, room: usize, owner: Owner) -> bool {
+        let share = Share { max: room as u64, used: self.half_open as u64 };
+        let Some(number) = owner.number() else { return share.admits(0, 1) };
+        let peer = self.peers.get_mut(number);
+        let may = share.admits(peer.half_open, 1);
+        peer.handshakes_refused += u64::from(!may);
+        may
+    }
+
+    /// Takes a place for a half-open session of a peer; gives its id. `None`: there is none left.
     fn add_half_open(
         &mut self,
         attempt: u64,
-        room: usize,
+        owner: Owner,
         make: impl FnOnce((SessionId, u64, u64)) -> HalfOpen,
     ) -> Option<u64> {
-        if self.half_open >= room || self.incoming == usize::from(self.config.sessions_max) {
-            self.counters.dropped_hello_full += 1;
+        if self.incoming == usize::from(self.config.sessions_max) {
             return None;
+        }
+        if let Some(number) = owner.number() {
+            self.peers.get_mut(number).half_open += 1;
         }
         self.half_open += 1;
         self.incoming += 1;
@@ -188,8 +214,22 @@ impl Endpoint {
             return;
         }
         match self.standing(&opened.peer, caller.attempt) {
-            Standing::New => self.welcome_sealed(now_ns, version, caller, opened),
+            Standing::New => self.admit_sealed(now_ns, version, caller, opened),
             Standing::Known(_) | Standing::Stale => self.counters.dropped_stale_handshake += 1,
+        }
+    }
+
+    /// A newcomer that has proved who it is, within what one peer may ask for.
+    fn admit_sealed(&mut self, now_ns: u64, version: u8, caller: Caller, opened: Opened) {
+        let who = PeerIdentity::new(&opened.peer.name, true, caller.from.ip());
+        let Some(owner) = self.enter_peer(&who) else {
+            self.counters.dropped_hello_full += 1;
+            return;
+        };
+        if !self.admits_session(owner) {
+            self.refuse_sealed(caller, opened, REFUSED_SESSIONS_FULL);
+        } else {
+            self.welcome_sealed(now_ns, version, (caller, owner), opened);
         }
     }
 
@@ -275,18 +315,24 @@ impl Endpoint {
         }
     }
 
-    fn welcome_sealed(&mut self, now_ns: u64, version: u8, caller: Caller, opened: Opened) {
+    fn welcome_sealed(
+        &mut self,
+        now_ns: u64,
+        version: u8,
+        (caller, owner): (Caller, Owner),
+        opened: Opened,
+    ) {
         let index = opened.peer.greeting.index.get();
         let Opened { responder, key, peer, reset_token, digest } = opened;
-        let from = caller.from;
         let pad_bytes = self.pad_bytes(caller, &peer);
-        let make = |ids| HalfOpen::new(now_ns, ids, version, peer, from);
+        let make = |ids| HalfOpen::new(now_ns, ids, version, peer, (caller.from, owner));
         // Recordings of many Hellos, said again, must not keep a newcomer out. Who means it
         // confirms within a round trip, and the limit to handshakes gives it that long.
-        if self.half_open == HALF_OPEN_MAX {
-            self.drop_oldest_half_open();
+        if !self.half_open_share(HALF_OPEN_MAX, owner) {
+            self.drop_oldest_half_open(owner);
         }
-        let Some(local_id) = self.add_half_open(caller.attempt, HALF_OPEN_MAX, make) else {
+        let Some(local_id) = self.add_half_open(caller.attempt, owner, make) else {
+            self.counters.dropped_hello_full += 1;
             return;
         };
         let inside = SealedWelcome {
@@ -311,12 +357,18 @@ impl Endpoint {
         self.answer_sealed(caller, frames, pad_bytes);
     }
 
-    fn drop_oldest_half_open(&mut self) {
-        let expiry = |place: &Place| match &place.entry {
-            Entry::HalfOpen(half_open) => half_open.deadline_ns(),
-            _ => u64::MAX,
+    /// Drops the oldest half-open session of a peer, or if it has none, of the peer that has most.
+    fn drop_oldest_half_open(&mut self, owner: Owner) {
+        let of = |owner: Owner| owner.number().map_or(0, |at| self.peers.get(at).half_open);
+        let half_open = |place: &usize| match &self.places[*place].entry {
+            Entry::HalfOpen(half_open) => Some((half_open.owner, half_open.deadline_ns())),
+            _ => None,
         };
-        let oldest = (0..self.places.len()).min_by_key(|&place| expiry(&self.places[place]));
+        let all = (0..self.places.len()).filter_map(|place| Some((place, half_open(&place)?)));
+        let is_worse = |(_, (of_peer, expires_ns)): &(usize, (Owner, u64))| {
+            (*of_peer != owner, u64::MAX - of(*of_peer), *expires_ns)
+        };
+        let oldest = all.min_by_key(is_worse).map(|(place, _)| place);
         self.counters.dropped_hello_full += 1;
         self.vacate(oldest.expect("some are half-open"));
     }

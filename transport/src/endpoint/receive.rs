@@ -8,6 +8,8 @@ use crate::endpoint::{Endpoint, Entry, PLACE_BITS, Times, answer_label};
 use crate::events::{LostReason, Sink};
 use crate::handshake::Welcomed;
 use crate::noise::FINISH_OPERATIONS;
+use crate::pool::Owner;
+use crate::quota::PeerIdentity;
 use crate::seal::{TAG_BYTES, Unopened};
 use crate::session::{Inside, Outcome, Session};
 use crate::wire::{
@@ -214,6 +216,10 @@ impl Endpoint {
         self.counters.sessions_connected += 1;
         sink.connected(agreed.id, &agreed.peer);
         self.half_open -= 1;
+        if let Some(number) = agreed.owner.number() {
+            let peer = self.peers.get_mut(number);
+            (peer.half_open, peer.incoming) = (peer.half_open - 1, peer.incoming + 1);
+        }
         self.places[place].entry = Entry::Open(Box::new(Session::new(now_ns, agreed, seal)));
     }
 
@@ -247,8 +253,14 @@ impl Endpoint {
         }
         let welcomed = connecting.welcomed(&self.config, from, packet.frames);
         match welcomed {
-            Welcomed::Agreed(agreed, seal) => {
+            Welcomed::Agreed(mut agreed, seal) => {
                 self.note_size(now_ns, place);
+                // Where there are too many peers, what is for one that we ask is our own.
+                let owner = self.enter_peer(&PeerIdentity::of(&agreed.peer));
+                if let Some(number) = owner.and_then(Owner::number) {
+                    self.peers.get_mut(number).outgoing += 1;
+                }
+                agreed.owner = owner.unwrap_or(Owner::NODE);
                 self.counters.sessions_connected += 1;
                 sink.connected(agreed.id, &agreed.peer);
                 let session = Session::new(now_ns, *agreed, seal);

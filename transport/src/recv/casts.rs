@@ -9,8 +9,7 @@
 //! ```
 
 use crate::events::SessionId;
-use crate::flow::SessionShare;
-use crate::pool::{BufId, Pool, charge_bytes};
+use crate::pool::{BufId, Owner, Pool};
 use crate::session::Inside;
 use crate::tables::{append, make_room};
 use crate::wire::{CAST_WINDOW, FragmentFrame, HEAD_MAX, fragment_count};
@@ -103,7 +102,8 @@ pub(crate) struct CastPiece<'a> {
 /// What the session has for its casts while one is worked on.
 pub(crate) struct Around<'a, 'b> {
     pub(crate) inside: &'a mut Inside<'b>,
-    pub(crate) share: &'a mut SessionShare,
+    /// Whose the buffers are.
+    pub(crate) owner: Owner,
     pub(crate) session: SessionId,
     pub(crate) chunk_bytes: usize,
     /// How long a sender goes on.
@@ -153,14 +153,11 @@ impl PeerCasts {
     }
 
     /// Hands casts of a flow over no longer. What waits is dropped.
-    pub(crate) fn close(&mut self, flow: u16, share: &mut SessionShare, pool: &mut Pool) {
+    pub(crate) fn close(&mut self, flow: u16, pool: &mut Pool) {
         let closed = self.flows.get_mut(usize::from(flow)).and_then(Option::take);
         for &number in closed.iter().flat_map(|flow| flow.slots.iter()).filter(|it| **it != NONE) {
             self.free.push(number);
             let slot = &mut self.slots[usize::from(number)];
-            if slot.state != State::Dropped {
-                share.gave_back(charge_bytes(slot.body_bytes as usize));
-            }
             slot.body.take().into_iter().for_each(|body| pool.release(body));
         }
     }
@@ -284,14 +281,10 @@ impl PeerCasts {
         let Inside { now_ns, pool, counters, .. } = &mut *around.inside;
         let mut body = None;
         if body_bytes > 0 {
-            body = around.share.buffer(body_bytes, pool, counters);
+            body = pool.alloc_incoming(around.owner, body_bytes, counters);
         }
         let has_room = body.is_some() || body_bytes == 0;
-        if has_room {
-            around.share.took(charge_bytes(body_bytes));
-        } else {
-            counters.casts_no_buffer += 1;
-        }
+        counters.casts_no_buffer += u64::from(!has_room);
         let slot = &mut self.slots[usize::from(number)];
         slot.state = if has_room { State::Partial } else { State::Dropped };
         slot.since_ns = *now_ns;
@@ -341,9 +334,6 @@ impl PeerCasts {
         self.free.push(number);
         let slot = &mut self.slots[usize::from(number)];
         let Inside { pool, counters, sink, .. } = &mut *around.inside;
-        if slot.state != State::Dropped {
-            around.share.gave_back(charge_bytes(slot.body_bytes as usize));
-        }
         let body = slot.body.take();
         if slot.state == State::Whole {
             counters.casts_received += 1;
@@ -410,7 +400,7 @@ fn hand_over_at_once(around: &mut Around<'_, '_>, number: u16, piece: &CastPiece
     let mut body = None;
     if !piece.data.is_empty() {
         let Inside { pool, counters, .. } = &mut *around.inside;
-        body = around.share.buffer(piece.data.len(), pool, counters);
+        body = pool.alloc_incoming(around.owner, piece.data.len(), counters);
         let Some(body) = body else {
             counters.casts_no_buffer += 1;
             return;

@@ -193,12 +193,12 @@ impl Session {
             }
             let mut body = None;
             if body_bytes > 0 {
-                body = self.share.buffer(body_bytes, inside.pool, inside.counters);
+                let owner = self.agreed.owner;
+                body = inside.pool.alloc_incoming(owner, body_bytes, inside.counters);
                 if body.is_none() {
                     return Ok(false);
                 }
             }
-            self.share.took(charge);
             credit.arrived(charge);
             call.start(id, flow, charge, body);
         }
@@ -293,7 +293,7 @@ impl Session {
         }
         let mut around = Around {
             inside,
-            share: &mut self.share,
+            owner: self.agreed.owner,
             session: self.agreed.id,
             chunk_bytes: self.chunk_bytes,
             life_ns: self.trip.cast_life_ns(),

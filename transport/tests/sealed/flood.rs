@@ -129,7 +129,7 @@ fn a_recorded_hello_does_not_keep_its_sender_out() {
 }
 
 /// Hellos of a node's earlier lives, recorded and said again from addresses that have cookies: they
-/// fill all places, and a newcomer gets in all the same.
+/// fill their node's places, and a newcomer gets in all the same.
 #[test]
 fn recorded_hellos_do_not_keep_a_newcomer_out() {
     let mut world = two_nodes(1);
@@ -141,8 +141,8 @@ fn recorded_hellos_do_not_keep_a_newcomer_out() {
         assert!(world.run_until(world.now_ns + SECOND, is_welcome));
         world.nodes[node].is_down = true;
     }
-    assert_eq!(world.nodes[1].endpoint.sessions().count(), 128);
-    assert_eq!(world.nodes[1].endpoint.counters().dropped_hello_full, 150 - 128);
+    assert_eq!(world.nodes[1].endpoint.sessions().count(), 64);
+    assert_eq!(world.nodes[1].endpoint.counters().dropped_hello_full, 150 - 64);
     let config = world.config("vm2");
     let node = world.add_at(config, addr(200));
     world.connect(node, 1, "io1");

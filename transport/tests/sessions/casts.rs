@@ -297,8 +297,9 @@ fn an_owner_that_keeps_what_it_gets_loses_frames_and_nothing_else() {
     world.nodes[0].app.order(1, 100, 100);
     world.run_for(at_ns - world.now_ns + SECOND);
     let received = world.nodes[1].app.frames.received;
-    // Three quarters of the pool are for what arrives.
-    assert!((60..=96).contains(&received), "{received}");
+    // Three quarters of the pool are for what arrives, and half of that for one peer: also of what
+    // the owner has and does not give back.
+    assert!((40..=48).contains(&received), "{received}");
     assert_eq!(counters(&world, 1).casts_no_buffer, 400 - received);
     assert_eq!(world.nodes[0].endpoint.pool().in_use(), 0);
 }

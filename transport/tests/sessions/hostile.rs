@@ -10,7 +10,7 @@ use transport::{
 
 /// Keeps what has to be released, and forgets the rest.
 #[derive(Default)]
-struct Quiet {
+pub(crate) struct Quiet {
     calls: Vec<(CallId, Option<BufId>)>,
     lost: usize,
 }
@@ -124,17 +124,30 @@ fn handshakes_that_make_no_sense_are_dropped() {
 
 /// A session of a hostile peer with a node: what the node calls it.
 fn hostile_session(endpoint: &mut Endpoint, now_ns: u64, sink: &mut Quiet) -> u64 {
-    let frames = strange::greeting("mallory", 0x77, 5, (1, 1), 0);
+    let session = hostile_session_at(endpoint, now_ns, 0, sink).expect("a welcome");
+    assert!(endpoint.sessions().any(|status| status.state == SessionState::Connected));
+    session
+}
+
+/// A session with this index; what answers a Hello instead of a Welcome if it gets none.
+pub(crate) fn hostile_session_at(
+    endpoint: &mut Endpoint,
+    now_ns: u64,
+    index: u16,
+    sink: &mut Quiet,
+) -> Result<u64, Vec<u8>> {
+    let frames = strange::greeting("mallory", 0x77 + u64::from(index), 5, (1, 1), index);
     let hello = raw::packet(raw::HELLO, 0, 1, &frames, &[]);
     endpoint.receive(now_ns, now_ns, addr(6), &hello, sink);
     let mut batch = transport::TransmitBatch::new(8);
     endpoint.transmit(now_ns, &mut batch);
-    let welcome = batch.datagrams().last().expect("a welcome").head().to_vec();
-    assert_eq!(raw::kind(&welcome), raw::WELCOME);
+    let welcome = batch.datagrams().last().expect("an answer").head().to_vec();
+    if raw::kind(&welcome) != raw::WELCOME {
+        return Err(welcome);
+    }
     let session = raw::word(&welcome, 32 + 8);
     endpoint.receive(now_ns, now_ns, addr(6), &raw::packet(raw::DATA, session, 0, &[1], &[]), sink);
-    assert!(endpoint.sessions().any(|status| status.state == SessionState::Connected));
-    session
+    Ok(session)
 }
 
 fn lone_endpoint() -> (Endpoint, Quiet, u64) {

@@ -8,6 +8,7 @@ mod hostile;
 mod limits;
 mod path;
 mod plain;
+mod shares;
 mod strange;
 
 /// What the world's nodes speak; `tests/sealed` runs the same tests the other way.

@@ -207,12 +207,12 @@ fn a_peer_that_has_too_much_to_do_is_no_narrow_way() {
     let mut world = two_nodes(1);
     world.tap = None;
     let now_ns = world.now_ns;
-    for index in 0..200 {
+    for index in 0..120 {
         let node = &mut world.nodes[0];
         let session = node.endpoint.connect(now_ns, addr(1), "io1", index);
         node.app.connecting(session, addr(1), "io1");
     }
-    let all = |world: &mut World| connected(world, 0) == 200;
+    let all = |world: &mut World| connected(world, 0) == 120;
     assert!(world.run_until(world.now_ns + 20 * SECOND, all));
     let sizes = world.nodes[0].endpoint.sessions().map(|status| status.datagram_bytes_max);
     assert!(sizes.into_iter().all(|bytes| bytes == 8_972));

@@ -36,7 +36,7 @@ pub(crate) struct Order {
     pub(crate) start: usize,
 }
 
-const ORDER_BYTES: usize = 32;
+pub(crate) const ORDER_BYTES: usize = 32;
 
 impl Order {
     pub(crate) fn write(&self) -> Vec<u8> {
@@ -262,15 +262,22 @@ impl App {
             }
             let mut reply_body = None;
             if order.reply_bytes > 0 {
-                let Some(buffer) = endpoint.pool_mut().alloc(order.reply_bytes) else {
-                    self.pool_empty += 1;
-                    self.serving[index].ready_ns = now_ns + MS;
-                    index += 1;
-                    continue;
-                };
-                let bytes = &table()[order.start..order.start + order.reply_bytes];
-                endpoint.pool_mut().bytes_mut(buffer).copy_from_slice(bytes);
-                reply_body = Some((buffer, order.reply_bytes));
+                let session = self.serving[index].call.session();
+                match endpoint.buffer_for(session, order.reply_bytes) {
+                    Ok(buffer) => {
+                        let bytes = &table()[order.start..order.start + order.reply_bytes];
+                        endpoint.pool_mut().bytes_mut(buffer).copy_from_slice(bytes);
+                        reply_body = Some((buffer, order.reply_bytes));
+                    }
+                    Err(CallError::Full) => {
+                        self.pool_empty += 1;
+                        self.serving[index].ready_ns = now_ns + MS;
+                        index += 1;
+                        continue;
+                    }
+                    // Nobody is left to tell.
+                    Err(CallError::NotConnected) => {}
+                }
             }
             let serving = self.serving.swap_remove(index);
             let answered = endpoint.reply(now_ns, serving.call, &order.write(), reply_body);
