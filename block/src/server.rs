@@ -4,11 +4,11 @@
 //! that are on their way; a flow that is opened anew leaves its old lane to drain by itself.
 //! Events are noted when a datagram arrives and handled here, a bounded batch a round.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use sidecore::{Counter, Progress, Services, Wake};
-use transport::{BufId, CallId, Endpoint, HEAD_MAX, PeerInfo, SessionId};
+use transport::{BufId, CallId, Endpoint, HEAD_MAX, PeerInfo, SessionId, Turns};
 
 use crate::attachment::{AttachOptions, Attachment};
 use crate::export::{Claimer, Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
@@ -18,9 +18,13 @@ use crate::wire::{self, Kind, Names, Outcome, Reply, Request, Title};
 
 mod lane;
 mod rights;
+mod shares;
+
+pub use shares::ServedPeer;
 
 use lane::{LANE_DEPTH, Lane};
 use rights::{Peer, Right, not_open};
+use shares::{Shares, Turn};
 
 /// Calls handled in one round, so that one sidecore's disks and links get their turn.
 const CALLS_PER_ROUND_MAX: usize = 256;
@@ -28,10 +32,7 @@ const CALLS_PER_ROUND_MAX: usize = 256;
 /// Proofs looked at in one round: each costs some 100 us, and a hostile peer may send many.
 const PROOFS_PER_ROUND_MAX: usize = 4;
 
-/// Flows of one session: what a hostile peer may make us remember.
-const FLOWS_PER_SESSION_MAX: usize = transport::FLOWS_MAX;
-
-/// Flows of all sessions of one sidecore: each costs a table of requests.
+/// Flows of all sessions of one sidecore, with those that drain: each costs a table of requests.
 const FLOWS_MAX: usize = 4096;
 
 /// The token of notices: no channel's, so that their answers are nobody's.
@@ -71,6 +72,8 @@ struct Called {
     head: [u8; HEAD_MAX],
     head_bytes: usize,
     body: Option<(BufId, usize)>,
+    is_claim: bool,
+    has_proof: bool,
 }
 
 /// A step of a flow that waits for others.
@@ -83,6 +86,8 @@ enum Step {
 
 #[derive(Debug)]
 struct Flow {
+    /// The number of its peer.
+    peer: usize,
     export: Arc<Export>,
     right: Right,
     step: Option<(Step, CallId)>,
@@ -96,11 +101,13 @@ pub struct Server {
     services: Services,
     /// The peer at the other end.
     peers: HashMap<SessionId, Peer>,
-    calls: VecDeque<Called>,
+    shares: Shares,
+    /// By [`Turn`]: a flood delays its own peer first.
+    calls: Turns<Called>,
     /// In order, so that a simulated run is the same each time.
     flows: BTreeMap<(SessionId, u16), Flow>,
     /// Lanes without a flow: their sessions were lost or they were opened anew.
-    draining: Vec<Lane>,
+    draining: Vec<(usize, Lane)>,
     /// Closes whose session was lost: they go on.
     closing: Vec<Closing>,
     /// Claims that nobody waits for any more; dropped when their flush has ended.
@@ -120,7 +127,8 @@ impl Server {
             exports,
             services,
             peers: HashMap::new(),
-            calls: VecDeque::with_capacity(CALLS_PER_ROUND_MAX),
+            shares: Shares::default(),
+            calls: Turns::default(),
             flows: BTreeMap::new(),
             draining: Vec::new(),
             closing: Vec::new(),
@@ -147,7 +155,8 @@ impl Server {
 
     fn end_flow(&mut self, key: (SessionId, u16)) {
         let Some(flow) = self.flows.remove(&key) else { return };
-        self.draining.extend(flow.lane.map(Lane::closed));
+        self.drain(flow.peer, flow.lane);
+        self.shares.give_channel(flow.peer);
         if let Some((step, call)) = flow.step {
             self.replaced.push(call);
             self.give_up(step);
@@ -163,7 +172,7 @@ impl Server {
     /// Lets go of the requests of lost sessions that the storage has not begun: a limit may hold
     /// them back for minutes, and their clients send them again.
     pub fn let_go(&mut self) {
-        self.draining.iter_mut().for_each(Lane::let_go);
+        self.draining.iter_mut().for_each(|(_, lane)| lane.let_go());
     }
 
     /// Whether it has nothing to do: no call waits, no request is with a volume.
@@ -173,7 +182,12 @@ impl Server {
             && self.closing.is_empty()
             && self.given_up.is_empty()
             && self.flows.values().all(|flow| flow.step.is_none())
-            && lanes.chain(&self.draining).all(Lane::is_empty)
+            && lanes.chain(self.draining.iter().map(|(_, lane)| lane)).all(Lane::is_empty)
+    }
+
+    /// What each peer has of this server that is here, or was lately.
+    pub fn served(&self, now_ns: u64) -> impl Iterator<Item = ServedPeer> {
+        self.shares.served(now_ns)
     }
 
     /// How many closes of an export's attachments are under way.
@@ -183,7 +197,10 @@ impl Server {
 
     pub(crate) fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
         self.exports.note_process(&peer.name, peer.process_nonce);
-        self.peers.insert(session, Peer::new(peer));
+        let calls = &self.calls;
+        let is_waited_for = |number| calls.waiting(Turn::of(Some(number)).0) > 0;
+        let number = self.shares.connected(peer, is_waited_for);
+        self.peers.insert(session, Peer::new(peer, number));
     }
 
     pub(crate) fn lost(&mut self, now_ns: u64, session: SessionId) {
@@ -198,6 +215,7 @@ impl Server {
                 export.note_silence(now_ns);
             }
         }
+        self.shares.lost(peer.number);
     }
 
     pub(crate) fn called(
@@ -208,22 +226,37 @@ impl Server {
         head: &[u8],
         body: Option<(BufId, usize)>,
     ) {
-        let mut called =
-            Called { session, flow, call, head: [0; HEAD_MAX], head_bytes: head.len(), body };
+        let kind = Request::kind_of(head);
+        let mut called = Called {
+            session,
+            flow,
+            call,
+            head: [0; HEAD_MAX],
+            head_bytes: head.len(),
+            body,
+            is_claim: kind == Some(Kind::Claim),
+            has_proof: body.is_some() && kind.is_some_and(|kind| kind.op().is_none()),
+        };
         called.head[..head.len()].copy_from_slice(head);
         // Bounded by what the transport accepts before it is answered.
-        self.calls.push_back(called);
+        let turn = Turn::of(self.peers.get(&session).map(|peer| peer.number));
+        self.calls.push(turn.0, called);
     }
 
     /// One bounded batch of calls, then whatever has completed.
     pub(crate) fn poll(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         let mut progress = self.revoke(now_ns, endpoint);
-        let proofs_max = self.counters.proofs.get() + PROOFS_PER_ROUND_MAX as u64;
+        let mut proofs_left = PROOFS_PER_ROUND_MAX;
         for _ in 0..CALLS_PER_ROUND_MAX {
-            if self.counters.proofs.get() >= proofs_max {
-                break;
+            let shares = &self.shares;
+            let next = self
+                .calls
+                .pop_of(|turn, called| shares.may_handle(Turn(turn), called, proofs_left, now_ns));
+            let Some((turn, called)) = next else { break };
+            proofs_left -= usize::from(called.has_proof);
+            if called.is_claim {
+                self.shares.claims(Turn(turn), now_ns);
             }
-            let Some(called) = self.calls.pop_front() else { break };
             self.handle(now_ns, &called, endpoint);
             progress = Progress::Busy;
         }
@@ -232,8 +265,12 @@ impl Server {
                 progress |= lane.poll(now_ns, endpoint);
             }
         }
-        self.draining.retain_mut(|lane| {
+        let shares = &mut self.shares;
+        self.draining.retain_mut(|(peer, lane)| {
             progress |= lane.poll(now_ns, endpoint);
+            if lane.is_empty() {
+                shares.give_channel(*peer);
+            }
             !lane.is_empty()
         });
         progress | self.steps(now_ns, endpoint) | self.tell(now_ns, endpoint)
@@ -246,15 +283,18 @@ impl Server {
     }
 
     pub(crate) fn arm(&mut self, wake: &mut Wake, now_ns: u64) -> Progress {
-        if !self.calls.is_empty() {
-            return Progress::Busy;
+        for (turn, called) in self.calls.oldest() {
+            if self.shares.may_handle(Turn(turn), called, PROOFS_PER_ROUND_MAX, now_ns) {
+                return Progress::Busy;
+            }
+            wake.at(self.shares.claim_ns(Turn(turn)));
         }
         if !self.notices.is_empty() {
             wake.at(now_ns + LOOK_AGAIN_NS);
         }
         let mut progress = Progress::Idle;
         let lanes = self.flows.values_mut().filter_map(|flow| flow.lane.as_mut());
-        for lane in lanes.chain(&mut self.draining) {
+        for lane in lanes.chain(self.draining.iter_mut().map(|(_, lane)| lane)) {
             progress |= lane.arm(wake);
         }
         for claim in &mut self.given_up {
@@ -276,7 +316,7 @@ impl Server {
 
     pub(crate) fn disarm(&mut self) {
         let lanes = self.flows.values_mut().filter_map(|flow| flow.lane.as_mut());
-        for lane in lanes.chain(&mut self.draining) {
+        for lane in lanes.chain(self.draining.iter_mut().map(|(_, lane)| lane)) {
             lane.disarm();
         }
     }
@@ -361,6 +401,7 @@ impl Server {
                 Step::Close(Closing::new(export, &names.attachment, request.title.epoch))
             }
             _ => {
+                self.check_drains(key)?;
                 let pending = export.open(&names.attachment, &request.title, request.channel)?;
                 self.drain_lane(key);
                 Step::Open(pending, request)
@@ -447,18 +488,38 @@ impl Server {
         if let Some(flow) = self.flows.get_mut(&key) {
             flow.right = right;
             if !Arc::ptr_eq(&flow.export, export) {
-                self.draining.extend(flow.lane.take().map(Lane::closed));
                 flow.export = export.clone();
+                self.drain_lane(key);
             }
             return Ok(());
         }
-        let count = self.flows.keys().filter(|(session, _)| *session == key.0).count();
-        if count >= FLOWS_PER_SESSION_MAX || self.flows.len() >= FLOWS_MAX {
-            let text = format!("a sidecore serves at most {FLOWS_MAX} channels");
-            return Err(Refusal::new(Outcome::Refused, text));
+        let peer = self.peers[&key.0].number;
+        if !self.shares.take_channel(peer) {
+            return Err(too_many_channels());
         }
-        self.flows.insert(key, Flow { export: export.clone(), right, step: None, lane: None });
+        let flow = Flow { peer, export: export.clone(), right, step: None, lane: None };
+        self.flows.insert(key, flow);
         Ok(())
+    }
+
+    /// Whether a flow may be opened anew: what came by it before drains as one more channel.
+    fn check_drains(&mut self, key: (SessionId, u16)) -> Result<(), Refusal> {
+        let Some(flow) = self.flows.get(&key).filter(|flow| flow.lane.is_some()) else {
+            return Ok(());
+        };
+        let peer = flow.peer;
+        if !self.shares.take_channel(peer) {
+            return Err(too_many_channels());
+        }
+        self.shares.give_channel(peer);
+        Ok(())
+    }
+
+    /// Lets what a lane has on its way complete, on its peer's account.
+    fn drain(&mut self, peer: usize, lane: Option<Lane>) {
+        let Some(lane) = lane.map(Lane::closed) else { return };
+        self.shares.add_channel(peer);
+        self.draining.push((peer, lane));
     }
 
     /// Ends the flows of those who may no longer: what is on its way completes by itself.
@@ -475,7 +536,8 @@ impl Server {
         for (key, refusal) in gone {
             self.counters.revoked.add(1);
             let flow = self.flows.remove(&key).expect("listed above");
-            self.draining.extend(flow.lane.map(Lane::closed));
+            self.drain(flow.peer, flow.lane);
+            self.shares.give_channel(flow.peer);
             if let Some((step, call)) = flow.step {
                 self.give_up(step);
                 let reply = Reply::refused(refusal.outcome, refusal.text);
@@ -506,7 +568,8 @@ impl Server {
     /// What came by this flow until now completes by itself.
     fn drain_lane(&mut self, key: (SessionId, u16)) {
         if let Some(flow) = self.flows.get_mut(&key) {
-            self.draining.extend(flow.lane.take().map(Lane::closed));
+            let (peer, lane) = (flow.peer, flow.lane.take());
+            self.drain(peer, lane);
         }
     }
 
@@ -583,6 +646,13 @@ fn open_lane(flow: &mut Flow, services: &Services, counters: &Arc<ServerCounters
 fn stand_in(name: &str) -> Attachment {
     let options = AttachOptions::new(0);
     Attachment::new(name, options)
+}
+
+fn too_many_channels() -> Refusal {
+    let text = format!(
+        "this peer has its part of the {FLOWS_MAX} channels of a sidecore: close disks of this node"
+    );
+    Refusal::new(Outcome::Refused, text)
 }
 
 fn release(called: &Called, endpoint: &mut Endpoint) {

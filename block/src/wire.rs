@@ -382,6 +382,11 @@ impl Request {
         out
     }
 
+    /// What a head asks for, before anything else of it is looked at.
+    pub(crate) fn kind_of(head: &[u8]) -> Option<Kind> {
+        head.first().copied().and_then(Kind::from_byte)
+    }
+
     /// Reads a head that came from a peer; `None` when it is not one.
     pub fn decode(head: &[u8]) -> Option<Self> {
         let (fixed, rest) = RequestHead::ref_from_prefix(head).ok()?;

@@ -594,7 +594,7 @@ impl Core {
         let request = &mut self.requests[at];
         if request.op == Op::Write && request.stable.is_none() {
             let len = request.len_bytes as usize;
-            let Some(stable) = endpoint.pool_mut().alloc(len) else { return false };
+            let Ok(stable) = endpoint.buffer_for(session, len) else { return false };
             let to = endpoint.pool_mut().bytes_mut(stable);
             assert!(to.len() >= len, "a pool gives at least what was asked for");
             // SAFETY: the disk keeps the segments mapped until the request is handed back; their

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use sidecore::{Progress, Wake};
-use transport::{BufId, CallId, Endpoint};
+use transport::{BufId, CallError, CallId, Endpoint};
 use virtio::Segment;
 
 use super::ServerCounters;
@@ -136,10 +136,12 @@ impl Lane {
         let request = &parked.request;
         let buffer = match (request.kind, parked.body) {
             (Kind::Read, _) => {
-                let Some(buffer) = endpoint.pool_mut().alloc(request.len_bytes as usize) else {
-                    return false;
-                };
-                Some(buffer)
+                match endpoint.buffer_for(parked.call.session(), request.len_bytes as usize) {
+                    Ok(buffer) => Some(buffer),
+                    Err(CallError::Full) => return false,
+                    // Nobody waits for what is read: it has left the queue.
+                    Err(CallError::NotConnected) => return true,
+                }
             }
             (_, body) => body.map(|(buffer, _)| buffer),
         };

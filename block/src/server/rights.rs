@@ -22,6 +22,8 @@ const LOG_MINUTE_NS: u64 = 60_000_000_000;
 pub(super) struct Peer {
     pub(super) name: String,
     pub(super) process_nonce: u64,
+    /// Of the peer, in [`Shares`](super::shares::Shares).
+    pub(super) number: usize,
     /// Of the session.
     pub(super) version: u8,
     /// The volumes that were described to it: as many as are open to it at most.
@@ -34,10 +36,11 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(info: &PeerInfo) -> Self {
+    pub(super) fn new(info: &PeerInfo, number: usize) -> Self {
         Self {
             name: info.name.clone(),
             process_nonce: info.process_nonce,
+            number,
             version: info.version,
             knows: BTreeSet::new(),
             binding: info.binding,
@@ -179,7 +182,7 @@ mod tests {
     #[test]
     fn a_peer_cannot_fill_the_log() {
         let addr = "127.0.0.1:1".parse().expect("an address");
-        let mut peer = Peer::new(&PeerInfo {
+        let info = PeerInfo {
             name: "vm1".to_owned(),
             process_nonce: 1,
             addr,
@@ -188,7 +191,8 @@ mod tests {
             outgoing: false,
             key: None,
             binding: [1; 32],
-        });
+        };
+        let mut peer = Peer::new(&info, 0);
         let mut lines = |from_ns: u64| {
             (0..1_000_000).filter(|tick| peer.may_log(from_ns + tick * 1_000)).count()
         };

@@ -1,0 +1,271 @@
+//! One peer's flood of channels, claims or calls beside another peer's disk. Both are hand-written
+//! clients on raw sessions; time is simulated, so what is counted is the same each time.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use block::backend::NullVolume;
+use block::record::NoRecords;
+use block::wire::{Kind, Names, Outcome, Reply, Request, Title, attachment_id};
+use block::{Allow, Export, ExportOptions, Exports, Plane};
+use sidecore::Services;
+use transport::{
+    BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink, TransmitBatch,
+};
+
+const MS: u64 = 1_000_000;
+const READ_BYTES: u32 = 4096;
+
+/// Replies by token.
+#[derive(Default)]
+struct Replies(HashMap<u64, Reply>);
+
+impl Sink for Replies {
+    fn connected(&mut self, _: SessionId, _: &PeerInfo) {}
+    fn lost(&mut self, _: SessionId, why: &LostReason) {
+        panic!("lost: {why:?}");
+    }
+    fn reply_body(&mut self, _: SessionId, _: u64, _: usize, _: &[u8]) {}
+    fn reply(&mut self, _: SessionId, token: u64, head: &[u8], _: usize) {
+        self.0.insert(token, Reply::decode(head).expect("a reply"));
+    }
+    fn call(&mut self, _: SessionId, _: u16, _: CallId, _: &[u8], _: Option<(BufId, usize)>) {}
+}
+
+struct Client {
+    addr: SocketAddr,
+    volume: &'static str,
+    endpoint: Endpoint,
+    sessions: Vec<SessionId>,
+    replies: Replies,
+    next_token: u64,
+    batch: TransmitBatch,
+}
+
+fn endpoint(name: &str, number: u16) -> Endpoint {
+    let mut config = EndpointConfig::new(name, number.into(), number.into());
+    config.datagram_bytes_max = 8972;
+    config.entropy = [number as u8 + 1; 32];
+    Endpoint::new(config)
+}
+
+fn addr(number: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 4870 + number))
+}
+
+impl Client {
+    fn new(name: &str, number: u16, volume: &'static str, sessions: u16) -> Self {
+        let mut endpoint = endpoint(name, number);
+        let sessions = (0..sessions).map(|index| endpoint.connect(1, addr(0), "io1", index));
+        let sessions = sessions.collect();
+        let (replies, batch) = (Replies::default(), TransmitBatch::new(64));
+        Self { addr: addr(number), volume, endpoint, sessions, replies, next_token: 0, batch }
+    }
+
+    fn call(&mut self, now_ns: u64, session: usize, flow: u16, head: &[u8]) -> Option<u64> {
+        self.next_token += 1;
+        let session = self.sessions[session];
+        let called = self.endpoint.call(now_ns, session, flow, self.next_token, head, None);
+        called.ok().map(|()| self.next_token)
+    }
+
+    fn request(&self, kind: Kind, attachment: &str, epoch: u64, incarnation: Title) -> Request {
+        let title =
+            Title { attachment: attachment_id(self.volume, attachment), epoch, ..incarnation };
+        let mut request = Request::new(kind, title, 0);
+        let (volume, attachment) = (self.volume.to_owned(), attachment.to_owned());
+        request.names = kind.op().is_none().then_some(Names { volume, attachment });
+        request
+    }
+}
+
+/// An IOhost with a volume for each of its two clients: `clients[0]` is hostile.
+struct World {
+    now_ns: u64,
+    endpoint: Rc<RefCell<Endpoint>>,
+    plane: Rc<RefCell<Plane>>,
+    batch: TransmitBatch,
+    clients: [Client; 2],
+}
+
+impl World {
+    fn new(hostile_sessions: u16) -> Self {
+        let exports = Arc::new(Exports::default());
+        for (volume, node) in [("a", "mallory"), ("b", "vm1")] {
+            let options = ExportOptions { allow: vec![Allow::node(node)], shared: false };
+            let null = Arc::new(NullVolume::new(1 << 30));
+            let export = Export::new(volume, null, options, Arc::new(NoRecords));
+            exports.insert(export.expect("no records to read"));
+        }
+        let endpoint = Rc::new(RefCell::new(endpoint("io1", 0)));
+        let plane = Plane::new(0, Rc::clone(&endpoint), exports, Services::new());
+        let clients =
+            [Client::new("mallory", 1, "a", hostile_sessions), Client::new("vm1", 2, "b", 1)];
+        let batch = TransmitBatch::new(64);
+        let mut world = Self { now_ns: 1, endpoint, plane, batch, clients };
+        for _ in 0..5000 {
+            world.round(MS);
+            let connected = world.plane.borrow().server.served(world.now_ns).count();
+            let sessions = world.endpoint.borrow().sessions().count();
+            if connected == 2 && sessions == usize::from(hostile_sessions) + 1 {
+                break;
+            }
+        }
+        world.rounds(20);
+        world
+    }
+
+    /// A round of everything; the IOhost serves once.
+    fn round(&mut self, time_ns: u64) {
+        self.now_ns += time_ns;
+        let now_ns = self.now_ns;
+        let mut plane = self.plane.borrow_mut();
+        for client in &mut self.clients {
+            client.endpoint.advance(now_ns, &mut client.replies);
+            loop {
+                client.endpoint.transmit(now_ns, &mut client.batch);
+                if client.batch.is_empty() {
+                    break;
+                }
+                for datagram in client.batch.datagrams() {
+                    let mut bytes = datagram.head().to_vec();
+                    bytes.extend_from_slice(datagram.body(client.endpoint.pool()));
+                    let mut io = self.endpoint.borrow_mut();
+                    io.receive(now_ns, now_ns, client.addr, &bytes, &mut *plane);
+                }
+                let count = client.batch.len();
+                client.batch.consume(count);
+            }
+        }
+        plane.watch(now_ns);
+        self.endpoint.borrow_mut().advance(now_ns, &mut *plane);
+        let _ = plane.poll(now_ns);
+        loop {
+            let mut io = self.endpoint.borrow_mut();
+            io.transmit(now_ns, &mut self.batch);
+            if self.batch.is_empty() {
+                return;
+            }
+            for datagram in self.batch.datagrams() {
+                let mut bytes = datagram.head().to_vec();
+                bytes.extend_from_slice(datagram.body(io.pool()));
+                let to = self.clients.iter_mut().find(|client| client.addr == datagram.to());
+                let client = to.expect("one of the two");
+                let replies = &mut client.replies;
+                client.endpoint.receive(now_ns, now_ns, addr(0), &bytes, replies);
+            }
+            let count = self.batch.len();
+            self.batch.consume(count);
+        }
+    }
+
+    fn rounds(&mut self, count: usize) {
+        (0..count).for_each(|_| self.round(MS));
+    }
+
+    /// The neighbour's call, answered within so many rounds of the IOhost.
+    fn ask(&mut self, flow: u16, request: &Request, rounds_max: usize) -> Reply {
+        let head = request.encode();
+        let now_ns = self.now_ns;
+        let token = self.clients[1].call(now_ns, 0, flow, head.as_bytes()).expect("room");
+        for _ in 0..rounds_max {
+            self.round(MS);
+            if let Some(reply) = self.clients[1].replies.0.remove(&token) {
+                return reply;
+            }
+        }
+        panic!("{:?} was not answered in {rounds_max} rounds", request.kind);
+    }
+
+    /// The neighbour's disk starts and reads; each step takes so many rounds at most.
+    fn use_neighbour(&mut self, reads: usize, rounds_max: usize) {
+        let none = Title::default();
+        let claim = self.clients[1].request(Kind::Claim, "disk", 0, none);
+        let claimed = self.ask(0, &claim, rounds_max);
+        assert_eq!(claimed.outcome, Outcome::Done, "{}", claimed.text);
+        let incarnation = claimed.volume.expect("told with a claim").incarnation;
+        let title = Title { incarnation, ..none };
+        let open = self.clients[1].request(Kind::Open, "disk", claimed.epoch, title);
+        let opened = self.ask(0, &open, rounds_max);
+        assert_eq!(opened.outcome, Outcome::Done, "{}", opened.text);
+        let mut read = self.clients[1].request(Kind::Read, "disk", claimed.epoch, title);
+        read.len_bytes = READ_BYTES;
+        for _ in 0..reads {
+            assert_eq!(self.ask(0, &read, rounds_max).outcome, Outcome::Done);
+        }
+    }
+}
+
+#[test]
+fn flows_by_the_thousand_leave_channels_to_a_neighbour() {
+    let mut world = World::new(18);
+    // Each is a channel that was never claimed, on a flow of its own.
+    for session in 0..18 {
+        for flow in 0..256 {
+            let hostile = &mut world.clients[0];
+            let open = hostile.request(Kind::Open, "x", 7, Title::default());
+            hostile.call(world.now_ns, session, flow, open.encode().as_bytes()).expect("room");
+        }
+    }
+    world.rounds(200);
+    let served = |world: &World| {
+        let plane = world.plane.borrow();
+        let mut peers = plane.server.served(world.now_ns);
+        peers.find(|served| served.peer.name == "mallory").expect("it has sessions")
+    };
+    let hostile = served(&world);
+    assert_eq!((hostile.channels, hostile.channels_refused), (2048, 18 * 256 - 2048));
+    assert!(hostile.channels_at_limit);
+    let told = world.clients[0].replies.0.values().filter(|reply| reply.text.contains("channels"));
+    assert_eq!(told.count(), 18 * 256 - 2048, "by name");
+    world.use_neighbour(100, 3);
+}
+
+#[test]
+fn claims_by_the_thousand_are_taken_at_their_rate() {
+    let mut world = World::new(4);
+    let mut sent = 0;
+    for round in 0..2000u32 {
+        for session in 0..4 {
+            for flow in 0..8 {
+                let hostile = &mut world.clients[0];
+                let name = format!("x{}", sent % 500);
+                let claim = hostile.request(Kind::Claim, &name, 0, Title::default());
+                let called = hostile.call(world.now_ns, session, flow, claim.encode().as_bytes());
+                sent += u32::from(called.is_some());
+            }
+        }
+        if round == 1000 {
+            world.use_neighbour(100, 3);
+        }
+        world.round(MS);
+    }
+    let served = world.plane.borrow().server.served(world.now_ns).collect::<Vec<_>>();
+    let hostile = served.iter().find(|served| served.peer.name == "mallory").expect("served");
+    assert!(hostile.claims_at_limit && hostile.claims_limited > 0, "{hostile:?}");
+    let neighbour = served.iter().find(|served| served.peer.name == "vm1").expect("served");
+    assert!(!neighbour.claims_at_limit && neighbour.claims_limited == 0, "{neighbour:?}");
+    // The burst, and one each 10 ms of the two seconds and of the neighbour's 100 rounds.
+    let answered = world.clients[0].replies.0.len();
+    assert!((256..=256 + 230).contains(&answered), "{answered} of {sent}");
+}
+
+#[test]
+fn a_flood_of_calls_delays_its_own_peer_first() {
+    let mut world = World::new(16);
+    for session in 0..16 {
+        for call in 0..1000 {
+            let head = [0xee; 64];
+            let hostile = &mut world.clients[0];
+            hostile.call(world.now_ns, session, call % 256, &head).expect("room");
+        }
+    }
+    // Until the flood is there; what is served in a round is far less.
+    world.round(MS);
+    world.use_neighbour(10, 3);
+    let answered = world.clients[0].replies.0.len();
+    assert!(answered < 16_000, "the flood goes on meanwhile");
+}
