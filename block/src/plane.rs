@@ -14,7 +14,7 @@ use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId, Sink};
 
 use crate::export::Exports;
 use crate::remote::clients::Clients;
-use crate::server::Server;
+use crate::server::{ServedPeer, Server};
 
 /// A process that did not run for this long, while it held an epoch, may have been stopped and
 /// replaced: it asks before it believes. Well above what a busy scheduler does to a thread. A
@@ -73,6 +73,11 @@ impl Plane {
             self.clients.changed(session, &names.volume);
         }
         progress | self.clients.poll(now_ns, &mut endpoint)
+    }
+
+    /// What each peer has of the server that is here, or was lately.
+    pub fn served(&self) -> impl Iterator<Item = ServedPeer> {
+        self.server.served(self.now_ns)
     }
 
     fn arm(&mut self, wake: &mut Wake) -> Progress {

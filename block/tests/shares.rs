@@ -1,5 +1,8 @@
 //! One peer's flood of channels, claims or calls beside another peer's disk. Both are hand-written
-//! clients on raw sessions; time is simulated, so what is counted is the same each time.
+//! clients on raw sessions, plain and sealed; time is simulated, so what is counted is the same each
+//! time.
+
+mod keys;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,6 +14,7 @@ use block::backend::NullVolume;
 use block::record::NoRecords;
 use block::wire::{Kind, Names, Outcome, Reply, Request, Title, attachment_id};
 use block::{Allow, Export, ExportOptions, Exports, Plane};
+use keys::{GREEDY, IOHOST, VMHOST, security};
 use sidecore::Services;
 use transport::{
     BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink, TransmitBatch,
@@ -45,10 +49,11 @@ struct Client {
     batch: TransmitBatch,
 }
 
-fn endpoint(name: &str, number: u16) -> Endpoint {
+fn endpoint_of(name: &str, number: u16, sealed: bool) -> Endpoint {
     let mut config = EndpointConfig::new(name, number.into(), number.into());
     config.datagram_bytes_max = 8972;
     config.entropy = [number as u8 + 1; 32];
+    config.security = security(name, sealed);
     Endpoint::new(config)
 }
 
@@ -57,9 +62,8 @@ fn addr(number: u16) -> SocketAddr {
 }
 
 impl Client {
-    fn new(name: &str, number: u16, volume: &'static str, sessions: u16) -> Self {
-        let mut endpoint = endpoint(name, number);
-        let sessions = (0..sessions).map(|index| endpoint.connect(1, addr(0), "io1", index));
+    fn new(mut endpoint: Endpoint, number: u16, volume: &'static str, sessions: u16) -> Self {
+        let sessions = (0..sessions).map(|index| endpoint.connect(1, addr(0), IOHOST, index));
         let sessions = sessions.collect();
         let (replies, batch) = (Replies::default(), TransmitBatch::new(64));
         Self { addr: addr(number), volume, endpoint, sessions, replies, next_token: 0, batch }
@@ -92,18 +96,20 @@ struct World {
 }
 
 impl World {
-    fn new(hostile_sessions: u16) -> Self {
+    fn new(hostile_sessions: u16, sealed: bool) -> Self {
         let exports = Arc::new(Exports::default());
-        for (volume, node) in [("a", "mallory"), ("b", "vm1")] {
+        for (volume, node) in [("a", GREEDY), ("b", VMHOST)] {
             let options = ExportOptions { allow: vec![Allow::node(node)], shared: false };
             let null = Arc::new(NullVolume::new(1 << 30));
             let export = Export::new(volume, null, options, Arc::new(NoRecords));
             exports.insert(export.expect("no records to read"));
         }
-        let endpoint = Rc::new(RefCell::new(endpoint("io1", 0)));
+        let endpoint = Rc::new(RefCell::new(endpoint_of(IOHOST, 0, sealed)));
         let plane = Plane::new(0, Rc::clone(&endpoint), exports, Services::new());
-        let clients =
-            [Client::new("mallory", 1, "a", hostile_sessions), Client::new("vm1", 2, "b", 1)];
+        let clients = [
+            Client::new(endpoint_of(GREEDY, 1, sealed), 1, "a", hostile_sessions),
+            Client::new(endpoint_of(VMHOST, 2, sealed), 2, "b", 1),
+        ];
         let batch = TransmitBatch::new(64);
         let mut world = Self { now_ns: 1, endpoint, plane, batch, clients };
         for _ in 0..5000 {
@@ -201,7 +207,11 @@ impl World {
 
 #[test]
 fn flows_by_the_thousand_leave_channels_to_a_neighbour() {
-    let mut world = World::new(18);
+    [false, true].map(take_channels);
+}
+
+fn take_channels(sealed: bool) {
+    let mut world = World::new(18, sealed);
     // Each is a channel that was never claimed, on a flow of its own.
     for session in 0..18 {
         for flow in 0..256 {
@@ -214,11 +224,11 @@ fn flows_by_the_thousand_leave_channels_to_a_neighbour() {
     let served = |world: &World| {
         let plane = world.plane.borrow();
         let mut peers = plane.server.served(world.now_ns);
-        peers.find(|served| served.peer.name == "mallory").expect("it has sessions")
+        peers.find(|served| served.peer.name == GREEDY).expect("it has sessions")
     };
     let hostile = served(&world);
-    assert_eq!((hostile.channels, hostile.channels_refused), (2048, 18 * 256 - 2048));
-    assert!(hostile.channels_at_limit);
+    assert_eq!((hostile.channels.has, hostile.channels.refused), (2048, 18 * 256 - 2048));
+    assert!(hostile.channels.is_at_limit());
     let told = world.clients[0].replies.0.values().filter(|reply| reply.text.contains("channels"));
     assert_eq!(told.count(), 18 * 256 - 2048, "by name");
     world.use_neighbour(100, 3);
@@ -226,7 +236,11 @@ fn flows_by_the_thousand_leave_channels_to_a_neighbour() {
 
 #[test]
 fn claims_by_the_thousand_are_taken_at_their_rate() {
-    let mut world = World::new(4);
+    [false, true].map(claim);
+}
+
+fn claim(sealed: bool) {
+    let mut world = World::new(4, sealed);
     let mut sent = 0;
     for round in 0..2000u32 {
         for session in 0..4 {
@@ -244,10 +258,10 @@ fn claims_by_the_thousand_are_taken_at_their_rate() {
         world.round(MS);
     }
     let served = world.plane.borrow().server.served(world.now_ns).collect::<Vec<_>>();
-    let hostile = served.iter().find(|served| served.peer.name == "mallory").expect("served");
-    assert!(hostile.claims_at_limit && hostile.claims_limited > 0, "{hostile:?}");
-    let neighbour = served.iter().find(|served| served.peer.name == "vm1").expect("served");
-    assert!(!neighbour.claims_at_limit && neighbour.claims_limited == 0, "{neighbour:?}");
+    let hostile = served.iter().find(|served| served.peer.name == GREEDY).expect("served");
+    assert!(hostile.claims.is_at_limit() && hostile.claims.refused > 0, "{hostile:?}");
+    let neighbour = served.iter().find(|served| served.peer.name == VMHOST).expect("served");
+    assert!(!neighbour.claims.is_at_limit() && neighbour.claims.refused == 0, "{neighbour:?}");
     // The burst, and one each 10 ms of the two seconds and of the neighbour's 100 rounds.
     let answered = world.clients[0].replies.0.len();
     assert!((256..=256 + 230).contains(&answered), "{answered} of {sent}");
@@ -255,7 +269,11 @@ fn claims_by_the_thousand_are_taken_at_their_rate() {
 
 #[test]
 fn a_flood_of_calls_delays_its_own_peer_first() {
-    let mut world = World::new(16);
+    [false, true].map(flood);
+}
+
+fn flood(sealed: bool) {
+    let mut world = World::new(16, sealed);
     for session in 0..16 {
         for call in 0..1000 {
             let head = [0xee; 64];

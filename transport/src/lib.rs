@@ -57,7 +57,7 @@ pub use keys::{
     KEY_BYTES, KEYS_MAX, Keyring, KeyringFull, KnownKey, NotAKey, PublicKey, SecretKey, Security,
 };
 pub use pool::{BufId, CHUNK_BYTES, CLASS_BYTES, ChunkMemory, PAGE_BYTES, Pool, PoolMemory};
-pub use quota::{PeerIdentity, Rate, Roll, Share, Turns};
+pub use quota::{Part, PeerIdentity, Rate, Roll, Share, Turns};
 pub use transmit::{DATAGRAM_HEAD_MAX, Datagram, TransmitBatch};
 pub use wire::{
     CAST_MAX, CAST_WINDOW, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, FLOWS_MAX, HEAD_MAX,

@@ -22,7 +22,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::counters::EndpointCounters;
-use crate::quota;
+use crate::quota::{self, Part};
 
 /// The alignment of every buffer: what direct I/O and page-wise copying want.
 pub const PAGE_BYTES: usize = 4096;
@@ -438,10 +438,11 @@ impl Pool {
         holding.map_or(0, |holding| holding.refused[share as usize])
     }
 
-    /// Whether a peer has as much of a share as it may.
-    pub(crate) fn is_at_limit(&self, owner: Owner, share: Share) -> bool {
-        let held = self.held_bytes(owner, share) / CHUNK_BYTES as u64;
-        !self.chunks_of(share).admits(held, 1)
+    /// What a peer has of a share, and may have, in bytes.
+    pub(crate) fn part(&self, owner: Owner, share: Share) -> Part {
+        let (chunk_bytes, has) = (CHUNK_BYTES as u64, self.held_bytes(owner, share));
+        let has_max = self.chunks_of(share).part(has / chunk_bytes) * chunk_bytes;
+        Part { has, has_max, refused: self.refused_to(owner, share) }
     }
 
     /// Whether a peer has any buffer.

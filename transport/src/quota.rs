@@ -53,6 +53,30 @@ impl Share {
         let free = self.max.saturating_sub(self.used);
         more <= free && (held == 0 || held + more <= free)
     }
+
+    /// What a peer that has `held` of it may have in all, as long as no other peer takes more.
+    pub fn part(&self, held: u64) -> u64 {
+        let free = self.max.saturating_sub(self.used);
+        held.max((free + held).div_ceil(2))
+    }
+}
+
+/// What one peer has of something that all peers share, for `vrio status`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// So many, or so many bytes.
+    pub has: u64,
+    /// The most that it may have, as things are.
+    pub has_max: u64,
+    /// How often it asked for more than that.
+    pub refused: u64,
+}
+
+impl Part {
+    /// Whether the peer may have no more.
+    pub fn is_at_limit(&self) -> bool {
+        self.has > 0 && self.has >= self.has_max
+    }
 }
 
 /// A limit of so many at once and one more in each interval.
@@ -71,6 +95,11 @@ impl Rate {
     /// Takes one.
     pub fn take(&mut self, now_ns: u64, interval_ns: u64) {
         self.forgiven_ns = self.forgiven_ns.max(now_ns) + interval_ns;
+    }
+
+    /// How many were taken and are not forgiven yet.
+    pub fn taken(&self, now_ns: u64, interval_ns: u64) -> u64 {
+        self.forgiven_ns.saturating_sub(now_ns).div_ceil(interval_ns)
     }
 
     /// When one may be taken, at the earliest.
@@ -236,6 +265,7 @@ mod tests {
                     }
                 }
             }
+            assert!(held.iter().all(|&held| share.part(held) == held), "{share:?} {held:?}");
             let free = share.max - share.used;
             assert!(free >= 1000 / (greedy + 1) - 1, "{free} beside {greedy}");
             assert!(free <= 1000 / (greedy + 1) + greedy, "{free} beside {greedy}: too little");
@@ -247,6 +277,22 @@ mod tests {
         let share = Share { max: 10, used: 9 };
         assert!(share.admits(0, 1) && !share.admits(0, 2) && !share.admits(1, 1));
         assert!(!Share { max: 10, used: 10 }.admits(0, 1));
+    }
+
+    #[test]
+    fn a_part_is_what_is_admitted_piece_by_piece() {
+        for max in 0..40 {
+            for used in 0..=max {
+                for held in 0..=used {
+                    let mut share = Share { max, used };
+                    let (part, mut has) = (share.part(held), held);
+                    while share.admits(has, 1) {
+                        (has, share.used) = (has + 1, share.used + 1);
+                    }
+                    assert_eq!(part, has, "{held} of {used} of {max}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What each peer may have of a server: calls of a round in turn, channels, claims in a second.
 
-use transport::{PeerIdentity, PeerInfo, Rate, Roll, SESSIONS_MAX, Share};
+use transport::{Part, PeerIdentity, PeerInfo, Rate, Roll, SESSIONS_MAX, Share};
 
 use super::{Called, FLOWS_MAX};
 
@@ -29,15 +29,10 @@ pub struct ServedPeer {
     /// Which peer.
     pub peer: PeerIdentity,
     /// Its channels: open ones, and closed ones whose requests are still with the storage.
-    pub channels: u64,
-    /// It may have no more.
-    pub channels_at_limit: bool,
-    /// How often it asked for one more.
-    pub channels_refused: u64,
-    /// Its claims wait until a named time has passed.
-    pub claims_at_limit: bool,
-    /// How often a claim of its brought it to that limit.
-    pub claims_limited: u64,
+    pub channels: Part,
+    /// Claims that count against its rate. One that brought it to its limit counts as refused: the
+    /// next waits.
+    pub claims: Part,
 }
 
 /// See the module.
@@ -129,11 +124,16 @@ impl Shares {
     pub(super) fn served(&self, now_ns: u64) -> impl Iterator<Item = ServedPeer> {
         self.peers.iter().map(move |(_, peer, held)| ServedPeer {
             peer: peer.clone(),
-            channels: held.channels,
-            channels_at_limit: held.channels > 0 && !self.channel_share().admits(held.channels, 1),
-            channels_refused: held.channels_refused,
-            claims_at_limit: !held.claims.admits(now_ns, CLAIMS_BURST, CLAIM_NS),
-            claims_limited: held.claims_limited,
+            channels: Part {
+                has: held.channels,
+                has_max: self.channel_share().part(held.channels),
+                refused: held.channels_refused,
+            },
+            claims: Part {
+                has: held.claims.taken(now_ns, CLAIM_NS),
+                has_max: CLAIMS_BURST,
+                refused: held.claims_limited,
+            },
         })
     }
 }

@@ -4,10 +4,11 @@ use crate::SESSIONS_MAX;
 use crate::endpoint::{Endpoint, Entry, HALF_OPEN_MAX};
 use crate::events::{CallError, SessionId};
 use crate::pool::{BufId, Owner, Share};
-use crate::quota::{self, PeerIdentity};
+use crate::quota::{self, Part, PeerIdentity};
 
 /// Sessions that one peer may have opened here: one for each of the 64 sidecores that a node may
-/// have, twice, since a node that was restarted asks before its old sessions are forgotten.
+/// have, twice, since a node that was restarted asks before its old sessions are forgotten, and
+/// recordings of its Hellos may take the half of [`HALF_OPEN_MAX`].
 pub(super) const SESSIONS_PER_PEER_MAX: u64 = 128;
 
 /// Peers that have anything here: as many as there are sessions of both directions, and as many
@@ -28,7 +29,13 @@ pub(super) struct PeerState {
 
 impl PeerState {
     fn has_nothing(&self) -> bool {
-        self.incoming + self.outgoing + self.half_open == 0
+        self.sessions() + self.outgoing == 0
+    }
+
+    /// Those that count against its part. Half-open ones do, or all that a peer asks for at once
+    /// would be let in before the first is confirmed.
+    fn sessions(&self) -> u64 {
+        self.incoming + self.half_open
     }
 }
 
@@ -37,30 +44,17 @@ impl PeerState {
 pub struct PeerShare {
     /// Which peer.
     pub peer: PeerIdentity,
-    /// Sessions that it opened.
-    pub sessions: u64,
-    /// It may have no more.
-    pub sessions_at_limit: bool,
-    /// How often it asked for one more.
-    pub sessions_refused: u64,
-    /// Sessions that it asked for and has not confirmed.
-    pub handshakes: u64,
-    /// It may have no more of them: its oldest gives way, or where sessions are plain, the new one.
-    pub handshakes_at_limit: bool,
-    /// How often that was so.
-    pub handshakes_refused: u64,
-    /// Memory with bodies of its calls: being put together, or served.
-    pub calls_bytes: u64,
-    /// It may have no more.
-    pub calls_at_limit: bool,
-    /// Times that it began one more. It was not acknowledged, and comes again.
-    pub calls_refused: u64,
-    /// Memory with what is for it: replies that it has not taken, and calls of ours.
-    pub replies_bytes: u64,
-    /// It may have no more.
-    pub replies_at_limit: bool,
-    /// Times that something for it had to wait for that.
-    pub replies_refused: u64,
+    /// Sessions that it opened, those included that it has not confirmed.
+    pub sessions: Part,
+    /// Sessions that it asked for and has not confirmed. Beyond its part its oldest gives way, or
+    /// where sessions are plain, the new one.
+    pub handshakes: Part,
+    /// Memory with bodies of its calls: being put together, or served. What is beyond its part is
+    /// not acknowledged, and comes again.
+    pub calls_bytes: Part,
+    /// Memory with what is for it: replies that it has not taken, and calls of ours. What is beyond
+    /// its part waits.
+    pub replies_bytes: Part,
 }
 
 impl Endpoint {
@@ -106,7 +100,8 @@ impl Endpoint {
     }
 
     fn may_open(&self, state: &PeerState) -> bool {
-        state.incoming < SESSIONS_PER_PEER_MAX && self.session_share().admits(state.incoming, 1)
+        let has = state.sessions();
+        has < SESSIONS_PER_PEER_MAX && self.session_share().admits(has, 1)
     }
 
     /// Whether a peer may open one more session; counts it if not.
@@ -120,25 +115,21 @@ impl Endpoint {
     /// What each peer has here that is here, or was lately.
     pub fn peers(&self) -> impl Iterator<Item = PeerShare> {
         let half_open = quota::Share { max: HALF_OPEN_MAX as u64, used: self.half_open as u64 };
-        self.peers.iter().map(move |(number, peer, state)| {
-            let owner = Owner::peer(number);
-            let bytes = |share| self.pool.held_bytes(owner, share);
-            let at_limit = |share| bytes(share) > 0 && self.pool.is_at_limit(owner, share);
-            PeerShare {
-                peer: peer.clone(),
-                sessions: state.incoming,
-                sessions_at_limit: state.incoming > 0 && !self.may_open(state),
-                sessions_refused: state.sessions_refused,
-                handshakes: state.half_open,
-                handshakes_at_limit: state.half_open > 0 && !half_open.admits(state.half_open, 1),
-                handshakes_refused: state.handshakes_refused,
-                calls_bytes: bytes(Share::Incoming),
-                calls_at_limit: at_limit(Share::Incoming),
-                calls_refused: self.pool.refused_to(owner, Share::Incoming),
-                replies_bytes: bytes(Share::Own),
-                replies_at_limit: at_limit(Share::Own),
-                replies_refused: self.pool.refused_to(owner, Share::Own),
-            }
+        let sessions = self.session_share();
+        self.peers.iter().map(move |(number, peer, state)| PeerShare {
+            peer: peer.clone(),
+            sessions: Part {
+                has: state.sessions(),
+                has_max: sessions.part(state.sessions()).min(SESSIONS_PER_PEER_MAX),
+                refused: state.sessions_refused,
+            },
+            handshakes: Part {
+                has: state.half_open,
+                has_max: half_open.part(state.half_open),
+                refused: state.handshakes_refused,
+            },
+            calls_bytes: self.pool.part(Owner::peer(number), Share::Incoming),
+            replies_bytes: self.pool.part(Owner::peer(number), Share::Own),
         })
     }
 }

@@ -7,6 +7,8 @@ mod common;
 #[path = "../sessions/exchange.rs"]
 mod exchange;
 mod flood;
+#[path = "../sessions/greedy.rs"]
+mod greedy;
 #[path = "../sessions/handshake.rs"]
 mod handshake;
 mod keys;

@@ -3,6 +3,7 @@
 mod casts;
 mod common;
 mod exchange;
+mod greedy;
 mod handshake;
 mod hostile;
 mod limits;

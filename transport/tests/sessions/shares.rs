@@ -60,8 +60,8 @@ fn half_sent_calls_of_many_sessions_take_one_peers_part() {
     // Half of the three quarters that are for what arrives.
     assert_eq!(endpoint.pool().in_use(), 12);
     let share = share_of(endpoint, "mallory");
-    assert!(share.calls_at_limit && share.calls_refused > 0, "{share:?}");
-    assert_eq!((share.calls_bytes, share.sessions), (12 << 20, 16));
+    assert!(share.calls_bytes.is_at_limit() && share.calls_bytes.refused > 0, "{share:?}");
+    assert_eq!((share.calls_bytes.has, share.sessions.has), (12 << 20, 16));
     stay(&mut world, &sessions);
     world.connect(0, 1, "io1");
     for flow in 0..100 {
@@ -70,7 +70,7 @@ fn half_sent_calls_of_many_sessions_take_one_peers_part() {
     let end_ns = world.now_ns + 400 * MS;
     let is_done = world.run_until(end_ns, |world| world.nodes[0].app.replies == 100);
     assert!(is_done, "{} of 100", world.nodes[0].app.replies);
-    assert_eq!(share_of(&world.nodes[1].endpoint, "mallory").calls_bytes, 12 << 20);
+    assert_eq!(share_of(&world.nodes[1].endpoint, "mallory").calls_bytes.has, 12 << 20);
 }
 
 #[test]
@@ -93,8 +93,8 @@ fn replies_that_are_not_taken_hold_one_peers_part() {
     world.run_for(5 * MS);
     assert_eq!(world.nodes[1].app.executed_count, 256);
     let share = share_of(&world.nodes[1].endpoint, "mallory");
-    assert!(share.replies_at_limit && share.replies_refused > 0, "{share:?}");
-    assert_eq!(share.replies_bytes, 12 << 20);
+    assert!(share.replies_bytes.is_at_limit() && share.replies_bytes.refused > 0, "{share:?}");
+    assert_eq!(share.replies_bytes.has, 12 << 20);
     world.connect(0, 1, "io1");
     for flow in 0..100 {
         world.nodes[0].app.order(flow % 4, 0, 1 << 20);
@@ -103,7 +103,7 @@ fn replies_that_are_not_taken_hold_one_peers_part() {
     let is_done = world.run_until(end_ns, |world| world.nodes[0].app.replies == 100);
     assert!(is_done, "{} of 100", world.nodes[0].app.replies);
     let share = share_of(&world.nodes[1].endpoint, "mallory");
-    assert_eq!(share.replies_bytes, 12 << 20);
+    assert_eq!(share.replies_bytes.has, 12 << 20);
 }
 
 #[test]
@@ -118,8 +118,8 @@ fn one_peer_has_at_most_half_of_the_sessions_and_is_told() {
         assert_eq!(answer[answer.len() - 4], SESSIONS_FULL);
     }
     let share = share_of(&world.nodes[1].endpoint, "mallory");
-    assert!(share.sessions_at_limit, "{share:?}");
-    assert_eq!((share.sessions, share.sessions_refused), (32, 168));
+    assert!(share.sessions.is_at_limit(), "{share:?}");
+    assert_eq!((share.sessions.has, share.sessions.refused), (32, 168));
     world.connect(0, 1, "io1");
     world.run_for(20 * MS);
     assert_eq!(world.nodes[0].app.sessions.len(), 1, "there is room for another peer");
