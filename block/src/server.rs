@@ -104,6 +104,8 @@ pub struct Server {
     shares: Shares,
     /// By [`Turn`]: a flood delays its own peer first.
     calls: Turns<Called>,
+    /// Bodies of calls that were dropped with their sessions, until the next round.
+    unwanted: Vec<BufId>,
     /// In order, so that a simulated run is the same each time.
     flows: BTreeMap<(SessionId, u16), Flow>,
     /// Lanes without a flow: their sessions were lost or they were opened anew.
@@ -129,6 +131,7 @@ impl Server {
             peers: HashMap::new(),
             shares: Shares::default(),
             calls: Turns::default(),
+            unwanted: Vec::new(),
             flows: BTreeMap::new(),
             draining: Vec::new(),
             closing: Vec::new(),
@@ -238,14 +241,24 @@ impl Server {
             has_proof: body.is_some() && kind.is_some_and(|kind| kind.op().is_none()),
         };
         called.head[..head.len()].copy_from_slice(head);
-        // Bounded by what the transport accepts before it is answered.
         let turn = Turn::of(self.peers.get(&session).map(|peer| peer.number));
-        self.calls.push(turn.0, called);
+        // Of live sessions bounded by what the transport accepts before it is answered.
+        let Self { calls, peers, unwanted, .. } = self;
+        calls.push_tidily(turn.0, called, |waiting| {
+            let is_wanted = turn.peer().is_none() || peers.contains_key(&waiting.session);
+            if !is_wanted {
+                unwanted.extend(waiting.body.map(|(buffer, _)| buffer));
+            }
+            is_wanted
+        });
     }
 
     /// One bounded batch of calls, then whatever has completed.
     pub(crate) fn poll(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         let mut progress = self.revoke(now_ns, endpoint);
+        for buffer in self.unwanted.drain(..) {
+            endpoint.pool_mut().release(buffer);
+        }
         let mut proofs_left = PROOFS_PER_ROUND_MAX;
         for _ in 0..CALLS_PER_ROUND_MAX {
             let shares = &self.shares;
@@ -283,6 +296,9 @@ impl Server {
     }
 
     pub(crate) fn arm(&mut self, wake: &mut Wake, now_ns: u64) -> Progress {
+        if !self.unwanted.is_empty() {
+            return Progress::Busy;
+        }
         for (turn, called) in self.calls.oldest() {
             if self.shares.may_handle(Turn(turn), called, PROOFS_PER_ROUND_MAX, now_ns) {
                 return Progress::Busy;

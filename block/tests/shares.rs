@@ -207,7 +207,7 @@ impl World {
 
 #[test]
 fn flows_by_the_thousand_leave_channels_to_a_neighbour() {
-    [false, true].map(take_channels);
+    [false, true].into_iter().for_each(take_channels);
 }
 
 fn take_channels(sealed: bool) {
@@ -236,7 +236,7 @@ fn take_channels(sealed: bool) {
 
 #[test]
 fn claims_by_the_thousand_are_taken_at_their_rate() {
-    [false, true].map(claim);
+    [false, true].into_iter().for_each(claim);
 }
 
 fn claim(sealed: bool) {
@@ -269,7 +269,7 @@ fn claim(sealed: bool) {
 
 #[test]
 fn a_flood_of_calls_delays_its_own_peer_first() {
-    [false, true].map(flood);
+    [false, true].into_iter().for_each(flood);
 }
 
 fn flood(sealed: bool) {

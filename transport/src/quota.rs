@@ -137,7 +137,7 @@ impl<T: Default> Roll<T> {
             return Some((known, false));
         }
         let fresh = self.entries.len();
-        let mut numbered = self.entries.iter().enumerate().filter(|_| fresh >= KNOWN_MAX);
+        let mut numbered = self.entries.iter().take(max).enumerate().filter(|_| fresh >= KNOWN_MAX);
         let of_nobody = numbered.find(|(number, (_, state))| has_nothing(*number, state));
         let number = of_nobody.map_or(fresh, |(number, _)| number);
         let entry = (peer.clone(), T::default());
@@ -148,7 +148,28 @@ impl<T: Default> Roll<T> {
         }
         Some((number, true))
     }
+
+    /// The number of a peer, but peers for which there is none share the number `max`: a flood of
+    /// names costs whoever has names to spare, and those that come late.
+    pub fn enter_or_share(
+        &mut self,
+        peer: &PeerIdentity,
+        max: usize,
+        has_nothing: impl Fn(usize, &T) -> bool,
+    ) -> usize {
+        if let Some((number, _)) = self.enter(peer, max, has_nothing) {
+            return number;
+        }
+        if self.entries.len() == max {
+            let others = PeerIdentity { name: OTHERS.to_owned(), claimed_at: None };
+            self.entries.push((others, T::default()));
+        }
+        max
+    }
 }
+
+/// How the peers are called that share a number: no node has this name.
+const OTHERS: &str = "(others)";
 
 /// Places of a queue that are kept when it is empty: as many as a session has calls. A flood is not
 /// paid for with memory for ever.
@@ -178,12 +199,26 @@ impl<T> Roll<T> {
     }
 }
 
+/// What one peer has waiting.
+#[derive(Debug)]
+struct Queue<T> {
+    items: VecDeque<T>,
+    /// When there are more, those that nobody wants any more are dropped.
+    tidy_at: usize,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self { items: VecDeque::new(), tidy_at: WAITING_KEPT }
+    }
+}
+
 /// What waits, by peer: each peer gets its turn, whatever the others have waiting. Once warm,
 /// nothing allocates.
 #[derive(Debug)]
 pub struct Turns<T> {
     /// By the peer's number.
-    queues: Vec<VecDeque<T>>,
+    queues: Vec<Queue<T>>,
     /// Those who have something waiting, each once; whose turn it is comes first.
     turns: VecDeque<usize>,
 }
@@ -198,9 +233,9 @@ impl<T> Turns<T> {
     /// Adds something of a peer behind what it has waiting.
     pub fn push(&mut self, peer: usize, item: T) {
         if self.queues.len() <= peer {
-            self.queues.resize_with(peer + 1, VecDeque::new);
+            self.queues.resize_with(peer + 1, Queue::default);
         }
-        let queue = &mut self.queues[peer];
+        let queue = &mut self.queues[peer].items;
         if queue.capacity() == 0 {
             queue.reserve(WAITING_FIRST);
         }
@@ -208,6 +243,21 @@ impl<T> Turns<T> {
             self.turns.push_back(peer);
         }
         queue.push_back(item);
+    }
+
+    /// The same. Once twice as many wait as were wanted the last time, those that are not wanted
+    /// any more are dropped: what a peer sends by sessions that it ends is bounded by nothing else.
+    /// That looks at each item twice at most, on average.
+    pub fn push_tidily(&mut self, peer: usize, item: T, is_wanted: impl FnMut(&T) -> bool) {
+        self.push(peer, item);
+        let queue = &mut self.queues[peer];
+        if queue.items.len() > queue.tidy_at {
+            queue.items.retain(is_wanted);
+            queue.tidy_at = (2 * queue.items.len()).max(WAITING_KEPT);
+            if queue.items.is_empty() {
+                self.turns.retain(|listed| *listed != peer);
+            }
+        }
     }
 
     /// Takes the oldest of the peer whose turn it is.
@@ -218,13 +268,14 @@ impl<T> Turns<T> {
     /// The same, but passes over peers whose oldest may not be taken now, and keeps their place.
     pub fn pop_of(&mut self, mut may: impl FnMut(usize, &T) -> bool) -> Option<(usize, T)> {
         let queues = &self.queues;
-        let oldest = |peer: usize| queues[peer].front().expect("a listed peer has something");
+        let oldest = |peer: usize| queues[peer].items.front().expect("a listed peer has something");
         let at = self.turns.iter().position(|&peer| may(peer, oldest(peer)))?;
         let peer = self.turns.remove(at).expect("just found");
         let queue = &mut self.queues[peer];
-        let item = queue.pop_front().expect("a listed peer has something");
-        if queue.is_empty() {
-            queue.shrink_to(WAITING_KEPT);
+        let item = queue.items.pop_front().expect("a listed peer has something");
+        if queue.items.is_empty() {
+            queue.items.shrink_to(WAITING_KEPT);
+            queue.tidy_at = WAITING_KEPT;
         } else {
             self.turns.push_back(peer);
         }
@@ -233,12 +284,12 @@ impl<T> Turns<T> {
 
     /// How many a peer has waiting.
     pub fn waiting(&self, peer: usize) -> usize {
-        self.queues.get(peer).map_or(0, VecDeque::len)
+        self.queues.get(peer).map_or(0, |queue| queue.items.len())
     }
 
     /// The oldest of each peer that has any.
     pub fn oldest(&self) -> impl Iterator<Item = (usize, &T)> {
-        self.turns.iter().filter_map(|&peer| Some((peer, self.queues[peer].front()?)))
+        self.turns.iter().filter_map(|&peer| Some((peer, self.queues[peer].items.front()?)))
     }
 
     /// Whether nobody has anything.
@@ -326,6 +377,28 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_wants_does_not_pile_up() {
+        let mut turns = Turns::default();
+        let (mut longest, mut dropped) = (0, 0);
+        // Of each session's hundred calls the first is a live one's.
+        for item in 0..1_000_000u64 {
+            turns.push_tidily(3, item, |item| {
+                let is_wanted = item % 100_000 == 0;
+                dropped += u64::from(!is_wanted);
+                is_wanted
+            });
+            longest = longest.max(turns.waiting(3));
+        }
+        assert!(longest <= WAITING_KEPT + 1, "{longest}");
+        assert_eq!(dropped + turns.waiting(3) as u64, 1_000_000);
+        turns.push_tidily(4, 7, |_| false);
+        (0..WAITING_KEPT as u64).for_each(|item| turns.push_tidily(4, item, |_| false));
+        assert_eq!((turns.waiting(4), turns.oldest().count()), (0, 1));
+        let got: Vec<_> = std::iter::from_fn(|| turns.pop()).map(|(_, item)| item).collect();
+        assert!(got.is_sorted() && got.iter().filter(|item| **item % 100_000 == 0).count() == 10);
+    }
+
+    #[test]
     fn who_may_not_now_keeps_its_place() {
         let mut turns = Turns::default();
         for item in [1, 2] {
@@ -351,6 +424,10 @@ mod tests {
             *roll.get_mut(number.into()) = 1;
         }
         assert_eq!(enter(&mut roll, 200), None);
+        for late in 201..=203 {
+            assert_eq!(roll.enter_or_share(&peer(late), max.into(), |_, had| *had == 0), 100);
+        }
+        *roll.get_mut(100) = 3;
         assert_eq!(enter(&mut roll, 7), Some((7, false)), "it is known");
         *roll.get_mut(50) = 0;
         assert_eq!(enter(&mut roll, 200), Some((50, true)));

@@ -54,10 +54,9 @@ impl Shares {
         let has_nothing = |number: usize, held: &Held| {
             held.sessions + held.channels == 0 && !is_waited_for(number)
         };
-        // Sessions are bounded by the transport, and what their peers left behind by FLOWS_MAX and
-        // by the calls that the transport takes in of each session.
-        let max = 2 * usize::from(SESSIONS_MAX) + FLOWS_MAX;
-        let (number, _) = self.peers.enter(&identity, max, has_nothing).expect("bounded above");
+        // As many as have sessions or channels, and as many again whose last calls wait.
+        let max = 2 * (usize::from(SESSIONS_MAX) + FLOWS_MAX);
+        let number = self.peers.enter_or_share(&identity, max, has_nothing);
         self.peers.get_mut(number).sessions += 1;
         number
     }
@@ -148,7 +147,7 @@ impl Turn {
         Self(peer.map_or(0, |peer| peer + 1))
     }
 
-    fn peer(self) -> Option<usize> {
+    pub(super) fn peer(self) -> Option<usize> {
         self.0.checked_sub(1)
     }
 }

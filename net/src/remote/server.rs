@@ -5,13 +5,16 @@
 //! switch's. Nothing that the other node has checked is believed.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use sidecore::{Counter, Progress, Services};
-use transport::{BufId, CallId, Endpoint, FLOWS_MAX, HEAD_MAX, PeerInfo, SessionId};
+use transport::{
+    BufId, CallId, Endpoint, FLOWS_MAX, HEAD_MAX, PeerIdentity, PeerInfo, Roll, SESSIONS_MAX,
+    SessionId, Turns,
+};
 
 use super::TOKEN_NOBODY;
 use super::cable::{Cable, CableCore, Plugged};
@@ -23,7 +26,7 @@ use crate::network::Bridges;
 use crate::port::{Port, PortCounters};
 use crate::switch::{PORTS_MAX, PortOptions};
 
-/// Calls handled in one round: each may cost a proof of some 100 us.
+/// Calls handled in one round, by peers in turn: each may cost a proof of some 100 us.
 const CALLS_PER_ROUND_MAX: usize = 4;
 
 /// Members on one sidecore: each costs an inbox of 100 KiB.
@@ -149,8 +152,15 @@ pub struct Server {
     members: Arc<Members>,
     services: Services,
     index: u16,
-    peers: HashMap<SessionId, PeerInfo>,
-    calls: VecDeque<Called>,
+    /// With each peer's number.
+    peers: HashMap<SessionId, (PeerInfo, usize)>,
+    /// How many sessions each peer has.
+    roll: Roll<u64>,
+    /// By the peer's number and one: a flood delays its own peer first. 0 is of sessions that this
+    /// node asked for.
+    calls: Turns<Called>,
+    /// Bodies of calls that were dropped with their sessions, until the next round.
+    unwanted: Vec<BufId>,
     /// In order, so that a simulated run is the same each time.
     joined: BTreeMap<Way, Joined>,
     /// Of lost sessions.
@@ -177,7 +187,9 @@ impl Server {
             services,
             index,
             peers: HashMap::new(),
-            calls: VecDeque::new(),
+            roll: Roll::default(),
+            calls: Turns::default(),
+            unwanted: Vec::new(),
             joined: BTreeMap::new(),
             parting: Vec::new(),
             membership_next: 1,
@@ -191,12 +203,20 @@ impl Server {
     }
 
     pub(super) fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
-        self.peers.insert(session, peer.clone());
+        // As many as have sessions, and as many again whose last calls wait.
+        let max = 2 * usize::from(SESSIONS_MAX);
+        let calls = &self.calls;
+        let has_nothing = |number, sessions: &u64| *sessions == 0 && calls.waiting(number + 1) == 0;
+        let number = self.roll.enter_or_share(&PeerIdentity::of(peer), max, has_nothing);
+        *self.roll.get_mut(number) += 1;
+        self.peers.insert(session, (peer.clone(), number));
     }
 
     /// Its members go in the next round: the endpoint is at work.
     pub(super) fn lost(&mut self, session: SessionId) {
-        self.peers.remove(&session);
+        if let Some((_, number)) = self.peers.remove(&session) {
+            *self.roll.get_mut(number) -= 1;
+        }
         let gone = self.joined.range((session, 0)..=(session, u16::MAX));
         self.parting.extend(gone.map(|(way, _)| *way));
     }
@@ -211,8 +231,16 @@ impl Server {
         let mut called =
             Called { session, call, head: [0; HEAD_MAX], head_bytes: head.len(), body };
         called.head[..head.len()].copy_from_slice(head);
-        // Bounded by what the transport accepts before it is answered.
-        self.calls.push_back(called);
+        // Of live sessions bounded by what the transport accepts before it is answered.
+        let Self { calls, peers, unwanted, .. } = self;
+        let turn = peers.get(&session).map_or(0, |(_, number)| number + 1);
+        calls.push_tidily(turn, called, |waiting| {
+            let is_wanted = turn == 0 || peers.contains_key(&waiting.session);
+            if !is_wanted {
+                unwanted.extend(waiting.body.map(|(buffer, _)| buffer));
+            }
+            is_wanted
+        });
     }
 
     pub(super) fn poll(
@@ -225,12 +253,15 @@ impl Server {
         if std::mem::replace(&mut self.generation, generation) != generation {
             self.look_again(now_ns, endpoint, ways);
         }
+        for buffer in self.unwanted.drain(..) {
+            endpoint.borrow_mut().pool_mut().release(buffer);
+        }
         for way in std::mem::take(&mut self.parting) {
             self.part(way, ways);
         }
         let mut progress = Progress::Idle;
         for _ in 0..CALLS_PER_ROUND_MAX {
-            let Some(called) = self.calls.pop_front() else { break };
+            let Some((_, called)) = self.calls.pop() else { break };
             self.handle(now_ns, &called, endpoint, ways);
             progress = Progress::Busy;
         }
@@ -238,7 +269,7 @@ impl Server {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.calls.is_empty() && self.parting.is_empty()
+        self.calls.is_empty() && self.parting.is_empty() && self.unwanted.is_empty()
     }
 
     fn handle(
@@ -289,7 +320,7 @@ impl Server {
         endpoint: &Rc<RefCell<Endpoint>>,
         ways: Ways<'_>,
     ) -> Result<Answer, String> {
-        let peer = self.peers.get(&session).ok_or("the session is over")?;
+        let (peer, _) = self.peers.get(&session).ok_or("the session is over")?;
         let admission = self.gate.admit(now_ns, peer, join, proof)?;
         if admission.sidecore != self.index {
             let Admission { sidecore, sidecores, .. } = admission;
