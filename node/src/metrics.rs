@@ -7,6 +7,7 @@
 mod help;
 pub(crate) mod listen;
 mod nets;
+mod quotas;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -57,6 +58,7 @@ pub fn text(status: &Status) -> String {
         page.state("disk", &disk.name, disk.state);
     }
     nets::add(&mut page, status);
+    quotas::add(&mut page, &status.quotas);
     for session in &status.sessions {
         let labels = self::labels(&[
             ("peer", &session.peer),

@@ -4,9 +4,13 @@
 //! skip what they do not know. Counters are maps from name to number, so that a new counter is no
 //! new shape.
 
+mod quotas;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+pub use quotas::QuotaStatus;
 
 /// The version of the shape; the `v1` of the path.
 pub const STATUS_VERSION: u32 = 1;
@@ -52,6 +56,9 @@ pub struct Status {
     /// In the configuration's order.
     #[serde(default)]
     pub peers: Vec<PeerStatus>,
+    /// By peer and sidecore: of what a peer has or was refused some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quotas: Vec<QuotaStatus>,
     /// In the configuration's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<NetworkStatus>,

@@ -1,6 +1,7 @@
 //! A status as tables for people.
 
 mod nics;
+mod quotas;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -161,6 +162,7 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
     for line in peer_keys(&status.sessions) {
         writeln!(text, "   {line}").expect("to a string");
     }
+    section(&mut text, "peers at a limit", quotas::quotas(&status.quotas));
     section(&mut text, "sidecores", sidecores(&status.sidecores, node.uptime_s));
     if all {
         section(&mut text, "queues", queues(&status.disks));

@@ -2,15 +2,18 @@
 
 mod disk;
 mod latency;
+mod quotas;
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use block::backend::FileVolume;
+use block::plane::Plane;
 use block::stage::Meter;
 use block::{Durability, Op, RemoteVolume};
 use link::{ShmCounters, XdpCounters};
 use transport::{Endpoint, EndpointCounters, SessionState};
 
+use self::quotas::Shares;
 use super::Inside;
 use super::keys::{self, Keys};
 use super::objects::Objects;
@@ -44,6 +47,7 @@ pub(super) fn status(inside: &Inside) -> Status {
         disks,
         peers: peers(&objects),
         sessions: sessions(&inside.keys, &asked),
+        quotas: quotas::status(asked.iter().map(|asked| &asked.shares)),
         networks,
         nics,
         domains: inside.domains.status(&objects, &inside.cores),
@@ -83,6 +87,7 @@ struct Asked {
     sessions: Vec<transport::SessionStatus>,
     counters: EndpointCounters,
     pool: [(&'static str, u64); 4],
+    shares: Shares,
 }
 
 /// Asks a sidecore, so it may wait for a round of it. One that has stopped says nothing.
@@ -90,6 +95,7 @@ fn ask(core: &Core) -> Asked {
     let asked = core.sidecore.call(|local| {
         let endpoint = local.services().get::<Endpoint>()?;
         let endpoint = endpoint.borrow();
+        let plane = local.services().get::<Plane>();
         let pool = endpoint.pool();
         Some(Asked {
             sessions: endpoint.sessions().collect(),
@@ -100,6 +106,10 @@ fn ask(core: &Core) -> Asked {
                 ("pool_in_use_bytes_now", pool.in_use_bytes() as u64),
                 ("pool_refused", pool.refused()),
             ],
+            shares: Shares {
+                sessions: endpoint.peers().collect(),
+                served: plane.map(|plane| plane.borrow().served().collect()).unwrap_or_default(),
+            },
         })
     });
     asked.ok().flatten().unwrap_or_default()

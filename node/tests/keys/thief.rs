@@ -10,6 +10,7 @@ use block::proof::Binding;
 use block::wire::{Kind, Names, Outcome, Reply, Request, Title, attachment_id};
 use link::{BATCH_DATAGRAMS, Link, Udp, UdpConfig};
 use node::keys::{self, KeyKind};
+use node::status::QuotaStatus;
 use transport::{
     BufId, CallId, Endpoint, EndpointConfig, Keyring, KnownKey, LostReason, PeerInfo, Security,
     SessionId, Sink, TransmitBatch,
@@ -198,5 +199,56 @@ fn nothing_is_told_or_done_without_the_attachments_key() {
         assert_eq!(reply.outcome, Outcome::Done, "{reply:?}");
         assert_eq!(reply.volume.unwrap().size_bytes, 1 << 20);
     }
+    node.stop();
+}
+
+/// With a good key for one volume a peer's claims are bounded, and the node says which peer stands,
+/// or stood, at which limit.
+#[test]
+fn a_peer_that_claims_without_end_is_named_with_its_limit() {
+    let home = Home::new();
+    let make = |name: &str| keys::create(&home.path(name), KeyKind::Node).unwrap().public();
+    let (vm1, io1) = (make("vm1.key"), make("io1.key"));
+    let there = address();
+    let node = home.start(&format!(
+        "name = \"io1\"\nlisten = \"{there}\"\nkey = \"HOME/io1.key\"\n[directories]\n\
+         volumes = \"HOME\"\n[[peer]]\nname = \"vm1\"\nkey = \"{vm1}\"\n\
+         [[volume]]\nname = \"a\"\nbackend = {{ memory = \"1MiB\" }}\nallow = [\"vm1\"]\n"
+    ));
+    let mut raw = Raw::connect(&home, &there, io1.parse().unwrap());
+    let limited = |quota: &QuotaStatus| quota.resource == "claims" && quota.refused > 0;
+    let until = Instant::now() + PATIENCE;
+    let quotas = loop {
+        let quotas = node.status().quotas;
+        if quotas.iter().any(limited) {
+            break quotas;
+        }
+        assert!(Instant::now() < until, "{quotas:?}");
+        // As many as a session takes, and none is waited for.
+        let title = Title { attachment: attachment_id("a", "alice"), ..Title::default() };
+        let mut request = Request::new(Kind::Claim, title, 0);
+        request.names = Some(names("a"));
+        let (now_ns, head) = (sidecore::now_ns(), request.encode());
+        for flow in 0..1_000u16 {
+            raw.tokens += 1;
+            let (session, token) = (raw.session, raw.tokens);
+            let _ = raw.endpoint.call(now_ns, session, flow % 200, token, head.as_bytes(), None);
+        }
+        raw.told.answer = None;
+        raw.run(|told| told.answer.is_some());
+    };
+    let of_claims = quotas.iter().find(|quota| limited(quota)).expect("just seen");
+    assert_eq!((of_claims.peer.as_str(), of_claims.address.as_deref()), ("vm1", None));
+    assert_eq!(of_claims.has_max, 256);
+    let sessions = quotas.iter().find(|quota| quota.resource == "sessions").expect("it has one");
+    assert_eq!((sessions.has, sessions.has_max, sessions.at_limit), (1, 128, false));
+    let metrics = node::metrics::text(&node.status());
+    let of = |name: &str| {
+        let mut lines = metrics.lines().filter(|line| line.starts_with(name));
+        lines.find(|line| line.contains(r#"peer="vm1""#) && line.contains(r#"resource="claims""#))
+    };
+    let refused = of("vrio_peer_quota_refused_total").expect("a series");
+    assert!(!refused.ends_with(" 0"), "{refused}");
+    assert!(of("vrio_peer_quota_max").is_some_and(|line| line.ends_with(" 256")), "{metrics}");
     node.stop();
 }

@@ -1,0 +1,25 @@
+//! What peers have of what all peers share.
+
+use serde::{Deserialize, Serialize};
+
+/// What one peer has of one thing that all peers of a sidecore share.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaStatus {
+    /// The peer's name.
+    pub peer: String,
+    /// The peer's address, where its name is not proved: sessions are plain.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// The sidecore here.
+    pub sidecore: usize,
+    /// Of what: `sessions`, `handshakes`, `calls_bytes`, `replies_bytes`, `channels`, `claims`.
+    pub resource: String,
+    /// What the peer has of it.
+    pub has: u64,
+    /// The most that the peer may have, as things are: for the others leave it that much.
+    pub has_max: u64,
+    /// Whether the peer may have no more.
+    pub at_limit: bool,
+    /// How often the peer was refused more, or had to wait for it.
+    pub refused: u64,
+}

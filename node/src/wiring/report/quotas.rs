@@ -1,0 +1,53 @@
+//! What peers have of each sidecore, and may.
+
+use std::net::SocketAddr;
+
+use block::server::ServedPeer;
+use transport::{Part, PeerIdentity, PeerShare};
+
+use crate::status::QuotaStatus;
+
+/// What a sidecore said of its peers.
+#[derive(Default)]
+pub(super) struct Shares {
+    pub(super) sessions: Vec<PeerShare>,
+    pub(super) served: Vec<ServedPeer>,
+}
+
+/// Every sidecore's, by peer: of what a peer has or was refused some.
+pub(super) fn status<'a>(asked: impl Iterator<Item = &'a Shares>) -> Vec<QuotaStatus> {
+    let found = asked.enumerate().flat_map(|(sidecore, shares)| {
+        let sessions = shares.sessions.iter().flat_map(|share| {
+            [
+                (&share.peer, "sessions", share.sessions),
+                (&share.peer, "handshakes", share.handshakes),
+                (&share.peer, "calls_bytes", share.calls_bytes),
+                (&share.peer, "replies_bytes", share.replies_bytes),
+            ]
+        });
+        let served = shares.served.iter().flat_map(|served| {
+            [(&served.peer, "channels", served.channels), (&served.peer, "claims", served.claims)]
+        });
+        let all = sessions.chain(served).filter(|(_, _, part)| part.has + part.refused > 0);
+        all.map(move |(peer, resource, part)| quota(sidecore, peer, resource, part))
+    });
+    let mut all: Vec<_> = found.collect();
+    all.sort_by(|a, b| (&a.peer, &a.address, a.sidecore).cmp(&(&b.peer, &b.address, b.sidecore)));
+    all
+}
+
+fn quota(sidecore: usize, peer: &PeerIdentity, resource: &str, part: Part) -> QuotaStatus {
+    QuotaStatus {
+        peer: peer.name.clone(),
+        address: peer.claimed_at.map(|ip| match link::is_shared(SocketAddr::new(ip, 0)) {
+            true => "shm".to_owned(),
+            false => ip.to_string(),
+        }),
+        sidecore,
+        resource: resource.to_owned(),
+        has: part.has,
+        has_max: part.has_max,
+        at_limit: part.is_at_limit(),
+        refused: part.refused,
+    }
+}
