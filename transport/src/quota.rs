@@ -175,8 +175,8 @@ const OTHERS: &str = "(others)";
 /// paid for with memory for ever.
 const WAITING_KEPT: usize = 1024;
 
-/// Places of a peer's queue from its first item on: a round's work, so that a warm peer's queue does
-/// not grow because one round was late.
+/// Places of a peer's queue from its first item on: a round's work, so that a warm peer's queue
+/// does not grow because one round was late.
 const WAITING_FIRST: usize = 256;
 
 /// Peers that are remembered although they have nothing any more.
