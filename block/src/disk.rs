@@ -221,8 +221,10 @@ impl Disk {
         let (paused, before) = (&mut places.paused, places.before);
         let running = places.running.get_or_insert_with(|| self.new_start(paused.take(), before));
         let (start, id) = (Arc::clone(&running.start), running.id);
-        let started = self.placement.sidecores[owner]
-            .call(move |local| Queue::new(config).map(|queue| add_queue(local, id, &start, queue)));
+        let started = self.placement.sidecores[owner].call(move |local| {
+            local.changes(|| start.core.label());
+            Queue::new(config).map(|queue| add_queue(local, id, &start, queue))
+        });
         let result = match started {
             Ok(Ok(())) => {
                 running.queues[index] = true;

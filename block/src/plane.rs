@@ -147,6 +147,10 @@ impl Poll for Watch {
 pub struct PlanePoll(pub Rc<RefCell<Plane>>);
 
 impl Poll for PlanePoll {
+    fn label(&self) -> String {
+        "peers' requests for volumes".to_owned()
+    }
+
     fn poll(&mut self, now_ns: u64) -> Progress {
         self.0.borrow_mut().poll(now_ns)
     }

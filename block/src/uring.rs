@@ -425,6 +425,10 @@ pub fn install_for(local: &mut Local, purpose: Purpose) -> io::Result<PollerId> 
 pub struct UringPoller(pub Rc<RefCell<Uring>>);
 
 impl Poll for UringPoller {
+    fn label(&self) -> String {
+        "files (io_uring)".to_owned()
+    }
+
     fn poll(&mut self, _now_ns: u64) -> Progress {
         self.0.borrow_mut().round()
     }

@@ -59,6 +59,10 @@ struct Receiver {
 }
 
 impl Poll for Receiver {
+    fn label(&self) -> String {
+        "datagrams that arrive".to_owned()
+    }
+
     fn poll(&mut self, now_ns: u64) -> Progress {
         let mut endpoint = self.endpoint.borrow_mut();
         let mut sink = self.sink.borrow_mut();
@@ -92,6 +96,10 @@ struct Transmitter {
 }
 
 impl Poll for Transmitter {
+    fn label(&self) -> String {
+        "datagrams to be sent".to_owned()
+    }
+
     fn poll(&mut self, now_ns: u64) -> Progress {
         self.last_ns = now_ns;
         let mut endpoint = self.endpoint.borrow_mut();

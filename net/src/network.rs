@@ -70,7 +70,8 @@ impl Network {
     /// When the sidecore is gone.
     pub fn new(name: &str, sidecore: Sidecore, seed: u64) -> Result<Self, CallError> {
         let id = NEXT.fetch_add(1, Relaxed);
-        sidecore.call(move |local| insert(local, id, Bridge::new(seed)))?;
+        let network = name.to_owned();
+        sidecore.call(move |local| insert(local, id, network, Bridge::new(seed)))?;
         Ok(Self(Arc::new(Inner { name: name.to_owned(), id, sidecore })))
     }
 
@@ -112,14 +113,15 @@ impl Network {
         }
     }
 
-    /// Runs `f` on the bridge, for whoever wants to look. `None` when its sidecore is gone.
+    /// Runs `f` on the bridge, for whoever wants to look. `None` when its sidecore is gone or does
+    /// not answer.
     pub fn look<R: Send + 'static>(
         &self,
         f: impl FnOnce(&Bridge) -> R + Send + 'static,
     ) -> Option<R> {
         let id = self.0.id;
         let look = move |local: &mut Local| find(local, id).map(|bridge| f(&bridge.borrow()));
-        self.0.sidecore.call(look).ok().flatten()
+        self.0.sidecore.ask(look).ok().flatten()
     }
 }
 
@@ -153,19 +155,26 @@ impl Drop for Attached {
     }
 }
 
-struct BridgePoller(Rc<RefCell<Bridge>>);
+struct BridgePoller {
+    bridge: Rc<RefCell<Bridge>>,
+    network: String,
+}
 
 impl Poll for BridgePoller {
     fn poll(&mut self, now_ns: u64) -> Progress {
-        self.0.borrow_mut().poll(now_ns)
+        self.bridge.borrow_mut().poll(now_ns)
     }
 
     fn arm(&mut self, wake: &mut Wake) -> Progress {
-        self.0.borrow_mut().arm(wake)
+        self.bridge.borrow_mut().arm(wake)
     }
 
     fn disarm(&mut self) {
-        self.0.borrow_mut().disarm();
+        self.bridge.borrow_mut().disarm();
+    }
+
+    fn label(&self) -> String {
+        format!("network {:?}", self.network)
     }
 }
 
@@ -197,9 +206,10 @@ fn find(local: &Local, id: u64) -> Option<Rc<RefCell<Bridge>>> {
     Bridges::find(local.services(), id)
 }
 
-fn insert(local: &mut Local, id: u64, bridge: Bridge) {
+fn insert(local: &mut Local, id: u64, network: String, bridge: Bridge) {
     let bridge = Rc::new(RefCell::new(bridge));
-    let poller = local.add(Stage::Serve, Box::new(BridgePoller(Rc::clone(&bridge))));
+    let poller = BridgePoller { bridge: Rc::clone(&bridge), network };
+    let poller = local.add(Stage::Serve, Box::new(poller));
     Bridges::of(local.services()).borrow_mut().0.insert(id, (Some(poller), bridge));
 }
 

@@ -308,8 +308,9 @@ impl Nic {
         &self,
         f: impl FnOnce(&mut NicQueues) -> R + Send + 'static,
     ) -> Result<R, CallError> {
-        let id = self.id;
+        let (id, core) = (self.id, Arc::clone(&self.core));
         let found = self.attached.network().sidecore().call(move |local| {
+            local.changes(|| format!("nic {:?}", core.name));
             let queues = nics(local).borrow().0.get(&id).map(|parts| Rc::clone(&parts.queues));
             queues.map(|queues| f(&mut queues.borrow_mut()))
         })?;

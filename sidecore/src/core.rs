@@ -15,6 +15,7 @@ use rustix::event::{PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::idle::{Backoff, Step};
+use crate::pulse::Pulse;
 use crate::sidecore::{Inbox, Shared};
 use crate::{Idle, Poll, Progress, Services, Stage, Wake};
 
@@ -46,20 +47,34 @@ pub struct Local {
     pollers: [Vec<(u64, Box<dyn Poll>)>; Stage::ALL.len()],
     later: Later,
     services: Services,
+    /// Says what is done, for a watchdog.
+    pulse: Arc<Pulse>,
 }
 
 impl Local {
     /// An inside without a thread, for simulations and tests: whoever has it calls
     /// [`Local::round`].
     pub fn detached(index: usize, services: Services) -> Self {
+        Self::new(index, services, Arc::new(Pulse::new()))
+    }
+
+    fn new(index: usize, services: Services, pulse: Arc<Pulse>) -> Self {
         let pollers = [const { Vec::new() }; Stage::ALL.len()];
-        Self { index, now_ns: 0, poller_next: 0, pollers, later: Later::default(), services }
+        Self { index, now_ns: 0, poller_next: 0, pollers, later: Later::default(), services, pulse }
+    }
+
+    /// Says for a watchdog what the posted closure that runs changes, such as `disk "alice"`,
+    /// before it touches what may not answer. Says nothing while pollers are polled, which have
+    /// labels.
+    pub fn changes(&self, label: impl FnOnce() -> String) {
+        self.pulse.changes(label);
     }
 
     /// Polls `poller` from the next stage or round on, after those already in its stage.
     pub fn add(&mut self, stage: Stage, poller: Box<dyn Poll>) -> PollerId {
         let number = self.poller_next;
         self.poller_next += 1;
+        self.pulse.named(number, poller.label());
         self.pollers[stage as usize].push((number, poller));
         PollerId { stage, number }
     }
@@ -68,6 +83,7 @@ impl Local {
     pub fn remove(&mut self, id: PollerId) -> Option<Box<dyn Poll>> {
         let pollers = &mut self.pollers[id.stage as usize];
         let place = pollers.iter().position(|(number, _)| *number == id.number)?;
+        self.pulse.forget(id.number);
         Some(pollers.remove(place).1)
     }
 
@@ -95,10 +111,12 @@ impl Local {
     pub fn round(&mut self, now_ns: u64) -> Progress {
         self.now_ns = now_ns;
         let mut progress = Progress::Idle;
-        for (_, poller) in self.pollers.iter_mut().flatten() {
+        for (number, poller) in self.pollers.iter_mut().flatten() {
+            self.pulse.polls(*number);
             progress |= poller.poll(now_ns);
         }
         if !self.later.queue.borrow().is_empty() {
+            self.pulse.runs_later();
             for action in self.later.queue.take() {
                 action(self);
             }
@@ -114,8 +132,9 @@ impl Local {
     /// Arms pollers until one finds work; says how many were armed.
     fn arm(&mut self, wake: &mut Wake) -> (Progress, usize) {
         let mut armed = 0;
-        for (_, poller) in self.pollers.iter_mut().flatten() {
+        for (number, poller) in self.pollers.iter_mut().flatten() {
             armed += 1;
+            self.pulse.polls(*number);
             if poller.arm(wake).is_busy() {
                 return (Progress::Busy, armed);
             }
@@ -124,7 +143,10 @@ impl Local {
     }
 
     fn disarm(&mut self, armed: usize) {
-        self.pollers.iter_mut().flatten().take(armed).for_each(|(_, poller)| poller.disarm());
+        for (number, poller) in self.pollers.iter_mut().flatten().take(armed) {
+            self.pulse.polls(*number);
+            poller.disarm();
+        }
     }
 }
 
@@ -178,7 +200,7 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(index: usize, idle: Idle, inbox: Inbox, shared: Arc<Shared>) -> Self {
         Self {
-            local: Local::detached(index, Services::new()),
+            local: Local::new(index, Services::new(), Arc::clone(&shared.pulse)),
             inbox,
             shared,
             backoff: Backoff::new(idle, crate::now_ns()),
@@ -286,7 +308,10 @@ impl Core {
         });
         self.shared.counters.sleeps.add(1);
         let fds = self.wake.poll_fds();
-        match rustix::event::poll(fds, timeout.as_ref()) {
+        self.shared.pulse.sleeps();
+        let polled = rustix::event::poll(fds, timeout.as_ref());
+        self.shared.pulse.is_between();
+        match polled {
             Ok(0) | Err(Errno::INTR) => return,
             Ok(_) => self.shared.counters.wakeups.add(1),
             Err(error) => panic!("ppoll on {} descriptors: {error}", fds.len()),

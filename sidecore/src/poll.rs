@@ -71,6 +71,13 @@ pub trait Poll {
     fn needs_clock(&self) -> bool {
         false
     }
+
+    /// What an operator calls it, such as `disk "alice"`: told when a round does not end in it.
+    /// Asked once, when it is added.
+    fn label(&self) -> String {
+        let name = std::any::type_name::<Self>();
+        name.rsplit("::").next().unwrap_or(name).to_owned()
+    }
 }
 
 /// Where in a round a poller runs. What is registered in an earlier stage is polled first, so that

@@ -4,13 +4,15 @@ use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
 
 use rustix::thread::CpuSet;
 
 use crate::core::{Core, Local};
+use crate::pulse::{Look, Pulse};
 use crate::waker::{Bell, Waker};
 use crate::{CoreCounters, Idle, Padded, Progress};
 
@@ -20,6 +22,13 @@ pub const MAIL_MAX: usize = 1024;
 
 /// The most posted closures run in one round, so that a burst of control does not hold up I/O.
 const MAILS_PER_ROUND: u64 = 16;
+
+/// How long [`Sidecore::ask`] waits for an answer. A sidecore answers between two rounds; a
+/// watchdog needs less to find one stuck.
+const ASK_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// How often it is looked meanwhile whether a watchdog has found the sidecore stuck.
+const ASK_LOOK: Duration = Duration::from_millis(50);
 
 /// What a sidecore is started with.
 #[derive(Clone, Debug)]
@@ -53,6 +62,10 @@ pub enum CallError {
     /// It stopped first.
     #[error("the sidecore has stopped")]
     Stopped,
+    /// It is stuck, or too busy to answer a question in time. [`Sidecore::ask`] says so;
+    /// [`Sidecore::call`] waits.
+    #[error("the sidecore does not answer")]
+    Stuck,
 }
 
 thread_local! {
@@ -65,6 +78,7 @@ type Mail = Box<dyn FnOnce(&mut Local) + Send>;
 pub(crate) struct Shared {
     pub(crate) bell: Arc<Bell>,
     pub(crate) counters: Arc<CoreCounters>,
+    pub(crate) pulse: Arc<Pulse>,
     /// How many closures were ever posted: what the loop looks at instead of the queue.
     posted: Padded<AtomicU64>,
     stopping: AtomicBool,
@@ -98,6 +112,7 @@ impl Inbox {
             count += 1;
             // Counted first, so that who waits for its answer finds it counted.
             self.shared.counters.mails.add(1);
+            self.shared.pulse.runs_mail();
             mail(local);
         }
         Progress::busy_if(count > 0)
@@ -116,6 +131,7 @@ pub fn spawn(config: Config) -> io::Result<Sidecore> {
     let shared = Arc::new(Shared {
         bell: Arc::new(Bell::new()?),
         counters: Arc::new(CoreCounters::default()),
+        pulse: Arc::new(Pulse::new()),
         posted: Padded::default(),
         stopping: AtomicBool::new(false),
     });
@@ -125,6 +141,8 @@ pub fn spawn(config: Config) -> io::Result<Sidecore> {
     let on_thread = {
         let shared = Arc::clone(&shared);
         move || {
+            let thread = rustix::thread::gettid().as_raw_nonzero().get();
+            shared.pulse.thread.store(thread, Ordering::Relaxed);
             let prepared = prepare(&config);
             let failed = prepared.is_err();
             let told = ready_in.send(prepared);
@@ -245,6 +263,75 @@ impl Sidecore {
         self.owner.mails_in.send(mail).map_err(|_| CallError::Stopped)?;
         self.posted();
         answer.recv().map_err(|_| CallError::Stopped)
+    }
+
+    /// Has the sidecore look for something and gives what it finds, as [`Sidecore::call`] does, but
+    /// waits for a bounded time. A question that nobody waits for any more is not looked at, so it
+    /// must change nothing: whether it was is not known to whoever gave up.
+    ///
+    /// # Errors
+    /// When the sidecore has stopped, is stuck, or does not come to answer in time.
+    ///
+    /// # Panics
+    /// When called on a sidecore, which must never wait.
+    pub fn ask<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut Local) -> R + Send + 'static,
+    ) -> Result<R, CallError> {
+        assert!(!ON_SIDECORE.get(), "a sidecore must not wait for a sidecore");
+        // Questions to one that is stuck would fill its mailbox.
+        if self.is_stuck() {
+            return Err(CallError::Stuck);
+        }
+        let (answer_in, answer) = sync_channel(1);
+        let waits = Arc::new(AtomicBool::new(true));
+        let still_waits = Arc::clone(&waits);
+        let posted = self.post(move |local| {
+            if still_waits.load(Ordering::Relaxed) {
+                // Whoever asked may have given up just now.
+                let _ = answer_in.send(f(local));
+            }
+        });
+        posted.map_err(|MailboxFull| CallError::Stuck)?;
+        let until = Instant::now() + ASK_TIME_MAX;
+        loop {
+            match answer.recv_timeout(ASK_LOOK) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err(CallError::Stopped),
+                Err(RecvTimeoutError::Timeout) if self.is_stuck() || Instant::now() >= until => {
+                    waits.store(false, Ordering::Relaxed);
+                    return Err(CallError::Stuck);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// What it is doing, for a [`Watch`](crate::Watch).
+    pub fn look(&self) -> Look {
+        let shared = &self.owner.shared;
+        let (counters, posted) = (&shared.counters, shared.posted.load(Ordering::Relaxed));
+        shared.pulse.look(counters.rounds.get(), posted > counters.mails.get())
+    }
+
+    /// What a look has seen, in words, such as `serving disk "alice"`.
+    pub fn explain(&self, look: &Look) -> String {
+        self.owner.shared.pulse.explain(look)
+    }
+
+    /// The system's number of its thread.
+    pub fn thread(&self) -> i32 {
+        self.owner.shared.pulse.thread.load(Ordering::Relaxed)
+    }
+
+    /// Notes what a watchdog has found: [`Sidecore::ask`] does not wait for one that is stuck.
+    pub fn set_stuck(&self, stuck: bool) {
+        self.owner.shared.pulse.stuck.store(stuck, Ordering::Relaxed);
+    }
+
+    /// Whether a watchdog has found it stuck.
+    pub fn is_stuck(&self) -> bool {
+        self.owner.shared.pulse.stuck.load(Ordering::Relaxed)
     }
 
     fn posted(&self) {

@@ -120,6 +120,11 @@ struct Story {
 }
 
 impl DiskCore {
+    /// What it is called where a sidecore says what it does.
+    pub(super) fn label(&self) -> String {
+        format!("disk {:?}", self.name)
+    }
+
     /// A disk called `name` with at most this many queues. The beginning of the name is its serial
     /// number.
     pub fn new(name: &str, queues: u16) -> Arc<Self> {

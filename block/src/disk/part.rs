@@ -343,6 +343,10 @@ impl Poll for PartPoller {
     fn disarm(&mut self) {
         self.0.borrow_mut().disarm();
     }
+
+    fn label(&self) -> String {
+        self.0.borrow().start.core.label()
+    }
 }
 
 /// All shares on a sidecore, by number: how closures from control threads find theirs. The
@@ -409,6 +413,7 @@ pub(super) fn adopt(local: &mut Local, id: u64, start: &Arc<Start>, queue: Queue
 pub(super) fn with<R>(local: &Local, id: u64, f: impl FnOnce(&mut Part) -> R) -> Option<R> {
     let part = find(local, id)?;
     let mut part = part.borrow_mut();
+    local.changes(|| part.start.core.label());
     Some(f(&mut part))
 }
 

@@ -228,6 +228,10 @@ impl Sink for Plane {
 pub struct PlanePoll(pub Rc<RefCell<Plane>>);
 
 impl Poll for PlanePoll {
+    fn label(&self) -> String {
+        "peers' frames".to_owned()
+    }
+
     fn poll(&mut self, now_ns: u64) -> Progress {
         self.0.borrow_mut().poll(now_ns)
     }
