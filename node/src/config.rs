@@ -78,6 +78,8 @@ pub struct Config {
     pub user: Option<String>,
     /// Whether the node gives up what it does not need.
     pub privileges: Privileges,
+    /// What the service manager hears of a sidecore that is stuck.
+    pub watchdog: Watchdog,
     /// The pools' sizes.
     pub memory: Memory,
     /// The polling threads.
@@ -124,6 +126,16 @@ pub enum Privileges {
     Drop,
     /// It does not: for a debugger, or to find out whether that is what is in the way.
     Keep,
+}
+
+/// What the service manager hears of a sidecore that is stuck.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Watchdog {
+    /// Nothing: status, metrics and log say so, and other guests of the node go on.
+    #[default]
+    Report,
+    /// Nothing at all any more, so that it restarts the node.
+    Restart,
 }
 
 /// The pools' sizes, and what front ends may have mapped.

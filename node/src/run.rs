@@ -6,7 +6,8 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::Config;
+use crate::api::{Done, Refused};
+use crate::config::{Config, Watchdog};
 use crate::notify::Manager;
 use crate::privilege::{self, Opener};
 use crate::wiring::{Node, Opened, StartError, check_keys};
@@ -57,10 +58,22 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), StartError> {
         "ready"
     );
     manager.tell("READY=1");
+    let restarts = config.watchdog == Watchdog::Restart;
+    match manager.pings(restarts) {
+        Some(pings) => node.tie_watchdog(pings),
+        None if restarts => tracing::warn!(
+            "watchdog = \"restart\" does nothing: no service manager started this node (no \
+             NOTIFY_SOCKET); run it as a unit of systemd, or write \"report\""
+        ),
+        None => {}
+    }
     let signal = loop {
         match runtime.block_on(signals.next(&node)) {
             Event::Stop(signal) => break signal,
-            Event::Reload => reload(&node),
+            Event::Reload => {
+                tracing::info!("SIGHUP: the configuration is reloaded");
+                node.reload_apart(reloaded);
+            }
             Event::HandedOver(pid) => {
                 leave(node, pid, &manager);
                 return Ok(());
@@ -95,7 +108,8 @@ fn raise_descriptor_limit() {
 /// Leaves everything to the successor. From now on the manager looks at that one; it believes who
 /// is its process yet.
 fn leave(node: Node, successor: u32, manager: &Manager) {
-    manager.tell(&format!("MAINPID={successor}\nREADY=1"));
+    // The manager told the successor of no limit, so none holds until the successor names one.
+    manager.tell(&format!("MAINPID={successor}\nWATCHDOG_USEC=0\nREADY=1"));
     node.leave();
 }
 
@@ -161,10 +175,9 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     check_keys(config)
 }
 
-/// What SIGHUP asks for. The answer is in the log.
-fn reload(node: &Node) {
-    tracing::info!("SIGHUP: the configuration is reloaded");
-    match node.reload() {
+/// What came of a SIGHUP. The answer is in the log.
+fn reloaded(answer: Result<Done, Refused>) {
+    match answer {
         Ok(done) => tracing::info!(changes = done.applied.len(), notes = ?done.notes, "reloaded"),
         Err(error) => tracing::error!(%error, "not reloaded as a whole"),
     }

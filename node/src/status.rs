@@ -154,8 +154,21 @@ pub struct SidecoreStatus {
     pub idle: String,
     /// Its own address for sessions.
     pub address: Option<String>,
+    /// Its round does not end, and why, as far as that can be known: all that it serves stands
+    /// still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<StuckStatus>,
     /// What it did.
     pub counters: Counters,
+}
+
+/// A sidecore that is stuck.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StuckStatus {
+    /// Since its last step, in milliseconds.
+    pub for_ms: u64,
+    /// In what, such as `serving disk "alice", blocked in write`.
+    pub what: String,
 }
 
 /// A volume of this node.

@@ -29,6 +29,7 @@ mod sidecores;
 mod steer;
 mod turns;
 mod volumes;
+mod watchdog;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -53,9 +54,11 @@ use self::sidecores::Core;
 use self::steer::Steerer;
 use self::turns::Turns;
 use self::volumes::{Served, Volumes};
+use self::watchdog::Watchdog;
 use crate::api::{Done, Drain, HandOver, Plan, Refused, Reload};
 use crate::config::{Config, Kind};
 use crate::control::{Claim, Control, ControlError, Service};
+use crate::notify::Pings;
 use crate::privilege::{Opener, PrivilegeError};
 use crate::status::{
     DiskStatus, DomainStatus, NetworkStatus, NicStatus, PeerStatus, Status, VfStatus, VolumeStatus,
@@ -194,6 +197,7 @@ struct Inside {
     /// The fabric.
     domains: Domains,
     steerer: Steerer,
+    watchdog: Watchdog,
     /// Who changes something waits for its turn first.
     turns: Turns,
     /// Held for as long as it takes to look or to note; never while something is started.
@@ -328,6 +332,7 @@ impl Node {
         let doors = Doors::new(config.sidecores.cores.len());
         let exports = volumes.exports();
         let (cores, door) = sidecores::start(config, &keys, links, exports, &doors)?;
+        let watchdog = Watchdog::start(&cores);
         let steerer = Steerer::new(&config.sidecores);
         let disks = disks::start(&cores, steerer.active(), volumes.own_disks());
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
@@ -347,6 +352,7 @@ impl Node {
             nics,
             domains,
             steerer,
+            watchdog,
             turns,
             objects,
             heirlooms,
@@ -372,6 +378,22 @@ impl Node {
     /// What could not be done; what was done before it stays.
     pub fn reload(&self) -> Result<Done, Refused> {
         self.inside.reload(&Reload::default())
+    }
+
+    /// Tells the service manager from now on that the node lives.
+    pub(crate) fn tie_watchdog(&self, pings: Pings) {
+        self.inside.watchdog.tie(pings);
+    }
+
+    /// Reloads on a thread of its own, which `told` gets the answer on: a sidecore that is stuck
+    /// must not keep this thread from hearing that the node shall stop.
+    pub(crate) fn reload_apart(&self, told: impl FnOnce(Result<Done, Refused>) + Send + 'static) {
+        let inside = Arc::clone(&self.inside);
+        let reload = move || told(inside.reload(&Reload::default()));
+        let thread = std::thread::Builder::new().name("reload".to_owned()).spawn(reload);
+        if let Err(error) = thread {
+            tracing::error!(%error, "not reloaded: no thread for it; try again");
+        }
     }
 
     /// Waits until another process has taken everything over; its number.
@@ -495,6 +517,7 @@ impl Inside {
         if !self.turns.close() {
             return;
         }
+        self.watchdog.stop();
         self.steerer.stop();
         let disks: Vec<Arc<Shown>> = self.objects().disks.clone();
         self.disks.stop(&disks);

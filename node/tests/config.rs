@@ -150,8 +150,8 @@ durability = "flsh"
                 a letter or digit first
             a.toml:3: unknown key "lisen"; did you mean "listen"? (known: name, listen,
                 shm, fabric, key, trust, control, metrics-listen, user, privileges,
-                memory, sidecores, directories, volume, peer, disk, network, nic, domain,
-                vf, link)
+                watchdog, memory, sidecores, directories, volume, peer, disk, network,
+                nic, domain, vf, link)
             a.toml:9: volume "a": unknown key "sise"; did you mean "size"? (known: file,
                 memory, null, size, direct, format)
             a.toml:9: volume "a": "file": no directory for volumes is named; write

@@ -11,7 +11,7 @@ use node::config::show_size;
 use node::direct::DirectStatus;
 use node::status::{
     Counters, DiskState, DiskStatus, DomainStatus, PeerStatus, SessionStatus, SidecoreStatus,
-    Status, VfStatus, VolumeStatus,
+    Status, StuckStatus, VfStatus, VolumeStatus,
 };
 use report::store::Listed;
 
@@ -115,18 +115,31 @@ fn counter_table(counters: &Counters) -> Table {
     table
 }
 
+/// A line for each sidecore that is stuck: worse than everything else that a status can say.
+fn stuck(status: &Status) -> String {
+    let stuck = status.sidecores.iter().filter_map(|core| Some((core.index, core.stuck.as_ref()?)));
+    let line = |(index, stuck): (usize, &StuckStatus)| {
+        let seconds = stuck.for_ms as f64 / 1000.0;
+        format!("STUCK: sidecore {index} for {seconds:.1} s: {}\n", stuck.what)
+    };
+    stuck.map(line).collect()
+}
+
 /// The whole status; with every counter, if `all`.
 pub(crate) fn show(status: &Status, all: bool) -> String {
     let node = &status.node;
     let listen = node.listen.as_deref().unwrap_or("nowhere");
-    let mut text = format!(
-        "node {}, vrio {}, pid {}, up {}, listens on {listen} (trust: {})\n",
+    let mut text = stuck(status);
+    writeln!(
+        text,
+        "node {}, vrio {}, pid {}, up {}, listens on {listen} (trust: {})",
         node.name,
         node.release,
         node.pid,
         uptime(node.uptime_s),
         node.trust
-    );
+    )
+    .expect(STRING);
     if let Some(key) = &node.key {
         writeln!(text, "its public key is {key}").expect("to a string");
     }
@@ -514,6 +527,7 @@ mod tests {
                 core: Some(1),
                 idle: text("adaptive"),
                 address: Some(text("10.0.0.1:4870")),
+                stuck: None,
                 counters: counted(&[
                     ("busy_ns", 3_031_250_000_000),
                     ("idle_ns", 0),

@@ -834,7 +834,8 @@ fn the_service_manager_is_told_of_the_successor() {
     let mut new = start(&["--take-over"]);
     let mut both = [heard(), heard()];
     both.sort();
-    assert_eq!(both, [format!("MAINPID={}\nREADY=1", new.id()), "READY=1".to_owned()]);
+    let follows = format!("MAINPID={}\nWATCHDOG_USEC=0\nREADY=1", new.id());
+    assert_eq!(both, [follows, "READY=1".to_owned()]);
     assert!(old.wait().expect("it ends").success());
     let pid = rustix::process::Pid::from_child(&new);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");

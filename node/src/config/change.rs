@@ -466,6 +466,7 @@ pub fn needs_restart(running: &Config, wanted: &Config) -> Vec<&'static str> {
         ("[link]", running.link != wanted.link),
         ("user", running.user != wanted.user),
         ("privileges", running.privileges != wanted.privileges),
+        ("watchdog", running.watchdog != wanted.watchdog),
         ("metrics-listen", running.metrics_listen != wanted.metrics_listen),
         ("[memory]", running.memory != wanted.memory),
     ];

@@ -15,8 +15,8 @@ use super::reader::{Reader, Table, Value, unknown};
 use super::{
     BURST_NS_DEFAULT, Backend, Config, Directories, DiskConfig, FaultConfig, LinkConfig, LinkKind,
     Memory, NAME_BYTES_MAX, OBJECTS_MAX, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role,
-    SIDECORES_MAX, Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, WhenLost, domain, keys,
-    network, show_size, vf,
+    SIDECORES_MAX, Sidecores, StageConfig, Trust, VolumeConfig, VolumeRef, Watchdog, WhenLost,
+    domain, keys, network, show_size, vf,
 };
 
 /// What the transport takes as a pool: at least a large request for each share, at most what its
@@ -31,7 +31,7 @@ const GUEST_ADDRESSES_BYTES: RangeInclusive<u64> = 1 << 20..=112 << 40;
 /// that is lost becomes two.
 const GUEST_MAPPINGS: RangeInclusive<u64> = 1..=32_000;
 
-const FILE_KEYS: [&str; 21] = [
+const FILE_KEYS: [&str; 22] = [
     "name",
     "listen",
     "shm",
@@ -42,6 +42,7 @@ const FILE_KEYS: [&str; 21] = [
     "metrics-listen",
     "user",
     "privileges",
+    "watchdog",
     "memory",
     "sidecores",
     "directories",
@@ -101,6 +102,7 @@ pub(super) fn document(
         metrics_listen,
         user: file.get("user").and_then(|value| self::name(&value)),
         privileges: privileges(&file),
+        watchdog: watchdog(&file),
         memory: memory(&file),
         sidecores: sidecores(&file),
         link: link(&file),
@@ -184,6 +186,11 @@ fn privileges(file: &Table<'_, '_>) -> Privileges {
         file.fail("privileges", text.to_owned());
     }
     privileges.unwrap_or_default()
+}
+
+fn watchdog(file: &Table<'_, '_>) -> Watchdog {
+    let words = [("report", Watchdog::Report), ("restart", Watchdog::Restart)];
+    file.get("watchdog").and_then(|value| value.word(&words)).unwrap_or_default()
 }
 
 fn memory(file: &Table<'_, '_>) -> Memory {

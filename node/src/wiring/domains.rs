@@ -328,7 +328,7 @@ impl Domains {
 fn counted(cores: &[Core]) -> BTreeMap<String, Counters> {
     let mut domains = BTreeMap::<String, Counters>::new();
     for core in cores {
-        let asked = core.sidecore.call(|local| {
+        let asked = core.sidecore.ask(|local| {
             let gateways = local.services().get::<Gateways>()?;
             let counted = gateways.borrow().counted();
             Some(counted)

@@ -430,6 +430,10 @@ pub(super) fn look_for_sessions(cores: &[Core]) {
 pub(super) struct GatewaysPoll(pub(super) Rc<RefCell<Gateways>>);
 
 impl Poll for GatewaysPoll {
+    fn label(&self) -> String {
+        "gateways of domains".to_owned()
+    }
+
     fn poll(&mut self, now_ns: u64) -> Progress {
         self.0.borrow_mut().poll(now_ns)
     }

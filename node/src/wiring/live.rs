@@ -35,6 +35,12 @@ const BACK_AT_RESTART: &str =
 
 impl Inside {
     pub(super) fn turn(&self) -> Result<Turn<'_>, Refused> {
+        // A change waits for sidecores, so this one would wait for as long, and others for it.
+        if let Some((index, stuck)) = self.watchdog.first_stuck() {
+            let error = format!("sidecore {index} is stuck ({}): nothing is changed", stuck.what);
+            let way_out = "try again when it goes on, or restart the node: guests reconnect";
+            return Err(Refused::new(RefusedKind::Busy, error, way_out));
+        }
         self.turns.take().map_err(|error| {
             let way_out = match error {
                 NoTurn::Full => "try again when they are done",

@@ -90,9 +90,10 @@ struct Asked {
     shares: Shares,
 }
 
-/// Asks a sidecore, so it may wait for a round of it. One that has stopped says nothing.
+/// Asks a sidecore, so it may wait for a round of it. One that has stopped, or is stuck, says
+/// nothing.
 fn ask(core: &Core) -> Asked {
-    let asked = core.sidecore.call(|local| {
+    let asked = core.sidecore.ask(|local| {
         let endpoint = local.services().get::<Endpoint>()?;
         let endpoint = endpoint.borrow();
         let plane = local.services().get::<Plane>();
@@ -158,7 +159,12 @@ fn sidecores(inside: &Inside, config: &Config, asked: &[Asked]) -> Vec<SidecoreS
             core: *pinned,
             idle: config.sidecores.idle.to_string(),
             address: core.link.as_ref().map(|(address, _)| address.to_string()),
-            counters: core_counters(core, asked),
+            stuck: inside.watchdog.stuck(index),
+            counters: {
+                let mut counters = core_counters(core, asked);
+                inside.watchdog.counters(index, &mut counters);
+                counters
+            },
         })
         .collect()
 }

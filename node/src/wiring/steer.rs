@@ -128,6 +128,10 @@ struct Seen {
 impl Inside {
     /// One look, and what follows from it.
     fn steer(&self, steering: &mut Steering, seen: &mut Seen) {
+        // A move to or from a sidecore that is stuck would wait for it, and a stop for the move.
+        if self.watchdog.first_stuck().is_some() {
+            return;
+        }
         let mut placements = HashMap::new();
         let Some(look) = self.look(seen, &mut placements) else { return };
         let before = steering.active();

@@ -210,6 +210,34 @@ fn memory_on_a_file_system_that_stalls_is_refused_unasked() {
 
 /// The file system says that its blocks have 1 GiB, and fails each page fault.
 #[test]
+fn a_sidecore_in_a_page_fault_that_does_not_end_is_named_until_it_goes_on() {
+    let home = Home::new();
+    let test = "a_sidecore_in_a_page_fault_that_does_not_end_is_named_until_it_goes_on";
+    let node = node(&home, "guest-files = \"any\"\n");
+    let bystander = Bystander::new(&home);
+    // Taken away before the node is stopped, whatever happens: a process with such a fault stays.
+    let fuse = FuseFile::mount(test, &home.path("stall"), MEMORY_BYTES, Faults::Stall);
+    let Some(fuse) = fuse else { return };
+    let file = fuse.open();
+    let raw = Raw::connect(&home.path("hostile.sock"));
+    assert!(raw.tell_memory(Tell::Table, region(0, MEMORY_BYTES), file.as_fd()));
+    // One of its messages gets no answer as long as the sidecore is stuck.
+    let starts = std::thread::spawn(move || raw.try_start());
+    let found = wait_for(&node, "it is stuck", |status| status.sidecores[0].stuck.is_some());
+    let found = found.sidecores[0].stuck.as_ref().expect("so it is");
+    let what = "in a change to disk \"hostile\", blocked in ";
+    assert!(found.what.starts_with(what), "{found:?}");
+    drop(fuse);
+    bystander.goes_on();
+    starts.join().expect("it says whether it was refused");
+    let after = wait_for(&node, "it goes on", |status| status.sidecores[0].stuck.is_none());
+    let counters = &after.sidecores[0].counters;
+    assert!(counters["stalls"] >= 1 && counters["stalled_ns"] > 0, "{counters:?}");
+    is_served_again(&home);
+    bystander.end();
+}
+
+#[test]
 fn a_fault_on_a_file_system_with_huge_blocks_harms_no_other_memory() {
     let home = Home::new();
     let test = "a_fault_on_a_file_system_with_huge_blocks_harms_no_other_memory";

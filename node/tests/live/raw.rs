@@ -148,14 +148,19 @@ impl Raw {
 
     /// Starts the first ring, which lies at the beginning of the memory.
     pub(crate) fn start(&self) {
+        assert!(self.try_start());
+    }
+
+    /// The same; `false` where the node refuses it, or hangs up.
+    pub(crate) fn try_start(&self) -> bool {
         let ring = |value: u32| [0_u32.to_ne_bytes(), value.to_ne_bytes()].concat();
-        assert!(self.tell(SET_VRING_NUM, &ring(RING.into()), &[]));
-        assert!(self.tell(SET_VRING_BASE, &ring(0), &[]));
         let addresses = words(&[0, 0, USED, AVAILABLE, 0]);
-        assert!(self.tell(SET_VRING_ADDR, &addresses, &[]));
-        assert!(self.tell(SET_VRING_CALL, &words(&[0]), &[self.call.as_fd()]));
-        assert!(self.tell(SET_VRING_KICK, &words(&[0]), &[self.kick.as_fd()]));
-        assert!(self.tell(SET_VRING_ENABLE, &ring(1), &[]));
+        self.tell(SET_VRING_NUM, &ring(RING.into()), &[])
+            && self.tell(SET_VRING_BASE, &ring(0), &[])
+            && self.tell(SET_VRING_ADDR, &addresses, &[])
+            && self.tell(SET_VRING_CALL, &words(&[0]), &[self.call.as_fd()])
+            && self.tell(SET_VRING_KICK, &words(&[0]), &[self.kick.as_fd()])
+            && self.tell(SET_VRING_ENABLE, &ring(1), &[])
     }
 
     /// Reads the disk's first sector, and waits until the used index says that it is done.

@@ -34,6 +34,7 @@ use crate::wiring::sidecores::{self, Core, Prepared};
 use crate::wiring::steer::Steerer;
 use crate::wiring::turns::Turns;
 use crate::wiring::volumes::{self, Handed, Volumes};
+use crate::wiring::watchdog::Watchdog;
 use crate::wiring::{Inside, Node, StartError, directories};
 
 /// How long the node may take to come to a stand, and then to say what it has: the sum of the times
@@ -382,6 +383,7 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
     nics.go_on(taken_nics, &cores);
     let (started, turns) = (Instant::now(), Turns::default());
     let objects = Mutex::new(objects);
+    let watchdog = Watchdog::start(&cores);
     let inside = Arc::new(Inside {
         started,
         keys,
@@ -392,6 +394,7 @@ fn serve(config: &Config, ready: Ready, taken: Taken) -> Node {
         nics: Mutex::new(nics),
         domains,
         steerer,
+        watchdog,
         turns,
         objects,
         heirlooms,
