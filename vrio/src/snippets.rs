@@ -72,19 +72,27 @@ fn qemu_shared(id: &str, socket: &str) -> String {
     )
 }
 
-/// What libvirt is told about a guest's memory.
-const LIBVIRT_MEMORY: &str = "<!-- Once for a guest, whose memory has to be shared. -->\n\
+/// What libvirt is told about a guest's memory; and about its user, for without the right to open
+/// the socket a start does not fail but waits.
+const LIBVIRT_MEMORY: &str = "<!-- `virsh start` hangs as long as QEMU's user \
+    (libvirt-qemu, qemu) may not\n     open the socket: put it into the socket's group. -->\n\
+    <!-- Once for a guest, whose memory has to be shared. -->\n\
     <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n</memoryBacking>\n";
 
 fn libvirt_nic(nic: &NicStatus) -> String {
-    let (path, mac, pairs, mtu) = (escaped(&nic.socket), &nic.mac, nic.pairs, nic.mtu);
+    let (path, mac, pairs) = (escaped(&nic.socket), &nic.mac, nic.pairs);
+    // libvirt takes no <mtu> for this type of interface: the guest is set to it inside.
+    let mtu = match nic.mtu {
+        MTU_USUAL => String::new(),
+        mtu => format!("<!-- In the guest: ip link set dev NAME mtu {mtu} -->\n"),
+    };
     format!(
-        "{LIBVIRT_MEMORY}\
+        "{LIBVIRT_MEMORY}{mtu}\
          <!-- Among the <devices>. -->\n\
          <interface type='vhostuser'>\n  <mac address='{mac}'/>\n  \
          <source type='unix' path='{path}' mode='client'>\n    \
          <reconnect enabled='yes' timeout='1'/>\n  </source>\n  \
-         <model type='virtio'/>\n  <driver queues='{pairs}'/>\n  <mtu size='{mtu}'/>\n\
+         <model type='virtio'/>\n  <driver queues='{pairs}'/>\n\
          </interface>\n"
     )
 }

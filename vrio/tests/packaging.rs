@@ -2,9 +2,10 @@
 //! installed works from where it is, also as a Debian package.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// The exposure that systemd's own tool may find, in tenths; 96 is a unit that says nothing.
 /// What is left is the network, which a node is for.
@@ -43,10 +44,63 @@ fn the_unit_is_valid_and_leaves_little_open() {
     let tenant = tenant.replace("/usr/bin/vrio", env!("CARGO_BIN_EXE_vrio"));
     fs::write(&unit, format!("{text}\n{tenant}")).expect("ours");
     verify();
-    let take_over = read("packaging/vrio-node-take-over.conf");
-    let take_over = take_over.replace("/usr/bin/vrio", env!("CARGO_BIN_EXE_vrio"));
-    fs::write(&unit, format!("{text}\n{take_over}")).expect("ours");
-    verify();
+    for drop_in in ["take-over", "tap"] {
+        let more = read(&format!("packaging/vrio-node-{drop_in}.conf"));
+        let more = more.replace("/usr/bin/vrio", env!("CARGO_BIN_EXE_vrio"));
+        fs::write(&unit, format!("{text}\n{more}")).expect("ours");
+        verify();
+    }
+}
+
+#[test]
+fn a_node_with_a_tap_may_open_that_device_and_no_other() {
+    let allowed = |unit: &str| values(unit, "DeviceAllow").join("\n");
+    let unit = read("packaging/vrio-node@.service");
+    assert_eq!(values(&unit, "DevicePolicy"), ["closed"], "without the drop-in there is none");
+    assert_eq!(allowed(&unit), "");
+    let tap = read("packaging/vrio-node-tap.conf");
+    assert_eq!(allowed(&tap), "/dev/net/tun rw");
+    assert!(values(&tap, "AmbientCapabilities").is_empty(), "the tap is made beforehand");
+    // It is installed beside the others.
+    assert!(read("packaging/install").contains("vrio-node-tap.conf"));
+}
+
+#[test]
+fn a_reload_of_the_unit_says_that_the_file_is_broken() {
+    let home = tempfile::tempdir().expect("a directory");
+    let config = home.path().join("n.toml");
+    let good = format!("name = \"n\"\ncontrol = \"{}/control\"\n", home.path().display());
+    fs::write(&config, &good).expect("ours");
+    let [start, reload] = ["ExecStart", "ExecReload"].map(|key| {
+        let unit = read("packaging/vrio-node@.service");
+        let [line] = values(&unit, key)[..] else { panic!("{key}: {unit}") };
+        let line = line.replace("/etc/vrio/%i.toml", config.to_str().expect("a name"));
+        let words = line.replace("/usr/bin/vrio", env!("CARGO_BIN_EXE_vrio"));
+        let mut words = words.split(' ').map(str::to_owned);
+        let mut command = Command::new(words.next().expect("a program"));
+        command.args(words).stdin(Stdio::null());
+        command
+    });
+    let (mut start, mut reload) = (start, reload);
+    let mut node = start.stderr(Stdio::piped()).spawn().expect("it is there");
+    let lines = BufReader::new(node.stderr.take().expect("piped")).lines();
+    let mut lines = lines.map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("ready")), "it starts");
+    // What it says further is read, or it would wait.
+    std::thread::spawn(move || lines.for_each(drop));
+    let fine = reload.output().expect("it is there");
+    assert!(fine.status.success(), "{fine:?}");
+    let network = "[[network]]\nname = \"blue\"\n";
+    fs::write(&config, format!("{good}{network}")).expect("ours");
+    let changed = reload.output().expect("it is there");
+    assert!(changed.status.success(), "{changed:?}");
+    let listed = vrio(&["network", "list", "--config"], &config);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("blue"), "{listed:?}");
+    fs::write(&config, format!("{good}{network}colour = 1\n")).expect("ours");
+    let broken = reload.output().expect("it is there");
+    let said = String::from_utf8_lossy(&broken.stderr);
+    assert!(!broken.status.success() && said.contains("colour"), "{broken:?}");
+    node.kill().and_then(|()| node.wait()).expect("it ends");
 }
 
 fn read(path: &str) -> String {
@@ -75,11 +129,94 @@ fn a_node_that_dies_comes_back_however_often_and_leaves_no_core_file() {
     assert_eq!(vrio(&["node", "--config"], &config).status.code(), code.parse().ok());
 }
 
+/// What the unit does after a node's end, with a clock that writes down how long it was asked to
+/// wait.
+#[test]
+fn a_start_that_fails_is_not_tried_again_at_once() {
+    let home = tempfile::tempdir().expect("a directory");
+    let clock = home.path().join("sleep");
+    fs::write(&clock, "#!/bin/sh\necho \"$1\"\n").expect("ours");
+    fs::set_permissions(&clock, Permissions::from_mode(0o755)).expect("ours");
+    let unit = read("packaging/vrio-node@.service");
+    let [line] = values(&unit, "ExecStopPost")[..] else { panic!("{unit}") };
+    // As systemd reads it.
+    let script = line.strip_prefix("/bin/sh -c '").and_then(|it| it.strip_suffix('\''));
+    let script = script.expect("one word").replace("$$", "$");
+    let pause = |status: &str| {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &script]).env("PATH", home.path()).env("EXIT_STATUS", status);
+        String::from_utf8(shell.output().expect("a shell").stdout).expect("text")
+    };
+    assert_eq!(["0", "2", "KILL", "SEGV"].map(pause), ["", "", "", ""]);
+    let config = home.path().join("n.toml");
+    let text = format!(
+        "name = \"n\"\ncontrol = \"{0}/control\"\n[directories]\nvolumes = \"{0}/none\"\n\
+         state = \"{0}/none\"\n[[volume]]\nname = \"a\"\nbackend = {{ file = \"a.img\" }}\n",
+        home.path().display()
+    );
+    fs::write(&config, text).expect("ours");
+    let code = vrio(&["node", "--config"], &config).status.code().expect("it ends by itself");
+    assert_eq!((code, pause(&code.to_string())), (1, "5\n".to_owned()), "a directory is missing");
+}
+
+#[test]
+fn a_tenants_node_is_made_by_one_command() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("SKIP a_tenants_node_is_made_by_one_command: not root");
+    }
+    let root = tempfile::tempdir().expect("a directory");
+    let root = root.path();
+    fs::create_dir(root.join("etc")).expect("ours");
+    let files = [
+        ("passwd", "root:x:0:0::/:/bin/sh\nqemu:x:64055:64055::/:/bin/false\n"),
+        ("group", "root:x:0:\nqemu:x:64055:\n"),
+        ("shadow", "root:*:::::::\nqemu:*:::::::\n"),
+        ("gshadow", "root:*::\nqemu:*::\n"),
+    ];
+    files.iter().for_each(|(name, text)| fs::write(root.join("etc").join(name), text).unwrap());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/vrio-tenant");
+    let tenant = |words: &[&str]| {
+        Command::new(&script).arg("--root").arg(root).args(words).output().expect("a shell")
+    };
+    let line = |file: &str, name: &str| {
+        let text = fs::read_to_string(root.join("etc").join(file)).expect("it is there");
+        let found = text.lines().find(|line| line.starts_with(&format!("{name}:")));
+        found.map(|line| line.split(':').map(str::to_owned).collect::<Vec<_>>())
+    };
+    for refused in [&["Alice"][..], &["a/b"], &["alice", "nobody-there"], &[]] {
+        assert!(!tenant(refused).status.success(), "{refused:?}");
+    }
+    assert_eq!(line("passwd", "vrio-alice"), None, "what is refused changes nothing");
+    let made = tenant(&["alice", "qemu"]);
+    assert!(made.status.success(), "{made:?}");
+    let user = line("passwd", "vrio-alice").expect("a user");
+    let group = line("group", "vrio-alice").expect("a group of its own");
+    let (uid, gid) = (user[2].parse().expect("a number"), group[2].parse().expect("a number"));
+    assert_eq!((user[3].as_str(), user[6].as_str()), (group[2].as_str(), "/usr/sbin/nologin"));
+    assert_eq!(group[3], "qemu", "it may open the sockets");
+    let config = "etc/vrio-alice/alice.toml";
+    for (path, mode, owner) in
+        [("etc/vrio-alice", 0o750, 0), ("var/lib/vrio-alice", 0o700, uid), (config, 0o640, 0)]
+    {
+        let found = fs::metadata(root.join(path)).expect("it is made");
+        let has = (found.permissions().mode() & 0o7777, found.uid(), found.gid());
+        assert_eq!(has, (mode, owner, gid), "{path}");
+    }
+    let drop_in = root.join("etc/systemd/system/vrio-node@alice.service.d/tenant.conf");
+    let drop_in = fs::read_to_string(drop_in).expect("it is made");
+    assert_eq!(drop_in, read("packaging/vrio-node-tenant.conf"));
+    // Again it changes nothing, also in a file that the operator has written to.
+    fs::write(root.join(config), "name = \"other\"\n").expect("ours");
+    assert!(tenant(&["alice", "qemu"]).status.success());
+    assert_eq!(fs::read_to_string(root.join(config)).expect("ours"), "name = \"other\"\n");
+    assert_eq!(line("passwd", "vrio-alice"), Some(user));
+}
+
 #[test]
 fn a_tenants_node_shares_no_user_and_no_directory_with_others() {
     let unit = read("packaging/vrio-node@.service");
     let tenant = read("packaging/vrio-node-tenant.conf");
-    for key in ["User", "Group", "RuntimeDirectory", "ReadWritePaths", "ExecStart"] {
+    for key in ["User", "Group", "RuntimeDirectory", "ReadWritePaths", "ExecStart", "ExecReload"] {
         let (all, own) = (values(&unit, key), values(&tenant, key));
         assert_eq!(all.len(), 1, "{key}");
         // What is a list in systemd is emptied first.
