@@ -29,6 +29,7 @@ use reader::Reader;
 pub use reader::{ConfigError, Lines, Problem};
 use sidecore::Idle;
 use transport::PublicKey;
+use virtio::Access;
 
 /// The longest name of a node, volume, disk or attachment: what the head of a block message has
 /// room for.
@@ -346,6 +347,8 @@ pub struct DiskConfig {
     pub socket: PathBuf,
     /// Whether this node makes the socket or finds it.
     pub role: Role,
+    /// Whom the socket is for, where this node makes it.
+    pub access: Access,
     /// What stands behind it.
     pub volume: VolumeRef,
     /// How many virtqueues it offers.
@@ -451,6 +454,8 @@ pub struct NicConfig {
     pub socket: PathBuf,
     /// Whether this node makes the socket or finds it.
     pub role: Role,
+    /// Whom the socket is for, where this node makes it.
+    pub access: Access,
     /// The network that it is in: `NETWORK`, or `PEER/NETWORK` for another node's.
     pub network: String,
     /// The file of the secret key that proves that it may join another node's.

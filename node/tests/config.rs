@@ -163,6 +163,24 @@ durability = "flsh"
 }
 
 #[test]
+fn a_socket_is_for_whom_numbers_and_a_mode_say() {
+    check(
+        "name = \"vm1\"\n[directories]\nsockets = \"/s\"\n[[volume]]\nname = \"a\"\n\
+         backend = { memory = \"1MiB\" }\n[[disk]]\nsocket = \"a.sock\"\nvolume = \"a\"\n\
+         socket-user = -1\nsocket-mode = \"1777\"\n[[disk]]\nsocket = \"b.sock\"\n\
+         volume = \"a\"\nrole = \"connect\"\nsocket-group = 7\n",
+        &expect![[r#"
+            a.toml:10: disk "a.sock": "socket-user": -1 is out of range; from 0 to
+                4294967294 is allowed
+            a.toml:11: disk "a.sock": "socket-mode": "1777" is no mode; write three octal
+                digits, such as "0660"
+            a.toml:15: disk "b.sock": the VMM makes this socket, and says whom it is for;
+                take "socket-user", "socket-group" and "socket-mode" out
+        "#]],
+    );
+}
+
+#[test]
 fn sidecores_with_queues_are_some_of_those_there_are() {
     let limits = |text: &str| {
         let text = format!("name = \"vm1\"\n[sidecores]\n{text}");

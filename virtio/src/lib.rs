@@ -10,6 +10,7 @@
 //! panic. Everything shared with them is read once into a local and checked there. Everything that
 //! is stored into rings and the inflight region goes through the module `shared`.
 
+mod access;
 mod ahead;
 mod back_channel;
 mod backing;
@@ -51,8 +52,8 @@ pub use memory::{Memory, MemoryError, Region};
 pub use queue::{Queue, QueueConfig, QueueCounters, Retained, RingKind, Single};
 pub use session::{AdoptError, SessionError};
 pub use socket::{
-    Adopted, Closer, ParkError, Parked, Parking, Server, ServerState, Socket, SocketError, adopt,
-    release, serve, serve_stream,
+    Access, Adopted, Closer, ParkError, Parked, Parking, Server, ServerState, Socket, SocketError,
+    adopt, release, serve, serve_stream,
 };
 
 /// The largest ring: what QEMU gives a device at most. Bounds every table that is made per queue.

@@ -13,6 +13,8 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
+use crate::access::Access;
+
 /// The longest path of a Unix socket, in bytes (`sun_path` less its final zero).
 const PATH_BYTES_MAX: usize = 107;
 
@@ -75,6 +77,18 @@ pub enum SocketError {
         /// The system's answer.
         source: io::Error,
     },
+    /// It cannot be given to whom it is for.
+    #[error(
+        "{path:?} cannot have its socket-user or socket-group: {source}; a node that does not run \
+         as root gives sockets to its own user alone, and to groups that its user is in (usermod \
+         -aG)"
+    )]
+    Access {
+        /// The path.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The system refused a thread or a descriptor.
     #[error("serving a socket: {0}")]
     Thread(io::Error),
@@ -116,6 +130,7 @@ pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
 pub(crate) struct Claim {
     /// In its real directory, so that one socket has one name.
     path: PathBuf,
+    access: Access,
     lock_path: PathBuf,
     lock: Mutex<Option<File>>,
     /// Whether this claim is the one that uses the lock.
@@ -124,7 +139,7 @@ pub(crate) struct Claim {
 
 impl Claim {
     /// Looks at the path's directory and opens the lock file beside the socket.
-    pub(crate) fn new(path: PathBuf) -> Result<Self, SocketError> {
+    pub(crate) fn new(path: PathBuf, access: Access) -> Result<Self, SocketError> {
         check_length(&path)?;
         let Some(name) = path.file_name() else {
             return Err(SocketError::NotASocket { path });
@@ -137,7 +152,8 @@ impl Claim {
         let mut lock_path = real.clone().into_os_string();
         lock_path.push(".lock");
         let lock_path = PathBuf::from(lock_path);
-        Ok(Self { path: real, lock_path, lock: Mutex::new(None), taken: AtomicBool::new(false) })
+        let (lock, taken) = (Mutex::new(None), AtomicBool::new(false));
+        Ok(Self { path: real, access, lock_path, lock, taken })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -225,10 +241,14 @@ impl Claim {
     /// Makes the socket, in the place of one that a dead process left. The lock must be held.
     pub(crate) fn listen(&self) -> Result<UnixListener, SocketError> {
         self.clear_path()?;
-        let bind = |source| SocketError::Bind { path: self.path.clone(), source };
-        let listener = UnixListener::bind(&self.path).map_err(bind)?;
-        listener.set_nonblocking(true).map_err(bind)?;
-        Ok(listener)
+        let path = self.path.clone();
+        self.access.listen(&self.path).map_err(|source| match source.kind() {
+            // Its owner and group are the only ones that can be refused in a directory that serves.
+            io::ErrorKind::PermissionDenied if self.access != Access::default() => {
+                SocketError::Access { path, source }
+            }
+            _ => SocketError::Bind { path, source },
+        })
     }
 
     fn clear_path(&self) -> Result<(), SocketError> {

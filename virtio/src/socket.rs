@@ -25,6 +25,7 @@ use sidecore::LogLines;
 use tracing::{error, info, warn};
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
+pub use crate::access::Access;
 use crate::ahead::{self, Ahead};
 use crate::back_channel::BackChannel;
 use crate::device::Device;
@@ -63,10 +64,17 @@ const ERROR_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1
 /// Which side of the socket is ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Socket {
-    /// We make the socket; front ends connect.
-    Listen(PathBuf),
+    /// We make the socket, for these; front ends connect.
+    Listen(PathBuf, Access),
     /// The front end makes the socket (QEMU: `server=on`); we connect, for as long as it takes.
     Connect(PathBuf),
+}
+
+impl Socket {
+    /// We make the socket, for whom the system makes it.
+    pub fn listen(path: impl Into<PathBuf>) -> Self {
+        Self::Listen(path.into(), Access::default())
+    }
 }
 
 /// What a server is doing.
@@ -394,8 +402,8 @@ pub fn adopt(
     let Served { listener, lock, front_end } = state;
     let way = match socket {
         Socket::Connect(path) => Way::Connect(path),
-        Socket::Listen(path) => {
-            let claim = Claim::new(path).map_err(refused)?;
+        Socket::Listen(path, access) => {
+            let claim = Claim::new(path, access).map_err(refused)?;
             claim.adopt(lock.ok_or(AdoptError::Missing("lock"))?).map_err(refused)?;
             Way::Listen(listener.ok_or(AdoptError::Missing("listening socket"))?.into(), claim)
         }
@@ -457,8 +465,8 @@ pub fn serve(socket: Socket, device: Box<dyn Device>) -> Result<Server, SocketEr
             lock::check_length(&path)?;
             (Way::Connect(path), ServerState::Waiting)
         }
-        Socket::Listen(path) => {
-            let claim = Claim::new(path)?;
+        Socket::Listen(path, access) => {
+            let claim = Claim::new(path, access)?;
             if claim.try_lock()? {
                 (Way::Listen(claim.listen()?, claim), ServerState::Waiting)
             } else {

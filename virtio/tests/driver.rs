@@ -259,7 +259,7 @@ impl Place {
 
     /// A server that listens, and a front end that connected.
     fn pair(&self) -> (Server, FrontEnd) {
-        let server = self.serve(Socket::Listen(self.socket()), HOLD);
+        let server = self.serve(Socket::listen(self.socket()), HOLD);
         let config = self.config(Role::Connect(self.socket()));
         (server, FrontEnd::connect(config, PATIENCE).unwrap())
     }
@@ -288,7 +288,7 @@ fn server_process() {
     let Some(place) = std::env::var_os(SERVER_PLACE).map(PathBuf::from) else { return };
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let disk = FileDisk::new(&place.join("disk"), HOLD).unwrap();
-    let _server = serve(Socket::Listen(place.join("socket")), Box::new(disk)).unwrap();
+    let _server = serve(Socket::listen(place.join("socket")), Box::new(disk)).unwrap();
     loop {
         thread::park();
     }
@@ -416,7 +416,7 @@ fn stop_and_go_on(kind: RingKind) {
 fn memory_comes_and_goes() {
     for memory_slots in [false, true] {
         let place = Place::new();
-        let _server = place.serve(Socket::Listen(place.socket()), 0);
+        let _server = place.serve(Socket::listen(place.socket()), 0);
         let mut config = place.config(Role::Connect(place.socket()));
         config.wanted.memory_slots = memory_slots;
         config.guest.regions = Regions::Apart(3);
@@ -474,7 +474,7 @@ fn a_looping_chain_stops_its_own_queue() {
 #[test]
 fn too_many_queues_are_refused_by_name() {
     let place = Place::new();
-    let _server = place.serve(Socket::Listen(place.socket()), 0);
+    let _server = place.serve(Socket::listen(place.socket()), 0);
     let mut config = place.config(Role::Connect(place.socket()));
     config.guest.queues = QUEUES + 1;
     let error = FrontEnd::connect(config, PATIENCE).unwrap_err();

@@ -182,6 +182,28 @@ impl DiskMove {
     }
 }
 
+/// Whom a socket is for that the node makes.
+#[derive(Debug, Args)]
+struct SocketAccess {
+    /// The user whose the socket is, by number (`id -u`).
+    #[arg(long, value_name = "UID")]
+    socket_user: Option<u32>,
+    /// The group whose the socket is, by number.
+    #[arg(long, value_name = "GID")]
+    socket_group: Option<u32>,
+    /// The socket's permissions, such as "0660".
+    #[arg(long, value_name = "MODE")]
+    socket_mode: Option<String>,
+}
+
+impl SocketAccess {
+    fn put(&self, fields: &mut Fields) {
+        fields.put("socket-user", self.socket_user.map(Value::from));
+        fields.put("socket-group", self.socket_group.map(Value::from));
+        fields.text("socket-mode", self.socket_mode.as_ref());
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct DiskAdd {
     /// Its name; default: the socket's, without its ending.
@@ -195,6 +217,8 @@ pub(crate) struct DiskAdd {
     /// Who makes the socket: "listen" (the node) or "connect" (the VMM).
     #[arg(long)]
     role: Option<String>,
+    #[command(flatten)]
+    access: SocketAccess,
     /// How many queues it offers.
     #[arg(long)]
     queues: Option<u64>,
@@ -221,6 +245,7 @@ impl DiskAdd {
         fields.text("volume", Some(&self.volume));
         fields.text("socket", Some(&self.socket));
         fields.text("role", self.role.as_ref());
+        self.access.put(&mut fields);
         fields.put("queues", self.queues.map(Value::from));
         fields.put("when-lost", self.error_after.as_ref().map(|it| json!({ "error-after": it })));
         fields.text("attachment", self.attachment.as_ref());

@@ -61,6 +61,9 @@ fn a_node_with_a_tap_may_open_that_device_and_no_other() {
     let tap = read("packaging/vrio-node-tap.conf");
     assert_eq!(allowed(&tap), "/dev/net/tun rw");
     assert!(values(&tap, "AmbientCapabilities").is_empty(), "the tap is made beforehand");
+    // A group is given its sockets: the one call of that kind that is let through again.
+    let calls = values(&unit, "SystemCallFilter");
+    assert!(calls.ends_with(&["~@privileged @keyring @memlock @setuid", "fchownat"]), "{calls:?}");
     // It is installed beside the others.
     assert!(read("packaging/install").contains("vrio-node-tap.conf"));
 }

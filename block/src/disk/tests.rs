@@ -439,7 +439,7 @@ fn a_move_that_cannot_be_made_says_why_and_the_queue_stays() {
 }
 
 fn serve(disk: Disk, path: &std::path::Path) -> Server {
-    virtio::serve(Socket::Listen(path.to_owned()), Box::new(disk)).expect("a socket")
+    virtio::serve(Socket::listen(path.to_owned()), Box::new(disk)).expect("a socket")
 }
 
 #[test]

@@ -525,6 +525,9 @@ fn disk_keys(now: &DiskConfig, wanted: &DiskConfig) -> Vec<&'static str> {
     let different = [
         ("socket", now.socket != wanted.socket),
         ("role", now.role != wanted.role),
+        ("socket-user", now.access.uid != wanted.access.uid),
+        ("socket-group", now.access.gid != wanted.access.gid),
+        ("socket-mode", now.access.mode != wanted.access.mode),
         ("volume", now.volume != wanted.volume),
         ("queues", now.queues != wanted.queues),
         ("when-lost", now.when_lost != wanted.when_lost),
@@ -594,6 +597,9 @@ fn nic_keys(now: &NicConfig, wanted: &NicConfig) -> Vec<&'static str> {
     let different = [
         ("socket", now.socket != wanted.socket),
         ("role", now.role != wanted.role),
+        ("socket-user", now.access.uid != wanted.access.uid),
+        ("socket-group", now.access.gid != wanted.access.gid),
+        ("socket-mode", now.access.mode != wanted.access.mode),
         ("network", now.network != wanted.network),
         ("attachment-key", now.attachment_key != wanted.attachment_key),
         ("mac", now.mac != wanted.mac),

@@ -7,8 +7,8 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::read::{
-    absolute_path, alone, capture_path, name, name_problem, named_like_socket, objects, role,
-    socket_path,
+    absolute_path, access, alone, capture_path, name, name_problem, named_like_socket, objects,
+    role, socket_path,
 };
 use super::reader::{Reader, Table, Value};
 use super::{
@@ -23,10 +23,13 @@ use net::{Mac, Rules, VlanSet, Vlans};
 
 const NETWORK_KEYS: [&str; 4] = ["name", "uplink", "allow", "remote"];
 
-const NIC_KEYS: [&str; 16] = [
+const NIC_KEYS: [&str; 19] = [
     "name",
     "socket",
     "role",
+    "socket-user",
+    "socket-group",
+    "socket-mode",
     "network",
     "attachment-key",
     "mac",
@@ -164,6 +167,7 @@ fn nic(value: &Value<'_, '_>, directories: &Directories) -> Option<NicConfig> {
         name: name?,
         socket: socket?,
         role: role(&table),
+        access: access(&table),
         network: network?,
         attachment_key,
         mac: mac?,

@@ -8,7 +8,7 @@ use block::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, SECTOR_BYTES, STAGES_MAX, Top
 use sidecore::Idle;
 use toml::Spanned;
 use toml::de::DeTable;
-use virtio::{GuestFiles, MemoryRules};
+use virtio::{Access, GuestFiles, MemoryRules};
 
 use super::object::Resize;
 use super::reader::{Reader, Table, Value, unknown};
@@ -56,10 +56,13 @@ const FILE_KEYS: [&str; 22] = [
     "link",
 ];
 
-const DISK_KEYS: [&str; 9] = [
+const DISK_KEYS: [&str; 12] = [
     "name",
     "socket",
     "role",
+    "socket-user",
+    "socket-group",
+    "socket-mode",
     "volume",
     "queues",
     "when-lost",
@@ -592,6 +595,7 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
     Some(DiskConfig {
         socket: socket?,
         role: role(&table),
+        access: access(&table),
         volume: volume?,
         queues: queues.map_or(QUEUES_DEFAULT, |queues| queues as u16),
         when_lost: when_lost.unwrap_or_default(),
@@ -607,6 +611,30 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
 pub(super) fn role(table: &Table<'_, '_>) -> Role {
     let roles = [("listen", Role::Listen), ("connect", Role::Connect)];
     table.get("role").and_then(|value| value.word(&roles)).unwrap_or_default()
+}
+
+/// Whom the socket of this device is for. Numbers, for a running node reads no user data base.
+pub(super) fn access(table: &Table<'_, '_>) -> Access {
+    let number = |key: &str| {
+        let number = table.get(key)?.integer(0..=u64::from(u32::MAX - 1))?;
+        u32::try_from(number).ok()
+    };
+    let mode = table.get("socket-mode").and_then(|value| {
+        let digits = value.str()?;
+        let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777);
+        if mode.is_none() {
+            value
+                .fail(format!("{digits:?} is no mode; write three octal digits, such as \"0660\""));
+        }
+        mode
+    });
+    let access = Access { uid: number("socket-user"), gid: number("socket-group"), mode };
+    if access != Access::default() && role(table) == Role::Connect {
+        let text = "the VMM makes this socket, and says whom it is for; take \"socket-user\", \
+                    \"socket-group\" and \"socket-mode\" out";
+        table.fail("role", text.to_owned());
+    }
+    access
 }
 
 /// A disk or nic is called like its socket unless it says otherwise.

@@ -21,7 +21,7 @@ use super::{PrivilegeError, system};
 use crate::config::{Config, Privileges};
 
 /// What a running node does: serve disks, and add and remove them.
-const ALLOWED: [c_long; 100] = [
+const ALLOWED: [c_long; 101] = [
     // Data: the link, the io_uring, eventfds, sockets of front ends.
     libc::SYS_read,
     libc::SYS_write,
@@ -126,6 +126,7 @@ const ALLOWED: [c_long; 100] = [
     // Whether a process that has joined the fabric has ended; and its socket is for everybody.
     libc::SYS_pidfd_open,
     libc::SYS_fchmodat,
+    libc::SYS_fchownat,
     // The process that opens interfaces is buried when it has ended.
     libc::SYS_wait4,
     // Threads and their ends; `clone` is below.

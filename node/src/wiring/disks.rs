@@ -185,7 +185,7 @@ impl Shown {
     fn socket(&self) -> Socket {
         let path = self.config.socket.clone();
         match self.config.role {
-            Role::Listen => Socket::Listen(path),
+            Role::Listen => Socket::Listen(path, self.config.access),
             Role::Connect => Socket::Connect(path),
         }
     }

@@ -167,7 +167,7 @@ fn make(config: &NicConfig, place: Place) -> Result<(Nic, Made), String> {
 fn socket(config: &NicConfig) -> Socket {
     let path = config.socket.clone();
     match config.role {
-        Role::Listen => Socket::Listen(path),
+        Role::Listen => Socket::Listen(path, config.access),
         Role::Connect => Socket::Connect(path),
     }
 }

@@ -16,6 +16,7 @@ mod raw;
 mod reload;
 mod remote_nics;
 mod resize;
+mod sockets;
 mod testpmd;
 mod uplinks;
 

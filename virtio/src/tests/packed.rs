@@ -192,7 +192,7 @@ fn a_ring_goes_on_from_its_base_or_is_refused() {
         assert_eq!(start(base), Err(RingError::Base { base, size: 4 }));
     }
     let ring = TestRing::packed(4);
-    let refused = |change: &dyn Fn(&mut crate::QueueConfig)| {
+    let refused = |change: &dyn Fn(&mut QueueConfig)| {
         let mut config = ring.config(None);
         change(&mut config);
         Queue::new(config).unwrap_err()

@@ -108,7 +108,7 @@ fn a_state_that_does_not_fit_is_refused() {
         assert!(text.contains(says), "{says}: {text}");
         until("the other one goes on", || bed.device.running() == [1]);
     }
-    let way = Socket::Listen(bed.directory.path().join("other.sock"));
+    let way = Socket::listen(bed.directory.path().join("other.sock"));
     let nothing = Served { listener: None, lock: None, front_end: None };
     let error = adopt(way, Box::new(TestDevice::default()), nothing).unwrap_err();
     assert_eq!(error.to_string(), "there is no lock");

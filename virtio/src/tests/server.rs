@@ -200,7 +200,7 @@ impl Bed {
 
     pub(super) fn serve(&mut self) {
         let device = Box::new(self.device.clone());
-        self.server = Some(serve(Socket::Listen(self.path()), device).unwrap());
+        self.server = Some(serve(Socket::listen(self.path()), device).unwrap());
     }
 
     pub(super) fn server(&self) -> &Server {

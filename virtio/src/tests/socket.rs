@@ -13,7 +13,7 @@ use super::server::*;
 use crate::socket::{ServerState, Socket, SocketError, release, serve};
 
 fn listen(path: &Path) -> Result<crate::Server, SocketError> {
-    serve(Socket::Listen(path.into()), Box::new(TestDevice::default()))
+    serve(Socket::listen(path), Box::new(TestDevice::default()))
 }
 
 fn wait_for(server: &crate::Server, wanted: impl Fn(&ServerState) -> bool) {

@@ -4,7 +4,9 @@ use clap::{Args, Subcommand};
 use node::status::{NetworkStatus, NicStatus};
 use serde_json::{Map, Value, json};
 
-use super::{Fields, Named, Remove, Which, change, list, one, parameters, segment, take_away};
+use super::{
+    Fields, Named, Remove, SocketAccess, Which, change, list, one, parameters, segment, take_away,
+};
 use crate::snippets::Vmm;
 use crate::{Failure, tables};
 
@@ -131,6 +133,8 @@ pub(crate) struct NicAdd {
     /// Who makes the socket: "listen" (the node) or "connect" (the VMM).
     #[arg(long)]
     role: Option<String>,
+    #[command(flatten)]
+    access: SocketAccess,
     /// How many pairs of queues it offers.
     #[arg(long)]
     queues: Option<u64>,
@@ -160,6 +164,7 @@ impl NicAdd {
         fields.text("socket", Some(&self.socket));
         fields.text("mac", Some(&self.mac));
         fields.text("role", self.role.as_ref());
+        self.access.put(&mut fields);
         fields.put("queues", self.queues.map(Value::from));
         fields.put("mtu", self.mtu.map(Value::from));
         fields.put("vlan", self.vlan.map(Value::from));
