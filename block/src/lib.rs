@@ -34,6 +34,6 @@ pub use export::local::LocalVolume;
 pub use export::{Allow, Export, ExportOptions, Exports};
 pub use plane::Plane;
 pub use proof::{AttachmentKey, AttachmentSecret};
-pub use remote::RemoteVolume;
+pub use remote::{Outlook, Reach, RemoteVolume};
 pub use size::Size;
 pub use volume::*;

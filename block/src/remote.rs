@@ -51,11 +51,68 @@ pub struct RemoteCounters {
     pub bytes_copied: Counter,
 }
 
+/// Whether a peer's volume answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// Nothing is known: the peer was not asked yet.
+    #[default]
+    Unknown,
+    /// The peer has said what the volume is, and confirms it every few seconds.
+    Answers,
+    /// The peer does not answer.
+    Away,
+    /// The peer answers that it has no such volume for this node.
+    Refused,
+}
+
+/// How a peer's volume was found when it was last asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outlook {
+    /// Whether it answers.
+    pub reach: Reach,
+    /// Since when it answers, or does not, by the sidecores' clock.
+    pub since_ns: u64,
+    /// Why it does not answer, for people.
+    pub why: Option<String>,
+    /// How often it has ceased to answer after it had.
+    pub outages: u64,
+    /// How long the last outage took that is over.
+    pub outage_ns: u64,
+    /// Why there was that outage, for people.
+    pub outage_why: Option<String>,
+}
+
+impl Outlook {
+    /// The peer has confirmed the volume.
+    fn answers(&mut self, now_ns: u64) {
+        if self.reach == Reach::Answers {
+            return;
+        }
+        if self.outages > 0 {
+            self.outage_ns = now_ns.saturating_sub(self.since_ns);
+            self.outage_why = self.why.take();
+        }
+        (self.reach, self.since_ns, self.why) = (Reach::Answers, now_ns, None);
+    }
+
+    /// The volume cannot be used: `reach` says how.
+    fn fails(&mut self, now_ns: u64, reach: Reach, why: &str) {
+        match self.reach {
+            Reach::Answers => (self.outages, self.since_ns) = (self.outages + 1, now_ns),
+            Reach::Unknown => self.since_ns = now_ns,
+            Reach::Away | Reach::Refused => {}
+        }
+        self.reach = reach;
+        if self.why.as_deref() != Some(why) {
+            self.why = Some(why.to_owned());
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Described {
     info: Option<VolumeInfo>,
-    why: Option<String>,
-    refused: bool,
+    outlook: Outlook,
 }
 
 /// A volume of a peer.
@@ -108,18 +165,23 @@ impl RemoteVolume {
 
     /// What another process of this node was told by the peer: the same is true until the peer says
     /// otherwise.
-    pub fn assume(&self, info: VolumeInfo) {
-        self.describe(info);
+    pub fn assume(&self, now_ns: u64, info: VolumeInfo) {
+        self.describe(now_ns, info);
     }
 
-    /// Why it is not described yet, for people.
+    /// Why it does not answer, for people; `None` while it does.
     pub fn why(&self) -> Option<String> {
-        self.story().why.clone()
+        self.story().outlook.why.clone()
     }
 
     /// Whether the peer has answered, and would not tell: there is no such volume for us.
     pub fn is_refused(&self) -> bool {
-        self.story().refused
+        self.story().outlook.reach == Reach::Refused
+    }
+
+    /// Whether it answers, since when, and why not.
+    pub fn outlook(&self) -> Outlook {
+        self.story().outlook.clone()
     }
 
     /// The counters of its channels.
@@ -127,25 +189,22 @@ impl RemoteVolume {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn describe(&self, info: VolumeInfo) {
+    pub(crate) fn describe(&self, now_ns: u64, info: VolumeInfo) {
         let size_bytes = info.size_bytes;
         let mut story = self.story();
-        *story = Described { info: Some(info), ..Described::default() };
+        story.info = Some(info);
+        story.outlook.answers(now_ns);
         drop(story);
         // Who is told looks at the description.
         self.size.set(size_bytes);
     }
 
-    pub(crate) fn waits(&self, why: &str) {
-        let mut story = self.story();
-        story.why = Some(why.to_owned());
-        story.refused = false;
+    pub(crate) fn waits(&self, now_ns: u64, why: &str) {
+        self.story().outlook.fails(now_ns, Reach::Away, why);
     }
 
-    pub(crate) fn refuses(&self, why: &str) {
-        let mut story = self.story();
-        story.why = Some(why.to_owned());
-        story.refused = true;
+    pub(crate) fn refuses(&self, now_ns: u64, why: &str) {
+        self.story().outlook.fails(now_ns, Reach::Refused, why);
     }
 
     fn new_counters(&self) -> Arc<RemoteCounters> {

@@ -12,7 +12,7 @@ use transport::{BufId, CallId, Endpoint, HEAD_MAX, PeerInfo, SessionId, Turns};
 
 use crate::attachment::{AttachOptions, Attachment};
 use crate::export::{Claimer, Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
-use crate::remote::clients::DESCRIBE_FLOW;
+use crate::remote::clients::{CONFIRM_EVERY_NS, DESCRIBE_FLOW};
 use crate::volume::{Incarnation, Open, VolumeInfo};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Request, Title};
 
@@ -34,6 +34,10 @@ const PROOFS_PER_ROUND_MAX: usize = 4;
 
 /// Flows of all sessions of one sidecore, with those that drain: each costs a table of requests.
 const FLOWS_MAX: usize = 4096;
+
+/// A peer that has not asked for a volume for this long has no disk of it any more: some of its
+/// questions may be late.
+const SHOWN_NS: u64 = 4 * CONFIRM_EVERY_NS;
 
 /// The token of notices: no channel's, so that their answers are nobody's.
 pub(crate) const NOTICE_TOKEN: u64 = u64::MAX - 1;
@@ -381,7 +385,7 @@ impl Server {
         let names = request.names.clone().expect("decoded with its kind");
         let (export, right) = self.right(now_ns, called, &request, endpoint)?;
         if request.kind == Kind::Describe {
-            let volume = Some(self.describe(called.session, &export));
+            let volume = Some(self.describe(now_ns, called.session, &export));
             return Ok(Some(Reply { volume, ..Reply::plain(Outcome::Done) }));
         }
         if names.attachment.is_empty() {
@@ -429,20 +433,31 @@ impl Server {
 
     /// The volume in the words of the session's version. One that understands is told of changes
     /// from now on.
-    fn describe(&mut self, session: SessionId, export: &Export) -> VolumeInfo {
-        let peer = self.peers.get_mut(&session);
-        let Some(peer) = peer.filter(|peer| peer.version >= wire::ZEROING_VERSION_MIN) else {
-            return wire::told_before_zeroing(export.volume().info());
-        };
+    fn describe(&mut self, now_ns: u64, session: SessionId, export: &Export) -> VolumeInfo {
+        let peer = self.peers.get_mut(&session).expect("it has just shown its right");
         // First: a change that comes in between is told again.
-        peer.knows.insert(export.name().to_owned());
-        export.volume().info()
+        peer.knows.insert(export.name().to_owned(), now_ns);
+        match peer.understands_changes() {
+            true => export.volume().info(),
+            false => wire::told_before_zeroing(export.volume().info()),
+        }
+    }
+
+    /// Names of the peers that have a disk of the volume, whether a guest uses it or not: they have
+    /// asked for it lately.
+    pub fn shown_by(&self, now_ns: u64, volume: &str) -> Vec<String> {
+        let asked_lately = |peer: &&Peer| {
+            let asked_ns = peer.knows.get(volume);
+            asked_ns.is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < SHOWN_NS)
+        };
+        self.peers.values().filter(asked_lately).map(|peer| peer.name.clone()).collect()
     }
 
     /// Tells those to whom the volume was described that it is another one now; see
     /// [`Kind::Changed`].
     pub fn changed(&mut self, volume: &str) {
-        let told = self.peers.iter().filter(|(_, peer)| peer.knows.contains(volume));
+        let knows = |peer: &Peer| peer.understands_changes() && peer.knows.contains_key(volume);
+        let told = self.peers.iter().filter(|(_, peer)| knows(peer));
         let mut told: Vec<_> = told.map(|(session, _)| *session).collect();
         told.retain(|session| !self.notices.iter().any(|(to, of)| to == session && of == volume));
         self.notices.extend(told.into_iter().map(|session| (session, volume.to_owned())));

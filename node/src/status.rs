@@ -249,6 +249,24 @@ pub struct DiskStatus {
     /// Each sidecore that ever served it, in their order.
     #[serde(default)]
     pub by_sidecore: Vec<ShareStatus>,
+    /// Whether its volume answers, where that is another node's. Asked for every few seconds,
+    /// whether a guest uses the disk or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reach: Option<ReachStatus>,
+}
+
+/// Whether a volume of another node answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReachStatus {
+    /// `answers`; `away`: its node does not answer; `refused`: that node has no such volume for
+    /// this one; `unknown` before the first question.
+    pub state: String,
+    /// For how long it has answered, or has not (`away` and `refused` count together).
+    pub for_s: u64,
+    /// Why it does not answer.
+    pub why: Option<String>,
+    /// How often it has ceased to answer.
+    pub outages: u64,
 }
 
 /// A queue of a disk.
@@ -489,7 +507,7 @@ pub enum DiskState {
     Ready,
     /// A guest uses it.
     Running,
-    /// A guest uses it, and its volume is out of reach.
+    /// Its volume is out of reach, whether a guest uses it or not.
     Lost,
     /// It is over for this attachment; `detail` says why.
     Failed,

@@ -21,20 +21,40 @@ const STRING: &str = "a string takes what is written to it";
 
 /// Disks in a table.
 pub(crate) fn disk_list(all: &[DiskStatus]) -> String {
+    let mut text = disk_table(all);
+    disk_details(&mut text, all);
+    text
+}
+
+fn disk_table(all: &[DiskStatus]) -> String {
     let mut text = String::new();
     section(&mut text, "disks", disks(all));
     text.trim_start().to_owned()
 }
 
+/// What each disk's state is about.
+fn disk_details(text: &mut String, all: &[DiskStatus]) {
+    for disk in all.iter().filter(|disk| !disk.detail.is_empty()) {
+        let mark = if disk.state == DiskState::Failed { "!" } else { " " };
+        writeln!(text, " {mark} {}: {}", disk.name, disk.detail).expect(STRING);
+    }
+}
+
 /// One disk with everything.
 pub(crate) fn disk_alone(disk: &DiskStatus) -> String {
-    let mut text = disk_list(std::slice::from_ref(disk));
+    let mut text = disk_table(std::slice::from_ref(disk));
     writeln!(text, "   socket {}, came by {}", disk.socket, disk.origin).expect(STRING);
     if let Some(pid) = disk.front_end_pid {
         writeln!(text, "   process {pid} is connected").expect(STRING);
     }
     if !disk.detail.is_empty() {
         writeln!(text, "   {}", disk.detail).expect(STRING);
+    }
+    if let Some(reach) = &disk.reach {
+        let since = uptime(reach.for_s);
+        let outages = reach.outages;
+        let reach = &reach.state;
+        writeln!(text, "   its volume: {reach}, for {since}; outages: {outages}").expect(STRING);
     }
     section(&mut text, "queues", queues(std::slice::from_ref(disk)));
     section(&mut text, "counters", counter_table(&disk.counters));
@@ -154,10 +174,7 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
         }
     }
     section(&mut text, "disks", disks(&status.disks));
-    for disk in status.disks.iter().filter(|disk| !disk.detail.is_empty()) {
-        let mark = if disk.state == DiskState::Failed { "!" } else { " " };
-        writeln!(text, " {mark} {}: {}", disk.name, disk.detail).expect("to a string");
-    }
+    disk_details(&mut text, &status.disks);
     section(&mut text, "volumes", volumes(&status.volumes));
     for volume in &status.volumes {
         writeln!(text, "   {}: {}", volume.name, volume_detail(volume)).expect("to a string");

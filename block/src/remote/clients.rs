@@ -25,6 +25,15 @@ pub(crate) const DESCRIBE_FLOW: u16 = 0;
 /// How long a refused description or connection waits before it is tried again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
 
+/// How often a volume that was described is asked for again, so that one that is gone or closed to
+/// this node is noticed without a request of a guest. Soon enough for people; it costs the peer a
+/// round trip, and 100 us where the volume asks for a proof.
+pub(crate) const CONFIRM_EVERY_NS: u64 = 5_000_000_000;
+
+/// How long the answer may take while there is a session, before the volume counts as away: well
+/// above what a busy peer takes.
+const ANSWER_TIME_MAX_NS: u64 = 10_000_000_000;
+
 /// A token's upper half names the channel, see [`token_flow`].
 const DESCRIBE_KEY: u32 = u32::MAX;
 
@@ -64,6 +73,8 @@ struct Description {
     peer: usize,
     asked: bool,
     ask_at_ns: u64,
+    /// When a question that has no answer yet counts as unanswered.
+    late_at_ns: u64,
 }
 
 /// The client half of a sidecore's block plane.
@@ -164,8 +175,14 @@ impl Clients {
         self.stirred = true;
         let number = self.description_next;
         self.description_next = number.wrapping_add(1);
-        let description = Description { number, volume, peer, asked: false, ask_at_ns: 0 };
-        self.descriptions.push(description);
+        self.descriptions.push(Description {
+            number,
+            volume,
+            peer,
+            asked: false,
+            ask_at_ns: 0,
+            late_at_ns: u64::MAX,
+        });
         true
     }
 
@@ -268,9 +285,16 @@ impl Clients {
             let peer = &self.peers[description.peer];
             let Some(session) = peer.session.filter(|_| peer.up) else {
                 let reason = peer.why.as_deref().unwrap_or("it does not answer");
-                description.volume.waits(&format!("peer {} at {}: {reason}", peer.name, peer.addr));
+                let why = format!("peer {} at {}: {reason}", peer.name, peer.addr);
+                description.volume.waits(now_ns, &why);
                 continue;
             };
+            if description.asked && now_ns >= description.late_at_ns {
+                let (name, addr) = (&peer.name, peer.addr);
+                let why = format!("peer {name} at {addr}: it is connected and does not answer");
+                description.volume.waits(now_ns, &why);
+                description.late_at_ns = u64::MAX;
+            }
             if description.asked || now_ns < description.ask_at_ns {
                 continue;
             }
@@ -283,26 +307,34 @@ impl Clients {
             description.asked =
                 control(now_ns, session, (DESCRIBE_FLOW, token), &request, key, endpoint);
             description.ask_at_ns = now_ns + ASK_AGAIN_NS;
+            description.late_at_ns = now_ns + ANSWER_TIME_MAX_NS;
             progress = Progress::Busy;
         }
         progress
     }
 
-    /// When to look again, while a description was refused.
+    /// When to look again: a description is to be confirmed, or its answer is late.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        let is_up = |description: &&Description| self.peers[description.peer].up;
-        let waiting = self.descriptions.iter().filter(|it| !it.asked).filter(is_up);
-        let ask_at_ns = waiting.map(|description| description.ask_at_ns).filter(|&at| at > 0);
-        ask_at_ns.chain(Some(self.connect_at_ns).filter(|&at| at != u64::MAX)).min()
+        let up = self.descriptions.iter().filter(|it| self.peers[it.peer].up);
+        let next_ns = up.map(|it| if it.asked { it.late_at_ns } else { it.ask_at_ns });
+        let next_ns = next_ns.filter(|&at| at > 0 && at != u64::MAX);
+        next_ns.chain(Some(self.connect_at_ns).filter(|&at| at != u64::MAX)).min()
     }
 
     pub(crate) fn connected(&mut self, session: SessionId, info: &PeerInfo) {
         self.stirred = true;
-        for peer in self.peers.iter_mut().filter(|peer| peer.session == Some(session)) {
+        for (at, peer) in self.peers.iter_mut().enumerate() {
+            if peer.session != Some(session) {
+                continue;
+            }
             peer.up = true;
             peer.binding = info.binding;
             peer.version = info.version;
             peer.why = None;
+            // Its volumes count as away until it has confirmed them.
+            for description in self.descriptions.iter_mut().filter(|it| it.peer == at) {
+                description.ask_at_ns = 0;
+            }
         }
     }
 
@@ -407,14 +439,14 @@ impl Clients {
         };
         match Reply::decode(head) {
             Some(Reply { outcome: Outcome::Done, volume: Some(info), .. }) => {
-                description.volume.describe(info);
-                // Stays as asked for the session's life; a later one confirms it.
-                description.ask_at_ns = 0;
+                description.volume.describe(now_ns, info);
+                description.asked = false;
+                description.ask_at_ns = now_ns + CONFIRM_EVERY_NS;
             }
             reply => {
                 let text = reply.map(|reply| reply.text).unwrap_or_default();
                 let peer = &self.peers[description.peer].name;
-                description.volume.refuses(&format!("peer {peer}: {text}"));
+                description.volume.refuses(now_ns, &format!("peer {peer}: {text}"));
                 description.asked = false;
                 description.ask_at_ns = now_ns + ASK_AGAIN_NS;
             }

@@ -3,14 +3,14 @@
 //! A stranger learns nothing about volumes: one that does not exist and one that is not open to him
 //! are refused with the same words. What is the case is for the log of this node.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use transport::PeerInfo;
 
 use crate::export::{Export, Exports, Refusal};
 use crate::proof::{AttachmentKey, Binding, verify};
-use crate::wire::{Names, Outcome, Request};
+use crate::wire::{Names, Outcome, Request, ZEROING_VERSION_MIN};
 
 /// Lines that a session may cause in the log in a minute: a hostile peer must not fill it.
 const LOG_LINES_MAX: u32 = 8;
@@ -26,8 +26,8 @@ pub(super) struct Peer {
     pub(super) number: usize,
     /// Of the session.
     pub(super) version: u8,
-    /// The volumes that were described to it: as many as are open to it at most.
-    pub(super) knows: BTreeSet<String>,
+    /// The volumes that were described to it, and when last: as many as are open to it at most.
+    pub(super) knows: BTreeMap<String, u64>,
     binding: Binding,
     /// The claimant whose claim was refused last, for the log.
     refused: Option<u64>,
@@ -42,12 +42,17 @@ impl Peer {
             process_nonce: info.process_nonce,
             number,
             version: info.version,
-            knows: BTreeSet::new(),
+            knows: BTreeMap::new(),
             binding: info.binding,
             refused: None,
             log_lines: 0,
             log_minute_ns: 0,
         }
+    }
+
+    /// Whether it can be told that a volume is another one now.
+    pub(super) fn understands_changes(&self) -> bool {
+        self.version >= ZEROING_VERSION_MIN
     }
 
     /// The attachment key that a call's body proves; none without a body.

@@ -2,7 +2,8 @@
 //! at any time.
 //!
 //! A volume of this node is known at once, and what is wrong with its disk is told to whoever asked
-//! for it. A peer's volume is known when the peer has told; one thread waits for all of those.
+//! for it. A peer's volume is known when the peer has told; one thread waits for all of those, and
+//! watches whether the volume answers from then on.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -18,10 +19,13 @@ use sidecore::Sidecore;
 use virtio::hand_over::Served;
 use virtio::{AdoptError, Parking, Server, ServerState, Socket};
 
+use self::watch::{WATCH_AGAIN, Watched};
 use super::StartError;
 use super::sidecores::Core;
 use super::volumes::OwnDisks;
 use crate::config::{DiskConfig, Role, WhenLost};
+
+mod watch;
 
 /// How often it is looked whether a peer has told what its volume is: soon enough for people, and
 /// it ends when all have.
@@ -273,18 +277,30 @@ pub(super) fn start(
 /// Serves each disk when its volume is known, until nobody can send another one.
 fn wait_for(disks: &Receiver<Arc<Shown>>, ground: &Ground) {
     let mut waiting: Vec<Waiting> = Vec::new();
+    let mut watched: Vec<Watched> = Vec::new();
+    let mut watch_at = Instant::now();
     loop {
-        let next = if waiting.is_empty() {
-            disks.recv().map_err(|_| RecvTimeoutError::Disconnected)
-        } else {
-            disks.recv_timeout(LOOK_AGAIN)
+        let next = match (waiting.is_empty(), watched.is_empty()) {
+            (true, true) => disks.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            (true, false) => disks.recv_timeout(watch_at.saturating_duration_since(Instant::now())),
+            (false, _) => disks.recv_timeout(LOOK_AGAIN),
         };
         match next {
             Ok(disk) => waiting.push(Waiting { disk, since: Instant::now(), said: None }),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        waiting.retain_mut(|waiting| !waiting.step(ground));
+        waiting.retain_mut(|waiting| {
+            let is_over = waiting.step(ground);
+            if is_over && !waiting.disk.state().removed {
+                watched.push(Watched::new(Arc::clone(&waiting.disk)));
+            }
+            !is_over
+        });
+        if Instant::now() >= watch_at {
+            watch_at = Instant::now() + WATCH_AGAIN;
+            watched.retain_mut(|watched| !watched.step(&ground.sidecores));
+        }
     }
 }
 
@@ -306,10 +322,7 @@ impl Disks {
             Source::Local(_) => shown.serve(&self.ground).map_err(|error| error.to_string())?,
             Source::Remote(volume) => {
                 self.ask_for(volume);
-                if let Some((disks, _)) = &*self.waiter() {
-                    // The thread ends when this is taken away, not before.
-                    let _ = disks.send(Arc::clone(shown));
-                }
+                self.give_to_waiter(shown);
             }
         }
         Ok(())
@@ -327,7 +340,8 @@ impl Disks {
         served: Served<OwnedFd>,
     ) -> Result<(virtio::Adopted, Outside), AdoptError> {
         if let Source::Remote(volume) = &shown.volume {
-            volume.assume(described.ok_or(AdoptError::Missing("description of its volume"))?);
+            let described = described.ok_or(AdoptError::Missing("description of its volume"))?;
+            volume.assume(sidecore::now_ns(), described);
         }
         let disk = shown.device(&self.ground);
         if !standing.is_none_or(|standing| disk.go_on(&standing)) {
@@ -338,12 +352,20 @@ impl Disks {
     }
 
     /// Serves a disk that was made ready by [`Self::adopt`].
-    pub(super) fn go_on(&self, shown: &Shown, adopted: virtio::Adopted, outside: Outside) {
+    pub(super) fn go_on(&self, shown: &Arc<Shown>, adopted: virtio::Adopted, outside: Outside) {
+        shown.state().keep(adopted.serve(), outside);
         if let Source::Remote(volume) = &shown.volume {
             self.ask_for(volume);
+            self.give_to_waiter(shown);
         }
-        let mut state = shown.state();
-        state.keep(adopted.serve(), outside);
+    }
+
+    /// Has the thread serve the disk when its volume is known, and watch it.
+    fn give_to_waiter(&self, shown: &Arc<Shown>) {
+        if let Some((disks, _)) = &*self.waiter() {
+            // The thread ends when this is taken away, not before.
+            let _ = disks.send(Arc::clone(shown));
+        }
     }
 
     /// Has a sidecore ask the peer what its volume is, for as long as it takes.
@@ -412,12 +434,16 @@ impl Waiting {
     fn step(&mut self, ground: &Ground) -> bool {
         let disk = Arc::clone(&self.disk);
         let Source::Remote(remote) = &disk.volume else { return true };
-        let (removed, parked) = {
+        let (removed, parked, served) = {
             let state = disk.state();
-            (state.removed, state.parked)
+            (state.removed, state.parked, state.server.is_some())
         };
         if removed || parked {
             return removed;
+        }
+        if served {
+            // By another process until now.
+            return true;
         }
         let (name, volume) = (&disk.config.name, &disk.config.volume);
         if remote.described().is_none() {
@@ -433,13 +459,13 @@ impl Waiting {
         self.since = Instant::now();
         match disk.serve(ground) {
             Ok(()) => {
-                let socket = &disk.config.socket;
+                let socket = disk.config.socket.display();
                 let state = disk.state();
                 if state.removed || state.parked {
                     return state.removed;
                 }
                 drop(state);
-                tracing::info!(disk = name, %volume, ?socket, "the disk is ready");
+                tracing::info!(disk = name, %volume, %socket, "the disk is ready");
                 true
             }
             Err(error) => {

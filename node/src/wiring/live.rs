@@ -8,8 +8,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::domains::Domains;
-use super::nics::Nics;
 use super::objects::{Objects, unknown};
 use super::turns::{NoTurn, Turn};
 use super::{Inside, ciphers, gateways, keys, peers, shared, sidecores, volumes};
@@ -125,7 +123,7 @@ impl Inside {
     /// Reads the file again and says what that would change.
     pub(super) fn plan(&self) -> Result<Plan, Refused> {
         let objects = self.objects().clone();
-        Ok(read(&objects, &self.nics(), &self.domains)?.plan)
+        Ok(self.read(&objects)?.plan)
     }
 
     /// Reads the file again and makes the node what it says. Who may no longer in is out first,
@@ -134,8 +132,7 @@ impl Inside {
     pub(super) fn reload(&self, wanted: &Reload) -> Result<Done, Refused> {
         let _turn = self.turn()?;
         let objects = self.objects().clone();
-        let Read { file, target, revoked, changes, plan } =
-            read(&objects, &self.nics(), &self.domains)?;
+        let Read { file, target, revoked, changes, plan } = self.read(&objects)?;
         if wanted.digest.as_ref().is_some_and(|digest| *digest != plan.digest) {
             let error = "what would change is not what it was when you looked";
             return Err(Refused::new(RefusedKind::Conflict, error, "look again"));
@@ -158,8 +155,10 @@ impl Inside {
                     let untried = changes[at + 1..].iter().map(ToString::to_string).collect();
                     let error = format!("could not {change}: {}", refused.error);
                     let refused = Refused { error, applied: done.applied, untried, ..refused };
-                    tracing::error!(error = %refused, applied = ?refused.applied,
-                        untried = ?refused.untried, "the reload was not completed");
+                    let applied = refused.applied.join("; ");
+                    let untried = refused.untried.join("; ");
+                    let text = "the reload was not completed";
+                    tracing::error!(error = %refused, applied, untried, "{text}");
                     return Err(refused);
                 }
             }
@@ -272,12 +271,16 @@ impl Inside {
     }
 
     fn remove_volume(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
-        let (served, users, disks, own) = {
+        let users = {
+            let objects = self.objects().clone();
+            self.users_of_volume(&objects, name)
+        };
+        let (served, disks, own) = {
             let objects = self.objects();
             let disks = objects.disks_of_volume(name);
             let own = objects.attachments_of(&disks);
             let served = Arc::clone(objects.volume(name).expect("the caller has looked"));
-            (served, objects.users_of_volume(name), disks, own)
+            (served, disks, own)
         };
         refuse_used(&format!("volume {name:?}"), &users, force, "remove or stop those first")?;
         self.volumes.withdraw(&served, &own, &self.cores).map_err(|text| {
@@ -449,49 +452,61 @@ struct Read {
     plan: Plan,
 }
 
-/// Reads the file that the node was started with, and compares.
-fn read(objects: &Objects, nics: &Nics, domains: &Domains) -> Result<Read, Refused> {
-    let refused = |error: crate::ConfigError| {
-        let way_out = "nothing was changed; correct the file and reload it again";
-        Refused::new(RefusedKind::Bad, error.to_string(), way_out)
-    };
-    let file = Config::load(objects.path()).map_err(refused)?;
-    let target = objects.wanted(&file).map_err(refused)?;
-    let revoked = revoked(&objects.config, &target);
-    let changes = changes(&revoked.config, &target);
-    let planned = |change: &Change| Planned {
-        what: change.to_string(),
-        used_by: match change {
-            Change::RemoveDisk { name, .. } => objects.user_of_disk(name),
-            Change::RemoveVolume { name, .. } => left_users(objects, name, &changes),
-            Change::RemoveNic { name, .. } => nics.user_of(name),
-            Change::RemoveDomain { name, .. } => domains.users_of(name),
-            Change::RemoveVf { name, .. } => domains.user_of_vf(name),
-            _ => Vec::new(),
-        },
-    };
-    let restart = needs_restart(&objects.config, &target);
-    let plan = Plan {
-        version: API_VERSION,
-        file: objects.path().display().to_string(),
-        digest: digest(&revoked, &changes, &restart),
-        revokes: revoked.changes.clone(),
-        changes: changes.iter().map(planned).collect(),
-        needs_restart: restart.into_iter().map(str::to_owned).collect(),
-        reads_keys: target.key.is_some(),
-    };
-    Ok(Read { file, target, revoked, changes, plan })
-}
+impl Inside {
+    /// Reads the file that the node was started with, and compares.
+    fn read(&self, objects: &Objects) -> Result<Read, Refused> {
+        let refused = |error: crate::ConfigError| {
+            let way_out = "nothing was changed; correct the file and reload it again";
+            Refused::new(RefusedKind::Bad, error.to_string(), way_out)
+        };
+        let file = Config::load(objects.path()).map_err(refused)?;
+        let target = objects.wanted(&file).map_err(refused)?;
+        let revoked = revoked(&objects.config, &target);
+        let changes = changes(&revoked.config, &target);
+        let (nics, domains) = (self.nics(), &self.domains);
+        let planned = |change: &Change| Planned {
+            what: change.to_string(),
+            used_by: match change {
+                Change::RemoveDisk { name, .. } => objects.user_of_disk(name),
+                Change::RemoveVolume { name, .. } => self.left_users(objects, name, &changes),
+                Change::RemoveNic { name, .. } => nics.user_of(name),
+                Change::RemoveDomain { name, .. } => domains.users_of(name),
+                Change::RemoveVf { name, .. } => domains.user_of_vf(name),
+                _ => Vec::new(),
+            },
+        };
+        let restart = needs_restart(&objects.config, &target);
+        let plan = Plan {
+            version: API_VERSION,
+            file: objects.path().display().to_string(),
+            digest: digest(&revoked, &changes, &restart),
+            revokes: revoked.changes.clone(),
+            changes: changes.iter().map(planned).collect(),
+            needs_restart: restart.into_iter().map(str::to_owned).collect(),
+            reads_keys: target.key.is_some(),
+        };
+        Ok(Read { file, target, revoked, changes, plan })
+    }
 
-/// Who uses a volume and is not taken away before it.
-fn left_users(objects: &Objects, volume: &str, changes: &[Change]) -> Vec<String> {
-    let gone: Vec<_> = changes
-        .iter()
-        .filter(|change| matches!(change, Change::RemoveDisk { .. }))
-        .map(Change::object)
-        .collect();
-    let users = objects.users_of_volume(volume).into_iter();
-    users.filter(|user| !gone.contains(user)).collect()
+    /// Who uses a volume and is not taken away before it.
+    fn left_users(&self, objects: &Objects, volume: &str, changes: &[Change]) -> Vec<String> {
+        let gone: Vec<_> = changes
+            .iter()
+            .filter(|change| matches!(change, Change::RemoveDisk { .. }))
+            .map(Change::object)
+            .collect();
+        let users = self.users_of_volume(objects, volume).into_iter();
+        users.filter(|user| !gone.contains(user)).collect()
+    }
+
+    /// What would be interrupted if the volume went: disks, attachments, and disks of other nodes
+    /// that no guest uses at the moment.
+    fn users_of_volume(&self, objects: &Objects, volume: &str) -> Vec<String> {
+        let mut users = objects.users_of_volume(volume);
+        let shown_by = volumes::shown_by(volume, &self.cores).into_iter();
+        users.extend(shown_by.map(|peer| format!("a disk of node {peer:?}")));
+        users
+    }
 }
 
 /// Stands for a list of changes with everything that is in them; no secret, and nobody to be kept

@@ -1,6 +1,6 @@
 //! Gathers the status. On the control thread: it may wait for sidecores, never they for it.
 
-mod disk;
+pub(super) mod disk;
 mod latency;
 mod quotas;
 

@@ -1,5 +1,6 @@
 //! From a volume's configuration to an export: backend, chain, guard; and the way back.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -362,6 +363,17 @@ impl Volumes {
     }
 }
 
+/// Nodes that have a disk of the volume, which would be lost with it, also where no guest uses that
+/// disk at the moment.
+pub(super) fn shown_by(volume: &str, cores: &[Core]) -> BTreeSet<String> {
+    let now_ns = sidecore::now_ns();
+    let ask = |core: &Core| {
+        let volume = volume.to_owned();
+        on_server(core, move |server| server.shown_by(now_ns, &volume))
+    };
+    cores.iter().filter_map(ask).flatten().collect()
+}
+
 /// Whether no peer has anything of the volume, and every close has ended.
 fn is_withdrawn(export: &Arc<Export>, own: &[String], cores: &[Core]) -> bool {
     let closings: usize = cores
@@ -454,7 +466,7 @@ fn open(
 }
 
 /// A symbolic link must not lead out of the directories that the configuration names.
-fn inside(path: &Path, homes: &[PathBuf]) -> Result<(), String> {
+pub(super) fn inside(path: &Path, homes: &[PathBuf]) -> Result<(), String> {
     // A file that is to be made is where its directory is.
     let real = path.canonicalize().or_else(|_| {
         let directory = path.parent().unwrap_or(path).canonicalize();

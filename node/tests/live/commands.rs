@@ -140,7 +140,8 @@ fn a_remote_disk_is_built_and_taken_apart_by_commands() {
     let mut guest = Guest::connect(home.path("x.sock"), 1);
     assert_eq!(guest.write(0, 1, 1), Outcome::Ok);
     let used = refused(&io1, "DELETE", "/v1/volumes/a", None, 409);
-    assert_eq!(used.error, "volume \"a\" is used by attachment \"x\"");
+    let users = "volume \"a\" is used by attachment \"x\", a disk of node \"vm1\"";
+    assert_eq!(used.error, users);
     let used = refused(&vm1, "DELETE", "/v1/peers/io1?force=true", None, 409);
     assert_eq!(used.error, "peer \"io1\" is used by disk \"x\"");
     // Forced: the disk waits for a volume that is gone, and goes on when it is back.

@@ -1,12 +1,16 @@
 //! What a disk is doing, in one word and in a few.
 
 use block::attachment::{Attachment, Phase};
-use block::{DiskCore, RemoteVolume};
+use block::{DiskCore, Reach, RemoteVolume};
 use virtio::ServerState;
 
 use super::super::disks::{Look, Shown, Source};
 use super::latency;
-use crate::status::{Counters, DiskState, DiskStatus, Origin, QueueStatus, ShareStatus};
+use crate::status::{
+    Counters, DiskState, DiskStatus, Origin, QueueStatus, ReachStatus, ShareStatus,
+};
+
+const NS_PER_S: u64 = 1_000_000_000;
 
 /// Adds fields that are counters to those of the same name.
 macro_rules! add_counters {
@@ -37,7 +41,27 @@ pub(super) fn status(shown: &Shown, origin: Origin) -> DiskStatus {
         front_end_pid: look.front_end,
         by_queue: by_queue(&look),
         by_sidecore: look.core.as_deref().map(by_sidecore).unwrap_or_default(),
+        reach: reach(&shown.volume),
     }
+}
+
+/// Whether the volume answers, for one of another node.
+fn reach(volume: &Source) -> Option<ReachStatus> {
+    let Source::Remote(volume) = volume else { return None };
+    let outlook = volume.outlook();
+    let state = match outlook.reach {
+        Reach::Unknown => "unknown",
+        Reach::Answers => "answers",
+        Reach::Away => "away",
+        Reach::Refused => "refused",
+    };
+    let for_ns = sidecore::now_ns().saturating_sub(outlook.since_ns);
+    Some(ReachStatus {
+        state: state.to_owned(),
+        for_s: if outlook.reach == Reach::Unknown { 0 } else { for_ns / NS_PER_S },
+        why: outlook.why,
+        outages: outlook.outages,
+    })
 }
 
 fn by_queue(look: &Look) -> Vec<QueueStatus> {
@@ -67,7 +91,8 @@ fn by_sidecore(core: &DiskCore) -> Vec<ShareStatus> {
     shares.collect()
 }
 
-fn state(shown: &Shown, look: &Look) -> (DiskState, String) {
+/// What it is doing, in a word and in a few.
+pub(in crate::wiring) fn state(shown: &Shown, look: &Look) -> (DiskState, String) {
     if let Some(why) = &look.refused {
         return (DiskState::Waiting, why.clone());
     }
@@ -83,32 +108,41 @@ fn state(shown: &Shown, look: &Look) -> (DiskState, String) {
         // Of nics only.
         Some(ServerState::Closed) => (DiskState::Waiting, format!("{socket} is closed")),
         Some(ServerState::Stopped) => (DiskState::Failed, "it was stopped".to_owned()),
-        Some(ServerState::Waiting) => (DiskState::Ready, format!("{socket}; no guest yet")),
+        Some(ServerState::Waiting) => ready(shown, &format!("{socket}; no guest yet")),
         Some(ServerState::Connected) => match &look.core {
-            Some(core) => used(core, away(shown)),
-            None => (DiskState::Ready, format!("{socket}; a guest is connecting")),
+            Some(core) => used(core, shown),
+            None => ready(shown, &format!("{socket}; a guest is connecting")),
         },
     }
 }
 
+/// The state of a disk that no guest has started: a volume that is out of reach is out of reach for
+/// the next guest, too.
+fn ready(shown: &Shown, detail: &str) -> (DiskState, String) {
+    match away(shown) {
+        Some(why) => (DiskState::Lost, format!("{why} ({detail})")),
+        None => (DiskState::Ready, detail.to_owned()),
+    }
+}
+
 /// The state of a disk whose front end is there.
-fn used(core: &DiskCore, away: Option<String>) -> (DiskState, String) {
+fn used(core: &DiskCore, shown: &Shown) -> (DiskState, String) {
     if core.is_broken() {
         return (DiskState::Failed, core.broken_why().unwrap_or_default());
     }
     let Some(attachment) = core.attachment() else {
-        return (DiskState::Ready, "a guest is connected and has not started it".to_owned());
+        return ready(shown, "a guest is connected and has not started it");
     };
     let why = |otherwise: &str| attachment.why().unwrap_or_else(|| otherwise.to_owned());
     match attachment.view().phase {
-        Phase::Held => match away {
+        Phase::Held => match away(shown) {
             Some(why) => (DiskState::Lost, why),
             None => (DiskState::Running, String::new()),
         },
         Phase::Unclaimed => (DiskState::Lost, why(lost(&attachment))),
         Phase::Fenced => (DiskState::Failed, why("a successor has taken it over")),
         Phase::Failed => (DiskState::Failed, why("it cannot go on")),
-        Phase::Closed => (DiskState::Ready, "a guest is connected and has stopped it".to_owned()),
+        Phase::Closed => ready(shown, "a guest is connected and has stopped it"),
     }
 }
 
@@ -135,6 +169,14 @@ fn counters(shown: &Shown, look: &Look) -> Counters {
     }
     if let Source::Remote(volume) = &shown.volume {
         remote_counters(volume, &mut map);
+        let outlook = volume.outlook();
+        let answers = outlook.reach == Reach::Answers;
+        let known = outlook.reach != Reach::Unknown;
+        let for_ns = sidecore::now_ns().saturating_sub(outlook.since_ns);
+        let away_ns = if answers || !known { 0 } else { for_ns };
+        map.insert("volume_answers_now".to_owned(), u64::from(answers));
+        map.insert("volume_away_ns_now".to_owned(), away_ns);
+        map.insert("volume_outages".to_owned(), outlook.outages);
     }
     map.insert("front_ends_turned_away".to_owned(), look.turned_away);
     map

@@ -1,0 +1,147 @@
+//! Says in the log when the volume of a served disk is out of reach, and when it is back, each
+//! once. Whether a guest uses the disk makes no difference.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use block::attachment::Phase;
+use block::{Outlook, Reach, RemoteVolume};
+use sidecore::Sidecore;
+
+use super::{Shown, Source};
+use crate::config::WhenLost;
+use crate::status::DiskState;
+use crate::wiring::report::disk::state;
+
+/// How often served disks are looked at: as soon as a person looks.
+pub(super) const WATCH_AGAIN: Duration = Duration::from_secs(1);
+
+/// A served disk of a peer's volume.
+pub(super) struct Watched {
+    disk: Arc<Shown>,
+    told: Told,
+    /// Outages of the volume that the log knows of.
+    outages: u64,
+    /// Since when the disk has been lost although its volume answers: a claim is under way.
+    claims_since: Option<Instant>,
+    /// The volume was another incarnation than the attachment's at the last look.
+    differed: bool,
+}
+
+/// What the log was told last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Told {
+    /// The volume answers.
+    Fine,
+    /// It does not.
+    Lost {
+        /// How; it is told again when this changes.
+        reach: Reach,
+        since: Instant,
+    },
+    /// The disk is over for its guest.
+    Failed,
+}
+
+impl Watched {
+    pub(super) fn new(disk: Arc<Shown>) -> Self {
+        let outages = match &disk.volume {
+            Source::Remote(volume) => volume.outlook().outages,
+            Source::Local(_) => 0,
+        };
+        Self { disk, told: Told::Fine, outages, claims_since: None, differed: false }
+    }
+
+    /// Looks at the disk: `true` when it was taken away. Says in the log what has changed.
+    pub(super) fn step(&mut self, sidecores: &[Sidecore]) -> bool {
+        let disk = Arc::clone(&self.disk);
+        let Source::Remote(remote) = &disk.volume else { return true };
+        if disk.state().removed {
+            return true;
+        }
+        let outlook = remote.outlook();
+        let (state, why) = state(&disk, &disk.look());
+        match state {
+            DiskState::Failed => self.failed(&why),
+            DiskState::Lost => self.lost(&outlook, &why),
+            _ => self.fine(&outlook),
+        }
+        if outlook.reach == Reach::Answers {
+            self.have_claimed_anew(remote, sidecores);
+        }
+        false
+    }
+
+    fn failed(&mut self, why: &str) {
+        if self.told != Told::Failed {
+            let (name, volume) = (&self.disk.config.name, &self.disk.config.volume);
+            tracing::error!(disk = name, %volume, why, "the disk has failed for its guest");
+            self.told = Told::Failed;
+        }
+    }
+
+    fn lost(&mut self, outlook: &Outlook, why: &str) {
+        if outlook.reach == Reach::Answers {
+            // A claim takes a moment; one that is refused stays.
+            let since = *self.claims_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < WATCH_AGAIN {
+                return;
+            }
+        }
+        self.outages = outlook.outages;
+        let (before, since) = match self.told {
+            Told::Lost { reach, since } => (Some(reach), since),
+            Told::Fine | Told::Failed => (None, Instant::now()),
+        };
+        if before == Some(outlook.reach) {
+            return;
+        }
+        let (name, volume) = (&self.disk.config.name, &self.disk.config.volume);
+        let requests = match self.disk.config.when_lost {
+            WhenLost::Wait => "wait".to_owned(),
+            WhenLost::ErrorAfterNs(ns) => format!("fail after {:?}", Duration::from_nanos(ns)),
+        };
+        let text = match outlook.reach {
+            Reach::Refused => "the volume's node refuses it to this disk",
+            Reach::Answers => "the volume answers, and does not take the disk",
+            Reach::Away | Reach::Unknown => "the disk's volume is out of reach",
+        };
+        tracing::warn!(disk = name, %volume, why, requests, "{text}");
+        self.told = Told::Lost { reach: outlook.reach, since };
+    }
+
+    fn fine(&mut self, outlook: &Outlook) {
+        self.claims_since = None;
+        let (name, volume) = (&self.disk.config.name, &self.disk.config.volume);
+        let outage = Duration::from_nanos(outlook.outage_ns);
+        if let Told::Lost { since, .. } = self.told {
+            let after_s = since.elapsed().as_secs();
+            tracing::info!(disk = name, %volume, after_s, "the disk's volume is back");
+        } else if self.told == Told::Failed {
+            tracing::info!(disk = name, %volume, "the disk that had failed was started anew");
+        } else if outlook.outages > self.outages {
+            let (outages, why) = (outlook.outages - self.outages, &outlook.outage_why);
+            let (after_ms, why) = (outage.as_millis(), why.as_deref().unwrap_or_default());
+            let text = "the disk's volume was out of reach for a moment and is back";
+            tracing::warn!(disk = name, %volume, after_ms, outages, why, "{text}");
+        }
+        self.outages = outlook.outages;
+        self.told = Told::Fine;
+    }
+
+    /// A volume that answers may be another one than the attachment was claimed on: it was
+    /// replaced, or its node restarted. An attachment that has nothing to send would not notice, so
+    /// it is made to claim anew, and the answer says whether the guest may go on. Seen twice in a
+    /// row: the description may be older than the claim for a moment.
+    fn have_claimed_anew(&mut self, remote: &RemoteVolume, sidecores: &[Sidecore]) {
+        let core = self.disk.look().core;
+        let Some(attachment) = core.as_ref().and_then(|core| core.attachment()) else { return };
+        let view = attachment.view();
+        let described = remote.described().map(|info| info.incarnation);
+        let differs = view.phase == Phase::Held && described != Some(attachment.incarnation());
+        if differs && self.differed && attachment.reclaim(view.epoch) {
+            sidecores.iter().for_each(|sidecore| sidecore.waker().wake());
+        }
+        self.differed = differs;
+    }
+}
