@@ -1,16 +1,18 @@
 //! The handshake of sealed sessions, and the only place that knows its library: Noise IK, in which
 //! the connector knows the acceptor's key beforehand and shows its own only to who has that one.
 //!
-//! Curve25519 comes from the library that also seals packets: it is faster, wipes its secrets, and
-//! refuses points of low order.
+//! Curve, cipher and hash come from the library that also seals packets: it is faster, wipes its
+//! secrets, and refuses points of low order. The handshake's library brings none of its own.
 
 use std::fmt;
 
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
+use aws_lc_rs::digest::{Context, SHA256, SHA256_OUTPUT_LEN};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use snow::params::{CipherChoice, DHChoice, HashChoice};
-use snow::resolvers::{CryptoResolver, DefaultResolver};
+use snow::resolvers::CryptoResolver;
 use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
@@ -153,7 +155,7 @@ fn agreement(
     }
 }
 
-/// Gives the library our random numbers and our curve.
+/// Gives the library our random numbers, curve, hash and cipher.
 struct Resolver(Zeroizing<Seed>);
 
 impl CryptoResolver for Resolver {
@@ -166,11 +168,12 @@ impl CryptoResolver for Resolver {
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        DefaultResolver.resolve_hash(choice)
+        matches!(choice, HashChoice::SHA256).then(|| Box::<Sha256>::default() as Box<dyn Hash>)
     }
 
     fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        DefaultResolver.resolve_cipher(choice)
+        let is_ours = matches!(choice, CipherChoice::AESGCM);
+        is_ours.then(|| Box::<AesGcm>::default() as Box<dyn Cipher>)
     }
 }
 
@@ -180,6 +183,99 @@ impl Random for Generator {
     fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
         self.0.fill_bytes(dest);
         Ok(())
+    }
+}
+
+/// SHA-256.
+struct Sha256(Context);
+
+impl Default for Sha256 {
+    fn default() -> Self {
+        Self(Context::new(&SHA256))
+    }
+}
+
+impl Hash for Sha256 {
+    fn name(&self) -> &'static str {
+        "SHA256"
+    }
+
+    fn block_len(&self) -> usize {
+        64
+    }
+
+    fn hash_len(&self) -> usize {
+        SHA256_OUTPUT_LEN
+    }
+
+    fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    fn input(&mut self, data: &[u8]) {
+        self.0.update(data);
+    }
+
+    fn result(&mut self, out: &mut [u8]) {
+        let digest = std::mem::take(self).0.finish();
+        out[..SHA256_OUTPUT_LEN].copy_from_slice(digest.as_ref());
+    }
+}
+
+/// AES-256-GCM as the framework uses it: the nonce is four zero bytes and a big-endian number.
+#[derive(Default)]
+struct AesGcm(Option<LessSafeKey>);
+
+impl AesGcm {
+    fn key(&self) -> &LessSafeKey {
+        self.0.as_ref().expect("the framework sets a key before it uses one")
+    }
+
+    fn nonce(number: u64) -> Nonce {
+        let mut nonce = [0; NONCE_LEN];
+        nonce[NONCE_LEN - 8..].copy_from_slice(&number.to_be_bytes());
+        Nonce::assume_unique_for_key(nonce)
+    }
+}
+
+impl Cipher for AesGcm {
+    fn name(&self) -> &'static str {
+        "AESGCM"
+    }
+
+    fn set(&mut self, key: &[u8; KEY_BYTES]) {
+        let key = UnboundKey::new(&AES_256_GCM, key).expect("a key has 32 bytes");
+        self.0 = Some(LessSafeKey::new(key));
+    }
+
+    fn encrypt(&self, nonce: u64, authtext: &[u8], plaintext: &[u8], out: &mut [u8]) -> usize {
+        let (text, rest) = out.split_at_mut(plaintext.len());
+        text.copy_from_slice(plaintext);
+        let sealed =
+            self.key().seal_in_place_separate_tag(Self::nonce(nonce), Aad::from(authtext), text);
+        let tag = sealed.expect("a handshake's message is short");
+        rest[..TAG_BYTES].copy_from_slice(tag.as_ref());
+        plaintext.len() + TAG_BYTES
+    }
+
+    fn decrypt(
+        &self,
+        nonce: u64,
+        authtext: &[u8],
+        ciphertext: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, snow::Error> {
+        let len = ciphertext.len().checked_sub(TAG_BYTES).ok_or(snow::Error::Decrypt)?;
+        let (text, tag) = ciphertext.split_at(len);
+        let out = out.get_mut(..len).ok_or(snow::Error::Decrypt)?;
+        let opened = self.key().open_separate_gather(
+            Self::nonce(nonce),
+            Aad::from(authtext),
+            text,
+            tag,
+            out,
+        );
+        opened.map(|()| len).map_err(|_| snow::Error::Decrypt)
     }
 }
 
@@ -242,6 +338,14 @@ mod tests {
     use super::*;
     use crate::seal::{KEY_EPOCH_BITS, Unopened};
 
+    const HELLO: &str = "\
+        403e5376b7e466f103572da5ac47cab01c7226109925ffb2b20e12c3f3476a5656308d1ebffc71b1e91d7859\
+        f6b4763fd2a7215e99a1de642c824cd62321ee54bb09981990d7c391f78c0666eba3fe40c4e9e6f823d33844\
+        672be2a7ed61f131a0f5b2efae";
+    const WELCOME: &str = "\
+        325420fcc13cc3a0f84d673c85f59c6c2764afa49e256068c04025fb1855ef17b71f3f1dede07316700470a7\
+        4f5af6622092b39c095292";
+
     fn keys() -> (SecretKey, SecretKey) {
         (SecretKey::from_bytes([1; 32]), SecretKey::from_bytes([2; 32]))
     }
@@ -275,6 +379,20 @@ mod tests {
         );
         theirs.sealer.seal(0, b"h", b"", b"to us", &mut sealed);
         assert_eq!(ours.opener.open(0, b"h", &sealed, &mut opened), Ok(()));
+    }
+
+    /// The bytes that the handshake had when its hash and cipher were RustCrypto's: peers of that
+    /// age understand these.
+    #[test]
+    fn another_implementation_made_the_same_bytes() {
+        let (_, acceptor) = keys();
+        let (_, hello) = start(b"clear");
+        let (responder, ..) =
+            Responder::read(&[4; 32], &acceptor, b"clear", &hello).expect("it is for us");
+        let (welcome, _) = responder.answer(b"welcome", KEY_EPOCH_BITS).expect("an answer");
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(hex(&hello), HELLO);
+        assert_eq!(hex(&welcome), WELCOME);
     }
 
     #[test]
