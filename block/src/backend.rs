@@ -4,6 +4,6 @@ pub mod file;
 pub mod memory;
 pub mod null;
 
-pub use file::{FileOptions, FileVolume, Remembered, ResizeError};
+pub use file::{FileError, FileOptions, FileVolume, Remembered, ResizeError};
 pub use memory::MemoryVolume;
 pub use null::NullVolume;

@@ -10,7 +10,7 @@ use crate::api::{Done, Refused};
 use crate::config::{Config, Watchdog};
 use crate::notify::Manager;
 use crate::privilege::{self, Opener};
-use crate::wiring::{Node, Opened, StartError, check_keys};
+use crate::wiring::{Node, ObjectError, Opened, StartError, problems};
 
 /// How long a stop may take. Queues drain for at most 2 s and closing an attachment takes a round
 /// trip and a sync; what is not done after several times that will not be, and service managers
@@ -51,7 +51,7 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), StartError> {
     privilege::filter(config)?;
     tracing::info!(
         node = config.name,
-        control = ?config.control,
+        control = %config.control.display(),
         listen = config.listen.map(tracing::field::display),
         volumes = config.volumes.len(),
         disks = config.disks.len(),
@@ -164,21 +164,29 @@ impl Signals {
     }
 }
 
-/// Looks at the key files that a configuration names, as the user that the node would be: a start
-/// reads them before anything else. It opens nothing else and leaves nothing behind, but this
-/// process stays that user.
+/// Looks at what a configuration names on this host, as the user that the node would be: key files,
+/// directories, volumes' files, cores, addresses. It starts nothing and leaves nothing behind, but
+/// this process stays that user.
 ///
 /// # Errors
-/// When there is no such user, or with each key file that is no sound one, by line.
+/// Everything that a start would stumble over, all at once and each by its line.
 pub fn check(config: &Config) -> Result<(), StartError> {
-    privilege::become_user(config)?;
-    check_keys(config)
+    let user = privilege::become_user(config).err().map(|error| ObjectError {
+        place: config.place(&config.lines, "user"),
+        object: "\"user\"".to_owned(),
+        text: error.to_string(),
+    });
+    let all: Vec<_> = user.into_iter().chain(problems(config)).collect();
+    if all.is_empty() { Ok(()) } else { Err(all.into()) }
 }
 
 /// What came of a SIGHUP. The answer is in the log.
 fn reloaded(answer: Result<Done, Refused>) {
     match answer {
-        Ok(done) => tracing::info!(changes = done.applied.len(), notes = ?done.notes, "reloaded"),
+        Ok(done) => {
+            let notes = done.notes.join("; ");
+            tracing::info!(changes = done.applied.len(), notes, "reloaded");
+        }
         Err(error) => tracing::error!(%error, "not reloaded as a whole"),
     }
 }

@@ -98,8 +98,38 @@ fn check(config: &str) -> Output {
     vrio(&["node", "--config", config, "--check"])
 }
 
+/// The public half of a key: a word of 44 characters.
+fn public(key: &Path) -> String {
+    let output = vrio(&["key", "show", key.to_str().unwrap()]);
+    let shown = text(&output.stdout);
+    let word = shown.split_whitespace().map(|word| word.trim_matches('"'));
+    word.into_iter().find(|word| word.len() == 44 && word.ends_with('=')).unwrap().to_owned()
+}
+
+/// What an operator makes of an example: a host that has its addresses and directories, and keys.
+fn adapt(home: &Path, name: &str) -> String {
+    let config = example_in(home, name);
+    let mut text = std::fs::read_to_string(&config).unwrap();
+    for directory in ["/var/lib/vrio", "/run/vrio"] {
+        text = text.replace(directory, home.to_str().unwrap());
+    }
+    for address in ["10.0.0.9", "10.0.0.1"] {
+        text = text.replace(address, "127.0.0.1");
+    }
+    let placeholders = [
+        ("dGhlIHB1YmxpYyBrZXkgb2Ygdm0xOiByZXBsYWNlLi4=", "vm1.key"),
+        ("dGhlIHB1YmxpYyBrZXkgb2YgaW8xOiByZXBsYWNlLi4=", "io1.key"),
+        ("YWxpY2UncyBhdHRhY2htZW50IGtleTogcmVwbGFjZS4=", "alice.key"),
+    ];
+    for (placeholder, key) in placeholders {
+        text = text.replace(placeholder, &public(&home.join(key)));
+    }
+    std::fs::write(&config, text).unwrap();
+    config
+}
+
 #[test]
-fn the_examples_pass_the_check() {
+fn an_example_passes_the_check_when_it_was_adapted_and_not_before() {
     let home = tempfile::tempdir().unwrap();
     for (key, more) in [("io1.key", ""), ("vm1.key", ""), ("alice.key", "--attachment")] {
         let path = home.path().join(key);
@@ -109,9 +139,71 @@ fn the_examples_pass_the_check() {
     }
     for name in ["io1.toml", "vm1.toml"] {
         let output = check(&example_in(home.path(), name));
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("is a placeholder; write what `vrio key show` prints"), "{error}");
+        let output = check(&adapt(home.path(), name));
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(text(&output.stdout).ends_with(" is fine\n"));
     }
+}
+
+/// Everything that keeps a node from starting, or a peer from getting in, on this host.
+#[test]
+fn the_check_looks_at_what_the_file_names_and_says_everything_at_once() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("n.toml");
+    let here = home.path().to_str().unwrap();
+    std::fs::write(home.path().join("small.img"), [0; 4096]).unwrap();
+    std::fs::write(home.path().join("a.img"), []).unwrap();
+    std::fs::write(home.path().join("file"), []).unwrap();
+    let key = home.path().join("n.key");
+    assert!(vrio(&["key", "new", key.to_str().unwrap()]).status.success());
+    let ended = public(&key);
+    let config = format!(
+        r#"name = "n"
+listen = "192.0.2.1:4870"
+key = "{here}/n.key"
+[sidecores]
+cores = [1023]
+[directories]
+volumes = ["{here}", "{here}/gone"]
+sockets = "{here}/file"
+[[volume]]
+name = "small"
+backend = {{ file = "small.img", size = "1MiB" }}
+[[volume]]
+name = "empty"
+backend = {{ file = "a.img" }}
+[[volume]]
+name = "none"
+backend = {{ file = "none.img" }}
+allow = [{{ node = "vm1", key = "YWxpY2UncyBhdHRhY2htZW50IGtleTogcmVwbGFjZS4=" }}]
+[[peer]]
+name = "vm1"
+keys = [{{ key = "{ended}", expires = 2020-01-01T00:00:00Z }}]
+"#
+    );
+    std::fs::write(&path, config).unwrap();
+    let output = check(path.to_str().unwrap());
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    let problems = [
+        "192.0.2.1 cannot be used",
+        "no sidecore can run on core 1023",
+        "gone\": No such file or directory (os error 2); make it, or mount what should be there",
+        "file\": not a directory",
+        "small.img",
+        "a.img",
+        "none.img",
+        "is a placeholder",
+        "ended at 2020-01-01T00:00:00Z and is refused",
+    ];
+    for problem in problems {
+        assert_eq!(error.matches(problem).count(), 1, "{problem:?} once in: {error}");
+    }
+    // Nothing was made.
+    assert!(!home.path().join("none.img").exists() && !home.path().join(".vrio").exists());
 }
 
 #[test]

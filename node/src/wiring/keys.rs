@@ -205,19 +205,23 @@ fn encryption(config: &Config) -> Vec<ObjectError> {
     problems
 }
 
-/// Looks at every key file that a node of this configuration reads, without starting one.
-///
-/// # Errors
-/// Each that is no sound one, by line.
-pub(crate) fn check(config: &Config) -> Result<(), StartError> {
+/// Each key file that a node of this configuration reads and that is no sound one, by line.
+pub(super) fn problems(config: &Config) -> Vec<ObjectError> {
     let mut problems = match security(config) {
-        Ok(_) => Vec::new(),
         Err(StartError::Objects(problems)) => problems,
-        Err(error) => return Err(error),
+        _ => Vec::new(),
     };
     problems.extend(config.disks.iter().filter_map(|disk| attachment(config, disk).err()));
+    for nic in &config.nics {
+        let Some(path) = &nic.attachment_key else { continue };
+        problems.extend(keys::read_attachment(path).err().map(|error| ObjectError {
+            place: config.place(&nic.lines, "attachment-key"),
+            object: format!("nic {:?}", nic.name),
+            text: error.to_string(),
+        }));
+    }
     problems.extend(encryption(config));
-    if problems.is_empty() { Ok(()) } else { Err(problems.into()) }
+    problems
 }
 
 fn problem(place: String, object: &str, text: String) -> StartError {

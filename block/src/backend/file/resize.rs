@@ -13,6 +13,7 @@
 //! So a crash between two steps leaves a file that is at least as long as the volume.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use rustix::fs::{
     SeekFrom, XattrFlags, fgetxattr, fremovexattr, fsetxattr, fsync, ftruncate, seek,
@@ -79,6 +80,14 @@ pub(super) fn remembered(file: &OwnedFd, configured_bytes: u64) -> Option<u64> {
 }
 
 impl FileVolume {
+    /// The size that a volume of this file has where `configured_bytes` is what the configuration
+    /// says: it may have been resized since. Takes no lock.
+    pub fn remembered_bytes(path: &Path, configured_bytes: u64) -> u64 {
+        let file = std::fs::File::open(path).ok().map(OwnedFd::from);
+        let remembered = file.and_then(|file| remembered(&file, configured_bytes));
+        remembered.unwrap_or(configured_bytes)
+    }
+
     /// Makes the volume this large. `configured_bytes` is what the configuration says. Waits for
     /// the file system, so this is for control threads only. For `shrink` nobody may be using the
     /// volume.
