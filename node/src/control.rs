@@ -284,14 +284,16 @@ async fn answer(
         let service = Arc::clone(&service);
         let gather: Gather = Arc::new(move || service.status());
         tokio::spawn(async move {
-            let result = crate::metrics::listen::serve(listener, gather).await;
-            tracing::error!(?result, "metrics-listen ended");
+            let ended = crate::metrics::listen::serve(listener, gather).await;
+            let error = ended.err().map(tracing::field::display);
+            tracing::error!(error, "metrics-listen ended");
         });
     }
     let served = axum::serve(listener, routes::router(service));
     tokio::select! {
-        result = served.into_future() => {
-            tracing::error!(?result, "the control API ended");
+        ended = served.into_future() => {
+            let error = ended.err().map(tracing::field::display);
+            tracing::error!(error, "the control API ended");
         }
         _ = stopped => {}
     }

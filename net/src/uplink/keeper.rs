@@ -304,7 +304,8 @@ impl<S: Source, T: Fn(bool)> Keeping<S, T> {
             None => self.forget_why(),
         }
         if self.core.is_up() != is_up {
-            tracing::info!(interface = self.source.name(), ?seen, "an uplink's interface changed");
+            let state = if is_up { "up" } else { "down" };
+            tracing::info!(interface = self.source.name(), state, "an uplink's interface changed");
             self.core.set_up(is_up);
             self.tell(is_up);
         }

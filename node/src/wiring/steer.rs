@@ -140,7 +140,9 @@ impl Inside {
         // First, so that queues that start meanwhile start on those.
         self.steerer.active.store(active, Relaxed);
         if active != before {
-            tracing::info!(active, before, loads = ?steering.loads(), "sidecores with queues");
+            let loads: Vec<_> = steering.loads().iter().map(ToString::to_string).collect();
+            let load_permille = loads.join(" ");
+            tracing::info!(active, before, load_permille, "sidecores with queues");
         }
         for made in moves {
             let QueueId { disk, queue } = made.id;
