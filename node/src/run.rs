@@ -95,8 +95,8 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Takes as many descriptors as this process may have. The limit of old, 1,024, is what shells give;
-/// a front end alone may bring half of them, one for each piece of its memory.
+/// Takes as many descriptors as this process may have. A shell gives 1,024; a front end alone may
+/// bring half of them, one for each piece of its memory.
 fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
