@@ -40,7 +40,7 @@ pub(crate) fn problems(config: &Config) -> Vec<ObjectError> {
     let state = homes.state.as_ref().filter(|_| !config.volumes.is_empty());
     // One that is in a directory which is missing has been named with that.
     let state = state.filter(|path| path.parent().is_some_and(Path::exists));
-    all.extend(made.chain(state).filter_map(|path| not_makeable(path)).map(section));
+    all.extend(made.chain(state).filter_map(not_makeable).map(section));
     for volume in &config.volumes {
         let text = file(volume, &homes.volumes);
         all.extend(text.map(|text| ObjectError {
