@@ -120,7 +120,7 @@ if dd if="$DISK" of=/dev/null bs=4096 count=1 iflag=direct 2>/tmp/refusal; then
     fail "who was overtaken reads on"
 fi
 grep -qi "input/output error" /tmp/refusal || fail "$(cat /tmp/refusal)"
-vrio attach --list | grep "taken-over: .*by a successor" || fail "$(vrio attach --list)"
+vrio attach --list | grep "taken-over: a successor on" || fail "$(vrio attach --list)"
 dd if="$second" of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null || fail "who overtook"
 vrio detach "$second" --directory /tmp/second
 vrio detach io1/far

@@ -538,6 +538,21 @@ fn a_guest_goes_on_where_its_vmm_has_moved_it() {
     none.expect("a node that has forgotten is known by its name");
 }
 
+/// Its requests ended by `error-after` before its first claim was answered, and its node was killed:
+/// so it resumes, and the holder is the guest before it.
+#[test]
+fn a_guest_that_never_held_its_volume_resumes_after_the_one_before_it() {
+    let bench = Bench::new();
+    let first = bench.claim_at("vm1", 0, "a", Title::default(), by(1)).expect("it starts");
+    bench.claim_at("vm1", 0, "a", Title::default(), by(2)).expect("the next starts");
+    // Its node was killed before it could write that the second held the volume.
+    let third = Claim { known: first.epoch, ..resuming(3) };
+    bench.claim_at("vm1", 0, "a", Title::default(), third).expect("it is the last of its node");
+    let second = Claim { known: first.epoch, ..resuming(2) };
+    let late = bench.claim_at("vm1", 0, "a", Title::default(), second);
+    assert_eq!(outcome(late), Outcome::Superseded);
+}
+
 #[test]
 fn a_name_on_a_shared_volume_belongs_to_a_key() {
     let [alice, bob] = [1, 2].map(|key| AttachmentKey([key; 32]));
