@@ -538,8 +538,8 @@ fn a_guest_goes_on_where_its_vmm_has_moved_it() {
     none.expect("a node that has forgotten is known by its name");
 }
 
-/// Its requests ended by `error-after` before its first claim was answered, and its node was killed:
-/// so it resumes, and the holder is the guest before it.
+/// Its requests ended by `error-after` before its first claim was answered, and its node was
+/// killed: so it resumes, and the holder is the guest before it.
 #[test]
 fn a_guest_that_never_held_its_volume_resumes_after_the_one_before_it() {
     let bench = Bench::new();

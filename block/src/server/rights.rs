@@ -3,9 +3,10 @@
 //! A stranger learns nothing about volumes: one that does not exist and one that is not open to him
 //! are refused with the same words. What is the case is for the log of this node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use sidecore::LogLines;
 use transport::PeerInfo;
 
 use crate::export::{Export, Exports, Refusal};
@@ -15,7 +16,13 @@ use crate::wire::{Names, Outcome, Request, ZEROING_VERSION_MIN};
 /// Lines that a session may cause in the log in a minute: a hostile peer must not fill it.
 const LOG_LINES_MAX: u32 = 8;
 
-const LOG_MINUTE_NS: u64 = 60_000_000_000;
+/// After how long a refusal that goes on is told again: a disk whose volume is refused asks every
+/// few seconds.
+const TOLD_AGAIN_NS: u64 = 600_000_000_000;
+
+/// Refused volumes of a session that are remembered, the oldest of more forgotten: a node with more
+/// of them has its lines counted all the same.
+const TOLD_MAX: usize = 16;
 
 /// The peer at the other end of a session.
 #[derive(Debug)]
@@ -31,8 +38,9 @@ pub(super) struct Peer {
     binding: Binding,
     /// The claimant whose claim was refused last, for the log.
     refused: Option<u64>,
-    log_lines: u32,
-    log_minute_ns: u64,
+    log_lines: LogLines,
+    /// Volumes whose refusal was told, why, and when.
+    told: VecDeque<(String, &'static str, u64)>,
 }
 
 impl Peer {
@@ -45,8 +53,8 @@ impl Peer {
             knows: BTreeMap::new(),
             binding: info.binding,
             refused: None,
-            log_lines: 0,
-            log_minute_ns: 0,
+            log_lines: LogLines::new(LOG_LINES_MAX),
+            told: VecDeque::new(),
         }
     }
 
@@ -96,11 +104,32 @@ impl Peer {
         Err(not_open(volume, &self.name, key))
     }
 
-    fn log(&mut self, now_ns: u64, volume: &str, key: Option<AttachmentKey>, why: &str) {
-        if self.may_log(now_ns) {
+    fn log(&mut self, now_ns: u64, volume: &str, key: Option<AttachmentKey>, why: &'static str) {
+        if self.is_news(now_ns, volume, why) {
             let key = key.map(tracing::field::display);
             tracing::warn!(peer = self.name, volume, key, why, "a volume was refused");
         }
+    }
+
+    /// Whether a volume's refusal is worth a line: the first for that reason, and one each ten
+    /// minutes while it goes on.
+    fn is_news(&mut self, now_ns: u64, volume: &str, why: &'static str) -> bool {
+        let is_same = |told: &(String, &str, u64)| told.0 == volume && told.1 == why;
+        if let Some(told) = self.told.iter_mut().find(|told| is_same(told)) {
+            let is_due = now_ns.saturating_sub(told.2) >= TOLD_AGAIN_NS;
+            if is_due {
+                told.2 = now_ns;
+            }
+            return is_due;
+        }
+        let may = self.log_lines.may(now_ns);
+        if may {
+            if self.told.len() == TOLD_MAX {
+                self.told.pop_front();
+            }
+            self.told.push_back((volume.to_owned(), why, now_ns));
+        }
+        may
     }
 
     /// A claim was refused. The same claimant's next one is not worth a line: it asks each second.
@@ -112,7 +141,7 @@ impl Peer {
         refusal: &Refusal,
     ) {
         let claimant = request.claim.claimant;
-        if self.refused == Some(claimant) || !self.may_log(now_ns) {
+        if self.refused == Some(claimant) || !self.log_lines.may(now_ns) {
             return;
         }
         self.refused = Some(claimant);
@@ -126,14 +155,6 @@ impl Peer {
             why = refusal.text,
             "a claim was refused"
         );
-    }
-
-    fn may_log(&mut self, now_ns: u64) -> bool {
-        if now_ns.saturating_sub(self.log_minute_ns) >= LOG_MINUTE_NS {
-            (self.log_minute_ns, self.log_lines) = (now_ns, 0);
-        }
-        self.log_lines += u32::from(self.log_lines <= LOG_LINES_MAX);
-        self.log_lines <= LOG_LINES_MAX
     }
 }
 
@@ -185,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_cannot_fill_the_log() {
+    fn a_refusal_is_told_once_and_each_ten_minutes_and_nobody_fills_the_log() {
         let addr = "127.0.0.1:1".parse().expect("an address");
         let info = PeerInfo {
             name: "vm1".to_owned(),
@@ -197,13 +218,26 @@ mod tests {
             key: None,
             binding: [1; 32],
         };
+        let second = |at: u64| at * 1_000_000_000;
         let mut peer = Peer::new(&info, 0);
-        let mut lines = |from_ns: u64| {
-            (0..1_000_000).filter(|tick| peer.may_log(from_ns + tick * 1_000)).count()
-        };
-        let lines_max = LOG_LINES_MAX as usize;
-        assert_eq!([lines(LOG_MINUTE_NS), lines(LOG_MINUTE_NS + 1_000_000_000)], [lines_max, 0]);
-        assert_eq!(lines(2 * LOG_MINUTE_NS + 1), lines_max, "a minute later");
+        // Each second for half an hour and a second, two volumes for two reasons.
+        let told: Vec<_> = (1..=1_801)
+            .flat_map(|at| [(at, "a", "x"), (at, "b", "x"), (at, "b", "y")])
+            .filter(|(at, volume, why)| peer.is_news(second(*at), volume, why))
+            .collect();
+        let at = |at| [(at, "a", "x"), (at, "b", "x"), (at, "b", "y")];
+        assert_eq!(told, [at(1), at(601), at(1_201), at(1_801)].concat());
+        // Always another volume: so many lines in a minute.
+        let mut peer = Peer::new(&info, 0);
+        let names = (0..100_000).map(|number| format!("v{number}"));
+        let told = names.filter(|name| peer.is_news(second(1), name, "x")).count();
+        assert_eq!((told, peer.told.len()), (LOG_LINES_MAX as usize, LOG_LINES_MAX as usize));
+        for minute in 1..10 {
+            for name in 0..100 {
+                peer.is_news(second(1 + 60 * minute), &format!("{minute}-{name}"), "x");
+            }
+        }
+        assert_eq!(peer.told.len(), TOLD_MAX);
     }
 
     #[test]
