@@ -2,7 +2,7 @@
 
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -347,6 +347,34 @@ fn a_node_takes_as_many_descriptors_as_it_may_have() {
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let [soft, hard] = [3, 4].map(|at| line.split_whitespace().nth(at).unwrap());
     assert_eq!(soft, hard, "{line}");
+}
+
+/// systemd says by `JOURNAL_STREAM` which file the journal reads.
+#[test]
+fn the_journal_gets_priorities_and_no_second_time() {
+    for is_journal in [true, false] {
+        let home = tempfile::tempdir().unwrap();
+        let config = LONE.replace("HOME", home.path().to_str().unwrap());
+        std::fs::write(home.path().join("node.toml"), config).unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(writer));
+        let of = file.metadata().unwrap();
+        let inode = if is_journal { of.ino() } else { of.ino() + 1 };
+        let mut node = Command::new(env!("CARGO_BIN_EXE_vrio"))
+            .args(["node", "--config"])
+            .arg(home.path().join("node.toml"))
+            .env("JOURNAL_STREAM", format!("{}:{inode}", of.dev()))
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(reader).lines().map(Result::unwrap);
+        let line = lines.find(|line| line.contains("ready")).expect("it starts");
+        node.kill().unwrap();
+        node.wait().unwrap();
+        let (begin, rest) = line.split_at(3);
+        assert_eq!(begin == "<6>" && !rest.contains("INFO"), is_journal, "{line}");
+        assert_eq!(line.starts_with("20"), !is_journal, "{line}");
+    }
 }
 
 #[test]
