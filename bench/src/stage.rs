@@ -4,12 +4,12 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::Serialize;
 
@@ -203,6 +203,19 @@ fn free_ports() -> Result<[u16; 2]> {
     let mut free = (first..first + 100).filter(is_free);
     let (one, two) = (free.next(), free.next());
     one.zip(two).map(|(one, two)| [one, two]).context("no port is free for the nodes")
+}
+
+/// Whether there is a socket of another program's. A driver waits for one that is made anew after
+/// a kill; the first one has to be there.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn expect_socket(path: &Path) -> Result<()> {
+    let kind = fs::metadata(path).with_context(|| {
+        format!("--path socket {}: start the program that makes it first", path.display())
+    })?;
+    ensure!(kind.file_type().is_socket(), "--path socket {}: no socket", path.display());
+    Ok(())
 }
 
 /// Runs `f` on a thread in a network namespace: sockets that are made there stay there.

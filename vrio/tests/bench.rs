@@ -130,6 +130,15 @@ fn whoever_serves_a_socket_is_measured() {
     node.stop().unwrap();
 }
 
+#[test]
+fn a_socket_that_is_not_there_is_said_at_once() {
+    let words = ["bench", "block", "--path", "socket", "/x"];
+    let output = Command::new(env!("CARGO_BIN_EXE_vrio")).args(words).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("--path socket /x: start the program that makes it"), "{said}");
+}
+
 /// Whether a program is where shells have theirs.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -17,7 +17,7 @@ use crate::measure::{Bench, DriverPlan};
 use crate::nodes::Node;
 use crate::pair::{Pair, Seats};
 use crate::progress::Progress;
-use crate::stage::{Network, Stage};
+use crate::stage::{self, Network, Stage};
 
 /// What a volume of nothing pretends to be, and what those of memory together or a new file are:
 /// more than caches hold.
@@ -59,7 +59,10 @@ impl Place {
         let (driver, nodes, stage) = (None, Vec::new(), None);
         let mut place = Self { driver, nodes, stage, pids, made: None, interrupts: None };
         let driver = match &options.path {
-            Path::Socket(socket) => ring(options, vec![socket.clone()], &seats)?,
+            Path::Socket(socket) => {
+                stage::expect_socket(socket)?;
+                ring(options, vec![socket.clone()], &seats)?
+            }
             Path::Bare => {
                 place.made = file_to_make(options)?;
                 place.made.iter().for_each(|file| cleanup.path(file.clone()));

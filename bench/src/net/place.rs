@@ -18,7 +18,7 @@ use crate::measure::thread_cpu;
 use crate::nodes::Node;
 use crate::pair::{Pair, Seats};
 use crate::progress::Progress;
-use crate::stage::{Network, Stage};
+use crate::stage::{self, Network, Stage};
 
 /// The two guests' addresses, and what their nics are called.
 const MACS: [Mac; 2] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0, 2])];
@@ -47,7 +47,10 @@ impl Place {
         let mut place = Self { stations, nodes, stage, options: options.clone(), core };
         let program = options.program.clone();
         let [one, two] = match &options.path {
-            Path::Socket(one, two) => [one.clone(), two.clone()],
+            Path::Socket(one, two) => {
+                [one, two].into_iter().try_for_each(|socket| stage::expect_socket(socket))?;
+                [one.clone(), two.clone()]
+            }
             path => {
                 let stage = match path {
                     Path::Remote => options.meeting.stage(program, cleanup, progress)?,
