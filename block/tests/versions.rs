@@ -112,6 +112,10 @@ fn a_node_of_the_version_before_is_neither_believed_to_nor_asked_to() {
 fn a_change_is_told_to_who_understands_it() {
     for (version, wanted) in [(3, 2 * SIZE), (2, SIZE)] {
         let mut rig = Rig::new(version);
+        // The client asks by itself as well, each few seconds; the first time is over.
+        for _ in 0..1000 {
+            let _ = rig.round();
+        }
         rig.file.resize(2 * SIZE, Some(SIZE), false).expect("a larger file");
         let plane = rig.peers.io_services().get::<Plane>().expect("put there");
         plane.borrow_mut().server.changed("a");
@@ -122,5 +126,11 @@ fn a_change_is_told_to_who_understands_it() {
         assert_eq!(rig.remote.info().size_bytes, wanted, "version {version}");
         assert_eq!(rig.remote.size().get(), wanted);
         assert_eq!(plane.borrow().clients.strays, 0);
+        // And so hears of it in any version.
+        rig.now_ns += 20_000_000_000;
+        for _ in 0..1000 {
+            let _ = rig.round();
+        }
+        assert_eq!(rig.remote.info().size_bytes, 2 * SIZE, "version {version}");
     }
 }

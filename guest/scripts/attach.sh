@@ -126,5 +126,8 @@ vrio detach "$second" --directory /tmp/second
 vrio detach io1/far
 set -- /dev/ublkb* /sys/block/ublkb* "$RECORDS"/*.json "$RECORDS"/*.socket
 for left; do [ ! -e "$left" ] || fail "$left is left"; done
+# A client answers before it has ended.
+tries=0
+while pidof vrio && [ $tries -lt 300 ]; do tries=$((tries + 1)); sleep 0.1; done
 ! pidof vrio || fail "a process is left"
 say "detached"

@@ -532,7 +532,8 @@ fn disks_are_checked() {
             a.toml:25: disk "d d.sock": "error-after": "soon" is not a duration (it does
                 not start with a number); write for instance "500ms", "30s" or "5min"
             a.toml:26: disk "d d.sock": unknown key "serial"; known are name, socket,
-                role, volume, queues, when-lost, attachment, attachment-key, accept-loss
+                role, socket-user, socket-group, socket-mode, volume, queues, when-lost,
+                attachment, attachment-key, accept-loss
             a.toml:33: disk "f": "attachment": disk "e" is the same attachment "e" of
                 volume vm1/e, and each would take it from the other; give them different
                 names

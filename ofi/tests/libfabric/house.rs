@@ -72,9 +72,12 @@ pub(crate) fn compile(compiler: &str, source: &str, options: &[&str]) -> String 
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let program = source.file_stem().expect("it has a name");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(program);
+    // Other tests, which are processes of their own, may be running the same program by now.
+    let made = program.with_extension(std::process::id().to_string());
     let mut compile = Command::new(compiler);
-    compile.args(["-O1", "-Wall", "-o"]).arg(&program).arg(source).args(options);
+    compile.args(["-O1", "-Wall", "-o"]).arg(&made).arg(source).args(options);
     well(compile.output().expect("it is installed"));
+    std::fs::rename(&made, &program).expect("the same folder");
     program.to_str().expect("a plain name").to_owned()
 }
 
