@@ -47,7 +47,8 @@ struct Sender {
 }
 
 impl Sender {
-    fn start(keeper: &Keeper, to: Address, manner: Manner) -> Self {
+    fn start(keeper: &Keeper, receiver: &mut Receiver, manner: Manner) -> Self {
+        let to = receiver.endpoint.address();
         // One for each: a child that is killed at once leaves what it was told unread.
         let (mut told_by, mut tells) = std::io::pipe().expect("a pipe");
         // SAFETY: the child runs `send_for_ever`, which takes no lock that another thread of the
@@ -61,7 +62,7 @@ impl Sender {
             let incarnation = u32::from_le_bytes([told[2], told[3], told[4], told[5]]);
             send_for_ever(keeper.region(), (slot, incarnation), to, manner);
         }
-        let (slot, incarnation) = keeper.take_slot(pid.unsigned_abs()).expect("a slot");
+        let (slot, incarnation) = receiver.make_room(keeper, pid);
         let [s, i] = [slot.to_le_bytes().to_vec(), incarnation.to_le_bytes().to_vec()];
         tells.write_all(&[s, i].concat()).expect("the child reads");
         Self { pid, slot }
@@ -153,6 +154,19 @@ impl Receiver {
         unsafe { self.endpoint.receive(&receive, &[part]) }.expect("a sound receive");
     }
 
+    /// A slot for a process. Where each free one's last owner has messages left here, which a
+    /// receiver that got no core for a while did not take yet, they are received first.
+    fn make_room(&mut self, keeper: &Keeper, pid: libc::pid_t) -> (u16, u32) {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            match keeper.take_slot(pid.unsigned_abs()) {
+                Ok(taken) => return taken,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+            self.run(Duration::from_micros(100));
+        }
+    }
+
     /// Receives until somebody's first message is there.
     fn wait_for_one(&mut self) {
         let firsts = self.firsts;
@@ -225,16 +239,15 @@ fn senders_killed_at_any_moment_hold_up_nobody() {
     endpoint.ask_processes(move |slot, incarnation| {
         node.process_of(slot, incarnation).map_or(Process::Nobodys, Process::Is)
     });
-    let to = endpoint.address();
     let mut receiver = Receiver::new(endpoint);
-    let steady = Sender::start(&keeper, to, Manner::Steady);
+    let steady = Sender::start(&keeper, &mut receiver, Manner::Steady);
     let from_steady = Address { host: HOST, incarnation: 1, slot: steady.slot };
     let (started, mut random) = (Instant::now(), 1_u64);
     let mut kills = 0;
     while kills < KILLS_MIN || (kills < kills_max && started.elapsed() < time_max) {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let manner = if kills % 4 == 0 { Manner::All } else { Manner::Small };
-        let doomed = Sender::start(&keeper, to, manner);
+        let doomed = Sender::start(&keeper, &mut receiver, manner);
         // Most are killed while they send, some before they have begun.
         if random >> 60 > 0 {
             receiver.wait_for_one();

@@ -51,9 +51,10 @@ mod tests {
             quota("vm2", "replies_bytes", true, 1204),
             quota("vm3", "claims", false, 3),
         ];
-        let text = quotas(&all).trim_fmt();
+        let text = format!("PEERS AT A LIMIT\n{}", quotas(&all).trim_fmt());
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         expect![[r#"
+            PEERS AT A LIMIT
              peer            core  resource  at limit        has   may have  refused
              vm2 (10.0.0.7)  1     replies   yes           96MiB      96MiB     1204
              vm3             1     claims    no        100663296  100663296        3"#]]

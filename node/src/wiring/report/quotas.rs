@@ -14,7 +14,8 @@ pub(super) struct Shares {
     pub(super) served: Vec<ServedPeer>,
 }
 
-/// Every sidecore's, by peer: of what a peer has or was refused some.
+/// Every sidecore's, by peer: each resource of each peer that the sidecore knows, also while the peer
+/// has none of it. A series of the metrics that came and went with it would lose its count.
 pub(super) fn status<'a>(asked: impl Iterator<Item = &'a Shares>) -> Vec<QuotaStatus> {
     let found = asked.enumerate().flat_map(|(sidecore, shares)| {
         let sessions = shares.sessions.iter().flat_map(|share| {
@@ -28,8 +29,8 @@ pub(super) fn status<'a>(asked: impl Iterator<Item = &'a Shares>) -> Vec<QuotaSt
         let served = shares.served.iter().flat_map(|served| {
             [(&served.peer, "channels", served.channels), (&served.peer, "claims", served.claims)]
         });
-        let all = sessions.chain(served).filter(|(_, _, part)| part.has + part.refused > 0);
-        all.map(move |(peer, resource, part)| quota(sidecore, peer, resource, part))
+        (sessions.chain(served))
+            .map(move |(peer, resource, part)| quota(sidecore, peer, resource, part))
     });
     let mut all: Vec<_> = found.collect();
     all.sort_by(|a, b| (&a.peer, &a.address, a.sidecore).cmp(&(&b.peer, &b.address, b.sidecore)));
