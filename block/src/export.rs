@@ -16,16 +16,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use peer::{Allow, AllowList, AttachmentKey};
 use sidecore::{Progress, Services, Wake};
 
 use crate::attachment::{CHANNELS_MAX, Name};
-use crate::proof::AttachmentKey;
 use crate::record::{NoRecords, Record, RecordError, RecordStore, Ticket};
 use crate::volume::{Incarnation, OpenError, Status, Volume};
 use crate::wire::{Claim, Outcome, Title, attachment_id};
 
 mod admit;
-mod allow;
 mod close;
 mod drain;
 mod flush;
@@ -36,8 +35,6 @@ mod tests;
 
 pub use admit::Admitted;
 use admit::{Gate, Held};
-pub use allow::Allow;
-use allow::Allowed;
 pub use close::Closing;
 use flush::Flushing;
 pub use judge::{Claimer, HOLDER_SILENT_NS};
@@ -235,7 +232,7 @@ pub struct ExportOptions {
 pub struct Export {
     name: String,
     volume: Arc<dyn Volume>,
-    allowed: Allowed,
+    allowed: AllowList,
     shared: bool,
     records: Arc<dyn RecordStore>,
     unusable: Option<String>,
@@ -297,7 +294,7 @@ impl Export {
         Self {
             name: name.to_owned(),
             volume,
-            allowed: Allowed::new(options.allow),
+            allowed: AllowList::new(options.allow),
             shared: options.shared,
             records,
             unusable: None,

@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::attachment::Name;
-use crate::proof::AttachmentKey;
 use crate::volume::Incarnation;
+use peer::AttachmentKey;
 
 mod file;
 mod home;

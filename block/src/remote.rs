@@ -13,12 +13,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use peer::AttachmentSecret;
 use sidecore::{Counter, Progress, Wake};
 use transport::Endpoint;
 
 use crate::attachment::Attachment;
 use crate::plane::Plane;
-use crate::proof::AttachmentSecret;
 use crate::size::Size;
 use crate::volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Open, OpenError, Topology, Volume, VolumeInfo,

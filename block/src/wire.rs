@@ -123,6 +123,13 @@ pub struct Names {
     pub attachment: String,
 }
 
+impl Names {
+    /// Both, as proofs are made about them.
+    pub fn pair(&self) -> peer::proof::Names<'_> {
+        (&self.volume, &self.attachment)
+    }
+}
+
 /// A call's head, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -313,13 +320,9 @@ impl Head {
     }
 }
 
-/// Tells attachments apart in messages: FNV-1a over the two names. Not a secret; the server
-/// compares it with the attachment that the flow was opened for.
+/// Tells attachments apart in messages; see [`peer::proof::id_of`].
 pub fn attachment_id(volume: &str, attachment: &str) -> u128 {
-    let bytes = volume.bytes().chain([0]).chain(attachment.bytes());
-    bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
-        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
-    })
+    peer::proof::id_of((volume, attachment))
 }
 
 fn name_field(name: &str) -> [u8; NAME_FIELD_BYTES] {

@@ -22,12 +22,13 @@ use block::ublk::front::FrontPoller;
 use block::ublk::{Front, Kernel, Shape};
 use block::uring::Completion;
 use block::{
-    Allow, AttachOptions, Attachment, Export, ExportOptions, Exports, IO_BYTES_MAX, Open, Plane,
+    AttachOptions, Attachment, Export, ExportOptions, Exports, IO_BYTES_MAX, Open, Plane,
     RemoteVolume,
 };
 use counting::allocations;
 use keys::{IOHOST, VMHOST, security};
 use link::{Door, Driver, Link, LinkCounters, Places, Shm, Udp, UdpConfig};
+use peer::Allow;
 use sidecore::{Local, Services, Stage};
 use transport::{Endpoint, EndpointConfig};
 

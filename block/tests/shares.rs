@@ -13,8 +13,9 @@ use std::sync::Arc;
 use block::backend::NullVolume;
 use block::record::NoRecords;
 use block::wire::{Kind, Names, Outcome, Reply, Request, Title, attachment_id};
-use block::{Allow, Export, ExportOptions, Exports, Plane};
+use block::{Export, ExportOptions, Exports, Plane};
 use keys::{GREEDY, IOHOST, VMHOST, security};
+use peer::Allow;
 use sidecore::Services;
 use transport::{
     BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink, TransmitBatch,

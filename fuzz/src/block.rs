@@ -7,11 +7,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ::block::backend::memory::MemoryVolume;
-use ::block::export::Allow;
 use ::block::record::NoRecords;
 use ::block::wire::{Claim, Kind, Names, Outcome, Reply, Request, Title, attachment_id};
 use ::block::{Export, ExportOptions, Exports, Incarnation, Plane};
 use arbitrary::{Arbitrary, Unstructured};
+use peer::Allow;
 use sidecore::Services;
 use transport::{Endpoint, TransmitBatch};
 

@@ -21,9 +21,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 pub use address::PeerAddress;
-use block::{Allow, Topology};
+use block::Topology;
 pub use network::NIC_CHANGEABLE;
 pub use object::{Kind, Resize};
+use peer::Allow;
 pub use quantity::{show_duration, show_size};
 use reader::Reader;
 pub use reader::{ConfigError, Lines, Problem};

@@ -18,9 +18,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use block::AttachmentSecret;
 use block::stage::VolumeKey;
 use data_encoding::BASE64;
+use peer::AttachmentSecret;
 use rustix::rand::{GetRandomFlags, getrandom};
 use transport::SecretKey;
 use zeroize::Zeroizing;

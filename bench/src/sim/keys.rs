@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{Allow, AttachmentSecret};
+use peer::{Allow, AttachmentSecret};
 use transport::{Keyring, KnownKey, SecretKey, Security};
 
 use super::random::Random;

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use super::{Entry, Export, Refusal, State};
 use crate::attachment::Name;
-use crate::proof::AttachmentKey;
 use crate::record::Record;
 use crate::volume::{Durability, VolumeInfo};
 use crate::wire::{Claim, Outcome, Title};
+use peer::AttachmentKey;
 
 /// How long the holder of a volume must have been silent, after its last session was lost, before
 /// a guest that starts afresh on another node may have it: much longer than a node takes to come

@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex};
 use sidecore::{Progress, Services};
 
 use super::{
-    ATTACHMENTS_MAX, Allow, Claimer, Export, ExportOptions, HOLDER_SILENT_NS, PendingClaim, Refusal,
+    ATTACHMENTS_MAX, Claimer, Export, ExportOptions, HOLDER_SILENT_NS, PendingClaim, Refusal,
 };
 use crate::attachment::{AttachOptions, Attachment};
 use crate::export::Admitted;
-use crate::proof::AttachmentKey;
 use crate::record::{Record, RecordError, RecordStore, Ticket};
 use crate::volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Op, Open, OpenError, Status, Topology, Volume,
     VolumeInfo, Zeroing, io_table,
 };
 use crate::wire::{Claim, Outcome, Title, attachment_id};
+use peer::{Allow, AttachmentKey};
 
 /// Completes a request when the test says so.
 #[derive(Debug)]

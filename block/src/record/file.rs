@@ -403,7 +403,7 @@ mod tests {
     use super::super::REPLACED_MAX;
     use super::*;
     use crate::attachment::Name;
-    use crate::proof::AttachmentKey;
+    use peer::AttachmentKey;
 
     fn wait(ticket: &Ticket) -> Result<(), RecordError> {
         loop {

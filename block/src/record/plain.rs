@@ -9,8 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::sealed::{Body, RecordBody};
 use super::{REPLACED_MAX, Record};
 use crate::attachment::{NAME_BYTES_MAX, Name};
-use crate::proof::AttachmentKey;
 use crate::volume::Incarnation;
+use peer::AttachmentKey;
 
 /// Version 1, and the beginning of version 2.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]

@@ -11,8 +11,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{REPLACED_MAX, Record, plain};
 use crate::attachment::{NAME_BYTES_MAX, Name};
-use crate::proof::AttachmentKey;
 use crate::volume::Incarnation;
+use peer::AttachmentKey;
 
 /// Bytes of the secret.
 pub(super) const SECRET_BYTES: usize = 32;

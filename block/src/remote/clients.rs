@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use peer::AttachmentSecret;
+use peer::proof::Binding;
 use sidecore::Progress;
 use transport::{Endpoint, LostReason, PeerInfo, SessionId};
 
 use super::RemoteVolume;
 use super::core::Core;
-use crate::proof::{AttachmentSecret, Binding};
 use crate::server::NOTICE_TOKEN;
 use crate::volume::OpenError;
 use crate::wire::{Kind, Names, Outcome, Reply, Request, Title};
@@ -466,7 +467,7 @@ pub(super) fn control(
 ) -> bool {
     let names = request.names.as_ref().expect("calls about attachments name them");
     let head = request.encode();
-    let proof = key.and_then(|key| key.prove(&session.binding, request.kind, names));
+    let proof = key.and_then(|key| key.prove(&session.binding, request.kind as u8, names.pair()));
     let mut body = None;
     if let Some(proof) = proof {
         let Some(buffer) = endpoint.pool_mut().alloc(proof.len()) else { return false };

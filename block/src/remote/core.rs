@@ -22,10 +22,11 @@ use super::request::{Request, Stand, scatter_at};
 use crate::attachment::{Attachment, Phase, View};
 use crate::copy::{Ahead, gather};
 use crate::export::EPOCH_END;
-use crate::proof::{AttachmentSecret, Binding};
 use crate::volume::{Durability, IoId, IoTable, Op, Open, Status, VolumeInfo};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Title, attachment_id};
 use crate::{RemoteVolume, wire::Claim};
+use peer::AttachmentSecret;
+use peer::proof::Binding;
 
 /// How long a refused claim waits before it asks again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;

@@ -10,8 +10,8 @@ use sidecore::LogLines;
 use transport::PeerInfo;
 
 use crate::export::{Export, Exports, Refusal};
-use crate::proof::{AttachmentKey, Binding, verify};
 use crate::wire::{Names, Outcome, Request, ZEROING_VERSION_MIN};
+use peer::proof::{AttachmentKey, Binding, verify};
 
 /// Lines that a session may cause in the log in a minute: a hostile peer must not fill it.
 const LOG_LINES_MAX: u32 = 8;
@@ -74,7 +74,7 @@ impl Peer {
     ) -> Result<Option<AttachmentKey>, Refusal> {
         let Some(body) = body else { return Ok(None) };
         let names = request.names.as_ref().expect("decoded with its kind");
-        let key = verify(body, &self.binding, request.kind, names);
+        let key = verify(body, &self.binding, request.kind as u8, names.pair());
         key.map(Some).map_err(|error| Refusal::new(Outcome::Refused, error.to_string()))
     }
 

@@ -11,8 +11,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::record::NoRecords;
-use block::{Allow, Export, ExportOptions, Exports, Plane, RemoteVolume, Volume};
+use block::{Export, ExportOptions, Exports, Plane, RemoteVolume, Volume};
 use keys::{IOHOST, VMHOST, security};
+use peer::Allow;
 use sidecore::Services;
 use transport::{Endpoint, EndpointConfig, Security, TransmitBatch, VERSIONS};
 

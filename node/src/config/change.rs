@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use block::Allow;
+use peer::Allow;
 
 use super::{
     Backend, Config, DiskConfig, DomainConfig, Lines, NetworkConfig, NicConfig, PeerConfig,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use block::{Allow, AttachmentKey};
+use peer::{Allow, AttachmentKey};
 use transport::PublicKey;
 
 use super::read::name;

@@ -7,9 +7,9 @@ use std::io;
 use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use block::Allow;
 use block::backend::{FileError, FileVolume};
 use fabric::door::Key;
+use peer::Allow;
 use rustix::fs::{Access, access};
 use rustix::thread::{CpuSet, sched_setaffinity};
 

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use block::AttachmentSecret;
 use block::stage::VolumeKey;
+use peer::AttachmentSecret;
 use sidecore::{Local, Poll, PollerId, Progress, Stage, Wake};
 use transport::{Endpoint, Keyring, KnownKey, PublicKey, Security};
 

@@ -14,7 +14,8 @@ use block::chain::{Chain, ChainError, ChainSpec, Swap, Turning};
 use block::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_private};
 use block::server::Server;
 use block::stage::{Limit, VolumeKey};
-use block::{Allow, Durability, Export, ExportOptions, Exports, Incarnation, Plane, Volume};
+use block::{Durability, Export, ExportOptions, Exports, Incarnation, Plane, Volume};
+use peer::Allow;
 
 use super::sidecores::Core;
 use super::{StartError, ciphers};

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use block::AttachmentSecret;
 use block::attachment::NAME_BYTES_MAX;
-use block::proof::Binding;
 use block::wire::{Kind, Names, Outcome, Reply, Request, Title, attachment_id};
 use link::{BATCH_DATAGRAMS, Link, Udp, UdpConfig};
 use node::keys::{self, KeyKind};
 use node::status::QuotaStatus;
+use peer::AttachmentSecret;
+use peer::proof::Binding;
 use transport::{
     BufId, CallId, Endpoint, EndpointConfig, Keyring, KnownKey, LostReason, PeerInfo, Security,
     SessionId, Sink, TransmitBatch,
@@ -160,7 +160,7 @@ fn nothing_is_told_or_done_without_the_attachments_key() {
         let (here, elsewhere) = (raw.binding, before.binding);
         let attempts = |volume: &str| {
             let prove = |key: &AttachmentSecret, binding, kind| {
-                Some(key.prove(binding, kind, &names(volume)).unwrap().to_vec())
+                Some(key.prove(binding, kind as u8, names(volume).pair()).unwrap().to_vec())
             };
             [
                 ("nothing", None),
@@ -182,7 +182,7 @@ fn nothing_is_told_or_done_without_the_attachments_key() {
             assert_eq!(missing.text.replace("volume b", "volume a"), reply.text, "{what}");
         }
         // Of another volume's attachment.
-        let proof = alice.prove(&here, kind, &names("b")).unwrap();
+        let proof = alice.prove(&here, kind as u8, names("b").pair()).unwrap();
         assert_eq!(raw.call(kind, "a", Some(&proof)).outcome, Outcome::Refused);
     }
     let longest = "x".repeat(NAME_BYTES_MAX);
@@ -194,7 +194,7 @@ fn nothing_is_told_or_done_without_the_attachments_key() {
     assert_eq!(did, [0, 0, 0]);
     // With the key the same calls are answered: what refused was the key, and nothing else.
     for kind in [Kind::Describe, Kind::Claim] {
-        let proof = alice.prove(&raw.binding, kind, &names("a")).unwrap();
+        let proof = alice.prove(&raw.binding, kind as u8, names("a").pair()).unwrap();
         let reply = raw.call(kind, "a", Some(&proof));
         assert_eq!(reply.outcome, Outcome::Done, "{reply:?}");
         assert_eq!(reply.volume.unwrap().size_bytes, 1 << 20);

@@ -6,10 +6,10 @@ use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 use block::attachment::{Name, Standing};
-use block::proof::AttachmentKey;
 use block::record::{REPLACED_MAX, Record};
 use block::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
 use fabric::hand_over::{AssociationsState, DoorState, RoomState};
+use peer::AttachmentKey;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use virtio::hand_over::{Served, TryMap};

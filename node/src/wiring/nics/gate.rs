@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use block::{Allow, AttachmentKey, proof};
 use net::remote::{Admission, Gate, Join, Kind, Members, Right};
 use net::stage::{Filter, FilterCore, LimitCore, Limiter, Staged, Stages};
 use net::{Network, PortOptions, Stations, VlanSet, Vlans};
+use peer::{Allow, AttachmentKey, proof};
 use sidecore::LogLines;
 use transport::PeerInfo;
 
@@ -131,8 +131,7 @@ impl Inside {
 }
 
 fn allows(allow: &[Allow], peer: &str, key: Option<[u8; 32]>) -> bool {
-    let mut entries = allow.iter().filter(|entry| entry.node == peer);
-    entries.any(|entry| entry.key.is_none_or(|AttachmentKey(wanted)| key == Some(wanted)))
+    peer::allows(allow, peer, key.map(AttachmentKey))
 }
 
 /// The words for a stranger, whether there is no such network or it is not open to him.
@@ -167,7 +166,7 @@ impl Doors {
             }
         }
         let names = (join.network.as_str(), join.nic.as_str());
-        let verified = proof::verify_call(proof, &peer.binding, Kind::Join as u8, names);
+        let verified = proof::verify(proof, &peer.binding, Kind::Join as u8, names);
         verified.map(|AttachmentKey(key)| Some(key)).map_err(|error| error.to_string())
     }
 }

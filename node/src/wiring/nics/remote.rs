@@ -50,7 +50,7 @@ impl Way {
             join: join(name, &config.name, config.mac, config.mtu, config.vlans.clone()),
             prove: Box::new(move |binding, join| {
                 let names = (join.network.as_str(), join.nic.as_str());
-                key.as_ref().and_then(|key| key.prove_call(binding, Kind::Join as u8, names))
+                key.as_ref().and_then(|key| key.prove(binding, Kind::Join as u8, names))
             }),
             told: Box::new(move |is_there| cables.set_uplink(is_there)),
         };

@@ -1,4 +1,4 @@
-//! Who may attach to a volume; changed while others use it.
+//! Which attachments may use a volume or a network; the list changes while attachments use it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -31,42 +31,51 @@ impl Allow {
     }
 }
 
-/// The list, and how often it was changed.
+/// Whether any entry of a list lets in a node's attachment that has proved `key`, if any.
+pub fn allows(list: &[Allow], node: &str, key: Option<AttachmentKey>) -> bool {
+    let mut entries = list.iter().filter(|entry| entry.node == node);
+    entries.any(|entry| entry.key.is_none_or(|wanted| key == Some(wanted)))
+}
+
+/// A list of [`Allow`]s that several threads read, with the number of changes to it.
 #[derive(Debug)]
-pub(super) struct Allowed {
+pub struct AllowList {
     list: Mutex<Vec<Allow>>,
     generation: AtomicU64,
 }
 
-impl Allowed {
-    pub(super) fn new(list: Vec<Allow>) -> Self {
+impl AllowList {
+    /// A list that has not changed yet.
+    pub fn new(list: Vec<Allow>) -> Self {
         Self { list: Mutex::new(list), generation: AtomicU64::new(0) }
     }
 
     /// Whether a node's attachment that has proved `key`, if any, may attach.
-    pub(super) fn allows(&self, node: &str, key: Option<AttachmentKey>) -> bool {
-        let list = self.guard();
-        let mut entries = list.iter().filter(|entry| entry.node == node);
-        entries.any(|entry| entry.key.is_none_or(|wanted| key == Some(wanted)))
+    pub fn allows(&self, node: &str, key: Option<AttachmentKey>) -> bool {
+        allows(&self.guard(), node, key)
     }
 
     /// Whether any entry asks for this key.
-    pub(super) fn lists(&self, key: AttachmentKey) -> bool {
+    /// A copy of the list.
+    pub fn lists(&self, key: AttachmentKey) -> bool {
         self.guard().iter().any(|entry| entry.key == Some(key))
     }
 
-    pub(super) fn set(&self, list: Vec<Allow>) {
+    /// Replaces the list.
+    pub fn set(&self, list: Vec<Allow>) {
         let mut held = self.guard();
         *held = list;
-        // While the list is locked: who sees the new number sees the new list.
+        // While the list is locked: a reader of the new number reads the new list.
         self.generation.fetch_add(1, SeqCst);
     }
 
-    pub(super) fn generation(&self) -> u64 {
+    /// Another number after each change.
+    pub fn generation(&self) -> u64 {
         self.generation.load(SeqCst)
     }
 
-    pub(super) fn list(&self) -> Vec<Allow> {
+    /// A copy of the list.
+    pub fn list(&self) -> Vec<Allow> {
         self.guard().clone()
     }
 
@@ -83,7 +92,7 @@ mod tests {
     fn a_node_needs_its_name_and_where_asked_for_a_key() {
         let (alice, bob) = (AttachmentKey([1; 32]), AttachmentKey([2; 32]));
         let keyed = Allow { key: Some(alice), ..Allow::node("vm1") };
-        let allowed = Allowed::new(vec![keyed, Allow::node("vm2")]);
+        let allowed = AllowList::new(vec![keyed, Allow::node("vm2")]);
         for (node, key, may) in [
             ("vm1", None, false),
             ("vm1", Some(bob), false),

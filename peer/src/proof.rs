@@ -1,9 +1,10 @@
-//! Attachment keys: a client proves in a session that a disk's owner has let it use the volume.
+//! Attachment keys: a client proves in a session that the owner of a volume, or of a network, lets
+//! the client use it.
 //!
 //! A node's key says which host speaks. An attachment key (Ed25519) says for which tenant, so that
-//! whoever steals a host's key opens nothing of a tenant whose volumes ask for one. A proof is
-//! bound to its session, attachment and kind of call: what was recorded is of no use elsewhere.
-//! `docs/decisions/008-attachment-keys.md` says why it is made like this.
+//! a thief of a host's key opens nothing of a tenant whose volumes ask for an attachment key. A
+//! proof is bound to its session, to the names that it is about, and to its kind of call: a
+//! recorded proof is of no use elsewhere. `docs/decisions/008-attachment-keys.md` gives the reasons.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,10 +13,8 @@ use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use data_encoding::BASE64;
 use zeroize::Zeroizing;
 
-use crate::wire::{Kind, Names, attachment_id};
-
-/// What a proof of another plane's call is about: the names that identify it there.
-type Pair<'a> = (&'a str, &'a str);
+/// The two names that a proof is about: of a volume and an attachment, or of a network and a nic.
+pub type Names<'a> = (&'a str, &'a str);
 
 /// Bytes of a key, public or secret.
 pub const KEY_BYTES: usize = 32;
@@ -86,18 +85,13 @@ impl AttachmentSecret {
         self.public
     }
 
-    /// Proves in a session that this call about these names is made with the key; `None` in a
-    /// session that is not sealed.
-    pub fn prove(&self, binding: &Binding, kind: Kind, names: &Names) -> Option<[u8; PROOF_BYTES]> {
-        self.prove_call(binding, kind as u8, (&names.volume, &names.attachment))
-    }
-
-    /// The same for a call of any plane, whose kind is no other plane's, about these names.
-    pub fn prove_call(
+    /// Proves in a session that the call of this kind about these names is made with the key. Kinds
+    /// of calls are unique among all planes. `None` in a session that is not sealed.
+    pub fn prove(
         &self,
         binding: &Binding,
         kind: u8,
-        names: Pair<'_>,
+        names: Names<'_>,
     ) -> Option<[u8; PROOF_BYTES]> {
         if *binding == PLAIN {
             return None;
@@ -124,28 +118,15 @@ pub enum ProofError {
     Wrong(AttachmentKey),
 }
 
-/// The key that a proof proves.
+/// The key that a proof proves: see [`AttachmentSecret::prove`].
 ///
 /// # Errors
-/// When it proves none.
+/// When the bytes are no proof of any key for this session, kind of call and pair of names.
 pub fn verify(
     proof: &[u8],
     binding: &Binding,
-    kind: Kind,
-    names: &Names,
-) -> Result<AttachmentKey, ProofError> {
-    verify_call(proof, binding, kind as u8, (&names.volume, &names.attachment))
-}
-
-/// The same for a call of any plane, see [`AttachmentSecret::prove_call`].
-///
-/// # Errors
-/// When it proves none.
-pub fn verify_call(
-    proof: &[u8],
-    binding: &Binding,
     kind: u8,
-    names: Pair<'_>,
+    names: Names<'_>,
 ) -> Result<AttachmentKey, ProofError> {
     if proof.len() != PROOF_BYTES {
         return Err(ProofError::Length);
@@ -160,9 +141,18 @@ pub fn verify_call(
     verified.map(|()| key).map_err(|_| ProofError::Wrong(key))
 }
 
-/// What is signed. Of fixed length, so that no two statements are the same bytes.
-fn statement(binding: &Binding, kind: u8, (first, second): Pair<'_>) -> [u8; STATEMENT_BYTES] {
-    let id = attachment_id(first, second).to_le_bytes();
+/// Tells pairs of names apart in messages and proofs: FNV-1a over both. The id is no secret, and the
+/// receiver compares it with the names that it knows.
+pub fn id_of((first, second): Names<'_>) -> u128 {
+    let bytes = first.bytes().chain([0]).chain(second.bytes());
+    bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    })
+}
+
+/// The bytes that are signed. Their length is fixed, so that no two statements are the same bytes.
+fn statement(binding: &Binding, kind: u8, names: Names<'_>) -> [u8; STATEMENT_BYTES] {
+    let id = id_of(names).to_le_bytes();
     let mut bytes = [0; STATEMENT_BYTES];
     let mut at = 0;
     for part in [&DOMAIN[..], binding, &id, &[kind]] {
@@ -180,43 +170,43 @@ mod tests {
         AttachmentSecret::from_seed(&Zeroizing::new([seed; KEY_BYTES]))
     }
 
-    fn names(volume: &str, attachment: &str) -> Names {
-        Names { volume: volume.to_owned(), attachment: attachment.to_owned() }
-    }
+    const CLAIM: u8 = 2;
+    const OPEN: u8 = 3;
+    const MINE: Names<'static> = ("root", "alice");
 
     #[test]
     fn a_proof_holds_for_its_session_attachment_and_call_only() {
-        let (alice, mine) = (secret(1), names("root", "alice"));
-        let proof = alice.prove(&[7; 32], Kind::Claim, &mine).unwrap();
-        let check = |binding, kind, names: &Names| verify(&proof, &binding, kind, names);
-        assert_eq!(check([7; 32], Kind::Claim, &mine), Ok(alice.public()));
+        let alice = secret(1);
+        let proof = alice.prove(&[7; 32], CLAIM, MINE).unwrap();
+        let check = |binding, kind, names| verify(&proof, &binding, kind, names);
+        assert_eq!(check([7; 32], CLAIM, MINE), Ok(alice.public()));
         let wrong = Err(ProofError::Wrong(alice.public()));
-        assert_eq!(check([8; 32], Kind::Claim, &mine), wrong, "another session");
-        assert_eq!(check([7; 32], Kind::Open, &mine), wrong, "another call");
-        assert_eq!(check([7; 32], Kind::Claim, &names("root", "bob")), wrong);
-        assert_eq!(check([7; 32], Kind::Claim, &names("home", "alice")), wrong);
+        assert_eq!(check([8; 32], CLAIM, MINE), wrong, "another session");
+        assert_eq!(check([7; 32], OPEN, MINE), wrong, "another call");
+        assert_eq!(check([7; 32], CLAIM, ("root", "bob")), wrong);
+        assert_eq!(check([7; 32], CLAIM, ("home", "alice")), wrong);
     }
 
     #[test]
     fn every_bit_of_a_proof_counts() {
-        let (alice, names) = (secret(1), names("root", "alice"));
-        let proof = alice.prove(&[7; 32], Kind::Open, &names).unwrap();
+        let alice = secret(1);
+        let proof = alice.prove(&[7; 32], OPEN, MINE).unwrap();
         for bit in 0..PROOF_BYTES * 8 {
             let mut bent = proof;
             bent[bit / 8] ^= 1 << (bit % 8);
-            assert!(verify(&bent, &[7; 32], Kind::Open, &names).is_err(), "bit {bit}");
+            assert!(verify(&bent, &[7; 32], OPEN, MINE).is_err(), "bit {bit}");
         }
         for len in [0, 1, PROOF_BYTES - 1] {
-            let cut = verify(&proof[..len], &[7; 32], Kind::Open, &names);
+            let cut = verify(&proof[..len], &[7; 32], OPEN, MINE);
             assert_eq!(cut, Err(ProofError::Length));
         }
     }
 
     #[test]
     fn a_plain_session_has_no_proofs() {
-        let (alice, names) = (secret(1), names("root", "alice"));
-        assert_eq!(alice.prove(&PLAIN, Kind::Claim, &names), None);
-        let verified = verify(&[0; PROOF_BYTES], &PLAIN, Kind::Claim, &names);
+        let alice = secret(1);
+        assert_eq!(alice.prove(&PLAIN, CLAIM, MINE), None);
+        let verified = verify(&[0; PROOF_BYTES], &PLAIN, CLAIM, MINE);
         assert_eq!(verified, Err(ProofError::Plain));
     }
 
