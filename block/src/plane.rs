@@ -1,4 +1,4 @@
-//! The block plane of one sidecore: what its sessions hand their messages to.
+//! The plane of blocks on one sidecore.
 //!
 //! Both halves live here because a session carries both: calls of peers for the volumes that this
 //! node exports ([`crate::server`]), and answers for the volumes of peers that its disks use
@@ -9,19 +9,16 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use peer::{PeerId, PlaneId, Planes, Token};
 use sidecore::{Poll, Progress, Services, Wake};
-use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId, Sink};
+use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId};
 
 use crate::export::Exports;
 use crate::remote::clients::Clients;
 use crate::server::{ServedPeer, Server};
 
-/// A process that did not run for this long, while it held an epoch, may have been stopped and
-/// replaced: it asks before it believes. Well above what a busy scheduler does to a thread. A
-/// sidecore that holds one sleeps for half as long at most.
-pub const PAUSE_SUSPECT_NS: u64 = 1_000_000_000;
-
-/// One sidecore's block plane; a service of that sidecore, and its sessions' sink.
+/// One sidecore's block plane: a service of that sidecore, and a poller of its serving stage,
+/// before the disks.
 pub struct Plane {
     /// The sidecore's sessions.
     pub endpoint: Rc<RefCell<Endpoint>>,
@@ -39,33 +36,26 @@ impl fmt::Debug for Plane {
 }
 
 impl Plane {
-    /// The plane of the sidecore with this index. Register it with the sidecore's services, its
-    /// [`Watch`] before the link's receiver and its [`PlanePoll`] before the disks.
+    /// Makes the plane and puts it behind the sidecore's sessions. Register it with the sidecore's
+    /// services.
     pub fn new(
-        index: u16,
-        endpoint: Rc<RefCell<Endpoint>>,
+        planes: &mut Planes,
         exports: Arc<Exports>,
         services: Services,
     ) -> Rc<RefCell<Self>> {
-        Rc::new(RefCell::new(Self {
-            endpoint,
-            clients: Clients::new(index),
+        let plane = Rc::new(RefCell::new(Self {
+            endpoint: Rc::clone(planes.endpoint()),
+            clients: Clients::new(Rc::clone(planes.peers())),
             server: Server::new(exports, services),
             now_ns: 0,
-        }))
+        }));
+        planes.add(Rc::clone(&plane) as _);
+        plane
     }
 
-    /// Notes the time, before anything of this round arrives.
-    pub fn watch(&mut self, now_ns: u64) {
-        let gap_ns = now_ns.saturating_sub(self.now_ns);
-        if self.now_ns != 0 && gap_ns >= PAUSE_SUSPECT_NS {
-            self.clients.paused();
-        }
-        self.now_ns = now_ns;
-    }
-
-    /// Serves calls and keeps sessions.
+    /// Serves calls, and asks for descriptions.
     pub fn poll(&mut self, now_ns: u64) -> Progress {
+        self.now_ns = now_ns;
         let mut endpoint = self.endpoint.borrow_mut();
         let progress = self.server.poll(now_ns, &mut endpoint);
         for (session, request) in self.server.take_heard() {
@@ -79,39 +69,41 @@ impl Plane {
     pub fn served(&self) -> impl Iterator<Item = ServedPeer> {
         self.server.served(self.now_ns)
     }
-
-    fn arm(&mut self, wake: &mut Wake) -> Progress {
-        if let Some(at) = self.clients.next_ns() {
-            wake.at(at);
-        }
-        // A sleep is never as long as what counts as a pause.
-        if self.clients.holds_any() {
-            wake.at(self.now_ns + PAUSE_SUSPECT_NS / 2);
-        }
-        self.server.arm(wake, self.now_ns)
-    }
 }
 
-impl Sink for Plane {
-    fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
-        if peer.outgoing {
-            self.clients.connected(session, peer);
-        } else {
-            self.server.connected(session, peer);
+impl peer::Plane for Plane {
+    fn id(&self) -> PlaneId {
+        PlaneId::Block
+    }
+
+    fn connected(&mut self, session: SessionId, peer: Option<PeerId>, info: &PeerInfo) {
+        if !info.outgoing {
+            self.server.connected(session, info);
+        } else if let Some(peer) = peer {
+            self.clients.connected(peer);
         }
     }
 
-    fn lost(&mut self, session: SessionId, why: &LostReason) {
-        self.clients.lost(self.now_ns, session, why);
-        self.server.lost(self.now_ns, session);
+    fn lost(&mut self, now_ns: u64, session: SessionId, peer: Option<PeerId>, why: &LostReason) {
+        if let Some(peer) = peer {
+            self.clients.lost(session, peer, why);
+        }
+        self.server.lost(now_ns, session);
     }
 
-    fn reply_body(&mut self, session: SessionId, token: u64, offset: usize, bytes: &[u8]) {
+    fn reply_body(&mut self, session: SessionId, token: Token, offset: usize, bytes: &[u8]) {
         self.clients.reply_body(session, token, offset, bytes);
     }
 
-    fn reply(&mut self, session: SessionId, token: u64, head: &[u8], body_len: usize) {
-        self.clients.reply(self.now_ns, session, token, head, body_len);
+    fn reply(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        token: Token,
+        head: &[u8],
+        body_bytes: usize,
+    ) {
+        self.clients.reply(now_ns, session, token, head, body_bytes);
     }
 
     fn call(
@@ -124,42 +116,41 @@ impl Sink for Plane {
     ) {
         self.server.called(session, flow, call, head, body);
     }
-}
 
-/// [`Plane::watch`] as a poller: first of the receiving stage.
-#[derive(Debug)]
-pub struct Watch(pub Rc<RefCell<Plane>>);
-
-impl Poll for Watch {
-    fn poll(&mut self, now_ns: u64) -> Progress {
-        self.0.borrow_mut().watch(now_ns);
-        Progress::Idle
+    fn cast(&mut self, _: SessionId, _: u16, _: &[u8], _: Option<(BufId, usize)>) {
+        unreachable!("this plane opens no flows of casts");
     }
 
-    /// A pause has to be seen before an answer that arrived meanwhile is.
-    fn needs_clock(&self) -> bool {
-        self.0.borrow().clients.is_waiting()
+    fn paused(&mut self) {
+        self.clients.paused();
+    }
+
+    fn fears_pauses(&self) -> bool {
+        self.clients.holds_any()
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.clients.is_waiting()
     }
 }
 
-/// [`Plane::poll`] as a poller: first of the serving stage.
-#[derive(Debug)]
-pub struct PlanePoll(pub Rc<RefCell<Plane>>);
-
-impl Poll for PlanePoll {
+impl Poll for Plane {
     fn label(&self) -> String {
         "peers' requests for volumes".to_owned()
     }
 
     fn poll(&mut self, now_ns: u64) -> Progress {
-        self.0.borrow_mut().poll(now_ns)
+        self.poll(now_ns)
     }
 
     fn arm(&mut self, wake: &mut Wake) -> Progress {
-        self.0.borrow_mut().arm(wake)
+        if let Some(at) = self.clients.next_ns() {
+            wake.at(at);
+        }
+        self.server.arm(wake, self.now_ns)
     }
 
     fn disarm(&mut self) {
-        self.0.borrow_mut().server.disarm();
+        self.server.disarm();
     }
 }

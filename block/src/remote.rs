@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use peer::AttachmentSecret;
+use peer::{AttachmentSecret, PeerId, Peers};
 use sidecore::{Counter, Progress, Wake};
 use transport::Endpoint;
 
@@ -242,11 +242,12 @@ impl Volume for RemoteVolume {
 
     fn open(&self, open: &Open<'_>) -> Result<Box<dyn Channel>, OpenError> {
         let plane = open.services.get::<Plane>().ok_or(OpenError::NoService("block plane"))?;
-        let (peer, endpoint) = {
+        let (peers, endpoint) = {
             let plane = plane.borrow();
-            let peer = plane.clients.peer(&self.peer);
-            (peer.ok_or(OpenError::NoService("way to this peer"))?, plane.endpoint.clone())
+            (Rc::clone(plane.clients.peers()), Rc::clone(&plane.endpoint))
         };
+        let peer = peers.borrow().find(&self.peer);
+        let peer = peer.ok_or(OpenError::NoService("way to this peer"))?;
         let info = self.info();
         let core = Core::new(self, open, &info, self.new_counters());
         let core = Rc::new(RefCell::new(core));
@@ -254,6 +255,7 @@ impl Volume for RemoteVolume {
         core.borrow_mut().enlisted(flow);
         Ok(Box::new(RemoteChannel {
             plane,
+            peers,
             endpoint,
             core,
             peer,
@@ -267,9 +269,10 @@ impl Volume for RemoteVolume {
 /// A disk's channel to a remote volume.
 struct RemoteChannel {
     plane: Rc<RefCell<Plane>>,
+    peers: Rc<RefCell<Peers>>,
     endpoint: Rc<RefCell<Endpoint>>,
     core: Rc<RefCell<Core>>,
-    peer: usize,
+    peer: PeerId,
     flow: u16,
     attachment: Arc<Attachment>,
     index: u16,
@@ -288,7 +291,7 @@ impl Channel for RemoteChannel {
     }
 
     fn poll(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress {
-        let session = self.plane.borrow().clients.session(self.peer);
+        let session = self.peers.borrow().session(self.peer);
         let mut core = self.core.borrow_mut();
         let mut endpoint = self.endpoint.borrow_mut();
         let driven = core.drive(now_ns, session, &mut endpoint);
@@ -304,7 +307,7 @@ impl Channel for RemoteChannel {
     }
 
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
-        let session = self.plane.borrow().clients.session(self.peer);
+        let session = self.peers.borrow().session(self.peer);
         let mut core = self.core.borrow_mut();
         core.abandon(ios, now_ns, session, &mut self.endpoint.borrow_mut())
     }

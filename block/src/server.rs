@@ -12,7 +12,7 @@ use transport::{BufId, CallId, Endpoint, HEAD_MAX, PeerInfo, SessionId, Turns};
 
 use crate::attachment::{AttachOptions, Attachment};
 use crate::export::{Claimer, Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
-use crate::remote::clients::{CONFIRM_EVERY_NS, DESCRIBE_FLOW};
+use crate::remote::clients::{CONFIRM_EVERY_NS, DESCRIBE_FLOW, NOTICE_TOKEN};
 use crate::volume::{Incarnation, Open, VolumeInfo};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Request, Title};
 
@@ -38,9 +38,6 @@ const FLOWS_MAX: usize = 4096;
 /// A peer that has not asked for a volume for this long has no disk of it any more: some of its
 /// questions may be late.
 const SHOWN_NS: u64 = 4 * CONFIRM_EVERY_NS;
-
-/// The token of notices: no channel's, so that their answers are nobody's.
-pub(crate) const NOTICE_TOKEN: u64 = u64::MAX - 1;
 
 /// How often a claim or an opening that waits looks again.
 const LOOK_AGAIN_NS: u64 = 500_000;
@@ -473,7 +470,7 @@ impl Server {
             let (volume, attachment) = (volume.clone(), String::new());
             request.names = Some(Names { volume, attachment });
             let head = request.encode();
-            let (flow, token) = (DESCRIBE_FLOW, NOTICE_TOKEN);
+            let (flow, token) = (DESCRIBE_FLOW, NOTICE_TOKEN.raw());
             endpoint.call(now_ns, *session, flow, token, head.as_bytes(), None).is_err()
         });
         Progress::busy_if(self.notices.len() < before)

@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use block::attachment::Phase;
 use block::backend::MemoryVolume;
-use block::plane::{PlanePoll, Watch};
 use block::record::NoRecords;
 use block::ublk::abi::{Descriptor, op};
 use block::ublk::front::FrontPoller;
@@ -28,7 +27,7 @@ use block::{
 use counting::allocations;
 use keys::{IOHOST, VMHOST, security};
 use link::{Door, Driver, Link, LinkCounters, Places, Shm, Udp, UdpConfig};
-use peer::Allow;
+use peer::{Allow, Planes};
 use sidecore::{Local, Services, Stage};
 use transport::{Endpoint, EndpointConfig};
 
@@ -136,6 +135,7 @@ impl Kernel for Device {
 /// A sidecore's inside with a link and a plane, wired as a node does it.
 struct Host {
     local: Local,
+    planes: Rc<RefCell<Planes>>,
     plane: Rc<RefCell<Plane>>,
     endpoint: Rc<RefCell<Endpoint>>,
     addr: SocketAddr,
@@ -160,13 +160,15 @@ impl Host {
         let endpoint = Rc::new(RefCell::new(Endpoint::new(config)));
         let services = Services::new();
         let mut local = Local::detached(0, services.clone());
-        let plane = Plane::new(0, Rc::clone(&endpoint), exports, services.clone());
-        local.add(Stage::Receive, Box::new(Watch(Rc::clone(&plane))));
-        let (link, sink) = (Rc::new(RefCell::new(link)), Rc::clone(&plane));
+        let mut planes = Planes::new(0, Rc::clone(&endpoint));
+        let plane = Plane::new(&mut planes, exports, services.clone());
+        let planes = Rc::new(RefCell::new(planes));
+        local.add(Stage::Receive, Box::new(Rc::clone(&planes)));
+        let (link, sink) = (Rc::new(RefCell::new(link)), Rc::clone(&planes));
         Driver::install(&mut local, link, Rc::clone(&endpoint), sink);
-        local.add(Stage::Serve, Box::new(PlanePoll(Rc::clone(&plane))));
+        local.add(Stage::Serve, Box::new(Rc::clone(&plane)));
         services.insert(Rc::clone(&plane));
-        Self { local, plane, endpoint, addr, counters }
+        Self { local, planes, plane, endpoint, addr, counters }
     }
 }
 
@@ -225,7 +227,7 @@ impl Rig {
         let exports = Arc::new(Exports::default());
         exports.insert(export.expect("no records to read"));
         let (vm, io, addr, shared) = hosts(way, sealed, exports);
-        vm.plane.borrow_mut().clients.add_peer(IOHOST, addr);
+        vm.planes.borrow().peers().borrow_mut().add(IOHOST, addr);
         let remote = RemoteVolume::new(IOHOST, VOLUME);
         assert!(vm.plane.borrow_mut().clients.describe(Arc::clone(&remote)));
         let generator = Rc::new(RefCell::new(Generator::new()));

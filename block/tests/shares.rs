@@ -15,8 +15,8 @@ use block::record::NoRecords;
 use block::wire::{Kind, Names, Outcome, Reply, Request, Title, attachment_id};
 use block::{Export, ExportOptions, Exports, Plane};
 use keys::{GREEDY, IOHOST, VMHOST, security};
-use peer::Allow;
-use sidecore::Services;
+use peer::{Allow, Planes};
+use sidecore::{Poll, Services};
 use transport::{
     BufId, CallId, Endpoint, EndpointConfig, LostReason, PeerInfo, SessionId, Sink, TransmitBatch,
 };
@@ -91,6 +91,7 @@ impl Client {
 struct World {
     now_ns: u64,
     endpoint: Rc<RefCell<Endpoint>>,
+    planes: Planes,
     plane: Rc<RefCell<Plane>>,
     batch: TransmitBatch,
     clients: [Client; 2],
@@ -106,13 +107,14 @@ impl World {
             exports.insert(export.expect("no records to read"));
         }
         let endpoint = Rc::new(RefCell::new(endpoint_of(IOHOST, 0, sealed)));
-        let plane = Plane::new(0, Rc::clone(&endpoint), exports, Services::new());
+        let mut planes = Planes::new(0, Rc::clone(&endpoint));
+        let plane = Plane::new(&mut planes, exports, Services::new());
         let clients = [
             Client::new(endpoint_of(GREEDY, 1, sealed), 1, "a", hostile_sessions),
             Client::new(endpoint_of(VMHOST, 2, sealed), 2, "b", 1),
         ];
         let batch = TransmitBatch::new(64);
-        let mut world = Self { now_ns: 1, endpoint, plane, batch, clients };
+        let mut world = Self { now_ns: 1, endpoint, planes, plane, batch, clients };
         for _ in 0..5000 {
             world.round(MS);
             let connected = world.plane.borrow().server.served(world.now_ns).count();
@@ -129,7 +131,6 @@ impl World {
     fn round(&mut self, time_ns: u64) {
         self.now_ns += time_ns;
         let now_ns = self.now_ns;
-        let mut plane = self.plane.borrow_mut();
         for client in &mut self.clients {
             client.endpoint.advance(now_ns, &mut client.replies);
             loop {
@@ -141,15 +142,15 @@ impl World {
                     let mut bytes = datagram.head().to_vec();
                     bytes.extend_from_slice(datagram.body(client.endpoint.pool()));
                     let mut io = self.endpoint.borrow_mut();
-                    io.receive(now_ns, now_ns, client.addr, &bytes, &mut *plane);
+                    io.receive(now_ns, now_ns, client.addr, &bytes, &mut self.planes);
                 }
                 let count = client.batch.len();
                 client.batch.consume(count);
             }
         }
-        plane.watch(now_ns);
-        self.endpoint.borrow_mut().advance(now_ns, &mut *plane);
-        let _ = plane.poll(now_ns);
+        let _ = self.planes.poll(now_ns);
+        self.endpoint.borrow_mut().advance(now_ns, &mut self.planes);
+        let _ = self.plane.borrow_mut().poll(now_ns);
         loop {
             let mut io = self.endpoint.borrow_mut();
             io.transmit(now_ns, &mut self.batch);

@@ -11,8 +11,8 @@ use ::block::record::NoRecords;
 use ::block::wire::{Claim, Kind, Names, Outcome, Reply, Request, Title, attachment_id};
 use ::block::{Export, ExportOptions, Exports, Incarnation, Plane};
 use arbitrary::{Arbitrary, Unstructured};
-use peer::Allow;
-use sidecore::Services;
+use peer::{Allow, Planes};
+use sidecore::{Poll, Services};
 use transport::{Endpoint, TransmitBatch};
 
 use crate::net::{MS, Node, START_NS, addr, config};
@@ -100,6 +100,7 @@ enum Body {
 /// The server, a hostile peer and an honest one.
 struct World {
     endpoint: Rc<RefCell<Endpoint>>,
+    planes: Planes,
     plane: Rc<RefCell<Plane>>,
     services: Services,
     batch: TransmitBatch,
@@ -139,10 +140,12 @@ impl World {
         }
         let endpoint = Rc::new(RefCell::new(Endpoint::new(config("io1", 1))));
         let services = Services::new();
-        let plane = Plane::new(0, endpoint.clone(), exports, services.clone());
+        let mut planes = Planes::new(0, endpoint.clone());
+        let plane = Plane::new(&mut planes, exports, services.clone());
         services.insert(plane.clone());
         let mut world = Self {
             endpoint,
+            planes,
             plane,
             services,
             batch: TransmitBatch::new(64),
@@ -277,8 +280,8 @@ impl World {
                 let (from, sent) = (node.addr, node.transmit(now_ns));
                 for (_, bytes) in sent {
                     carried += 1;
-                    let mut plane = self.plane.borrow_mut();
-                    self.endpoint.borrow_mut().receive(now_ns, now_ns, from, &bytes, &mut *plane);
+                    let planes = &mut self.planes;
+                    self.endpoint.borrow_mut().receive(now_ns, now_ns, from, &bytes, planes);
                 }
             }
             carried += self.serve();
@@ -290,10 +293,9 @@ impl World {
 
     /// One round of the server's sidecore.
     fn serve(&mut self) -> usize {
-        let mut plane = self.plane.borrow_mut();
-        plane.watch(self.now_ns);
-        self.endpoint.borrow_mut().advance(self.now_ns, &mut *plane);
-        let _ = plane.poll(self.now_ns);
+        let _ = self.planes.poll(self.now_ns);
+        self.endpoint.borrow_mut().advance(self.now_ns, &mut self.planes);
+        let _ = self.plane.borrow_mut().poll(self.now_ns);
         let mut endpoint = self.endpoint.borrow_mut();
         endpoint.transmit(self.now_ns, &mut self.batch);
         let count = self.batch.len();

@@ -18,7 +18,9 @@ use ::block::{
     Zeroing,
 };
 use arbitrary::{Arbitrary, Unstructured};
+use peer::Planes;
 use rustix::io::Errno;
+use sidecore::Poll;
 use sidecore::Services;
 use transport::{Endpoint, TransmitBatch};
 
@@ -161,6 +163,7 @@ impl Kernel for Shared {
 /// The client and its hostile IOhost.
 struct World {
     endpoint: Rc<RefCell<Endpoint>>,
+    planes: Planes,
     plane: Rc<RefCell<Plane>>,
     services: Services,
     batch: TransmitBatch,
@@ -207,10 +210,11 @@ impl World {
         let endpoint = Rc::new(RefCell::new(Endpoint::new(config("web1", 2))));
         let services = Services::new();
         let exports = Arc::new(Exports::default());
-        let plane = Plane::new(0, endpoint.clone(), exports, services.clone());
+        let mut planes = Planes::new(0, endpoint.clone());
+        let plane = Plane::new(&mut planes, exports, services.clone());
         services.insert(plane.clone());
         let volume = RemoteVolume::new("io1", "v");
-        plane.borrow_mut().clients.add_peer("io1", addr(1));
+        planes.peers().borrow_mut().add("io1", addr(1));
         assert!(plane.borrow_mut().clients.describe(volume.clone()));
         let mut host = Node::new("io1", 1);
         host.fill = 0x77;
@@ -218,7 +222,7 @@ impl World {
         let mut now_ns = START_NS;
         // Good manners until the client shows its disk; a peer that has none shows none.
         while volume.described().is_none() {
-            carry(now_ns, &endpoint, &plane, &mut host, &mut batch);
+            carry(now_ns, &endpoint, (&mut planes, &plane), &mut host, &mut batch);
             for at in (0..host.notes.calls.len()).rev() {
                 let reply = Reply { volume: Some(info()), ..Reply::plain(Outcome::Done) };
                 host.answer_with(now_ns, at, reply.encode().as_bytes(), 0);
@@ -241,6 +245,7 @@ impl World {
         let (epoch, done) = (0, 0);
         let mut world = Self {
             endpoint,
+            planes,
             plane,
             services,
             batch,
@@ -359,8 +364,8 @@ impl World {
     /// Everything that anybody has to say is said.
     fn carry(&mut self) {
         for _ in 0..ROUNDS_MAX {
-            let Self { endpoint, plane, host, batch, .. } = self;
-            let carried = carry(self.now_ns, endpoint, plane, host, batch);
+            let Self { endpoint, planes, plane, host, batch, .. } = self;
+            let carried = carry(self.now_ns, endpoint, (planes, plane), host, batch);
             let progress = self.front.poll(self.now_ns);
             if carried == 0 && !progress.is_busy() {
                 return;
@@ -407,19 +412,18 @@ impl World {
 fn carry(
     now_ns: u64,
     endpoint: &RefCell<Endpoint>,
-    plane: &RefCell<Plane>,
+    (planes, plane): (&mut Planes, &RefCell<Plane>),
     host: &mut Node,
     batch: &mut TransmitBatch,
 ) -> usize {
-    let mut plane = plane.borrow_mut();
-    plane.watch(now_ns);
+    let _ = planes.poll(now_ns);
     let mut carried = 0;
     for (_, bytes) in host.transmit(now_ns) {
         carried += 1;
-        endpoint.borrow_mut().receive(now_ns, now_ns, addr(1), &bytes, &mut *plane);
+        endpoint.borrow_mut().receive(now_ns, now_ns, addr(1), &bytes, planes);
     }
-    endpoint.borrow_mut().advance(now_ns, &mut *plane);
-    let _ = plane.poll(now_ns);
+    endpoint.borrow_mut().advance(now_ns, planes);
+    let _ = plane.borrow_mut().poll(now_ns);
     let mut endpoint = endpoint.borrow_mut();
     endpoint.transmit(now_ns, batch);
     let count = batch.len();

@@ -18,18 +18,16 @@ mod port;
 mod server;
 mod wire;
 
+use peer::{PlaneId, Token};
+
 pub use cable::CableCore;
 pub use client::{AWAY_NS, Prove, Told, Wanted, join};
 pub use members::{MemberInfo, Members};
-pub use plane::{Plane, PlanePoll};
+pub use plane::Plane;
 pub use server::{Admission, Chain, Gate, Right, Server, ServerCounters};
 pub use wire::{
     Answer, Join, KIND_MIN, Kind, Malformed, NAME_BYTES_MAX, PROOF_BYTES, Request, TEXT_BYTES_MAX,
 };
 
-/// Tokens of this plane's calls have these upper bits, which the block plane's have not.
-const TOKEN: u64 = 1 << TOKEN_BITS;
-const TOKEN_BITS: u32 = 62;
-
-/// The token of calls whose answer nobody waits for.
-const TOKEN_NOBODY: u64 = TOKEN | u32::MAX as u64;
+/// The token of calls whose answer is not waited for.
+const TOKEN_UNHEARD: Token = Token::new(PlaneId::Network, u32::MAX as u64);

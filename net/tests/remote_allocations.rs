@@ -13,7 +13,8 @@ use net::maker::FrameMaker;
 use net::network::Bridges;
 use net::remote::{Admission, Gate, Join, Plane, Right, Wanted, join};
 use net::{Bridge, Burst, Chosen, Mac, Port, PortOptions, Vlans};
-use sidecore::{Progress, Services};
+use peer::Planes;
+use sidecore::{Poll, Progress, Services};
 use transport::{Endpoint, EndpointConfig, PeerInfo, TransmitBatch};
 use virtio::Segment;
 
@@ -87,6 +88,7 @@ impl Port for Talker {
 struct Host {
     addr: SocketAddr,
     endpoint: Rc<RefCell<Endpoint>>,
+    planes: RefCell<Planes>,
     plane: Rc<RefCell<Plane>>,
     bridge: Rc<RefCell<Bridge>>,
     batch: TransmitBatch,
@@ -107,7 +109,8 @@ impl Host {
         let services = Services::new();
         let members = Arc::default();
         let gate = Arc::new(Open);
-        let plane = Plane::new((0, 1), Rc::clone(&endpoint), gate, members, services.clone());
+        let mut planes = Planes::new(0, Rc::clone(&endpoint));
+        let plane = Plane::new(&mut planes, 1, gate, members, services.clone());
         let bridge = Rc::new(RefCell::new(Bridge::new(7)));
         Bridges::insert(&services, BLUE, Rc::clone(&bridge));
         let (to_say, heard) = (Rc::<Cell<usize>>::default(), Rc::<Cell<usize>>::default());
@@ -117,11 +120,13 @@ impl Host {
         let options = PortOptions::of_guest(mac(own));
         bridge.borrow_mut().add(options, Box::new(talker), Arc::default()).unwrap();
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 4870 + u16::from(own)));
-        Self { addr, endpoint, plane, bridge, batch: TransmitBatch::new(256), to_say, heard }
+        let (planes, batch) = (RefCell::new(planes), TransmitBatch::new(256));
+        Self { addr, endpoint, planes, plane, bridge, batch, to_say, heard }
     }
 
     fn round(&mut self, to: &Self, now_ns: u64, datagram: &mut Vec<u8>) {
-        self.endpoint.borrow_mut().advance(now_ns, &mut *self.plane.borrow_mut());
+        let _ = self.planes.borrow_mut().poll(now_ns);
+        self.endpoint.borrow_mut().advance(now_ns, &mut *self.planes.borrow_mut());
         let _ = self.plane.borrow_mut().poll(now_ns);
         let _ = self.bridge.borrow_mut().poll(now_ns);
         loop {
@@ -135,8 +140,8 @@ impl Host {
                 datagram.extend_from_slice(outgoing.head());
                 datagram.extend_from_slice(outgoing.body(endpoint.pool()));
                 let mut there = to.endpoint.borrow_mut();
-                let mut plane = to.plane.borrow_mut();
-                there.receive(now_ns, now_ns, self.addr, datagram, &mut *plane);
+                let mut planes = to.planes.borrow_mut();
+                there.receive(now_ns, now_ns, self.addr, datagram, &mut *planes);
             }
             let count = self.batch.len();
             self.batch.consume(count);

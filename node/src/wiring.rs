@@ -22,7 +22,6 @@ mod live;
 mod nics;
 mod objects;
 mod peers;
-mod planes;
 mod report;
 mod resize;
 mod shared;

@@ -1,11 +1,17 @@
 //! The peers of a node: which peer is connected, what each may do, and the planes whose messages
 //! the sessions carry.
 //!
-//! [`proof`] and [`Allow`] say what a peer's attachment may use, for volumes and networks alike.
+//! [`directory`] knows the peers and opens sessions to them; [`planes`] hands what sessions bring
+//! to the plane that it is for; [`proof`] and [`Allow`] say what a peer's attachment may use, for
+//! volumes and networks alike.
 #![forbid(unsafe_code)]
 
 mod allow;
+pub mod directory;
+pub mod planes;
 pub mod proof;
 
 pub use allow::{Allow, AllowList, allows};
+pub use directory::{PeerId, PeerSession, Peers};
+pub use planes::{Plane, PlaneId, Planes, Token};
 pub use proof::{AttachmentKey, AttachmentSecret};

@@ -4,7 +4,7 @@
 //! A node's key says which host speaks. An attachment key (Ed25519) says for which tenant, so that
 //! a thief of a host's key opens nothing of a tenant whose volumes ask for an attachment key. A
 //! proof is bound to its session, to the names that it is about, and to its kind of call: a
-//! recorded proof is of no use elsewhere. `docs/decisions/008-attachment-keys.md` gives the reasons.
+//! recorded proof is of no use elsewhere. The reasons: `docs/decisions/008-attachment-keys.md`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -141,7 +141,7 @@ pub fn verify(
     verified.map(|()| key).map_err(|_| ProofError::Wrong(key))
 }
 
-/// Tells pairs of names apart in messages and proofs: FNV-1a over both. The id is no secret, and the
+/// Tells pairs of names apart in messages and proofs: FNV-1a over both. The id is no secret; the
 /// receiver compares it with the names that it knows.
 pub fn id_of((first, second): Names<'_>) -> u128 {
     let bytes = first.bytes().chain([0]).chain(second.bytes());

@@ -1,8 +1,10 @@
 //! What a poller is, and what it may say before its sidecore sleeps.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::rc::Rc;
 
 use rustix::event::{PollFd, PollFlags};
 
@@ -77,6 +79,30 @@ pub trait Poll {
     fn label(&self) -> String {
         let name = std::any::type_name::<Self>();
         name.rsplit("::").next().unwrap_or(name).to_owned()
+    }
+}
+
+/// A poller that others on its sidecore use as well. It must not be borrowed when a round comes to
+/// it, which holds as long as nobody keeps a borrow from one round to the next.
+impl<T: Poll + ?Sized> Poll for Rc<RefCell<T>> {
+    fn poll(&mut self, now_ns: u64) -> Progress {
+        self.borrow_mut().poll(now_ns)
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        self.borrow_mut().arm(wake)
+    }
+
+    fn disarm(&mut self) {
+        self.borrow_mut().disarm();
+    }
+
+    fn needs_clock(&self) -> bool {
+        self.borrow().needs_clock()
+    }
+
+    fn label(&self) -> String {
+        self.borrow().label()
     }
 }
 

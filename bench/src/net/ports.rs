@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use link::{Door, Driver, Link, Places, Shm, Udp, UdpConfig};
 use net::nic::MTU;
-use net::remote::{Admission, CableCore, Gate, Join, Plane, PlanePoll, Right, Wanted, join};
+use net::remote::{Admission, CableCore, Gate, Join, Plane, Right, Wanted, join};
 use net::{Attached, Mac, Network, PortOptions, Vlans};
+use peer::Planes;
 use sidecore::{Idle, Sidecore, Stage as Round, now_ns};
 use transport::{Endpoint, EndpointConfig, PeerInfo};
 
@@ -176,11 +177,12 @@ impl End {
         let connected = self.sidecore.call(move |local| {
             let endpoint = Rc::new(RefCell::new(Endpoint::new(config)));
             let services = local.services().clone();
-            let plane =
-                Plane::new((0, 1), Rc::clone(&endpoint), gate, Arc::default(), services.clone());
-            let (link, sink) = (Rc::new(RefCell::new(link)), Rc::clone(&plane));
-            Driver::install(local, link, Rc::clone(&endpoint), sink);
-            local.add(Round::Serve, Box::new(PlanePoll(Rc::clone(&plane))));
+            let mut planes = Planes::new(0, Rc::clone(&endpoint));
+            let plane = Plane::new(&mut planes, 1, gate, Arc::default(), services.clone());
+            let (link, planes) = (Rc::new(RefCell::new(link)), Rc::new(RefCell::new(planes)));
+            local.add(Round::Receive, Box::new(Rc::clone(&planes)));
+            Driver::install(local, link, Rc::clone(&endpoint), planes);
+            local.add(Round::Serve, Box::new(Rc::clone(&plane)));
             services.insert(plane);
             services.insert(endpoint);
         });

@@ -345,7 +345,7 @@ impl Client {
         let volume = RemoteVolume::with_key(SERVER.0, VOLUME, self.keys.tenant());
         for core in &cores {
             let addr = (host_ip(SERVER.1), PORT).into();
-            core.plane.borrow_mut().clients.add_peer(SERVER.0, addr);
+            core.planes.peers().borrow_mut().add(SERVER.0, addr);
         }
         let described = cores[0].plane.borrow_mut().clients.describe(volume.clone());
         assert!(described, "the peer was just added");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use block::Plane;
+use peer::Planes;
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId, Sink};
 
 use super::network::NetworkCounts;
@@ -93,29 +93,29 @@ fn cast(now_ns: u64, endpoint: &mut Endpoint, session: SessionId, number: u64) {
     }
 }
 
-/// A sidecore's block plane and its frames, as the sink of its sessions.
+/// A sidecore's planes and its frames, as the sink of its sessions.
 pub(super) struct Beside<'a> {
-    pub(super) plane: &'a mut Plane,
+    pub(super) planes: &'a mut Planes,
     pub(super) frames: &'a mut Frames,
 }
 
 impl Sink for Beside<'_> {
     fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
         self.frames.ways.insert(session, Way::default());
-        self.plane.connected(session, peer);
+        self.planes.connected(session, peer);
     }
 
     fn lost(&mut self, session: SessionId, why: &LostReason) {
         self.frames.ways.remove(&session);
-        self.plane.lost(session, why);
+        self.planes.lost(session, why);
     }
 
     fn reply_body(&mut self, session: SessionId, token: u64, offset: usize, bytes: &[u8]) {
-        self.plane.reply_body(session, token, offset, bytes);
+        self.planes.reply_body(session, token, offset, bytes);
     }
 
     fn reply(&mut self, session: SessionId, token: u64, head: &[u8], body_bytes: usize) {
-        self.plane.reply(session, token, head, body_bytes);
+        self.planes.reply(session, token, head, body_bytes);
     }
 
     fn call(
@@ -126,7 +126,7 @@ impl Sink for Beside<'_> {
         head: &[u8],
         body: Option<(BufId, usize)>,
     ) {
-        self.plane.call(session, flow, call, head, body);
+        self.planes.call(session, flow, call, head, body);
     }
 
     fn cast(&mut self, session: SessionId, flow: u16, head: &[u8], body: Option<(BufId, usize)>) {

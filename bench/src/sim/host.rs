@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::{Exports, Plane};
-use sidecore::{Progress, Services};
+use peer::Planes;
+use sidecore::{Poll, Progress, Services};
 use transport::{Endpoint, EndpointConfig, TransmitBatch};
 
 use super::frames::{Beside, Frames};
@@ -27,6 +28,8 @@ pub(super) struct SimCore {
     pub(super) services: Services,
     /// Its sessions.
     pub(super) endpoint: Rc<RefCell<Endpoint>>,
+    /// What is behind them, and its peers.
+    pub(super) planes: Planes,
     /// Its block plane.
     pub(super) plane: Rc<RefCell<Plane>>,
     frames: Frames,
@@ -91,11 +94,13 @@ impl SimCore {
         config.entropy = bytes(&mut Random::new(seed));
         let endpoint = Rc::new(RefCell::new(Endpoint::new(config)));
         let services = Services::new();
-        let plane = Plane::new(index, endpoint.clone(), exports.clone(), services.clone());
+        let mut planes = Planes::new(index, endpoint.clone());
+        let plane = Plane::new(&mut planes, exports.clone(), services.clone());
         services.insert(plane.clone());
         Self {
             services,
             endpoint,
+            planes,
             plane,
             frames: Frames::default(),
             addr: SocketAddr::new(host_ip(plan.number), ports[usize::from(index)]),
@@ -148,15 +153,14 @@ impl SimCore {
 
     fn receive(&mut self, now_ns: u64) -> Progress {
         let progress = Progress::busy_if(!self.arrived.is_empty());
-        let mut plane = self.plane.borrow_mut();
-        plane.watch(now_ns);
-        let mut sink = Beside { plane: &mut plane, frames: &mut self.frames };
+        let opened = self.planes.poll(now_ns);
+        let mut sink = Beside { planes: &mut self.planes, frames: &mut self.frames };
         let mut endpoint = self.endpoint.borrow_mut();
         while let Some((at_ns, from, bytes)) = self.arrived.pop_front() {
             endpoint.receive(now_ns, at_ns, from, &bytes, &mut sink);
         }
         endpoint.advance(now_ns, &mut sink);
-        progress
+        progress | opened
     }
 
     fn transmit(&mut self, now_ns: u64, network: &mut Network) -> Progress {

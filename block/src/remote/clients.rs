@@ -1,18 +1,16 @@
-//! What one sidecore's remote channels share: the peers, their sessions, and who waits for what.
+//! What one sidecore's remote channels share: which channel waits for which answer, and what was
+//! asked about volumes.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use peer::AttachmentSecret;
-use peer::proof::Binding;
+use peer::{AttachmentSecret, PeerId, PeerSession, Peers, PlaneId, Token};
 use sidecore::Progress;
-use transport::{Endpoint, LostReason, PeerInfo, SessionId};
+use transport::{Endpoint, LostReason, SessionId};
 
 use super::RemoteVolume;
 use super::core::Core;
-use crate::server::NOTICE_TOKEN;
 use crate::volume::OpenError;
 use crate::wire::{Kind, Names, Outcome, Reply, Request, Title};
 
@@ -23,7 +21,7 @@ pub(crate) const CHANNELS_PER_CORE_MAX: usize = transport::FLOWS_MAX;
 /// The flow that descriptions use; channels have those from 1.
 pub(crate) const DESCRIBE_FLOW: u16 = 0;
 
-/// How long a refused description or connection waits before it is tried again.
+/// How long a refused description waits before it is asked for again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
 
 /// How often a volume that was described is asked for again, so that one that is gone or closed to
@@ -35,35 +33,22 @@ pub(crate) const CONFIRM_EVERY_NS: u64 = 5_000_000_000;
 /// above what a busy peer takes.
 const ANSWER_TIME_MAX_NS: u64 = 10_000_000_000;
 
-/// A token's upper half names the channel, see [`token_flow`].
-const DESCRIBE_KEY: u32 = u32::MAX;
+/// What a call of this plane is about: the upper half of its token's key. Channels have their flow
+/// there, descriptions have [`DESCRIBE_FLOW`].
+const NOTICE: u16 = u16::MAX;
 
-#[derive(Debug)]
-struct Peer {
-    /// Empty: a place whose peer was removed, for the next one.
-    name: String,
-    addr: SocketAddr,
-    session: Option<SessionId>,
-    up: bool,
-    /// Of the session that is up.
-    binding: Binding,
-    /// Of the session that is up.
-    version: u8,
-    /// No connection is tried before this: the peer has refused one.
-    connect_at_ns: u64,
-    why: Option<String>,
-    /// Others than channels that need its session.
-    holds: usize,
+const _: () = assert!(CHANNELS_PER_CORE_MAX < NOTICE as usize);
+
+/// The token of notices to peers, whose answers say nothing.
+pub(crate) const NOTICE_TOKEN: Token = token(NOTICE, 0);
+
+/// The token of a call by a channel, which has this flow, or for a description.
+pub(super) const fn token(flow: u16, number: u32) -> Token {
+    Token::new(PlaneId::Block, (flow as u64) << 32 | number as u64)
 }
 
-/// A session that is up.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Session {
-    pub(crate) id: SessionId,
-    /// What proofs are bound to.
-    pub(crate) binding: Binding,
-    /// What both ends speak.
-    pub(crate) version: u8,
+fn flow_of(token: Token) -> u16 {
+    (token.key() >> 32) as u16
 }
 
 #[derive(Debug)]
@@ -71,7 +56,7 @@ struct Description {
     /// Never used twice: the answer to a question that was taken back must not be another's.
     number: u32,
     volume: Arc<RemoteVolume>,
-    peer: usize,
+    peer: PeerId,
     asked: bool,
     ask_at_ns: u64,
     /// When a question that has no answer yet counts as unanswered.
@@ -79,100 +64,43 @@ struct Description {
 }
 
 /// The client half of a sidecore's block plane.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Clients {
-    /// This sidecore's index: its sessions carry it.
-    index: u16,
-    peers: Vec<Peer>,
-    cores: Vec<Option<(usize, Rc<RefCell<Core>>)>>,
+    peers: Rc<RefCell<Peers>>,
+    /// The channels, by flow.
+    cores: Vec<Option<(PeerId, Rc<RefCell<Core>>)>>,
     descriptions: Vec<Description>,
     /// The number of the next description.
     description_next: u32,
-    /// The earliest of the peers' times to be connected to again.
-    connect_at_ns: u64,
-    /// Something happened after which a peer may need a session or be asked.
+    /// Something happened after which a peer may have to be asked.
     stirred: bool,
-    /// Answers for nobody: the channel is gone.
+    /// Answers to channels and questions that are gone.
     pub strays: u64,
 }
 
-/// The key of a channel in the upper half of its tokens.
-pub(super) fn key_of_flow(flow: u16) -> u32 {
-    u32::from(flow)
-}
-
-fn key_of_token(token: u64) -> u32 {
-    u32::try_from(token >> 32).expect("the upper half")
-}
-
 impl Clients {
-    pub(crate) fn new(index: u16) -> Self {
-        // Flow 0 is for descriptions.
-        Self { index, cores: vec![None], connect_at_ns: u64::MAX, ..Self::default() }
-    }
-
-    /// Makes a peer known. A peer that is known keeps its sessions; its address is replaced for
-    /// the next one.
-    pub fn add_peer(&mut self, name: &str, addr: SocketAddr) {
-        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.name == name) {
-            peer.addr = addr;
-            return;
-        }
-        let name = name.to_owned();
-        self.stirred = true;
-        let peer = Peer {
-            name,
-            addr,
-            session: None,
-            up: false,
-            binding: Binding::default(),
-            version: 0,
-            connect_at_ns: 0,
-            why: None,
-            holds: 0,
-        };
-        match self.peers.iter_mut().find(|peer| peer.name.is_empty()) {
-            Some(vacant) => *vacant = peer,
-            None => self.peers.push(peer),
+    pub(crate) fn new(peers: Rc<RefCell<Peers>>) -> Self {
+        Self {
+            peers,
+            // Flow 0 is for descriptions.
+            cores: vec![None],
+            descriptions: Vec::new(),
+            description_next: 0,
+            stirred: false,
+            strays: 0,
         }
     }
 
-    /// Reaches a known peer at another address from now on: its session ends, and whoever needs it
-    /// gets another one.
-    pub fn move_peer(
-        &mut self,
-        now_ns: u64,
-        name: &str,
-        addr: SocketAddr,
-        endpoint: &mut Endpoint,
-    ) {
-        self.add_peer(name, addr);
-        let peer = self.peers.iter().find(|peer| peer.name == name);
-        let Some(session) = peer.and_then(|peer| peer.session) else { return };
-        endpoint.close(now_ns, session);
-        self.lost(now_ns, session, &LostReason::Closed);
-    }
-
-    /// Forgets a peer and ends its session. `false`, and nothing is changed, while a channel or a
-    /// description needs it. A peer that is not known is forgotten already.
-    pub fn remove_peer(&mut self, now_ns: u64, name: &str, endpoint: &mut Endpoint) -> bool {
-        let Some(at) = self.peer(name) else { return true };
-        if self.is_needed(at) {
-            return false;
-        }
-        let peer = &mut self.peers[at];
-        peer.name.clear();
-        peer.up = false;
-        if let Some(session) = peer.session.take() {
-            endpoint.close(now_ns, session);
-        }
-        true
+    /// The peers that volumes may be on.
+    pub(crate) fn peers(&self) -> &Rc<RefCell<Peers>> {
+        &self.peers
     }
 
     /// Asks the volume's peer what it is, until it answers; see [`RemoteVolume::described`].
     /// `false` when the peer is not known.
     pub fn describe(&mut self, volume: Arc<RemoteVolume>) -> bool {
-        let Some(peer) = self.peer(volume.peer()) else { return false };
+        let Some(peer) = self.peers.borrow().find(volume.peer()) else { return false };
+        self.peers.borrow_mut().hold(peer);
         self.stirred = true;
         let number = self.description_next;
         self.description_next = number.wrapping_add(1);
@@ -187,58 +115,20 @@ impl Clients {
         true
     }
 
-    /// Does not ask any more: nobody shows the volume.
+    /// Does not ask any more: no disk shows the volume.
     pub fn forget(&mut self, volume: &Arc<RemoteVolume>) {
-        self.descriptions.retain(|description| !Arc::ptr_eq(&description.volume, volume));
-    }
-
-    /// Keeps a session with a peer for another plane's use, until as many
-    /// [`let_go`](Self::let_go) as there were of these. A peer that is not known is left alone.
-    pub fn hold(&mut self, name: &str) {
-        if let Some(at) = self.peer(name) {
-            self.peers[at].holds += 1;
-            self.stirred = true;
+        let is_its = |it: &mut Description| Arc::ptr_eq(&it.volume, volume);
+        for gone in self.descriptions.extract_if(.., is_its) {
+            self.peers.borrow_mut().release(gone.peer);
         }
-    }
-
-    /// See [`hold`](Self::hold).
-    pub fn let_go(&mut self, name: &str) {
-        if let Some(at) = self.peer(name) {
-            self.peers[at].holds = self.peers[at].holds.saturating_sub(1);
-        }
-    }
-
-    /// Why there is no session with a peer, if there is none and it is known why.
-    pub fn why_not(&self, name: &str) -> Option<String> {
-        let peer = &self.peers[self.peer(name)?];
-        peer.why.clone().filter(|_| !peer.up)
-    }
-
-    fn is_needed(&self, at: usize) -> bool {
-        self.peers[at].holds > 0
-            || self.cores.iter().flatten().any(|(peer, _)| *peer == at)
-            || self.descriptions.iter().any(|description| description.peer == at)
-    }
-
-    pub(crate) fn peer(&self, name: &str) -> Option<usize> {
-        // An empty name is a vacant place's.
-        self.peers.iter().position(|peer| peer.name == name && !name.is_empty())
-    }
-
-    /// The peer's session, when it is up.
-    pub(crate) fn session(&self, peer: usize) -> Option<Session> {
-        let peer = &self.peers[peer];
-        let id = peer.session.filter(|_| peer.up)?;
-        Some(Session { id, binding: peer.binding, version: peer.version })
     }
 
     pub(crate) fn enlist(
         &mut self,
-        peer: usize,
+        peer: PeerId,
         core: &Rc<RefCell<Core>>,
     ) -> Result<u16, OpenError> {
         let entry = Some((peer, core.clone()));
-        self.stirred = true;
         let free = self.cores.iter().skip(1).position(Option::is_none).map(|at| at + 1);
         let flow = match free {
             Some(flow) => {
@@ -251,48 +141,34 @@ impl Clients {
             }
             None => return Err(OpenError::NoService("room for another remote disk")),
         };
+        self.peers.borrow_mut().hold(peer);
         Ok(u16::try_from(flow).expect("below the limit"))
     }
 
     pub(crate) fn dismiss(&mut self, flow: u16) {
-        self.cores[usize::from(flow)] = None;
+        if let Some((peer, _)) = self.cores[usize::from(flow)].take() {
+            self.peers.borrow_mut().release(peer);
+        }
     }
 
-    /// Keeps a session to every peer that somebody needs, and asks for descriptions.
+    /// Asks for descriptions.
     pub(crate) fn poll(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         // Almost every round ends here.
         if !self.stirred && self.next_ns().is_none_or(|at| now_ns < at) {
             return Progress::Idle;
         }
         self.stirred = false;
-        self.connect_at_ns = u64::MAX;
-        let mut progress = Progress::Idle;
-        for at in 0..self.peers.len() {
-            let needed = self.is_needed(at);
-            let peer = &mut self.peers[at];
-            if needed && peer.session.is_none() && now_ns < peer.connect_at_ns {
-                self.connect_at_ns = self.connect_at_ns.min(peer.connect_at_ns);
-            } else if needed && peer.session.is_none() {
-                peer.session = Some(endpoint.connect(now_ns, peer.addr, &peer.name, self.index));
-                progress = Progress::Busy;
-            }
-        }
-        progress | self.ask_for_descriptions(now_ns, endpoint)
-    }
-
-    fn ask_for_descriptions(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
+        let peers = self.peers.borrow();
         let mut progress = Progress::Idle;
         for description in &mut self.descriptions {
-            let peer = &self.peers[description.peer];
-            let Some(session) = peer.session.filter(|_| peer.up) else {
-                let reason = peer.why.as_deref().unwrap_or("it does not answer");
-                let why = format!("peer {} at {}: {reason}", peer.name, peer.addr);
+            let peer = description.peer;
+            let Some(session) = peers.session(peer) else {
+                let why = format!("{}: {}", peers.describe(peer), peers.why_down(peer));
                 description.volume.waits(now_ns, &why);
                 continue;
             };
             if description.asked && now_ns >= description.late_at_ns {
-                let (name, addr) = (&peer.name, peer.addr);
-                let why = format!("peer {name} at {addr}: it is connected and does not answer");
+                let why = format!("{}: it is connected and does not answer", peers.describe(peer));
                 description.volume.waits(now_ns, &why);
                 description.late_at_ns = u64::MAX;
             }
@@ -302,8 +178,7 @@ impl Clients {
             let mut request = Request::new(Kind::Describe, Title::default(), 0);
             let volume = description.volume.name().to_owned();
             request.names = Some(Names { volume, attachment: String::new() });
-            let token = u64::from(DESCRIBE_KEY) << 32 | u64::from(description.number);
-            let session = Session { id: session, binding: peer.binding, version: peer.version };
+            let token = token(DESCRIBE_FLOW, description.number);
             let key = description.volume.key().map(AsRef::as_ref);
             description.asked =
                 control(now_ns, session, (DESCRIBE_FLOW, token), &request, key, endpoint);
@@ -314,48 +189,33 @@ impl Clients {
         progress
     }
 
-    /// When to look again: a description is to be confirmed, or its answer is late.
+    /// When to look again: a description must be confirmed, or its answer is late.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        let up = self.descriptions.iter().filter(|it| self.peers[it.peer].up);
+        // In almost every round there is nothing to look at.
+        if self.descriptions.is_empty() {
+            return None;
+        }
+        let peers = self.peers.borrow();
+        let up = self.descriptions.iter().filter(|it| peers.session(it.peer).is_some());
         let next_ns = up.map(|it| if it.asked { it.late_at_ns } else { it.ask_at_ns });
-        let next_ns = next_ns.filter(|&at| at > 0 && at != u64::MAX);
-        next_ns.chain(Some(self.connect_at_ns).filter(|&at| at != u64::MAX)).min()
+        next_ns.filter(|&at| at > 0 && at != u64::MAX).min()
     }
 
-    pub(crate) fn connected(&mut self, session: SessionId, info: &PeerInfo) {
+    pub(crate) fn connected(&mut self, peer: PeerId) {
         self.stirred = true;
-        for (at, peer) in self.peers.iter_mut().enumerate() {
-            if peer.session != Some(session) {
-                continue;
-            }
-            peer.up = true;
-            peer.binding = info.binding;
-            peer.version = info.version;
-            peer.why = None;
-            // Its volumes count as away until it has confirmed them.
-            for description in self.descriptions.iter_mut().filter(|it| it.peer == at) {
-                description.ask_at_ns = 0;
-            }
+        // Its volumes count as away until it has confirmed them.
+        for description in self.descriptions.iter_mut().filter(|it| it.peer == peer) {
+            description.ask_at_ns = 0;
         }
     }
 
-    pub(crate) fn lost(&mut self, now_ns: u64, session: SessionId, why: &LostReason) {
-        let Some(at) = self.peers.iter().position(|peer| peer.session == Some(session)) else {
-            return;
-        };
+    pub(crate) fn lost(&mut self, session: SessionId, peer: PeerId, why: &LostReason) {
         self.stirred = true;
-        let peer = &mut self.peers[at];
-        peer.session = None;
-        peer.up = false;
-        if matches!(why, LostReason::Refused(_)) {
-            peer.connect_at_ns = now_ns + ASK_AGAIN_NS;
-        }
-        let why = why.to_string();
-        peer.why = Some(why.clone());
-        for description in self.descriptions.iter_mut().filter(|it| it.peer == at) {
+        for description in self.descriptions.iter_mut().filter(|it| it.peer == peer) {
             description.asked = false;
         }
-        for (_, core) in self.cores.iter().flatten().filter(|(peer, _)| *peer == at) {
+        let why = why.to_string();
+        for (_, core) in self.cores.iter().flatten().filter(|(of, _)| *of == peer) {
             core.borrow_mut().session_lost(session, &why);
         }
     }
@@ -363,7 +223,7 @@ impl Clients {
     pub(crate) fn reply_body(
         &mut self,
         session: SessionId,
-        token: u64,
+        token: Token,
         offset: usize,
         bytes: &[u8],
     ) {
@@ -378,13 +238,13 @@ impl Clients {
         &mut self,
         now_ns: u64,
         session: SessionId,
-        token: u64,
+        token: Token,
         head: &[u8],
         body_len: usize,
     ) {
         if token == NOTICE_TOKEN {
             // The peer has heard of a change; there is no more to it.
-        } else if key_of_token(token) == DESCRIBE_KEY {
+        } else if flow_of(token) == DESCRIBE_FLOW {
             self.described(now_ns, token, head);
         } else if let Some(core) = self.core(token) {
             core.borrow_mut().answered(now_ns, session, token, head, body_len);
@@ -411,17 +271,16 @@ impl Clients {
         self.cores.iter().flatten().any(|(_, core)| core.borrow().is_waiting())
     }
 
-    fn core(&self, token: u64) -> Option<&Rc<RefCell<Core>>> {
-        let at = usize::try_from(key_of_token(token)).ok()?;
-        self.cores.get(at)?.as_ref().map(|(_, core)| core)
+    fn core(&self, token: Token) -> Option<&Rc<RefCell<Core>>> {
+        self.cores.get(usize::from(flow_of(token)))?.as_ref().map(|(_, core)| core)
     }
 
     /// A peer says that a volume of its is another one now: it is asked for it anew. A question
     /// that is on its way may have been answered before the change, so its answer is nobody's.
     pub(crate) fn changed(&mut self, session: SessionId, volume: &str) {
-        let peers = &self.peers;
+        let peers = self.peers.borrow();
         let is_its = |it: &&mut Description| {
-            peers[it.peer].session == Some(session) && it.volume.name() == volume
+            peers.is_session_of(it.peer, session) && it.volume.name() == volume
         };
         for description in self.descriptions.iter_mut().filter(is_its) {
             description.number = self.description_next;
@@ -431,10 +290,10 @@ impl Clients {
         }
     }
 
-    fn described(&mut self, now_ns: u64, token: u64, head: &[u8]) {
-        let number = token & u64::from(u32::MAX);
+    fn described(&mut self, now_ns: u64, token: Token, head: &[u8]) {
+        let number = token.key() as u32;
         let mut asked = self.descriptions.iter_mut();
-        let Some(description) = asked.find(|it| u64::from(it.number) == number) else {
+        let Some(description) = asked.find(|it| it.number == number) else {
             self.strays += 1;
             return;
         };
@@ -446,8 +305,9 @@ impl Clients {
             }
             reply => {
                 let text = reply.map(|reply| reply.text).unwrap_or_default();
-                let peer = &self.peers[description.peer].name;
-                description.volume.refuses(now_ns, &format!("peer {peer}: {text}"));
+                let peers = self.peers.borrow();
+                let why = format!("peer {}: {text}", peers.name(description.peer));
+                description.volume.refuses(now_ns, &why);
                 description.asked = false;
                 description.ask_at_ns = now_ns + ASK_AGAIN_NS;
             }
@@ -459,8 +319,8 @@ impl Clients {
 /// where it has one. `false` when it was not taken: there is no room now.
 pub(super) fn control(
     now_ns: u64,
-    session: Session,
-    (flow, token): (u16, u64),
+    session: PeerSession,
+    (flow, token): (u16, Token),
     request: &Request,
     key: Option<&AttachmentSecret>,
     endpoint: &mut Endpoint,
@@ -474,7 +334,7 @@ pub(super) fn control(
         endpoint.pool_mut().bytes_mut(buffer)[..proof.len()].copy_from_slice(&proof);
         body = Some((buffer, proof.len()));
     }
-    let sent = endpoint.call(now_ns, session.id, flow, token, head.as_bytes(), body);
+    let sent = endpoint.call(now_ns, session.id, flow, token.raw(), head.as_bytes(), body);
     if let Some((buffer, _)) = body {
         endpoint.pool_mut().release(buffer);
     }

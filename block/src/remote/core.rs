@@ -17,7 +17,7 @@ use sidecore::{Progress, Wake};
 use transport::{Endpoint, SessionId};
 
 use super::RemoteCounters;
-use super::clients::{self, Session, key_of_flow};
+use super::clients::{self, token as token_of};
 use super::request::{Request, Stand, scatter_at};
 use crate::attachment::{Attachment, Phase, View};
 use crate::copy::{Ahead, gather};
@@ -25,8 +25,8 @@ use crate::export::EPOCH_END;
 use crate::volume::{Durability, IoId, IoTable, Op, Open, Status, VolumeInfo};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Title, attachment_id};
 use crate::{RemoteVolume, wire::Claim};
-use peer::AttachmentSecret;
 use peer::proof::Binding;
+use peer::{AttachmentSecret, PeerSession, Token};
 
 /// How long a refused claim waits before it asks again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
@@ -54,10 +54,10 @@ enum Way {
     Down,
     Idle(SessionId),
     /// A claim or an opening is under way: its token.
-    Claiming(SessionId, u64),
-    Opening(SessionId, u64),
+    Claiming(SessionId, Token),
+    Opening(SessionId, Token),
     Open(SessionId),
-    Closing(SessionId, u64),
+    Closing(SessionId, Token),
 }
 
 impl Way {
@@ -180,7 +180,7 @@ impl Core {
     pub(super) fn drive(
         &mut self,
         now_ns: u64,
-        session: Option<Session>,
+        session: Option<PeerSession>,
         endpoint: &mut Endpoint,
     ) -> Progress {
         self.now_ns = now_ns;
@@ -266,7 +266,7 @@ impl Core {
     }
 
     /// Bytes of an answer to a read. They are placed only while the answer would be accepted.
-    pub(super) fn place(&mut self, session: SessionId, token: u64, offset: usize, bytes: &[u8]) {
+    pub(super) fn place(&mut self, session: SessionId, token: Token, offset: usize, bytes: &[u8]) {
         let Some(at) = self.sent_slot(session, token) else { return };
         let request = &self.requests[at];
         let Stand::Sent { epoch, .. } = request.stand else { return };
@@ -287,7 +287,7 @@ impl Core {
         &mut self,
         now_ns: u64,
         session: SessionId,
-        token: u64,
+        token: Token,
         head: &[u8],
         body_len: usize,
     ) {
@@ -365,7 +365,7 @@ impl Core {
         }
     }
 
-    fn data_answered(&mut self, session: SessionId, token: u64, reply: &Reply, body_len: usize) {
+    fn data_answered(&mut self, session: SessionId, token: Token, reply: &Reply, body_len: usize) {
         let Some(at) = self.sent_slot(session, token) else {
             self.counters.rejected.add(1);
             return;
@@ -485,11 +485,11 @@ impl Core {
 
     fn forget_sent(&mut self, session: SessionId, endpoint: &mut Endpoint) {
         if let Way::Opening(_, token) | Way::Claiming(_, token) = self.way {
-            endpoint.forget(session, token);
+            endpoint.forget(session, token.raw());
         }
         for request in &self.requests {
             if let Stand::Sent { token, .. } = request.stand {
-                endpoint.forget(session, token);
+                endpoint.forget(session, token.raw());
             }
         }
     }
@@ -541,12 +541,12 @@ impl Core {
         session: SessionId,
         mut request: wire::Request,
         endpoint: &mut Endpoint,
-        way: impl Fn(SessionId, u64) -> Way,
+        way: impl Fn(SessionId, Token) -> Way,
     ) -> Progress {
         request.names = Some(self.names.clone());
         let token = self.next_token(CONTROL);
         let key = self.key.as_deref();
-        let at = Session { id: session, binding: self.binding, version: self.version };
+        let at = PeerSession { id: session, binding: self.binding, version: self.version };
         let by = (self.flow, token);
         if !clients::control(now_ns, at, by, &request, key, endpoint) {
             // Somebody else may have better luck.
@@ -614,7 +614,7 @@ impl Core {
             request.covers = self.attachment.flush_covers();
         }
         let head = head.encode();
-        let sent = endpoint.call(now_ns, session, self.flow, token, head.as_bytes(), body);
+        let sent = endpoint.call(now_ns, session, self.flow, token.raw(), head.as_bytes(), body);
         if sent.is_ok() {
             request.stand = Stand::Sent { token, epoch: self.title.epoch };
         }
@@ -671,7 +671,7 @@ impl Core {
         &mut self,
         ios: &mut IoTable,
         now_ns: u64,
-        session: Option<Session>,
+        session: Option<PeerSession>,
         endpoint: &mut Endpoint,
     ) -> bool {
         self.now_ns = now_ns;
@@ -719,14 +719,14 @@ impl Core {
         self.outstanding = 0;
     }
 
-    fn next_token(&mut self, slot: u16) -> u64 {
+    fn next_token(&mut self, slot: u16) -> Token {
         self.attempt = self.attempt.wrapping_add(1);
-        u64::from(key_of_flow(self.flow)) << 32 | u64::from(self.attempt) << 16 | u64::from(slot)
+        token_of(self.flow, u32::from(self.attempt) << 16 | u32::from(slot))
     }
 
     /// The slot that waits for this very answer.
-    fn sent_slot(&self, session: SessionId, token: u64) -> Option<usize> {
-        let at = usize::try_from(token & u64::from(u16::MAX)).ok()?;
+    fn sent_slot(&self, session: SessionId, token: Token) -> Option<usize> {
+        let at = usize::try_from(token.key() & u64::from(u16::MAX)).ok()?;
         let request = self.requests.get(at)?;
         let mine = matches!(request.stand, Stand::Sent { token: sent, .. } if sent == token);
         (mine && self.way == Way::Open(session)).then_some(at)

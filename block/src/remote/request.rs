@@ -1,5 +1,6 @@
 //! One request of a remote channel, from submission to hand-back.
 
+use peer::Token;
 use transport::BufId;
 use virtio::Segment;
 
@@ -14,7 +15,7 @@ pub(super) enum Stand {
     /// To be sent, or sent again.
     Waiting,
     /// Called, not answered. `epoch` is the one it was sent under.
-    Sent { token: u64, epoch: u64 },
+    Sent { token: Token, epoch: u64 },
     /// Answered; to be handed back to the disk.
     Ended(Status),
 }

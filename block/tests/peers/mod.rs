@@ -13,8 +13,8 @@ use std::sync::Arc;
 use block::record::NoRecords;
 use block::{Export, ExportOptions, Exports, Plane, RemoteVolume, Volume};
 use keys::{IOHOST, VMHOST, security};
-use peer::Allow;
-use sidecore::Services;
+use peer::{Allow, Planes};
+use sidecore::{Poll, Services};
 use transport::{Endpoint, EndpointConfig, Security, TransmitBatch, VERSIONS};
 
 const VOLUME: &str = "a";
@@ -29,6 +29,7 @@ struct Host {
     addr: SocketAddr,
     services: Services,
     endpoint: Rc<RefCell<Endpoint>>,
+    planes: RefCell<Planes>,
     plane: Rc<RefCell<Plane>>,
     batch: TransmitBatch,
 }
@@ -48,23 +49,26 @@ impl Host {
         config.entropy = [number as u8 + 1; 32];
         let endpoint = Rc::new(RefCell::new(Endpoint::new(config)));
         let services = Services::new();
-        let plane = Plane::new(0, Rc::clone(&endpoint), exports, services.clone());
+        let mut planes = Planes::new(0, Rc::clone(&endpoint));
+        let plane = Plane::new(&mut planes, exports, services.clone());
         services.insert(Rc::clone(&plane));
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 4870 + number));
-        Self { addr, services, endpoint, plane, batch: TransmitBatch::new(BATCH_DATAGRAMS) }
+        let batch = TransmitBatch::new(BATCH_DATAGRAMS);
+        let planes = RefCell::new(planes);
+        Self { addr, services, endpoint, planes, plane, batch }
     }
 
     /// The beginning of a round: time passes, then calls and answers are looked at.
     fn serve(&mut self, now_ns: u64) {
-        let mut plane = self.plane.borrow_mut();
-        plane.watch(now_ns);
-        self.endpoint.borrow_mut().advance(now_ns, &mut *plane);
-        let _ = plane.poll(now_ns);
+        let planes = self.planes.get_mut();
+        let _ = planes.poll(now_ns);
+        self.endpoint.borrow_mut().advance(now_ns, planes);
+        let _ = self.plane.borrow_mut().poll(now_ns);
     }
 
     /// The end of a round: everything that is to be sent arrives.
     fn send(&mut self, to: &Self, now_ns: u64, datagram: &mut Vec<u8>) {
-        let mut plane = to.plane.borrow_mut();
+        let mut planes = to.planes.borrow_mut();
         loop {
             let mut endpoint = self.endpoint.borrow_mut();
             endpoint.transmit(now_ns, &mut self.batch);
@@ -76,7 +80,7 @@ impl Host {
                 datagram.extend_from_slice(outgoing.head());
                 datagram.extend_from_slice(outgoing.body(endpoint.pool()));
                 let mut there = to.endpoint.borrow_mut();
-                there.receive(now_ns, now_ns, self.addr, datagram, &mut *plane);
+                there.receive(now_ns, now_ns, self.addr, datagram, &mut *planes);
             }
             let count = self.batch.len();
             self.batch.consume(count);
@@ -105,7 +109,7 @@ impl Peers {
         exports.insert(export.expect("no records to read"));
         let vm = Host::new(VMHOST, 0, security(VMHOST, sealed), Arc::default(), VERSIONS);
         let io = Host::new(IOHOST, 1, security(IOHOST, sealed), exports, versions);
-        vm.plane.borrow_mut().clients.add_peer(IOHOST, io.addr);
+        vm.planes.borrow().peers().borrow_mut().add(IOHOST, io.addr);
         let remote = RemoteVolume::new(IOHOST, VOLUME);
         assert!(vm.plane.borrow_mut().clients.describe(Arc::clone(&remote)));
         let mut peers = Self { vm, io, datagram: Vec::with_capacity(1 << 16) };

@@ -7,10 +7,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use peer::{PlaneId, Token};
 use sidecore::Progress;
 use transport::{Endpoint, FLOWS_MAX, LostReason, PeerInfo, SessionId};
 
-use super::TOKEN;
 use super::cable::{Cable, Plugged};
 use super::server::Ways;
 use super::wire::{Answer, Join, Kind, PROOF_BYTES, Request, short_head};
@@ -331,7 +331,7 @@ impl Clients {
         &mut self,
         now_ns: u64,
         session: SessionId,
-        token: u64,
+        token: Token,
         head: &[u8],
         late: &mut Vec<(SessionId, u16, u32)>,
         ways: Ways<'_>,
@@ -491,7 +491,7 @@ impl Client {
             buffer = Some((id, body.len()));
         }
         let token = token(join.flow, number);
-        let called = endpoint.call(now_ns, up.id, 0, token, &head, buffer);
+        let called = endpoint.call(now_ns, up.id, 0, token.raw(), &head, buffer);
         if let Some((id, _)) = buffer {
             endpoint.pool_mut().release(id);
         }
@@ -503,15 +503,15 @@ impl Client {
 fn leave(now_ns: u64, (session, flow): (SessionId, u16), membership: u32, endpoint: &mut Endpoint) {
     let head = short_head(Kind::Leave, flow, membership);
     // Without room for it, the membership is replaced by the next one of that nic.
-    let _ = endpoint.call(now_ns, session, 0, super::TOKEN_NOBODY, &head, None);
+    let _ = endpoint.call(now_ns, session, 0, super::TOKEN_UNHEARD.raw(), &head, None);
 }
 
-fn token(flow: u16, number: u32) -> u64 {
-    TOKEN | u64::from(flow) << 32 | u64::from(number)
+fn token(flow: u16, number: u32) -> Token {
+    Token::new(PlaneId::Network, u64::from(flow) << 32 | u64::from(number))
 }
 
-fn flow_and_number(token: u64) -> (u16, u32) {
-    ((token >> 32) as u16, token as u32)
+fn flow_and_number(token: Token) -> (u16, u32) {
+    ((token.key() >> 32) as u16, token.key() as u32)
 }
 
 /// The index of a session of ours that is served by the other node's sidecore `there`. Sessions are
@@ -565,6 +565,5 @@ mod tests {
     #[test]
     fn tokens_come_apart() {
         assert_eq!(flow_and_number(token(255, u32::MAX)), (255, u32::MAX));
-        assert_eq!(token(255, u32::MAX) >> 62, TOKEN >> 62);
     }
 }

@@ -5,16 +5,16 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use peer::{PeerId, PlaneId, Planes, Token};
 use sidecore::{Poll, Progress, Services, Wake};
-use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId, Sink};
+use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId};
 
 use super::cable::{Cable, CableCore};
 use super::client::{Clients, Wanted};
 use super::members::Members;
 use super::port::CablePort;
 use super::server::{Gate, Server, Way};
-use super::wire::{KIND_MIN, Kind, Request};
-use super::{TOKEN, TOKEN_BITS};
+use super::wire::{Kind, Request};
 use crate::port::{Port, PortCounters};
 
 /// The cables by session and flow. Sessions are few and in order, so a frame finds its cable
@@ -63,6 +63,7 @@ pub struct Plane {
     late: Vec<(SessionId, u16, u32)>,
     /// Said by peers, to be answered.
     ended: Vec<(SessionId, CallId, Option<Request>)>,
+    /// Of the last round.
     now_ns: u64,
 }
 
@@ -73,26 +74,18 @@ impl fmt::Debug for Plane {
 }
 
 impl Plane {
-    /// Whether a call is for this plane.
-    pub fn takes_call(head: &[u8]) -> bool {
-        head.first().is_some_and(|kind| *kind >= KIND_MIN)
-    }
-
-    /// Whether the answer to a call with this token is for this plane.
-    pub fn takes_reply(token: u64) -> bool {
-        token >> TOKEN_BITS == TOKEN >> TOKEN_BITS
-    }
-
-    /// The plane of sidecore `index` of so many.
+    /// Makes the plane and puts it behind the sessions of a sidecore, which is one of so many.
+    /// Register it with the sidecore's services.
     pub fn new(
-        (index, sidecores): (u16, u16),
-        endpoint: Rc<RefCell<Endpoint>>,
+        planes: &mut Planes,
+        sidecores: u16,
         gate: Arc<dyn Gate>,
         members: Arc<Members>,
         services: Services,
     ) -> Rc<RefCell<Self>> {
-        Rc::new(RefCell::new(Self {
-            endpoint,
+        let index = planes.peers().borrow().index();
+        let plane = Rc::new(RefCell::new(Self {
+            endpoint: Rc::clone(planes.endpoint()),
             clients: Clients::new(index, sidecores),
             server: Server::new(index, gate, members, services),
             sorter: Sorter::default(),
@@ -101,7 +94,9 @@ impl Plane {
             late: Vec::new(),
             ended: Vec::new(),
             now_ns: 0,
-        }))
+        }));
+        planes.add(Rc::clone(&plane) as _);
+        plane
     }
 
     /// Its server.
@@ -155,46 +150,39 @@ impl Plane {
         progress |= clients.poll(now_ns, endpoint);
         progress
     }
-
-    fn arm(&mut self, wake: &mut Wake) -> Progress {
-        if let Some(at_ns) = self.clients.next_ns() {
-            wake.at(at_ns);
-        }
-        let is_idle = self.server.is_idle()
-            && self.unwanted.is_empty()
-            && self.late.is_empty()
-            && self.ended.is_empty();
-        Progress::busy_if(!is_idle)
-    }
 }
 
-impl Sink for Plane {
-    fn connected(&mut self, session: SessionId, peer: &PeerInfo) {
-        if peer.outgoing {
-            self.clients.connected(session, peer);
+impl peer::Plane for Plane {
+    fn id(&self) -> PlaneId {
+        PlaneId::Network
+    }
+
+    fn connected(&mut self, session: SessionId, _: Option<PeerId>, info: &PeerInfo) {
+        if info.outgoing {
+            self.clients.connected(session, info);
         } else {
-            self.server.connected(session, peer);
+            self.server.connected(session, info);
         }
     }
 
-    fn lost(&mut self, session: SessionId, why: &LostReason) {
-        let Self { clients, server, sorter, now_ns, .. } = self;
+    fn lost(&mut self, now_ns: u64, session: SessionId, _: Option<PeerId>, why: &LostReason) {
+        let Self { clients, server, sorter, .. } = self;
         let mut ways = |way: Way, cable| sorter.set(way, cable);
-        clients.lost(*now_ns, session, why, &mut ways);
+        clients.lost(now_ns, session, why, &mut ways);
         server.lost(session);
     }
 
-    fn reply_body(&mut self, _: SessionId, _: u64, _: usize, _: &[u8]) {
-        // No answer of ours has a body.
+    fn reply_body(&mut self, _: SessionId, _: Token, _: usize, _: &[u8]) {
+        // No answer of this plane has a body.
     }
 
-    fn reply(&mut self, session: SessionId, token: u64, head: &[u8], _: usize) {
-        if token == super::TOKEN_NOBODY {
+    fn reply(&mut self, now_ns: u64, session: SessionId, token: Token, head: &[u8], _: usize) {
+        if token == super::TOKEN_UNHEARD {
             return;
         }
-        let Self { clients, sorter, now_ns, late, .. } = self;
+        let Self { clients, sorter, late, .. } = self;
         let mut ways = |way: Way, cable| sorter.set(way, cable);
-        clients.reply(*now_ns, session, token, head, late, &mut ways);
+        clients.reply(now_ns, session, token, head, late, &mut ways);
     }
 
     fn call(
@@ -221,22 +209,36 @@ impl Sink for Plane {
         };
         self.unwanted.extend(unwanted);
     }
+
+    fn paused(&mut self) {}
+
+    fn fears_pauses(&self) -> bool {
+        false
+    }
+
+    fn is_waiting(&self) -> bool {
+        false
+    }
 }
 
-/// [`Plane::poll`] as a poller of the serving stage, before the networks'.
-#[derive(Debug)]
-pub struct PlanePoll(pub Rc<RefCell<Plane>>);
-
-impl Poll for PlanePoll {
+/// Of the serving stage, before the networks.
+impl Poll for Plane {
     fn label(&self) -> String {
         "peers' frames".to_owned()
     }
 
     fn poll(&mut self, now_ns: u64) -> Progress {
-        self.0.borrow_mut().poll(now_ns)
+        self.poll(now_ns)
     }
 
     fn arm(&mut self, wake: &mut Wake) -> Progress {
-        self.0.borrow_mut().arm(wake)
+        if let Some(at_ns) = self.clients.next_ns() {
+            wake.at(at_ns);
+        }
+        let is_idle = self.server.is_idle()
+            && self.unwanted.is_empty()
+            && self.late.is_empty()
+            && self.ended.is_empty();
+        Progress::busy_if(!is_idle)
     }
 }

@@ -16,7 +16,7 @@ use transport::{
     SessionId, Turns,
 };
 
-use super::TOKEN_NOBODY;
+use super::TOKEN_UNHEARD;
 use super::cable::{Cable, CableCore, Plugged};
 use super::members::{Member, Members};
 use super::port::CablePort;
@@ -399,7 +399,7 @@ impl Server {
             endpoint.close_casts(session, flow);
             let head = short_head(Kind::Ended, flow, membership);
             // Without room for it, it finds out by its frames' going nowhere, and by status.
-            let _ = endpoint.call(now_ns, session, 0, TOKEN_NOBODY, &head, None);
+            let _ = endpoint.call(now_ns, session, 0, TOKEN_UNHEARD.raw(), &head, None);
         }
     }
 }

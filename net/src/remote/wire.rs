@@ -10,8 +10,8 @@ use crate::offload::{HEADER_BYTES as OFFLOAD_BYTES, Offload};
 use crate::reason::Reason;
 use crate::switch::{VlanSet, Vlans};
 
-/// Calls with a kind from here on are about networks.
-pub const KIND_MIN: u8 = 64;
+/// The first kind of calls about networks.
+pub const KIND_MIN: u8 = peer::PlaneId::Network.kind_min();
 
 /// Bytes of a proof, which comes first in the body of a join.
 pub const PROOF_BYTES: usize = 96;

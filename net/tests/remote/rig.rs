@@ -15,7 +15,8 @@ use net::remote::{
 use net::{
     Bridge, Burst, Chosen, Mac, Offload, Port, PortCounters, PortOptions, Stations, VlanSet, Vlans,
 };
-use sidecore::{Progress, Services};
+use peer::Planes;
+use sidecore::{Poll, Progress, Services};
 use transport::{
     Endpoint, EndpointConfig, Keyring, KnownKey, PeerInfo, SecretKey, Security, SessionId,
     TransmitBatch,
@@ -165,6 +166,7 @@ pub(crate) struct Host {
     pub(crate) addr: SocketAddr,
     pub(crate) services: Services,
     pub(crate) endpoint: Rc<RefCell<Endpoint>>,
+    planes: RefCell<Planes>,
     pub(crate) plane: Rc<RefCell<Plane>>,
     pub(crate) gate: Arc<TestGate>,
     pub(crate) members: Arc<Members>,
@@ -219,9 +221,10 @@ impl Host {
         let endpoint = Rc::new(RefCell::new(made));
         let services = Services::new();
         let members = Arc::<Members>::default();
+        let mut planes = Planes::new(index, Rc::clone(&endpoint));
         let plane = Plane::new(
-            (index, count),
-            Rc::clone(&endpoint),
+            &mut planes,
+            count,
             Arc::clone(&gate) as Arc<dyn Gate>,
             Arc::clone(&members),
             services.clone(),
@@ -232,6 +235,7 @@ impl Host {
             addr,
             services,
             endpoint,
+            planes: RefCell::new(planes),
             plane,
             gate,
             members,
@@ -438,17 +442,20 @@ impl World {
             let Some(Reverse(flight)) = self.flights.pop() else { break };
             let to = self.hosts.iter().find(|host| host.addr == flight.to && !host.is_down);
             let Some(to) = to else { continue };
-            let mut plane = to.plane.borrow_mut();
+            let mut planes = to.planes.borrow_mut();
             let (at_ns, now_ns) = (flight.at_ns, self.now_ns);
             let mut endpoint = to.endpoint.borrow_mut();
-            endpoint.receive(now_ns, at_ns, flight.from, &flight.bytes, &mut *plane);
+            endpoint.receive(now_ns, at_ns, flight.from, &flight.bytes, &mut *planes);
         }
         for at in 0..self.hosts.len() {
             if self.hosts[at].is_down {
                 continue;
             }
             let host = &self.hosts[at];
-            host.endpoint.borrow_mut().advance(self.now_ns, &mut *host.plane.borrow_mut());
+            let mut planes = host.planes.borrow_mut();
+            let _ = planes.poll(self.now_ns);
+            host.endpoint.borrow_mut().advance(self.now_ns, &mut *planes);
+            drop(planes);
             self.hosts[at].serve(self.now_ns);
             self.send_from(at);
         }

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use fabric::door::GatewayBell;
 use fabric::gateway::{
-    self, About, Associations, Carrier, Handed, KIND_MIN, Peer, PostCounters, Room, RoomSettings,
+    self, About, Associations, Carrier, Handed, Peer, PostCounters, Room, RoomSettings,
 };
 use fabric::hand_over::RoomState;
+use peer::{PeerId, Peers, PlaneId, Planes, Token};
 use sidecore::{Poll, Progress, Wake};
-use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId, Sink};
+use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId};
 
 use super::sidecores::Core;
 
@@ -77,6 +78,10 @@ impl Carrier for Sessions {
     }
 }
 
+/// Gateways make their tokens themselves, for any carrier.
+const _: () = assert!(gateway::TOKEN == Token::new(PlaneId::Domain, 0).raw());
+const _: () = assert!(gateway::KIND_MIN == PlaneId::Domain.kind_min());
+
 /// The flow of gateways' calls: the last, which channels of disks come to last.
 const FLOW: u16 = transport::FLOWS_MAX as u16 - 1;
 
@@ -130,7 +135,7 @@ pub(super) struct Gateways {
     node: String,
     process_nonce: u64,
     carrier: Sessions,
-    block: Rc<RefCell<block::Plane>>,
+    peers: Rc<RefCell<Peers>>,
     rooms: Vec<Placed>,
     room_next: u16,
     sessions: BTreeMap<SessionId, (Peer, bool)>,
@@ -142,20 +147,18 @@ pub(super) struct Gateways {
 }
 
 impl Gateways {
-    /// Without rooms.
-    pub(super) fn new(
-        endpoint: &Rc<RefCell<Endpoint>>,
-        block: &Rc<RefCell<block::Plane>>,
-    ) -> Rc<RefCell<Self>> {
+    /// Makes the plane, without rooms, and puts it behind the sidecore's sessions.
+    pub(super) fn new(planes: &mut Planes) -> Rc<RefCell<Self>> {
+        let endpoint = planes.endpoint();
         let (node, process_nonce) = {
             let endpoint = endpoint.borrow();
             (endpoint.config().name.clone(), endpoint.config().process_nonce)
         };
-        Rc::new(RefCell::new(Self {
+        let gateways = Rc::new(RefCell::new(Self {
             node,
             process_nonce,
             carrier: Sessions { endpoint: Rc::clone(endpoint), now_ns: 0 },
-            block: Rc::clone(block),
+            peers: Rc::clone(planes.peers()),
             rooms: Vec::new(),
             room_next: 0,
             sessions: BTreeMap::new(),
@@ -163,17 +166,9 @@ impl Gateways {
             wanted: BTreeMap::new(),
             look_at_ns: 0,
             stands: false,
-        }))
-    }
-
-    /// Whether a call is for gateways.
-    pub(super) fn takes_call(head: &[u8]) -> bool {
-        head.first().is_some_and(|kind| *kind >= KIND_MIN)
-    }
-
-    /// Whether the answer to a call with this token is for gateways.
-    pub(super) fn takes_reply(token: u64) -> bool {
-        token >> gateway::TOKEN_BITS == gateway::TOKEN >> gateway::TOKEN_BITS
+        }));
+        planes.add(Rc::clone(&gateways) as _);
+        gateways
     }
 
     /// A domain's room on this sidecore, as another process had it if one had. `bell` is what its
@@ -232,25 +227,6 @@ impl Gateways {
         self.rooms.iter().map(of_room).collect()
     }
 
-    fn poll(&mut self, now_ns: u64) -> Progress {
-        self.carrier.now_ns = now_ns;
-        if self.stands {
-            return Progress::busy_if(false);
-        }
-        let mut busy = false;
-        while let Some(event) = self.events.pop_front() {
-            self.happened(now_ns, event);
-            busy = true;
-        }
-        for placed in &mut self.rooms {
-            busy |= placed.room.poll(now_ns, &mut self.carrier);
-        }
-        if now_ns >= self.look_at_ns {
-            self.look_for_sessions(now_ns);
-        }
-        Progress::busy_if(busy)
-    }
-
     fn happened(&mut self, now_ns: u64, event: Event) {
         let Self { rooms, carrier, .. } = self;
         match event {
@@ -289,7 +265,7 @@ impl Gateways {
     /// Asks for sessions with those that domains have for peers.
     fn look_for_sessions(&mut self, now_ns: u64) {
         self.look_at_ns = now_ns + LOOK_NS;
-        // Who closes a session himself, as for a peer that has moved, is told nothing.
+        // The plane of networks closes sessions that it has opened itself, and nothing tells of it.
         let endpoint = self.carrier.endpoint.borrow();
         let up: Vec<_> = endpoint.sessions().map(|status| status.session).collect();
         for (session, _) in self.sessions.extract_if(.., |session, _| !up.contains(session)) {
@@ -297,10 +273,10 @@ impl Gateways {
         }
         drop(endpoint);
         let names: Vec<_> = self.rooms.iter().flat_map(|it| it.associations.names()).collect();
-        let clients = &mut self.block.borrow_mut().clients;
+        let peers = &mut self.peers.borrow_mut();
         for (name, gone) in self.wanted.extract_if(.., |name, _| !names.contains(name)) {
             if gone.held {
-                clients.let_go(&name);
+                peers.release_named(&name);
             }
         }
         for name in names {
@@ -320,19 +296,119 @@ impl Gateways {
             let is_late = now_ns.saturating_sub(wanted.since_ns) >= PATIENCE_NS;
             if wanted.held && is_late {
                 // Of a peer that was taken away and added again nobody holds anything.
-                clients.let_go(&name);
+                peers.release_named(&name);
                 wanted.held = false;
             }
             let wants = wanted.incoming == 0 && (is_ours || wanted.held || is_late);
             if wants != wanted.held {
                 wanted.held = wants;
                 if wants {
-                    clients.hold(&name);
+                    peers.hold_named(&name);
                 } else {
-                    clients.let_go(&name);
+                    peers.release_named(&name);
                 }
             }
         }
+    }
+}
+
+impl peer::Plane for Gateways {
+    fn id(&self) -> PlaneId {
+        PlaneId::Domain
+    }
+
+    fn connected(&mut self, session: SessionId, _: Option<PeerId>, info: &PeerInfo) {
+        let mut binding = info.binding;
+        if binding == [0; 32] {
+            // In a plain session, the two processes.
+            let mut both = [self.process_nonce, info.process_nonce];
+            both.sort_unstable();
+            binding[..8].copy_from_slice(&both[0].to_le_bytes());
+            binding[8..16].copy_from_slice(&both[1].to_le_bytes());
+        }
+        let peer = Peer { name: info.name.clone(), binding };
+        self.sessions.insert(session, (peer.clone(), info.outgoing));
+        self.events.push_back(Event::Up(session, peer));
+    }
+
+    fn lost(&mut self, _: u64, session: SessionId, _: Option<PeerId>, _: &LostReason) {
+        if self.sessions.remove(&session).is_some() {
+            self.events.push_back(Event::Lost(session));
+            self.look_at_ns = 0;
+        }
+    }
+
+    fn reply_body(&mut self, _: SessionId, _: Token, _: usize, _: &[u8]) {
+        // No answer of this plane has a body.
+    }
+
+    fn reply(&mut self, _: u64, _: SessionId, token: Token, head: &[u8], _: usize) {
+        self.events.push_back(Event::Reply { token: token.raw(), head: Head::new(head) });
+    }
+
+    fn call(
+        &mut self,
+        session: SessionId,
+        _: u16,
+        call: CallId,
+        head: &[u8],
+        body: Option<(BufId, usize)>,
+    ) {
+        // Bounded by what the transport accepts before it is answered.
+        self.events.push_back(Event::Call { session, call, head: Head::new(head), body });
+    }
+
+    fn cast(&mut self, _: SessionId, _: u16, _: &[u8], _: Option<(BufId, usize)>) {
+        unreachable!("this plane opens no flows of casts");
+    }
+
+    fn paused(&mut self) {}
+
+    fn fears_pauses(&self) -> bool {
+        false
+    }
+
+    fn is_waiting(&self) -> bool {
+        false
+    }
+}
+
+/// Has all sidecores let go at once of sessions that no domain needs any more.
+pub(super) fn look_for_sessions(cores: &[Core]) {
+    for core in cores {
+        // A sidecore that has stopped has none.
+        let _ = core.sidecore.call(|local| {
+            let now_ns = local.now_ns();
+            if let Some(gateways) = local.services().get::<Gateways>() {
+                gateways.borrow_mut().look_for_sessions(now_ns);
+            }
+        });
+    }
+}
+
+/// Of the serving stage.
+impl Poll for Gateways {
+    fn label(&self) -> String {
+        "gateways of domains".to_owned()
+    }
+
+    fn poll(&mut self, now_ns: u64) -> Progress {
+        self.carrier.now_ns = now_ns;
+        if self.stands {
+            return Progress::busy_if(false);
+        }
+        let mut busy = false;
+        while let Some(event) = self.events.pop_front() {
+            self.happened(now_ns, event);
+            busy = true;
+        }
+        for placed in &mut self.rooms {
+            busy |= placed.room.poll(now_ns, &mut self.carrier);
+        }
+        if now_ns >= self.look_at_ns {
+            self.look_for_sessions(now_ns);
+        }
+        Progress::busy_if(busy)
     }
 
     fn arm(&mut self, wake: &mut Wake) -> Progress {
@@ -366,83 +442,5 @@ impl Gateways {
                 placed.bell.silence();
             }
         }
-    }
-}
-
-impl Sink for Gateways {
-    fn connected(&mut self, session: SessionId, info: &PeerInfo) {
-        let mut binding = info.binding;
-        if binding == [0; 32] {
-            // In a plain session, the two processes.
-            let mut both = [self.process_nonce, info.process_nonce];
-            both.sort_unstable();
-            binding[..8].copy_from_slice(&both[0].to_le_bytes());
-            binding[8..16].copy_from_slice(&both[1].to_le_bytes());
-        }
-        let peer = Peer { name: info.name.clone(), binding };
-        self.sessions.insert(session, (peer.clone(), info.outgoing));
-        self.events.push_back(Event::Up(session, peer));
-    }
-
-    fn lost(&mut self, session: SessionId, _: &LostReason) {
-        if self.sessions.remove(&session).is_some() {
-            self.events.push_back(Event::Lost(session));
-            self.look_at_ns = 0;
-        }
-    }
-
-    fn reply_body(&mut self, _: SessionId, _: u64, _: usize, _: &[u8]) {
-        // No answer of ours has a body.
-    }
-
-    fn reply(&mut self, _: SessionId, token: u64, head: &[u8], _: usize) {
-        self.events.push_back(Event::Reply { token, head: Head::new(head) });
-    }
-
-    fn call(
-        &mut self,
-        session: SessionId,
-        _: u16,
-        call: CallId,
-        head: &[u8],
-        body: Option<(BufId, usize)>,
-    ) {
-        // Bounded by what the transport accepts before it is answered.
-        self.events.push_back(Event::Call { session, call, head: Head::new(head), body });
-    }
-}
-
-/// Has all sidecores let go at once of sessions that no domain needs any more.
-pub(super) fn look_for_sessions(cores: &[Core]) {
-    for core in cores {
-        // A sidecore that has stopped has none.
-        let _ = core.sidecore.call(|local| {
-            let now_ns = local.now_ns();
-            if let Some(gateways) = local.services().get::<Gateways>() {
-                gateways.borrow_mut().look_for_sessions(now_ns);
-            }
-        });
-    }
-}
-
-/// [`Gateways`] as a poller of the serving stage.
-#[derive(Debug)]
-pub(super) struct GatewaysPoll(pub(super) Rc<RefCell<Gateways>>);
-
-impl Poll for GatewaysPoll {
-    fn label(&self) -> String {
-        "gateways of domains".to_owned()
-    }
-
-    fn poll(&mut self, now_ns: u64) -> Progress {
-        self.0.borrow_mut().poll(now_ns)
-    }
-
-    fn arm(&mut self, wake: &mut Wake) -> Progress {
-        self.0.borrow_mut().arm(wake)
-    }
-
-    fn disarm(&mut self) {
-        self.0.borrow_mut().disarm();
     }
 }

@@ -10,11 +10,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use block::stage::VolumeKey;
-use peer::AttachmentSecret;
+use peer::{AttachmentSecret, Planes};
 use sidecore::{Local, Poll, PollerId, Progress, Stage, Wake};
 use transport::{Endpoint, Keyring, KnownKey, PublicKey, Security};
 
-use super::planes::Planes;
 use super::sidecores::Core;
 use super::{ObjectError, StartError, ciphers};
 use crate::config::{Config, DiskConfig, PeerConfig, VolumeConfig};

@@ -1,6 +1,6 @@
 //! Makes peers known to every sidecore, and forgets them.
 
-use block::Plane;
+use peer::Planes;
 
 use super::shared::reach_from;
 use super::sidecores::Core;
@@ -12,7 +12,7 @@ pub(super) fn add(cores: &[Core], peer: &PeerConfig) {
     let Ok(address) = reach_from(cores, address) else { return };
     for core in cores {
         let name = peer.name.clone();
-        on_plane(core, move |plane, _| plane.clients.add_peer(&name, address));
+        on_planes(core, move |planes, _| planes.peers().borrow_mut().add(&name, address));
     }
 }
 
@@ -26,10 +26,7 @@ pub(super) fn change(cores: &[Core], before: &PeerConfig, peer: &PeerConfig) -> 
     let Ok(address) = reach_from(cores, address) else { return false };
     for core in cores {
         let name = peer.name.clone();
-        on_plane(core, move |plane, now_ns| {
-            let Plane { clients, endpoint, .. } = plane;
-            clients.move_peer(now_ns, &name, address, &mut endpoint.borrow_mut());
-        });
+        on_planes(core, move |planes, now_ns| planes.move_peer(now_ns, &name, address));
     }
     true
 }
@@ -38,10 +35,7 @@ pub(super) fn change(cores: &[Core], before: &PeerConfig, peer: &PeerConfig) -> 
 pub(super) fn remove(cores: &[Core], peer: &PeerConfig) -> bool {
     for (done, core) in cores.iter().enumerate() {
         let name = peer.name.clone();
-        let removed = on_plane(core, move |plane, now_ns| {
-            let Plane { clients, endpoint, .. } = plane;
-            clients.remove_peer(now_ns, &name, &mut endpoint.borrow_mut())
-        });
+        let removed = on_planes(core, move |planes, now_ns| planes.remove_peer(now_ns, &name));
         if removed == Some(false) {
             add(&cores[..done], peer);
             return false;
@@ -53,19 +47,19 @@ pub(super) fn remove(cores: &[Core], peer: &PeerConfig) -> bool {
 /// Whether peers may open sessions: whether there is a volume that they may use.
 pub(super) fn set_accept(cores: &[Core], accept: bool) {
     for core in cores {
-        on_plane(core, move |plane, _| plane.endpoint.borrow_mut().set_accept(accept));
+        on_planes(core, move |planes, _| planes.endpoint().borrow_mut().set_accept(accept));
     }
 }
 
-/// Runs `f` on a sidecore's plane, if it has one.
-fn on_plane<R: Send + 'static>(
+/// Runs `f` on a sidecore's planes, if it has any.
+fn on_planes<R: Send + 'static>(
     core: &Core,
-    f: impl FnOnce(&mut Plane, u64) -> R + Send + 'static,
+    f: impl FnOnce(&mut Planes, u64) -> R + Send + 'static,
 ) -> Option<R> {
     let asked = core.sidecore.call(move |local| {
         let now_ns = local.now_ns();
-        let plane = local.services().get::<Plane>()?;
-        let answer = f(&mut plane.borrow_mut(), now_ns);
+        let planes = local.services().get::<Planes>()?;
+        let answer = f(&mut planes.borrow_mut(), now_ns);
         Some(answer)
     });
     asked.ok().flatten()

@@ -7,7 +7,6 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use block::plane::{PlanePoll, Watch};
 use block::server::ServerCounters;
 use block::uring::UringCounters;
 use block::{Exports, Plane};
@@ -15,15 +14,15 @@ use link::{
     BATCH_DATAGRAMS, Callers, Door, Driver, Faults, Faulty, HugePages, Link, LinkCounters, Places,
     Shm, ShmCounters, Udp, Wire, XdpCounters,
 };
+use peer::Planes;
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{Local, PollerId, Sidecore, Stage};
 use transport::{Endpoint, EndpointConfig, LostReason, SessionId, Sink, TransmitBatch};
 
 use super::StartError;
-use super::gateways::{Gateways, GatewaysPoll};
+use super::gateways::Gateways;
 use super::keys::{Keys, WallClock};
 use super::nics::Doors;
-use super::planes::Planes;
 use super::shared::{self, Shared};
 use crate::config::{Backend, Config, PeerConfig, VolumeConfig};
 
@@ -282,28 +281,23 @@ fn connect_one(
         let sealed = wanted.security.is_sealed();
         let endpoint = Rc::new(RefCell::new(Endpoint::new(wanted)));
         let services = local.services().clone();
-        let plane = Plane::new(index, Rc::clone(&endpoint), exports, services.clone());
+        let mut planes = Planes::new(index, Rc::clone(&endpoint));
+        let plane = Plane::new(&mut planes, exports, services.clone());
         let members = Arc::clone(&doors.members);
-        let net =
-            net::remote::Plane::new((index, count), Rc::clone(&endpoint), doors, members, services);
-        let gateways = Gateways::new(&endpoint, &plane);
-        let (block, for_net, for_domains) =
-            (Rc::clone(&plane), Rc::clone(&net), Rc::clone(&gateways));
-        let planes = Planes { block, net: for_net, gateways: for_domains };
-        let planes = Rc::new(RefCell::new(planes));
+        let net = net::remote::Plane::new(&mut planes, count, doors, members, services);
+        let gateways = Gateways::new(&mut planes);
         for (name, address) in &peers {
-            plane.borrow_mut().clients.add_peer(name, *address);
+            planes.peers().borrow_mut().add(name, *address);
         }
+        let planes = Rc::new(RefCell::new(planes));
         // Time is noted before anything arrives, and answers are sorted before disks look.
-        let watch = local.add(Stage::Receive, Box::new(Watch(Rc::clone(&plane))));
+        let watch = local.add(Stage::Receive, Box::new(Rc::clone(&planes)));
         let clock = sealed.then(|| WallClock::install(local, &endpoint, &planes));
         let sink = Rc::clone(&planes);
         let driver = Driver::install(local, Rc::clone(&link), Rc::clone(&endpoint), sink);
-        let poll = local.add(Stage::Serve, Box::new(PlanePoll(Rc::clone(&plane))));
-        let net_poll = net::remote::PlanePoll(Rc::clone(&net));
-        let net_poll = local.add(Stage::Serve, Box::new(net_poll));
-        let gate_poll = GatewaysPoll(Rc::clone(&gateways));
-        let gate_poll = local.add(Stage::Serve, Box::new(gate_poll));
+        let poll = local.add(Stage::Serve, Box::new(Rc::clone(&plane)));
+        let net_poll = local.add(Stage::Serve, Box::new(Rc::clone(&net)));
+        let gate_poll = local.add(Stage::Serve, Box::new(Rc::clone(&gateways)));
         let counters = (plane.borrow().server.counters(), net.borrow().server().counters());
         local.services().insert(plane);
         local.services().insert(net);

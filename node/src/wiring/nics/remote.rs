@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use block::Plane as BlockPlane;
 use net::remote::{CableCore, Kind, Plane, Wanted, join};
 use net::{Attached, Network, PortCounters, PortOptions, Vlans};
+use peer::Planes;
 
 use super::cables::Cables;
 use super::{seed, text};
@@ -59,8 +59,8 @@ impl Way {
         let make = move |local: &mut sidecore::Local| {
             let services = local.services();
             let plane = services.get::<Plane>().expect("a node that listens");
-            if let Some(block) = services.get::<BlockPlane>() {
-                block.borrow_mut().clients.hold(&held);
+            if let Some(planes) = services.get::<Planes>() {
+                planes.borrow().peers().borrow_mut().hold_named(&held);
             }
             let (flow, port) = plane.borrow_mut().join(wanted, shared, told);
             // Who asked waits for it.
@@ -84,8 +84,8 @@ impl Drop for Way {
             if let (Some(plane), Some(flow)) = (local.services().get::<Plane>(), flow) {
                 plane.borrow_mut().remove(now_ns, flow);
             }
-            if let Some(block) = local.services().get::<BlockPlane>() {
-                block.borrow_mut().clients.let_go(&peer);
+            if let Some(planes) = local.services().get::<Planes>() {
+                planes.borrow().peers().borrow_mut().release_named(&peer);
             }
         });
     }

@@ -14,8 +14,8 @@ pub(super) struct Shares {
     pub(super) served: Vec<ServedPeer>,
 }
 
-/// Every sidecore's, by peer: each resource of each peer that the sidecore knows, also while the peer
-/// has none of it. A series of the metrics that came and went with it would lose its count.
+/// Every sidecore's, by peer: each resource of each peer that the sidecore knows, also while the
+/// peer has none of it. A series of the metrics that came and went with it would lose its count.
 pub(super) fn status<'a>(asked: impl Iterator<Item = &'a Shares>) -> Vec<QuotaStatus> {
     let found = asked.enumerate().flat_map(|(sidecore, shares)| {
         let sessions = shares.sessions.iter().flat_map(|share| {
