@@ -16,11 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use fabric::door::{DomainSettings, Key, Server};
+use fabric::door::Key;
 use fabric::{
-    Class, Context, Domain, Doze, Endpoint, EndpointOptions, Message, Part, Receive, Region,
-    RegionOptions,
+    Class, Context, Domain, Doze, Endpoint, EndpointOptions, Message, Part, Receive, RegionOptions,
 };
+use fabric_node::Keeper;
+use fabric_node::registration::{DomainSettings, Server};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 const KEY: &str = "0123456789abcdef";
@@ -118,7 +119,7 @@ fn main() {
         let per_s = count as f64 / TIME.as_secs_f64();
         println!("{rate:>10} {per_s:>10.0} {look:>14.3}");
     }
-    let (keeper, _fd) = Region::create(&RegionOptions::default()).expect("memory");
+    let (keeper, _fd) = Keeper::create(&RegionOptions::default()).expect("memory");
     let [mut from, mut to] = [(); 2].map(|()| {
         let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
         let region = Arc::clone(keeper.region());

@@ -13,8 +13,9 @@ use std::time::Instant;
 
 use fabric::{
     Address, Class, Context, Done, Endpoint, EndpointOptions, Message, Part, Process, Receive,
-    Region, RegionOptions, SendError,
+    RegionOptions, SendError,
 };
+use fabric_node::Keeper;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 const HOST: u64 = 1;
@@ -162,7 +163,7 @@ fn main() {
 
 /// A fresh region and two processes in it.
 fn measure(len: usize, options: &EndpointOptions) -> (f64, f64) {
-    let (keeper, _fd) = Region::create(&RegionOptions::default()).expect("memory");
+    let (keeper, _fd) = Keeper::create(&RegionOptions::default()).expect("memory");
     // SAFETY: this process has one thread by now.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "a process");

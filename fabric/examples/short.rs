@@ -10,9 +10,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use fabric::{
-    Class, Completion, Context, Endpoint, EndpointOptions, Message, Part, Receive, Region,
-    RegionOptions,
+    Class, Completion, Context, Endpoint, EndpointOptions, Message, Part, Receive, RegionOptions,
 };
+use fabric_node::Keeper;
 
 const MESSAGES: u64 = 10_000;
 const BYTES: usize = 8;
@@ -42,7 +42,7 @@ fn exchange(sender: &mut Endpoint, receiver: &mut Endpoint, memory: &mut [[u8; B
 }
 
 fn main() {
-    let (keeper, _fd) = Region::create(&RegionOptions::default()).expect("memory");
+    let (keeper, _fd) = Keeper::create(&RegionOptions::default()).expect("memory");
     let [mut sender, mut receiver] = [(); 2].map(|()| {
         let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");
         let region = Arc::clone(keeper.region());

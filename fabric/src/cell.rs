@@ -22,7 +22,7 @@ use crate::shared::{Row, WORD};
 const BODY: usize = 5 * WORD;
 
 /// Most bytes of a message that is sent within its cell.
-pub(crate) const INLINE_BYTES_MAX: usize = CELL_BYTES - BODY;
+pub const INLINE_BYTES_MAX: usize = CELL_BYTES - BODY;
 
 const TAGGED: u8 = 1;
 const HAS_DATA: u8 = 2;
@@ -30,7 +30,7 @@ const MARKED: u8 = 4;
 
 /// What a cell says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// A message that is in the cell.
     Inline,
     /// A message in a buffer of the sender's slab: [`Lent`].
@@ -58,7 +58,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 11] = [
+    /// All of them, by their numbers.
+    pub const ALL: [Self; 11] = [
         Self::Inline,
         Self::Eager,
         Self::Offer,
@@ -72,72 +73,87 @@ impl Kind {
         Self::Part,
     ];
 
-    pub(crate) fn from_byte(byte: u8) -> Option<Self> {
+    /// The kind with this number.
+    pub fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.get(usize::from(byte)).copied()
     }
 
     /// Whether it has a buffer, and a place in a longer message.
-    pub(crate) fn is_piece(self) -> bool {
+    pub fn is_piece(self) -> bool {
         matches!(self, Self::Piece | Self::Part)
     }
 }
 
 /// An endpoint as the region names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Local {
+pub struct Local {
     /// The index of its host; 0 for this one.
-    pub(crate) host: u16,
-    pub(crate) slot: u16,
-    pub(crate) incarnation: u32,
+    pub host: u16,
+    /// Its slot there.
+    pub slot: u16,
+    /// Which of the slot's owners it is.
+    pub incarnation: u32,
 }
 
 /// What every cell has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) kind: Kind,
-    pub(crate) class: Class,
-    pub(crate) inline_bytes: u16,
-    pub(crate) source: Local,
+pub struct Head {
+    /// What the cell says.
+    pub kind: Kind,
+    /// Of the message.
+    pub class: Class,
+    /// The length of an inline message.
+    pub inline_bytes: u16,
+    /// The sender.
+    pub source: Local,
     /// Who is meant: an owner of the ring's slot, or of a gateway's ring somebody elsewhere.
-    pub(crate) to: Local,
-    pub(crate) tag: u64,
-    pub(crate) data: Option<u64>,
+    pub to: Local,
+    /// The message's tag, or the operation that is answered.
+    pub tag: u64,
+    /// The sender's own word beside the message.
+    pub data: Option<u64>,
     /// Its gateway is to say when it is in its receiver's ring.
-    pub(crate) marked: bool,
+    pub marked: bool,
 }
 
 /// A buffer of a slab, the sender's or a gateway's, lent until its number is written into its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lent {
+pub struct Lent {
     /// Whose slab.
-    pub(crate) owner: Local,
-    pub(crate) buffer: u16,
-    pub(crate) bytes: usize,
-    pub(crate) number: u64,
+    pub owner: Local,
+    /// Which buffer.
+    pub buffer: u16,
+    /// The length of what is in it.
+    pub bytes: usize,
+    /// Of the lending.
+    pub number: u64,
 }
 
 /// Where a message is in the sender's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Offer {
+pub struct Offer {
     /// The sender's operation, by which it is answered.
-    pub(crate) operation: u64,
-    pub(crate) bytes: usize,
+    pub operation: u64,
+    /// The length of the whole message.
+    pub bytes: usize,
     /// Where the sender keeps a number that nobody can guess, and the number: who reads it there
     /// reads the right process.
-    pub(crate) proof_at: u64,
-    pub(crate) proof: u64,
-    pub(crate) count: usize,
+    pub proof_at: u64,
+    /// The number that stands there.
+    pub proof: u64,
+    /// How many parts it has.
+    pub count: usize,
     /// Addresses and lengths.
-    pub(crate) parts: [(u64, usize); PARTS_MAX],
+    pub parts: [(u64, usize); PARTS_MAX],
 }
 
 /// An offer is to come through the slab; or a message does that is not asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Clear {
+pub struct Clear {
     /// The receiver's operation.
-    pub(crate) answer: u64,
+    pub answer: u64,
     /// So many of its bytes, from the first.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
 }
 
 /// What an offer has before its parts, in words.
@@ -163,7 +179,7 @@ pub(crate) fn to_word(local: Local) -> u64 {
 
 /// A cell of a slot's ring.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cell<'a> {
+pub struct Cell<'a> {
     region: &'a Region,
     ring: Ring<'a>,
     position: u64,
@@ -171,8 +187,9 @@ pub(crate) struct Cell<'a> {
 }
 
 impl<'a> Cell<'a> {
+    /// The cell of a position in a slot's ring.
     #[inline]
-    pub(crate) fn new(region: &'a Region, slot: u16, position: u64) -> Self {
+    pub fn new(region: &'a Region, slot: u16, position: u64) -> Self {
         Self::of(region, region.ring(slot), position)
     }
 
@@ -199,13 +216,13 @@ impl<'a> Cell<'a> {
 
     /// Where the bytes of an inline message are in the region.
     #[inline]
-    pub(crate) fn body_at(&self) -> usize {
+    pub fn body_at(&self) -> usize {
         self.ring.cell_at(self.position) + BODY
     }
 
     /// Writes all but the body, and with the last store lets the receiver see the cell.
     #[inline(always)]
-    pub(crate) fn publish(&self, head: &Head) {
+    pub fn publish(&self, head: &Head) {
         let Head { kind, class, inline_bytes, source, to, tag, data, marked } = *head;
         self.set_word(3, tag);
         if let Some(data) = data {
@@ -252,7 +269,7 @@ impl<'a> Cell<'a> {
     }
 
     /// Reads the head, whose first word's low half was read already. None: it is no head.
-    pub(crate) fn head(&self, low: u32) -> Option<Head> {
+    pub fn head(&self, low: u32) -> Option<Head> {
         let (flags, inline_bytes) = ((low >> 16) as u8, low as u16);
         let kind = Kind::from_byte((low >> 24) as u8)?;
         let [source, to] = [self.word(1), self.word(2)];
@@ -281,7 +298,8 @@ impl<'a> Cell<'a> {
         (slot < slots && usize::from(host) < HOSTS_MAX).then_some(Local { host, slot, incarnation })
     }
 
-    pub(crate) fn set_lent(&self, lent: &Lent) {
+    /// Writes which buffer the message is in.
+    pub fn set_lent(&self, lent: &Lent) {
         let Local { slot, incarnation, .. } = lent.owner;
         let owner = u64::from(incarnation) << 32 | u64::from(slot) << 16;
         self.set_word(5, owner | u64::from(lent.buffer));
@@ -291,7 +309,7 @@ impl<'a> Cell<'a> {
 
     /// What this sender lends. None: there is no such buffer, it is not as long, or it is neither
     /// the sender's own nor, from another host, a gateway's.
-    pub(crate) fn lent(&self, source: Local) -> Option<Lent> {
+    pub fn lent(&self, source: Local) -> Option<Lent> {
         let [buffer, bytes, number] = [self.word(5), self.word(6), self.word(7)];
         let options = self.region.options();
         let owner = self.named((buffer as u32) >> 16, (buffer >> 32) as u32)?;
@@ -303,16 +321,18 @@ impl<'a> Cell<'a> {
         is_sound.then_some(Lent { owner, buffer, bytes: bytes as usize, number })
     }
 
-    pub(crate) fn set_piece_at(&self, offset: usize) {
+    /// Writes where in the message a piece belongs.
+    pub fn set_piece_at(&self, offset: usize) {
         self.set_word(4, offset as u64);
     }
 
     /// Where in the message a piece belongs.
-    pub(crate) fn piece_at(&self) -> u64 {
+    pub fn piece_at(&self) -> u64 {
         self.word(4)
     }
 
-    pub(crate) fn set_offer(&self, offer: &Offer) {
+    /// Writes where the message is.
+    pub fn set_offer(&self, offer: &Offer) {
         let Offer { operation, bytes, proof_at, proof, count, parts } = offer;
         let words = [*operation, *bytes as u64, *proof_at, *proof, *count as u64];
         for (index, word) in words.into_iter().enumerate() {
@@ -324,8 +344,8 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// None: it is no offer.
-    pub(crate) fn offer(&self) -> Option<Offer> {
+    /// Where the message is. None: it is no offer.
+    pub fn offer(&self) -> Option<Offer> {
         let [operation, bytes, proof_at, proof, count] = [5, 6, 7, 8, 9].map(|at| self.word(at));
         let count = usize::try_from(count).ok().filter(|&count| count <= PARTS_MAX)?;
         let mut parts = [(0, 0); PARTS_MAX];
@@ -343,12 +363,14 @@ impl<'a> Cell<'a> {
         is_sound.then_some(Offer { operation, bytes, proof_at, proof, count, parts })
     }
 
-    pub(crate) fn set_clear(&self, clear: &Clear) {
+    /// Writes how an offer is to be sent.
+    pub fn set_clear(&self, clear: &Clear) {
         self.set_word(5, clear.answer);
         self.set_word(6, clear.bytes as u64);
     }
 
-    pub(crate) fn clear(&self) -> Option<Clear> {
+    /// How an offer is to be sent. None: it has no such length.
+    pub fn clear(&self) -> Option<Clear> {
         let [answer, bytes] = [self.word(5), self.word(6)];
         Some(Clear { answer, bytes: usize::try_from(bytes).ok()? })
     }
@@ -362,9 +384,8 @@ mod tests {
 
     #[test]
     fn heads_and_bodies_are_read_as_they_were_written() {
-        let (keeper, _fd) = Region::create(&RegionOptions::default()).expect("memory");
-        let region = keeper.region();
-        let cell = Cell::new(region, 3, 9);
+        let (region, _fd) = Region::create(&RegionOptions::default()).expect("memory");
+        let cell = Cell::new(&region, 3, 9);
         for (at, kind) in Kind::ALL.into_iter().enumerate() {
             let head = Head {
                 kind,
@@ -398,8 +419,8 @@ mod tests {
 
     #[test]
     fn nonsense_is_nothing() {
-        let (keeper, _fd) = Region::create(&RegionOptions::default()).expect("memory");
-        let cell = Cell::new(keeper.region(), 3, 9);
+        let (region, _fd) = Region::create(&RegionOptions::default()).expect("memory");
+        let cell = Cell::new(&region, 3, 9);
         cell.set_word(1, 1 << 32);
         assert!(cell.head(0).is_some());
         assert_eq!(cell.head(11 << 24), None, "a kind");
@@ -459,11 +480,11 @@ mod tests {
 
     #[test]
     fn the_short_way_takes_what_the_long_one_takes_for_the_same() {
-        let (keeper, _fd) = Region::create(&RegionOptions::default()).expect("memory");
-        let cell = Cell::new(keeper.region(), ME.slot, 9);
+        let (region, _fd) = Region::create(&RegionOptions::default()).expect("memory");
+        let cell = Cell::new(&region, ME.slot, 9);
         cell.set_word(3, 5);
         cell.set_word(4, 77);
-        let (slots, max) = (keeper.region().slots(), INLINE_BYTES_MAX as u16);
+        let (slots, max) = (region.slots(), INLINE_BYTES_MAX as u16);
         let lengths = [0, 1, 24, 48, max - 1, max, max + 1, 1 << 15, u16::MAX];
         let flags: Vec<_> = (0..=8).chain((4..8).map(|bit| 1 << bit)).chain([u8::MAX]).collect();
         let sender = Local { slot: 4, incarnation: 1, ..ME };

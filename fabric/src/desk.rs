@@ -14,15 +14,11 @@
 //! the node has written there for this turn alone: the key is not in the memory, and what was said
 //! once is not believed again.
 
-mod clerk;
 mod client;
 mod device;
-#[cfg(test)]
-mod tests;
 mod ticket;
 
-pub(crate) use self::clerk::{Clerk, House};
-pub(crate) use self::client::{Bell, Desk, Held, Lost};
+pub use self::client::{Bell, Desk, Held, Lost};
 pub(crate) use self::device::Device;
 pub use self::device::DeviceError;
 
@@ -45,20 +41,22 @@ pub(crate) const DESK_BYTES: usize = 64 << 10;
 const PART_BYTES: usize = 1 << 10;
 
 /// The most VMs of a domain on one host.
-pub(crate) const VMS_MAX: u8 = (DESK_BYTES / PART_BYTES - 1) as u8;
+pub const VMS_MAX: u8 = (DESK_BYTES / PART_BYTES - 1) as u8;
 
 /// Lines of a part: its head, then the entries. Who asks is answered in less than a millisecond, so
 /// that a VM with more processes than entries has them wait for each other a moment.
 const LINE_BYTES: usize = 128;
 
 /// Entries of a part.
-const ENTRIES: usize = PART_BYTES / LINE_BYTES - 1;
+pub const ENTRIES: usize = PART_BYTES / LINE_BYTES - 1;
 
 /// What the desk speaks, in the head of each part that is in use.
-const DESK_VERSION: u64 = 1;
+pub const DESK_VERSION: u64 = 1;
 
-const NONCE_WORDS: usize = 4;
-const PROOF_WORDS: usize = 4;
+/// Words of the nonce in the head of a part.
+pub const NONCE_WORDS: usize = 4;
+/// Words of a proof.
+pub const PROOF_WORDS: usize = 4;
 
 /// Words of a part's head.
 mod head {
@@ -84,23 +82,29 @@ mod entry {
 
 /// Whose an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub enum Stage {
+    /// Any process of the VM may claim it.
     Free,
+    /// A process writes its question.
     Claimed,
+    /// The question is complete.
     Asked,
+    /// The answer is complete.
     Answered,
 }
 
 /// An entry's first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Standing {
-    stage: Stage,
+pub struct Standing {
+    /// Whose it is.
+    pub stage: Stage,
     /// Counts what was asked here.
-    turn: u32,
+    pub turn: u32,
 }
 
 impl Standing {
-    fn to_word(self) -> u64 {
+    /// As it stands in the region.
+    pub fn to_word(self) -> u64 {
         let stage = match self.stage {
             Stage::Free => 0,
             Stage::Claimed => 1,
@@ -111,7 +115,7 @@ impl Standing {
     }
 
     /// None for what neither side writes.
-    fn from_word(word: u64) -> Option<Self> {
+    pub fn from_word(word: u64) -> Option<Self> {
         let stage = match word as u32 {
             0 => Stage::Free,
             1 => Stage::Claimed,
@@ -125,7 +129,7 @@ impl Standing {
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ask {
+pub enum Ask {
     /// Whether the key is right; a process that joins.
     Hello,
     /// A slot, for who holds this ticket.
@@ -138,14 +142,17 @@ enum Ask {
 
 /// One question: what, of which boot of the VM's system, with which ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Question {
-    ask: Ask,
-    boot: u64,
-    ticket: u64,
+pub struct Question {
+    /// What is asked.
+    pub ask: Ask,
+    /// The boot of the VM's system.
+    pub boot: u64,
+    /// The number by which the process is seen to live; 0 with [`Ask::Hello`].
+    pub ticket: u64,
 }
 
 /// Words of a question: kind, boot, ticket, seat.
-type QuestionWords = [u64; 4];
+pub type QuestionWords = [u64; 4];
 
 impl Question {
     fn to_words(self) -> QuestionWords {
@@ -158,7 +165,8 @@ impl Question {
         [kind, self.boot, self.ticket, seat]
     }
 
-    fn from_words([kind, boot, ticket, seat]: QuestionWords) -> Option<Self> {
+    /// None for what no process asks.
+    pub fn from_words([kind, boot, ticket, seat]: QuestionWords) -> Option<Self> {
         let ask = match (kind, seat) {
             (1, 0) => Ask::Hello,
             (2, 0) => Ask::Open,
@@ -172,9 +180,10 @@ impl Question {
 
 /// What the node says to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub enum Reply {
     /// It is as it was asked.
     Done,
+    /// The slot that was asked for.
     Seat(Seat),
     /// The proof is wrong: another key, another domain.
     Denied,
@@ -195,7 +204,8 @@ impl Reply {
         }
     }
 
-    fn from_words(answer: u64, given: u64) -> Option<Self> {
+    /// None for what no node says.
+    pub fn from_words(answer: u64, given: u64) -> Option<Self> {
         Some(match answer {
             1 => Self::Done,
             2 => Self::Seat(seat_of(given)),
@@ -217,12 +227,17 @@ fn seat_of(word: u64) -> Seat {
 
 /// What is proven, beside the question: where it stands, so that it is believed nowhere else.
 #[derive(Clone, Copy, Debug)]
-struct Place<'a> {
-    domain: &'a str,
-    nonce: [u64; NONCE_WORDS],
-    part: u8,
-    entry: u8,
-    turn: u32,
+pub struct Place<'a> {
+    /// The domain's name.
+    pub domain: &'a str,
+    /// In the head of the part.
+    pub nonce: [u64; NONCE_WORDS],
+    /// The number of the part.
+    pub part: u8,
+    /// Which of its entries.
+    pub entry: u8,
+    /// The turn that the entry is in.
+    pub turn: u32,
 }
 
 type Mac256 = Blake2bMac<U32>;
@@ -249,7 +264,7 @@ fn proof_of(key: &Key, place: &Place<'_>, question: QuestionWords) -> [u64; PROO
 }
 
 /// Whether it is the proof; takes as long whatever it is.
-fn is_proven(
+pub fn is_proven(
     key: &Key,
     place: &Place<'_>,
     question: QuestionWords,
@@ -261,13 +276,17 @@ fn is_proven(
 
 /// A part of a region's desk: the words, for both sides.
 #[derive(Clone, Copy, Debug)]
-struct Part<'a> {
+pub struct Part<'a> {
     region: &'a Region,
     number: u8,
 }
 
 impl<'a> Part<'a> {
-    fn new(region: &'a Region, number: u8) -> Self {
+    /// The part of this VM, by the number that its device says.
+    ///
+    /// # Panics
+    /// When it is not 1 to [`VMS_MAX`].
+    pub fn new(region: &'a Region, number: u8) -> Self {
         // Our own mistake if it fails: checked where the number comes in.
         assert!((1..=VMS_MAX).contains(&number), "part {number}");
         Self { region, number }
@@ -299,55 +318,74 @@ impl<'a> Part<'a> {
         }
     }
 
-    fn version(&self) -> u64 {
+    /// What stands for [`DESK_VERSION`]; 0 while no VM has the part.
+    pub fn version(&self) -> u64 {
         self.region.mapping().load(self.head(head::VERSION), Acquire)
     }
 
-    fn nonce(&self) -> [u64; NONCE_WORDS] {
+    /// The random words in the head.
+    pub fn nonce(&self) -> [u64; NONCE_WORDS] {
         self.loads(self.head(head::NONCE))
     }
 
     /// The node's: the part is a VM's from now on, or nobody's.
-    fn begin(&self, nonce: [u64; NONCE_WORDS], version: u64) {
+    pub fn begin(&self, nonce: [u64; NONCE_WORDS], version: u64) {
         self.stores(self.head(head::NONCE), &nonce);
         self.region.mapping().store(self.head(head::VERSION), version, Release);
     }
 
-    fn standing_word(&self, entry: usize) -> u64 {
+    /// The first word of an entry.
+    pub fn standing_word(&self, entry: usize) -> u64 {
         self.region.mapping().load(self.entry(entry, entry::STATE), Acquire)
     }
 
-    fn stand(&self, entry: usize, standing: Standing) {
+    /// Writes the first word of an entry.
+    pub fn stand(&self, entry: usize, standing: Standing) {
         let at = self.entry(entry, entry::STATE);
         self.region.mapping().store(at, standing.to_word(), Release);
     }
 
     /// From one stage to the next, if it is still there.
-    fn step(&self, entry: usize, turn: u32, from: Stage, to: Stage) -> bool {
+    pub fn step(&self, entry: usize, turn: u32, from: Stage, to: Stage) -> bool {
         let word = |stage| Standing { stage, turn }.to_word();
         let at = self.entry(entry, entry::STATE);
         self.region.mapping().exchange(at, word(from), word(to)).is_ok()
     }
 
-    fn question(&self, entry: usize) -> (QuestionWords, [u64; PROOF_WORDS]) {
+    /// What is asked in an entry, and its proof.
+    pub fn question(&self, entry: usize) -> (QuestionWords, [u64; PROOF_WORDS]) {
         let at = |word| self.entry(entry, word);
         (self.loads(at(entry::KIND)), self.loads(at(entry::PROOF)))
     }
 
-    fn ask(&self, entry: usize, question: QuestionWords, proof: [u64; PROOF_WORDS]) {
+    /// Writes a question and its proof.
+    pub fn ask(&self, entry: usize, question: QuestionWords, proof: [u64; PROOF_WORDS]) {
         self.stores(self.entry(entry, entry::KIND), &question);
         self.stores(self.entry(entry, entry::PROOF), &proof);
     }
 
-    fn reply(&self, entry: usize) -> Option<Reply> {
+    /// The answer in an entry. None: it is none.
+    pub fn reply(&self, entry: usize) -> Option<Reply> {
         let at = |word| self.load(self.entry(entry, word));
         Reply::from_words(at(entry::ANSWER), at(entry::GIVEN))
     }
 
-    fn set_reply(&self, entry: usize, reply: Reply) {
+    /// Writes an answer.
+    pub fn set_reply(&self, entry: usize, reply: Reply) {
         let (answer, given) = reply.to_words();
         self.store(self.entry(entry, entry::ANSWER), answer);
         self.store(self.entry(entry, entry::GIVEN), given);
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Part<'_> {
+    /// Words of the head.
+    pub const HEAD_WORDS: usize = LINE_BYTES / WORD;
+
+    /// Writes any word of the part.
+    pub fn write_word(&self, index: usize, word: u64) {
+        self.store(self.head(index * WORD), word);
     }
 }
 

@@ -14,19 +14,12 @@
 //!
 //! Nothing of this is on a message's way: once an endpoint is there, the node is asked nothing.
 
-mod bell;
 mod client;
 mod key;
-mod server;
-#[cfg(test)]
-mod tests;
-mod wire;
+pub mod wire;
 
-pub use bell::GatewayBell;
 pub use client::{
     Domain, IN_VM, Invitation, JoinError, LOAD_COST_CACHED_NS_MAX, OpenEndpointError,
 };
 pub use key::{KEY_BYTES_MAX, KEY_BYTES_MIN, Key, KeyError};
-pub use server::{DomainReport, DomainSettings, OpenError, Server, VfError, VfReport, VfSettings};
-pub use wire::NAME_BYTES_MAX;
-pub(crate) use wire::Seat;
+pub use wire::{NAME_BYTES_MAX, Seat};

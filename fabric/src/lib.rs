@@ -4,26 +4,29 @@
 //! An [`Address`] names an endpoint anywhere; [`Message`]s, [`Receive`]s and [`Completion`]s are
 //! in libfabric's and MPI's words, since that is who uses this (crate `ofi`). Which message a
 //! receive takes is said in [`matcher`].
+//!
+//! This is the half of a domain's members, and what they and the node have in common: the region's
+//! layout ([`region`], [`ring`], [`cell`], [`slab`]), the messages by which a process joins
+//! ([`door`], [`desk`]). The node's half is the crate `fabric-node`.
 
 mod address;
 mod addresses;
 mod alarm;
-mod cell;
-mod desk;
+pub mod bell;
+pub mod cell;
+pub mod desk;
 pub mod door;
 mod endpoint;
-pub mod gateway;
-pub mod hand_over;
 pub mod matcher;
 mod message;
 mod parts;
-mod region;
-mod ring;
+pub mod region;
+pub mod ring;
 mod shared;
 mod single_copy;
-mod slab;
-#[cfg(test)]
-mod testing;
+pub mod slab;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use address::{ADDRESS_BYTES, Address, AddressError};
 pub use addresses::{AddressTable, AddressTableFull};
@@ -32,11 +35,11 @@ pub use desk::DeviceError;
 pub use door::{Domain, IN_VM, Invitation, JoinError, LOAD_COST_CACHED_NS_MAX, OpenEndpointError};
 pub use endpoint::{
     Doze, Endpoint, EndpointCounters, EndpointError, EndpointOptions, Home, INJECT_BYTES_MAX,
-    NoBell, Process, ReceiveError, SendError, Unhung,
+    NoBell, Process, ReceiveError, SendError, Unhung, is_whole,
 };
 pub use message::{Class, Completion, Context, Done, Failure, Found, Message, Part, Peek, Receive};
 pub use parts::PARTS_MAX;
 pub use region::{
-    GATEWAYS_MAX, HOST_ENDED, HOSTS_MAX, HostsFull, Keeper, REGION_VERSION, Region, RegionError,
-    RegionOptions, SLOTS_MAX, SizeError, SlotError,
+    GATEWAYS_MAX, HOST_ENDED, HOSTS_MAX, REGION_VERSION, Region, RegionError, RegionOptions,
+    SLOTS_MAX, SizeError,
 };

@@ -3,34 +3,32 @@
 //! A region has *slots*, one for each endpoint: a control part, a ring in which others put what
 //! they send to it, and a slab of buffers that it sends from. docs/fabric-region.md has every byte.
 //!
-//! The node's side is a [`Keeper`]: it gives slots to endpoints, says which are dead, and clears up
-//! after them. Members may write anywhere, so it decides by what it remembers itself.
+//! Members may write anywhere, so the node decides by what it remembers itself (crate
+//! `fabric-node`): the words that only it writes are [`Region::set_life`] and the like.
 
-mod bells;
-mod keeper;
 mod layout;
-mod vigil;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::io::Errno;
 
-pub(crate) use self::bells::{Rung, is_cut, ring as ring_bell, silence as silence_bell};
-pub use self::keeper::{HostsFull, Keeper, SlotError};
 use self::layout::RingPlaces;
 pub(crate) use self::layout::{CELL_BYTES, CELL_WORDS, Layout};
 pub use self::layout::{
     GATEWAYS_MAX, HOST_ENDED, HOSTS_MAX, REGION_VERSION, RegionOptions, SLOTS_MAX, SizeError,
+    gateway_of,
 };
-pub(crate) use self::vigil::Vigil;
-use crate::hand_over::{Put, RegionState, Take, Unfit, expect};
 use crate::ring::{Life, State, Words};
 use crate::shared::{Mapping, Row, Span, WORD};
 
 /// Nobody can take pages away from under a mapping, or add some, or undo that.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// What the kernel sets in the node's word: the thread that it names has ended (`<linux/futex.h>`).
+const OWNER_DIED: u32 = 0x4000_0000;
 
 /// Why there is no region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,11 +70,11 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes an empty region: the node's side of it, and the descriptor to hand to members.
+    /// Makes an empty region: the node's mapping, and the descriptor to hand to members.
     ///
     /// # Errors
     /// When the sizes are none, or the system has no memory.
-    pub fn create(options: &RegionOptions) -> Result<(Keeper, OwnedFd), RegionError> {
+    pub fn create(options: &RegionOptions) -> Result<(Self, OwnedFd), RegionError> {
         let refuse = |what| move |errno| RegionError::System { what, errno };
         let layout = Layout::new(*options)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -94,35 +92,27 @@ impl Region {
         for at in [layout::header::ID, layout::MARK] {
             mapping.store(at, u64::from_le_bytes(id), Relaxed);
         }
-        Ok((Keeper::new(Self { mapping, layout }), fd))
-    }
-
-    /// Maps the region of the node before this one, as that one knew it: its header any member may
-    /// have written over.
-    pub(crate) fn adopt(
-        state: &RegionState,
-        host: u64,
-        take: Take<'_>,
-    ) -> Result<(Self, OwnedFd), Unfit> {
-        let &RegionState { memory, version, slots, gateways, cells, buffers, buffer_bytes } = state;
-        expect(version == REGION_VERSION, "its memory has another layout than this release's")?;
-        let options = RegionOptions { slots, gateways, cells, buffers, buffer_bytes, host };
-        let layout = Layout::new(options).map_err(RegionError::from)?;
-        let fd = take(memory)?;
-        let seals = fcntl_get_seals(&fd).map_err(|_| RegionError::Unsealed)?;
-        let bytes = usize::try_from(fstat(&fd)?.st_size).ok();
-        expect(seals.contains(SEALS), "its memory is not sealed")?;
-        expect(bytes == Some(layout.file_bytes()), "its memory has another length")?;
-        let refuse = |errno| RegionError::System { what: "map", errno };
-        let mapping = Mapping::of_file(fd.as_fd(), layout.region_bytes).map_err(refuse)?;
         Ok((Self { mapping, layout }, fd))
     }
 
-    /// What the next node maps it by.
-    pub(crate) fn take_down(&self, memory: OwnedFd, put: Put<'_>) -> RegionState {
-        let RegionOptions { slots, gateways, cells, buffers, buffer_bytes, .. } = self.options();
-        let (memory, version) = (put(memory), REGION_VERSION);
-        RegionState { memory, version, slots, gateways, cells, buffers, buffer_bytes }
+    /// Maps a region for a node that knows its sizes: any member may have written its header over.
+    ///
+    /// # Errors
+    /// [`RegionError::Unsealed`] when it can shrink, [`RegionError::Foreign`] when it has another
+    /// length than a region of these sizes; also when the sizes are none, or the system refuses.
+    pub fn map_known(fd: BorrowedFd<'_>, options: &RegionOptions) -> Result<Self, RegionError> {
+        let layout = Layout::new(*options)?;
+        let seals = fcntl_get_seals(fd).map_err(|_| RegionError::Unsealed)?;
+        if !seals.contains(SEALS) {
+            return Err(RegionError::Unsealed);
+        }
+        let refuse = |what| move |errno| RegionError::System { what, errno };
+        let bytes = usize::try_from(fstat(fd).map_err(refuse("measure"))?.st_size).ok();
+        if bytes != Some(layout.file_bytes()) {
+            return Err(RegionError::Foreign);
+        }
+        let mapping = Mapping::of_file(fd, layout.region_bytes).map_err(refuse("map"))?;
+        Ok(Self { mapping, layout })
     }
 
     /// Maps a region that a node handed over. The header is read once; nothing but its sizes is
@@ -143,7 +133,7 @@ impl Region {
     ///
     /// # Errors
     /// As [`Region::map`], but that it is not sealed.
-    pub(crate) fn map_device(fd: BorrowedFd<'_>) -> Result<Self, RegionError> {
+    pub fn map_device(fd: BorrowedFd<'_>) -> Result<Self, RegionError> {
         Self::map_as_long(fd)
     }
 
@@ -211,13 +201,13 @@ impl Region {
 
     /// How many slots it has.
     #[inline]
-    pub(crate) fn slots(&self) -> u16 {
+    pub fn slots(&self) -> u16 {
         self.layout.options.slots
     }
 
     /// How many of them are gateways'.
     #[inline]
-    pub(crate) fn gateways(&self) -> u16 {
+    pub fn gateways(&self) -> u16 {
         self.layout.options.gateways
     }
 
@@ -239,7 +229,7 @@ impl Region {
 
     /// The ring of a slot.
     #[inline]
-    pub(crate) fn ring(&self, slot: u16) -> Ring<'_> {
+    pub fn ring(&self, slot: u16) -> Ring<'_> {
         let (at, words) = self.layout.words(slot);
         let (words, places) = (self.mapping.span(at, words), RingPlaces::new(&self.layout));
         Ring { region: self, at, words, places }
@@ -247,7 +237,7 @@ impl Region {
 
     /// What a slot is now; none where there is none.
     #[inline]
-    pub(crate) fn life(&self, slot: u16) -> Option<Life> {
+    pub fn life(&self, slot: u16) -> Option<Life> {
         (slot < self.layout.options.slots)
             .then(|| Life::from_word(self.mapping.load(self.layout.life(slot), Acquire)))
     }
@@ -263,19 +253,92 @@ impl Region {
     /// The name of the host that the region's table has at this index; none where there is no such
     /// host, or no longer.
     #[inline]
-    pub(crate) fn host(&self, index: u16) -> Option<u64> {
+    pub fn host(&self, index: u16) -> Option<u64> {
         (usize::from(index) < HOSTS_MAX)
             .then(|| self.mapping.load(self.layout.host(index), Acquire))
             .filter(|host| ![0, HOST_ENDED].contains(host))
     }
 
     /// Where in the region's table a host of another name is.
-    pub(crate) fn index_of_host(&self, host: u64) -> Option<u16> {
+    pub fn index_of_host(&self, host: u64) -> Option<u16> {
         // The node fills it from the front.
         let entry = |index| self.mapping.load(self.layout.host(index), Acquire);
         let known = (0..HOSTS_MAX as u16).map(|index| (index, entry(index)));
         let mut known = known.take_while(|(index, entry)| *index == 0 || *entry != 0);
         known.find(|(_, entry)| *entry == host && host != HOST_ENDED).map(|(index, _)| index)
+    }
+
+    /// Whether the node is gone that has served this region: no other one will ever.
+    pub fn is_orphaned(&self) -> bool {
+        let word = self.mapping.load(layout::header::NODE, Acquire);
+        word as u32 & OWNER_DIED != 0
+    }
+
+    /// Where the bytes of a slot's buffer are, for [`Region::read`] and [`Region::write`].
+    #[inline]
+    pub fn buffer(&self, slot: u16, buffer: u16) -> usize {
+        self.layout.buffer(slot, buffer)
+    }
+
+    /// Copies bytes out of the region. While others write there they are some mixture, each of
+    /// which those could have written anyway.
+    ///
+    /// # Panics
+    /// When they are not all in the region.
+    #[inline]
+    pub fn read(&self, at: usize, to: &mut [u8]) {
+        // SAFETY: the bytes are writable and the caller's own.
+        unsafe { self.mapping.copy_out(at, to.as_mut_ptr(), to.len()) };
+    }
+
+    /// Copies bytes into the region.
+    ///
+    /// # Panics
+    /// When they do not all go into the region.
+    #[inline]
+    pub fn write(&self, at: usize, from: &[u8]) {
+        // SAFETY: the bytes are readable, and not of this mapping, to which nobody has references.
+        unsafe { self.mapping.copy_in(at, from.as_ptr(), from.len()) };
+    }
+}
+
+/// Words that the node alone writes.
+impl Region {
+    /// Says what a slot is from now on.
+    pub fn set_life(&self, slot: u16, life: Life) {
+        self.mapping.store(self.layout.life(slot), life.to_word(), Release);
+    }
+
+    /// Puts a host's name, or [`HOST_ENDED`], into the region's table.
+    pub fn set_host(&self, index: u16, host: u64) {
+        self.mapping.store(self.layout.host(index), host, Release);
+    }
+
+    /// Says which gateways take nothing for a host: a bit for each.
+    pub fn set_hold(&self, index: u16, gateways: u64) {
+        self.mapping.store(self.layout.hold(index), gateways, SeqCst);
+    }
+
+    /// Which gateways take nothing for a host.
+    #[inline]
+    pub fn hold(&self, index: u16) -> u64 {
+        self.mapping.load(self.layout.hold(index), Acquire)
+    }
+
+    /// Says by which thread the node is seen to be there; see [`Region::is_orphaned`].
+    pub fn set_node(&self, thread: u64) {
+        self.mapping.store(layout::header::NODE, thread, Release);
+    }
+
+    /// The address of that word, for the kernel, which sets a bit of it when the thread ends: the
+    /// caller keeps the region until then.
+    pub fn node_word(&self) -> NonNull<u8> {
+        self.mapping.address_of(layout::header::NODE)
+    }
+
+    /// The bytes that are used of the region's file.
+    pub fn bytes(&self) -> usize {
+        self.layout.region_bytes
     }
 }
 
@@ -323,7 +386,7 @@ fn layout_of(mapping: &Mapping) -> Result<Layout, RegionError> {
 /// The words of one slot's ring. What is the same for all that a message needs of it was worked out
 /// and checked once.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ring<'a> {
+pub struct Ring<'a> {
     region: &'a Region,
     /// Where the slot begins.
     at: usize,
@@ -346,7 +409,7 @@ impl<'a> Ring<'a> {
     }
 
     /// Writes a claim over: what only the node may do, to a ring that nobody claims anything of.
-    pub(crate) fn set_claim(&self, position: u64, word: u64) {
+    pub fn set_claim(&self, position: u64, word: u64) {
         self.words.store(self.places.claim(position), word, Relaxed);
     }
 }
@@ -430,9 +493,9 @@ mod tests {
     #[test]
     fn a_region_is_mapped_as_it_was_made() {
         let options = RegionOptions { slots: 3, gateways: 1, host: 77, ..RegionOptions::default() };
-        let (keeper, fd) = Region::create(&options).expect("memory");
+        let (own, fd) = Region::create(&options).expect("memory");
         let member = Region::map(fd.as_fd()).expect("a region");
-        assert_eq!(member.layout, keeper.region().layout);
+        assert_eq!(member.layout, own.layout);
         assert_eq!(member.options(), options);
         assert_eq!((member.host(0), member.host(1)), (Some(77), None));
         assert_eq!(fstat(&fd).expect("ours").st_size, 8 << 20, "a power of two");
@@ -442,14 +505,14 @@ mod tests {
     #[test]
     fn slots_are_seen_through_another_device_of_the_same_region() {
         let options = RegionOptions { slots: 3, ..RegionOptions::default() };
-        let (keeper, fd) = Region::create(&options).expect("memory");
-        let rest = (keeper.region().layout.file_bytes() - layout::DATA) as u64;
+        let (own, fd) = Region::create(&options).expect("memory");
+        let rest = (own.layout.file_bytes() - layout::DATA) as u64;
         let data = rustix::fs::memfd_create("data", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&data, rest).expect("sized");
         let mapped = || Region::map_devices(fd.as_fd(), data.as_fd());
         assert_eq!(mapped().expect_err("another one's"), RegionError::Foreign);
         // What the device of this region would show where it begins.
-        let mark = keeper.region().mapping.load(layout::MARK, Relaxed);
+        let mark = own.mapping.load(layout::MARK, Relaxed);
         rustix::io::pwrite(&data, &mark.to_le_bytes(), 0).expect("ours");
         let member = mapped().expect("this region's");
         let load = |region: &Region, at| region.mapping.load(at, Relaxed);
@@ -457,7 +520,7 @@ mod tests {
         for at in [before, within] {
             member.mapping.store(at, 4711, Relaxed);
         }
-        assert_eq!((load(keeper.region(), before), load(keeper.region(), within)), (4711, 0));
+        assert_eq!((load(&own, before), load(&own, within)), (4711, 0));
         let mut word = [0; 8];
         let at = (within - layout::DATA) as u64;
         rustix::io::pread(&data, &mut word, at).expect("ours");
@@ -494,12 +557,12 @@ mod tests {
             (header::BYTES, 0),
         ];
         for (at, word) in wrong {
-            let (keeper, fd) = Region::create(&options).expect("memory");
-            keeper.region().mapping.store(at, word, Relaxed);
+            let (own, fd) = Region::create(&options).expect("memory");
+            own.mapping.store(at, word, Relaxed);
             assert_eq!(map_error(&fd), RegionError::Foreign, "{word:#x} at {at}");
         }
-        let (keeper, fd) = Region::create(&options).expect("memory");
-        keeper.region().mapping.store(header::VERSION, 7 | 2 << 32, Relaxed);
+        let (own, fd) = Region::create(&options).expect("memory");
+        own.mapping.store(header::VERSION, 7 | 2 << 32, Relaxed);
         assert_eq!(map_error(&fd), RegionError::Version { found: 7 });
     }
 }

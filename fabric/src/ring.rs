@@ -34,11 +34,11 @@ mod model;
 mod tests;
 
 /// A claim that no endpoint has: of a producer that died.
-pub(crate) const NOBODY: u16 = u16::MAX;
+pub const NOBODY: u16 = u16::MAX;
 
 /// What a slot is to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum State {
     /// Nobody's; before the first endpoint, and after a dead one was cleared away.
     Free,
     /// An endpoint's.
@@ -52,14 +52,17 @@ pub(crate) enum State {
 
 /// A slot's state and which of its owners it is about: one word, so that both are read at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Life {
-    pub(crate) state: State,
-    pub(crate) incarnation: u32,
+pub struct Life {
+    /// What it is.
+    pub state: State,
+    /// Counts its owners.
+    pub incarnation: u32,
 }
 
 impl Life {
+    /// As it stands in the region.
     #[inline]
-    pub(crate) fn to_word(self) -> u64 {
+    pub fn to_word(self) -> u64 {
         let state = match self.state {
             State::Free => 0,
             State::Live => 1,
@@ -70,7 +73,7 @@ impl Life {
     }
 
     /// A state that is none is nobody's.
-    pub(crate) fn from_word(word: u64) -> Self {
+    pub fn from_word(word: u64) -> Self {
         let state = match word as u32 {
             1 => State::Live,
             2 => State::Dead,
@@ -80,8 +83,9 @@ impl Life {
         Self { state, incarnation: (word >> 32) as u32 }
     }
 
+    /// Whether this owner lives.
     #[inline]
-    pub(crate) fn is_live(self, incarnation: u32) -> bool {
+    pub fn is_live(self, incarnation: u32) -> bool {
         self.state == State::Live && self.incarnation == incarnation
     }
 
@@ -93,35 +97,41 @@ impl Life {
 
 /// Who claims: a slot and the low half of its incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Producer {
-    pub(crate) slot: u16,
-    pub(crate) incarnation: u16,
+pub struct Producer {
+    /// The slot.
+    pub slot: u16,
+    /// The low half of its owner's number.
+    pub incarnation: u16,
 }
 
 /// A claim: whose a cell is, in which turn. The first turn is 1; memory that nobody wrote is
 /// everybody's turn 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
-    pub(crate) turn: u32,
-    pub(crate) producer: Producer,
+pub struct Claim {
+    /// Of the ring.
+    pub turn: u32,
+    /// Whose it is.
+    pub producer: Producer,
 }
 
 impl Claim {
+    /// As it stands in the region.
     #[inline]
-    pub(crate) fn to_word(self) -> u64 {
+    pub fn to_word(self) -> u64 {
         let Producer { slot, incarnation } = self.producer;
         u64::from(self.turn) << 32 | u64::from(slot) << 16 | u64::from(incarnation)
     }
 
+    /// What a word of the region says.
     #[inline]
-    pub(crate) fn from_word(word: u64) -> Self {
+    pub fn from_word(word: u64) -> Self {
         let producer = Producer { slot: (word >> 16) as u16, incarnation: word as u16 };
         Self { turn: (word >> 32) as u32, producer }
     }
 }
 
 /// The words of one ring, and of the lives of all who may have claims in it.
-pub(crate) trait Words {
+pub trait Words {
     /// How many cells it has; a power of two.
     fn cells(&self) -> u32;
     /// Acquires: a head that is looked at after it is no older than what the tail was made with.
@@ -132,6 +142,7 @@ pub(crate) trait Words {
     fn head(&self) -> u64;
     /// Releases.
     fn set_head(&self, position: u64);
+    /// Acquires: the claim of a position's cell.
     fn claim(&self, position: u64) -> u64;
     /// Acquires and releases; `Err` with what is there.
     fn exchange_claim(&self, position: u64, current: u64, new: u64) -> Result<(), u64>;
@@ -143,6 +154,7 @@ pub(crate) trait Words {
     fn life(&self, slot: u16) -> Option<Life>;
     /// What the consumer said last: 0 when it looks by itself, else it is to be woken.
     fn asleep(&self) -> u64;
+    /// Says that; ordered by the fences of [`Consumer::fall_asleep`].
     fn set_asleep(&self, word: u64);
 
     /// The turn that a position is in.
@@ -154,7 +166,7 @@ pub(crate) trait Words {
 
 /// Why there is no cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoCell {
+pub enum NoCell {
     /// The consumer has not taken what is there.
     Full,
     /// The ring's words contradict each other.
@@ -163,7 +175,7 @@ pub(crate) enum NoCell {
 
 /// What a producer knows of a ring that it sends to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Way {
+pub struct Way {
     /// Everything before it is claimed, for all that it knows; and it has no claim behind it, so
     /// that its messages stay in order.
     next: u64,
@@ -173,18 +185,18 @@ pub(crate) struct Way {
 
 impl Way {
     /// One that has claimed nothing from this position on.
-    pub(crate) fn after(next: u64) -> Self {
+    pub fn after(next: u64) -> Self {
         Self { next, ..Self::default() }
     }
 
     /// See [`Way::after`].
-    pub(crate) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.next
     }
 
     /// Claims the next cell: its position.
     #[inline(always)]
-    pub(crate) fn claim(&mut self, ring: &impl Words, me: Producer) -> Result<u64, NoCell> {
+    pub fn claim(&mut self, ring: &impl Words, me: Producer) -> Result<u64, NoCell> {
         let position = self.within(ring, ahead(ring.tail(), self.next))?;
         let (turn, current) = (ring.turn(position), ring.claim(position));
         let is_free = turn.wrapping_sub(Claim::from_word(current).turn) == 1;
@@ -238,7 +250,7 @@ impl Way {
 
     /// Whether there was room just now, for who has something to do before it claims.
     #[inline]
-    pub(crate) fn find_room(&mut self, ring: &impl Words) -> Result<(), NoCell> {
+    pub fn find_room(&mut self, ring: &impl Words) -> Result<(), NoCell> {
         let position = ahead(ring.tail(), self.next);
         self.within(ring, position).map(drop)
     }
@@ -277,45 +289,45 @@ fn ahead(one: u64, other: u64) -> u64 {
 
 /// The stamp that publishes a position's cell, with the low half of its first word.
 #[inline]
-pub(crate) fn publish(ring: &impl Words, position: u64, low: u32) {
+pub fn publish(ring: &impl Words, position: u64, low: u32) {
     ring.set_stamp(position, u64::from(ring.turn(position)) << 32 | u64::from(low));
 }
 
 /// The end that takes out.
 #[derive(Debug)]
-pub(crate) struct Consumer {
+pub struct Consumer {
     head: u64,
     published: u64,
 }
 
 impl Consumer {
     /// Goes on where the owner before stood, or a little before that.
-    pub(crate) fn new(ring: &impl Words) -> Self {
+    pub fn new(ring: &impl Words) -> Self {
         let head = ring.head();
         Self { head, published: head }
     }
 
     /// Goes on at this position, which was told to producers.
-    pub(crate) fn at(position: u64) -> Self {
+    pub fn at(position: u64) -> Self {
         Self { head: position, published: position }
     }
 
     /// The position of the next cell.
     #[inline]
-    pub(crate) fn position(&self) -> u64 {
+    pub fn position(&self) -> u64 {
         self.head
     }
 
     /// The low half of the next cell's first word, if it is there.
     #[inline]
-    pub(crate) fn look(&self, ring: &impl Words) -> Option<u32> {
+    pub fn look(&self, ring: &impl Words) -> Option<u32> {
         let stamp = ring.stamp(self.head);
         ((stamp >> 32) as u32 == ring.turn(self.head)).then_some(stamp as u32)
     }
 
     /// Has taken the next cell. Producers hear of it an eighth of a ring at a time.
     #[inline]
-    pub(crate) fn advance(&mut self, ring: &impl Words) {
+    pub fn advance(&mut self, ring: &impl Words) {
         self.head = self.head.wrapping_add(1);
         let batch = u64::from(ring.cells() / 8).max(1);
         if self.head.wrapping_sub(self.published) >= batch {
@@ -325,7 +337,7 @@ impl Consumer {
     }
 
     /// Tells how far it is, if that was not told: nothing has come for a while.
-    pub(crate) fn rest(&mut self, ring: &impl Words) {
+    pub fn rest(&mut self, ring: &impl Words) {
         if self.head != self.published {
             self.published = self.head;
             ring.set_head(self.head);
@@ -333,7 +345,7 @@ impl Consumer {
     }
 
     /// Goes past the next cell if it was claimed by somebody who died before it was published.
-    pub(crate) fn skip_dead(&mut self, ring: &impl Words) -> bool {
+    pub fn skip_dead(&mut self, ring: &impl Words) -> bool {
         let claim = Claim::from_word(ring.claim(self.head));
         if claim.turn != ring.turn(self.head) {
             return false;
@@ -354,20 +366,20 @@ impl Consumer {
     /// `barrier` has the store be seen before the look, and keeps each producer's looks for it
     /// behind what that one has published: where they have no fence of their own in between, it has
     /// to make one for them.
-    pub(crate) fn fall_asleep(&self, ring: &impl Words, word: u64, barrier: impl FnOnce()) -> bool {
+    pub fn fall_asleep(&self, ring: &impl Words, word: u64, barrier: impl FnOnce()) -> bool {
         ring.set_asleep(word);
         barrier();
         self.look(ring).is_none()
     }
 
     /// A position before which everything is that has been claimed until now.
-    pub(crate) fn end(&self, ring: &impl Words) -> u64 {
+    pub fn end(&self, ring: &impl Words) -> u64 {
         self.head.wrapping_add(u64::from(ring.cells()))
     }
 
     /// Whether all has been taken that had been claimed when that was [`Consumer::end`]: a ring's
     /// length was since, or nothing is claimed now.
-    pub(crate) fn is_past(&self, ring: &impl Words, end: u64) -> bool {
+    pub fn is_past(&self, ring: &impl Words, end: u64) -> bool {
         let is_empty = Claim::from_word(ring.claim(self.head)).turn != ring.turn(self.head);
         is_empty || self.head.wrapping_sub(end) as i64 >= 0
     }
@@ -375,7 +387,7 @@ impl Consumer {
 
 /// Whether a ring can be handed to its slot's next owner: nothing in it contradicts the rules, so
 /// that whoever sends gets through. The tail is set anew.
-pub(crate) fn is_sound(ring: &impl Words) -> bool {
+pub fn is_sound(ring: &impl Words) -> bool {
     let head = ring.head();
     let mut claimed = true;
     for position in (0..u64::from(ring.cells())).map(|ahead| head.wrapping_add(ahead)) {

@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::cell::{Lent, Local};
-use crate::hand_over::{LentState, Unfit, expect};
 use crate::region::Region;
 
 /// How many lent buffers are looked at after each that was lent: two, so that those come back
@@ -28,20 +27,36 @@ const UNPROVEN_MAX: u16 = 2;
 /// with the gateway gives back all that it has at once, between two turns of the gateway.
 const PROOF_LENDINGS: u64 = 4;
 
-#[derive(Debug)]
-struct Out {
-    buffer: u16,
-    number: u64,
-    to: Local,
+/// A buffer that is lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lending {
+    /// Which.
+    pub buffer: u16,
+    /// Of the lending: no other one of this buffer had it.
+    pub number: u64,
+    /// The receiver.
+    pub to: Local,
+}
+
+/// Why a slab cannot go on with what was lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LendingError {
+    /// A buffer is there twice, or not in the region.
+    #[error("a buffer is lent twice, or is none")]
+    NotFree,
+    /// There is no such receiver, or its lending is one to come.
+    #[error("a buffer is lent to nobody")]
+    NoReceiver,
 }
 
 /// The owner's side.
 #[derive(Debug)]
-pub(crate) struct Slab {
+pub struct Slab {
     owner: Local,
     /// The last one that came back is first, since it may still be in a cache.
     free: Vec<u16>,
-    out: VecDeque<Out>,
+    out: VecDeque<Lending>,
     /// How many each slot has.
     held: Box<[u16]>,
     /// A gateway's: of each slot, which lending was the next when it was last seen to give back.
@@ -63,43 +78,44 @@ impl Slab {
     }
 
     /// One for messages to everybody, see the module.
-    pub(crate) fn of_gateway(region: &Region, owner: Local) -> Self {
+    pub fn of_gateway(region: &Region, owner: Local) -> Self {
         let proven = vec![0; usize::from(region.options().slots)].into();
         Self { proven: Some(proven), ..Self::new(region, owner) }
     }
 
     /// A gateway's as it was in the process before: what was lent, and the number of the next.
-    pub(crate) fn adopt(
+    ///
+    /// # Errors
+    /// When the two contradict each other or the region.
+    pub fn resume(
         region: &Region,
         owner: Local,
-        lent: &[LentState],
+        lent: impl IntoIterator<Item = Lending>,
         next: u64,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, LendingError> {
         let mut slab = Self { next, ..Self::of_gateway(region, owner) };
-        for &LentState { buffer, number, to: (slot, incarnation) } in lent {
+        for lending in lent {
+            let Lending { buffer, number, to } = lending;
             let place = slab.free.iter().position(|free| *free == buffer);
-            let place = place.ok_or(Unfit::Contradiction("a buffer is lent twice, or is none"))?;
-            let is_one = number < next && slot < region.slots();
-            expect(is_one, "a buffer is lent to nobody")?;
+            let place = place.ok_or(LendingError::NotFree)?;
+            if number >= next || to.slot >= region.slots() {
+                return Err(LendingError::NoReceiver);
+            }
             slab.free.remove(place);
-            slab.held[usize::from(slot)] += 1;
-            slab.out.push_back(Out { buffer, number, to: Local { host: 0, slot, incarnation } });
+            slab.held[usize::from(to.slot)] += 1;
+            slab.out.push_back(lending);
         }
         Ok(slab)
     }
 
-    /// What [`Slab::adopt`] takes.
-    pub(crate) fn take_down(&self) -> (Vec<LentState>, u64) {
-        let lent = self.out.iter().map(|&Out { buffer, number, to }| {
-            let to = (to.slot, to.incarnation);
-            LentState { buffer, number, to }
-        });
-        (lent.collect(), self.next)
+    /// What [`Slab::resume`] takes: the buffers that are lent, and the number of the next lending.
+    pub fn lent(&self) -> (impl Iterator<Item = Lending>, u64) {
+        (self.out.iter().copied(), self.next)
     }
 
     /// A free buffer for a slot, which is not lent yet. None: there is none, or it has enough.
     #[inline]
-    pub(crate) fn take(&mut self, region: &Region, me: u16, to: u16) -> Option<u16> {
+    pub fn take(&mut self, region: &Region, me: u16, to: u16) -> Option<u16> {
         if !self.may_have(to) {
             self.look(region, me, self.out.len(), true);
             if !self.may_have(to) {
@@ -130,23 +146,23 @@ impl Slab {
     }
 
     /// Gives a buffer back that was taken and not lent.
-    pub(crate) fn untake(&mut self, buffer: u16) {
+    pub fn untake(&mut self, buffer: u16) {
         self.free.push(buffer);
     }
 
     /// Lends a buffer that was taken.
     #[inline]
-    pub(crate) fn lend(&mut self, buffer: u16, bytes: usize, to: Local) -> Lent {
+    pub fn lend(&mut self, buffer: u16, bytes: usize, to: Local) -> Lent {
         let number = self.next;
         self.next += 1;
         self.held[usize::from(to.slot)] += 1;
-        self.out.push_back(Out { buffer, number, to });
+        self.out.push_back(Lending { buffer, number, to });
         Lent { owner: self.owner, buffer, bytes, number }
     }
 
     /// Takes a few back whose receivers are done; after a send.
     #[inline]
-    pub(crate) fn tidy(&mut self, region: &Region, me: u16) {
+    pub fn tidy(&mut self, region: &Region, me: u16) {
         self.look(region, me, LOOKS.min(self.out.len()), false);
     }
 
@@ -181,7 +197,7 @@ impl Slab {
 
 /// The receiver's side: has copied what it wants, the buffer is its owner's again.
 #[inline]
-pub(crate) fn give_back(region: &Region, lent: &Lent) {
+pub fn give_back(region: &Region, lent: &Lent) {
     let word = region.layout().returned(lent.owner.slot, lent.buffer);
     region.mapping().store(word, lent.number, Release);
 }
@@ -190,11 +206,12 @@ pub(crate) fn give_back(region: &Region, lent: &Lent) {
 mod tests {
     use super::*;
     use crate::RegionOptions;
+    use crate::testing::Node;
 
     #[test]
     fn buffers_are_lent_once_and_come_back() {
         let options = RegionOptions { slots: 3, buffers: 4, ..RegionOptions::default() };
-        let (keeper, _fd) = Region::create(&options).expect("memory");
+        let (keeper, _fd) = Node::new(&options);
         let region = keeper.region();
         let [me, other, third] = [0; 3].map(|pid| {
             let (slot, incarnation) = keeper.take_slot(pid).expect("room");
@@ -234,7 +251,7 @@ mod tests {
     #[test]
     fn those_who_give_nothing_back_do_not_have_a_gateways_last_buffer() {
         let options = RegionOptions { slots: 6, buffers: 8, ..RegionOptions::default() };
-        let (keeper, _fd) = Region::create(&options).expect("memory");
+        let (keeper, _fd) = Node::new(&options);
         let region = keeper.region();
         let all = [0; 6].map(|pid| {
             let (slot, incarnation) = keeper.take_slot(pid).expect("room");
@@ -257,7 +274,7 @@ mod tests {
     #[test]
     fn who_gave_all_back_between_two_turns_of_a_gateway_is_known_for_a_while() {
         let options = RegionOptions { slots: 4, buffers: 8, ..RegionOptions::default() };
-        let (keeper, _fd) = Region::create(&options).expect("memory");
+        let (keeper, _fd) = Node::new(&options);
         let region = keeper.region();
         let [me, one, other] = [0; 3].map(|pid| {
             let (slot, incarnation) = keeper.take_slot(pid).expect("room");

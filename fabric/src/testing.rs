@@ -1,74 +1,65 @@
-//! What this crate's tests share.
-
-use std::io;
-use std::os::fd::OwnedFd;
-use std::path::Path;
-
-use crate::door::{DomainSettings, Server};
-use crate::hand_over::{DoorState, Number, Unfit};
+//! What tests share.
 
 /// Bytes that tell where they belong.
-pub(crate) fn content(seed: u64, len: usize) -> Vec<u8> {
+pub fn content(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (seed.wrapping_mul(31) + at * 7 + at / 251) as u8).collect()
 }
 
 /// Numbers of a seed (xorshift).
-pub(crate) struct Random(u64);
+#[derive(Debug)]
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Those of this seed.
+    pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next one.
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
     }
 
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    /// The next one below a bound.
+    pub fn below(&mut self, bound: u64) -> u64 {
         (self.next() >> 11) % bound
     }
 }
 
-/// Descriptors on their way from a node to the next one.
-#[derive(Debug, Default)]
-pub(crate) struct Luggage(Vec<Option<OwnedFd>>);
+/// A node in the same process, that gives slots of a region which this crate has mapped as well.
+#[cfg(test)]
+#[derive(Debug)]
+pub(crate) struct Node {
+    keeper: fabric_node::Keeper,
+    region: std::sync::Arc<crate::Region>,
+}
 
-impl Luggage {
-    pub(crate) fn put(&mut self, fd: OwnedFd) -> Number {
-        self.0.push(Some(fd));
-        self.0.len() - 1
+#[cfg(test)]
+impl Node {
+    pub(crate) fn new(options: &crate::RegionOptions) -> (Self, std::os::fd::OwnedFd) {
+        let &crate::RegionOptions { slots, gateways, cells, buffers, buffer_bytes, host } = options;
+        let theirs =
+            fabric_node::RegionOptions { slots, gateways, cells, buffers, buffer_bytes, host };
+        let (keeper, fd) = fabric_node::Keeper::create(&theirs).expect("memory");
+        let region = crate::Region::map_known(std::os::fd::AsFd::as_fd(&fd), options);
+        (Self { keeper, region: region.expect("it was just made").into() }, fd)
     }
 
-    pub(crate) fn take(&mut self, number: Number) -> io::Result<OwnedFd> {
-        let fd = self.0.get_mut(number).and_then(Option::take);
-        fd.ok_or_else(|| io::ErrorKind::NotFound.into())
+    /// This crate's mapping.
+    pub(crate) fn region(&self) -> &std::sync::Arc<crate::Region> {
+        &self.region
     }
 }
 
-/// What a node's door has, which stands still from now on and leaves it to somebody.
-pub(crate) fn taken(server: &Server) -> (DoorState, Luggage) {
-    server.let_wait().expect("ours");
-    server.stand_still();
-    let mut luggage = Luggage::default();
-    let state = server.take_down(&mut |fd| luggage.put(fd));
-    server.leave();
-    (state.expect("there are descriptors"), luggage)
-}
+#[cfg(test)]
+impl std::ops::Deref for Node {
+    type Target = fabric_node::Keeper;
 
-/// Who is to go on with it, and does not move yet: one whose domains are all to be like this.
-pub(crate) fn adopted(
-    path: &Path,
-    settings: &DomainSettings,
-    (state, mut luggage): (DoorState, Luggage),
-) -> Result<Server, Unfit> {
-    let take = &mut |number| luggage.take(number);
-    let server = Server::adopt(path, state.host, take(state.listener)?)?;
-    for domain in state.domains {
-        server.adopt_domain(settings.clone(), domain, take)?;
+    fn deref(&self) -> &Self::Target {
+        &self.keeper
     }
-    server.adopt_people((state.callers, state.leavers, state.vfs), take)?;
-    Ok(server)
 }

@@ -6,9 +6,10 @@ mod counting;
 use counting::{allocations, held_bytes};
 use fabric::matcher::{Envelope, Matcher, Pattern};
 use fabric::{
-    Address, AddressTable, Class, Context, Endpoint, EndpointOptions, Keeper, Message, Part,
-    Process, Receive, Region, RegionOptions,
+    Address, AddressTable, Class, Context, Endpoint, EndpointOptions, Message, Part, Process,
+    Receive, RegionOptions,
 };
+use fabric_node::Keeper;
 
 /// Messages and receives that wait at once.
 const DEPTH: u64 = 64;
@@ -108,7 +109,7 @@ fn exchange(
 
 /// A region, and two endpoints of this process in it.
 fn pair(single_copy_bytes_min: usize) -> (Keeper, [Endpoint; 2]) {
-    let (keeper, _fd) = Region::create(&RegionOptions::default()).expect("memory");
+    let (keeper, _fd) = Keeper::create(&RegionOptions::default()).expect("memory");
     let options = EndpointOptions { single_copy_bytes_min, ..EndpointOptions::default() };
     let pair = [(); 2].map(|()| {
         let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabric::{
-    Address, Class, Completion, Context, Done, Endpoint, EndpointOptions, Failure, Keeper, Message,
-    Part, Process, Receive, Region, RegionOptions, SendError,
+    Address, Class, Completion, Context, Done, Endpoint, EndpointOptions, Failure, Message, Part,
+    Process, Receive, Region, RegionOptions, SendError,
 };
+use fabric_node::Keeper;
 
 const HOST: u64 = 3;
 
@@ -228,7 +229,7 @@ fn senders_killed_at_any_moment_hold_up_nobody() {
     // Small enough to go round while somebody is dying in it, and so large that who sends has
     // something else to do than to wait for room.
     let options = RegionOptions { slots: 8, cells: 2048, ..RegionOptions::default() };
-    let (keeper, memory) = Region::create(&options).expect("memory");
+    let (keeper, memory) = Keeper::create(&options).expect("memory");
     let keeper = Arc::new(keeper);
     let region = Arc::new(Region::map(memory.as_fd()).expect("a region"));
     let (slot, incarnation) = keeper.take_slot(std::process::id()).expect("a slot");

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use fabric::{
     Address, Class, Completion, Context, Done, Endpoint, EndpointOptions, Message, Part, Process,
-    Receive, Region, RegionOptions, SendError,
+    Receive, RegionOptions, SendError,
 };
+use fabric_node::Keeper;
 
 const THREADS: usize = 4;
 const MESSAGES: u64 = 2000;
@@ -117,7 +118,7 @@ impl Talker {
 fn all_talk_to_all() {
     for single_copy_bytes_min in [0, usize::MAX] {
         let options = RegionOptions { slots: 8, cells: 16, buffers: 8, ..Default::default() };
-        let (keeper, _fd) = Region::create(&options).expect("memory");
+        let (keeper, _fd) = Keeper::create(&options).expect("memory");
         let options = EndpointOptions {
             single_copy_bytes_min,
             eager_bytes_max: 8192,

@@ -336,7 +336,8 @@ impl Waiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fabric::door::{DomainSettings, Key, Server};
+    use fabric::door::Key;
+    use fabric_node::registration::{DomainSettings, Server};
 
     #[test]
     fn who_naps_in_vain_naps_ever_longer_and_shortly_again_once_something_moves() {

@@ -31,7 +31,7 @@ pub(super) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(crate) enum Lost {
+pub enum Lost {
     /// Within the time that it may take.
     Silent,
     /// The node is no more.
@@ -43,10 +43,10 @@ pub(crate) enum Lost {
 }
 
 /// How the node is told to look.
-pub(crate) type Bell = Box<dyn Fn() + Send + Sync>;
+pub type Bell = Box<dyn Fn() + Send + Sync>;
 
 /// A process's way to the node of its VM's host.
-pub(crate) struct Desk {
+pub struct Desk {
     region: Arc<Region>,
     part: u8,
     domain: String,
@@ -58,8 +58,9 @@ pub(crate) struct Desk {
 
 /// A slot, and the ticket by which it is this process's.
 #[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) seat: Seat,
+pub struct Held {
+    /// The slot.
+    pub seat: Seat,
     pub(super) ticket: Ticket,
 }
 
@@ -71,7 +72,10 @@ impl fmt::Debug for Desk {
 
 impl Desk {
     /// The desk of a region, at which this VM has this part.
-    pub(crate) fn new(
+    ///
+    /// # Errors
+    /// When the boot's number cannot be had.
+    pub fn new(
         region: Arc<Region>,
         part: u8,
         (domain, key): (&str, &Key),
@@ -84,13 +88,19 @@ impl Desk {
     }
 
     /// Whether the node lets this process in.
-    pub(crate) fn hello(&self) -> Result<Reply, Lost> {
+    ///
+    /// # Errors
+    /// When the node does not answer.
+    pub fn hello(&self) -> Result<Reply, Lost> {
         self.report_dead();
         self.ask(Ask::Hello, 0, PATIENCE)
     }
 
-    /// A slot.
-    pub(crate) fn open(&self) -> Result<Result<Held, Reply>, Lost> {
+    /// A slot, or why the node gives none.
+    ///
+    /// # Errors
+    /// When the node does not answer.
+    pub fn open(&self) -> Result<Result<Held, Reply>, Lost> {
         let ticket = self.tickets.take().map_err(Lost::System)?;
         let reply = match self.ask(Ask::Open, ticket.number, PATIENCE) {
             // Somebody of this VM may have died meanwhile.
@@ -111,7 +121,7 @@ impl Desk {
     }
 
     /// The slot was touched for the last time.
-    pub(crate) fn close(&self, held: Held) {
+    pub fn close(&self, held: Held) {
         let Held { seat, ticket } = held;
         // Without an answer, or with a key that is not the domain's any more, the ticket stays, and
         // tells whoever comes next.
@@ -122,7 +132,7 @@ impl Desk {
     }
 
     /// Tells the node of those of this VM who have died, for as long as it listens. Of how many.
-    pub(super) fn report_dead(&self) -> usize {
+    pub fn report_dead(&self) -> usize {
         let mut count = 0;
         for ticket in self.tickets.dead() {
             count += 1;
@@ -178,7 +188,7 @@ impl Desk {
     }
 
     /// Rings the node.
-    pub(crate) fn ring(&self) {
+    pub fn ring(&self) {
         (self.bell)();
     }
 
@@ -189,6 +199,22 @@ impl Desk {
             *rung = Some(Instant::now());
         }
         std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Desk {
+    /// Has it say another boot of the VM's system.
+    pub fn set_boot(&mut self, boot: u64) {
+        self.boot = boot;
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Held {
+    /// Without a word to the node.
+    pub fn give_up(self) {
+        self.ticket.give_up();
     }
 }
 
@@ -219,4 +245,21 @@ pub(super) fn boot(path: &Path) -> io::Result<u64> {
     let text = fs::read_to_string(path)?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     u64::from_str_radix(&digits, 16).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_number_of_the_boot_that_is_a_file_of_a_containers_is_not_believed() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        writeln!(file, "6f9e1c0a-0000-4000-8000-000000000000").expect("ours");
+        assert!(boot(file.path()).is_err());
+        let text = fs::read_to_string(BOOT_ID).expect("proc").replace('-', "");
+        let number = u64::from_str_radix(&text[..16], 16).expect("digits");
+        assert_eq!(boot(Path::new(BOOT_ID)).expect("proc"), number);
+    }
 }

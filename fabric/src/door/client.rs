@@ -298,7 +298,10 @@ impl Domain {
     }
 
     /// Joins at the desk of a region.
-    pub(crate) fn join_at_desk(
+    ///
+    /// # Errors
+    /// As [`Domain::join`].
+    pub fn join_at_desk(
         region: Arc<Region>,
         number: u8,
         (name, key): (&str, &Key),
@@ -399,14 +402,14 @@ impl Domain {
     }
 
     /// The memory that the members share.
-    #[cfg(test)]
-    pub(super) fn region(&self) -> &Region {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn region(&self) -> &Region {
         &self.membership.region
     }
 
     /// Whether the node is, as far as endpoints know.
-    #[cfg(test)]
-    pub(crate) fn is_node_there(&self) -> bool {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn is_node_there(&self) -> bool {
         self.membership.is_there()
     }
 }

@@ -108,7 +108,7 @@ impl Key {
     }
 
     /// Whether these are its bytes. Takes as long whatever they are.
-    pub(super) fn is(&self, bytes: &[u8; KEY_BYTES_MAX]) -> bool {
+    pub fn is(&self, bytes: &[u8; KEY_BYTES_MAX]) -> bool {
         self.bytes[..].ct_eq(&bytes[..]).into()
     }
 }

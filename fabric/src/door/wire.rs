@@ -24,12 +24,13 @@ use super::key::KEY_BYTES_MAX;
 pub const NAME_BYTES_MAX: usize = 63;
 
 /// The bytes of every message.
-pub(super) const MESSAGE_BYTES: usize = 256;
+pub const MESSAGE_BYTES: usize = 256;
 
 /// Descriptors that come along at most: the memory, and bells.
-pub(super) const ALONG_MAX: usize = 1 + crate::GATEWAYS_MAX as usize;
+pub const ALONG_MAX: usize = 1 + crate::GATEWAYS_MAX as usize;
 
-pub(super) const VERSION: u16 = 3;
+/// What this release speaks.
+pub const VERSION: u16 = 3;
 
 const MAGIC: [u8; 8] = *b"vriofabr";
 
@@ -39,16 +40,22 @@ const NAME_ROOM_BYTES: usize = NAME_BYTES_MAX + 1;
 const BODY: usize = 16;
 const KEY: usize = BODY + NAME_ROOM_BYTES;
 
-pub(super) type Bytes = [u8; MESSAGE_BYTES];
+/// A message as it is sent.
+pub type Bytes = [u8; MESSAGE_BYTES];
 
 /// What a process says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub enum Request {
+    /// The process wants to join.
     Hello {
+        /// The domain's name.
         name: String,
+        /// Its key.
         key: Box<[u8; KEY_BYTES_MAX]>,
     },
+    /// It wants a slot.
     NewEndpoint,
+    /// It will not use this slot again.
     CloseEndpoint(Seat),
     /// Whose is it?
     Process(Seat),
@@ -56,27 +63,37 @@ pub(super) enum Request {
     HangBell(Seat),
     /// An endpoint that sleeps is to be woken; and next time this one wants to do that itself.
     Ring {
+        /// The endpoint.
         seat: Seat,
+        /// Whether the process asks for what it can wake it by.
         wants_rope: bool,
     },
 }
 
 /// What the node says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub enum Answer {
+    /// The process is a member.
     Welcome {
+        /// The name of this host in addresses.
         host: u64,
     },
+    /// The process is not let in.
     Refused(Refusal),
     /// What is given, and the number that the node knows the process by.
     Endpoint {
+        /// The slot.
         seat: Seat,
+        /// The process.
         process: u32,
     },
+    /// No slot is left.
     Full,
     /// Whose it is; 0 for nobody's, or nobody's that can be told.
     Process {
+        /// The slot that was asked about.
         seat: Seat,
+        /// The process.
         process: u32,
     },
     /// A bell.
@@ -89,14 +106,16 @@ pub(super) enum Answer {
 
 /// A slot, and which of its owners is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Seat {
-    pub(crate) slot: u16,
-    pub(crate) incarnation: u32,
+pub struct Seat {
+    /// The slot.
+    pub slot: u16,
+    /// Which of its owners.
+    pub incarnation: u32,
 }
 
 /// Why a process is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub enum Refusal {
     /// No such domain, or another key: which of the two is not for strangers to know.
     Denied,
     /// It speaks another version.
@@ -109,7 +128,7 @@ pub(super) enum Refusal {
 
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Foreign {
+pub enum Foreign {
     /// It is no message of this door at all.
     Bytes,
     /// It is one of another version.
@@ -118,7 +137,7 @@ pub(super) enum Foreign {
 
 impl Request {
     /// Whether this is what the node says to it, and not to one that was given up before.
-    pub(super) fn is_answered_by(&self, answer: &Answer) -> bool {
+    pub fn is_answered_by(&self, answer: &Answer) -> bool {
         match self {
             Self::Hello { .. } => true,
             Self::NewEndpoint => matches!(answer, Answer::Endpoint { .. } | Answer::Full),
@@ -127,7 +146,8 @@ impl Request {
         }
     }
 
-    pub(super) fn to_bytes(&self) -> Bytes {
+    /// As it is sent.
+    pub fn to_bytes(&self) -> Bytes {
         match self {
             Self::Hello { name, key } => {
                 let mut bytes = head(1);
@@ -143,7 +163,11 @@ impl Request {
         }
     }
 
-    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, Foreign> {
+    /// What was received.
+    ///
+    /// # Errors
+    /// When it is no message, or one of another version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Foreign> {
         let (kind, body) = open(bytes)?;
         match kind {
             1 => {
@@ -171,7 +195,8 @@ impl Request {
 }
 
 impl Answer {
-    pub(super) fn to_bytes(self) -> Bytes {
+    /// As it is sent.
+    pub fn to_bytes(self) -> Bytes {
         match self {
             Self::Welcome { host } => {
                 let mut bytes = head(0x101);
@@ -198,7 +223,11 @@ impl Answer {
         }
     }
 
-    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, Foreign> {
+    /// What was received.
+    ///
+    /// # Errors
+    /// When it is no message, or one of another version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Foreign> {
         let (kind, body) = match open(bytes) {
             // Said by a node of another version, in its own.
             Err(Foreign::Version) if kind_of(bytes) == 0x102 => {

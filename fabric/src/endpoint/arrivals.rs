@@ -167,7 +167,7 @@ impl Engine {
 /// Whether a slot is still its sender's, or was left by it as it was. After a copy out of its slab:
 /// whether that was the sender's content.
 #[inline]
-pub(crate) fn is_whole(region: &Region, sender: Local) -> bool {
+pub fn is_whole(region: &Region, sender: Local) -> bool {
     // What was copied before was loaded before this.
     std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
     region.life(sender.slot).is_some_and(|life| life.incarnation == sender.incarnation)

@@ -305,10 +305,10 @@ impl Engine {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl super::Endpoint {
     /// How many messages wait for an endpoint.
-    pub(crate) fn waiting_for(&self, to: crate::Address) -> usize {
+    pub fn waiting_for(&self, to: crate::Address) -> usize {
         let lines = self.engine.backlog.lines.iter();
         let to = (to.host != self.engine.host, to.slot, to.incarnation);
         let line = lines.filter(|(it, _)| (it.host != 0, it.slot, it.incarnation) == to);

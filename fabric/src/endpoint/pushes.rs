@@ -215,10 +215,10 @@ impl Push {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl super::Endpoint {
     /// How many messages of others are under way, or kept.
-    pub(crate) fn pushes(&self) -> usize {
+    pub fn pushes(&self) -> usize {
         self.engine.pushes.store.len()
     }
 }

@@ -8,14 +8,14 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
 
 use super::remotes::{Remote, RemoteSlots};
 use super::{Engine, NoBell};
 use crate::cell::{Cell, Head, Kind, Local};
-use crate::gateway::gateway_of;
 use crate::message::Class;
+use crate::region::gateway_of;
 use crate::region::{CELL_BYTES, GATEWAYS_MAX, Region};
 use crate::ring::Words;
 
@@ -166,7 +166,7 @@ impl Engine {
             return false;
         }
         let gateway = self.ring_to(region, to).slot;
-        let holds = region.mapping().load(region.layout().hold(to.host), Acquire);
+        let holds = region.hold(to.host);
         holds >> gateway & 1 == 0 && self.peers.remotes.get(to).marks < MARKS_MAX
     }
 
@@ -287,10 +287,10 @@ impl Engine {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl super::Endpoint {
     /// How many marks nobody has answered.
-    pub(crate) fn unanswered_marks(&self) -> u32 {
+    pub fn unanswered_marks(&self) -> u32 {
         self.engine.peers.remotes.known.unanswered_marks()
     }
 }

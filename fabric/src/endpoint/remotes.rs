@@ -90,7 +90,7 @@ impl RemoteSlots {
         self.0.capacity() * size_of::<Vec<Remote>>() + slots.sum::<usize>()
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn unanswered_marks(&self) -> u32 {
         self.0.iter().flatten().map(|remote| u32::from(remote.marks)).sum()
     }

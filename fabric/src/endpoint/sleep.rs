@@ -17,8 +17,9 @@ use std::sync::atomic::{compiler_fence, fence};
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::{Endpoint, Engine, Home, INJECT_BYTES_MAX, SendError};
+use crate::bell;
 use crate::cell::{Cell, Kind, Local};
-use crate::region::{Region, silence_bell};
+use crate::region::Region;
 use crate::ring::Words;
 
 /// Whether an endpoint has to be looked at.
@@ -255,7 +256,7 @@ impl Engine {
             return self.never(region);
         }
         // What was rung until now is seen by the look below.
-        if !silence_bell(ear) {
+        if !bell::silence(ear) {
             // The node is there, so it was somebody else.
             return match self.never(region) {
                 Doze::Never => Doze::Deaf,

@@ -12,22 +12,21 @@ use std::sync::Arc;
 
 use super::*;
 use crate::Found;
-use crate::testing::{Random, content};
-use crate::{Keeper, RegionOptions};
+use crate::RegionOptions;
+use crate::testing::{Node, Random, content};
 
 const HOST: u64 = 7;
 
 /// A region, and endpoints in it.
 struct World {
-    keeper: Keeper,
+    keeper: Node,
     endpoints: Vec<Endpoint>,
 }
 
 impl World {
     fn new(count: usize, region: RegionOptions, options: &EndpointOptions) -> Self {
         let slots = 2 * count as u16 + 1;
-        let (keeper, _fd) =
-            Region::create(&RegionOptions { slots, ..region }).expect("memory for a region");
+        let (keeper, _fd) = Node::new(&RegionOptions { slots, ..region });
         let mut world = Self { keeper, endpoints: Vec::new() };
         for _ in 0..count {
             let endpoint = world.join(options);

@@ -132,6 +132,19 @@ pub struct SizeError {
     pub what: &'static str,
 }
 
+/// Which gateway has what two endpoints of two hosts say to each other, by their slots, so that
+/// each pair's messages keep their order. The same both ways: that one of them is gone is asked
+/// for, and answered, where its last messages go, as long as both hosts have as many gateways.
+#[inline]
+pub fn gateway_of(one: u16, other: u16, gateways: u16) -> u16 {
+    if gateways <= 1 {
+        return 0;
+    }
+    let (low, high) = (one.min(other), one.max(other));
+    let mixed = (u32::from(high) << 16 | u32::from(low)).wrapping_mul(0x9e37_79b1);
+    ((mixed >> 16) % u32::from(gateways)) as u16
+}
+
 /// The sizes, checked once and then trusted, and what follows from them. All in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {

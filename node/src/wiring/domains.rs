@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::hmac;
-use fabric::door::{DomainReport, DomainSettings, GatewayBell, Key, Server, VfReport, VfSettings};
-use fabric::gateway::{Associations, Handed, PROOF_BYTES, PeerReport, PostCounters};
-use fabric::{HOST_ENDED, Keeper};
+use fabric::HOST_ENDED;
+use fabric::door::Key;
+use fabric_node::gateway::{Associations, Handed, PROOF_BYTES, PeerReport, PostCounters};
+use fabric_node::registration::{DomainReport, DomainSettings, Server, VfReport, VfSettings};
+use fabric_node::{GatewayBell, Keeper};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::gateways::Gateways;

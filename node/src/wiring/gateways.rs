@@ -7,11 +7,11 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fabric::door::GatewayBell;
-use fabric::gateway::{
+use fabric_node::GatewayBell;
+use fabric_node::gateway::{
     self, About, Associations, Carrier, Handed, Peer, PostCounters, Room, RoomSettings,
 };
-use fabric::hand_over::RoomState;
+use fabric_node::hand_over::RoomState;
 use peer::{PeerId, Peers, PlaneId, Planes, Token};
 use sidecore::{Poll, Progress, Wake};
 use transport::{BufId, CallId, Endpoint, LostReason, PeerInfo, SessionId};

@@ -1,6 +1,7 @@
 //! A domain to be in: a node's door, and the provider's file under the name that libfabric wants.
 
-use fabric::door::{DomainSettings, Key, Server};
+use fabric::door::Key;
+use fabric_node::registration::{DomainSettings, Server};
 use std::env;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

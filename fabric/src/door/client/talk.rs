@@ -18,7 +18,7 @@ use rustix::net::{
 
 use super::super::wire::{ALONG_MAX, Answer, MESSAGE_BYTES, Request, Seat};
 use crate::Process;
-use crate::region::{Rung, is_cut, ring_bell};
+use crate::bell::{self, Rung, is_cut};
 
 /// How long the node may take to let somebody in, and to answer. It does nothing slow meanwhile;
 /// but a job may start hundreds of processes at once on few cores.
@@ -101,7 +101,7 @@ impl Talk {
             return false;
         }
         let (_, rope) = &self.ropes[&seat.slot];
-        let rung = ring_bell(rope);
+        let rung = bell::ring(rope);
         if rung == Rung::Cut {
             // Its owner is no more, or has another bell, which the node knows.
             self.ropes.remove(&seat.slot);

@@ -93,8 +93,8 @@ fn a_sleeper_and_who_wakes_it_do_not_miss_each_other() {
         return publish(&region);
     }
     let options = RegionOptions { slots: 4, cells: 16, ..RegionOptions::default() };
-    let (keeper, fd) = Region::create(&options).expect("memory");
-    let region = keeper.region();
+    let (region, fd) = Region::create(&options).expect("memory");
+    let region = &region;
     let me = env::current_exe().expect("it is one");
     let mut other = Command::new(me);
     other.args(["--exact", NAME]).env(OTHER, "1").stdin(Stdio::from(fd)).stdout(Stdio::null());

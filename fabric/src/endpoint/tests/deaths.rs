@@ -426,7 +426,7 @@ fn answers_that_wait_are_tried_a_few_at_a_time() {
 fn what_was_sent_before_an_end_is_not_lost_to_the_slots_next_owner() {
     let options = EndpointOptions::default();
     let region = RegionOptions { slots: 3, ..RegionOptions::default() };
-    let (keeper, _fd) = Region::create(&region).expect("memory");
+    let (keeper, _fd) = Node::new(&region);
     let mut world = World { keeper, endpoints: Vec::new() };
     for _ in 0..2 {
         let endpoint = world.join(&options);

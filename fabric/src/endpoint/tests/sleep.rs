@@ -7,10 +7,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 
-/// A node in the same process.
+/// The way to a node in the same process.
 #[derive(Debug)]
-struct Node {
-    keeper: Arc<Keeper>,
+struct NodeHome {
+    keeper: Arc<Node>,
     rings: Arc<AtomicU32>,
     /// It can be told nothing just now.
     deaf: Arc<AtomicU32>,
@@ -18,7 +18,7 @@ struct Node {
     asked: AtomicU32,
 }
 
-impl Home for Node {
+impl Home for NodeHome {
     fn wake(&self, _gateway: u16) {}
 
     fn ring(&self, slot: u16, incarnation: u32) -> bool {
@@ -46,7 +46,7 @@ impl Home for Node {
 }
 
 struct Sleepers {
-    keeper: Arc<Keeper>,
+    keeper: Arc<Node>,
     endpoints: Vec<Endpoint>,
     rings: Arc<AtomicU32>,
     deaf: Arc<AtomicU32>,
@@ -60,7 +60,7 @@ impl Sleepers {
     /// The same with endpoints whose messages may take so many bytes while they wait.
     fn whose_messages_wait(count: u16, waiting_bytes_max: usize) -> Self {
         let options = RegionOptions { slots: count + 1, cells: 16, ..RegionOptions::default() };
-        let (keeper, _fd) = Region::create(&options).expect("memory");
+        let (keeper, _fd) = Node::new(&options);
         let (keeper, rings, deaf) = (Arc::new(keeper), Arc::default(), Arc::default());
         let mut all = Self { keeper, endpoints: Vec::new(), rings, deaf };
         let barriers = Barriers::ask_for();
@@ -74,7 +74,7 @@ impl Sleepers {
                 Endpoint::new(region, slot, incarnation, HOST, &options).expect("a slot");
             let (keeper, rings) = (Arc::clone(&all.keeper), Arc::clone(&all.rings));
             let (deaf, asked) = (Arc::clone(&all.deaf), AtomicU32::new(0));
-            endpoint.set_home(Arc::new(Node { keeper, rings, deaf, asked }));
+            endpoint.set_home(Arc::new(NodeHome { keeper, rings, deaf, asked }));
             endpoint.set_barriers(barriers);
             endpoint.hang_bell().expect("a descriptor");
             all.endpoints.push(endpoint);

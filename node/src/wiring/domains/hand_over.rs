@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use fabric::Keeper;
-use fabric::door::Server;
-use fabric::gateway::{Associations, Handed};
-use fabric::hand_over::{AssociationsState, DoorState, RoomState, VfState};
+use fabric_node::Keeper;
+use fabric_node::gateway::{Associations, Handed};
+use fabric_node::hand_over::{AssociationsState, DoorState, RoomState, VfState};
+use fabric_node::registration::Server;
 
 use super::{Begun, Domains, named, random_host};
 use crate::config::{Config, DomainConfig, VfConfig};

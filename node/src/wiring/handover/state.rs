@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use block::attachment::{Name, Standing};
 use block::record::{REPLACED_MAX, Record};
 use block::{Durability, Incarnation, Topology, VolumeInfo, Zeroing};
-use fabric::hand_over::{AssociationsState, DoorState, RoomState};
+use fabric_node::hand_over::{AssociationsState, DoorState, RoomState};
 use peer::AttachmentKey;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,111 @@
+//! The region's side of a gateway in the process that goes on with it: the same gateway to all who
+//! have its buffers, and messages that wait wait on.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{Post, PostCounters, ToSlot, Waiting};
+use crate::Keeper;
+use crate::gateway::wire;
+use crate::hand_over::{Cargo, LentState, PostState, Unfit, WayState, expect};
+use fabric::cell::Local;
+use fabric::ring::{Consumer, Way};
+use fabric::slab::{Lending, LendingError, Slab};
+
+impl Post {
+    /// What the next process needs; messages are added to `cargo`. Nothing of the gateway may be
+    /// at work until either of the two goes on.
+    pub(in crate::gateway) fn take_down(&mut self, cargo: &mut Vec<u8>) -> PostState {
+        let region = Arc::clone(self.region());
+        // Or what has been taken would be taken again.
+        self.consumer.rest(&region.ring(self.me.slot));
+        let ways = self.ways.iter().enumerate().filter(|(_, to)| to.incarnation != 0);
+        let ways = ways.map(|(slot, &ToSlot { incarnation, way, rung, .. })| WayState {
+            slot: slot as u16,
+            incarnation,
+            next: way.next(),
+            rung,
+        });
+        for (host, entry) in self.waiting.values().flatten() {
+            cargo.extend_from_slice(&u64::from(*host).to_le_bytes());
+            cargo.extend_from_slice(entry);
+        }
+        let (lent, lending) = self.slab.lent();
+        let lent = lent.map(|Lending { buffer, number, to }| {
+            let to = (to.slot, to.incarnation);
+            LentState { buffer, number, to }
+        });
+        PostState {
+            incarnation: self.me.incarnation,
+            position: self.consumer.position(),
+            ways: ways.collect(),
+            lent: lent.collect(),
+            lending,
+            waiting: self.waiting.values().map(VecDeque::len).sum(),
+        }
+    }
+
+    /// Goes on with it. Nothing is written into the region.
+    pub(in crate::gateway) fn adopt(
+        keeper: Arc<Keeper>,
+        slot: u16,
+        state: PostState,
+        cargo: &mut Cargo<'_>,
+    ) -> Result<Self, Unfit> {
+        let PostState { incarnation, position, ways: known, lent, lending, waiting } = state;
+        let region = Arc::clone(keeper.region());
+        let is_it = slot < region.gateways() && keeper.live_in(slot) == Some(incarnation);
+        expect(is_it, "it is no gateway")?;
+        let me = Local { host: 0, slot, incarnation };
+        let lent = lent.into_iter().map(|LentState { buffer, number, to: (slot, incarnation) }| {
+            Lending { buffer, number, to: Local { host: 0, slot, incarnation } }
+        });
+        let slab = Slab::resume(&region, me, lent, lending).map_err(|error| match error {
+            LendingError::NotFree => Unfit::Contradiction("a buffer is lent twice, or is none"),
+            _ => Unfit::Contradiction("a buffer is lent to nobody"),
+        })?;
+        let slots = usize::from(region.slots());
+        let mut ways: Box<[ToSlot]> = vec![ToSlot::default(); slots].into();
+        for WayState { slot, incarnation, next, rung } in known {
+            let to = ways.get_mut(usize::from(slot));
+            let to = to.ok_or(Unfit::Contradiction("it knows a slot that there is not"))?;
+            *to = ToSlot { incarnation, way: Way::after(next), rung, touched: false };
+        }
+        let consumer = Consumer::at(position);
+        let (counters, empty_looks) = (PostCounters::default(), 0);
+        let (queues, waiting_bytes) = (Default::default(), 0);
+        let mut post = Self {
+            keeper,
+            me,
+            consumer,
+            slab,
+            ways,
+            waiting: queues,
+            waiting_bytes,
+            touched: Vec::with_capacity(slots),
+            empty_looks,
+            counters,
+        };
+        (0..waiting).try_for_each(|_| post.go_on_waiting(cargo))?;
+        Ok(post)
+    }
+
+    /// The next message that waits.
+    fn go_on_waiting(&mut self, cargo: &mut Cargo<'_>) -> Result<(), Unfit> {
+        let host = cargo.take(8)?.try_into().expect("so many");
+        let host = u16::try_from(u64::from_le_bytes(host)).ok();
+        let host = host.filter(|host| self.keeper.has_host(*host));
+        let host = host.ok_or(Unfit::Contradiction("a message is of no host"))?;
+        let slot_and_rest = wire::split_entry(cargo.rest(), host).ok();
+        let slot_and_rest = slot_and_rest.map(|(head, _, rest)| (head.to.slot, rest.len()));
+        let (slot, rest) =
+            slot_and_rest
+                .filter(|(slot, _)| self.endpoint_slots().contains(slot))
+                .ok_or(Unfit::Contradiction("a message is missing, or waits for nobody"))?;
+        let entry = cargo.take(cargo.rest().len() - rest)?;
+        let waiting: Waiting = (host, entry.into());
+        self.waiting.entry(slot).or_default().push_back(waiting);
+        self.waiting_bytes += entry.len();
+        Ok(())
+    }
+}

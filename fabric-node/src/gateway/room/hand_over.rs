@@ -1,0 +1,211 @@
+//! A room that another process goes on with, with the same region and under the same host's name.
+//!
+//! To the other hosts it is as if the session was lost: they join again, hear what has been taken,
+//! and each side sends the rest again. So what has to go over is what each side has not taken of
+//! the other one, and how far that is.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use super::super::associations::Associations;
+use super::super::link::{Open, Outbox, QUEUE_FLOODED, WINDOW};
+use super::super::post::Post;
+use super::super::wire;
+use super::traffic::Kept;
+use super::{Carrier, Link, Origin, Room, RoomSettings, batch_bytes_max};
+use crate::hand_over::{Cargo, LinkState, RoomState, Unfit, expect};
+use fabric::cell::{Head, Kind};
+
+/// Deaths that go over of one link: more than the longest body of a session (1 MiB) can say.
+const GONES_MAX: usize = 1 << 16;
+
+/// A room on its way into another process: found to be one, and not at work yet.
+pub struct Handed {
+    domain: String,
+    gateway: u16,
+    post: Post,
+    told: Box<[u32]>,
+    links: Vec<HandedLink>,
+}
+
+/// A link of it.
+struct HandedLink {
+    name: String,
+    first: u64,
+    sent: Vec<Vec<u8>>,
+    queue: Vec<Vec<u8>>,
+    is_held: bool,
+    heard: Vec<(u16, u64)>,
+    gones: VecDeque<(Head, Origin)>,
+}
+
+impl fmt::Debug for Handed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Handed").field(&self.domain).field(&self.gateway).finish()
+    }
+}
+
+impl<C: Carrier> Room<C> {
+    /// What the next process needs, and the messages beside it. The room may not be at work until
+    /// either goes on.
+    pub fn take_down(&mut self, carrier: &C) -> (RoomState, Vec<u8>) {
+        let mut cargo = Vec::new();
+        let post = self.post.take_down(&mut cargo);
+        // Those that are about to be told are found once more by who goes on.
+        let told = self.told.iter().enumerate().map(|(slot, told)| (slot as u16, *told));
+        let told = told.filter(|(slot, told)| *told != 0 && !self.mourned.contains_key(slot));
+        let told = told.collect();
+        let links = self.links.iter().filter(|link| self.is_of_now(link));
+        let links = links.map(|link| link.take_down(carrier, &mut cargo)).collect();
+        let (domain, gateway) = (self.settings.domain.clone(), self.settings.gateway);
+        (RoomState { domain, gateway, post, told, links }, cargo)
+    }
+
+    /// Whether a link leads to whom its peer is: another gateway may have met that one anew, or
+    /// given it up, since this one looked. It would begin anew then, and so does who goes on.
+    fn is_of_now(&self, link: &Link<C>) -> bool {
+        let known = self.associations.look(&link.name);
+        known.is_some_and(|(there, _)| link.there.is_none() || link.there == there)
+    }
+
+    /// Goes on with what another process had.
+    pub fn adopt(
+        settings: RoomSettings,
+        associations: Arc<Associations>,
+        handed: Handed,
+        now_ns: u64,
+    ) -> Self {
+        let Handed { post, told, links, .. } = handed;
+        let mut room = Self::with_post(settings, associations, post);
+        room.told = told;
+        // Whoever has died since is looked for.
+        room.deaths = room.deaths.wrapping_sub(1);
+        for link in links {
+            room.adopt_link(link, now_ns);
+        }
+        room
+    }
+
+    fn adopt_link(&mut self, handed: HandedLink, now_ns: u64) {
+        let HandedLink { name, first, sent, queue, is_held, heard, gones } = handed;
+        let there = self.associations.look(&name).and_then(|(there, _)| there);
+        let why = format!("no session with {name} yet");
+        self.associations.note(&name, self.settings.gateway, Some(why));
+        let sent = sent.into_iter().map(Kept::of_bytes).collect();
+        self.links.push(Link {
+            name,
+            there,
+            out_ns: there.is_some().then_some(now_ns),
+            outbox: Outbox::adopt(first, sent, queue, is_held),
+            heard: heard.into_iter().collect(),
+            gones,
+            ..Link::new()
+        });
+    }
+}
+
+impl<C: Carrier> Link<C> {
+    fn take_down(&self, carrier: &C, cargo: &mut Vec<u8>) -> LinkState {
+        let mut put = |kept: &Kept<C::Body>| {
+            let before = cargo.len();
+            kept.show(carrier, &mut |bytes| cargo.extend_from_slice(bytes));
+            cargo.len() - before
+        };
+        let (sent, queue) = self.outbox.content();
+        let sent = sent.map(&mut put).collect();
+        let queue = queue.map(|batch| match batch {
+            Open::Kept(kept) => put(kept),
+            Open::Gathered(bytes) => put(&Kept::Own(bytes.clone())),
+        });
+        let queue = queue.collect();
+        let mut gones = Vec::new();
+        for (head, (_, gateway, gateways)) in &self.gones {
+            wire::push_entry(cargo, head, &[]);
+            gones.push((*gateway, *gateways));
+        }
+        let taken = self.incoming.iter().map(|(gateway, it)| (*gateway, it.inbox.received()));
+        let before = self.heard.iter().map(|(gateway, number)| (*gateway, *number));
+        LinkState {
+            name: self.name.clone(),
+            first: self.outbox.first(),
+            sent,
+            queue,
+            is_held: self.outbox.is_held(),
+            heard: before.chain(taken).collect(),
+            gones,
+        }
+    }
+}
+
+impl Handed {
+    /// Looks whether a state is one of a gateway of this domain, with its messages.
+    ///
+    /// # Errors
+    /// When it contradicts itself or the domain's memory.
+    pub fn new(state: RoomState, cargo: &[u8], associations: &Associations) -> Result<Self, Unfit> {
+        let RoomState { domain, gateway, post, told: known, links } = state;
+        let (keeper, mut cargo) = (associations.keeper(), Cargo::new(cargo));
+        let post = Post::adopt(Arc::clone(keeper), gateway, post, &mut cargo)?;
+        let options = keeper.region().options();
+        let mut told: Box<[u32]> = vec![0; usize::from(options.slots)].into();
+        for (slot, incarnation) in known {
+            let told = told.get_mut(usize::from(slot));
+            *told.ok_or(Unfit::Contradiction("a slot has died that there is not"))? = incarnation;
+        }
+        let mut names = BTreeSet::new();
+        let links = links.into_iter().map(|link| {
+            let known = associations.look(&link.name);
+            let known = known.ok_or(Unfit::Contradiction("it sends to who is no peer"))?;
+            expect(names.insert(link.name.clone()), "it has two ways to one peer")?;
+            let index = known.0.map(|there| there.index);
+            HandedLink::new(link, index, batch_bytes_max(&options), &mut cargo)
+        });
+        let links = links.collect::<Result<_, Unfit>>()?;
+        expect(cargo.rest().is_empty(), "there are messages of nobody")?;
+        Ok(Self { domain, gateway, post, told, links })
+    }
+
+    /// The domain's name.
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// Which of its gateways it is.
+    pub fn gateway(&self) -> u16 {
+        self.gateway
+    }
+}
+
+impl HandedLink {
+    fn new(
+        state: LinkState,
+        index: Option<u16>,
+        bytes_max: usize,
+        cargo: &mut Cargo<'_>,
+    ) -> Result<Self, Unfit> {
+        let LinkState { name, first, sent, queue, is_held, heard, gones } = state;
+        let is_bounded = sent.len() <= WINDOW && queue.len() <= QUEUE_FLOODED;
+        expect(is_bounded && gones.len() <= GONES_MAX, "more waits than may")?;
+        // Nobody gets so far in a life; what is counted from there on does not overflow.
+        let is_number = |number: u64| number < 1 << 60;
+        let is_heard = heard.iter().all(|(_, number)| is_number(*number));
+        expect(is_number(first) && is_heard, "more was sent than can have been")?;
+        let mut batch = |bytes: usize| {
+            expect(bytes <= bytes_max, "a batch is too long")?;
+            Ok::<_, Unfit>(cargo.take(bytes)?.to_vec())
+        };
+        let sent = sent.into_iter().map(&mut batch).collect::<Result<_, _>>()?;
+        let queue = queue.into_iter().map(&mut batch).collect::<Result<_, _>>()?;
+        let gones = gones.into_iter().map(|(gateway, gateways)| {
+            let index = index.ok_or(Unfit::Contradiction("somebody has died nowhere"))?;
+            let entry = cargo.take(wire::entry_bytes(0))?;
+            let head = wire::split_entry(entry, index).ok().map(|(head, ..)| head);
+            let head = head.filter(|head| head.kind == Kind::Gone && gateway < gateways);
+            let head = head.ok_or(Unfit::Contradiction("a death is none"))?;
+            Ok::<_, Unfit>((head, (index, gateway, gateways)))
+        });
+        let gones = gones.collect::<Result<_, _>>()?;
+        Ok(Self { name, first, sent, queue, is_held, heard, gones })
+    }
+}

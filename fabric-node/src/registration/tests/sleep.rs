@@ -1,0 +1,244 @@
+//! Members that sleep, and how they are woken: by the node first, and then by each other.
+
+use super::*;
+use fabric::testing::Random;
+use fabric::{Address, Alarm, Doze, Endpoint, Failure};
+
+/// A member with an endpoint that can sleep.
+pub(super) struct Sleeper {
+    pub(super) endpoint: Endpoint,
+    alarm: Alarm,
+    _domain: Domain,
+}
+
+impl Sleeper {
+    pub(super) fn new(house: &House) -> Self {
+        let domain = house.join();
+        let mut endpoint = domain.endpoint(EndpointOptions::default()).unwrap();
+        let alarm = Alarm::new(&domain).unwrap();
+        endpoint.hang_bell().unwrap();
+        alarm.watch(&endpoint).unwrap();
+        alarm.watch(&endpoint).expect("twice is as good");
+        Self { endpoint, alarm, _domain: domain }
+    }
+
+    pub(super) fn send(&mut self, to: &Address) {
+        let (class, context) = (Class::Tagged, None);
+        let message = Message { to: *to, class, tag: 1, data: None, context, inject: false };
+        let part = Part { start: std::ptr::null_mut(), bytes: 0 };
+        // SAFETY: there is nothing to read.
+        unsafe { self.endpoint.send(&message, &[part]) }.unwrap();
+    }
+
+    pub(super) fn ask(&mut self, source: Option<Address>) {
+        let (class, context, tag) = (Class::Tagged, Context(1), 1);
+        let receive = Receive { class, source, tag, ignore: 0, context, multi_min_bytes: None };
+        let part = Part { start: std::ptr::null_mut(), bytes: 0 };
+        // SAFETY: there is nothing to write.
+        unsafe { self.endpoint.receive(&receive, &[part]) }.unwrap();
+    }
+
+    /// Waits for what it has asked for: polls so often, and then sleeps. How often it did.
+    pub(super) fn wait(&mut self, polls: u64) -> (Option<Failure>, u32) {
+        for _ in 0..polls {
+            if let Some(completion) = self.endpoint.completion() {
+                return (completion.failure, 0);
+            }
+        }
+        let mut sleeps = 0;
+        loop {
+            match self.endpoint.doze() {
+                Doze::Ready => {}
+                Doze::Sleep => {
+                    let begun = Instant::now();
+                    self.alarm.wait(Some(LONG));
+                    assert!(begun.elapsed() < LONG, "nobody has woken it");
+                    sleeps += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+            if let Some(completion) = self.endpoint.completion() {
+                return (completion.failure, sleeps);
+            }
+        }
+    }
+}
+
+/// Rounds of [`play`].
+const ROUNDS: u32 = 10_000;
+
+/// Sends to and fro, and gives how often it slept. How long it polls before is `seed`'s, so that
+/// two of them meet at all moments.
+pub(super) fn play(me: &mut Sleeper, to: &Address, first: bool, seed: u64) -> u32 {
+    let (mut random, mut sleeps) = (Random::new(seed), 0);
+    for round in 0..ROUNDS {
+        me.ask(None);
+        if first || round > 0 {
+            me.send(to);
+        }
+        let magnitude = random.below(9);
+        let (failure, slept) = me.wait(random.below(1 << magnitude));
+        assert_eq!(failure, None);
+        sleeps += slept;
+    }
+    if !first {
+        me.send(to);
+    }
+    sleeps
+}
+
+#[test]
+fn nobody_who_sleeps_is_forgotten() {
+    let house = house(2);
+    let (mut one, mut other) = (Sleeper::new(&house), Sleeper::new(&house));
+    let addresses = [one.endpoint.address(), other.endpoint.address()];
+    let sleeps = std::thread::scope(|scope| {
+        let theirs = scope.spawn(|| play(&mut other, &addresses[0], false, 1));
+        let ours = play(&mut one, &addresses[1], true, 2);
+        ours + theirs.join().unwrap()
+    });
+    assert!(sleeps > ROUNDS / 10, "{sleeps} sleeps");
+}
+
+#[test]
+fn who_has_woken_somebody_once_needs_the_node_no_more() {
+    let house = house(3);
+    let [mut one, mut other] = [(); 2].map(|()| Sleeper::new(&house));
+    let to = other.endpoint.address();
+    let mut wake = || {
+        other.ask(None);
+        assert_eq!(other.endpoint.doze(), Doze::Sleep);
+        one.send(&to);
+        other.alarm.wait(Some(LONG));
+        assert!(other.alarm.is_ringing());
+        assert_eq!(other.wait(0), (None, 0));
+    };
+    wake();
+    // The rope comes when it comes.
+    std::thread::sleep(Duration::from_millis(50));
+    house.server.while_it_is_stopped(|| (0..3).for_each(|_| wake()));
+}
+
+#[test]
+fn a_sleeper_is_woken_when_who_it_waits_for_has_gone() {
+    let house = house(2);
+    let [one, mut other] = [(); 2].map(|()| Sleeper::new(&house));
+    other.ask(Some(one.endpoint.address()));
+    assert_eq!(other.endpoint.doze(), Doze::Sleep);
+    drop(one);
+    // Heard, and not only seen by who looks.
+    other.alarm.wait(Some(LONG));
+    assert!(other.alarm.is_ringing());
+    assert_eq!(other.wait(0).0, Some(Failure::Gone));
+}
+
+#[test]
+fn without_its_node_nobody_sleeps() {
+    let house = house(2);
+    let mut one = Sleeper::new(&house);
+    assert_eq!(one.endpoint.doze(), Doze::Sleep);
+    assert!(!one.alarm.is_ringing());
+    drop(house);
+    one.alarm.wait(Some(LONG));
+    assert!(one.alarm.is_ringing(), "and so for ever");
+    assert_eq!(one.endpoint.doze(), Doze::Never);
+}
+
+#[test]
+fn an_alarm_rings_for_what_it_is_told_and_after_a_nap() {
+    let house = house(2);
+    let one = Sleeper::new(&house);
+    assert!(!one.alarm.is_ringing());
+    one.alarm.ring();
+    assert!(one.alarm.is_ringing());
+    one.alarm.silence();
+    assert!(!one.alarm.is_ringing());
+    one.alarm.set(Some(Duration::from_micros(50)));
+    one.alarm.wait(Some(LONG));
+    assert!(one.alarm.is_ringing());
+    one.alarm.set(None);
+    assert!(!one.alarm.is_ringing());
+    one.alarm.forget(&one.endpoint);
+}
+
+#[test]
+fn bells_are_for_ones_own_endpoints_and_ropes_for_members() {
+    let house = house(4);
+    let one = member(&house);
+    let seat = new_seat(&one);
+    for bad in [Request::HangBell(seat), Request::HangBell(Seat { slot: 4095, ..seat })] {
+        let other = member(&house);
+        say(&other, &bad.to_bytes());
+        assert_eq!(hear(&other), None, "it is not its own");
+        let stranger = call(&house.path);
+        say(&stranger, &bad.to_bytes());
+        assert_eq!(hear(&stranger), None);
+    }
+    say(&one, &Request::HangBell(seat).to_bytes());
+    assert_eq!(hear(&one), Some(Answer::Bell(seat)));
+    // Of what is not there nothing is said; that is not worth an end.
+    let other = member(&house);
+    let nobody = Seat { slot: 4095, incarnation: 7 };
+    for (seat, wants_rope) in [(nobody, true), (seat, false), (seat, true)] {
+        say(&other, &Request::Ring { seat, wants_rope }.to_bytes());
+    }
+    assert_eq!(hear(&other), Some(Answer::Rope(seat)));
+    let stranger = call(&house.path);
+    say(&stranger, &Request::Ring { seat, wants_rope: true }.to_bytes());
+    assert_eq!(hear(&stranger), None);
+}
+
+#[test]
+fn who_wakes_many_and_does_not_listen_is_not_hung_up_on_and_holds_few_descriptors() {
+    let house = house(2);
+    let one = member(&house);
+    let seat = new_seat(&one);
+    say(&one, &Request::HangBell(seat).to_bytes());
+    assert_eq!(hear(&one), Some(Answer::Bell(seat)));
+    let busy = member(&house);
+    // More answers than a socket holds, and then a question for which there has to be room.
+    (0..2000).for_each(|_| say(&busy, &Request::Ring { seat, wants_rope: true }.to_bytes()));
+    say(&busy, &Request::NewEndpoint.to_bytes());
+    until_heard(&busy);
+    let mut ropes = 0;
+    loop {
+        match hear(&busy) {
+            Some(Answer::Rope(whose)) => assert_eq!(whose, seat),
+            Some(Answer::Endpoint { .. }) => break,
+            other => panic!("{other:?}"),
+        }
+        ropes += 1;
+    }
+    // A socket holds some 277 of them.
+    assert!((1..=8).contains(&ropes), "{ropes} unread ropes");
+    house.until(2, 2);
+}
+
+/// Waits until all that was said over a socket is read.
+fn until_heard(socket: &OwnedFd) {
+    let end = Instant::now() + LONG;
+    while unread::unread_bytes(socket) != Some(0) {
+        assert!(Instant::now() < end, "nobody reads it");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Its own bells, too: who asks for them and does not take them.
+#[test]
+fn who_wants_bell_after_bell_and_does_not_listen_holds_few() {
+    let house = house(2);
+    let one = member(&house);
+    let seat = new_seat(&one);
+    (0..100).for_each(|_| say(&one, &Request::HangBell(seat).to_bytes()));
+    // That the last one was read does not say that it was answered; those before it were.
+    say(&one, &Request::NewEndpoint.to_bytes());
+    until_heard(&one);
+    let answers: Vec<_> = (0..100).map(|_| hear(&one)).collect();
+    let bells = answers.iter().filter(|answer| **answer == Some(Answer::Bell(seat))).count();
+    let none = answers.iter().filter(|answer| **answer == Some(Answer::NoBell(seat))).count();
+    assert_eq!(bells + none, 100);
+    assert_eq!(bells, 8, "unread bells");
+    assert!(matches!(hear(&one), Some(Answer::Endpoint { .. })));
+    say(&one, &Request::HangBell(seat).to_bytes());
+    assert_eq!(hear(&one), Some(Answer::Bell(seat)), "who reads gets one");
+}
